@@ -1,0 +1,53 @@
+"""The contract between the operator, the launcher and the runtime: what a training pod finds around its program.
+
+The operator renders it, the launcher reads it (with the same literals, since it is one file on the standard library:
+tests/contract holds the two together), and the runtime and user programs may rely on it. A change here is a change of
+a public interface.
+"""
+
+from typing import Final
+
+TF_PORT: Final = 2222
+"""TensorFlow's server on every task."""
+TF_PORT_NAME: Final = "tf"
+STATUS_PORT: Final = 2223
+"""The launcher's read-only HTTP server on every PS."""
+STATUS_PORT_NAME: Final = "status"
+
+MOUNT_DIR: Final = "/pstraining"
+"""Where the launcher and the cluster map are mounted together, read-only, as one projected volume."""
+LAUNCHER_FILE: Final = "launch.py"
+CLUSTER_FILE: Final = "cluster.json"
+"""The cluster map: {"job", "namespace", "cluster": {task type: [address, ...]}, "training": {...}, "checkpoint": {...}}."""
+RUN_DIR: Final = "/run/pstraining"
+"""A writable emptyDir that lives as long as the pod: markers, the state of the task."""
+SUCCESS_MARKER: Final = "succeeded"
+"""File in RUN_DIR: the program has ended with 0 and must not run again in this pod."""
+IN_SYNC_MARKER: Final = "in-sync"
+"""File in RUN_DIR that the chief writes through the PS's own device; the launcher serves it."""
+
+LAUNCH_COMMAND: Final = ("python3", f"{MOUNT_DIR}/{LAUNCHER_FILE}", "--")
+
+ENV_JOB: Final = "PSTRAINING_JOB"
+ENV_NAMESPACE: Final = "PSTRAINING_NAMESPACE"
+ENV_TASK_TYPE: Final = "PSTRAINING_TASK_TYPE"
+"""chief, worker, ps or evaluator: TensorFlow's own words."""
+ENV_TASK_INDEX: Final = "PSTRAINING_TASK_INDEX"
+ENV_TERM: Final = "PSTRAINING_TERM"
+"""On the chief: the attempt's number, from 1, never used twice in a job: its fencing token."""
+ENV_POD_NAME: Final = "PSTRAINING_POD_NAME"
+ENV_POD_UID: Final = "PSTRAINING_POD_UID"
+ENV_POD_IP: Final = "PSTRAINING_POD_IP"
+ENV_SERVER: Final = "PSTRAINING_SERVER"
+"""On a PS: Program (the user's command is the server) or Builtin (the launcher runs TensorFlow's)."""
+ENV_CHECKPOINT_DIR: Final = "PSTRAINING_CHECKPOINT_DIR"
+"""Where checkpoints belong; set on every task when the job has a checkpoint volume, mounted on the chief alone."""
+ENV_START_TIMEOUT: Final = "PSTRAINING_START_TIMEOUT_SECONDS"
+"""How long the launcher waits for the PSs before the program starts."""
+
+EXIT_START_TIMEOUT: Final = 75
+"""The launcher's exit code when the PSs did not answer in time (EX_TEMPFAIL)."""
+EXIT_BAD_CONTRACT: Final = 78
+"""The launcher's exit code when the pod lacks what this module promises (EX_CONFIG)."""
+PS_LOSS_GRACE_SECONDS: Final = 10
+"""A PS that stays away for so long after the program failed explains the failure."""
