@@ -1,0 +1,88 @@
+"""Condition types and reasons: the constants that status, events and tests share."""
+
+from enum import StrEnum
+
+
+class Condition(StrEnum):
+    """Condition types. Terminal truth is a condition, so `kubectl wait --for=condition=Succeeded` works."""
+
+    CREATED = "Created"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    SUSPENDED = "Suspended"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    # These appear only once they have been true.
+    CHECKPOINT_NOT_DURABLE = "CheckpointNotDurable"
+    NAME_CONFLICT = "NameConflict"
+    INVALID_TEMPLATE = "InvalidTemplate"
+
+
+ALWAYS_TOLD = (
+    Condition.CREATED,
+    Condition.RUNNING,
+    Condition.RESTARTING,
+    Condition.SUSPENDED,
+    Condition.SUCCEEDED,
+    Condition.FAILED,
+)
+"""Written on the first visit, and ever after."""
+
+
+class Reason(StrEnum):
+    """Why: the reason of a condition, an event or an action."""
+
+    # The life of a job
+    CHILDREN_MISSING = "ChildrenMissing"
+    CHILDREN_CREATED = "ChildrenCreated"
+    WAITING_FOR_PODS = "WaitingForPods"
+    TRAINING = "Training"
+    NOT_RESTARTING = "NotRestarting"
+    CHIEF_REPLACED = "ChiefReplaced"
+    PS_LOST = "PSLost"
+    SUSPENDED = "Suspended"
+    NOT_SUSPENDED = "NotSuspended"
+    RESUMED = "Resumed"
+    NOT_FINISHED = "NotFinished"
+    CHIEF_SUCCEEDED = "ChiefSucceeded"
+    WORKER_ZERO_SUCCEEDED = "WorkerZeroSucceeded"
+    BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded"
+    JOB_FINISHED = "JobFinished"
+    TTL_EXPIRED = "TTLExpired"
+    # What keeps a pod from running
+    UNSCHEDULABLE = "Unschedulable"
+    IMAGE_PULL_FAILED = "ImagePullFailed"
+    CONTAINER_CONFIG_INVALID = "ContainerConfigInvalid"
+    CRASH_LOOP = "CrashLoop"
+    VOLUME_MISSING = "VolumeMissing"
+    POD_CREATION_FAILED = "PodCreationFailed"
+    # What is wrong with the job or its surroundings
+    NO_CHECKPOINT_VOLUME = "NoCheckpointVolume"
+    CHECKPOINT_VOLUME_NOT_DURABLE = "CheckpointVolumeNotDurable"
+    CHECKPOINT_DURABLE = "CheckpointDurable"
+    NAME_TAKEN = "NameTaken"
+    NAMES_FREE = "NamesFree"
+    TEMPLATE_REFUSED = "TemplateRefused"
+    TEMPLATE_ACCEPTED = "TemplateAccepted"
+    WRITE_REFUSED = "WriteRefused"
+    # Why an action is taken
+    DESIRED = "Desired"
+    NOT_DESIRED = "NotDesired"
+    DRIFTED = "Drifted"
+    WORKER_SUCCEEDED = "WorkerSucceeded"
+    CLUSTER_MAP_CHANGED = "ClusterMapChanged"
+    STUCK_IN_BACK_OFF = "StuckInBackOff"
+    NEXT_TERM = "NextTerm"
+    OLD_TERM = "OldTerm"
+
+
+class Phase(StrEnum):
+    """One word for people, derived from the conditions; never decided on."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    SUSPENDED = "Suspended"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    INVALID = "Invalid"

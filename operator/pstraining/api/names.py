@@ -1,0 +1,93 @@
+"""Every name, label and annotation of the API and of a job's children, in one place.
+
+The length budget: a job's name has at most 40 characters, so that the longest child, "<job>-worker-<index>", stays a
+legal label value, hostname and Service name (63 characters) with a nine-digit index and a Deployment's pod suffix.
+"""
+
+from typing import Final
+
+GROUP: Final = "pstraining.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+KIND: Final = "PSTrainingJob"
+PLURAL: Final = "pstrainingjobs"
+SINGULAR: Final = "pstrainingjob"
+SHORT_NAME: Final = "pstj"
+
+MAX_JOB_NAME: Final = 40
+JOB_NAME_PATTERN: Final = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
+
+CHIEF: Final = "chief"
+WORKER: Final = "worker"
+PS: Final = "ps"
+
+MAIN_CONTAINER: Final = "tensorflow"
+"""The container that is wrapped; a pod with a single container may call it anything."""
+
+# Labels
+LABEL_JOB: Final = f"{GROUP}/job-name"
+LABEL_JOB_UID: Final = f"{GROUP}/job-uid"
+LABEL_ROLE: Final = f"{GROUP}/role"
+LABEL_INDEX: Final = f"{GROUP}/index"
+LABEL_TERM: Final = f"{GROUP}/term"
+LABEL_POD_INDEX: Final = "apps.kubernetes.io/pod-index"
+LABEL_STS_POD: Final = "statefulset.kubernetes.io/pod-name"
+LABEL_APP_NAME: Final = "app.kubernetes.io/name"
+LABEL_APP_INSTANCE: Final = "app.kubernetes.io/instance"
+LABEL_APP_COMPONENT: Final = "app.kubernetes.io/component"
+LABEL_APP_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+MANAGER: Final = "pstraining"
+
+# Annotations
+ANNOTATION_SUCCEEDED: Final = f"{GROUP}/succeeded"
+"""On a worker's Deployment: its program has ended with 0, so that it stays at 0 replicas."""
+ANNOTATION_CLUSTER_HASH: Final = f"{GROUP}/cluster-hash"
+"""On pods: the cluster map that they were given; changing it makes the kubelet refresh the file at once."""
+
+FIELD_MANAGER: Final = "pstraining"
+STATUS_FIELD_MANAGER: Final = "pstraining-status"
+
+
+def cluster_config_map(job: str) -> str:
+    """The ConfigMap that holds the job's cluster map."""
+    return job
+
+
+def launcher_config_map(job: str, version: str) -> str:
+    """The immutable ConfigMap that holds the launcher; a running job keeps the version that it started with."""
+    return f"{job}-launcher-{version}"
+
+
+def headless_service(job: str) -> str:
+    """The governing Service: DNS names for chief and workers."""
+    return f"{job}-hs"
+
+
+def ps_stateful_set(job: str) -> str:
+    """The StatefulSet of all parameter servers."""
+    return f"{job}-ps"
+
+
+def ps_service(job: str, index: int) -> str:
+    """The Service that carries one PS task's address."""
+    return f"{job}-ps-{index}"
+
+
+def worker_name(job: str, index: int) -> str:
+    """One worker's Deployment, its hostname and, if it has one, its Service."""
+    return f"{job}-worker-{index}"
+
+
+def chief_host(job: str) -> str:
+    """The chief's hostname, the same in every term."""
+    return f"{job}-chief"
+
+
+def chief_job(job: str, term: int) -> str:
+    """The Job of one attempt of the chief."""
+    return f"{job}-chief-{term}"
+
+
+def checkpoint_claim(job: str) -> str:
+    """The PersistentVolumeClaim made from checkpoint.volumeClaimTemplate."""
+    return f"{job}-checkpoint"

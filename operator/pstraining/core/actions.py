@@ -1,0 +1,112 @@
+"""A plan as data: what the executor is to write, in order, and why.
+
+Actions are the only way from a decision to the API server. Every prefix of a plan leaves a legal state: the operator
+may die between any two writes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from pstraining.api.conditions import Reason
+
+Manifest = Mapping[str, Any]
+"""A Kubernetes object as JSON."""
+
+
+class Kind(StrEnum):
+    """The kinds that the operator writes or watches."""
+
+    JOB = "Job"
+    POD = "Pod"
+    SERVICE = "Service"
+    CONFIG_MAP = "ConfigMap"
+    DEPLOYMENT = "Deployment"
+    STATEFUL_SET = "StatefulSet"
+    CLAIM = "PersistentVolumeClaim"
+    PS_TRAINING_JOB = "PSTrainingJob"
+
+
+@dataclass(frozen=True)
+class Create:
+    """POST with strict field validation. If the name is taken: done if its controller is the job, else a conflict."""
+
+    kind: Kind
+    name: str
+    body: Manifest
+    reason: Reason
+
+
+@dataclass(frozen=True)
+class Apply:
+    """Server-side apply; the body carries metadata.uid, so that it never creates and never adopts."""
+
+    kind: Kind
+    name: str
+    uid: str
+    body: Manifest
+    reason: Reason
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Delete in the background with a uid precondition; an absent object is a success."""
+
+    kind: Kind
+    name: str
+    uid: str
+    reason: Reason
+
+
+Action = Create | Apply | Delete
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do now, and when to look again if nothing happens until then."""
+
+    actions: tuple[Action, ...] = ()
+    requeue_at: datetime | None = None
+
+
+class Verdict(StrEnum):
+    """How an action ended."""
+
+    DONE = "Done"
+    NAME_TAKEN = "NameTaken"
+    INVALID = "Invalid"
+    REFUSED = "Refused"
+    NOT_TRIED = "NotTried"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one action. Errors worth a retry never get here: the executor raises them to the queue."""
+
+    action: Action
+    verdict: Verdict
+    message: str = ""
+    """The API server's words, for the condition."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event of the job, for people."""
+
+    type: str
+    """Normal or Warning."""
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What became of a plan."""
+
+    outcomes: tuple[Outcome, ...] = field(default_factory=tuple)
+
+    def with_verdict(self, verdict: Verdict) -> tuple[Outcome, ...]:
+        """The outcomes that ended so."""
+        return tuple(o for o in self.outcomes if o.verdict is verdict)

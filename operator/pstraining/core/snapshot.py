@@ -1,0 +1,269 @@
+"""What is observed of one job, frozen: the only input of planning besides the clock.
+
+`observe` reads raw objects as the API server sends them and never raises for what a cluster may hold; children that the
+job does not control are left out, whatever their labels say.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from pstraining.api import names
+from pstraining.core.actions import Kind, Manifest
+
+
+@dataclass(frozen=True)
+class Termination:
+    """How one run of a container ended."""
+
+    exit_code: int
+    reason: str
+    message: str
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Container:
+    """The state of the wrapped container."""
+
+    restarts: int = 0
+    running: bool = False
+    ready: bool = False
+    waiting_reason: str = ""
+    waiting_message: str = ""
+    image: str = ""
+    terminated: Termination | None = None
+    """Set while the container stands terminated."""
+    last: Termination | None = None
+    """The run before the present one."""
+
+
+@dataclass(frozen=True)
+class Pod:
+    """One pod of the job."""
+
+    name: str
+    uid: str
+    role: str
+    index: int
+    term: int
+    created: datetime
+    phase: str
+    deleting: bool
+    ready: bool
+    disrupted: bool
+    """Kubernetes itself ended it: evicted, preempted, drained, its node lost."""
+    unschedulable: str
+    """The scheduler's message, or empty."""
+    node: str
+    reason: str
+    cluster_hash: str
+    container: Container
+    blocked_init: Container | None = None
+    """An init container that waits or has failed."""
+
+    @property
+    def terminal(self) -> bool:
+        """No process of this pod will ever run again."""
+        return self.phase in ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True)
+class Child:
+    """One object that the job controls."""
+
+    kind: Kind
+    name: str
+    uid: str
+    deleting: bool
+    manifest: Manifest
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """metadata.labels."""
+        return self.manifest["metadata"].get("labels") or {}
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """metadata.annotations."""
+        return self.manifest["metadata"].get("annotations") or {}
+
+    @property
+    def replicas(self) -> int:
+        """spec.replicas as the API server defaults it."""
+        return int(self.manifest.get("spec", {}).get("replicas", 1))
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A job and everything it controls, as of one moment."""
+
+    job: Manifest
+    children: Mapping[tuple[Kind, str], Child] = field(default_factory=dict)
+    pods: tuple[Pod, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return str(self.job["metadata"]["name"])
+
+    @property
+    def namespace(self) -> str:
+        """The job's namespace."""
+        return str(self.job["metadata"]["namespace"])
+
+    @property
+    def uid(self) -> str:
+        """The job's uid."""
+        return str(self.job["metadata"]["uid"])
+
+    @property
+    def generation(self) -> int:
+        """The generation of the job's spec."""
+        return int(self.job["metadata"].get("generation", 1))
+
+    @property
+    def deleting(self) -> bool:
+        """The job is being deleted: the garbage collector's business, not ours."""
+        return bool(self.job["metadata"].get("deletionTimestamp"))
+
+    @property
+    def status(self) -> Mapping[str, Any]:
+        """The status as stored."""
+        return self.job.get("status") or {}
+
+    def child(self, kind: Kind, name: str) -> Child | None:
+        """The child of that kind and name."""
+        return self.children.get((kind, name))
+
+    def of_kind(self, kind: Kind) -> tuple[Child, ...]:
+        """All children of that kind, by name."""
+        return tuple(c for (k, _), c in sorted(self.children.items()) if k is kind)
+
+    def pods_of(self, role: str, index: int | None = None) -> tuple[Pod, ...]:
+        """The pods of a role, oldest first."""
+        return tuple(p for p in self.pods if p.role == role and index in (None, p.index))
+
+
+def observe(job: Manifest, children: Iterable[Manifest], pods: Iterable[Manifest]) -> Snapshot:
+    """Freeze what the caches hold of one job.
+
+    Args:
+        job: the PSTrainingJob.
+        children: objects of any kind but Pod that may belong to it; `kind` is set on each.
+        pods: pods that carry the job's name as a label.
+    """
+    uid = job["metadata"]["uid"]
+    owned = {}
+    for manifest in children:
+        if controller_uid(manifest) == uid:
+            child = _child(manifest)
+            owned[child.kind, child.name] = child
+    mine = [p for m in pods if (p := _pod(m, uid)) is not None]
+    return Snapshot(job=job, children=owned, pods=tuple(sorted(mine, key=lambda p: (p.created, p.name))))
+
+
+def controller_uid(manifest: Manifest) -> str | None:
+    """The uid of the object's controller, if it has one."""
+    for reference in manifest["metadata"].get("ownerReferences") or ():
+        if reference.get("controller"):
+            return str(reference.get("uid"))
+    return None
+
+
+def parse_time(text: str | None) -> datetime | None:
+    """A Kubernetes timestamp (RFC 3339, UTC) as an aware datetime."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else None
+
+
+def _child(manifest: Manifest) -> Child:
+    metadata = manifest["metadata"]
+    return Child(
+        kind=Kind(manifest["kind"]),
+        name=metadata["name"],
+        uid=metadata["uid"],
+        deleting=bool(metadata.get("deletionTimestamp")),
+        manifest=manifest,
+    )
+
+
+def _pod(manifest: Manifest, job_uid: str) -> Pod | None:
+    metadata, spec, status = manifest["metadata"], manifest.get("spec") or {}, manifest.get("status") or {}
+    labels = metadata.get("labels") or {}
+    role, created = labels.get(names.LABEL_ROLE), parse_time(metadata.get("creationTimestamp"))
+    # Labels alone don't make a pod ours, but a pod's owner is a child of ours and not the job: the uid label, which no
+    # other job shares, stands for the chain.
+    if labels.get(names.LABEL_JOB_UID) != job_uid or role is None or created is None:
+        return None
+    index = labels.get(names.LABEL_INDEX) or labels.get(names.LABEL_POD_INDEX) or "0"
+    conditions = {c.get("type"): c for c in status.get("conditions") or ()}
+    scheduled = conditions.get("PodScheduled", {})
+    containers = spec.get("containers") or ()
+    return Pod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        role=role,
+        index=int(index),
+        term=int(labels.get(names.LABEL_TERM) or 0),
+        created=created,
+        phase=status.get("phase", "Pending"),
+        deleting=bool(metadata.get("deletionTimestamp")),
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        disrupted=conditions.get("DisruptionTarget", {}).get("status") == "True"
+        or status.get("reason") in ("Evicted", "NodeLost", "Preempting", "Shutdown", "Terminated"),
+        unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
+        node=spec.get("nodeName", ""),
+        reason=status.get("reason", ""),
+        cluster_hash=(metadata.get("annotations") or {}).get(names.ANNOTATION_CLUSTER_HASH, ""),
+        container=_container(status.get("containerStatuses") or (), main_container_name(containers)),
+        blocked_init=_blocked_init(status.get("initContainerStatuses") or ()),
+    )
+
+
+def main_container_name(containers: Iterable[Mapping[str, Any]]) -> str:
+    """The wrapped container: the one named `tensorflow`, else the first, which is then the only one."""
+    found = [str(c.get("name", "")) for c in containers]
+    return names.MAIN_CONTAINER if names.MAIN_CONTAINER in found or not found else found[0]
+
+
+def _container(statuses: Iterable[Mapping[str, Any]], name: str) -> Container:
+    for status in statuses:
+        if status.get("name") == name:
+            return _container_state(status)
+    return Container()
+
+
+def _container_state(status: Mapping[str, Any]) -> Container:
+    state, last = status.get("state") or {}, status.get("lastState") or {}
+    waiting = state.get("waiting") or {}
+    return Container(
+        restarts=int(status.get("restartCount", 0)),
+        running="running" in state,
+        ready=bool(status.get("ready")),
+        waiting_reason=waiting.get("reason", ""),
+        waiting_message=waiting.get("message", ""),
+        image=status.get("image", ""),
+        terminated=_termination(state.get("terminated")),
+        last=_termination(last.get("terminated")),
+    )
+
+
+def _termination(terminated: Mapping[str, Any] | None) -> Termination | None:
+    if not terminated:
+        return None
+    return Termination(
+        exit_code=int(terminated.get("exitCode", 0)),
+        reason=terminated.get("reason", ""),
+        message=terminated.get("message", ""),
+        finished_at=parse_time(terminated.get("finishedAt")),
+    )
+
+
+def _blocked_init(statuses: Iterable[Mapping[str, Any]]) -> Container | None:
+    for status in statuses:
+        container = _container_state(status)
+        failed = container.terminated is not None and container.terminated.exit_code != 0
+        if failed or container.waiting_reason not in ("", "PodInitializing"):
+            return container
+    return None
