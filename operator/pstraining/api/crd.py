@@ -1,0 +1,193 @@
+"""Generates the CustomResourceDefinition from the models: `python -m pstraining.api.crd > crds/...yaml`.
+
+JSON schema as pydantic writes it becomes a structural schema as Kubernetes wants it: references inlined, titles and
+null defaults gone. What a structural schema cannot say is refused here, at generation.
+"""
+
+import sys
+from typing import Any
+
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+from pstraining.api import names, rules
+from pstraining.api.models import PSTrainingJobSpec, PSTrainingJobStatus
+
+_DROPPED = ("title", "$defs", "discriminator")
+
+
+class _Structural(GenerateJsonSchema):
+    """Optional means absent, never null (nullable fields break merge patches and apply)."""
+
+    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
+        inner: JsonSchemaValue = self.generate_inner(schema["schema"])
+        return inner
+
+
+def structural(schema: JsonSchemaValue) -> JsonSchemaValue:
+    """A structural schema from a JSON schema.
+
+    Raises:
+        ValueError: the schema holds what a CRD cannot (tuples, unions of objects, floats).
+    """
+    return _convert(schema, schema.get("$defs", {}))
+
+
+def _convert(node: Any, definitions: dict[str, Any]) -> Any:
+    if not isinstance(node, dict):
+        return node
+    if "$ref" in node:
+        target = definitions[node["$ref"].rsplit("/", 1)[-1]]
+        siblings = {k: v for k, v in node.items() if k != "$ref"}
+        return _convert({**target, **siblings}, definitions)
+    if "allOf" in node and len(node["allOf"]) == 1:
+        siblings = {k: v for k, v in node.items() if k != "allOf"}
+        return _convert({**node["allOf"][0], **siblings}, definitions)
+    for refused in ("prefixItems", "anyOf", "oneOf"):
+        if refused in node:
+            raise ValueError(f"a CRD schema cannot hold {refused}: {node}")
+    if node.get("type") == "number":
+        raise ValueError(f"no floats in a CRD: {node}")
+    out = {k: v for k, v in node.items() if k not in _DROPPED and not (k == "default" and v is None)}
+    if "const" in out:
+        out["enum"] = [out.pop("const")]
+    if out.get("additionalProperties") in (True, False):
+        del out["additionalProperties"]
+    if "properties" in out:
+        out["properties"] = {k: _convert(v, definitions) for k, v in out["properties"].items()}
+    if isinstance(out.get("items"), dict):
+        out["items"] = _convert(out["items"], definitions)
+    if out.get("type") == "integer":
+        out["format"] = "int64"
+    return out
+
+
+def _shorten(node: Any) -> Any:
+    """Nested models default to {}: every level then fills in its own, and the CRD stays readable."""
+    if isinstance(node, dict):
+        if node.get("type") == "object" and isinstance(node.get("default"), dict):
+            node["default"] = {}
+        for value in node.values():
+            _shorten(value)
+    return node
+
+
+def _at(schema: dict[str, Any], *path: str) -> dict[str, Any]:
+    for step in path:
+        schema = schema["properties"][step]
+    return schema
+
+
+def _attach(schema: dict[str, Any], rule_list: list[rules.Rule]) -> None:
+    schema.setdefault("x-kubernetes-validations", []).extend(rule_list)
+
+
+def _spec_schema() -> dict[str, Any]:
+    spec = structural(PSTrainingJobSpec.model_json_schema(by_alias=True, schema_generator=_Structural))
+    for role in (names.PS, names.WORKER, names.CHIEF):
+        pod_spec = _at(spec, role, "template", "spec")
+        _attach(pod_spec, rules.pod_spec(f"spec.{role}.template.spec"))
+        if role != names.PS:
+            _attach(pod_spec, rules.command(f"spec.{role}.template.spec"))
+    _attach(_at(spec, "ps"), rules.ps())
+    _attach(_at(spec, "checkpoint"), rules.checkpoint())
+    shortened: dict[str, Any] = _shorten(spec)
+    return shortened
+
+
+def _status_schema() -> dict[str, Any]:
+    status = structural(PSTrainingJobStatus.model_json_schema(by_alias=True, schema_generator=_Structural))
+    _drop_defaults(status)
+    return status
+
+
+def _drop_defaults(node: Any) -> None:
+    """Nothing is defaulted in status: what is told is told by the operator."""
+    if isinstance(node, dict):
+        if "type" in node and "default" in node:
+            del node["default"]
+        for value in node.values():
+            _drop_defaults(value)
+
+
+def _columns() -> list[dict[str, Any]]:
+    def column(name: str, path: str, description: str, kind: str = "string", priority: int = 0) -> dict[str, Any]:
+        extra = {"priority": priority} if priority else {}
+        return {"name": name, "type": kind, "jsonPath": path, "description": description, **extra}
+
+    return [
+        column("State", ".status.phase", "One word for the job's conditions."),
+        column("PS", ".status.ps.summary", "Parameter servers ready of those desired."),
+        column("Workers", ".status.worker.summary", "Workers ready of those desired."),
+        column("Restarts", ".status.restarts", "Replicas started again, for whatever reason.", "integer"),
+        column("Age", ".metadata.creationTimestamp", "Since the job was created.", "date"),
+        column("Term", ".status.term", "The chief's attempt.", "integer", 1),
+        column(
+            "Reason", '.status.conditions[?(@.type=="Running")].reason', "Why the job runs or does not.", "string", 1
+        ),
+    ]
+
+
+def custom_resource_definition() -> dict[str, Any]:
+    """The CRD as a dict, ready for the API server."""
+    schema = {
+        "type": "object",
+        "description": "PSTrainingJob trains one TensorFlow model with parameter servers.",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "spec": _spec_schema(),
+            "status": _status_schema(),
+        },
+        "x-kubernetes-validations": rules.root(),
+    }
+    version = {
+        "name": names.VERSION,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": schema},
+        "subresources": {
+            "status": {},
+            "scale": {
+                "specReplicasPath": ".spec.worker.replicas",
+                "statusReplicasPath": ".status.worker.replicas",
+                "labelSelectorPath": ".status.selector",
+            },
+        },
+        "additionalPrinterColumns": _columns(),
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{names.PLURAL}.{names.GROUP}"},
+        "spec": {
+            "group": names.GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": names.KIND,
+                "listKind": f"{names.KIND}List",
+                "plural": names.PLURAL,
+                "singular": names.SINGULAR,
+                "shortNames": [names.SHORT_NAME],
+                "categories": ["all"],
+            },
+            "versions": [version],
+        },
+    }
+
+
+def main() -> None:
+    """Write the CRD to standard output."""
+    # The generator is a developer's tool; YAML is not among what this package needs at run time.
+    import yaml
+
+    sys.stdout.write("# Generated by `make generate` from operator/pstraining/api: do not edit.\n")
+    # No aliases: Kubernetes' YAML readers take them, people do not.
+    yaml.Dumper.ignore_aliases = lambda *_: True  # type: ignore[method-assign]
+    yaml.dump(custom_resource_definition(), sys.stdout, sort_keys=False, width=120)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Hand-written pieces of the CRD's schema that no model can say: opaque objects, the skeleton of a pod template.
+
+Pod templates are opaque, so that every field of every Kubernetes version passes; the skeleton names just the fields
+that the CEL rules look into, each list with a bound, because CEL's cost estimate multiplies them.
+"""
+
+from typing import Any, Final
+
+MAX_CONTAINERS: Final = 16
+MAX_ENV: Final = 128
+MAX_COMMAND: Final = 256
+
+_PRESERVE: Final = {"x-kubernetes-preserve-unknown-fields": True}
+_QUANTITIES: Final[dict[str, Any]] = {
+    "type": "object",
+    "additionalProperties": {"x-kubernetes-int-or-string": True},
+}
+_STRINGS: Final[dict[str, Any]] = {"type": "array", "maxItems": MAX_COMMAND, "items": {"type": "string"}}
+
+
+def _replace(schema: dict[str, Any], new: dict[str, Any]) -> None:
+    kept = {k: schema[k] for k in ("description", "default") if k in schema}
+    schema.clear()
+    schema.update(new | kept)
+
+
+def opaque(schema: dict[str, Any]) -> None:
+    """Any object."""
+    _replace(schema, {"type": "object", **_PRESERVE})
+
+
+def resources(schema: dict[str, Any]) -> None:
+    """A container's resources."""
+    _replace(schema, {"type": "object", "properties": {"limits": _QUANTITIES, "requests": _QUANTITIES}})
+
+
+def claim_template(schema: dict[str, Any]) -> None:
+    """The spec of a PersistentVolumeClaim; the two fields without which none can be made are asked for."""
+    properties: dict[str, Any] = {
+        "accessModes": {"type": "array", "minItems": 1, "maxItems": 4, "items": {"type": "string"}},
+        "resources": {"type": "object", **_PRESERVE},
+    }
+    _replace(
+        schema, {"type": "object", "required": ["accessModes", "resources"], "properties": properties, **_PRESERVE}
+    )
+
+
+def pod_template(schema: dict[str, Any]) -> None:
+    """A pod template: opaque, but for what the rules need."""
+    variable = {
+        "type": "object",
+        "required": ["name"],
+        "properties": {"name": {"type": "string", "maxLength": 256}},
+        **_PRESERVE,
+    }
+    container = {
+        "type": "object",
+        "required": ["name"],
+        "properties": {
+            "name": {"type": "string", "maxLength": 63},
+            "command": _STRINGS,
+            "args": _STRINGS,
+            "env": {"type": "array", "maxItems": MAX_ENV, "items": variable},
+        },
+        **_PRESERVE,
+    }
+    spec = {
+        "type": "object",
+        "required": ["containers"],
+        "properties": {
+            "containers": {"type": "array", "minItems": 1, "maxItems": MAX_CONTAINERS, "items": container},
+            "hostNetwork": {"type": "boolean"},
+            "restartPolicy": {"type": "string", "maxLength": 32},
+        },
+        **_PRESERVE,
+    }
+    metadata = {"type": "object", **_PRESERVE}
+    _replace(
+        schema,
+        {"type": "object", "required": ["spec"], "properties": {"metadata": metadata, "spec": spec}, **_PRESERVE},
+    )
+
+
+def map_list(*keys: str) -> Any:
+    """A list whose items are told apart by these fields."""
+
+    def extend(schema: dict[str, Any]) -> None:
+        schema["x-kubernetes-list-type"] = "map"
+        schema["x-kubernetes-list-map-keys"] = list(keys)
+
+    return extend

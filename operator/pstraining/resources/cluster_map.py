@@ -1,0 +1,60 @@
+"""The cluster map: who is where, as TensorFlow's `cluster`, in the job's ConfigMap.
+
+Addresses are short names: the pods' own search path completes them in one look-up, whatever the cluster's domain is.
+"""
+
+import hashlib
+import json
+from typing import Any
+
+from pstraining.api import contract, names
+from pstraining.api.models import Addressing, PSTrainingJob
+from pstraining.resources.metadata import metadata
+
+
+def addresses(job: PSTrainingJob) -> dict[str, list[str]]:
+    """Every task type's addresses in the order of their indices, as TF_CONFIG wants them."""
+    name, spec = job.metadata.name, job.spec
+    headless = names.headless_service(name)
+    cluster_ip = spec.worker.addressing is Addressing.CLUSTER_IP
+    workers = (names.worker_name(name, i) for i in range(spec.worker.replicas))
+    found = {}
+    if spec.chief.enabled:
+        found[names.CHIEF] = [_address(f"{names.chief_host(name)}.{headless}")]
+    found[names.WORKER] = [_address(w if cluster_ip else f"{w}.{headless}") for w in workers]
+    found[names.PS] = [_address(names.ps_service(name, i)) for i in range(spec.ps.replicas)]
+    return found
+
+
+def _address(host: str) -> str:
+    return f"{host}:{contract.TF_PORT}"
+
+
+def document(job: PSTrainingJob) -> str:
+    """The file as it is mounted: the same bytes for the same spec."""
+    spec = job.spec
+    content: dict[str, Any] = {
+        "job": job.metadata.name,
+        "namespace": job.metadata.namespace,
+        "cluster": addresses(job),
+        "training": spec.training.model_dump(by_alias=True, exclude_none=True, mode="json"),
+    }
+    if spec.checkpoint is not None:
+        kept = spec.checkpoint.model_dump(by_alias=True, include={"path", "keep", "interval_seconds"})
+        content["checkpoint"] = kept
+    return json.dumps(content, indent=1)
+
+
+def digest(text: str) -> str:
+    """A short hash of a cluster map."""
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def build(job: PSTrainingJob) -> dict[str, Any]:
+    """The ConfigMap."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(job, names.cluster_config_map(job.metadata.name), "cluster-map"),
+        "data": {contract.CLUSTER_FILE: document(job)},
+    }

@@ -1,0 +1,32 @@
+"""The launcher's ConfigMap: immutable and named by version, so that a running job keeps what it started with."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pstraining.api import contract, names
+from pstraining.api.models import PSTrainingJob
+from pstraining.resources.metadata import metadata
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """The launcher that this operator carries."""
+
+    version: str
+    source: str
+
+
+def config_map_name(job: PSTrainingJob, launcher: Launcher) -> str:
+    """The name of the launcher's ConfigMap in that job."""
+    return names.launcher_config_map(job.metadata.name, launcher.version)
+
+
+def build(job: PSTrainingJob, launcher: Launcher) -> dict[str, Any]:
+    """The ConfigMap."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(job, config_map_name(job, launcher), "launcher"),
+        "immutable": True,
+        "data": {contract.LAUNCHER_FILE: launcher.source},
+    }

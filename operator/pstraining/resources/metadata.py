@@ -1,0 +1,60 @@
+"""What every child's metadata has in common: labels, owner, and the selectors made from them."""
+
+from typing import Any
+
+from pstraining.api import names
+from pstraining.api.models import PSTrainingJob
+
+
+def labels(job: PSTrainingJob, component: str) -> dict[str, str]:
+    """The labels of every child; the uid tells the children of two jobs that had one name apart."""
+    return {
+        names.LABEL_APP_NAME: names.MANAGER,
+        names.LABEL_APP_INSTANCE: job.metadata.name,
+        names.LABEL_APP_COMPONENT: component,
+        names.LABEL_APP_MANAGED_BY: names.MANAGER,
+        names.LABEL_JOB: job.metadata.name,
+        names.LABEL_JOB_UID: job.metadata.uid,
+    }
+
+
+def role_labels(job: PSTrainingJob, role: str, index: int | None = None) -> dict[str, str]:
+    """The labels of a role's pods; a StatefulSet's pods get their index from Kubernetes."""
+    found = labels(job, role) | {names.LABEL_ROLE: role}
+    return found if index is None else found | {names.LABEL_INDEX: str(index)}
+
+
+def role_selector(job: PSTrainingJob, role: str, index: int | None = None) -> dict[str, str]:
+    """The labels that select a role's pods: only such as never change."""
+    found = {names.LABEL_JOB_UID: job.metadata.uid, names.LABEL_ROLE: role}
+    return found if index is None else found | {names.LABEL_INDEX: str(index)}
+
+
+def owner(job: PSTrainingJob) -> dict[str, Any]:
+    """The job as the controller of a child, so that the garbage collector takes the child with it."""
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "name": job.metadata.name,
+        "uid": job.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def metadata(job: PSTrainingJob, name: str, component: str, **extra: Any) -> dict[str, Any]:
+    """A child's metadata.
+
+    Args:
+        job: the owner.
+        name: the child's name.
+        component: the role, or what the child is for.
+        extra: further fields, such as annotations.
+    """
+    return {
+        "name": name,
+        "namespace": job.metadata.namespace,
+        "labels": labels(job, component),
+        "ownerReferences": [owner(job)],
+        **extra,
+    }

@@ -1,0 +1,195 @@
+"""A task's pod template: the user's, with the launcher around its command and safe defaults where it is silent.
+
+The user's template wins, but for what makes a pod a task of a job: the wrapped command, its identity, the two volumes
+under /pstraining and /run/pstraining, and the names that others dial.
+"""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+from pstraining.api import contract, names
+from pstraining.api.models import PSTrainingJob, Server
+from pstraining.resources import cluster_map, security
+from pstraining.resources.metadata import role_labels
+
+_CONTRACT_VOLUME = "pstraining"
+_RUN_VOLUME = "pstraining-run"
+_CHECKPOINT_VOLUME = "pstraining-checkpoint"
+
+
+@dataclass(frozen=True)
+class Task:
+    """Whose pod it is. A StatefulSet's pods share one template, so a PS has no index here."""
+
+    role: str
+    index: int | None = None
+    term: int | None = None
+
+
+def build(job: PSTrainingJob, task: Task, launcher: str) -> dict[str, Any]:
+    """The pod template of one task.
+
+    Args:
+        job: the owner.
+        task: whose template.
+        launcher: the name of the launcher's ConfigMap.
+    """
+    template, defaulted = _template(job, task.role)
+    metadata, spec = template.setdefault("metadata", {}) or {}, template["spec"]
+    labels = role_labels(job, task.role, task.index)
+    if task.term is not None:
+        labels |= {names.LABEL_TERM: str(task.term)}
+    annotations = {names.ANNOTATION_CLUSTER_HASH: cluster_map.digest(cluster_map.document(job))}
+    template["metadata"] = {
+        **metadata,
+        "labels": (metadata.get("labels") or {}) | labels,
+        "annotations": (metadata.get("annotations") or {}) | annotations,
+    }
+    container = main_container(spec)
+    if defaulted:
+        _drop_devices(spec)
+    _set_resources(job, task.role, container)
+    _wrap(job, task, container)
+    _mount(job, task, spec, container, launcher)
+    _name(job, task, spec)
+    spec.setdefault("enableServiceLinks", False)
+    spec.setdefault("automountServiceAccountToken", False)
+    security.restrict(spec)
+    return template
+
+
+def main_container(spec: dict[str, Any]) -> dict[str, Any]:
+    """The wrapped container: the one named `tensorflow`, else the only one."""
+    containers: list[dict[str, Any]] = spec["containers"]
+    return next((c for c in containers if c.get("name") == names.MAIN_CONTAINER), containers[0])
+
+
+def has_chief_duty(job: PSTrainingJob, task: Task) -> bool:
+    """Whether this task coordinates, checkpoints and decides the job's success."""
+    if job.spec.chief.enabled:
+        return task.role == names.CHIEF
+    return task.role == names.WORKER and task.index == 0
+
+
+def _template(job: PSTrainingJob, role: str) -> tuple[dict[str, Any], bool]:
+    own = {names.PS: job.spec.ps.template, names.CHIEF: job.spec.chief.template}.get(role)
+    defaulted = own is None and role != names.WORKER
+    return copy.deepcopy(job.spec.worker.template if own is None else own), defaulted
+
+
+def _drop_devices(spec: dict[str, Any]) -> None:
+    """Take the worker's accelerators away from a role that only borrowed its template."""
+    spec.pop("resourceClaims", None)
+    for container in (*spec["containers"], *(spec.get("initContainers") or ())):
+        resources = container.get("resources") or {}
+        resources.pop("claims", None)
+        for amounts in (resources.get("limits"), resources.get("requests")):
+            # Extended resources, and only they, carry a domain.
+            for name in [n for n in amounts or {} if "/" in n]:
+                del amounts[name]
+    container = main_container(spec)
+    container["env"] = [e for e in container.get("env") or () if e["name"] != "CUDA_VISIBLE_DEVICES"]
+    container["env"].append({"name": "CUDA_VISIBLE_DEVICES", "value": ""})
+
+
+def _set_resources(job: PSTrainingJob, role: str, container: dict[str, Any]) -> None:
+    own = {names.PS: job.spec.ps.resources, names.CHIEF: job.spec.chief.resources}.get(role)
+    if own is not None:
+        container["resources"] = copy.deepcopy(own)
+
+
+def _wrap(job: PSTrainingJob, task: Task, container: dict[str, Any]) -> None:
+    command = [*(container.get("command") or ()), *(container.pop("args", None) or ())]
+    container["command"] = [*contract.LAUNCH_COMMAND, *command]
+    container["env"] = [*_identity(job, task), *(container.get("env") or ())]
+    container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
+    ports = [p for p in container.get("ports") or () if p.get("containerPort") not in _own_ports(task)]
+    container["ports"] = [
+        *({"name": n, "containerPort": p, "protocol": "TCP"} for p, n in _own_ports(task).items()),
+        *ports,
+    ]
+    if task.role == names.PS:
+        container.setdefault(
+            "readinessProbe",
+            {
+                "httpGet": {"path": "/readyz", "port": contract.STATUS_PORT_NAME},
+                "periodSeconds": 1,
+                "timeoutSeconds": 5,
+                "failureThreshold": 3,
+            },
+        )
+
+
+def _own_ports(task: Task) -> dict[int, str]:
+    ports = {contract.TF_PORT: contract.TF_PORT_NAME}
+    return ports | {contract.STATUS_PORT: contract.STATUS_PORT_NAME} if task.role == names.PS else ports
+
+
+def _identity(job: PSTrainingJob, task: Task) -> list[dict[str, Any]]:
+    def value(name: str, text: str) -> dict[str, Any]:
+        return {"name": name, "value": text}
+
+    def field(name: str, path: str) -> dict[str, Any]:
+        return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+    index = (
+        field(contract.ENV_TASK_INDEX, f"metadata.labels['{names.LABEL_POD_INDEX}']")
+        if task.role == names.PS
+        else value(contract.ENV_TASK_INDEX, str(task.index or 0))
+    )
+    found = [
+        value(contract.ENV_JOB, job.metadata.name),
+        value(contract.ENV_NAMESPACE, job.metadata.namespace),
+        value(contract.ENV_TASK_TYPE, task.role),
+        index,
+        field(contract.ENV_POD_NAME, "metadata.name"),
+        field(contract.ENV_POD_UID, "metadata.uid"),
+        field(contract.ENV_POD_IP, "status.podIP"),
+    ]
+    if has_chief_duty(job, task):
+        found.append(value(contract.ENV_TERM, str(task.term or 1)))
+    if task.role == names.PS:
+        found.append(value(contract.ENV_SERVER, job.spec.ps.server))
+    if job.spec.checkpoint is not None:
+        found.append(value(contract.ENV_CHECKPOINT_DIR, job.spec.checkpoint.path))
+    return found
+
+
+def _mount(job: PSTrainingJob, task: Task, spec: dict[str, Any], container: dict[str, Any], launcher: str) -> None:
+    sources = [
+        {"configMap": {"name": launcher, "items": [_item(contract.LAUNCHER_FILE)]}},
+        {
+            "configMap": {
+                "name": names.cluster_config_map(job.metadata.name),
+                "items": [_item(contract.CLUSTER_FILE)],
+            }
+        },
+    ]
+    volumes: list[dict[str, Any]] = [
+        {"name": _CONTRACT_VOLUME, "projected": {"sources": sources}},
+        {"name": _RUN_VOLUME, "emptyDir": {}},
+    ]
+    mounts: list[dict[str, Any]] = [
+        {"name": _CONTRACT_VOLUME, "mountPath": contract.MOUNT_DIR, "readOnly": True},
+        {"name": _RUN_VOLUME, "mountPath": contract.RUN_DIR},
+    ]
+    checkpoint = job.spec.checkpoint
+    if checkpoint is not None and has_chief_duty(job, task):
+        claim = {"persistentVolumeClaim": {"claimName": names.checkpoint_claim(job.metadata.name)}}
+        volumes.append({"name": _CHECKPOINT_VOLUME, **(checkpoint.volume or claim)})
+        mounts.append({"name": _CHECKPOINT_VOLUME, "mountPath": checkpoint.path})
+    spec["volumes"] = [*(spec.get("volumes") or ()), *volumes]
+    container["volumeMounts"] = [*(container.get("volumeMounts") or ()), *mounts]
+
+
+def _item(file: str) -> dict[str, str]:
+    return {"key": file, "path": file}
+
+
+def _name(job: PSTrainingJob, task: Task, spec: dict[str, Any]) -> None:
+    if task.role == names.PS:
+        return  # the StatefulSet's own names
+    name = job.metadata.name
+    spec["subdomain"] = names.headless_service(name)
+    spec["hostname"] = names.chief_host(name) if task.role == names.CHIEF else names.worker_name(name, task.index or 0)

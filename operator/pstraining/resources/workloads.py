@@ -1,0 +1,100 @@
+"""The children that hold pods: the StatefulSet of the PSs, a Deployment a worker, a Job an attempt of the chief."""
+
+from typing import Any
+
+from pstraining.api import names
+from pstraining.api.models import PSTrainingJob
+from pstraining.resources import pods
+from pstraining.resources.metadata import metadata, role_labels, role_selector
+
+
+def build_parameter_servers(job: PSTrainingJob, launcher: str) -> dict[str, Any]:
+    """The StatefulSet of all PSs: started together, replaced only when one dies or is deleted.
+
+    Args:
+        job: the owner.
+        launcher: the name of the launcher's ConfigMap.
+    """
+    name = job.metadata.name
+    spec = {
+        "replicas": job.spec.ps.replicas,
+        "serviceName": names.headless_service(name),
+        "podManagementPolicy": "Parallel",
+        "updateStrategy": {"type": "OnDelete"},
+        "revisionHistoryLimit": 0,
+        "selector": {"matchLabels": role_selector(job, names.PS)},
+        "template": pods.build(job, pods.Task(names.PS), launcher),
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": metadata(job, names.ps_stateful_set(name), names.PS),
+        "spec": spec,
+    }
+
+
+def build_worker(job: PSTrainingJob, index: int, launcher: str) -> dict[str, Any]:
+    """One worker's Deployment: an identity of its own that survives rescheduling, also while the operator is down."""
+    spec = {
+        "replicas": 1,
+        "strategy": {"type": "Recreate"},
+        "revisionHistoryLimit": 0,
+        "selector": {"matchLabels": role_selector(job, names.WORKER, index)},
+        "template": pods.build(job, pods.Task(names.WORKER, index), launcher),
+    }
+    found = metadata(job, names.worker_name(job.metadata.name, index), names.WORKER)
+    found["labels"] |= {names.LABEL_ROLE: names.WORKER, names.LABEL_INDEX: str(index)}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": found, "spec": spec}
+
+
+def retire_worker(job: PSTrainingJob, index: int, uid: str) -> dict[str, Any]:
+    """The apply that ends a worker whose program has succeeded: no replicas, and the reason on the object itself."""
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": names.worker_name(job.metadata.name, index),
+            "namespace": job.metadata.namespace,
+            "uid": uid,
+            "annotations": {names.ANNOTATION_SUCCEEDED: "true"},
+        },
+        "spec": {"replicas": 0},
+    }
+
+
+def build_chief(job: PSTrainingJob, term: int, launcher: str) -> dict[str, Any]:
+    """One attempt of the chief: a Job of one pod that is never started again; the next attempt is the next term."""
+    template = pods.build(job, pods.Task(names.CHIEF, term=term), launcher)
+    template["spec"]["restartPolicy"] = "Never"
+    spec = {
+        "backoffLimit": 0,
+        # A pod that is going away may still write: count it only once it is gone.
+        "podReplacementPolicy": "Failed",
+        "template": template,
+    }
+    found = metadata(job, names.chief_job(job.metadata.name, term), names.CHIEF)
+    found["labels"] |= {names.LABEL_ROLE: names.CHIEF, names.LABEL_TERM: str(term)}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": found, "spec": spec}
+
+
+def build_checkpoint_claim(job: PSTrainingJob) -> dict[str, Any] | None:
+    """The claim for checkpoints, if the job asks for one."""
+    checkpoint = job.spec.checkpoint
+    if checkpoint is None or checkpoint.volume_claim_template is None:
+        return None
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": metadata(job, names.checkpoint_claim(job.metadata.name), "checkpoint"),
+        "spec": checkpoint.volume_claim_template,
+    }
+
+
+def worker_selector_text(job: PSTrainingJob) -> str:
+    """The workers' selector as text, for the scale subresource."""
+    return ",".join(f"{k}={v}" for k, v in role_selector(job, names.WORKER).items())
+
+
+def pod_labels(job: PSTrainingJob, role: str, index: int | None = None) -> dict[str, str]:
+    """The labels of a role's pods."""
+    return role_labels(job, role, index)
