@@ -1,0 +1,87 @@
+# Two images from one file, built with docker or buildah:
+#   docker build --target operator -t pstraining/operator:0.1.0 .
+#   docker build --target runtime  -t pstraining/runtime:0.1.0 .
+# What changes seldom comes first: after a change of the package's source only the last, small layers are built again.
+# pip's options on the machine that builds (PIP_INDEX_URL, PIP_CERT, ...) come in as build arguments of the same names.
+ARG BASE=python:3.11-slim
+
+FROM ${BASE} AS base
+# A virtual environment of our own: `python` and `python3` are then the same in any base that has python3 with venv.
+ENV PATH=/opt/venv/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PIP_NO_CACHE_DIR=1 \
+    PIP_ROOT_USER_ACTION=ignore
+RUN python3 -m venv /opt/venv
+
+# The requirements of each image as a file, so that no other change of pyproject.toml installs them again.
+FROM base AS requirements
+ARG RUNTIME_EXTRA=runtime-cpu
+WORKDIR /src
+COPY pyproject.toml hack/requirements.py ./
+RUN mkdir /requirements \
+    && python requirements.py operator > /requirements/operator.txt \
+    && python requirements.py "$RUNTIME_EXTRA" examples > /requirements/runtime.txt \
+    && python requirements.py --build-system > /requirements/build.txt
+
+# The package alone, under /out as it lies in the images. The containers' root is read-only or not theirs: bytecode is
+# compiled here or never.
+FROM base AS package
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+ARG PIP_TRUSTED_HOST
+ARG PIP_CERT
+ARG PIP_DEFAULT_TIMEOUT
+COPY --from=requirements /requirements/build.txt /requirements/
+RUN pip install -r /requirements/build.txt
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE ./
+COPY operator operator
+RUN pip install --no-deps --no-build-isolation --no-compile --root /out . \
+    && python -m compileall -q --invalidation-mode unchecked-hash -s /out /out
+
+FROM base AS operator-venv
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+ARG PIP_TRUSTED_HOST
+ARG PIP_CERT
+ARG PIP_DEFAULT_TIMEOUT
+COPY --from=requirements /requirements/operator.txt /requirements/
+RUN pip install --no-compile -r /requirements/operator.txt \
+    && pip uninstall --yes setuptools wheel pip \
+    && python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/venv/lib
+
+FROM ${BASE} AS operator
+LABEL org.opencontainers.image.title="pstraining operator" \
+      org.opencontainers.image.licenses="Apache-2.0"
+ENV PATH=/opt/venv/bin:$PATH \
+    PYTHONUNBUFFERED=1
+COPY --from=operator-venv /opt/venv /opt/venv
+# Importing leaves the bytecode of the standard library's modules behind, which some bases come without.
+RUN python -c "import kopf, kubernetes.aio.client, prometheus_client, pythonjsonlogger.json"
+COPY --from=package /out/ /
+USER 65532:65532
+WORKDIR /
+EXPOSE 8080 8081
+ENTRYPOINT ["pstraining-operator"]
+
+FROM base AS runtime
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+ARG PIP_TRUSTED_HOST
+ARG PIP_CERT
+ARG PIP_DEFAULT_TIMEOUT
+LABEL org.opencontainers.image.title="pstraining runtime" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=requirements /requirements/runtime.txt /requirements/
+RUN pip install -r /requirements/runtime.txt \
+    && echo "pstraining:x:1000:" >> /etc/group \
+    && echo "pstraining:x:1000:1000::/home/pstraining:/bin/sh" >> /etc/passwd \
+    && mkdir /home/pstraining && chown 1000:1000 /home/pstraining
+ENV HOME=/home/pstraining
+WORKDIR /app
+COPY --from=package /out/ /
+COPY examples examples
+USER 1000:1000
+EXPOSE 2222
+CMD ["python"]
