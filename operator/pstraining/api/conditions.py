@@ -54,8 +54,6 @@ class Reason(StrEnum):
     IMAGE_PULL_FAILED = "ImagePullFailed"
     CONTAINER_CONFIG_INVALID = "ContainerConfigInvalid"
     CRASH_LOOP = "CrashLoop"
-    VOLUME_MISSING = "VolumeMissing"
-    POD_CREATION_FAILED = "PodCreationFailed"
     # What is wrong with the job or its surroundings
     NO_CHECKPOINT_VOLUME = "NoCheckpointVolume"
     CHECKPOINT_VOLUME_NOT_DURABLE = "CheckpointVolumeNotDurable"

@@ -30,7 +30,8 @@ def structural(schema: JsonSchemaValue) -> JsonSchemaValue:
     Raises:
         ValueError: the schema holds what a CRD cannot (tuples, unions of objects, floats).
     """
-    return _convert(schema, schema.get("$defs", {}))
+    converted: JsonSchemaValue = _convert(schema, schema.get("$defs", {}))
+    return converted
 
 
 def _convert(node: Any, definitions: dict[str, Any]) -> Any:

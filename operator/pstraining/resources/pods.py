@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pstraining.api import contract, names
-from pstraining.api.models import PSTrainingJob, Server
+from pstraining.api.models import PSTrainingJob
 from pstraining.resources import cluster_map, security
 from pstraining.resources.metadata import role_labels
 
@@ -84,9 +84,9 @@ def _drop_devices(spec: dict[str, Any]) -> None:
     for container in (*spec["containers"], *(spec.get("initContainers") or ())):
         resources = container.get("resources") or {}
         resources.pop("claims", None)
-        for amounts in (resources.get("limits"), resources.get("requests")):
+        for amounts in (resources.get("limits") or {}, resources.get("requests") or {}):
             # Extended resources, and only they, carry a domain.
-            for name in [n for n in amounts or {} if "/" in n]:
+            for name in [n for n in amounts if "/" in n]:
                 del amounts[name]
     container = main_container(spec)
     container["env"] = [e for e in container.get("env") or () if e["name"] != "CUDA_VISIBLE_DEVICES"]

@@ -1,0 +1,142 @@
+"""Which children is a running job to have, and how do they differ from those it has?
+
+A child that holds pods is rendered when it is created and never again while it lives, so that a new version of the
+operator restarts nothing; its number of replicas is all that is corrected. Services and the cluster map hold no state
+and are corrected whenever a field that we render differs.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pstraining.api import names
+from pstraining.api.conditions import Reason
+from pstraining.api.models import PSTrainingJob
+from pstraining.core.actions import Action, Apply, Create, Delete, Kind
+from pstraining.core.policies.outcome import worker_succeeded
+from pstraining.core.snapshot import Child, Snapshot
+from pstraining.resources import cluster_map, launcher, services, workloads
+from pstraining.resources.launcher import Launcher
+
+
+def launcher_name(job: PSTrainingJob, snapshot: Snapshot, carried: Launcher) -> str:
+    """The launcher's ConfigMap that this job uses: the one its pods were made with, else the operator's own."""
+    for kind in (Kind.STATEFUL_SET, Kind.DEPLOYMENT, Kind.JOB):
+        for child in snapshot.of_kind(kind):
+            template = (child.manifest.get("spec") or {}).get("template") or {}
+            for volume in (template.get("spec") or {}).get("volumes") or ():
+                for source in (volume.get("projected") or {}).get("sources") or ():
+                    name = (source.get("configMap") or {}).get("name", "")
+                    if name.startswith(names.launcher_config_map(job.metadata.name, "")):
+                        return str(name)
+    return launcher.config_map_name(job, carried)
+
+
+def children(job: PSTrainingJob, launcher_map: str, carried: Launcher) -> Iterator[dict[str, Any]]:
+    """All children but the chief's Jobs, in the order of creation.
+
+    What holds pods goes first: a template that the API server refuses then shows before anything else exists, and
+    images are pulled while the rest is written.
+    """
+    yield workloads.build_worker(job, 0, launcher_map)
+    claim = workloads.build_checkpoint_claim(job)
+    if claim is not None:
+        yield claim
+    yield workloads.build_parameter_servers(job, launcher_map)
+    for index in range(1, job.spec.worker.replicas):
+        yield workloads.build_worker(job, index, launcher_map)
+    built = launcher.build(job, carried)
+    built["metadata"]["name"] = launcher_map
+    yield built
+    yield cluster_map.build(job)
+    yield from services.build_all(job)
+
+
+def missing_and_drifted(job: PSTrainingJob, snapshot: Snapshot, wanted: list[dict[str, Any]]) -> Iterator[Action]:
+    """Creations of children that are not there, and corrections of those that are."""
+    for manifest in wanted:
+        kind, name = Kind(manifest["kind"]), manifest["metadata"]["name"]
+        child = snapshot.child(kind, name)
+        if child is None:
+            # Claims are not watched: one is made before the StatefulSet, and is data from then on.
+            if kind is not Kind.CLAIM or not snapshot.of_kind(Kind.STATEFUL_SET):
+                yield Create(kind, name, manifest, Reason.DESIRED)
+        elif not child.deleting:
+            yield from _corrected(job, snapshot, child, manifest)
+
+
+def surplus(snapshot: Snapshot, wanted: list[dict[str, Any]]) -> Iterator[Delete]:
+    """Deletions of children that the job no longer wants; the chief's Jobs are not among them."""
+    keep = {(Kind(m["kind"]), m["metadata"]["name"]) for m in wanted}
+    for kind in (Kind.DEPLOYMENT, Kind.STATEFUL_SET, Kind.SERVICE, Kind.CONFIG_MAP):
+        for child in snapshot.of_kind(kind):
+            if (kind, child.name) not in keep and not child.deleting:
+                yield Delete(kind, child.name, child.uid, Reason.NOT_DESIRED)
+
+
+def refreshed(job: PSTrainingJob, snapshot: Snapshot) -> Iterator[Apply]:
+    """Annotations that make the kubelet deliver a changed cluster map at once instead of in a minute."""
+    digest = cluster_map.digest(cluster_map.document(job))
+    for pod in snapshot.pods:
+        if pod.cluster_hash != digest and not pod.deleting and not pod.terminal:
+            yield Apply(
+                Kind.POD,
+                pod.name,
+                pod.uid,
+                {
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "metadata": {
+                        "name": pod.name,
+                        "namespace": snapshot.namespace,
+                        "uid": pod.uid,
+                        "annotations": {names.ANNOTATION_CLUSTER_HASH: digest},
+                    },
+                },
+                Reason.CLUSTER_MAP_CHANGED,
+            )
+
+
+def retired(job: PSTrainingJob, snapshot: Snapshot) -> Iterator[Apply]:
+    """Workers whose program has succeeded: their Deployments go to 0 and remember why."""
+    for index in range(job.spec.worker.replicas):
+        child = snapshot.child(Kind.DEPLOYMENT, names.worker_name(job.metadata.name, index))
+        if child is None or child.deleting or not worker_succeeded(job, snapshot, index):
+            continue
+        if child.replicas != 0 or names.ANNOTATION_SUCCEEDED not in child.annotations:
+            body = workloads.retire_worker(job, index, child.uid)
+            yield Apply(Kind.DEPLOYMENT, child.name, child.uid, body, Reason.WORKER_SUCCEEDED)
+
+
+def _corrected(job: PSTrainingJob, snapshot: Snapshot, child: Child, manifest: dict[str, Any]) -> Iterator[Apply]:
+    if child.kind in (Kind.STATEFUL_SET, Kind.DEPLOYMENT):
+        index = child.labels.get(names.LABEL_INDEX)
+        done = child.kind is Kind.DEPLOYMENT and worker_succeeded(job, snapshot, int(index or 0))
+        if not done and child.replicas != manifest["spec"]["replicas"]:
+            body = _identity(job, child, manifest) | {"spec": {"replicas": manifest["spec"]["replicas"]}}
+            yield Apply(child.kind, child.name, child.uid, body, Reason.DRIFTED)
+    elif not manifest.get("immutable") and not agrees(manifest, child.manifest):
+        body = {**manifest, "metadata": {**manifest["metadata"], "uid": child.uid}}
+        yield Apply(child.kind, child.name, child.uid, body, Reason.DRIFTED)
+
+
+def _identity(job: PSTrainingJob, child: Child, manifest: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": manifest["apiVersion"],
+        "kind": manifest["kind"],
+        "metadata": {"name": child.name, "namespace": job.metadata.namespace, "uid": child.uid},
+    }
+
+
+def agrees(rendered: Any, observed: Any) -> bool:
+    """Whether every rendered field is there with that value; fields that others have set do not matter."""
+    if isinstance(rendered, Mapping):
+        return isinstance(observed, Mapping) and all(
+            k in observed and agrees(v, observed[k]) for k, v in rendered.items()
+        )
+    if isinstance(rendered, list):
+        return (
+            isinstance(observed, list)
+            and len(rendered) == len(observed)
+            and all(agrees(r, o) for r, o in zip(rendered, observed, strict=True))
+        )
+    return bool(rendered == observed)

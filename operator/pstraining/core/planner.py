@@ -1,0 +1,110 @@
+"""From what is observed to what is to be done: `plan` is pure, total and stateless.
+
+    deleting, unreadable      nothing
+    ended, on record          free what cleanPodPolicy frees; delete the job when its time has come
+    just ended                nothing: status tells it first
+    suspended                 free what runs
+    refused template          nothing until the spec changes, then start over
+    else                      create what is missing, correct what drifted, follow the chief's terms
+
+Planning again on the result of a plan gives the empty plan, and every prefix of a plan leaves a legal state.
+"""
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+
+from pydantic import ValidationError
+
+from pstraining.api.conditions import Condition, Reason
+from pstraining.api.models import PSTrainingJob, PSTrainingJobStatus
+from pstraining.core import desired
+from pstraining.core.actions import Action, Create, Delete, Kind, Plan
+from pstraining.core.policies import chief_terms, clean_up, stuck_pods
+from pstraining.core.policies.attempts import Tally, tally
+from pstraining.core.policies.outcome import new_end, recorded_end
+from pstraining.core.snapshot import Child, Snapshot
+from pstraining.resources import workloads
+from pstraining.resources.launcher import Launcher
+
+
+def plan(snapshot: Snapshot, now: datetime, launcher: Launcher) -> Plan:
+    """Decide what to do about a job now.
+
+    Args:
+        snapshot: what is observed.
+        now: the present time, for TTLs.
+        launcher: the launcher that new children get.
+    """
+    job, status = read_job(snapshot), read_status(snapshot)
+    if snapshot.deleting or isinstance(job, str):
+        return Plan()
+    if recorded_end(status) is not None:
+        return _finished(job, snapshot, status, now)
+    counted = tally(job, snapshot, status)
+    if new_end(job, snapshot, counted) is not None:
+        return Plan()
+    if job.spec.run_policy.suspend:
+        return Plan(tuple(_deletions(clean_up.freed_on_suspend(snapshot), Reason.SUSPENDED)))
+    refused = refused_generation(status)
+    if refused == snapshot.generation:
+        return Plan()
+    if refused is not None and clean_up.workloads(snapshot):
+        return Plan(tuple(_deletions(clean_up.workloads(snapshot), Reason.NOT_DESIRED)))
+    return Plan(tuple(_running(job, snapshot, status, counted, launcher)))
+
+
+def read_job(snapshot: Snapshot) -> PSTrainingJob | str:
+    """The job as typed data, or what is wrong with it: a CRD of another version may have let it pass."""
+    try:
+        return PSTrainingJob.model_validate(snapshot.job)
+    except ValidationError as error:
+        first = error.errors()[0]
+        return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+
+
+def read_status(snapshot: Snapshot) -> PSTrainingJobStatus:
+    """The stored status; one that cannot be read counts as none."""
+    try:
+        return PSTrainingJobStatus.model_validate(snapshot.status)
+    except ValidationError:
+        return PSTrainingJobStatus()
+
+
+def refused_generation(status: PSTrainingJobStatus) -> int | None:
+    """The generation whose templates the API server refused."""
+    for condition in status.conditions:
+        if condition.type == Condition.INVALID_TEMPLATE and condition.status == "True":
+            return condition.observed_generation
+    return None
+
+
+def _running(
+    job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, counted: Tally, launcher: Launcher
+) -> Iterator[Action]:
+    launcher_map = desired.launcher_name(job, snapshot, launcher)
+    wanted = list(desired.children(job, launcher_map, launcher))
+    early = [m for m in wanted if m["kind"] not in (Kind.SERVICE, Kind.CONFIG_MAP)]
+    yield from desired.missing_and_drifted(job, snapshot, early)
+    terms = chief_terms.terms(job, snapshot, status, counted)
+    if terms.create is not None:
+        chief = workloads.build_chief(job, terms.create, launcher_map)
+        first = terms.create == 1
+        yield Create(Kind.JOB, chief["metadata"]["name"], chief, Reason.DESIRED if first else Reason.NEXT_TERM)
+    yield from desired.missing_and_drifted(job, snapshot, [m for m in wanted if m not in early])
+    yield from desired.retired(job, snapshot)
+    yield from desired.refreshed(job, snapshot)
+    yield from _deletions(terms.delete, Reason.OLD_TERM)
+    yield from desired.surplus(snapshot, wanted)
+    for pod in stuck_pods.stuck(snapshot, status, counted):
+        yield Delete(Kind.POD, pod.name, pod.uid, Reason.STUCK_IN_BACK_OFF)
+
+
+def _finished(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, now: datetime) -> Plan:
+    expiry = clean_up.expiry(job, status)
+    if expiry is not None and expiry <= now:
+        return Plan((Delete(Kind.PS_TRAINING_JOB, snapshot.name, snapshot.uid, Reason.TTL_EXPIRED),))
+    return Plan(tuple(_deletions(clean_up.freed_on_end(job, snapshot), Reason.JOB_FINISHED)), expiry)
+
+
+def _deletions(children: Iterable[Child], reason: Reason) -> Iterator[Delete]:
+    return (Delete(c.kind, c.name, c.uid, reason) for c in children)

@@ -1,0 +1,114 @@
+"""How often has each replica failed, and how often was it started again?
+
+Runs of a container are counted by (pod uid, ended runs), so that no run is counted twice, whatever is seen twice, late,
+or by another operator process; a run whose pod nobody saw ends uncounted. Only failures of the replica's own count
+against backoffLimit: a pod that was deleted, evicted, preempted or lost with its node is started again for free.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from pstraining.api import names
+from pstraining.api.models import LastFailure, PSTrainingJob, PSTrainingJobStatus, ReplicaRecord
+from pstraining.core.snapshot import Pod, Snapshot, Termination
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One newly counted failure of a replica's own."""
+
+    role: str
+    index: int
+    told: LastFailure
+
+
+@dataclass(frozen=True)
+class Tally:
+    """All counters, with what this snapshot adds to them."""
+
+    records: tuple[ReplicaRecord, ...] = ()
+    failures: tuple[Failure, ...] = ()
+
+    def restarts(self, role: str) -> int:
+        """How often replicas of a role were started again."""
+        return sum(r.restarts for r in self.records if r.role == role)
+
+    def record(self, role: str, index: int) -> ReplicaRecord | None:
+        """What is counted of one replica."""
+        return next((r for r in self.records if (r.role, r.index) == (role, index)), None)
+
+
+def tally(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus) -> Tally:
+    """Count what ended since the stored status was written."""
+    records = {(r.role, r.index): r for r in status.replica_records}
+    failures = []
+    if status.start_time is not None and status.completion_time is None:
+        for pod in snapshot.pods:
+            if not _counts(job, pod, status.start_time):
+                continue
+            key = (pod.role, pod.index)
+            old = records.get(key, ReplicaRecord(role=pod.role, index=pod.index))
+            new = _count(old, pod)
+            if new is not old:
+                records[key] = new
+            if new.failures > old.failures:
+                failures.append(Failure(pod.role, pod.index, _told(pod, new.failures)))
+    return Tally(tuple(records[k] for k in sorted(records)), tuple(failures))
+
+
+def succeeded(pod: Pod) -> bool:
+    """The program of this pod has ended with 0, now or before the launcher went idle."""
+    runs = (pod.container.terminated, pod.container.last)
+    return pod.role != names.PS and (pod.phase == "Succeeded" or any(t is not None and t.exit_code == 0 for t in runs))
+
+
+def _counts(job: PSTrainingJob, pod: Pod, start_time: datetime) -> bool:
+    """Pods from before a suspension, of workers scaled away, and those that have succeeded are out of it."""
+    wanted = {names.PS: job.spec.ps.replicas, names.WORKER: job.spec.worker.replicas}.get(pod.role, 1)
+    return pod.created >= start_time and pod.index < wanted and not succeeded(pod)
+
+
+def _ended_runs(pod: Pod) -> int:
+    container = pod.container
+    # In the kubelet's back-off the run that led to it is over, but not yet among the restarts.
+    over = container.terminated is not None or container.waiting_reason == "CrashLoopBackOff"
+    return container.restarts + (over or pod.deleting or pod.terminal)
+
+
+def _count(record: ReplicaRecord, pod: Pod) -> ReplicaRecord:
+    same = record.pod_uid == pod.uid
+    # A total order of pods: an older one that is still seen is never counted again after a newer one.
+    if not same and record.pod_created is not None and (pod.created, pod.uid) < (record.pod_created, record.pod_uid):
+        return record
+    ended = _ended_runs(pod)
+    new = ended - (record.ended if same else 0)
+    if new <= 0:
+        return record
+    free = 1 if pod.deleting or pod.disrupted else 0
+    return record.model_copy(
+        update={
+            "failures": record.failures + new - free,
+            "restarts": record.restarts + new,
+            "pod_uid": pod.uid,
+            "pod_created": pod.created,
+            "ended": ended,
+        }
+    )
+
+
+def _told(pod: Pod, count: int) -> LastFailure:
+    end = pod.container.terminated or pod.container.last or Termination(0, pod.reason, "", None)
+    return LastFailure(
+        pod=pod.name,
+        exit_code=end.exit_code,
+        reason=end.reason,
+        message=last_line(end.message),
+        time=end.finished_at,
+        count=count,
+    )
+
+
+def last_line(text: str) -> str:
+    """The last line that says something, cut to what fits a condition."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""

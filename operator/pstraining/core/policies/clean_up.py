@@ -1,0 +1,50 @@
+"""What goes when the job has ended or is suspended, and what stays?"""
+
+from datetime import datetime, timedelta
+
+from pstraining.api import names
+from pstraining.api.models import CleanPodPolicy, PSTrainingJob, PSTrainingJobStatus
+from pstraining.core.actions import Kind
+from pstraining.core.snapshot import Child, Snapshot
+
+_WORKLOADS = (Kind.STATEFUL_SET, Kind.DEPLOYMENT, Kind.JOB)
+_ORDER = (*_WORKLOADS, Kind.SERVICE, Kind.CONFIG_MAP)
+"""What runs goes first. Claims are data: they go with the job itself."""
+
+
+def workloads(snapshot: Snapshot) -> tuple[Child, ...]:
+    """All children that hold pods."""
+    return tuple(c for k in _WORKLOADS for c in snapshot.of_kind(k))
+
+
+def freed_on_suspend(snapshot: Snapshot) -> tuple[Child, ...]:
+    """Everything that runs; Services and ConfigMaps cost nothing and stay."""
+    return tuple(c for c in workloads(snapshot) if not c.deleting)
+
+
+def freed_on_end(job: PSTrainingJob, snapshot: Snapshot) -> tuple[Child, ...]:
+    """What cleanPodPolicy frees once the end is on record."""
+    policy = job.spec.run_policy.clean_pod_policy
+    if policy is CleanPodPolicy.NONE:
+        return ()
+    kept = _finished_chief(snapshot) if policy is CleanPodPolicy.RUNNING else None
+    everything = (c for k in _ORDER for c in snapshot.of_kind(k))
+    return tuple(c for c in everything if c is not kept and not c.deleting)
+
+
+def _finished_chief(snapshot: Snapshot) -> Child | None:
+    """The chief's last attempt, if it has ended by itself: its pod holds the log and costs nothing."""
+    jobs = {int(j.labels.get(names.LABEL_TERM, 0)): j for j in snapshot.of_kind(Kind.JOB)}
+    if not jobs:
+        return None
+    newest = max(jobs)
+    pods = [p for p in snapshot.pods_of(names.CHIEF) if p.term == newest]
+    return jobs[newest] if all(p.terminal for p in pods) else None
+
+
+def expiry(job: PSTrainingJob, status: PSTrainingJobStatus) -> datetime | None:
+    """When an ended job deletes itself."""
+    ttl = job.spec.run_policy.ttl_seconds_after_finished
+    if ttl is None or status.completion_time is None:
+        return None
+    return status.completion_time + timedelta(seconds=ttl)

@@ -1,0 +1,83 @@
+"""How each role stands: the numbers in status."""
+
+from pstraining.api import names
+from pstraining.api.models import CleanPodPolicy, PSTrainingJob, PSTrainingJobStatus, RoleStatus
+from pstraining.core.actions import Kind
+from pstraining.core.policies.attempts import Tally
+from pstraining.core.policies.outcome import worker_succeeded
+from pstraining.core.snapshot import Pod, Snapshot
+
+
+def role_statuses(
+    job: PSTrainingJob, snapshot: Snapshot, old: PSTrainingJobStatus, counted: Tally, *, finished: bool
+) -> dict[str, RoleStatus]:
+    """The status of ps, worker and chief.
+
+    Args:
+        job: the job.
+        snapshot: what is observed.
+        old: the stored status, for the failures that are not seen any more.
+        counted: the counters.
+        finished: the job has ended, so that what runs is about to be freed.
+    """
+    freed = finished and job.spec.run_policy.clean_pod_policy is not CleanPodPolicy.NONE
+    done = _succeeded_workers(job, snapshot)
+    workers = [p for p in snapshot.pods_of(names.WORKER) if works(p) and p.index not in done]
+    chiefs = [p for p in snapshot.pods_of(names.CHIEF) if works(p)]
+    desired = {
+        names.PS: job.spec.ps.replicas,
+        names.WORKER: job.spec.worker.replicas,
+        names.CHIEF: int(job.spec.chief.enabled),
+    }
+    ready = {
+        names.PS: len({p.index for p in snapshot.pods_of(names.PS) if p.ready and not p.deleting}),
+        names.WORKER: len({p.index for p in workers}),
+        names.CHIEF: len({p.term for p in chiefs}),
+    }
+    deployments = [c for c in snapshot.of_kind(Kind.DEPLOYMENT) if c.replicas and not c.deleting]
+    replicas = {
+        names.PS: sum(c.replicas for c in snapshot.of_kind(Kind.STATEFUL_SET)),
+        names.WORKER: len(deployments),
+        names.CHIEF: ready[names.CHIEF],
+    }
+    olds = {names.PS: old.ps, names.WORKER: old.worker, names.CHIEF: old.chief}
+    return {
+        role: RoleStatus(
+            desired=desired[role],
+            replicas=0 if freed else replicas[role],
+            ready=0 if freed else ready[role],
+            # The Deployments that remember it are gone once the job is cleaned up.
+            succeeded=max(len(done), old.worker.succeeded if finished else 0) if role == names.WORKER else 0,
+            restarts=counted.restarts(role),
+            summary=f"{0 if freed else ready[role]}/{desired[role]}",
+            last_failure=next((f.told for f in reversed(counted.failures) if f.role == role), olds[role].last_failure),
+        )
+        for role in olds
+    }
+
+
+def works(pod: Pod) -> bool:
+    """The pod's container runs and nothing is about to end it."""
+    return pod.container.running and not pod.deleting and not pod.terminal
+
+
+def ps_ready(job: PSTrainingJob, snapshot: Snapshot) -> bool:
+    """Every parameter server serves."""
+    ready = {p.index for p in snapshot.pods_of(names.PS) if p.ready and not p.deleting}
+    return ready >= set(range(job.spec.ps.replicas))
+
+
+def chief_works(job: PSTrainingJob, snapshot: Snapshot) -> bool:
+    """The chief, or worker 0 in its place, runs."""
+    if job.spec.chief.enabled:
+        return any(works(p) for p in snapshot.pods_of(names.CHIEF))
+    return any(works(p) for p in snapshot.pods_of(names.WORKER, 0))
+
+
+def some_worker_works(snapshot: Snapshot) -> bool:
+    """At least one worker runs, or has already succeeded."""
+    return any(works(p) for p in snapshot.pods_of(names.WORKER))
+
+
+def _succeeded_workers(job: PSTrainingJob, snapshot: Snapshot) -> set[int]:
+    return {i for i in range(job.spec.worker.replicas) if worker_succeeded(job, snapshot, i)}

@@ -1,0 +1,153 @@
+"""What a job's status says, and which events tell of the difference to what it said before.
+
+Status is a function of the snapshot, of what became of the plan, and of the stored status (for times, counters and what
+is not seen any more). The same input gives the same bytes, so that an unchanged job costs no write.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from pstraining.api.conditions import Condition, Phase, Reason
+from pstraining.api.models import PSTrainingJob, PSTrainingJobStatus, StatusCondition
+from pstraining.core.actions import Event, Outcomes
+from pstraining.core.planner import read_job, read_status
+from pstraining.core.policies.attempts import tally
+from pstraining.core.policies.chief_terms import newest_term
+from pstraining.core.policies.outcome import End, new_end, recorded_end
+from pstraining.core.roles import role_statuses
+from pstraining.core.snapshot import Snapshot
+from pstraining.core.told import Situation, conditions
+from pstraining.resources.workloads import worker_selector_text
+
+_WARNINGS = {
+    Condition.FAILED,
+    Condition.RESTARTING,
+    Condition.NAME_CONFLICT,
+    Condition.INVALID_TEMPLATE,
+    Condition.CHECKPOINT_NOT_DURABLE,
+}
+
+
+def next_status(snapshot: Snapshot, outcomes: Outcomes, now: datetime) -> dict[str, Any]:
+    """The whole status as it should be stored now.
+
+    Args:
+        snapshot: what the plan was made from.
+        outcomes: what became of the plan.
+        now: the present time; fractions of a second are dropped.
+    """
+    now = now.replace(microsecond=0)
+    job, old = read_job(snapshot), read_status(snapshot)
+    if isinstance(job, str):
+        return _dump(_unreadable(snapshot, old, job, now))
+    counted = tally(job, snapshot, old)
+    end = _recorded(old) or new_end(job, snapshot, counted)
+    situation = Situation(job, snapshot, old, outcomes, end)
+    told = conditions(situation, now)
+    found = role_statuses(job, snapshot, old, counted, finished=end is not None)
+    return _dump(
+        PSTrainingJobStatus(
+            observed_generation=snapshot.generation,
+            phase=_phase(told),
+            conditions=told,
+            start_time=None if situation.suspended else old.start_time or now,
+            completion_time=None if end is None else old.completion_time or now,
+            term=_term(job, snapshot, old, outcomes),
+            restarts=sum(role.restarts for role in found.values()),
+            ps=found["ps"],
+            worker=found["worker"],
+            chief=found["chief"],
+            selector=worker_selector_text(job),
+            replica_records=list(counted.records),
+        )
+    )
+
+
+def events(snapshot: Snapshot, status: dict[str, Any]) -> tuple[Event, ...]:
+    """One event for each transition between the stored status and the new one."""
+    old, new = read_status(snapshot), PSTrainingJobStatus.model_validate(status)
+    before = {c.type: c for c in old.conditions}
+    told = [e for c in new.conditions if (e := _transition(before.get(c.type), c)) is not None]
+    return (*_failures(old, new), *told)
+
+
+def _recorded(old: PSTrainingJobStatus) -> End | None:
+    kind = recorded_end(old)
+    if kind is None:
+        return None
+    condition = next(c for c in old.conditions if c.type == kind)
+    return End(kind, Reason(condition.reason), condition.message)
+
+
+def _term(job: PSTrainingJob, snapshot: Snapshot, old: PSTrainingJobStatus, outcomes: Outcomes) -> int:
+    if not job.spec.chief.enabled:
+        return 0
+    made = [0]
+    for outcome in outcomes.outcomes:
+        labels = getattr(outcome.action, "body", {}).get("metadata", {}).get("labels", {})
+        made.append(int(labels.get("pstraining.dev/term", 0)))
+    return max(newest_term(snapshot, old), *made)
+
+
+def _phase(told: list[StatusCondition]) -> Phase:
+    true = {c.type for c in told if c.status == "True"}
+    for condition, phase in (
+        (Condition.SUCCEEDED, Phase.SUCCEEDED),
+        (Condition.FAILED, Phase.FAILED),
+        (Condition.SUSPENDED, Phase.SUSPENDED),
+        (Condition.INVALID_TEMPLATE, Phase.INVALID),
+        (Condition.RESTARTING, Phase.RESTARTING),
+        (Condition.RUNNING, Phase.RUNNING),
+    ):
+        if condition in true:
+            return phase
+    return Phase.PENDING
+
+
+def _unreadable(snapshot: Snapshot, old: PSTrainingJobStatus, why: str, now: datetime) -> PSTrainingJobStatus:
+    """A job that this version cannot read: nothing is touched, and the field is named."""
+    was = next((c for c in old.conditions if c.type == Condition.INVALID_TEMPLATE), None)
+    condition = StatusCondition(
+        type=Condition.INVALID_TEMPLATE,
+        status="True",
+        reason=Reason.TEMPLATE_REFUSED,
+        message=f"This operator cannot read the job: {why}",
+        last_transition_time=was.last_transition_time if was is not None and was.status == "True" else now,
+        observed_generation=snapshot.generation,
+    )
+    others = [c for c in old.conditions if c.type != Condition.INVALID_TEMPLATE]
+    return old.model_copy(
+        update={"conditions": [*others, condition], "phase": Phase.INVALID, "observed_generation": snapshot.generation}
+    )
+
+
+def _failures(old: PSTrainingJobStatus, new: PSTrainingJobStatus) -> Iterator[Event]:
+    before = {(r.role, r.index): r.failures for r in old.replica_records}
+    last = {"ps": new.ps.last_failure, "worker": new.worker.last_failure, "chief": new.chief.last_failure}
+    for record in new.replica_records:
+        if record.failures > before.get((record.role, record.index), 0):
+            failure = last.get(record.role)
+            why = f", exit code {failure.exit_code}: {failure.message}" if failure and failure.count else ""
+            yield Event("Warning", "ReplicaFailed", f"{record.role} {record.index} failed ({record.failures}){why}")
+
+
+def _transition(old: StatusCondition | None, new: StatusCondition) -> Event | None:
+    if old is not None and (old.status, old.reason) == (new.status, new.reason):
+        return None
+    if new.status == "True":
+        unusual = new.type in _WARNINGS or (new.type == Condition.RUNNING and new.reason != Reason.TRAINING)
+        kind = "Warning" if unusual else "Normal"
+        reason = new.type if new.type != Condition.RUNNING or not unusual else new.reason
+        return Event(kind, str(reason), new.message or str(new.reason))
+    if new.type == Condition.RUNNING and new.message and new.reason != Reason.WAITING_FOR_PODS:
+        return Event("Warning", new.reason, new.message)
+    if new.type == Condition.CREATED and new.reason == Reason.WRITE_REFUSED:
+        return Event("Warning", new.reason, new.message)
+    if old is not None and old.status == "True" and new.type in (Condition.SUSPENDED, Condition.NAME_CONFLICT):
+        return Event("Normal", new.reason, str(new.reason))
+    return None
+
+
+def _dump(status: PSTrainingJobStatus) -> dict[str, Any]:
+    return status.model_dump(by_alias=True, exclude_none=True, mode="json")

@@ -1,0 +1,179 @@
+"""The conditions of a job: each a pure function of what is observed and what was told before."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from pstraining.api.conditions import ALWAYS_TOLD, Condition, Reason
+from pstraining.api.models import PSTrainingJob, PSTrainingJobStatus, StatusCondition
+from pstraining.core import roles
+from pstraining.core.actions import Create, Kind, Outcomes, Verdict
+from pstraining.core.policies.diagnosis import diagnose
+from pstraining.core.policies.outcome import End
+from pstraining.core.snapshot import Snapshot
+
+
+@dataclass(frozen=True)
+class Told:
+    """What one condition says now."""
+
+    type: Condition
+    true: bool
+    reason: Reason
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """All that conditions are made from."""
+
+    job: PSTrainingJob
+    snapshot: Snapshot
+    old: PSTrainingJobStatus
+    outcomes: Outcomes
+    end: End | None
+    """How the job has ended, now or on record."""
+
+    @property
+    def suspended(self) -> bool:
+        """The job is held back."""
+        return self.end is None and self.job.spec.run_policy.suspend
+
+    def was(self, kind: Condition) -> StatusCondition | None:
+        """The condition as stored."""
+        return next((c for c in self.old.conditions if c.type == kind), None)
+
+    def was_true(self, kind: Condition) -> bool:
+        """Whether the stored condition is true."""
+        found = self.was(kind)
+        return found is not None and found.status == "True"
+
+
+def conditions(situation: Situation, now: datetime) -> list[StatusCondition]:
+    """All conditions, with times that move only when the status does."""
+    told = {t.type: t for t in (*_lifecycle(situation), *_troubles(situation))}
+    order = [*ALWAYS_TOLD, *(t for t in Condition if t not in ALWAYS_TOLD)]
+    generation = situation.snapshot.generation
+    found = []
+    for kind in order:
+        old = situation.was(kind)
+        if kind in told:
+            found.append(_merge(told[kind], old, generation, now))
+        elif old is not None:
+            found.append(old)
+    return found
+
+
+def _merge(told: Told, old: StatusCondition | None, generation: int, now: datetime) -> StatusCondition:
+    status = "True" if told.true else "False"
+    same = old is not None and old.status == status
+    return StatusCondition(
+        type=told.type,
+        status=status,
+        reason=told.reason,
+        message=told.message,
+        last_transition_time=old.last_transition_time if old is not None and same else now,
+        observed_generation=generation,
+    )
+
+
+def _lifecycle(situation: Situation) -> Iterator[Told]:
+    end = situation.end
+    yield _created(situation)
+    running = _running(situation)
+    yield running
+    yield _restarting(situation, running.true)
+    if situation.suspended:
+        yield Told(Condition.SUSPENDED, True, Reason.SUSPENDED, "spec.runPolicy.suspend is true.")
+    else:
+        reason = Reason.RESUMED if situation.was_true(Condition.SUSPENDED) else Reason.NOT_SUSPENDED
+        was = situation.was(Condition.SUSPENDED)
+        kept = was is not None and was.reason == Reason.RESUMED
+        yield Told(Condition.SUSPENDED, False, Reason.RESUMED if kept else reason)
+    for kind in (Condition.SUCCEEDED, Condition.FAILED):
+        if end is not None and end.condition is kind:
+            yield Told(kind, True, end.reason, end.message)
+        else:
+            yield Told(kind, False, Reason.NOT_FINISHED if end is None else Reason.JOB_FINISHED)
+
+
+def _created(situation: Situation) -> Told:
+    refused = situation.outcomes.with_verdict(Verdict.REFUSED)
+    if refused:
+        message = f"{refused[0].action.kind} {refused[0].action.name} was refused: {refused[0].message}"
+        return Told(Condition.CREATED, False, Reason.WRITE_REFUSED, message)
+    bad = any(o.verdict is not Verdict.DONE for o in situation.outcomes.outcomes)
+    was = situation.was(Condition.CREATED)
+    if bad or (situation.suspended and (was is None or not situation.was_true(Condition.CREATED))):
+        return Told(Condition.CREATED, False, Reason.CHILDREN_MISSING)
+    if was is not None and not situation.outcomes.outcomes:
+        return Told(Condition.CREATED, situation.was_true(Condition.CREATED), Reason(was.reason), was.message)
+    return Told(Condition.CREATED, True, Reason.CHILDREN_CREATED)
+
+
+def _running(situation: Situation) -> Told:
+    job, snapshot = situation.job, situation.snapshot
+    if situation.end is not None:
+        return Told(Condition.RUNNING, False, Reason.JOB_FINISHED)
+    if situation.suspended:
+        return Told(Condition.RUNNING, False, Reason.SUSPENDED)
+    trouble = diagnose(snapshot)
+    if roles.ps_ready(job, snapshot) and roles.chief_works(job, snapshot) and roles.some_worker_works(snapshot):
+        if trouble is not None:
+            return Told(Condition.RUNNING, True, trouble.reason, f"{trouble.message} (training goes on without it)")
+        return Told(Condition.RUNNING, True, Reason.TRAINING, "Every parameter server is ready and the chief runs.")
+    if trouble is not None:
+        return Told(Condition.RUNNING, False, trouble.reason, trouble.message)
+    return Told(
+        Condition.RUNNING, False, Reason.WAITING_FOR_PODS, "Waiting for the parameter servers, the chief and a worker."
+    )
+
+
+def _restarting(situation: Situation, runs: bool) -> Told:
+    has_run = situation.was_true(Condition.RUNNING) or situation.was_true(Condition.RESTARTING)
+    if runs or not has_run or situation.end is not None or situation.suspended:
+        return Told(Condition.RESTARTING, False, Reason.NOT_RESTARTING)
+    if not roles.ps_ready(situation.job, situation.snapshot):
+        return Told(Condition.RESTARTING, True, Reason.PS_LOST, "A parameter server is being started again.")
+    return Told(Condition.RESTARTING, True, Reason.CHIEF_REPLACED, "The chief is being started again.")
+
+
+def _troubles(situation: Situation) -> Iterator[Told]:
+    outcomes = situation.outcomes
+    taken, invalid = outcomes.with_verdict(Verdict.NAME_TAKEN), outcomes.with_verdict(Verdict.INVALID)
+    clean = outcomes.outcomes and not taken and not invalid
+    if taken:
+        names = ", ".join(f"{o.action.kind} {o.action.name}" for o in taken)
+        yield Told(
+            Condition.NAME_CONFLICT,
+            True,
+            Reason.NAME_TAKEN,
+            f"{names} exists and belongs to someone else; it is left alone. Delete it or rename the job.",
+        )
+    elif situation.was_true(Condition.NAME_CONFLICT) and (clean or situation.suspended):
+        yield Told(Condition.NAME_CONFLICT, False, Reason.NAMES_FREE)
+    if invalid:
+        message = f"{invalid[0].action.kind} {invalid[0].action.name} was refused: {invalid[0].message}"
+        yield Told(Condition.INVALID_TEMPLATE, True, Reason.TEMPLATE_REFUSED, message)
+    elif situation.was_true(Condition.INVALID_TEMPLATE) and (_created_some(outcomes) or situation.suspended):
+        yield Told(Condition.INVALID_TEMPLATE, False, Reason.TEMPLATE_ACCEPTED)
+    yield from _checkpoint(situation)
+
+
+def _created_some(outcomes: Outcomes) -> bool:
+    return any(
+        isinstance(o.action, Create) and o.verdict is Verdict.DONE and o.action.kind is not Kind.CLAIM
+        for o in outcomes.outcomes
+    )
+
+
+def _checkpoint(situation: Situation) -> Iterator[Told]:
+    checkpoint = situation.job.spec.checkpoint
+    if checkpoint is None:
+        message = "spec.checkpoint is not set: a lost parameter server or chief means training from the beginning."
+        yield Told(Condition.CHECKPOINT_NOT_DURABLE, True, Reason.NO_CHECKPOINT_VOLUME, message)
+    elif "emptyDir" in (checkpoint.volume or {}):
+        message = "spec.checkpoint.volume is an emptyDir: checkpoints go with the chief's pod."
+        yield Told(Condition.CHECKPOINT_NOT_DURABLE, True, Reason.CHECKPOINT_VOLUME_NOT_DURABLE, message)
+    elif situation.was(Condition.CHECKPOINT_NOT_DURABLE) is not None:
+        yield Told(Condition.CHECKPOINT_NOT_DURABLE, False, Reason.CHECKPOINT_DURABLE)
