@@ -1,0 +1,131 @@
+"""Loading images into the nodes' containerds, all nodes at once.
+
+A node that has the image's digest already is skipped; one that has some of its layers is sent the
+others only. The stores outlive ``down``, so a warm start loads nothing.
+"""
+
+import io
+import json
+import subprocess
+import tarfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO
+
+from hack.cluster.buildah import referenced
+from hack.cluster.errors import ClusterError
+from hack.cluster.images import Image
+from hack.cluster.layout import ClusterPlan, Layout
+from hack.cluster.progress import Progress
+from hack.cluster.shell import run
+
+MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+
+
+def node_names(plan: ClusterPlan, wanted: str) -> list[str]:
+    """The nodes meant by "all" or by names with commas.
+
+    Raises:
+        ClusterError: a name is not a node's.
+    """
+    known = [node.name for node in plan.nodes]
+    names = known if wanted == "all" else [name for name in wanted.split(",") if name]
+    for name in names:
+        if name not in known:
+            raise ClusterError(f"no node {name!r}; there are: {', '.join(known)}")
+    return names
+
+
+def load(layout: Layout, plan: ClusterPlan, images: Sequence[Image], progress: Progress, nodes: str = "all") -> None:
+    """Load images into nodes; several images of one node go one after the other."""
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        jobs = [pool.submit(_load_node, layout, name, images, progress) for name in node_names(plan, nodes)]
+        for job in jobs:
+            job.result()
+
+
+def load_archive(layout: Layout, plan: ClusterPlan, archive: Path, progress: Progress, nodes: str = "all") -> None:
+    """Import an image archive (docker or OCI format) into nodes."""
+
+    def one(name: str) -> None:
+        with progress.step(f"loading {archive.name} into {name}"):
+            run([*_ctr(layout, name), "images", "import", str(archive)], timeout=600)
+
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        list(pool.map(one, node_names(plan, nodes)))
+
+
+def _ctr(layout: Layout, node: str) -> list[str]:
+    return ["ctr", "-a", str(layout.containerd_socket(node)), "-n", "k8s.io"]
+
+
+def _load_node(layout: Layout, node: str, images: Sequence[Image], progress: Progress) -> None:
+    for image in images:
+        if loaded_digest(run([*_ctr(layout, node), "images", "ls"]), image.name) == image.digest:
+            continue
+        with progress.step(f"loading {image.name.rpartition('/')[2]} into {node}"):
+            _import(layout, node, image)
+
+
+def loaded_digest(listing: str, name: str) -> str:
+    """An image's digest in the output of ``ctr images ls``; empty when it is not there."""
+    for line in listing.splitlines():
+        fields = line.split()
+        if len(fields) >= 3 and fields[0] == name:
+            return fields[2]
+    return ""
+
+
+def _import(layout: Layout, node: str, image: Image) -> None:
+    ctr = _ctr(layout, node)
+    present = set(run([*ctr, "content", "ls", "-q"]).split())
+    with subprocess.Popen(
+        [*ctr, "images", "import", "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            write_archive(process.stdin, image, present)
+            process.stdin.close()
+        except BrokenPipeError:
+            pass  # the program's own words below say why
+        said = process.stdout.read().decode(errors="replace")
+    if process.returncode != 0:
+        raise ClusterError(f"loading {image.name} into {node}: {said.strip()[-2000:]}")
+
+
+def blobs_to_send(image: Image, present: Iterable[str]) -> list[str]:
+    """Manifest and configuration always, layers only where the node lacks them."""
+    config, *layers = referenced(Path(image.folder), image.digest)
+    here = set(present)
+    missing = dict.fromkeys(layer for layer in layers if layer not in here)
+    return [image.digest, config, *missing]
+
+
+def write_archive(out: IO[bytes], image: Image, present: Iterable[str]) -> None:
+    """Stream an OCI archive that holds what the node lacks."""
+    folder = Path(image.folder)
+    manifest = folder / "blobs" / "sha256" / image.digest.removeprefix("sha256:")
+    entry = {
+        "mediaType": MANIFEST_TYPE,
+        "digest": image.digest,
+        "size": manifest.stat().st_size,
+        "annotations": {"io.containerd.image.name": image.name},
+    }
+    index = {"schemaVersion": 2, "manifests": [entry]}
+    with tarfile.open(fileobj=out, mode="w|", bufsize=1 << 20) as archive:
+        _add(archive, "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
+        for digest in blobs_to_send(image, present):
+            name = digest.removeprefix("sha256:")
+            archive.add(folder / "blobs" / "sha256" / name, f"blobs/sha256/{name}", recursive=False)
+        _add(archive, "index.json", json.dumps(index).encode())
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size = len(content)
+    archive.addfile(entry, io.BytesIO(content))

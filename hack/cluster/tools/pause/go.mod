@@ -1,0 +1,3 @@
+module pstraining.local/hack/cluster/tools/pause
+
+go 1.24.0
