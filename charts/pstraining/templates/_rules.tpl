@@ -1,0 +1,49 @@
+{{/*
+What the operator may do in the namespaces that it watches: exactly the calls that it makes. tests/chart holds this list;
+a call that is added to the operator is added here and there.
+*/}}
+{{- define "pstraining.rules" -}}
+- apiGroups: [pstraining.dev]
+  resources: [pstrainingjobs]
+  verbs: [list, watch, delete] # delete: ttlSecondsAfterFinished
+- apiGroups: [pstraining.dev]
+  resources: [pstrainingjobs/status]
+  verbs: [patch]
+# Clusters with the admission plugin OwnerReferencesPermissionEnforcement ask for it of whoever sets blockOwnerDeletion.
+- apiGroups: [pstraining.dev]
+  resources: [pstrainingjobs/finalizers]
+  verbs: [update]
+- apiGroups: [apps]
+  resources: [statefulsets, deployments]
+  verbs: [create, get, list, watch, patch, delete]
+- apiGroups: [batch]
+  resources: [jobs]
+  verbs: [create, get, list, watch, patch, delete]
+- apiGroups: [""]
+  resources: [services, configmaps]
+  verbs: [create, get, list, watch, patch, delete]
+# The claim for checkpoints is made once and goes with its job.
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [create, get]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list, watch, patch, delete]
+- apiGroups: [events.k8s.io]
+  resources: [events]
+  verbs: [create]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create]
+{{- end -}}
+
+{{/* What it may do in its own namespace: the Lease that lets one operator at a time work. */}}
+{{- define "pstraining.leaseRules" -}}
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [create] # a name cannot be asked of a create
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [{{ include "pstraining.operatorName" . }}]
+  verbs: [get, update]
+{{- end -}}

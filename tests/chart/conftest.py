@@ -1,0 +1,87 @@
+"""Rendering the chart with helm: `render(values)` gives the objects, `helm(*args)` the raw command.
+
+The helm binary is $HELM, else the one that hack.cluster builds from its pinned module.
+"""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts" / "pstraining"
+NAMESPACE = "pstraining-system"
+KUBERNETES = "1.34"
+"""What helm is to take the cluster for; a helm that is built from source believes in something very old."""
+
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Helm:
+    """The helm command."""
+
+    binary: str
+
+    def __call__(self, *args: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self.binary, *args], input=stdin, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT
+        )
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A release's objects."""
+
+    objects: tuple[Manifest, ...]
+
+    def of_kind(self, kind: str) -> list[Manifest]:
+        return [o for o in self.objects if o["kind"] == kind]
+
+    def one(self, kind: str) -> Manifest:
+        found = self.of_kind(kind)
+        assert len(found) == 1, f"{kind}: {[o['metadata']['name'] for o in found]}"
+        return found[0]
+
+    def kinds(self) -> set[str]:
+        return {o["kind"] for o in self.objects}
+
+
+Render = Callable[..., Rendered]
+
+
+@pytest.fixture(scope="session")
+def helm() -> Helm:
+    given = os.environ.get("HELM")
+    if given:
+        return Helm(given)
+    found = subprocess.run(
+        [sys.executable, "-m", "hack.cluster", "tool", "helm"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
+    )
+    return Helm(found.stdout.strip())
+
+
+@pytest.fixture(scope="session")
+def render(helm: Helm) -> Render:
+    @functools.cache
+    def output(values: str, release: str) -> str:
+        done = helm(
+            *("template", release, str(CHART), "--namespace", NAMESPACE, "--kube-version", KUBERNETES, "--values", "-"),
+            stdin=values,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def render(values: Manifest | None = None, *, release: str = "pstraining") -> Rendered:
+        documents = yaml.load_all(output(json.dumps(values or {}), release), Loader=yaml.CSafeLoader)
+        return Rendered(tuple(o for o in documents if o))
+
+    return render

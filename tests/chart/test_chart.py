@@ -1,0 +1,142 @@
+"""The chart as a whole: lint, the CRD's copy, the values and their schema, the notes."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from .conftest import CHART, KUBERNETES, NAMESPACE, ROOT, Helm, Render
+
+CRD_NAME = "pstrainingjobs.pstraining.dev"
+
+
+def leaves(node: Any, path: str = "") -> list[str]:
+    if isinstance(node, dict) and node:
+        return [leaf for key, value in node.items() for leaf in leaves(value, f"{path}.{key}")]
+    return [path]
+
+
+def values() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
+    return found
+
+
+def test_lint_strict(helm: Helm) -> None:
+    done = helm("lint", "--strict", str(CHART))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "[WARNING]" not in done.stdout
+
+
+def test_the_copy_of_the_crd_is_the_generated_one() -> None:
+    source = ROOT / "crds" / "pstraining.dev_pstrainingjobs.yaml"
+    assert (CHART / "files" / "crd.yaml").read_text("utf-8") == source.read_text("utf-8"), "run `make generate`"
+
+
+def test_the_crd_is_installed_whole_and_kept(render: Render) -> None:
+    crd = render().one("CustomResourceDefinition")
+    source = yaml.safe_load((ROOT / "crds" / "pstraining.dev_pstrainingjobs.yaml").read_text("utf-8"))
+    assert crd["spec"] == source["spec"]
+    assert crd["metadata"]["name"] == source["metadata"]["name"] == CRD_NAME
+    assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+
+
+def test_the_crd_goes_with_the_release_if_asked(render: Render) -> None:
+    crd = render({"crds": {"keep": False}}).one("CustomResourceDefinition")
+    assert "annotations" not in crd["metadata"]
+
+
+def test_the_crd_can_be_left_out(render: Render) -> None:
+    assert render({"crds": {"install": False}}).of_kind("CustomResourceDefinition") == []
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"replicas": 2}, "replicas"),
+        ({"image": {"repo": "x"}}, "repo"),
+        ({"crds": {"install": "yes"}}, "install"),
+        ({"operator": {"workers": "many"}}, "workers"),
+        ({"operator": {"logFormat": "xml"}}, "logFormat"),
+        ({"watch": {"namespaces": "team-a"}}, "namespaces"),
+        ({"watch": {"namespaces": ["Team_A"]}}, "namespaces"),
+        ({"image": {"digest": "sha256:short"}}, "digest"),
+        ({"podLabels": {"a": 1}}, "podLabels"),
+        ({"extraEnv": [{"value": "x"}]}, "extraEnv"),
+    ],
+)
+def test_the_schema_refuses_what_is_wrong(helm: Helm, given: dict[str, Any], told: str) -> None:
+    done = helm("template", "pstraining", str(CHART), "--values", "-", stdin=json.dumps(given))
+    assert done.returncode != 0
+    assert told in done.stderr
+
+
+def test_the_schema_knows_every_value_and_no_more() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))
+
+    def compare(node: dict[str, Any], given: dict[str, Any], path: str) -> None:
+        assert node["additionalProperties"] is False, path
+        assert set(node["properties"]) - {"global"} == set(given), path
+        for key, value in given.items():
+            inner = node["properties"][key]
+            if "properties" in inner and path + key != "resources":
+                compare(inner, value, f"{path}{key}.")
+
+    compare(schema, values(), "")
+
+
+def test_every_value_is_used() -> None:
+    templates = "\n".join(p.read_text("utf-8") for p in (CHART / "templates").rglob("*") if p.is_file())
+    used = set(re.findall(r"\.Values((?:\.\w+)+)", templates))
+    unused = [leaf for leaf in leaves(values()) if not any(leaf == u or leaf.startswith(f"{u}.") for u in used)]
+    assert unused == []
+
+
+def test_every_value_is_described() -> None:
+    """A value that is a group may describe its members, or itself as a whole."""
+    readme = (CHART / "README.md").read_text("utf-8")
+    described = {f".{path}" for path in re.findall(r"^\| `([\w.]+)` \|", readme, re.MULTILINE)}
+    missing = [leaf for leaf in leaves(values()) if not any(leaf == d or leaf.startswith(f"{d}.") for d in described)]
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "jobs of all namespaces"),
+        ({"watch": {"namespaces": ["team-a", "team-b"]}}, "namespaces team-a, team-b"),
+        ({"crds": {"install": False}}, "must be there already"),
+    ],
+)
+def test_the_notes(helm: Helm, tmp_path: Path, given: dict[str, Any], told: str) -> None:
+    # helm shows notes only when it has a cluster: a copy of the chart has them as an object.
+    copy = shutil.copytree(CHART, tmp_path / "pstraining")
+    source = (copy / "templates" / "NOTES.txt").read_text("utf-8")
+    wrapped = '{{- define "notes" }}' + source + '{{ end }}\nkind: Notes\ntext: {{ include "notes" . | quote }}\n'
+    (copy / "templates" / "notes.yaml").write_text(wrapped, "utf-8")
+    done = helm(
+        *("template", "pstraining", str(copy), "--namespace", NAMESPACE, "--kube-version", KUBERNETES),
+        *("--show-only", "templates/notes.yaml", "--values", "-"),
+        stdin=json.dumps(given),
+    )
+    assert done.returncode == 0, done.stderr
+    notes = yaml.safe_load(done.stdout)["text"]
+    assert told in notes
+    assert "deployment/pstraining-operator" in notes
+    assert "{{" not in notes
+
+
+def test_the_example_in_the_annotations_is_the_smallest_job() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))
+    (example,) = yaml.safe_load(chart["annotations"]["artifacthub.io/crdsExamples"])
+    assert example["kind"] == "PSTrainingJob"
+    assert example["spec"]["worker"]["template"]["spec"]["containers"][0]["image"].endswith(f":{chart['appVersion']}")
+
+
+def test_versions_agree() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))
+    assert f'version = "{chart["appVersion"]}"' in (ROOT / "pyproject.toml").read_text("utf-8")
+    assert f"## [{chart['version']}]" in (CHART / "CHANGELOG.md").read_text("utf-8")

@@ -1,0 +1,183 @@
+"""The operator's Deployment: what its process is told, how it is probed, and that its pod is restricted."""
+
+from typing import Any
+
+from .conftest import NAMESPACE, Render
+
+# Pod Security Standards, "restricted": the volume types that are allowed.
+ALLOWED_VOLUMES = {
+    *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"),
+}
+
+
+def pod(render: Render, values: dict[str, Any] | None = None) -> dict[str, Any]:
+    found: dict[str, Any] = render(values).one("Deployment")["spec"]["template"]
+    return found
+
+
+def container(template: dict[str, Any]) -> dict[str, Any]:
+    (found,) = template["spec"]["containers"]
+    return dict(found)
+
+
+def test_one_operator_at_a_time(render: Render) -> None:
+    spec = render().one("Deployment")["spec"]
+    assert spec["replicas"] == 1
+    assert spec["strategy"] == {"type": "Recreate"}
+
+
+def test_the_pod_passes_the_restricted_standard(render: Render) -> None:
+    spec = pod(render)["spec"]
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for volume in spec.get("volumes", ()):
+        assert set(volume) - {"name"} <= ALLOWED_VOLUMES
+    own = container(pod(render))["securityContext"]
+    assert own["allowPrivilegeEscalation"] is False
+    assert own["capabilities"] == {"drop": ["ALL"]}
+    assert own["readOnlyRootFilesystem"] is True
+    assert "privileged" not in own
+    assert not [port for port in container(pod(render))["ports"] if "hostPort" in port]
+
+
+def test_what_the_process_is_told(render: Render) -> None:
+    template = pod(
+        render,
+        {
+            "watch": {"namespaces": ["a", "b"]},
+            "lease": {"durationSeconds": 30},
+            "operator": {"workers": 8, "logLevel": "DEBUG", "logFormat": "text"},
+            "extraEnv": [{"name": "EXTRA", "value": "1"}],
+        },
+    )
+    env = container(template)["env"]
+    fields = {e["name"]: e["valueFrom"]["fieldRef"]["fieldPath"] for e in env if "valueFrom" in e}
+    assert fields == {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace"}
+    assert {e["name"]: e["value"] for e in env if "value" in e} == {
+        "PSTRAINING_NAMESPACES": "a,b",
+        "PSTRAINING_LEASE_NAME": "pstraining-operator",
+        "PSTRAINING_LEASE_DURATION_SECONDS": "30",
+        "PSTRAINING_METRICS_PORT": "8080",
+        "PSTRAINING_HEALTH_PORT": "8081",
+        "PSTRAINING_LOG_LEVEL": "DEBUG",
+        "PSTRAINING_LOG_FORMAT": "text",
+        "PSTRAINING_WORKERS": "8",
+        "EXTRA": "1",
+    }
+
+
+def test_all_namespaces_is_the_default(render: Render) -> None:
+    env = {e["name"]: e.get("value") for e in container(pod(render))["env"]}
+    assert env["PSTRAINING_NAMESPACES"] == ""
+
+
+def test_probes_use_the_health_port(render: Render) -> None:
+    found = container(pod(render))
+    assert {p["name"]: p["containerPort"] for p in found["ports"]} == {"metrics": 8080, "health": 8081}
+    assert found["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "health"}
+    assert found["startupProbe"]["httpGet"] == {"path": "/livez", "port": "health"}
+    assert found["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "health"}
+
+
+def test_the_image(render: Render) -> None:
+    digest = "sha256:" + "0" * 64
+    assert container(pod(render))["image"] == "pstraining/operator:0.1.0"
+    assert container(pod(render, {"image": {"tag": "x"}}))["image"] == "pstraining/operator:x"
+    assert container(pod(render, {"image": {"tag": "x", "digest": digest}}))["image"] == f"pstraining/operator@{digest}"
+
+
+def test_the_token_is_asked_for_by_the_pod_alone(render: Render) -> None:
+    rendered = render()
+    account = rendered.one("ServiceAccount")
+    assert account["automountServiceAccountToken"] is False
+    spec = rendered.one("Deployment")["spec"]["template"]["spec"]
+    assert spec["automountServiceAccountToken"] is True
+    assert spec["serviceAccountName"] == account["metadata"]["name"]
+
+
+def test_a_service_account_of_ones_own(render: Render) -> None:
+    rendered = render({"serviceAccount": {"create": False, "name": "mine"}})
+    assert rendered.of_kind("ServiceAccount") == []
+    assert rendered.one("Deployment")["spec"]["template"]["spec"]["serviceAccountName"] == "mine"
+    assert rendered.one("ClusterRoleBinding")["subjects"][0]["name"] == "mine"
+
+
+def test_placement_and_metadata_go_through(render: Render) -> None:
+    toleration = {"key": "dedicated", "operator": "Exists"}
+    template = pod(
+        render,
+        {
+            "nodeSelector": {"disk": "fast"},
+            "tolerations": [toleration],
+            "affinity": {"nodeAffinity": {}},
+            "priorityClassName": "system-cluster-critical",
+            "podAnnotations": {"a": "1"},
+            "podLabels": {"b": "2"},
+            "imagePullSecrets": [{"name": "pull"}],
+        },
+    )
+    spec = template["spec"]
+    assert spec["nodeSelector"] == {"disk": "fast"}
+    assert spec["tolerations"] == [toleration]
+    assert spec["affinity"] == {"nodeAffinity": {}}
+    assert spec["priorityClassName"] == "system-cluster-critical"
+    assert spec["imagePullSecrets"] == [{"name": "pull"}]
+    assert template["metadata"]["annotations"]["a"] == "1"
+    assert template["metadata"]["labels"]["b"] == "2"
+
+
+def test_selectors_are_labels_of_the_pod(render: Render) -> None:
+    rendered = render(
+        {
+            "metrics": {"podMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
+            "podDisruptionBudget": {"enabled": True},
+            "networkPolicy": {"enabled": True},
+        }
+    )
+    deployment = rendered.one("Deployment")
+    labels = deployment["spec"]["template"]["metadata"]["labels"].items()
+    monitor, policy = rendered.one("PodMonitor"), rendered.one("NetworkPolicy")
+    for selector in (
+        deployment["spec"]["selector"]["matchLabels"],
+        rendered.one("Service")["spec"]["selector"],
+        monitor["spec"]["selector"]["matchLabels"],
+        rendered.one("PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+        policy["spec"]["podSelector"]["matchLabels"],
+    ):
+        assert selector.items() <= labels
+        assert "app.kubernetes.io/version" not in selector
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+
+
+def test_everything_but_cluster_wide_objects_lies_in_the_release_namespace(render: Render) -> None:
+    cluster_wide = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
+    for item in render().objects:
+        if item["kind"] not in cluster_wide:
+            assert item["metadata"]["namespace"] == NAMESPACE, item["kind"]
+        assert item["metadata"]["labels"]["app.kubernetes.io/part-of"] == "pstraining"
+
+
+def test_the_network_policy_opens_only_what_is_used(render: Render) -> None:
+    peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    values = {"networkPolicy": {"enabled": True, "metricsFrom": [peer], "apiServerPorts": [443]}}
+    spec = render(values).one("NetworkPolicy")["spec"]
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    assert spec["ingress"] == [{"ports": [{"port": "metrics"}], "from": [peer]}, {"ports": [{"port": "health"}]}]
+    assert spec["egress"][1] == {"ports": [{"port": 443}]}
+
+
+def test_extra_objects_are_templates(render: Render) -> None:
+    extra = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "{{ .Release.Name }}-extra"}}
+    assert render({"extraObjects": [extra]}).one("ConfigMap")["metadata"]["name"] == "pstraining-extra"
+
+
+def test_names_follow_the_release_and_its_overrides(render: Render) -> None:
+    def name(values: dict[str, Any] | None = None, release: str = "pstraining") -> str:
+        return str(render(values, release=release).one("Deployment")["metadata"]["name"])
+
+    assert name() == "pstraining-operator"
+    assert name(release="training") == "training-pstraining-operator"
+    assert name({"nameOverride": "pst"}, release="a") == "a-pst-operator"
+    assert name({"fullnameOverride": "x"}) == "x-operator"
+    assert len(name(release="r" * 53)) <= 63

@@ -1,0 +1,110 @@
+"""The operator may do what it does and nothing else."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from .conftest import NAMESPACE, Render, Rendered
+
+ALL = ("create", "delete", "get", "list", "patch", "watch")
+
+OPERATOR = {
+    ("pstraining.dev", "pstrainingjobs"): ("delete", "list", "watch"),
+    ("pstraining.dev", "pstrainingjobs/status"): ("patch",),
+    ("pstraining.dev", "pstrainingjobs/finalizers"): ("update",),
+    ("apps", "statefulsets"): ALL,
+    ("apps", "deployments"): ALL,
+    ("batch", "jobs"): ALL,
+    ("", "services"): ALL,
+    ("", "configmaps"): ALL,
+    ("", "persistentvolumeclaims"): ("create", "get"),
+    ("", "pods"): ("delete", "list", "patch", "watch"),
+    ("events.k8s.io", "events"): ("create",),
+    ("", "events"): ("create",),
+}
+LEASE = {("coordination.k8s.io", "leases"): ("create", "get", "update")}
+
+
+def granted(rules: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], tuple[str, ...]]:
+    found: dict[tuple[str, str], set[str]] = {}
+    for rule in rules:
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                found.setdefault((group, resource), set()).update(rule["verbs"])
+    return {key: tuple(sorted(verbs)) for key, verbs in found.items()}
+
+
+def own_cluster_roles(rendered: Rendered) -> list[dict[str, Any]]:
+    """ClusterRoles that are not for people."""
+    return [
+        role
+        for role in rendered.of_kind("ClusterRole")
+        if not any(label.startswith("rbac.authorization.k8s.io/aggregate-to") for label in role["metadata"]["labels"])
+    ]
+
+
+def test_cluster_wide_it_has_exactly_these_verbs(render: Render) -> None:
+    rendered = render()
+    (role,) = own_cluster_roles(rendered)
+    assert granted(role["rules"]) == OPERATOR
+    binding = rendered.one("ClusterRoleBinding")
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "pstraining-operator", "namespace": NAMESPACE}]
+
+
+def test_with_a_list_of_namespaces_it_has_roles_there_and_no_cluster_role(render: Render) -> None:
+    rendered = render({"watch": {"namespaces": ["team-a", "team-b"]}})
+    assert own_cluster_roles(rendered) == []
+    assert rendered.of_kind("ClusterRoleBinding") == []
+    roles = {r["metadata"]["namespace"]: r for r in rendered.of_kind("Role")}
+    bindings = {b["metadata"]["namespace"]: b for b in rendered.of_kind("RoleBinding")}
+    assert set(roles) == set(bindings) == {"team-a", "team-b", NAMESPACE}
+    for namespace in ("team-a", "team-b"):
+        assert granted(roles[namespace]["rules"]) == OPERATOR
+        assert bindings[namespace]["roleRef"]["name"] == roles[namespace]["metadata"]["name"]
+        assert bindings[namespace]["subjects"][0]["namespace"] == NAMESPACE
+    assert granted(roles[NAMESPACE]["rules"]) == LEASE
+
+
+def test_its_own_namespace_may_be_among_those_it_watches(render: Render) -> None:
+    rendered = render({"watch": {"namespaces": [NAMESPACE]}})
+    names = [r["metadata"]["name"] for r in rendered.of_kind("Role")]
+    assert sorted(names) == ["pstraining-operator", "pstraining-operator-lease"]
+
+
+def test_the_lease_role_names_the_lease_that_the_operator_is_told(render: Render) -> None:
+    rendered = render(release="other")
+    (role,) = rendered.of_kind("Role")
+    assert granted(role["rules"]) == LEASE
+    named = [rule["resourceNames"] for rule in role["rules"] if rule["verbs"] != ["create"]]
+    container = rendered.one("Deployment")["spec"]["template"]["spec"]["containers"][0]
+    env = {e["name"]: e.get("value") for e in container["env"]}
+    assert named == [[env["PSTRAINING_LEASE_NAME"]]]
+
+
+def test_no_rule_has_a_star_or_touches_secrets(render: Render) -> None:
+    for role in [*render().of_kind("ClusterRole"), *render().of_kind("Role")]:
+        for rule in role["rules"]:
+            assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+            assert "secrets" not in rule["resources"]
+
+
+def test_people_get_jobs_with_the_clusters_own_roles(render: Render) -> None:
+    roles = {r["metadata"]["name"]: r for r in render().of_kind("ClusterRole")}
+    view, edit = roles["pstraining-view"], roles["pstraining-edit"]
+    assert view["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    assert "rbac.authorization.k8s.io/aggregate-to-view" not in edit["metadata"]["labels"]
+    assert edit["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-edit"] == "true"
+    assert granted(view["rules"])["pstraining.dev", "pstrainingjobs"] == ("get", "list", "watch")
+    assert granted(edit["rules"])["pstraining.dev", "pstrainingjobs"] == (
+        *("create", "delete", "deletecollection", "patch", "update"),
+    )
+    # Only the operator says how a job stands.
+    assert ("pstraining.dev", "pstrainingjobs/status") not in granted(edit["rules"])
+
+
+@pytest.mark.parametrize("namespaces", [[], ["team-a"]])
+def test_roles_can_be_left_out(render: Render, namespaces: list[str]) -> None:
+    rendered = render({"rbac": {"create": False, "aggregate": False}, "watch": {"namespaces": namespaces}})
+    assert not rendered.kinds() & {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
