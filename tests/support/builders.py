@@ -1,0 +1,121 @@
+"""Builders of jobs and observed objects: tests say what matters to them and nothing else."""
+
+import copy
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pstraining.api import names
+from pstraining.api.models import PSTrainingJob
+from pstraining.core.actions import Manifest
+from pstraining.resources.launcher import Launcher
+
+NOW = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
+UID = "0b9d7b1e-job"
+LAUNCHER = Launcher(version="v1", source="# the launcher")
+TEMPLATE: dict[str, Any] = {
+    "spec": {"containers": [{"name": "tensorflow", "image": "img:1", "command": ["python", "-m", "train"]}]}
+}
+
+
+def deep_merge(base: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
+    """A copy of base with extra laid over it, level by level."""
+    merged = copy.deepcopy(base)
+    for key, value in extra.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = deep_merge(merged[key], value) if both else copy.deepcopy(value)
+    return merged
+
+
+def job(name: str = "digits", *, ps: int = 1, workers: int = 2, spec: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A job as the API server would hold it."""
+    base = {"ps": {"replicas": ps}, "worker": {"replicas": workers, "template": TEMPLATE}}
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": UID,
+            "generation": 1,
+            "resourceVersion": "1",
+            "creationTimestamp": stamp(NOW),
+        },
+        "spec": deep_merge(base, spec or {}),
+    }
+
+
+def typed(manifest: Manifest) -> PSTrainingJob:
+    """The job as the builders take it."""
+    return PSTrainingJob.model_validate(manifest)
+
+
+def stamp(moment: datetime) -> str:
+    """A Kubernetes timestamp."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def terminated(code: int, message: str = "", reason: str = "") -> dict[str, Any]:
+    """A container's terminated state."""
+    return {
+        "terminated": {
+            "exitCode": code,
+            "reason": reason or ("Completed" if code == 0 else "Error"),
+            "message": message,
+            "finishedAt": stamp(NOW),
+        }
+    }
+
+
+def pod(
+    role: str,
+    index: int = 0,
+    *,
+    term: int = 0,
+    uid: str = "",
+    created: timedelta = timedelta(seconds=1),
+    state: dict[str, Any] | None = None,
+    last: dict[str, Any] | None = None,
+    restarts: int = 0,
+    phase: str = "Running",
+    ready: bool = True,
+    deleting: bool = False,
+    disrupted: bool = False,
+    unschedulable: str = "",
+    job_uid: str = UID,
+) -> dict[str, Any]:
+    """A pod of a job as the kubelet reports it; by default it runs and is ready."""
+    name = f"digits-{role}-{term or index}"
+    labels = {names.LABEL_JOB_UID: job_uid, names.LABEL_JOB: "digits", names.LABEL_ROLE: role}
+    labels[names.LABEL_POD_INDEX if role == names.PS else names.LABEL_INDEX] = str(index)
+    if term:
+        labels[names.LABEL_TERM] = str(term)
+    conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
+    if disrupted:
+        conditions.append({"type": "DisruptionTarget", "status": "True"})
+    if unschedulable:
+        conditions.append(
+            {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": unschedulable}
+        )
+    status = {
+        "name": "tensorflow",
+        "image": "img:1",
+        "restartCount": restarts,
+        "ready": ready,
+        "state": {"running": {}} if state is None else state,
+        "lastState": last or {},
+    }
+    metadata: dict[str, Any] = {
+        "name": name,
+        "namespace": "default",
+        "uid": uid or f"{name}-uid",
+        "labels": labels,
+        "creationTimestamp": stamp(NOW + created),
+    }
+    if deleting:
+        metadata["deletionTimestamp"] = stamp(NOW)
+    return {
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {"containers": [{"name": "tensorflow"}], "nodeName": "node-1"},
+        "status": {"phase": phase, "conditions": conditions, "containerStatuses": [status]},
+    }

@@ -1,0 +1,193 @@
+"""A small world for planner tests: actions change it, and a few lines play controllers and kubelet.
+
+It knows just enough of Kubernetes to run a job's life with a clock of its own; what the API server really does is held
+by the contract suite.
+"""
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from pstraining.api import names
+from pstraining.core.actions import Action, Apply, Create, Delete, Event, Kind, Outcome, Outcomes, Plan, Verdict
+from pstraining.core.planner import plan
+from pstraining.core.snapshot import Snapshot, observe
+from pstraining.core.status import events, next_status
+from pstraining.resources.launcher import Launcher
+from tests.support.builders import LAUNCHER, NOW, deep_merge, pod, terminated
+
+_SELECTED = {"Deployment": names.WORKER, "StatefulSet": names.PS, "Job": names.CHIEF}
+
+
+@dataclass
+class World:
+    """One job, its children and pods."""
+
+    job: dict[str, Any] | None
+    launcher: Launcher = LAUNCHER
+    now: datetime = NOW
+    children: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    pods: dict[str, dict[str, Any]] = field(default_factory=dict)
+    writes: list[tuple[str, str, str]] = field(default_factory=list)
+    status_writes: int = 0
+    told: list[Event] = field(default_factory=list)
+    foreign: set[tuple[str, str]] = field(default_factory=set)
+    """Names that somebody else holds."""
+    refuse: Callable[[Create], str] | None = None
+    """Plays a strict API server: a message refuses the creation."""
+    serial: int = 0
+
+    def snapshot(self) -> Snapshot:
+        """What an up-to-date cache would show."""
+        assert self.job is not None
+        return observe(self.job, copy.deepcopy(list(self.children.values())), copy.deepcopy(list(self.pods.values())))
+
+    def plan(self) -> Plan:
+        """The plan for this moment."""
+        return plan(self.snapshot(), self.now, self.launcher)
+
+    def reconcile(self, *, stop_after: int | None = None) -> Plan:
+        """One pass; with stop_after the operator dies after so many writes."""
+        snapshot, made = self.snapshot(), self.plan()
+        outcomes = self._execute(made.actions[:stop_after])
+        if stop_after is not None and stop_after < len(made.actions):
+            return made
+        if self.job is None:
+            return made
+        status = next_status(snapshot, outcomes, self.now)
+        if status != self.job.get("status"):
+            self.told.extend(events(snapshot, status))
+            self.job["status"] = status
+            self.status_writes += 1
+        return made
+
+    def settle(self, passes: int = 20) -> int:
+        """Reconcile and let controllers act until nothing changes; the number of passes it took."""
+        for number in range(passes):
+            before = (len(self.writes), self.status_writes, copy.deepcopy(self.pods))
+            self.reconcile()
+            if self.job is None:
+                return number
+            self.controllers()
+            if before == (len(self.writes), self.status_writes, self.pods):
+                return number
+        raise AssertionError(f"does not settle: {self.writes[-10:]}, {self.plan()}")
+
+    def controllers(self) -> None:
+        """What Kubernetes does: a pod for every wanted replica, none for the others."""
+        wanted = {}
+        for (kind, _), child in self.children.items():
+            if kind in _SELECTED:
+                for key in _replicas(kind, child):
+                    wanted[key] = child
+        for name, found in list(self.pods.items()):
+            key = _key(found)
+            if key not in wanted or (found["metadata"].get("deletionTimestamp")):
+                del self.pods[name]
+        present = {_key(p) for p in self.pods.values()}
+        for key in sorted(wanted.keys() - present):
+            self._start(*key, wanted[key])
+
+    def end(self, role: str, index: int = 0, code: int = 0, message: str = "", *, term: int | None = None) -> None:
+        """A task's program ends."""
+        for found in self.pods.values():
+            key = _key(found)
+            if key[:2] == (role, index) and (term is None or key[2] == term):
+                state = found["status"]["containerStatuses"][0]
+                if role == names.CHIEF:
+                    found["status"]["phase"] = "Failed" if code else "Succeeded"
+                    state["state"] = terminated(code, message)
+                else:
+                    state |= {"restartCount": state["restartCount"] + 1, "lastState": terminated(code, message)}
+                    state["state"] = {"running": {}}
+
+    def delete_pod(self, role: str, index: int = 0) -> None:
+        """Somebody deletes a task's pod; it is seen going."""
+        for found in self.pods.values():
+            if _key(found)[:2] == (role, index):
+                found["metadata"]["deletionTimestamp"] = "2030-01-01T12:00:00Z"
+                if role == names.CHIEF:
+                    found["status"]["phase"] = "Failed"
+
+    def edit(self, spec: dict[str, Any]) -> None:
+        """The user changes the spec."""
+        assert self.job is not None
+        self.job["spec"] = deep_merge(self.job["spec"], spec)
+        self.job["metadata"]["generation"] += 1
+
+    def condition(self, kind: str) -> dict[str, Any]:
+        """A condition of the stored status."""
+        assert self.job is not None
+        return next(c for c in self.job["status"]["conditions"] if c["type"] == kind)
+
+    def names_of(self, kind: str) -> list[str]:
+        """The names of all children of a kind."""
+        return sorted(n for k, n in self.children if k == kind)
+
+    def _start(self, role: str, index: int, term: int, child: dict[str, Any]) -> None:
+        self.serial += 1
+        self.now += timedelta(seconds=1)
+        made = pod(role, index, term=term, uid=f"pod-{self.serial}", created=self.now - NOW)
+        annotations = child["spec"]["template"]["metadata"].get("annotations") or {}
+        made["metadata"] |= {"annotations": dict(annotations), "name": f"digits-{role}-{index}-{term}-{self.serial}"}
+        self.pods[made["metadata"]["name"]] = made
+
+    def _execute(self, actions: Iterable[Action]) -> Outcomes:
+        found: list[Outcome] = []
+        stopped = False
+        for action in actions:
+            if stopped:
+                found.append(Outcome(action, Verdict.NOT_TRIED))
+                continue
+            outcome = self._write(action)
+            found.append(outcome)
+            stopped = outcome.verdict is not Verdict.DONE
+        return Outcomes(tuple(found))
+
+    def _write(self, action: Action) -> Outcome:
+        self.writes.append((type(action).__name__, action.kind, action.name))
+        key = (str(action.kind), action.name)
+        if isinstance(action, Create):
+            if key in self.foreign:
+                return Outcome(action, Verdict.NAME_TAKEN)
+            if self.refuse is not None and (message := self.refuse(action)):
+                return Outcome(action, Verdict.INVALID, message)
+            assert key not in self.children, f"{key} created twice"
+            self.serial += 1
+            self.children[key] = deep_merge(dict(action.body), {"metadata": {"uid": f"uid-{self.serial}"}})
+        elif isinstance(action, Apply):
+            target = self.pods[action.name] if action.kind is Kind.POD else self.children[key]
+            assert target["metadata"]["uid"] == action.uid
+            merged = deep_merge(target, dict(action.body))
+            target.clear()
+            target.update(merged)
+        else:
+            self._delete(action, key)
+        return Outcome(action, Verdict.DONE)
+
+    def _delete(self, action: Delete, key: tuple[str, str]) -> None:
+        if action.kind is Kind.PS_TRAINING_JOB:
+            self.job = None
+            self.children.clear()
+        elif action.kind is Kind.POD:
+            del self.pods[action.name]
+        else:
+            assert self.children.pop(key)["metadata"]["uid"] == action.uid
+
+
+def _replicas(kind: str, child: dict[str, Any]) -> list[tuple[str, int, int]]:
+    labels = child["metadata"]["labels"]
+    if kind == "Job":
+        return [(names.CHIEF, 0, int(labels[names.LABEL_TERM]))]
+    count = child["spec"].get("replicas", 1)
+    if kind == "StatefulSet":
+        return [(names.PS, i, 0) for i in range(count)]
+    return [(names.WORKER, int(labels[names.LABEL_INDEX]), 0)] if count else []
+
+
+def _key(found: dict[str, Any]) -> tuple[str, int, int]:
+    labels = found["metadata"]["labels"]
+    index = labels.get(names.LABEL_INDEX) or labels.get(names.LABEL_POD_INDEX) or "0"
+    return labels[names.LABEL_ROLE], int(index), int(labels.get(names.LABEL_TERM, 0))

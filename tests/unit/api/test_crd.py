@@ -1,0 +1,92 @@
+"""The generated CRD is structural, current and as its users expect it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes.client import V1CustomResourceDefinition
+from pydantic import BaseModel
+
+from pstraining.api.crd import custom_resource_definition, structural
+from pstraining.api.models import PSTrainingJobSpec
+
+CRD = custom_resource_definition()
+SCHEMA = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+FILE = Path(__file__).parents[3] / "crds" / "pstraining.dev_pstrainingjobs.yaml"
+
+
+def nodes(schema: dict[str, Any], path: str = "") -> Any:
+    yield path, schema
+    for name, child in (schema.get("properties") or {}).items():
+        yield from nodes(child, f"{path}.{name}")
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            yield from nodes(schema[key], f"{path}[{key}]")
+
+
+def test_the_committed_file_is_the_generated_one() -> None:
+    assert yaml.safe_load(FILE.read_text()) == CRD, "run `make generate`"
+
+
+def test_it_passes_the_clients_strict_model() -> None:
+    V1CustomResourceDefinition.model_validate(CRD)
+
+
+def test_it_is_structural() -> None:
+    forbidden = {"$ref", "$defs", "anyOf", "oneOf", "allOf", "const", "title", "nullable", "exclusiveMinimum"}
+    for path, node in nodes(SCHEMA):
+        assert not forbidden & node.keys(), path
+        assert node.get("type") or node.get("x-kubernetes-int-or-string"), path
+        assert not ("properties" in node and "additionalProperties" in node), path
+
+
+def test_it_stays_small_enough_for_client_side_apply() -> None:
+    assert FILE.stat().st_size < 262144 // 2
+
+
+def test_every_field_is_described() -> None:
+    spec = SCHEMA["properties"]["spec"]
+    for path, node in nodes(spec):
+        depth = path.count(".")
+        if 1 <= depth <= 2 and "[" not in path:
+            assert node.get("description"), path
+
+
+def test_every_level_of_the_smallest_job_is_defaulted() -> None:
+    properties = SCHEMA["properties"]["spec"]["properties"]
+    for name in ("chief", "training", "runPolicy"):
+        assert properties[name]["default"] == {}
+    assert properties["chief"]["properties"]["enabled"]["default"] is True
+    assert "default" not in properties["checkpoint"]
+
+
+def test_defaults_of_schema_and_models_agree() -> None:
+    """What the API server fills in is what the operator would have assumed."""
+    template = {"spec": {"containers": [{"name": "c", "command": ["x"]}]}}
+    spec = PSTrainingJobSpec.model_validate({"ps": {"replicas": 1}, "worker": {"replicas": 1, "template": template}})
+    dumped = spec.model_dump(by_alias=True, mode="json")
+    for path, node in nodes(SCHEMA["properties"]["spec"]):
+        if "default" in node and node["default"] != {} and "checkpoint" not in path:
+            found: Any = dumped
+            for step in path.strip(".").split("."):
+                found = found[step]
+            assert found == node["default"], path
+
+
+class _Floats(BaseModel):
+    ratio: float
+
+
+class _Pairs(BaseModel):
+    pair: tuple[int, int]
+
+
+class _Either(BaseModel):
+    either: _Floats | _Pairs
+
+
+@pytest.mark.parametrize("model", [_Floats, _Pairs, _Either])
+def test_what_a_crd_cannot_hold_is_refused(model: type[BaseModel]) -> None:
+    with pytest.raises(ValueError, match="CRD"):
+        structural(model.model_json_schema())

@@ -1,0 +1,100 @@
+"""What counts as a failure, what as a restart, and what as nothing."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from pstraining.api.models import PSTrainingJobStatus, ReplicaRecord
+from pstraining.core.policies.attempts import Tally, last_line, tally
+from pstraining.core.snapshot import observe
+from tests.support.builders import NOW, job, pod, terminated, typed
+
+STARTED = PSTrainingJobStatus(start_time=NOW)
+BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
+
+
+def count(*pods: dict[str, Any], status: PSTrainingJobStatus = STARTED) -> Tally:
+    manifest = job()
+    return tally(typed(manifest), observe(manifest, (), pods), status)
+
+
+def numbers(counted: Tally) -> list[tuple[str, int, int, int]]:
+    return [(r.role, r.index, r.failures, r.restarts) for r in counted.records]
+
+
+CASES = {
+    "a running pod": (pod("worker"), []),
+    "a container that failed and runs again": (pod("worker", restarts=1, last=terminated(1)), [("worker", 0, 1, 1)]),
+    "a container that stands failed": (pod("worker", state=terminated(1)), [("worker", 0, 1, 1)]),
+    "restarts that nobody saw": (pod("worker", restarts=3, last=terminated(1)), [("worker", 0, 3, 3)]),
+    "one in the kubelet's back-off": (
+        pod("worker", restarts=2, state=BACK_OFF, last=terminated(1)),
+        [("worker", 0, 3, 3)],
+    ),
+    "a worker that succeeded": (pod("worker", state=terminated(0)), []),
+    "a worker that succeeded and idles": (pod("worker", restarts=1, last=terminated(0)), []),
+    "a PS that ended with 0": (pod("ps", restarts=1, last=terminated(0)), [("ps", 0, 1, 1)]),
+    "a deleted pod": (pod("worker", deleting=True), [("worker", 0, 0, 1)]),
+    "an evicted pod": (pod("chief", term=1, phase="Failed", disrupted=True), [("chief", 0, 0, 1)]),
+    "a pod that failed before it was deleted": (
+        pod("worker", restarts=1, last=terminated(1), deleting=True),
+        [("worker", 0, 1, 2)],
+    ),
+    "a failed chief": (pod("chief", term=1, phase="Failed", state=terminated(2)), [("chief", 0, 1, 1)]),
+    "a worker that was scaled away": (pod("worker", 7, deleting=True), []),
+    "a pod from before a suspension": (pod("worker", created=timedelta(seconds=-1), deleting=True), []),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_pod(name: str) -> None:
+    seen, expected = CASES[name]
+    assert numbers(count(seen)) == expected
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_counting_again_adds_nothing(name: str) -> None:
+    seen, _ = CASES[name]
+    first = count(seen)
+    again = count(seen, status=STARTED.model_copy(update={"replica_records": list(first.records)}))
+    assert again.records == first.records
+    assert again.failures == ()
+
+
+def test_a_replaced_pod_goes_on_counting() -> None:
+    old = ReplicaRecord(role="worker", index=0, failures=2, restarts=2, pod_uid="a", pod_created=NOW, ended=2)
+    status = STARTED.model_copy(update={"replica_records": [old]})
+    fresh = pod("worker", uid="b", created=timedelta(seconds=5))
+    assert numbers(count(fresh, status=status)) == [("worker", 0, 2, 2)]
+    failed = pod("worker", uid="b", created=timedelta(seconds=5), state=terminated(1))
+    assert numbers(count(failed, status=status)) == [("worker", 0, 3, 3)]
+
+
+@pytest.mark.parametrize("second", [timedelta(seconds=0), timedelta(seconds=5)])
+def test_two_pods_of_one_index_never_count_in_turns(second: timedelta) -> None:
+    """A pod on a lost node stays visible beside its successor; even in the same second nothing is counted for ever."""
+    pods = [pod("worker", uid=u, created=c, state=terminated(1)) for u, c in (("a", timedelta(0)), ("b", second))]
+    status, total = STARTED, 0
+    for _ in range(5):
+        counted = count(*pods, status=status)
+        status = STARTED.model_copy(update={"replica_records": list(counted.records)})
+        total = counted.records[0].failures
+    assert total == 2
+
+
+def test_nothing_is_counted_before_the_start_or_after_the_end() -> None:
+    failed = pod("worker", state=terminated(1))
+    assert count(failed, status=PSTrainingJobStatus()).records == ()
+    assert count(failed, status=STARTED.model_copy(update={"completion_time": NOW})).records == ()
+
+
+def test_the_failure_is_told_with_its_last_line() -> None:
+    counted = count(pod("chief", term=1, phase="Failed", state=terminated(1, "Traceback:\n  x\nKeyError: 'a'\n\n")))
+    told = counted.failures[0].told
+    assert (told.pod, told.exit_code, told.message, told.count) == ("digits-chief-1", 1, "KeyError: 'a'", 1)
+
+
+@pytest.mark.parametrize(("text", "line"), [("", ""), ("\n\n", ""), ("a\nb\n", "b"), ("x" * 500, "x" * 300)])
+def test_last_line(text: str, line: str) -> None:
+    assert last_line(text) == line

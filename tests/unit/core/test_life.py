@@ -1,0 +1,338 @@
+"""The life of a job, played out in a simulated world: one test a story."""
+
+import copy
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from pstraining.core.actions import Create
+from pstraining.resources.launcher import Launcher
+from tests.support.builders import job
+from tests.support.simulation import World
+
+
+def running(**spec: Any) -> World:
+    world = World(job(spec=spec))
+    world.settle()
+    assert world.job is not None
+    assert world.job["status"]["phase"] == "Running"
+    return world
+
+
+def phase(world: World) -> str:
+    assert world.job is not None
+    return str(world.job["status"]["phase"])
+
+
+def test_a_new_job_gets_all_children_in_one_pass_and_runs() -> None:
+    world = World(job())
+    world.reconcile()
+    assert {(k, n) for k, n in world.children} == {
+        ("ConfigMap", "digits"),
+        ("ConfigMap", "digits-launcher-v1"),
+        ("StatefulSet", "digits-ps"),
+        ("Service", "digits-ps-0"),
+        ("Service", "digits-hs"),
+        ("Deployment", "digits-worker-0"),
+        ("Deployment", "digits-worker-1"),
+        ("Job", "digits-chief-1"),
+    }
+    assert world.job is not None
+    assert {c["type"] for c in world.job["status"]["conditions"]} >= {
+        "Created", "Running", "Restarting", "Suspended", "Succeeded", "Failed",
+    }  # fmt: skip
+    world.settle()
+    assert phase(world) == "Running"
+    assert world.job["status"]["ps"]["summary"] == "1/1"
+    assert world.job["status"]["worker"]["summary"] == "2/2"
+    assert world.job["status"]["term"] == 1
+
+
+def test_success_is_recorded_before_anything_is_freed() -> None:
+    world = running()
+    world.end("chief")
+    writes = len(world.writes)
+    world.reconcile()
+    assert len(world.writes) == writes, "the end is told first"
+    assert phase(world) == "Succeeded"
+    world.settle()
+    assert set(world.children) == {("Job", "digits-chief-1")}
+    assert world.job is not None
+    assert world.job["status"]["worker"]["ready"] == 0
+    assert world.job["status"]["completionTime"]
+
+
+def test_a_whole_life_writes_each_child_once_and_status_for_transitions_only() -> None:
+    world = running()
+    world.end("chief")
+    world.settle()
+    creates = [w for w in world.writes if w[0] == "Create"]
+    deletes = [w for w in world.writes if w[0] == "Delete"]
+    assert len(creates) == len(set(creates)) == 8
+    assert len(deletes) == len(set(deletes)) == 7
+    assert len(world.writes) == 15
+    assert world.status_writes <= 6
+    assert [e.reason for e in world.told] == ["Created", "CheckpointNotDurable", "Running", "Succeeded"]
+
+
+@pytest.mark.parametrize(("policy", "left"), [("All", set()), ("None", 8), ("Running", {("Job", "digits-chief-1")})])
+def test_clean_pod_policy(policy: str, left: Any) -> None:
+    world = running(runPolicy={"cleanPodPolicy": policy})
+    world.end("chief")
+    world.settle()
+    assert (len(world.children) if isinstance(left, int) else set(world.children)) == left
+
+
+def test_without_a_chief_worker_zero_decides() -> None:
+    world = running(chief={"enabled": False})
+    assert world.names_of("Job") == []
+    world.end("worker", 1)
+    world.settle()
+    assert phase(world) == "Running"
+    world.end("worker", 0)
+    world.settle()
+    assert phase(world) == "Succeeded"
+
+
+def test_a_worker_that_has_succeeded_stays_at_zero_replicas() -> None:
+    world = running()
+    world.end("worker", 1)
+    world.settle()
+    deployment = world.children["Deployment", "digits-worker-1"]
+    assert deployment["spec"]["replicas"] == 0
+    assert deployment["metadata"]["annotations"]["pstraining.dev/succeeded"] == "true"
+    assert phase(world) == "Running"
+    assert world.job is not None
+    assert world.job["status"]["worker"]["succeeded"] == 1
+    assert world.settle() == 0, "and nothing more is written"
+
+
+def test_a_failed_chief_is_followed_by_the_next_term_at_once() -> None:
+    world = running()
+    world.end("chief", code=1, message="Traceback\nValueError: no")
+    made = world.reconcile()
+    assert [a.name for a in made.actions] == ["digits-chief-2"]
+    world.settle()
+    assert world.names_of("Job") == ["digits-chief-2"], "the older attempt goes once it is on record"
+    assert world.job is not None
+    status = world.job["status"]
+    assert (status["term"], status["restarts"], status["phase"]) == (2, 1, "Running")
+    assert status["chief"]["lastFailure"]["exitCode"] == 1
+    assert status["chief"]["lastFailure"]["message"] == "ValueError: no"
+
+
+def test_a_deleted_chief_costs_no_budget() -> None:
+    world = running(runPolicy={"backoffLimit": 0})
+    world.delete_pod("chief")
+    world.settle()
+    assert phase(world) == "Running"
+    assert world.job is not None
+    assert world.job["status"]["term"] == 2
+    assert world.job["status"]["replicaRecords"][0]["failures"] == 0
+    assert world.job["status"]["restarts"] == 1
+
+
+def test_no_second_chief_while_the_first_may_still_run() -> None:
+    world = running()
+    del world.children["Job", "digits-chief-1"]
+    assert world.plan().actions == ()
+    world.controllers()
+    assert [a.name for a in world.plan().actions] == ["digits-chief-2"]
+
+
+@pytest.mark.parametrize("role", ["worker", "ps"])
+def test_the_budget_of_one_replica_ends_the_job(role: str) -> None:
+    world = running(runPolicy={"backoffLimit": 2})
+    for failures in range(1, 4):
+        assert phase(world) == "Running"
+        world.end(role, 0, code=3, message="boom")
+        world.reconcile()
+        assert world.job is not None
+        assert world.job["status"]["replicaRecords"][0]["failures"] == failures
+    assert phase(world) == "Failed"
+    failed = world.condition("Failed")
+    assert failed["reason"] == "BackoffLimitExceeded"
+    assert f"{role} 0 failed 3 times" in failed["message"]
+    assert "boom" in failed["message"]
+    world.settle()
+    assert all(kind == "Job" for kind, _ in world.children) or not world.children
+
+
+def test_failures_are_counted_once_however_often_they_are_seen() -> None:
+    world = running()
+    world.end("worker", 0, code=1)
+    for _ in range(5):
+        world.reconcile()
+    assert world.job is not None
+    assert world.job["status"]["replicaRecords"] == [world.job["status"]["replicaRecords"][0]]
+    assert world.job["status"]["replicaRecords"][0]["failures"] == 1
+
+
+def test_suspend_frees_what_runs_and_resume_starts_the_next_term() -> None:
+    world = running()
+    world.edit({"runPolicy": {"suspend": True}})
+    world.settle()
+    assert phase(world) == "Suspended"
+    assert not world.pods
+    assert {k for k, _ in world.children} == {"Service", "ConfigMap"}
+    world.edit({"runPolicy": {"suspend": False}})
+    world.settle()
+    assert phase(world) == "Running"
+    assert world.names_of("Job") == ["digits-chief-2"]
+    assert world.job is not None
+    assert world.job["status"]["restarts"] == 0, "a suspension is no failure"
+
+
+def test_a_job_that_is_created_suspended_creates_nothing() -> None:
+    world = World(job(spec={"runPolicy": {"suspend": True}}))
+    world.settle()
+    assert not world.children
+    assert phase(world) == "Suspended"
+    world.edit({"runPolicy": {"suspend": False}})
+    world.settle()
+    assert phase(world) == "Running"
+
+
+def test_scaling_workers_touches_no_other_child_and_refreshes_the_map() -> None:
+    world = running()
+    before = copy.deepcopy(world.children)
+    world.edit({"worker": {"replicas": 3}})
+    world.settle()
+    assert world.names_of("Deployment") == ["digits-worker-0", "digits-worker-1", "digits-worker-2"]
+    changed = {k for k, v in before.items() if world.children[k] != v}
+    assert changed == {("ConfigMap", "digits")}
+    world.edit({"worker": {"replicas": 1}})
+    world.settle()
+    assert world.names_of("Deployment") == ["digits-worker-0"]
+
+
+def test_another_operator_version_changes_nothing() -> None:
+    world = running()
+    world.launcher = Launcher("v2", "# another")
+    assert world.settle() == 0
+    world.edit({"worker": {"replicas": 3}})
+    world.settle()
+    assert world.names_of("ConfigMap") == ["digits", "digits-launcher-v1"], "a running job keeps its launcher"
+    world.edit({"runPolicy": {"suspend": True}})
+    world.settle()
+    world.edit({"runPolicy": {"suspend": False}})
+    world.settle()
+    assert world.names_of("ConfigMap") == ["digits", "digits-launcher-v2"], "a resumed one takes the new"
+
+
+def test_a_taken_name_stops_the_job_and_is_told() -> None:
+    world = World(job(), foreign={("StatefulSet", "digits-ps")})
+    world.reconcile()
+    conflict = world.condition("NameConflict")
+    assert conflict["status"] == "True"
+    assert "StatefulSet digits-ps" in conflict["message"]
+    assert set(world.children) == {("Deployment", "digits-worker-0")}, "nothing after the conflict"
+    world.foreign.clear()
+    world.settle()
+    assert world.condition("NameConflict")["status"] == "False"
+    assert phase(world) == "Running"
+
+
+def test_a_refused_template_waits_for_a_change_of_the_spec() -> None:
+    world = World(job(), refuse=lambda c: "spec.containers[0].imge: unknown field" if c.kind == "Deployment" else "")
+    world.reconcile()
+    assert phase(world) == "Invalid"
+    assert "imge" in world.condition("InvalidTemplate")["message"]
+    assert not world.children
+    assert world.plan().actions == ()
+    world.refuse = None
+    world.edit({"worker": {"template": {"spec": {"priorityClassName": "x"}}}})
+    world.settle()
+    assert phase(world) == "Running"
+    assert world.condition("InvalidTemplate")["status"] == "False"
+
+
+def test_a_template_refused_half_way_starts_over_with_the_new_one() -> None:
+    world = World(job(), refuse=lambda c: "bad" if c.kind == "StatefulSet" else "")
+    world.settle()
+    assert world.names_of("Deployment") == ["digits-worker-0"]
+    world.refuse = None
+    world.edit({"worker": {"template": {"metadata": {"annotations": {"a": "new"}}}}})
+    world.settle()
+    template = world.children["Deployment", "digits-worker-0"]["spec"]["template"]
+    assert template["metadata"]["annotations"]["a"] == "new"
+    assert phase(world) == "Running"
+
+
+def test_a_ps_in_back_off_is_replaced_after_it_was_counted() -> None:
+    world = running()
+    name = next(n for n, p in world.pods.items() if p["metadata"]["labels"]["pstraining.dev/role"] == "ps")
+    world.end("ps", 0, code=1)
+    world.pods[name]["status"]["containerStatuses"][0]["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
+    assert world.plan().actions == (), "counted first"
+    world.reconcile()
+    assert [(a.kind, a.name) for a in world.plan().actions] == [("Pod", name)]
+
+
+def test_time_to_live() -> None:
+    world = running(runPolicy={"ttlSecondsAfterFinished": 60})
+    world.end("chief")
+    world.settle()
+    made = world.plan()
+    assert made.actions == ()
+    assert made.requeue_at is not None
+    world.now = made.requeue_at - timedelta(seconds=1)
+    assert world.plan().actions == ()
+    world.now = made.requeue_at
+    world.reconcile()
+    assert world.job is None
+
+
+def test_losing_a_ps_is_told_as_restarting() -> None:
+    world = running()
+    for found in world.pods.values():
+        if found["metadata"]["labels"]["pstraining.dev/role"] == "ps":
+            found["status"]["conditions"][0]["status"] = "False"
+    world.reconcile()
+    assert phase(world) == "Restarting"
+    assert world.condition("Restarting")["reason"] == "PSLost"
+    assert [e.type for e in world.told if e.reason == "Restarting"] == ["Warning"]
+
+
+def test_a_deleted_child_is_made_again_and_a_scaled_one_corrected() -> None:
+    world = running()
+    del world.children["Service", "digits-ps-0"]
+    world.children["StatefulSet", "digits-ps"]["spec"]["replicas"] = 0
+    world.children["Service", "digits-hs"]["spec"]["selector"] = {"x": "y"}
+    made = world.reconcile()
+    assert {(type(a).__name__, a.name) for a in made.actions} == {
+        ("Create", "digits-ps-0"),
+        ("Apply", "digits-ps"),
+        ("Apply", "digits-hs"),
+    }
+    assert world.children["StatefulSet", "digits-ps"]["spec"]["replicas"] == 1
+
+
+def test_a_deleting_job_is_left_to_the_garbage_collector() -> None:
+    world = running()
+    assert world.job is not None
+    world.job["metadata"]["deletionTimestamp"] = "2030-01-01T12:00:00Z"
+    world.children.clear()
+    assert world.plan().actions == ()
+
+
+def test_a_job_that_cannot_be_read_is_told_and_left_alone() -> None:
+    manifest = job()
+    manifest["spec"]["ps"]["replicas"] = "many"
+    world = World(manifest)
+    world.reconcile()
+    assert phase(world) == "Invalid"
+    assert "spec.ps.replicas" in world.condition("InvalidTemplate")["message"]
+    assert not world.writes
+
+
+def test_every_name_is_refused_only_once_a_pass() -> None:
+    seen: list[str] = []
+
+    def refuse(create: Create) -> str:
+        seen.append(create.name)
+        return "no"
+
+    World(job(), refuse=refuse).reconcile()
+    assert seen == ["digits-worker-0"]

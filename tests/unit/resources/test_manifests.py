@@ -1,0 +1,75 @@
+"""Every rendered manifest passes the client's strict models, and the cluster map is TensorFlow's."""
+
+import json
+
+import pytest
+from kubernetes.client import (
+    V1ConfigMap,
+    V1Deployment,
+    V1Job,
+    V1PersistentVolumeClaim,
+    V1Service,
+    V1StatefulSet,
+)
+
+from pstraining.core import desired
+from pstraining.resources import cluster_map, workloads
+from tests.support.builders import LAUNCHER, job, typed
+
+MODELS = {
+    "ConfigMap": V1ConfigMap,
+    "Deployment": V1Deployment,
+    "Job": V1Job,
+    "PersistentVolumeClaim": V1PersistentVolumeClaim,
+    "Service": V1Service,
+    "StatefulSet": V1StatefulSet,
+}
+CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+
+
+@pytest.mark.parametrize("addressing", ["Headless", "ClusterIP"])
+def test_every_manifest_is_valid_and_owned(addressing: str) -> None:
+    spec = {"worker": {"addressing": addressing}, "checkpoint": {"volumeClaimTemplate": CLAIM}}
+    made = typed(job(ps=2, workers=3, spec=spec))
+    manifests = [*desired.children(made, "digits-launcher-v1", LAUNCHER), workloads.build_chief(made, 1, "l")]
+    kinds = [m["kind"] for m in manifests]
+    assert kinds.count("Deployment") == 3
+    assert kinds.count("Service") == 1 + 2 + (3 if addressing == "ClusterIP" else 0)
+    assert kinds.count("PersistentVolumeClaim") == 1
+    for manifest in manifests:
+        MODELS[manifest["kind"]].model_validate(manifest)
+        (owner,) = manifest["metadata"]["ownerReferences"]
+        assert owner["uid"] == made.metadata.uid
+        assert owner["controller"] is True
+
+
+def test_the_cluster_map() -> None:
+    spec = {"checkpoint": {"volume": {"emptyDir": {}}}, "training": {"steps": 5}}
+    document = json.loads(cluster_map.document(typed(job(ps=2, workers=2, spec=spec))))
+    assert document == {
+        "job": "digits",
+        "namespace": "default",
+        "cluster": {
+            "chief": ["digits-chief.digits-hs:2222"],
+            "worker": ["digits-worker-0.digits-hs:2222", "digits-worker-1.digits-hs:2222"],
+            "ps": ["digits-ps-0:2222", "digits-ps-1:2222"],
+        },
+        "training": {"mode": "Async", "steps": 5},
+        "checkpoint": {"path": "/checkpoints", "keep": 3, "intervalSeconds": 60},
+    }
+
+
+def test_without_a_chief_the_map_has_none() -> None:
+    made = typed(job(spec={"chief": {"enabled": False}, "worker": {"addressing": "ClusterIP"}}))
+    assert cluster_map.addresses(made) == {
+        "worker": ["digits-worker-0:2222", "digits-worker-1:2222"],
+        "ps": ["digits-ps-0:2222"],
+    }
+
+
+def test_the_longest_names_fit() -> None:
+    made = typed(job("a" * 40, workers=1))
+    for manifest in desired.children(made, f"{'a' * 40}-launcher-0123456789", LAUNCHER):
+        assert len(manifest["metadata"]["name"]) <= 63
+    # A Deployment's pods add a hash and a suffix; the label with the pod's own hostname has no more room than 63.
+    assert len(workloads.build_worker(made, 9999, "l")["spec"]["template"]["spec"]["hostname"]) <= 63

@@ -1,0 +1,146 @@
+"""What a task's pod looks like: the user's template, the launcher around it, and nothing it did not ask for."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from pstraining.resources import pods
+from pstraining.resources.pods import Task
+from tests.support.builders import job, typed
+
+GPU: dict[str, Any] = {
+    "metadata": {"labels": {"team": "vision"}, "annotations": {"note": "x"}},
+    "spec": {
+        "containers": [
+            {
+                "name": "tensorflow",
+                "image": "img:gpu",
+                "command": ["python"],
+                "args": ["-m", "train"],
+                "env": [{"name": "SEED", "value": "1"}, {"name": "CUDA_VISIBLE_DEVICES", "value": "0"}],
+                "resources": {"limits": {"nvidia.com/gpu": 1, "cpu": "4"}, "requests": {"nvidia.com/gpu": 1}},
+            },
+            {"name": "sidecar", "image": "log:1", "resources": {"limits": {"example.com/fpga": 1}}},
+        ]
+    },
+}
+
+
+def template(role: str, spec: dict[str, Any] | None = None, **task: Any) -> dict[str, Any]:
+    manifest = job(spec={"worker": {"template": GPU}} | (spec or {}))
+    manifest["spec"]["worker"].setdefault("replicas", 2)
+    return pods.build(typed(manifest), Task(role, **task), "digits-launcher-v1")
+
+
+def main(built: dict[str, Any]) -> dict[str, Any]:
+    return pods.main_container(built["spec"])
+
+
+def env(built: dict[str, Any]) -> dict[str, Any]:
+    return {e["name"]: e.get("value", e.get("valueFrom")) for e in main(built)["env"]}
+
+
+@pytest.mark.parametrize(("role", "task"), [("ps", {}), ("chief", {"term": 1})])
+def test_a_gpu_template_puts_no_gpu_on_chief_and_ps(role: str, task: dict[str, Any]) -> None:
+    built = template(role, **task)
+    for container in built["spec"]["containers"]:
+        resources = container.get("resources", {})
+        assert not [n for part in resources.values() for n in part if "/" in n]
+    assert main(built)["resources"]["limits"] == {"cpu": "4"}
+    assert env(built)["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_the_worker_keeps_its_gpu() -> None:
+    built = template("worker", index=0)
+    assert main(built)["resources"]["limits"]["nvidia.com/gpu"] == 1
+    assert env(built)["CUDA_VISIBLE_DEVICES"] == "0"
+
+
+def test_a_template_of_ones_own_is_left_alone() -> None:
+    built = template("ps", {"ps": {"replicas": 1, "template": GPU}})
+    assert main(built)["resources"]["limits"]["nvidia.com/gpu"] == 1
+
+
+def test_resources_of_a_role_replace_those_of_the_borrowed_template() -> None:
+    own = {"requests": {"cpu": "100m"}}
+    assert main(template("ps", {"ps": {"replicas": 1, "resources": own}}))["resources"] == own
+    assert main(template("chief", {"chief": {"resources": own}}, term=1))["resources"] == own
+
+
+def test_the_launcher_wraps_the_whole_command() -> None:
+    container = main(template("worker", index=0))
+    assert container["command"] == ["python3", "/pstraining/launch.py", "--", "python", "-m", "train"]
+    assert "args" not in container
+
+
+@pytest.mark.parametrize(
+    ("role", "task", "index"), [("worker", {"index": 3}, "3"), ("chief", {"term": 2}, "0"), ("ps", {}, None)]
+)
+def test_identity(role: str, task: dict[str, Any], index: str | None) -> None:
+    found = env(template(role, **task))
+    assert found["PSTRAINING_JOB"] == "digits"
+    assert found["PSTRAINING_NAMESPACE"] == "default"
+    assert found["PSTRAINING_TASK_TYPE"] == role
+    expected = index or {"fieldRef": {"fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}}
+    assert found["PSTRAINING_TASK_INDEX"] == expected
+    assert found.get("PSTRAINING_TERM") == ("2" if role == "chief" else None)
+    assert found["SEED"] == "1"
+
+
+@pytest.mark.parametrize(("role", "task"), [("ps", {}), ("chief", {"term": 1}), ("worker", {"index": 0})])
+def test_no_token_no_service_variables_and_restricted(role: str, task: dict[str, Any]) -> None:
+    spec = template(role, **task)["spec"]
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["enableServiceLinks"] is False
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in spec["containers"]:
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_the_users_security_context_wins() -> None:
+    mine = copy.deepcopy(GPU)
+    mine["spec"]["securityContext"] = {"runAsUser": 0}
+    spec = template("worker", {"worker": {"replicas": 1, "template": mine}}, index=0)["spec"]
+    assert spec["securityContext"]["runAsUser"] == 0
+    assert "runAsNonRoot" not in spec["securityContext"]
+
+
+def test_checkpoints_are_mounted_where_the_chiefs_duty_is() -> None:
+    checkpoint = {"path": "/ckpt", "volume": {"persistentVolumeClaim": {"claimName": "c"}}}
+
+    def mounts(built: dict[str, Any]) -> list[str]:
+        return [m["mountPath"] for m in main(built)["volumeMounts"]]
+
+    assert "/ckpt" in mounts(template("chief", {"checkpoint": checkpoint}, term=1))
+    worker = template("worker", {"checkpoint": checkpoint}, index=0)
+    assert "/ckpt" not in mounts(worker)
+    assert env(worker)["PSTRAINING_CHECKPOINT_DIR"] == "/ckpt"
+    alone = {"checkpoint": checkpoint, "chief": {"enabled": False}}
+    assert "/ckpt" in mounts(template("worker", alone, index=0))
+    assert env(template("worker", alone, index=0))["PSTRAINING_TERM"] == "1"
+    assert "/ckpt" not in mounts(template("worker", alone, index=1))
+
+
+def test_names_in_dns() -> None:
+    assert template("worker", index=1)["spec"]["hostname"] == "digits-worker-1"
+    assert template("chief", term=4)["spec"]["hostname"] == "digits-chief"
+    assert "hostname" not in template("ps")["spec"]
+    assert template("worker", index=1)["spec"]["subdomain"] == "digits-hs"
+
+
+def test_the_users_labels_and_annotations_stay() -> None:
+    metadata = template("worker", index=0)["metadata"]
+    assert metadata["labels"]["team"] == "vision"
+    assert metadata["labels"]["pstraining.dev/index"] == "0"
+    assert metadata["annotations"]["note"] == "x"
+
+
+def test_the_jobs_own_template_is_never_changed() -> None:
+    manifest = job(spec={"worker": {"template": GPU}})
+    before = copy.deepcopy(manifest)
+    for task in (Task("ps"), Task("chief", term=1), Task("worker", 0)):
+        pods.build(typed(manifest), task, "l")
+    assert manifest == before
