@@ -138,7 +138,8 @@ def custom_resource_definition() -> dict[str, Any]:
         "properties": {
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
-            "metadata": {"type": "object"},
+            # The bound is Kubernetes' own; without it CEL's cost estimate of the rules on the name is unbounded.
+            "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 253}}},
             "spec": _spec_schema(),
             "status": _status_schema(),
         },

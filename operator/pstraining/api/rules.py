@@ -36,24 +36,32 @@ def root() -> list[Rule]:
             "message": "metadata.name must be lower-case letters, digits and '-', and start with a letter: names of "
             "Services are made from it",
         },
-        {"rule": f"{free} || self.spec.ps == oldSelf.spec.ps", "message": f"spec.ps {fixed}"},
+        {"rule": f"{free} || self.spec.ps == oldSelf.spec.ps", "message": f"spec.ps {fixed}", "fieldPath": ".spec.ps"},
         {
             "rule": f"{free} || self.spec.worker.template == oldSelf.spec.worker.template",
             "message": f"spec.worker.template {fixed}",
+            "fieldPath": ".spec.worker.template",
         },
         {
             "rule": f"{free} || self.spec.worker.addressing == oldSelf.spec.worker.addressing",
             "message": f"spec.worker.addressing {fixed}",
+            "fieldPath": ".spec.worker.addressing",
         },
-        {"rule": f"{free} || self.spec.chief == oldSelf.spec.chief", "message": f"spec.chief {fixed}"},
+        {
+            "rule": f"{free} || self.spec.chief == oldSelf.spec.chief",
+            "message": f"spec.chief {fixed}",
+            "fieldPath": ".spec.chief",
+        },
         {
             "rule": f"{free} || self.spec.training == oldSelf.spec.training",
             "message": f"spec.training {fixed}",
+            "fieldPath": ".spec.training",
         },
         {
             "rule": f"{free} || (has(self.spec.checkpoint) == has(oldSelf.spec.checkpoint) && "
             "(!has(self.spec.checkpoint) || self.spec.checkpoint == oldSelf.spec.checkpoint))",
             "message": f"spec.checkpoint {fixed}",
+            "fieldPath": ".spec.checkpoint",
         },
     ]
 
@@ -61,7 +69,6 @@ def root() -> list[Rule]:
 def pod_spec(path: str) -> list[Rule]:
     """On a template's pod spec."""
     containers = "self.containers"
-    main = _main(containers)
     return [
         {
             "rule": f"{containers}.size() == 1 || {containers}.exists(c, c.name == '{names.MAIN_CONTAINER}')",
@@ -73,7 +80,7 @@ def pod_spec(path: str) -> list[Rule]:
             "message": f"{path}.containers: TF_CONFIG is set by the operator; remove it from env",
         },
         {
-            "rule": f"{main}.all(c, !has(c.env) || c.env.all(e, !e.name.startsWith('{_RESERVED_ENV}')))",
+            "rule": f"{containers}.all(c, !has(c.env) || c.env.all(e, !e.name.startsWith('{_RESERVED_ENV}')))",
             "message": f"{path}.containers: names in env that start with {_RESERVED_ENV} are the operator's; rename",
         },
         {
