@@ -15,13 +15,12 @@ OPERATOR = {
     ("pstraining.dev", "pstrainingjobs/finalizers"): ("update",),
     ("apps", "statefulsets"): ALL,
     ("apps", "deployments"): ALL,
-    ("batch", "jobs"): ALL,
+    ("batch", "jobs"): ("create", "delete", "get", "list", "watch"),
     ("", "services"): ALL,
     ("", "configmaps"): ALL,
     ("", "persistentvolumeclaims"): ("create", "get"),
-    ("", "pods"): ("delete", "list", "patch", "watch"),
+    ("", "pods"): ("delete", "get", "list", "patch", "watch"),
     ("events.k8s.io", "events"): ("create",),
-    ("", "events"): ("create",),
 }
 LEASE = {("coordination.k8s.io", "leases"): ("create", "get", "update")}
 
