@@ -1,0 +1,198 @@
+"""The port over HTTP, on kubernetes.aio's client: its configuration, credentials and connections, plain JSON bodies.
+
+The typed Api classes validate every body and parse every answer into models, which costs more than the request
+itself; what is needed of them here is eight paths and five verbs.
+"""
+
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import aiohttp
+from kubernetes.aio.client import ApiClient, Configuration
+
+from pstraining.api import names
+from pstraining.core.actions import Kind, Manifest
+from pstraining.kube.errors import ApiError, Conflict, NotFound, from_exception, from_response
+from pstraining.kube.port import Object
+
+logger = logging.getLogger(__name__)
+
+JSON: Final = "application/json"
+APPLY: Final = "application/apply-patch+yaml"
+JSON_PATCH: Final = "application/json-patch+json"
+MAX_REMEMBERED: Final = 50_000
+
+
+@dataclass(frozen=True)
+class Resource:
+    """Where a kind lives."""
+
+    api: str
+    """The part of the path before the namespace."""
+    plural: str
+
+    def path(self, namespace: str, name: str | None = None, subresource: str | None = None) -> str:
+        """The path of the collection, of one object, or of its subresource."""
+        parts = [self.api, "namespaces", namespace, self.plural, *(p for p in (name, subresource) if p)]
+        return "/" + "/".join(quote(part, safe="/") for part in parts)
+
+
+RESOURCES: Final[Mapping[Kind, Resource]] = {
+    Kind.POD: Resource("api/v1", "pods"),
+    Kind.SERVICE: Resource("api/v1", "services"),
+    Kind.CONFIG_MAP: Resource("api/v1", "configmaps"),
+    Kind.CLAIM: Resource("api/v1", "persistentvolumeclaims"),
+    Kind.DEPLOYMENT: Resource("apis/apps/v1", "deployments"),
+    Kind.STATEFUL_SET: Resource("apis/apps/v1", "statefulsets"),
+    Kind.JOB: Resource("apis/batch/v1", "jobs"),
+    Kind.PS_TRAINING_JOB: Resource(f"apis/{names.API_VERSION}", names.PLURAL),
+}
+EVENTS: Final = Resource("apis/events.k8s.io/v1", "events")
+LEASES: Final = Resource("apis/coordination.k8s.io/v1", "leases")
+
+
+class KubeClient:
+    """ApiPort and LeasePort over HTTP."""
+
+    def __init__(self, configuration: Configuration, *, timeout: float = 10.0, user_agent: str = "pstraining") -> None:
+        """Make a client; nothing is sent yet.
+
+        Args:
+            configuration: where the API server is, and our credentials.
+            timeout: seconds after which a request counts as failed, connecting included.
+            user_agent: who we are in the API server's audit log.
+        """
+        self.configuration = configuration
+        self._api = ApiClient(configuration)
+        self._timeout = aiohttp.ClientTimeout(total=timeout, connect=timeout)
+        self._user_agent = user_agent
+        # Objects whose fields from POST are known to belong to our server-side apply by now, oldest first.
+        self._handed_over: OrderedDict[str, None] = OrderedDict()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._api.close()  # type: ignore[no-untyped-call]
+
+    async def create(self, kind: Kind, namespace: str, body: Manifest) -> Object:
+        """POST with strict field validation."""
+        query = {"fieldManager": names.FIELD_MANAGER, "fieldValidation": "Strict"}
+        return await self._request("POST", RESOURCES[kind].path(namespace), query, dict(body))
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Object:
+        """Read one object."""
+        return await self._request("GET", RESOURCES[kind].path(namespace, name))
+
+    async def apply(self, kind: Kind, namespace: str, name: str, body: Manifest) -> Object:
+        """Forced server-side apply by our field manager."""
+        path, uid = RESOURCES[kind].path(namespace, name), str(body["metadata"]["uid"])
+        if uid not in self._handed_over:
+            await self._hand_over(path, uid)
+        query = {"fieldManager": names.FIELD_MANAGER, "force": "true", "fieldValidation": "Strict"}
+        written = await self._request("PATCH", path, query, dict(body), APPLY)
+        self._handed_over[uid] = None
+        while len(self._handed_over) > MAX_REMEMBERED:
+            self._handed_over.popitem(last=False)
+        return written
+
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> Object | None:
+        """Delete in the background with a uid precondition."""
+        body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
+        answer = await self._request("DELETE", RESOURCES[kind].path(namespace, name), body=body)
+        # A Status says that the object is gone, the object itself that finalizers or a grace period hold it.
+        return None if answer.get("kind") == "Status" or "metadata" not in answer else answer
+
+    async def patch_status(self, namespace: str, name: str, body: Manifest) -> Object:
+        """Forced server-side apply to the status subresource by the status's own field manager."""
+        path = RESOURCES[Kind.PS_TRAINING_JOB].path(namespace, name, "status")
+        query = {"fieldManager": names.STATUS_FIELD_MANAGER, "force": "true"}
+        return await self._request("PATCH", path, query, dict(body), APPLY)
+
+    async def create_event(self, namespace: str, body: Manifest) -> None:
+        """POST an event."""
+        await self._request("POST", EVENTS.path(namespace), {"fieldManager": names.FIELD_MANAGER}, dict(body))
+
+    async def get_lease(self, namespace: str, name: str) -> Object:
+        """Read the Lease."""
+        return await self._request("GET", LEASES.path(namespace, name))
+
+    async def create_lease(self, namespace: str, body: Mapping[str, Any]) -> Object:
+        """Create the Lease."""
+        return await self._request("POST", LEASES.path(namespace), body=dict(body))
+
+    async def replace_lease(self, namespace: str, name: str, body: Mapping[str, Any]) -> Object:
+        """Replace the Lease."""
+        return await self._request("PUT", LEASES.path(namespace, name), body=dict(body))
+
+    async def api_is_served(self) -> bool:
+        """Whether the API server knows our kind: its CRD is installed and accepted."""
+        try:
+            found = await self._request("GET", f"/apis/{names.API_VERSION}")
+        except NotFound:
+            return False
+        return any(r.get("name") == names.PLURAL for r in found.get("resources") or ())
+
+    async def _hand_over(self, path: str, uid: str) -> None:
+        """Make the fields that our POST wrote fields of our server-side apply.
+
+        The API server books a POST under the manager's operation `Update`, apart from `Apply`. An apply would leave
+        out a field in vain then: `Update` still owns it. Renaming the operation before the first apply is what kubectl
+        and client-go do (csaupgrade).
+        """
+        found = await self._request("GET", path)
+        if found["metadata"]["uid"] != uid:
+            raise Conflict(f"uid {uid} was meant, {found['metadata']['uid']} is there", status=409, reason="Conflict")
+        entries = found["metadata"].get("managedFields") or []
+        ours = [
+            index
+            for index, entry in enumerate(entries)
+            if entry.get("manager") == names.FIELD_MANAGER and not entry.get("subresource")
+        ]
+        if len(ours) == 1 and entries[ours[0]].get("operation") == "Update":
+            field = f"/metadata/managedFields/{ours[0]}"
+            patch = [
+                # Makes the API server answer 409 instead of renaming somebody else's entry.
+                {"op": "replace", "path": "/metadata/resourceVersion", "value": found["metadata"]["resourceVersion"]},
+                {"op": "replace", "path": f"{field}/operation", "value": "Apply"},
+            ]
+            await self._request("PATCH", path, {"fieldManager": names.FIELD_MANAGER}, patch, JSON_PATCH)
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = JSON,
+    ) -> Object:
+        """Send one request; its answer as JSON.
+
+        Raises:
+            ApiError: any of its four classes, nothing else.
+        """
+        headers = {"Accept": JSON, "Content-Type": content_type, "User-Agent": self._user_agent}
+        url = f"{self.configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
+        try:
+            await self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, None)
+            answer = await self._api.rest_client.request(  # type: ignore[no-untyped-call]
+                method, url, headers=headers, body=body, _request_timeout=self._timeout
+            )
+            data: bytes = await answer.read()
+        except (aiohttp.ClientError, OSError) as error:
+            raise _told(from_exception(error), method, path) from error
+        if not 200 <= answer.status <= 299:
+            raise _told(from_response(answer.status, data, answer.headers), method, path)
+        try:
+            found = json.loads(data)
+        except ValueError as error:
+            raise _told(from_exception(error), method, path) from error
+        return found if isinstance(found, dict) else {}
+
+
+def _told(error: ApiError, method: str, path: str) -> ApiError:
+    logger.debug("%s %s: %s %s", method, path, error.status, error.message)
+    return error

@@ -1,0 +1,136 @@
+"""Executes the actions of a plan in order: the only writer of a job's children.
+
+A refusal becomes a verdict and ends the pass's writing: a job of which one part is refused, or whose name is taken,
+must not run half. What is worth a retry is raised to the queue, which asks for a new plan: an error says that the plan
+was made from a picture that no longer holds, so the rest of it is not worth trying either.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Outcome, Outcomes, Verdict
+from pstraining.core.snapshot import controller_uid
+from pstraining.kube.errors import Conflict, NotFound, Refused
+from pstraining.kube.port import ApiPort, Object
+
+logger = logging.getLogger(__name__)
+
+NAMESPACE_TERMINATING = "the namespace is being deleted"
+
+
+class Memory(Protocol):
+    """Where our own writes are remembered, so that the next pass sees them before the watch tells."""
+
+    def wrote(self, namespace: str, job: str, written: Object) -> None:
+        """The API server has this object now."""
+
+    def deleted(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        """The API server has no object of this uid any more."""
+
+
+class Executor:
+    """Writes actions through a port."""
+
+    def __init__(
+        self, port: ApiPort, memory: Memory, on_write: Callable[[Kind, str], None] = lambda kind, verb: None
+    ) -> None:
+        """Make an executor.
+
+        Args:
+            port: the API server.
+            memory: is told of every object written.
+            on_write: is told the kind and the verb of every successful write.
+        """
+        self._port = port
+        self._memory = memory
+        self._on_write = on_write
+
+    async def execute(self, namespace: str, job: str, job_uid: str, actions: Iterable[Action]) -> Outcomes:
+        """Execute actions in order, up to the first one that is refused.
+
+        Args:
+            namespace: the job's.
+            job: the job's name.
+            job_uid: what the controller reference of an existing object must hold to be ours.
+            actions: what to write.
+
+        Raises:
+            Conflict: what is observed is out of date; plan again when it has caught up.
+            NotFound: an object to be changed is gone, or the namespace is.
+            Transient: try again later.
+        """
+        outcomes: list[Outcome] = []
+        stopped = False
+        for action in actions:
+            if stopped:
+                outcomes.append(Outcome(action, Verdict.NOT_TRIED))
+                continue
+            try:
+                outcome = await self._execute(namespace, job, job_uid, action)
+            except Refused as error:
+                outcome = _refusal(action, error)
+            outcomes.append(outcome)
+            stopped = outcome.verdict is not Verdict.DONE
+        return Outcomes(tuple(outcomes))
+
+    async def _execute(self, namespace: str, job: str, job_uid: str, action: Action) -> Outcome:
+        match action:
+            case Create():
+                return await self._create(namespace, job, job_uid, action)
+            case Apply():
+                written = await self._port.apply(action.kind, namespace, action.name, _with_uid(action))
+                self._on_write(action.kind, "apply")
+                self._memory.wrote(namespace, job, written)
+            case Delete():
+                await self._delete(namespace, job, action)
+        return Outcome(action, Verdict.DONE)
+
+    async def _create(self, namespace: str, job: str, job_uid: str, action: Create) -> Outcome:
+        try:
+            written = await self._port.create(action.kind, namespace, action.body)
+        except Conflict as error:
+            if not error.already_exists:
+                raise
+            found = await self._port.get(action.kind, namespace, action.name)
+            if controller_uid(found) != job_uid:
+                return Outcome(action, Verdict.NAME_TAKEN, f"{action.kind} {action.name} {_whose(found)}")
+            written = found
+        else:
+            self._on_write(action.kind, "create")
+        self._memory.wrote(namespace, job, written)
+        return Outcome(action, Verdict.DONE)
+
+    async def _delete(self, namespace: str, job: str, action: Delete) -> None:
+        try:
+            rest = await self._port.delete(action.kind, namespace, action.name, action.uid)
+        except NotFound:
+            rest = None
+        except Conflict as error:
+            if not error.precondition_failed:
+                raise
+            rest = None  # the name is somebody else's now: what was meant is gone
+        else:
+            self._on_write(action.kind, "delete")
+        if rest is None:
+            self._memory.deleted(action.kind, namespace, action.name, action.uid)
+        else:
+            self._memory.wrote(namespace, job, rest)
+
+
+def _refusal(action: Action, error: Refused) -> Outcome:
+    if error.namespace_terminating:
+        logger.debug("%s %s: %s", action.kind, action.name, error.message)
+        return Outcome(action, Verdict.NOT_TRIED, NAMESPACE_TERMINATING)
+    return Outcome(action, Verdict.INVALID if error.invalid else Verdict.REFUSED, error.message)
+
+
+def _with_uid(action: Apply) -> Object:
+    return {**action.body, "metadata": {**action.body.get("metadata", {}), "uid": action.uid}}
+
+
+def _whose(found: Object) -> str:
+    owners = [o for o in found["metadata"].get("ownerReferences") or () if o.get("controller")]
+    if not owners:
+        return "exists and belongs to nobody"
+    return f"exists and belongs to {owners[0].get('kind')} {owners[0].get('name')} (uid {owners[0].get('uid')})"
