@@ -1,0 +1,191 @@
+"""What is known of every job: the watch's word, and our own writes until the watch has caught up with them.
+
+A pass must never act on a view that is older than its own last write: a child that was just created would be posted
+again, a failure counted twice, an event told twice. So every object that a write returns goes in here at once, and from
+then on the higher resourceVersion wins, whoever brings it. An object that our delete removed is a tombstone by uid
+until the watch confirms it. kopf fills the cache for every kind before it calls the first handler (registration.py).
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pstraining.api import names
+from pstraining.controller.trim import trim
+from pstraining.core.actions import Kind
+
+Key = tuple[str, str]
+"""Namespace and name of a job."""
+Object = Mapping[str, Any]
+Place = tuple[str, str, str]
+"""Kind, namespace and name of any object."""
+
+MAX_TOMBSTONES = 20_000
+
+
+@dataclass
+class _Entry:
+    """Everything that is known of one job's name."""
+
+    job: Object | None = None
+    children: dict[tuple[str, str], Object] = field(default_factory=dict)
+    pods: dict[str, Object] = field(default_factory=dict)
+
+    @property
+    def empty(self) -> bool:
+        return self.job is None and not self.children and not self.pods
+
+
+@dataclass(frozen=True)
+class View:
+    """A job and the objects that name it by their labels, as of now."""
+
+    job: Object | None
+    children: tuple[Object, ...]
+    pods: tuple[Object, ...]
+
+
+class Cache:
+    """Trimmed objects by job."""
+
+    def __init__(self) -> None:
+        self._entries: dict[Key, _Entry] = {}
+        self._places: dict[Place, Key] = {}
+        self._tombstones: OrderedDict[str, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def jobs(self) -> tuple[Key, ...]:
+        """The jobs."""
+        return tuple(key for key, entry in self._entries.items() if entry.job is not None)
+
+    def view(self, key: Key) -> View:
+        """What is known of a job."""
+        entry = self._entries.get(key) or _Entry()
+        return View(entry.job, tuple(entry.children.values()), tuple(entry.pods.values()))
+
+    def observed(self, raw: Object) -> Key | None:
+        """Take in an object from the watch.
+
+        Returns:
+            The job to look at again; None if nothing is new.
+        """
+        key = _key_of(raw)
+        return key if key is not None and self._put(key, trim(raw)) else None
+
+    def vanished(self, raw: Object) -> Key | None:
+        """The watch says that an object is gone.
+
+        Returns:
+            The job to look at again; None if that was known.
+        """
+        metadata = raw["metadata"]
+        self._tombstones.pop(metadata["uid"], None)
+        return self._remove((raw["kind"], metadata["namespace"], metadata["name"]), metadata["uid"])
+
+    def wrote(self, namespace: str, job: str, written: Object) -> None:
+        """A write of ours returned this object."""
+        self._put((namespace, job), trim(written))
+
+    def deleted(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        """A delete of ours left no such object behind."""
+        self._tombstones[uid] = None
+        while len(self._tombstones) > MAX_TOMBSTONES:
+            self._tombstones.popitem(last=False)
+        self._remove((kind, namespace, name), uid)
+
+    def _put(self, key: Key, new: Object) -> bool:
+        """Store an object unless a newer one is known; whether anything but its resourceVersion changed."""
+        metadata = new["metadata"]
+        if metadata["uid"] in self._tombstones:
+            return False
+        place = (new["kind"], metadata["namespace"], metadata["name"])
+        old_key = self._places.get(place)
+        old = self._find(old_key, place) if old_key is not None else None
+        if old is not None and not _supersedes(new, old):
+            return False
+        if old_key is not None and old_key != key:
+            self._drop(old_key, place)
+        self._places[place] = key
+        self._store(key, place, new)
+        return old is None or old_key != key or not _same(old, new)
+
+    def _remove(self, place: Place, uid: str) -> Key | None:
+        key = self._places.get(place)
+        found = self._find(key, place) if key is not None else None
+        if key is None or found is None or found["metadata"]["uid"] != uid:
+            return None
+        self._drop(key, place)
+        return key
+
+    def _find(self, key: Key, place: Place) -> Object | None:
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        kind, _, name = place
+        match kind:
+            case Kind.PS_TRAINING_JOB:
+                return entry.job
+            case Kind.POD:
+                return entry.pods.get(name)
+        return entry.children.get((kind, name))
+
+    def _store(self, key: Key, place: Place, new: Object) -> None:
+        entry = self._entries.setdefault(key, _Entry())
+        kind, _, name = place
+        match kind:
+            case Kind.PS_TRAINING_JOB:
+                entry.job = new
+            case Kind.POD:
+                entry.pods[name] = new
+            case _:
+                entry.children[kind, name] = new
+
+    def _drop(self, key: Key, place: Place) -> None:
+        entry = self._entries[key]
+        kind, _, name = place
+        match kind:
+            case Kind.PS_TRAINING_JOB:
+                entry.job = None
+            case Kind.POD:
+                entry.pods.pop(name, None)
+            case _:
+                entry.children.pop((kind, name), None)
+        self._places.pop(place, None)
+        if entry.empty:
+            del self._entries[key]
+
+    def objects(self) -> Iterator[Object]:
+        """Every object held."""
+        for entry in self._entries.values():
+            if entry.job is not None:
+                yield entry.job
+            yield from entry.children.values()
+            yield from entry.pods.values()
+
+
+def _key_of(raw: Object) -> Key | None:
+    """The job that an object belongs to by its kind or label."""
+    metadata = raw["metadata"]
+    if raw.get("kind") == Kind.PS_TRAINING_JOB:
+        return metadata["namespace"], metadata["name"]
+    job = (metadata.get("labels") or {}).get(names.LABEL_JOB)
+    return (metadata["namespace"], job) if job else None
+
+
+def _supersedes(new: Object, old: Object) -> bool:
+    """Whether the new object is not older; resourceVersions of one cluster are ordered integers in all practice."""
+    versions = [str(o["metadata"].get("resourceVersion", "")) for o in (new, old)]
+    return not all(v.isdigit() for v in versions) or int(versions[0]) >= int(versions[1])
+
+
+def _same(old: Object, new: Object) -> bool:
+    """Whether two versions of an object differ in their resourceVersion at most."""
+    if old.keys() != new.keys() or any(old[k] != new[k] for k in old if k != "metadata"):
+        return False
+    left, right = dict(old["metadata"]), dict(new["metadata"])
+    left.pop("resourceVersion", None)
+    right.pop("resourceVersion", None)
+    return left == right

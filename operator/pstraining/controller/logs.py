@@ -1,0 +1,59 @@
+"""Log lines: one JSON object each, or text; kopf's own lines go the same way.
+
+A line about a job carries its namespace, name, uid and generation as fields (`about`), never its templates.
+"""
+
+import logging
+import sys
+from typing import Any
+
+from pythonjsonlogger.json import JsonFormatter
+
+from pstraining.controller.settings import LogFormat
+
+QUIET = ("kopf.objects", "kopf.activities", "asyncio", "aiohttp.access")
+"""Loggers whose INFO is about our own plumbing: every watch event, every index."""
+
+
+class TextFormatter(logging.Formatter):
+    """Time, level, job, message."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(place)s%(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Put the job, if the line is about one, in front of the message."""
+        job = getattr(record, "job", None)
+        record.place = f"[{getattr(record, 'namespace', '')}/{job}] " if job else ""
+        return super().format(record)
+
+
+def json_formatter() -> JsonFormatter:
+    """The fields of a line, under names that log collectors know."""
+    return JsonFormatter(
+        "%(asctime)s %(levelname)s %(name)s %(message)s",
+        rename_fields={"asctime": "time", "levelname": "level", "name": "logger", "job": "name"},
+        datefmt="%Y-%m-%dT%H:%M:%S%z",
+    )
+
+
+def configure(level: str, form: LogFormat) -> None:
+    """Send all logging to stderr in one format."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(json_formatter() if form is LogFormat.JSON else TextFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    for name in QUIET:
+        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLevelName(level)))
+
+
+def about(job: dict[str, Any] | None, namespace: str, name: str) -> dict[str, Any]:
+    """The fields of a line about a job, for `extra`."""
+    metadata = (job or {}).get("metadata") or {}
+    return {
+        "namespace": namespace,
+        "job": name,
+        "uid": metadata.get("uid", ""),
+        "generation": metadata.get("generation", 0),
+    }

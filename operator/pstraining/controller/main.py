@@ -1,0 +1,250 @@
+"""The operator's process, from the environment to the exit status.
+
+Exit 0 after SIGTERM or SIGINT: the passes under way are finished, the Lease is released. Exit 1 when the Lease is lost
+or a watch cannot go on: the container is started again and begins anew, which is always safe. Exit 2 when the settings
+are wrong.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import kopf
+
+from pstraining import __version__
+from pstraining.controller import logs, registration
+from pstraining.controller.cache import Cache
+from pstraining.controller.health import Check, Health, Heartbeat
+from pstraining.controller.metrics import Metrics
+from pstraining.controller.reconciler import Decisions, Reconciler
+from pstraining.controller.settings import Settings, SettingsError
+from pstraining.controller.watch import Watches
+from pstraining.controller.workqueue import WorkQueue
+from pstraining.kube.client import KubeClient
+from pstraining.kube.connection import NoApiServerError, load_configuration
+from pstraining.kube.errors import ApiError
+from pstraining.kube.lease import Lease, LeaseLostError
+from pstraining.resources.launcher import Launcher
+
+logger = logging.getLogger(__name__)
+
+STUCK_SECONDS = 120.0
+"""Work without progress for so long means that the process is not alive."""
+SILENT_SECONDS = 300.0
+"""So does a watch that brings nothing for so long; bookmarks come every minute."""
+FINISH_SECONDS = 6.0
+"""What passes under way get at SIGTERM."""
+RELEASE_SECONDS = 2.0
+"""What giving the Lease up may take; a successor waits for it to run out otherwise."""
+CRD_POLL = 2.0
+"""Seconds between two looks for our API while its CRD is not installed."""
+
+
+@dataclass
+class Operator:
+    """The parts of one process."""
+
+    settings: Settings
+    client: KubeClient
+    lease: Lease
+    cache: Cache
+    queue: WorkQueue
+    watches: Watches
+    metrics: Metrics
+    reconciler: Reconciler
+    stop: asyncio.Event
+
+    async def run(self) -> int:
+        """Run until told to stop; the exit status."""
+        if not await self._unless_stopped(self.lease.acquire()):
+            return 0
+        try:
+            return await self._operate() if await self._unless_stopped(self._wait_for_api()) else 0
+        finally:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RELEASE_SECONDS):
+                    await self.lease.release()
+
+    async def _operate(self) -> int:
+        keeping = asyncio.create_task(self.lease.keep(), name="lease")
+        work = self.queue.run(self.reconciler.reconcile, self.settings.workers, self.reconciler.failed)
+        working = asyncio.create_task(work, name="workers")
+        resyncing = asyncio.create_task(self._resync(), name="resync")
+        # kopf cancels, at its end, every task that did not exist before it: so all of ours exist by now.
+        stop_kopf = asyncio.Event()
+        watching = asyncio.create_task(self._watch(stop_kopf), name="kopf")
+        stopping = asyncio.create_task(self.stop.wait(), name="stop")
+        ours = {keeping, working, resyncing, watching, stopping}
+        done, _ = await asyncio.wait(ours, return_when=asyncio.FIRST_COMPLETED)
+        self.queue.stop()
+        stop_kopf.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FINISH_SECONDS):
+                await asyncio.wait({working, watching})
+        for task in ours:
+            task.cancel()
+        await asyncio.gather(*ours, return_exceptions=True)
+        return _status(done, stopping)
+
+    async def _watch(self, stop: asyncio.Event) -> None:
+        registry = registration.build_registry(self.cache, self.queue, self.client.configuration)
+        before = asyncio.all_tasks()
+        with self.watches.repaired():
+            tasks = await kopf.spawn_tasks(
+                registry=registry,
+                settings=registration.build_settings(),
+                standalone=True,
+                clusterwide=not self.settings.namespaces,
+                namespaces=self.settings.namespaces,
+                stop_flag=stop,
+            )
+            # kopf has just taken the signals: it would stop before the passes under way are finished.
+            listen(self.stop.set)
+            await kopf.run_tasks(tasks, ignored=before)
+
+    async def _wait_for_api(self) -> None:
+        """Wait for the CRD: without it kopf would start and watch nothing, for ever."""
+        told = False
+        while True:
+            try:
+                if await self.client.api_is_served():
+                    return
+                if not told:
+                    logger.warning("The API server does not serve PSTrainingJobs yet: is the CRD installed?")
+                    told = True
+            except ApiError as error:
+                logger.warning("The API server cannot be asked for our API: %s", error.message)
+            await asyncio.sleep(CRD_POLL)
+
+    async def _resync(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.resync_seconds or 1e9)
+            for key in self.cache.jobs():
+                self.queue.add(key)
+
+    async def _unless_stopped(self, work: Coroutine[None, None, None]) -> bool:
+        """Do a piece of work; False if we are told to stop before it is done."""
+        task, stopping = asyncio.create_task(work), asyncio.create_task(self.stop.wait())
+        await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finished = task.done()
+        task.cancel()
+        stopping.cancel()
+        await asyncio.gather(task, stopping, return_exceptions=True)
+        if finished:
+            task.result()
+        return finished
+
+
+async def run(settings: Settings, decisions: Decisions, launcher: Launcher) -> int:
+    """Run the operator with these settings and these decisions; the exit status."""
+    stop = asyncio.Event()
+    listen(stop.set)
+    try:
+        client = KubeClient(await load_configuration(), user_agent=f"{settings.lease_name}/{__version__}")
+    except NoApiServerError as error:
+        logger.error("%s", error)
+        return 1
+    operator = build(settings, decisions, launcher, client, stop)
+    heartbeat = Heartbeat()
+    beating = asyncio.create_task(heartbeat.beat(), name="heartbeat")
+    stops = _serve(operator, heartbeat)
+    try:
+        return await operator.run()
+    except LeaseLostError as error:
+        logger.error("Stopping: %s", error)
+        return 1
+    finally:
+        beating.cancel()
+        await client.close()
+        for stop_serving in stops:
+            stop_serving()
+
+
+def build(
+    settings: Settings, decisions: Decisions, launcher: Launcher, client: KubeClient, stop: asyncio.Event
+) -> Operator:
+    """Put the parts together."""
+    lease = Lease(
+        client,
+        namespace=settings.lease_namespace,
+        name=settings.lease_name,
+        identity=settings.pod_name,
+        duration=settings.lease_duration_seconds,
+    )
+    cache = Cache()
+    queue = WorkQueue(may_act=lambda: lease.held)
+    metrics = Metrics(lambda: queue.depth, queue.oldest_age)
+    reconciler = Reconciler(
+        cache=cache, port=client, decisions=decisions, launcher=launcher, metrics=metrics, instance=settings.pod_name
+    )
+    watches = Watches(len(registration.WATCHED) * max(1, len(settings.namespaces)))
+    return Operator(settings, client, lease, cache, queue, watches, metrics, reconciler, stop)
+
+
+def listen(stop: Callable[[], None]) -> None:
+    """Have SIGTERM and SIGINT call `stop`."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+
+
+def main() -> None:
+    """The console script."""
+    try:
+        settings = Settings.from_env(os.environ)
+    except SettingsError as error:
+        print(f"pstraining-operator: {error}", file=sys.stderr)  # noqa: T201 - there is no logging yet
+        sys.exit(2)
+    logs.configure(settings.log_level, settings.log_format)
+    from pstraining.core import planner, status
+    from pstraining.launcher import launcher_source, launcher_version
+
+    decisions = Decisions(planner.plan, status.next_status, status.events)
+    launcher = Launcher(version=launcher_version(), source=launcher_source())
+    sys.exit(asyncio.run(run(settings, decisions, launcher)))
+
+
+def _serve(operator: Operator, heartbeat: Heartbeat) -> list[Callable[[], None]]:
+    """Start the servers for metrics and probes; returns what stops them."""
+    settings, queue, watches, lease = operator.settings, operator.queue, operator.watches, operator.lease
+
+    def stuck() -> str | None:
+        seconds = queue.stuck_for()
+        return f"no progress for {seconds:.0f} s" if seconds > STUCK_SECONDS else None
+
+    def silent() -> str | None:
+        seconds = watches.silent_for()
+        return f"a watch has been silent for {seconds:.0f} s" if lease.held and seconds > SILENT_SECONDS else None
+
+    live: dict[str, Check] = {"loop": heartbeat.check, "queue": stuck, "watch": silent}
+    ready: dict[str, Check] = {
+        "lease": lambda: None if lease.held else "not held",
+        "caches": lambda: None if watches.synced else "not filled yet",
+    }
+    stops = []
+    if settings.metrics_port:
+        stops.append(operator.metrics.serve(settings.metrics_port))
+    if settings.health_port:
+        stops.append(Health(live, ready).serve(settings.health_port))
+    return stops
+
+
+def _status(done: set[asyncio.Task[Any]], stopping: asyncio.Task[Any]) -> int:
+    """The exit status, from the tasks that ended first; what they died of is logged."""
+    if stopping in done:
+        return 0
+    for task in done:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, LeaseLostError):
+            raise error
+        logger.error("Stopping: %s has ended", task.get_name(), exc_info=error)
+    return 1
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""The operator's Prometheus metrics. No label holds a job's name: the number of series stays bounded."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+
+from pstraining.api import names
+from pstraining.api.conditions import Phase
+from pstraining.controller.cache import Key
+from pstraining.core.actions import Kind, Verdict
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+ROLES = (names.PS, names.WORKER, names.CHIEF)
+
+
+class Metrics:
+    """Every metric that the operator itself has."""
+
+    def __init__(self, depth: Callable[[], float], oldest_age: Callable[[], float]) -> None:
+        """Make the metrics; the two functions are asked when somebody scrapes."""
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        queue_depth = Gauge("pstraining_queue_depth", "Jobs that wait for a pass", registry=self.registry)
+        queue_depth.set_function(depth)
+        queue_age = Gauge(
+            "pstraining_queue_oldest_age_seconds", "Seconds that the oldest of them waits", registry=self.registry
+        )
+        queue_age.set_function(oldest_age)
+        self._retries = Counter("pstraining_queue_retries", "Passes repeated after an error", registry=self.registry)
+        self._reconcile = Histogram(
+            "pstraining_reconcile_seconds",
+            "Seconds that a pass over one job took, by result",
+            ["result"],
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self._writes = Counter(
+            "pstraining_writes", "Successful writes to the API server", ["kind", "verb"], registry=self.registry
+        )
+        self._restarts = Counter(
+            "pstraining_restarts", "Replicas started again", ["role", "reason"], registry=self.registry
+        )
+        self._jobs = Gauge("pstraining_jobs", "Jobs by phase", ["phase"], registry=self.registry)
+        self._errors = Counter("pstraining_errors", "Failed requests and passes", ["class"], registry=self.registry)
+        self._phases: dict[Key, str] = {}
+        for phase in Phase:
+            self._jobs.labels(phase=phase.value)
+
+    def serve(self, port: int) -> Callable[[], None]:
+        """Serve /metrics from a thread of its own; returns what stops it."""
+        server, thread = start_http_server(port, registry=self.registry)
+
+        def stop() -> None:
+            server.shutdown()
+            server.server_close()
+            thread.join(timeout=1)
+
+        return stop
+
+    def passed(self, result: str, seconds: float) -> None:
+        """A pass ended: `idle`, `wrote` or `failed`."""
+        self._reconcile.labels(result=result).observe(seconds)
+
+    def wrote(self, kind: Kind | str, verb: str) -> None:
+        """A write succeeded."""
+        self._writes.labels(kind=str(kind), verb=verb).inc()
+
+    def failed(self, error: BaseException | Verdict, *, retried: bool) -> None:
+        """A request or a pass failed, or an action was refused."""
+        self._errors.labels(error.value if isinstance(error, Verdict) else type(error).__name__).inc()
+        if retried:
+            self._retries.inc()
+
+    def told(self, key: Key, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        """A job's stored status went from old to new."""
+        for role, reason, count in restarts(old, new):
+            self._restarts.labels(role=role, reason=reason).inc(count)
+        self.phase(key, str(new.get("phase") or ""))
+
+    def phase(self, key: Key, phase: str | None) -> None:
+        """A job stands in this phase; None: it is gone."""
+        before = self._phases.get(key)
+        if before == phase:
+            return
+        if before:
+            self._jobs.labels(phase=before).dec()
+        if phase:
+            self._jobs.labels(phase=phase).inc()
+            self._phases[key] = phase
+        else:
+            self._phases.pop(key, None)
+
+
+def restarts(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, str, int]]:
+    """Role, reason and number of the restarts between two statuses of a job."""
+    found = []
+    for role in ROLES:
+        before, after = old.get(role) or {}, new.get(role) or {}
+        count = int(after.get("restarts") or 0) - int(before.get("restarts") or 0)
+        if count > 0:
+            failure = after.get("lastFailure") or {}
+            fresh = failure != (before.get("lastFailure") or {})
+            found.append((role, str(failure.get("reason") or "Unknown") if fresh else "Replaced", count))
+    return found

@@ -1,0 +1,234 @@
+"""One pass over one job: observe, plan, execute, one status write, events.
+
+All decisions are core's; here they meet the cache and the port. What is worth a retry is raised to the queue. After a
+pass that wrote anything another one follows at once: it sees its predecessor's writes in the cache, and ends when there
+is nothing left to do.
+"""
+
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from pstraining.api import names
+from pstraining.controller.cache import Cache, Key
+from pstraining.controller.logs import about
+from pstraining.controller.metrics import Metrics
+from pstraining.controller.workqueue import backoff
+from pstraining.core.actions import Action, Create, Event, Kind, Outcome, Outcomes, Plan, Verdict
+from pstraining.core.snapshot import Snapshot, observe
+from pstraining.kube.errors import ApiError, NotFound
+from pstraining.kube.events import build_event
+from pstraining.kube.executor import Executor
+from pstraining.kube.port import ApiPort
+from pstraining.resources.launcher import Launcher
+
+logger = logging.getLogger(__name__)
+
+REFUSED_DELAY = 30.0
+"""Seconds until a name that was taken, or a write that was not allowed, is tried again."""
+CALM_PASSES = 8
+"""Passes in a row that may write; a job that needs more is slowed down, as something undoes what we do."""
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """The pure functions of core."""
+
+    plan: Callable[[Snapshot, datetime, Launcher], Plan]
+    next_status: Callable[[Snapshot, Outcomes, datetime], dict[str, Any]]
+    events: Callable[[Snapshot, dict[str, Any]], tuple[Event, ...]]
+
+
+@dataclass
+class _Memory:
+    """What one pass leaves for the next; losing it costs a request, never correctness."""
+
+    uid: str
+    writing_passes: int = 0
+    """Passes in a row that wrote something."""
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """What a pass did."""
+
+    outcomes: Outcomes
+    status_written: bool
+    requeue_at: datetime | None
+    sent: tuple[Action, ...] = field(default=())
+    """Actions that took effect in this pass."""
+
+    @property
+    def wrote(self) -> bool:
+        return bool(self.sent) or self.status_written
+
+
+class Reconciler:
+    """Makes passes."""
+
+    def __init__(
+        self,
+        *,
+        cache: Cache,
+        port: ApiPort,
+        decisions: Decisions,
+        launcher: Launcher,
+        metrics: Metrics,
+        instance: str,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """Make a reconciler.
+
+        Args:
+            cache: what is known; told of every write.
+            port: the API server.
+            decisions: core.
+            launcher: the launcher that this operator carries.
+            metrics: counts passes, writes and errors.
+            instance: the operator's pod, named in events.
+            clock: the time of day; read once a pass.
+        """
+        self._cache = cache
+        self._port = port
+        self._executor = Executor(port, cache, metrics.wrote)
+        self._decisions = decisions
+        self._launcher = launcher
+        self._metrics = metrics
+        self._instance = instance
+        self._clock = clock
+        self._memories: dict[Key, _Memory] = {}
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Make one pass.
+
+        Returns:
+            Seconds after which to look again if nothing happens until then; None for never.
+        """
+        view = self._cache.view(key)
+        if view.job is None:
+            self._forget(key)
+            return None
+        started, result = time.perf_counter(), "failed"
+        try:
+            snapshot = observe(view.job, view.children, view.pods)
+            if snapshot.deleting:
+                result = "idle"
+                return None
+            made = await self._pass(key, snapshot)
+            result = "wrote" if made.wrote else "idle"
+            return self._again(key, snapshot, made)
+        finally:
+            self._metrics.passed(result, time.perf_counter() - started)
+
+    def failed(self, key: Key, error: Exception, delay: float) -> None:
+        """Log and count a pass that raised; the queue repeats it."""
+        self._metrics.failed(error, retried=True)
+        extra = about(None, *key) | {"error": type(error).__name__, "retry_seconds": round(delay, 3)}
+        if isinstance(error, ApiError):
+            logger.info("Again in %.2f s: %s: %s", delay, type(error).__name__, error.message, extra=extra)
+        else:
+            logger.error("Again in %.2f s: the pass failed", delay, exc_info=error, extra=extra)
+
+    async def _pass(self, key: Key, snapshot: Snapshot) -> _Pass:
+        now = self._clock()
+        plan = self._decisions.plan(snapshot, now, self._launcher)
+        outcomes = await self._executor.execute(snapshot.namespace, snapshot.name, snapshot.uid, plan.actions)
+        for outcome in outcomes.outcomes:
+            if outcome.verdict in (Verdict.INVALID, Verdict.REFUSED, Verdict.NAME_TAKEN):
+                self._refused(snapshot, outcome)
+        status = self._decisions.next_status(snapshot, outcomes, now)
+        written = status != snapshot.status and await self._write_status(key, snapshot, status)
+        sent = tuple(o.action for o in outcomes.with_verdict(Verdict.DONE))
+        if sent or written:
+            self._log(snapshot, sent, status if written else None)
+        if written:
+            await self._tell(snapshot, self._decisions.events(snapshot, status), now)
+        self._metrics.phase(key, str(status.get("phase") or "") or None)
+        return _Pass(outcomes, written, plan.requeue_at, sent)
+
+    async def _write_status(self, key: Key, snapshot: Snapshot, status: dict[str, Any]) -> bool:
+        metadata = snapshot.job["metadata"]
+        body = {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "metadata": {f: metadata[f] for f in ("name", "namespace", "uid", "resourceVersion")},
+            "status": status,
+        }
+        try:
+            written = await self._port.patch_status(snapshot.namespace, snapshot.name, body)
+        except NotFound:
+            # Gone while we worked: the watch may have missed it, this answer is certain.
+            self._cache.deleted(Kind.PS_TRAINING_JOB, snapshot.namespace, snapshot.name, snapshot.uid)
+            return False
+        self._cache.wrote(snapshot.namespace, snapshot.name, written)
+        self._metrics.wrote("PSTrainingJobStatus", "apply")
+        self._metrics.told(key, snapshot.status, status)
+        return True
+
+    async def _tell(self, snapshot: Snapshot, events: tuple[Event, ...], now: datetime) -> None:
+        """Post events; one that fails is lost, as the status says the same."""
+        for event in events:
+            body = build_event(dict(snapshot.job), event, instance=self._instance, now=now, suffix=secrets.token_hex(8))
+            try:
+                await self._port.create_event(snapshot.namespace, body)
+            except ApiError as error:
+                self._metrics.failed(error, retried=False)
+                logger.warning("Event %s was not posted: %s", event.reason, error.message, extra=_about(snapshot))
+            else:
+                self._metrics.wrote("Event", "create")
+
+    def _again(self, key: Key, snapshot: Snapshot, made: _Pass) -> float | None:
+        memory = self._memory(key, snapshot)
+        memory.writing_passes = memory.writing_passes + 1 if made.wrote else 0
+        if made.wrote:
+            if memory.writing_passes <= CALM_PASSES:
+                return 0.0
+            delay = backoff(memory.writing_passes, 1.0)
+            logger.warning(
+                "%s passes in a row wrote something; next in %.1f s",
+                memory.writing_passes,
+                delay,
+                extra=_about(snapshot),
+            )
+            return delay
+        waits = []
+        if made.requeue_at is not None:
+            # A timer may fire a little early by the time of day; a pass just before the deadline would be for nothing.
+            waits.append(max(0.0, (made.requeue_at - self._clock()).total_seconds()) + 0.005)
+        verdicts = {o.verdict for o in made.outcomes.outcomes}
+        # What is invalid stays so until the spec changes, and that is an event; the rest may be mended elsewhere.
+        if verdicts - {Verdict.DONE} and Verdict.INVALID not in verdicts:
+            waits.append(REFUSED_DELAY)
+        return min(waits, default=None)
+
+    def _memory(self, key: Key, snapshot: Snapshot) -> _Memory:
+        memory = self._memories.get(key)
+        if memory is None or memory.uid != snapshot.uid:
+            memory = self._memories[key] = _Memory(snapshot.uid)
+        return memory
+
+    def _forget(self, key: Key) -> None:
+        self._memories.pop(key, None)
+        self._metrics.phase(key, None)
+
+    def _refused(self, snapshot: Snapshot, outcome: Outcome) -> None:
+        action = outcome.action
+        self._metrics.failed(outcome.verdict, retried=False)
+        verb = "create" if isinstance(action, Create) else type(action).__name__.lower()
+        logger.warning(
+            "%s: %s %s %s: %s", outcome.verdict, verb, action.kind, action.name, outcome.message, extra=_about(snapshot)
+        )
+
+    def _log(self, snapshot: Snapshot, sent: tuple[Action, ...], status: dict[str, Any] | None) -> None:
+        told = [f"{type(a).__name__} {a.kind} {a.name} ({a.reason})" for a in sent]
+        if status is not None:
+            told.append(f"Status {status.get('phase', '')}".strip())
+        logger.info("%s", "; ".join(told), extra=_about(snapshot) | {"writes": len(told)})
+
+
+def _about(snapshot: Snapshot) -> dict[str, Any]:
+    return about(dict(snapshot.job), snapshot.namespace, snapshot.name)

@@ -1,0 +1,140 @@
+"""The operator's settings, from the environment only; a wrong one stops the start with one clear line."""
+
+import re
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+PREFIX = "PSTRAINING_"
+ELSEWHERE = ("PSTRAINING_CONTEXT",)
+"""Names that kube/connection.py reads."""
+SERVICE_LINK = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_.+)?)$")
+"""What Kubernetes puts into a pod's environment for a Service called pstraining-something."""
+
+
+class SettingsError(ValueError):
+    """A setting that cannot be used; the message names the variable."""
+
+
+class LogFormat(StrEnum):
+    """How log lines look."""
+
+    JSON = "json"
+    TEXT = "text"
+
+
+def _text(value: str) -> str:
+    if not value.strip():
+        raise ValueError("is empty")
+    return value.strip()
+
+
+def _names(value: str) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
+    for name in found:
+        if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
+            raise ValueError(f"{name!r} is not the name of a namespace")
+    return found
+
+
+def _level(value: str) -> str:
+    level = value.strip().upper()
+    if level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+        raise ValueError("must be DEBUG, INFO, WARNING or ERROR")
+    return level
+
+
+def _format(value: str) -> LogFormat:
+    try:
+        return LogFormat(value.strip().lower())
+    except ValueError:
+        raise ValueError("must be json or text") from None
+
+
+def _between(low: int, high: int) -> Callable[[str], int]:
+    def read(value: str) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            raise ValueError(f"is not a whole number: {value!r}") from None
+        if not low <= number <= high:
+            raise ValueError(f"must be {low} to {high}, not {number}")
+        return number
+
+    return read
+
+
+def _setting(name: str, read: Callable[[str], Any], default: Any) -> Any:
+    return field(default=default, metadata={"env": name, "read": read})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything that can be set. The name of a field's variable is in its metadata."""
+
+    pod_name: str = _setting("POD_NAME", _text, "")
+    """The operator's identity as the Lease's holder and in events; by default the hostname. A new process of the same
+    name takes the Lease over at once, so it must differ between operators that run side by side."""
+
+    pod_namespace: str = _setting("POD_NAMESPACE", _text, "default")
+    """Where the operator runs."""
+
+    namespaces: tuple[str, ...] = _setting("PSTRAINING_NAMESPACES", _names, ())
+    """The namespaces whose jobs are looked after, separated by commas; empty for all."""
+
+    lease_name: str = _setting("PSTRAINING_LEASE_NAME", _text, "pstraining-operator")
+    """The Lease that lets one operator act at a time."""
+
+    lease_namespace: str = _setting("PSTRAINING_LEASE_NAMESPACE", _text, "")
+    """The Lease's namespace; by default the operator's own."""
+
+    lease_duration_seconds: int = _setting("PSTRAINING_LEASE_DURATION_SECONDS", _between(3, 600), 15)
+    """Seconds that an operator may be silent for before another one takes over."""
+
+    metrics_port: int = _setting("PSTRAINING_METRICS_PORT", _between(0, 65535), 8080)
+    """TCP port of /metrics; 0 for none."""
+
+    health_port: int = _setting("PSTRAINING_HEALTH_PORT", _between(0, 65535), 8081)
+    """TCP port of /livez and /readyz; 0 for none."""
+
+    log_level: str = _setting("PSTRAINING_LOG_LEVEL", _level, "INFO")
+    """The least severe messages that are logged."""
+
+    log_format: LogFormat = _setting("PSTRAINING_LOG_FORMAT", _format, LogFormat.JSON)  # noqa: RUF009
+    """One JSON object a line, or text for people."""
+
+    workers: int = _setting("PSTRAINING_WORKERS", _between(1, 64), 4)
+    """Jobs that are worked on at a time. Passes wait for the API server most of the time."""
+
+    resync_seconds: int = _setting("PSTRAINING_RESYNC_SECONDS", _between(0, 7 * 86400), 10 * 3600)
+    """Seconds between two looks at every job without cause; 0 for never. It writes nothing where nothing is amiss."""
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> "Settings":
+        """Read the settings.
+
+        Raises:
+            SettingsError: a value is wrong, or a PSTRAINING_ variable is not known.
+        """
+        values: dict[str, Any] = {}
+        known = {f.metadata["env"]: f for f in fields(cls)}
+        for name, setting in known.items():
+            text = environ.get(name)
+            if text is None or (text == "" and setting.default in ("", ())):
+                continue
+            try:
+                values[setting.name] = setting.metadata["read"](text)
+            except ValueError as error:
+                raise SettingsError(f"{name} {error}{_hint(text)}") from None
+        for name in environ:
+            if name.startswith(PREFIX) and name not in known and name not in ELSEWHERE and not SERVICE_LINK.match(name):
+                raise SettingsError(f"{name} is not a setting; there are {', '.join(known)}")
+        values["pod_name"] = values.get("pod_name") or socket.gethostname()
+        values["lease_namespace"] = values.get("lease_namespace") or values.get("pod_namespace", "default")
+        return cls(**values)
+
+
+def _hint(value: str) -> str:
+    return " (a Service's link: set enableServiceLinks: false)" if value.startswith("tcp://") else ""

@@ -1,0 +1,86 @@
+"""What the cache keeps of an object: all that planning reads, and little more.
+
+Fields that only move (heartbeats, probe times, counts that the pods tell anyway) are dropped, so that an update of
+nothing else is not a change and costs no pass. What `core.snapshot.observe` reads of a pod must be kept here.
+"""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from pstraining.api import names
+from pstraining.core.actions import Kind
+
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+POD_LABELS = (names.LABEL_POD_INDEX,)
+POD_CONDITIONS = ("PodScheduled", "Ready", "DisruptionTarget")
+CONTAINER_FIELDS = ("name", "ready", "restartCount", "state", "lastState", "image")
+
+
+def trim(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The object as the cache keeps it; the input is not changed, parts of it are shared."""
+    kind = raw.get("kind")
+    trimmed = dict(raw)
+    trimmed["metadata"] = _metadata(raw["metadata"])
+    match kind:
+        case Kind.POD:
+            trimmed["metadata"] = _pod_metadata(trimmed["metadata"])
+            trimmed["spec"] = _pod_spec(raw.get("spec") or {})
+            trimmed["status"] = _pod_status(raw.get("status") or {})
+        case Kind.DEPLOYMENT:
+            trimmed["status"] = _workload_status(raw.get("status") or {}, "ReplicaFailure")
+        case Kind.STATEFUL_SET:
+            trimmed["status"] = _workload_status(raw.get("status") or {})
+        case Kind.JOB:
+            trimmed["status"] = _workload_status(raw.get("status") or {}, "Complete", "Failed", "FailureTarget")
+        case Kind.SERVICE:
+            trimmed.pop("status", None)
+        case Kind.CONFIG_MAP:
+            # Every job holds the same launcher: one copy of the text serves all.
+            trimmed["data"] = {k: sys.intern(v) for k, v in (raw.get("data") or {}).items() if isinstance(v, str)}
+    return trimmed
+
+
+def _metadata(raw: Mapping[str, Any]) -> dict[str, Any]:
+    metadata = {k: v for k, v in raw.items() if k not in ("managedFields", "selfLink")}
+    annotations = metadata.get("annotations")
+    if annotations and LAST_APPLIED in annotations:
+        metadata["annotations"] = {k: v for k, v in annotations.items() if k != LAST_APPLIED}
+    return metadata
+
+
+def _pod_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "ownerReferences")
+    trimmed = {k: metadata[k] for k in kept if k in metadata}
+    for field in ("labels", "annotations"):
+        found = metadata.get(field) or {}
+        trimmed[field] = {k: v for k, v in found.items() if k.startswith(f"{names.GROUP}/") or k in POD_LABELS}
+    return trimmed
+
+
+def _pod_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+    containers = [{"name": c.get("name", "")} for c in spec.get("containers") or ()]
+    return {"containers": containers} | {k: spec[k] for k in ("nodeName",) if k in spec}
+
+
+def _pod_status(status: Mapping[str, Any]) -> dict[str, Any]:
+    trimmed: dict[str, Any] = {k: status[k] for k in ("phase", "reason", "message") if k in status}
+    trimmed["conditions"] = [
+        {k: c[k] for k in ("type", "status", "reason", "message", "lastTransitionTime") if k in c}
+        for c in status.get("conditions") or ()
+        if c.get("type") in POD_CONDITIONS
+    ]
+    for field in ("containerStatuses", "initContainerStatuses"):
+        if status.get(field):
+            trimmed[field] = [{k: c[k] for k in CONTAINER_FIELDS if k in c} for c in status[field]]
+    return trimmed
+
+
+def _workload_status(status: Mapping[str, Any], *conditions: str) -> dict[str, Any]:
+    kept = [
+        {k: c[k] for k in ("type", "status", "reason", "message", "lastTransitionTime") if k in c}
+        for c in status.get("conditions") or ()
+        if c.get("type") in conditions
+    ]
+    trimmed: dict[str, Any] = {"conditions": kept} if kept else {}
+    return trimmed | {k: status[k] for k in ("observedGeneration", "replicas") if k in status}
