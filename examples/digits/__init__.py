@@ -1,0 +1,1 @@
+"""Handwritten digits with pstraining's runtime library."""

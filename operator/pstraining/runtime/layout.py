@@ -1,0 +1,167 @@
+"""Which parameter server holds which part of which tensor.
+
+A call to a parameter server costs per operation and per tensor, not per byte, so tensors travel in segments: one of
+256 KB or more alone, the small ones of a server packed into one vector per group and dtype. Whole tensors are balanced
+over the servers by bytes; only a large one of more than half a server's share is cut.
+
+Pure and deterministic: every task computes the same layout from the same model. Knows numpy, not TensorFlow.
+"""
+
+import hashlib
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+LARGE_BYTES: Final = 256 * 1024
+"""From this size a tensor is a segment of its own: copying it into a packed vector costs more than a call."""
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A model's variable as the layout sees it.
+
+    `group` keeps apart what must not share a vector: what the optimizer decays, what it does not, and state that no
+    optimizer touches.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    group: str
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Size in bytes."""
+        return self.size * (2 if self.dtype == "bfloat16" else np.dtype(self.dtype).itemsize)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Elements `begin` to `end` of the flattened tensor number `tensor`."""
+
+    tensor: int
+    begin: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.end - self.begin
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One vector on one parameter server: its pieces, end to end."""
+
+    ps: int
+    group: str
+    dtype: str
+    pieces: tuple[Piece, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return sum(piece.size for piece in self.pieces)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The tensors of a model, in the model's order, and their segments, in the order of the servers."""
+
+    tensors: tuple[Tensor, ...]
+    ps: int
+    segments: tuple[Segment, ...]
+
+    def on(self, ps: int) -> tuple[Segment, ...]:
+        """The segments of one parameter server."""
+        return tuple(segment for segment in self.segments if segment.ps == ps)
+
+    def fingerprint(self, *extra: str) -> int:
+        """A positive number that two tasks share only if they agree on the layout (and on `extra`)."""
+        digest = hashlib.sha256(repr((self, extra)).encode()).digest()
+        return int.from_bytes(digest[:8], "big") >> 2 or 1
+
+
+def plan(tensors: Sequence[Tensor], ps: int) -> Layout:
+    """Balance tensors over `ps` servers: the largest first, each to the server with the fewest bytes so far.
+
+    Raises:
+        ValueError: there is no server, or two tensors share a path.
+    """
+    if ps < 1:
+        raise ValueError("a layout needs at least one parameter server")
+    if len({tensor.path for tensor in tensors}) != len(tensors):
+        raise ValueError("two tensors share a path")
+    parts = _cut(tensors, ps)
+    load = [0] * ps
+    owner: dict[Piece, int] = {}
+    for part, nbytes in sorted(parts, key=lambda item: (-item[1], item[0].tensor, item[0].begin)):
+        target = load.index(min(load))
+        load[target] += nbytes
+        owner[part] = target
+    segments: list[Segment] = []
+    for target in range(ps):
+        mine = [(part, nbytes) for part, nbytes in parts if owner[part] == target]
+        packed: dict[tuple[str, str], list[Piece]] = {}
+        for part, nbytes in mine:
+            tensor = tensors[part.tensor]
+            if nbytes >= LARGE_BYTES:
+                segments.append(Segment(target, tensor.group, tensor.dtype, (part,)))
+            else:
+                packed.setdefault((tensor.group, tensor.dtype), []).append(part)
+        segments += [Segment(target, *key, tuple(pieces)) for key, pieces in sorted(packed.items())]
+    return Layout(tuple(tensors), ps, tuple(segments))
+
+
+def _cut(tensors: Sequence[Tensor], ps: int) -> list[tuple[Piece, int]]:
+    """Pieces with their bytes: whole tensors, except large ones of more than half a server's share."""
+    half_share = sum(tensor.bytes for tensor in tensors) / ps / 2
+    parts: list[tuple[Piece, int]] = []
+    for index, tensor in enumerate(tensors):
+        pieces = 1
+        if ps > 1 and tensor.bytes >= LARGE_BYTES and tensor.bytes > half_share:
+            pieces = min(ps, math.ceil(tensor.bytes / half_share))
+        bounds = [tensor.size * number // pieces for number in range(pieces + 1)]
+        for begin, end in itertools.pairwise(bounds):
+            nbytes = tensor.bytes * (end - begin) // tensor.size if tensor.size else 0
+            parts.append((Piece(index, begin, end), nbytes))
+    return parts
+
+
+def pack(layout: Layout, segment: Segment, values: Mapping[str, Array]) -> Array:
+    """The vector of a segment from whole tensors by path. Shape: [segment.size]."""
+    parts = [
+        np.reshape(values[layout.tensors[piece.tensor].path], [-1])[piece.begin : piece.end] for piece in segment.pieces
+    ]
+    return np.ascontiguousarray(np.concatenate(parts)) if len(parts) > 1 else np.ascontiguousarray(parts[0])
+
+
+def unpack(
+    layout: Layout, vectors: Sequence[tuple[Segment, Array]], only: Sequence[str] | None = None
+) -> dict[str, Array]:
+    """Whole tensors by path from the vectors of segments; with `only`, of these groups alone."""
+    wanted = {index for index, tensor in enumerate(layout.tensors) if only is None or tensor.group in only}
+    found: dict[int, Array] = {}
+    for segment, vector in vectors:
+        offset = 0
+        for piece in segment.pieces:
+            tensor = layout.tensors[piece.tensor]
+            if piece.tensor in wanted:
+                whole = found.setdefault(piece.tensor, np.empty([tensor.size], vector.dtype))
+                whole[piece.begin : piece.end] = vector[offset : offset + piece.size]
+            offset += piece.size
+    return {
+        layout.tensors[index].path: whole.reshape(layout.tensors[index].shape) for index, whole in sorted(found.items())
+    }

@@ -1,0 +1,255 @@
+"""A whole job on this machine, as processes: for notebooks, first tries and tests.
+
+    python -m pstraining.runtime.local --ps 1 --workers 2 -m examples.digits
+
+Every process finds what it would find in a pod: TF_CONFIG, the PSTRAINING_ environment, the cluster file. A process
+that fails is started again, the chief with the next term, so killing one shows what a cluster would do. The job ends
+with the chief (worker 0 in a job without one), and with its exit code.
+"""
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from pstraining.api import contract
+from pstraining.runtime.cluster import ENV_CLUSTER_FILE, Task
+from pstraining.runtime.trainer import launcher_file
+
+POLL: Final = 0.05
+STOP_SECONDS: Final = 3.0
+"""How long a process may take to end when it is asked to, before it is killed."""
+
+
+@dataclass
+class Process:
+    """One task's running process and its history."""
+
+    task: Task
+    popen: subprocess.Popen[str]
+    term: int = 1
+    starts: int = 1
+    lines: list[str] = field(default_factory=list)
+    """What it and its predecessors printed."""
+
+    @property
+    def label(self) -> str:
+        """chief, worker-0, ps-0, ..."""
+        return self.task.type if self.task.type == "chief" else f"{self.task.type}-{self.task.index}"
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The JSON lines of this kind that it printed."""
+        found = [json.loads(line) for line in list(self.lines) if line.startswith("{")]
+        return [line for line in found if line.get("event") == name]
+
+
+class LocalJob:
+    """A job's processes; a context manager that leaves none behind.
+
+    Args:
+        command: what every task runs, without the interpreter: ["-m", "examples.digits"].
+        ps: number of parameter servers.
+        workers: number of workers.
+        chief: whether the job has a chief of its own.
+        restarts: how often each process is started again after it failed.
+        training: the job's `spec.training`.
+        checkpoint: the job's `spec.checkpoint`.
+        echo: where the processes' lines go, each with its task's name; None: they are only kept.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        ps: int = 1,
+        workers: int = 1,
+        chief: bool = True,
+        restarts: int = 0,
+        training: Mapping[str, Any] | None = None,
+        checkpoint: Mapping[str, Any] | None = None,
+        echo: TextIO | None = None,
+    ) -> None:
+        self._command, self._restarts, self._echo = list(command), restarts, echo
+        self._checkpoint = dict(checkpoint or {})
+        self._stack = ExitStack()
+        with ExitStack() as held:  # all ports are held at once, so that no two tasks get the same
+            self.cluster = {
+                role: [f"127.0.0.1:{_port(held)}" for _ in range(number)]
+                for role, number in {"chief": int(chief), "worker": workers, "ps": ps}.items()
+                if number
+            }
+        self._file = {
+            "job": f"local-{os.getpid()}",
+            "namespace": "local",
+            "cluster": self.cluster,
+            "training": dict(training or {}),
+            "checkpoint": self._checkpoint,
+        }
+        self.processes: dict[str, Process] = {}
+
+    def __enter__(self) -> "LocalJob":
+        self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="pstraining-")))
+        (self._folder / contract.CLUSTER_FILE).write_text(json.dumps(self._file), encoding="utf-8")
+        try:
+            for role in ("ps", "chief", "worker"):
+                for index in range(len(self.cluster.get(role, []))):
+                    self.start(Task(role, index))
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._stack.close()
+
+    @property
+    def leader(self) -> Process:
+        """The process whose end is the job's."""
+        return self.processes["chief" if "chief" in self.cluster else "worker-0"]
+
+    def start(self, task: Task) -> Process:
+        """Start a task's process, as its next attempt if it had one."""
+        name = Process(task, None).label  # type: ignore[arg-type]
+        former = self.processes.get(name)
+        term = former.term + 1 if former and task.type == "chief" else 1
+        popen = subprocess.Popen(
+            [sys.executable, *self._arguments(task)],
+            env=self._environment_of(task, term),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        if former:
+            process = former
+            process.popen, process.term, process.starts = popen, term, former.starts + 1
+        else:
+            process = self.processes[name] = Process(task, popen)
+        threading.Thread(target=self._drain, args=(process, popen), daemon=True).start()
+        return process
+
+    def kill(self, name: str) -> None:
+        """SIGKILL a process and collect it."""
+        self.processes[name].popen.kill()
+        self.processes[name].popen.wait()
+
+    def supervise(self) -> int | None:
+        """Start again what failed; the leader's exit code once the job is over."""
+        for process in list(self.processes.values()):
+            code = process.popen.poll()
+            if code is None:
+                continue
+            may_restart = process.starts <= self._restarts and (code != 0 or process.task.type == "ps")
+            if may_restart:
+                self.start(process.task)
+            elif process is self.leader:
+                return code
+            elif code != 0:
+                return code if code > 0 else 128 - code
+        return None
+
+    def wait(self) -> int:
+        """Supervise until the job is over; its exit code."""
+        while (code := self.supervise()) is None:
+            time.sleep(POLL)
+        return code if code >= 0 else 128 - code
+
+    def signal(self, number: int) -> None:
+        """Send a signal to every process that runs."""
+        for process in self.processes.values():
+            if process.popen.poll() is None:
+                process.popen.send_signal(number)
+
+    def stop(self) -> None:
+        """End every process: ask, wait a little, kill."""
+        self.signal(signal.SIGTERM)
+        deadline = time.monotonic() + STOP_SECONDS
+        for process in self.processes.values():
+            try:
+                process.popen.wait(timeout=max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.popen.kill()
+                process.popen.wait()
+
+    def _arguments(self, task: Task) -> list[str]:
+        """The program, or for a parameter server at once what the program would become."""
+        return [str(launcher_file()), "serve"] if task.type == "ps" else ["-u", *self._command]
+
+    def _environment_of(self, task: Task, term: int) -> dict[str, str]:
+        environment = {
+            "TF_CONFIG": json.dumps({"cluster": self.cluster, "task": {"type": task.type, "index": task.index}}),
+            ENV_CLUSTER_FILE: str(self._folder / contract.CLUSTER_FILE),
+            contract.ENV_JOB: str(self._file["job"]),
+            contract.ENV_NAMESPACE: "local",
+            contract.ENV_TASK_TYPE: task.type,
+            contract.ENV_TASK_INDEX: str(task.index),
+            contract.ENV_TERM: str(term),
+            contract.ENV_POD_IP: "127.0.0.1",
+        }
+        if self._checkpoint.get("path"):
+            environment[contract.ENV_CHECKPOINT_DIR] = str(self._checkpoint["path"])
+        source = str(Path(__file__).parents[2])
+        paths = [source, os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment}
+
+    def _drain(self, process: Process, popen: subprocess.Popen[str]) -> None:
+        assert popen.stdout is not None  # noqa: S101 - opened as a pipe above
+        for line in popen.stdout:
+            process.lines.append(line.rstrip("\n"))
+            if self._echo:
+                self._echo.write(f"[{process.label}] {line}")
+                self._echo.flush()
+
+
+def _port(held: ExitStack) -> int:
+    """A free TCP port of the loopback interface, kept until `held` closes."""
+    sock = held.enter_context(socket.socket())
+    sock.bind(("127.0.0.1", 0))
+    return int(sock.getsockname()[1])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m pstraining.runtime.local", description=__doc__.split("\n")[0])
+    parser.add_argument("--ps", type=int, default=1, help="parameter servers (default 1)")
+    parser.add_argument("--workers", type=int, default=2, help="workers (default 2)")
+    parser.add_argument("--no-chief", action="store_true", help="worker 0 does the chief's duty")
+    parser.add_argument("--restarts", type=int, default=3, help="starts of a failed process (default 3)")
+    parser.add_argument("--steps", type=int, help="overrides the program's steps, as spec.training.steps does")
+    parser.add_argument("--checkpoint-dir", help="folder for checkpoints")
+    parser.add_argument("-m", dest="module", help="module to run; its own arguments follow")
+    parser.add_argument("program", nargs=argparse.REMAINDER, help="or a file to run, and its arguments")
+    options = parser.parse_args(arguments)
+    command = (["-m", options.module] if options.module else []) + options.program
+    if not command:
+        parser.error("give a module with -m, or a file")
+    job = LocalJob(
+        command,
+        ps=options.ps,
+        workers=options.workers,
+        chief=not options.no_chief,
+        restarts=options.restarts,
+        training={"steps": options.steps} if options.steps else None,
+        checkpoint={"path": str(Path(options.checkpoint_dir).resolve())} if options.checkpoint_dir else None,
+        echo=sys.stdout,
+    )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda received, _: sys.exit(128 + received))
+    with job:
+        return job.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

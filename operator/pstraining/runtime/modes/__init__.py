@@ -1,0 +1,1 @@
+"""Ways to bring workers' gradients into the parameters, one a module."""

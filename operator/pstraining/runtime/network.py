@@ -1,0 +1,91 @@
+"""Ports, sockets and TensorFlow's network settings. Knows no TensorFlow.
+
+TensorFlow waits for ever on a peer that is silent and on a server that is down; what is here keeps that from
+happening: probe before connecting, keepalive on TensorFlow's own sockets, and a way to cut them.
+"""
+
+import os
+import socket
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Final
+
+ENVIRONMENT: Final = {
+    # A call to a server that is down fails at once instead of waiting for it.
+    "GRPC_FAIL_FAST": "true",
+    # A server that came back is dialled again within half a second instead of up to two minutes.
+    "TF_GRPC_DEFAULT_OPTIONS": (
+        "grpc.min_reconnect_backoff_ms=100,grpc.initial_reconnect_backoff_ms=100,grpc.max_reconnect_backoff_ms=500"
+    ),
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+}
+"""Set before TensorFlow is imported, unless the pod has its own values."""
+
+KEEPALIVE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 3000),
+)
+"""A silent peer is given up after 3 seconds: measured 2.3 to 3.6 until the call fails, idle or active."""
+
+
+def set_environment() -> None:
+    """Give TensorFlow the settings above where the environment does not say otherwise."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
+def split(address: str) -> tuple[str, int]:
+    """Host and port of host:port or [v6]:port."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def answers(address: str, timeout: float = 1.0) -> bool:
+    """Whether something accepts TCP connections there."""
+    try:
+        with socket.create_connection(split(address), timeout=timeout):
+            return True
+    except OSError:
+        return False
+
+
+def silent(addresses: Sequence[str]) -> list[str]:
+    """The addresses that do not accept a connection now."""
+    return [address for address in addresses if not answers(address)]
+
+
+def sockets_to(addresses: Sequence[str]) -> Iterator[socket.socket]:
+    """This process's TCP connections to the ports of `addresses`, whoever opened them; each is valid until the next."""
+    ports = {split(address)[1] for address in addresses}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
+            duplicate = os.dup(int(name))
+        except OSError:
+            continue  # closed meanwhile
+        with socket.socket(fileno=duplicate) as found, suppress(OSError, IndexError, TypeError):
+            if found.type == socket.SOCK_STREAM and found.getpeername()[1] in ports:
+                yield found
+
+
+def keep_alive(addresses: Sequence[str]) -> None:
+    """Turn on keepalive on the connections to `addresses`."""
+    for found in sockets_to(addresses):
+        for option in KEEPALIVE:
+            with suppress(OSError):
+                found.setsockopt(*option)
+
+
+def cut(addresses: Sequence[str]) -> int:
+    """Shut down the connections to `addresses`, so that calls that hang on them fail; returns how many."""
+    number = 0
+    for found in sockets_to(addresses):
+        with suppress(OSError):
+            found.shutdown(socket.SHUT_RDWR)
+            number += 1
+    return number
