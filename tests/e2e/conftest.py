@@ -1,0 +1,109 @@
+"""Fixtures of the end-to-end tests: a real cluster, the operator as the chart installs it, a namespace a test.
+
+The cluster is the one that PSTRAINING_CONTEXT names beside KUBECONFIG, else the local one of hack/cluster, which must
+be up: `python3 -m hack.cluster up`.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.kube import Kube, Target, named_target, wait_for
+from tests.support.operator_process import OperatorProcess
+
+ROOT = Path(__file__).parents[2]
+RELEASE, RELEASE_NAMESPACE = "pstraining", "pstraining-system"
+
+
+def hack(*arguments: str) -> str:
+    """What a command of hack.cluster prints."""
+    command = [sys.executable, "-m", "hack.cluster", *arguments]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def target() -> Target:
+    named = named_target()
+    return named or Target(hack("kubeconfig"), "pstraining-local")
+
+
+@pytest.fixture(scope="session")
+def kube(target: Target) -> Kube:
+    found = Kube(target)
+    found.list("Node")
+    return found
+
+
+@pytest.fixture(scope="session")
+def helm() -> str:
+    return hack("tool", "helm")
+
+
+@pytest.fixture(scope="session")
+def installed(kube: Kube, helm: str) -> Iterator[str]:
+    """The operator, installed by its chart; its namespace."""
+    environment = {**os.environ, "KUBECONFIG": kube.target.kubeconfig}
+    install = [helm, "upgrade", "--install", RELEASE, str(ROOT / "charts" / "pstraining")]
+    options = ["-n", RELEASE_NAMESPACE, "--create-namespace", "--wait", "--timeout", "120s"]
+    context = ["--kube-context", kube.target.context]
+    subprocess.run([*install, *options, *context], check=True, env=environment, stdout=subprocess.DEVNULL)
+    yield RELEASE_NAMESPACE
+    if not os.environ.get("PSTRAINING_KEEP"):
+        remove = [helm, "uninstall", RELEASE, "-n", RELEASE_NAMESPACE, "--wait", *context]
+        subprocess.run(remove, check=True, env=environment, stdout=subprocess.DEVNULL)
+
+
+@pytest.fixture
+def namespace(kube: Kube) -> Iterator[str]:
+    with kube.namespace("e2e") as name:
+        yield name
+
+
+@pytest.fixture
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that pods on every node may write to."""
+    folder = tmp_path_factory.mktemp("shared")
+    for part in (folder, *folder.parents):
+        if part == Path(part.anchor) or not os.access(part, os.W_OK):
+            break
+        # pytest makes its folders private; pods run as somebody else.
+        part.chmod(part.stat().st_mode | 0o711)
+    folder.chmod(0o777)
+    return folder
+
+
+@pytest.fixture
+def crd(kube: Kube) -> None:
+    """The CRD, applied as a user would."""
+    import yaml
+
+    from tests.support.kube import ApiError
+
+    definition = yaml.safe_load((ROOT / "crds" / "pstraining.dev_pstrainingjobs.yaml").read_text())
+    name = definition["metadata"]["name"]
+    try:
+        kube.create(definition)
+    except ApiError as error:
+        if error.status != 409:
+            raise
+        path = kube.path("CustomResourceDefinition", "", name)
+        kube.request("PATCH", f"{path}?fieldManager=tests&force=true", definition, "application/apply-patch+yaml")
+
+    def established() -> bool:
+        found = kube.get("CustomResourceDefinition", "", name) or {}
+        conditions = (found.get("status") or {}).get("conditions") or ()
+        return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
+
+    wait_for(established, "the CRD is established")
+
+
+@pytest.fixture
+def own_operator(kube: Kube, namespace: str, crd: None, tmp_path: Path) -> Iterator[OperatorProcess]:
+    """An operator for this test's namespace alone, run from this checkout on this machine; not started yet."""
+    process = OperatorProcess(kube.target, namespace, tmp_path)
+    yield process
+    process.stop()

@@ -1,0 +1,192 @@
+"""The operator dies, is stopped or is replaced: jobs go on, nothing is doubled, nothing of anybody else's is touched.
+
+Real pods run puppet programs (tests/support/puppet.py) under the real launcher; the operator is a process of this
+machine, so that it can be killed between any two of its writes.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.kube import CHILD_KINDS, Kube, job_condition, wait_for
+from tests.support.operator_process import ROOT, OperatorProcess
+from tests.support.proxy import Proxy
+from tests.support.puppet import Puppet, template
+
+pytestmark = pytest.mark.cluster
+
+
+def children(kube: Kube, puppet: Puppet) -> list[tuple[str, str]]:
+    selector = f"pstraining.dev/job-name={puppet.name}"
+    return [(k, o["metadata"]["name"]) for k in CHILD_KINDS for o in kube.list(k, puppet.namespace, selector)]
+
+
+def test_killed_after_each_of_its_first_writes(
+    kube: Kube, namespace: str, crd: None, tmp_path: Path, shared: Path
+) -> None:
+    """One job for each of the first twelve writes: the operator is killed right after it and started again."""
+    with Proxy(kube, tmp_path) as proxy:
+        for number in range(1, 13):
+            _killed_after_write(number, kube, proxy, Puppet.make(kube, namespace, f"job-{number}", shared), tmp_path)
+
+
+def _killed_after_write(number: int, kube: Kube, proxy: Proxy, puppet: Puppet, folder: Path) -> None:
+    first = len(proxy.writes)
+    died: list[int] = []
+    operator = OperatorProcess(proxy.target, puppet.namespace, folder)
+
+    def die(write: int) -> bool:
+        if not died and write == first + number:
+            died.append(write)
+            operator.kill()
+            return True
+        return False
+
+    proxy.after_write = die
+    puppet.exit("chief-0", 0)
+    operator.start(wait=False)
+    wait_for(lambda: died, f"write {number} happens; writes: {proxy.writes[first:]}", 90)
+    operator.start()
+    puppet.wait_phase("Succeeded")
+    assert puppet.runs("chief-0") == 1, f"killed after write {number}: the chief ran more than once"
+    operator.stop()
+    kube.delete("PSTrainingJob", puppet.namespace, puppet.name)
+
+
+def test_deleted_half_way_with_the_operator_stopped(
+    kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
+) -> None:
+    own_operator.start()
+    puppet = Puppet.make(kube, namespace, "half", shared)
+    puppet.wait_phase("Running")
+    own_operator.stop()
+    kube.delete("PSTrainingJob", namespace, "half")
+    wait_for(lambda: not children(kube, puppet), f"all objects are gone; left: {children(kube, puppet)}", 30)
+
+
+def test_deleted_half_way_with_the_operator_running(
+    kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
+) -> None:
+    own_operator.start()
+    puppet = Puppet.make(kube, namespace, "half", shared)
+    puppet.wait_phase("Running")
+    kube.delete("PSTrainingJob", namespace, "half")
+    wait_for(lambda: not children(kube, puppet), f"all objects are gone; left: {children(kube, puppet)}", 30)
+
+
+@pytest.mark.parametrize("kind", ["ConfigMap", "Service", "Deployment"])
+def test_a_name_that_belongs_to_someone_else_before(
+    kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, kind: str
+) -> None:
+    name, body = _foreign(kind, namespace)
+    theirs = kube.create(body)
+    own_operator.start()
+    puppet = Puppet.make(kube, namespace, "mine", shared)
+
+    def conflict() -> bool:
+        return bool(job_condition(puppet.job(), "NameConflict")["status"] == "True")
+
+    wait_for(conflict, f"NameConflict is told: {puppet.job()}")
+    assert name in job_condition(puppet.job(), "NameConflict")["message"]
+    kube.delete("PSTrainingJob", namespace, "mine")
+    wait_for(lambda: puppet.job() is None, "the job is gone")
+    wait_for(lambda: not puppet.pods(), "its pods are gone")
+    found = kube.get(kind, namespace, name)
+    assert found is not None, "collected although it is not ours"
+    assert found["metadata"]["uid"] == theirs["metadata"]["uid"]
+    assert not found["metadata"].get("ownerReferences")
+    assert (
+        found["metadata"]["generation" if kind == "Deployment" else "resourceVersion"]
+        == theirs["metadata"]["generation" if kind == "Deployment" else "resourceVersion"]
+    ), "written to although it is not ours"
+
+
+def test_a_name_that_is_taken_by_someone_else_while_the_job_runs(
+    kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
+) -> None:
+    own_operator.start()
+    puppet = Puppet.make(kube, namespace, "mine", shared)
+    puppet.wait_phase("Running")
+    own_operator.kill()
+    kube.delete("ConfigMap", namespace, "mine")
+    theirs = kube.create(_foreign("ConfigMap", namespace)[1])
+    own_operator.start()
+    wait_for(lambda: job_condition(puppet.job(), "NameConflict")["status"] == "True", "NameConflict is told")
+    kube.delete("PSTrainingJob", namespace, "mine")
+    wait_for(lambda: not puppet.pods(), "the job's pods are gone")
+    found = kube.get("ConfigMap", namespace, "mine")
+    assert found is not None
+    assert found["metadata"]["resourceVersion"] == theirs["metadata"]["resourceVersion"]
+
+
+def test_another_version_of_the_operator_restarts_and_writes_nothing(
+    kube: Kube, own_operator: OperatorProcess, namespace: str, tmp_path: Path, shared: Path
+) -> None:
+    """The next version renders pods differently and carries another launcher; running jobs don't notice."""
+    own_operator.start()
+    puppet = Puppet.make(kube, namespace, "steady", shared)
+    puppet.wait_phase("Running")
+    wait_for(lambda: len(puppet.pods()) == 4, "all pods exist")
+    before = {p["metadata"]["uid"]: p["status"]["containerStatuses"][0]["restartCount"] for p in puppet.pods()}
+    own_operator.stop()
+    with Proxy(kube, tmp_path) as proxy:
+        successor = OperatorProcess(proxy.target, namespace, tmp_path)
+        successor.start(root=_other_version(tmp_path / "next"))
+        # Something that makes it look at the job once more than its start does.
+        kube.merge("PSTrainingJob", namespace, "steady", {"metadata": {"labels": {"poke": "1"}}})
+        puppet.exit("worker-1", 0)
+        wait_for(lambda: proxy.writes, "the end of a worker is written")
+        successor.stop()
+        early = [w for w in proxy.writes if "worker-1" not in w[1] and "/status" not in w[1] and "/events" not in w[1]]
+        assert early == [], "only what the worker's end asks for was written"
+    after = {p["metadata"]["uid"]: p["status"]["containerStatuses"][0]["restartCount"] for p in puppet.pods()}
+    kept = {uid for uid in before if uid in after}
+    assert len(kept) >= 3
+    gone = [p for p in puppet.pods() if p["metadata"]["uid"] not in before]
+    assert gone == [], "no pod was replaced"
+
+
+def test_operator_restart_writes_nothing(
+    kube: Kube, own_operator: OperatorProcess, namespace: str, tmp_path: Path, shared: Path
+) -> None:
+    own_operator.start()
+    puppet = Puppet.make(kube, namespace, "steady", shared)
+    puppet.wait_phase("Running")
+    own_operator.stop()
+    settled = puppet.job()
+    with Proxy(kube, tmp_path) as proxy:
+        again = OperatorProcess(proxy.target, namespace, tmp_path)
+        again.start()
+        wait_for(again.ready, "it is ready")
+        again.stop()
+        assert proxy.writes == []
+    assert settled is not None
+    assert puppet.job() == settled
+
+
+def _foreign(kind: str, namespace: str) -> tuple[str, dict[str, Any]]:
+    name = {"ConfigMap": "mine", "Service": "mine-hs", "Deployment": "mine-worker-0"}[kind]
+    metadata = {"name": name, "namespace": namespace, "labels": {"pstraining.dev/job-name": "mine"}}
+    if kind == "ConfigMap":
+        return name, {"apiVersion": "v1", "kind": kind, "metadata": metadata, "data": {"theirs": "1"}}
+    if kind == "Service":
+        spec: dict[str, Any] = {"selector": {"app": "theirs"}, "ports": [{"port": 80}]}
+        return name, {"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": spec}
+    pods = template("theirs")
+    pods["metadata"] = {"labels": {"app": "theirs"}}
+    spec = {"replicas": 0, "selector": {"matchLabels": {"app": "theirs"}}, "template": pods}
+    return name, {"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def _other_version(root: Path) -> Path:
+    shutil.copytree(ROOT / "operator", root / "operator", ignore=shutil.ignore_patterns("__pycache__"))
+    pods = root / "operator" / "pstraining" / "resources" / "pods.py"
+    text = pods.read_text()
+    changed = text.replace('spec.setdefault("enableServiceLinks", False)', 'spec["enableServiceLinks"] = True')
+    assert changed != text, "the renderer has changed: change this test with it"
+    pods.write_text(changed)
+    launch = root / "operator" / "pstraining" / "launcher" / "launch.py"
+    launch.write_text(launch.read_text() + "\n# another version\n")
+    return root

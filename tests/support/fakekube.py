@@ -1,0 +1,283 @@
+"""An API server in memory, behind the operator's ports: as much of its rules as the operator leans on.
+
+Uids, resourceVersions, generations, AlreadyExists, uid and resourceVersion preconditions, field ownership of server-side
+apply, status as a subresource, garbage collection by owner on demand. The contract suite (tests/contract) holds it to
+what a real API server does. What it doesn't know: schemas, defaults, admission; `failures` plays those.
+"""
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pstraining.api import names
+from pstraining.controller.cache import Cache
+from pstraining.core.actions import Kind, Manifest
+from pstraining.kube.errors import Conflict, NotFound, Refused
+from pstraining.kube.port import Object
+
+Place = tuple[str, str, str]
+Failure = Callable[[str, str, str, str], Exception | None]
+"""Verb, kind, namespace and name of a request: what it fails with, or None."""
+UNKNOWN_FIELD = "unknownField"
+"""A field of this name is what strict validation refuses here."""
+
+
+class FakeKube:
+    """ApiPort and LeasePort in memory."""
+
+    def __init__(self) -> None:
+        self.objects: dict[Place, Object] = {}
+        self.events: list[Object] = []
+        self.requests: list[tuple[str, str, str]] = []
+        """Verb, kind and name of every request that changed something or tried to."""
+        self.changes: list[tuple[str, Object]] = []
+        """The watch's events that nobody has read yet."""
+        self.failures: Failure = lambda verb, kind, namespace, name: None
+        self._applied: dict[str, dict[str, Manifest]] = {}
+        self._versions = itertools.count(100)
+        self._uids = itertools.count(1)
+
+    # The port
+
+    async def create(self, kind: Kind, namespace: str, body: Manifest) -> Object:
+        name = str(body["metadata"]["name"])
+        self._request("create", kind, namespace, name)
+        unknown = next(_paths(body, UNKNOWN_FIELD), None)
+        if unknown:
+            raise Refused(f'strict decoding error: unknown field "{unknown}"', status=400, reason="BadRequest")
+        made = self._create(str(kind), namespace, body)
+        self._applied[made["metadata"]["uid"]] = {names.FIELD_MANAGER: copy.deepcopy(dict(body))}
+        return made
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Object:
+        self._fail("get", kind, namespace, name)
+        return copy.deepcopy(self._find(kind, namespace, name))
+
+    async def apply(self, kind: Kind, namespace: str, name: str, body: Manifest) -> Object:
+        self._request("apply", kind, namespace, name)
+        if (str(kind), namespace, name) not in self.objects:
+            raise Conflict("uid mismatch: the object is absent", status=409, reason="Conflict")
+        return self._apply(kind, namespace, name, body, names.FIELD_MANAGER)
+
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> Object | None:
+        self._request("delete", kind, namespace, name)
+        found = self._find(kind, namespace, name)
+        if found["metadata"]["uid"] != uid:
+            raise Conflict(
+                f"Precondition failed: UID in precondition: {uid}, UID in object meta: {found['metadata']['uid']}",
+                status=409,
+                reason="Conflict",
+            )
+        if found["metadata"].get("finalizers"):
+            found["metadata"].setdefault("deletionTimestamp", "2030-01-01T12:00:00Z")
+            return self._changed("MODIFIED", found)
+        self.remove(kind, namespace, name)
+        return None
+
+    async def patch_status(self, namespace: str, name: str, body: Manifest) -> Object:
+        self._request("patch_status", Kind.PS_TRAINING_JOB, namespace, name)
+        self._find(Kind.PS_TRAINING_JOB, namespace, name)
+        return self._apply(Kind.PS_TRAINING_JOB, namespace, name, body, names.STATUS_FIELD_MANAGER)
+
+    async def create_event(self, namespace: str, body: Manifest) -> None:
+        self._request("create", "Event", namespace, str(body["metadata"]["name"]))
+        self.events.append(copy.deepcopy(dict(body)))
+
+    async def get_lease(self, namespace: str, name: str) -> Object:
+        self._fail("get", "Lease", namespace, name)
+        return copy.deepcopy(self._find("Lease", namespace, name))
+
+    async def create_lease(self, namespace: str, body: Mapping[str, Any]) -> Object:
+        self._request("create", "Lease", namespace, body["metadata"]["name"])
+        return self._create("Lease", namespace, body)
+
+    async def replace_lease(self, namespace: str, name: str, body: Mapping[str, Any]) -> Object:
+        self._request("replace", "Lease", namespace, name)
+        found = self._find("Lease", namespace, name)
+        self._same_version(found, body)
+        found["spec"] = copy.deepcopy(body["spec"])
+        return self._changed("MODIFIED", found)
+
+    # The world, for tests
+
+    @property
+    def world(self) -> set[tuple[str, str]]:
+        """Kind and name of all there is but Leases."""
+        return {(kind, name) for kind, _, name in self.objects if kind != "Lease"}
+
+    def writes(self) -> list[tuple[str, str, str]]:
+        """The requests so far, without those about Leases; forgets them."""
+        found = [r for r in self.requests if r[1] != "Lease"]
+        self.requests.clear()
+        return found
+
+    def put(self, body: Manifest, **status: Any) -> Object:
+        """Somebody else creates or replaces an object, with a status if given."""
+        kind, namespace = str(body["kind"]), body["metadata"].get("namespace", "default")
+        place = (kind, namespace, body["metadata"]["name"])
+        if place not in self.objects:
+            made = self._create(kind, namespace, body)
+            if status:
+                self.objects[place]["status"] = copy.deepcopy(status)
+                self.changes[-1] = ("ADDED", copy.deepcopy(self.objects[place]))
+            return made
+        found, new = self.objects[place], copy.deepcopy(dict(body))
+        for field in set(found) | set(new):
+            if field in ("metadata", "kind", "apiVersion"):
+                continue
+            if field == "spec" and found.get("spec") != new.get("spec"):
+                found["metadata"]["generation"] = found["metadata"].get("generation", 1) + 1
+            if field in new:
+                found[field] = new[field]
+        for field in ("labels", "annotations", "ownerReferences", "finalizers", "deletionTimestamp"):
+            if field in new["metadata"]:
+                found["metadata"][field] = new["metadata"][field]
+        if status:
+            found["status"] = copy.deepcopy(status)
+        return self._changed("MODIFIED", found)
+
+    def remove(self, kind: Kind | str, namespace: str, name: str) -> None:
+        """An object goes, for whatever reason."""
+        found = self.objects.pop((str(kind), namespace, name))
+        found["metadata"]["resourceVersion"] = str(next(self._versions))
+        self._applied.pop(found["metadata"]["uid"], None)
+        self.changes.append(("DELETED", copy.deepcopy(found)))
+
+    def collect_garbage(self) -> int:
+        """Remove what has owners and none of them is left; how many that were."""
+        removed = 0
+        while True:
+            uids = {o["metadata"]["uid"] for o in self.objects.values()}
+            orphans = [
+                place
+                for place, o in self.objects.items()
+                if (owners := o["metadata"].get("ownerReferences")) and not any(w["uid"] in uids for w in owners)
+            ]
+            if not orphans:
+                return removed
+            for place in orphans:
+                self.remove(*place)
+            removed += len(orphans)
+
+    def deliver(self, cache: Cache, limit: int | None = None) -> set[tuple[str, str]]:
+        """Let the watch bring its events, oldest first; the jobs that are to be looked at again."""
+        keys = set()
+        for _ in range(len(self.changes) if limit is None else limit):
+            kind, found = self.changes.pop(0)
+            if found["kind"] == "Lease":
+                continue
+            key = cache.vanished(found) if kind == "DELETED" else cache.observed(found)
+            if key is not None:
+                keys.add(key)
+        return keys
+
+    # Inside
+
+    def _request(self, verb: str, kind: str, namespace: str, name: str) -> None:
+        self.requests.append((verb, str(kind), name))
+        self._fail(verb, kind, namespace, name)
+
+    def _fail(self, verb: str, kind: str, namespace: str, name: str) -> None:
+        error = self.failures(verb, str(kind), namespace, name)
+        if error is not None:
+            raise error
+
+    def _find(self, kind: str, namespace: str, name: str) -> Object:
+        try:
+            return self.objects[str(kind), namespace, name]
+        except KeyError:
+            raise NotFound(f'{str(kind).lower()}s "{name}" not found', status=404, reason="NotFound") from None
+
+    def _create(self, kind: str, namespace: str, body: Mapping[str, Any]) -> Object:
+        name = body["metadata"]["name"]
+        if (kind, namespace, name) in self.objects:
+            raise Conflict(f'{kind.lower()}s "{name}" already exists', status=409, reason="AlreadyExists")
+        made = copy.deepcopy({k: v for k, v in body.items() if k != "status"})
+        made["kind"] = kind
+        made["metadata"] |= {
+            "namespace": namespace,
+            "uid": f"uid-{next(self._uids)}",
+            "creationTimestamp": "2030-01-01T12:00:00Z",
+            "generation": 1,
+        }
+        self.objects[kind, namespace, name] = made
+        return self._changed("ADDED", made)
+
+    def _apply(self, kind: Kind, namespace: str, name: str, body: Manifest, manager: str) -> Object:
+        found = self._find(kind, namespace, name)
+        uid = body["metadata"].get("uid", found["metadata"]["uid"])
+        if uid != found["metadata"]["uid"]:
+            raise Conflict(
+                f"Precondition failed: UID in precondition: {uid}, UID in object meta: {found['metadata']['uid']}",
+                status=409,
+                reason="Conflict",
+            )
+        self._same_version(found, body)
+        status_only = manager == names.STATUS_FIELD_MANAGER
+        new = {k: v for k, v in body.items() if (k == "status") is status_only or k == "metadata"}
+        meta = {k: v for k, v in body["metadata"].items() if k in ("labels", "annotations", "ownerReferences")}
+        new["metadata"] = {} if status_only else meta
+        last = self._applied.setdefault(found["metadata"]["uid"], {})
+        before = copy.deepcopy(found)
+        for field in set(new) | (set(last.get(manager, {})) - {"apiVersion", "kind"}):
+            if field in ("apiVersion", "kind"):
+                continue
+            owned = last.get(manager, {}).get(field)
+            if field == "metadata" and isinstance(owned, dict):
+                owned = {k: v for k, v in owned.items() if k in ("labels", "annotations", "ownerReferences")}
+            merged = _merge(found.get(field), owned, new.get(field))
+            if merged is None:
+                found.pop(field, None)
+            else:
+                found[field] = merged
+        last[manager] = copy.deepcopy(new)
+        if found == before:
+            return copy.deepcopy(found)
+        if found.get("spec") != before.get("spec"):
+            found["metadata"]["generation"] = found["metadata"].get("generation", 1) + 1
+        return self._changed("MODIFIED", found)
+
+    def _same_version(self, found: Object, body: Mapping[str, Any]) -> None:
+        version = body["metadata"].get("resourceVersion")
+        if version and version != found["metadata"]["resourceVersion"]:
+            raise Conflict("the object has been modified; please apply your changes", status=409, reason="Conflict")
+
+    def _changed(self, kind: str, found: Object) -> Object:
+        found["metadata"]["resourceVersion"] = str(next(self._versions))
+        self.changes.append((kind, copy.deepcopy(found)))
+        return copy.deepcopy(found)
+
+
+def _merge(live: Any, owned: Any, new: Any) -> Any:
+    """Server-side apply of one field by the manager that applied `owned` before; None removes it."""
+    if isinstance(new, dict) and (live is None or isinstance(live, dict)):
+        merged, had = dict(live or {}), owned if isinstance(owned, dict) else {}
+        for key in had.keys() - new.keys():
+            rest = _merge(merged.get(key), had[key], {} if isinstance(had[key], dict) else None)
+            if rest is None or rest == {}:
+                merged.pop(key, None)
+            else:
+                merged[key] = rest
+        for key, value in new.items():
+            merged[key] = _merge(merged.get(key), had.get(key), value)
+        return merged
+    if _named(new) and (live is None or _named(live)):
+        had = {i["name"]: i for i in owned} if _named(owned) else {}
+        wanted, kept = {i["name"]: i for i in new}, {i["name"]: i for i in live or ()}
+        order = [n for n in kept if n in wanted or n not in had] + [n for n in wanted if n not in kept]
+        return [_merge(kept.get(n), had.get(n), wanted[n]) if n in wanted else kept[n] for n in order]
+    return copy.deepcopy(new)
+
+
+def _named(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(i, dict) and "name" in i for i in value)
+
+
+def _paths(value: Any, name: str, path: str = "") -> Iterator[str]:
+    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        here = f"{path}[{key}]" if isinstance(key, int) else f"{path}.{key}".lstrip(".")
+        if key == name:
+            yield here
+        yield from _paths(inner, name, here)

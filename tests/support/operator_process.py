@@ -1,0 +1,81 @@
+"""The operator as a process of this machine, for tests that kill it or put something between it and the API server."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from tests.support.kube import Target, wait_for
+
+ROOT = Path(__file__).parents[2]
+
+
+class OperatorProcess:
+    """One operator, for one namespace."""
+
+    def __init__(self, target: Target, namespace: str, folder: Path) -> None:
+        self.target, self.namespace = target, namespace
+        self.log = folder / "operator.log"
+        self.health_port = _free_port()
+        self.metrics_port = _free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *, wait: bool = True, root: Path = ROOT, **settings: str) -> None:
+        """Start it; `root` is the checkout to run, `settings` further environment variables."""
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(root / "operator"),
+            "KUBECONFIG": self.target.kubeconfig,
+            "PSTRAINING_CONTEXT": self.target.context,
+            "POD_NAME": "operator-under-test",
+            "POD_NAMESPACE": self.namespace,
+            "PSTRAINING_NAMESPACES": self.namespace,
+            "PSTRAINING_HEALTH_PORT": str(self.health_port),
+            "PSTRAINING_METRICS_PORT": str(self.metrics_port),
+            **settings,
+        }
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "pstraining.controller.main"], env=environment, stdout=log, stderr=log
+            )
+        if wait:
+            wait_for(self.ready, f"the operator is ready; its log: {self.log}", 60)
+
+    def ready(self) -> bool:
+        """Whether its readiness probe answers 200."""
+        assert self.process is not None
+        assert self.process.poll() is None, f"the operator ended: {self.log.read_text()[-3000:]}"
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.health_port}/readyz", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self.process is not None and self.process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait(10)
+
+    def stop(self) -> int:
+        """SIGTERM, and its exit status."""
+        if self.process is None:
+            return 0
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(20)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
