@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hack.cluster.errors import ClusterError
+from hack.cluster.layerstore import LayerStore
 from hack.cluster.layout import Layout
 from hack.cluster.procs import boot_id
 from hack.cluster.shell import run, run_logged
@@ -63,23 +64,9 @@ class Buildah:
         args += ["--target", target, "-t", name, "-f", str(context / "Dockerfile"), str(context)]
         run_logged(args, log, what=f"building image {target}", env=self._env(), on_line=on_line)
 
-    def push(self, name: str, folder: Path, log: Path) -> str:
-        """Write an image into an OCI layout of its own; returns the manifest's digest.
-
-        Layers stay uncompressed: packing them costs more than the disk that it saves. Blobs
-        that are there already are not written again; those no longer needed are removed.
-        """
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "index.json").unlink(missing_ok=True)
-        args = [*self._base(), "push", "--disable-compression", "--quiet", name, f"oci:{folder}:latest"]
-        run_logged(args, log, what=f"storing image {name}", env=self._env())
-        manifests = json.loads((folder / "index.json").read_text(encoding="utf-8"))["manifests"]
-        digest = str(manifests[0]["digest"])
-        keep = {digest, *referenced(folder, digest)}
-        for blob in (folder / "blobs" / "sha256").iterdir():
-            if f"sha256:{blob.name}" not in keep:
-                blob.unlink()
-        return digest
+    def store(self) -> LayerStore:
+        """A view of the storage, from which images are loaded."""
+        return LayerStore(self.folder / "root", self._driver())
 
     def _base(self) -> list[str]:
         # Mount counts are only true for one boot.
@@ -89,12 +76,9 @@ class Buildah:
                 shutil.rmtree(old, ignore_errors=True)
         state.mkdir(parents=True, exist_ok=True)
         self._settings()
-        return ["buildah", "--root", str(self.folder / "root"), "--runroot", str(state)] + [
-            "--storage-driver",
-            self._driver(),
-            "--registries-conf",
-            str(self.folder / "registries.conf"),
-        ]
+        folders = ["--root", str(self.folder / "root"), "--runroot", str(state)]
+        registries = ["--registries-conf", str(self.folder / "registries.conf")]
+        return ["buildah", *folders, "--storage-driver", self._driver(), *registries]
 
     def _settings(self) -> None:
         """Nothing is fetched (--pull-never), so a short name means the local image."""
@@ -110,10 +94,3 @@ class Buildah:
         root.mkdir(parents=True, exist_ok=True)
         kind = run(["stat", "-f", "-c", "%T", str(root)], check=False).strip()
         return "vfs" if kind in ("overlayfs", "overlay") else "overlay"
-
-
-def referenced(folder: Path, digest: str) -> list[str]:
-    """The digests that a manifest names: configuration first, then layers."""
-    text = (folder / "blobs" / "sha256" / digest.removeprefix("sha256:")).read_text(encoding="utf-8")
-    manifest = json.loads(text)
-    return [str(manifest["config"]["digest"]), *(str(layer["digest"]) for layer in manifest["layers"])]

@@ -1,8 +1,8 @@
 """Building the project's images without a container engine and without a registry.
 
 The base is made with debootstrap, the rest by buildah from the repository's Dockerfile. What is
-built lies in the cache: buildah's layers, and one OCI layout per image that ``load`` reads. An
-image whose inputs did not change is not built again; its key covers every file of the build.
+built lies in buildah's storage in the cache, and ``load`` reads it there. An image whose inputs did
+not change is not built again; its key covers every file of the build.
 """
 
 import fcntl
@@ -28,12 +28,11 @@ BASE = "python"
 
 @dataclass(frozen=True)
 class Image:
-    """A built image: where its OCI layout lies and what the manifest's digest is."""
+    """A built image: its full name, the key of what it was built from, its manifest's digest."""
 
     name: str
     key: str
     digest: str
-    folder: str
 
 
 def project_version(pyproject: str) -> str:
@@ -105,23 +104,34 @@ class ImageStore:
         unknown = sorted(set(targets) - {BASE, *TARGETS})
         if unknown:
             raise ClusterError(f"no image {', '.join(unknown)}; there are: {BASE}, {', '.join(TARGETS)}")
+        known = [self._current(target) for target in targets]
+        if all(known):
+            # Without the lock: loading must not wait for somebody's build.
+            return [image for image in known if image is not None]
         with self._locked():
-            return [self._ensure(target) for target in targets]
+            return [self._current(target) or self._make(target) for target in targets]
 
-    def _ensure(self, target: str) -> Image:
-        name = self.name(target)
+    def _current(self, target: str) -> Image | None:
+        """The image as it was built last, if that was from what lies here now."""
+        image = self._read(target)
+        if image is None or (image.key, image.name) != (self._key(target), self.name(target)):
+            return None
+        try:
+            return image if self.buildah.store().find(image.name).digest == image.digest else None
+        except ClusterError:
+            return None
+
+    def _key(self, target: str) -> str:
         repo = self.layout.repo
-        key = base_key() if target == BASE else image_key(repo, target, context_files(repo))
-        known = self._read(target)
-        if known is not None and (known.key, known.name) == (key, name) and self._whole(known):
-            return known
+        return base_key() if target == BASE else image_key(repo, target, context_files(repo))
+
+    def _make(self, target: str) -> Image:
+        # The key first: a file that changes while the build runs makes the next call build again.
+        key, name = self._key(target), self.name(target)
         self._ensure_base()
         if target != BASE:
             self._build(target, name)
-        with self.progress.step(f"storing image {target}"):
-            layout_folder = self.folder / target
-            digest = self.buildah.push(name, layout_folder, self.layout.cache / "logs" / f"push-{target}.log")
-        image = Image(name=name, key=key, digest=digest, folder=str(layout_folder))
+        image = Image(name=name, key=key, digest=self.buildah.store().find(name).digest)
         fresh = self.folder / f".{target}.json.new"
         fresh.write_text(json.dumps(asdict(image), indent=1), encoding="utf-8")
         fresh.rename(self.folder / f"{target}.json")
@@ -149,7 +159,12 @@ class ImageStore:
                     step.detail = line.strip()[:70]
 
             self.buildah.build(
-                self.layout.repo, target=target, name=name, mounts=pipconfig.mounts(settings, conf), log=log, on_line=on_line
+                self.layout.repo,
+                target=target,
+                name=name,
+                mounts=pipconfig.mounts(settings, conf),
+                log=log,
+                on_line=on_line,
             )
 
     def _read(self, target: str) -> Image | None:
@@ -158,14 +173,9 @@ class ImageStore:
         except (OSError, ValueError, TypeError):
             return None
 
-    def _whole(self, image: Image) -> bool:
-        return (Path(image.folder) / "blobs" / "sha256" / image.digest.removeprefix("sha256:")).exists()
-
     @contextmanager
     def _locked(self) -> Iterator[None]:
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / ".lock").open("w") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)
             yield
-
-

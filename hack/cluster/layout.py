@@ -16,11 +16,11 @@ from hack.cluster.errors import ClusterError
 
 MAX_INSTANCE = 63
 MAX_NODES = 64
-FABRIC = ipaddress.ip_network("10.30.0.0/16")
-PODS = ipaddress.ip_network("10.244.0.0/16")
-SERVICES = ipaddress.ip_network("10.96.0.0/16")
+FABRIC = ipaddress.IPv4Network("10.30.0.0/16")
+PODS = ipaddress.IPv4Network("10.244.0.0/16")
+SERVICES = ipaddress.IPv4Network("10.96.0.0/16")
 # RFC 2544 benchmark range: never routed, rarely used on a developer's machine.
-HOST_LINKS = ipaddress.ip_network("198.18.0.0/24")
+HOST_LINKS = ipaddress.IPv4Network("198.18.0.0/24")
 API_PORT = 6443
 DOMAIN = "cluster.local"
 
@@ -40,46 +40,57 @@ class Layout:
 
     @property
     def pki(self) -> Path:
+        """Certificates and keys."""
         return self.run / "pki"
 
     @property
     def logs(self) -> Path:
+        """One log for each daemon, and the audit log."""
         return self.run / "logs"
 
     @property
     def records(self) -> Path:
+        """Process records."""
         return self.run / "pids"
 
     @property
     def etc(self) -> Path:
+        """The control plane's configuration."""
         return self.run / "etc"
 
     @property
     def kubeconfig(self) -> Path:
+        """The administrator's kubeconfig, as the host uses it."""
         return self.run / "kubeconfig"
 
     @property
     def audit_log(self) -> Path:
+        """The API server's log of writes."""
         return self.logs / "audit.log"
 
     @property
     def state_file(self) -> Path:
+        """What was asked of the last `up`."""
         return self.run / "cluster.json"
 
     @property
     def lock(self) -> Path:
+        """Held while an `up` or `down` runs."""
         return self.cache / f"lock-{self.instance}"
 
     @property
     def tools(self) -> Path:
+        """The folders with the go.mod files."""
         return self.repo / "hack" / "cluster" / "tools"
 
     @property
     def disk(self) -> Path:
+        """What is too big or too dear to lose for the run folder."""
         return self.cache / "nodes" / str(self.instance)
 
     @property
     def context(self) -> str:
+        """The name of the kubeconfig context."""
         return "pstraining-local" + ("" if self.instance == 0 else f"-{self.instance}")
 
     def node(self, name: str) -> Path:
@@ -95,6 +106,7 @@ class Layout:
         return self.disk / name / "kubelet"
 
     def containerd_socket(self, name: str) -> Path:
+        """Where a node's containerd listens."""
         return self.node(name) / "containerd.sock"
 
 

@@ -164,7 +164,7 @@ def _shrink(layout: Layout, before: ClusterPlan, count: int, progress: Progress)
         unmount_below(layout.node(node.name))
         run(["ip", "netns", "delete", node.netns], check=False)
         _remove_node_folders(layout, node.name)
-        control = ControlPlane(layout, before, supervisor, lambda name: Path(name))
+        control = ControlPlane(layout, before, supervisor, Path)
         with contextlib.suppress(ClusterError):
             control.api.delete(f"/api/v1/nodes/{node.name}")
 

@@ -4,7 +4,6 @@ A node that has the image's digest already is skipped; one that has some of its 
 others only. The stores outlive ``down``, so a warm start loads nothing.
 """
 
-import io
 import json
 import subprocess
 import tarfile
@@ -13,14 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
-from hack.cluster.buildah import referenced
+from hack.cluster.buildah import Buildah
 from hack.cluster.errors import ClusterError
 from hack.cluster.images import Image
+from hack.cluster.layerstore import CHUNK, MANIFEST_TYPE, LayerStore, StoredImage
 from hack.cluster.layout import ClusterPlan, Layout
 from hack.cluster.progress import Progress
 from hack.cluster.shell import run
-
-MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 
 
 def node_names(plan: ClusterPlan, wanted: str) -> list[str]:
@@ -79,17 +77,19 @@ def loaded_digest(listing: str, name: str) -> str:
 
 def _import(layout: Layout, node: str, image: Image) -> None:
     ctr = _ctr(layout, node)
+    store = Buildah(layout).store()
     present = set(run([*ctr, "content", "ls", "-q"]).split())
     with subprocess.Popen(
         [*ctr, "images", "import", "-"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        bufsize=CHUNK,
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            write_archive(process.stdin, image, present)
+            write_archive(process.stdin, image.name, store, store.find(image.name), present)
             process.stdin.close()
         except BrokenPipeError:
             pass  # the program's own words below say why
@@ -98,34 +98,38 @@ def _import(layout: Layout, node: str, image: Image) -> None:
         raise ClusterError(f"loading {image.name} into {node}: {said.strip()[-2000:]}")
 
 
-def blobs_to_send(image: Image, present: Iterable[str]) -> list[str]:
-    """Manifest and configuration always, layers only where the node lacks them."""
-    config, *layers = referenced(Path(image.folder), image.digest)
-    here = set(present)
-    missing = dict.fromkeys(layer for layer in layers if layer not in here)
-    return [image.digest, config, *missing]
-
-
-def write_archive(out: IO[bytes], image: Image, present: Iterable[str]) -> None:
-    """Stream an OCI archive that holds what the node lacks."""
-    folder = Path(image.folder)
-    manifest = folder / "blobs" / "sha256" / image.digest.removeprefix("sha256:")
+def write_archive(out: IO[bytes], name: str, store: LayerStore, image: StoredImage, present: Iterable[str]) -> None:
+    """Stream an OCI archive that holds what the node lacks, and always the manifest."""
     entry = {
         "mediaType": MANIFEST_TYPE,
         "digest": image.digest,
-        "size": manifest.stat().st_size,
-        "annotations": {"io.containerd.image.name": image.name},
+        "size": len(image.manifest),
+        "annotations": {"io.containerd.image.name": name},
     }
     index = {"schemaVersion": 2, "manifests": [entry]}
-    with tarfile.open(fileobj=out, mode="w|", bufsize=1 << 20) as archive:
-        _add(archive, "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
-        for digest in blobs_to_send(image, present):
-            name = digest.removeprefix("sha256:")
-            archive.add(folder / "blobs" / "sha256" / name, f"blobs/sha256/{name}", recursive=False)
-        _add(archive, "index.json", json.dumps(index).encode())
+    here = set(present)
+    _add(out, "oci-layout", [b'{"imageLayoutVersion": "1.0.0"}'])
+    _add(out, blob_path(image.digest), [image.manifest])
+    _add(out, blob_path(image.config_digest), [image.config])
+    for layer in image.layers:
+        if layer.digest not in here:
+            here.add(layer.digest)
+            _add(out, blob_path(layer.digest), store.stream(layer), size=layer.size)
+    _add(out, "index.json", [json.dumps(index).encode()])
+    out.write(bytes(2 * tarfile.BLOCKSIZE))
 
 
-def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    entry = tarfile.TarInfo(name)
-    entry.size = len(content)
-    archive.addfile(entry, io.BytesIO(content))
+def blob_path(digest: str) -> str:
+    """Where an OCI archive holds a blob."""
+    return f"blobs/{digest.replace(':', '/')}"
+
+
+def _add(out: IO[bytes], name: str, pieces: Iterable[bytes], size: int | None = None) -> None:
+    """Write one member; by hand, for tarfile copies in small blocks and wants a file."""
+    known = list(pieces) if size is None else pieces
+    member = tarfile.TarInfo(name)
+    member.size = sum(map(len, known)) if size is None else size
+    out.write(member.tobuf(tarfile.GNU_FORMAT))
+    for piece in known:
+        out.write(piece)
+    out.write(bytes(-member.size % tarfile.BLOCKSIZE))

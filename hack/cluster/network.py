@@ -64,10 +64,8 @@ def ensure_control(plan: ClusterPlan) -> None:
         )
     if "host" not in links(name) or plan.host_link not in links(""):
         run(["ip", "link", "delete", plan.host_link], check=False)
-        run(
-            ["ip", "link", "add", plan.host_link, "type", "veth", "peer", "name", "host"]
-            + ["netns", name]
-        )
+        pair = ["type", "veth", "peer", "name", "host", "netns", name]
+        run(["ip", "link", "add", plan.host_link, *pair])
         run(["ip", "addr", "add", f"{plan.host_address}/30", "dev", plan.host_link])
         run(["ip", "link", "set", plan.host_link, "up"])
         batch(name, f"addr add {plan.api_address}/30 dev host", "link set host up")
@@ -80,10 +78,8 @@ def ensure_node(plan: ClusterPlan, node: NodePlan) -> None:
         return
     run(["ip", "-n", node.netns, "link", "delete", "eth0"], check=False)
     run(["ip", "-n", plan.control_netns, "link", "delete", node.port], check=False)
-    run(
-        ["ip", "link", "add", "eth0", "netns", node.netns, "type", "veth"]
-        + ["peer", "name", node.port, "netns", plan.control_netns]
-    )
+    peer = ["type", "veth", "peer", "name", node.port, "netns", plan.control_netns]
+    run(["ip", "link", "add", "eth0", "netns", node.netns, *peer])
     batch(
         node.netns,
         f"addr add {node.address}/{plan.fabric_prefix} dev eth0",

@@ -89,7 +89,7 @@ class Node:
         self._mount_kubelet_root()
         own = self.layout.etc / f"{self.node.name}.kubeconfig"
         settings = self.run_folder / "kubelet.json"
-        argv = (
+        argv: tuple[str, ...] = (
             str(self.binary("kubelet")),
             f"--config={settings}",
             f"--kubeconfig={own}",
@@ -199,4 +199,3 @@ def pod_log_links(run_folder: Path) -> list[Path]:
             if link.is_symlink() and str(link.readlink()).startswith(f"{run_folder}/"):
                 found.append(link)
     return found
-

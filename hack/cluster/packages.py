@@ -7,6 +7,7 @@ runs its own.
 
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,8 @@ from hack.cluster.shell import have, run_logged
 
 CNI_FOLDERS = ("/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni")
 CNI_PLUGINS = ("ptp", "host-local", "portmap", "loopback")
+# The image thread and the cluster thread both ask; the second finds all there.
+LOCK = threading.Lock()
 POLICY = Path("/usr/sbin/policy-rc.d")
 
 # Debian package -> the program that shows that it is there.
@@ -58,6 +61,11 @@ def ensure_packages(layout: Layout, progress: Progress) -> None:
     Raises:
         ClusterError: something is missing and this is not root on a Debian-like system.
     """
+    with LOCK:
+        _ensure(layout, progress)
+
+
+def _ensure(layout: Layout, progress: Progress) -> None:
     missing = missing_packages(have, cni_folder() is not None)
     if not missing:
         return

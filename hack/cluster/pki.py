@@ -74,11 +74,9 @@ def ensure_pki(folder: Path, wanted: Iterable[Certificate]) -> None:
 
 def _self_signed(folder: Path) -> None:
     fresh = folder / "ca.crt.new"
-    run(
-        [*_request(folder / "ca.key", fresh), "-subj", "/CN=pstraining-local-ca"]
-        + ["-addext", "basicConstraints=critical,CA:TRUE"]
-        + ["-addext", "keyUsage=critical,digitalSignature,keyCertSign"]
-    )
+    usage = "keyUsage=critical,digitalSignature,keyCertSign"
+    extensions = ["-addext", "basicConstraints=critical,CA:TRUE", "-addext", usage]
+    run([*_request(folder / "ca.key", fresh), "-subj", "/CN=pstraining-local-ca", *extensions])
     fresh.rename(folder / "ca.crt")
 
 
@@ -97,12 +95,8 @@ def _issue(folder: Path, entry: Certificate) -> None:
 def _request(key: Path, out: Path) -> list[str]:
     curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     # No system configuration: its extensions would appear twice.
-    return ["openssl", "req", "-x509", "-new", *curve, "-config", os.devnull, "-days", DAYS] + [
-        "-keyout",
-        str(key),
-        "-out",
-        str(out),
-    ]
+    files = ["-keyout", str(key), "-out", str(out)]
+    return ["openssl", "req", "-x509", "-new", *curve, "-config", os.devnull, "-days", DAYS, *files]
 
 
 def kubeconfig(pki: Path, name: str, *, server: str, context: str) -> str:

@@ -100,10 +100,7 @@ def linker_flags(tool: Tool, go_mod: str) -> str:
     version = module_version(go_mod, tool.version_module)
     major, minor = version.removeprefix("v").split(".")[:2]
     place = "k8s.io/component-base/version"
-    return (
-        f"-s -w -X {place}.gitVersion={version} -X {place}.gitMajor={major}"
-        f" -X {place}.gitMinor={minor}"
-    )
+    return f"-s -w -X {place}.gitVersion={version} -X {place}.gitMajor={major} -X {place}.gitMinor={minor}"
 
 
 def cache_key(tool: Tool, files: Iterable[tuple[str, bytes]], go_version: str) -> str:
