@@ -1,0 +1,56 @@
+# `make help` lists the targets. Everything works on a bare Linux machine with Python 3.11; the local cluster needs root.
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+export PYTHONUNBUFFERED := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-lint test-drift test-unit test-chart test-training test-controlplane test-e2e \
+        install generate format image cluster-up cluster-down clean python
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: python ## From nothing to a finished training job on a local cluster
+	@$(PYTHON) -m hack.demo
+
+test: install ## Run every layer of the tests, the cheap ones first: what CI runs
+	@$(PY) hack/run_tests.py
+
+test-lint: install ## ruff, mypy --strict, import contracts, module length
+test-drift: install ## Generated files are what `make generate` writes
+test-unit: install ## Tests that need nothing but Python
+test-chart: install ## The Helm chart, rendered by helm
+test-training: install ## TensorFlow processes on this machine
+test-controlplane: install ## The operator against a real API server
+test-e2e: install ## Jobs on a real cluster
+test-lint test-drift test-unit test-chart test-training test-controlplane test-e2e:
+	@$(PY) hack/run_tests.py $(@:test-%=%)
+
+install: python ## Make .venv with the package and what its tests need
+	@$(PYTHON) hack/install.py
+
+generate: install ## Write the CRD, its copy in the chart and the chart's table of values anew
+	@$(PY) hack/generate.py
+
+format: install ## Format the code
+	@$(VENV)/bin/ruff format .
+	@$(VENV)/bin/ruff check --fix .
+
+image: python ## Build the images with buildah, without a registry
+	@$(PYTHON) -m hack.cluster build-images
+
+cluster-up: python ## Bring the local cluster up
+	@$(PYTHON) -m hack.cluster up
+
+cluster-down: python ## Take the local cluster down; built programs and images stay cached
+	@$(PYTHON) -m hack.cluster down
+
+clean: ## Remove what was built in this folder
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "error: Python 3.11 or newer is needed as '$(PYTHON)'; name another one: make PYTHON=python3.12 ..." >&2; exit 1; }

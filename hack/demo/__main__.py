@@ -1,0 +1,146 @@
+"""The steps of `make demo`. Standard library only: it needs no virtual environment.
+
+Exit status: 0 when the job has succeeded and its accuracy on the test set is at least 0.95.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from hack.cluster.errors import ClusterError
+from hack.cluster.progress import Progress
+from hack.demo.job import Job, JobFailedError, read_result
+from hack.stand import ROOT, Stand, Target
+
+EXAMPLE = "examples/digits/job.yaml"
+CHART = "charts/pstraining"
+RELEASE_NAMESPACE = "pstraining-system"
+JOB_NAMESPACE = "default"
+TRAINING_USER = 1000
+DEADLINE_S = 600
+WANTED_ACCURACY = 0.95
+
+
+def install(stand: Stand, target: Target) -> None:
+    """Install or upgrade the operator with the chart, and wait until it is ready."""
+    progress = stand.progress
+    image = stand.load("operator")
+    command = ["upgrade", "--install", "pstraining", CHART, "-n", RELEASE_NAMESPACE, "--create-namespace", "--wait"]
+    progress.say("$ helm " + " ".join(command))
+    if image is not None:
+        # The same tag may stand for newer bytes: the operator is then started anew.
+        command += ["--set-string", f"podAnnotations.image-digest={image.digest}"]
+    with progress.step("installing the operator", announce=False):
+        target.helm(*command, "--timeout", "3m")
+
+
+def checkpoint_folder(stand: Stand) -> Path:
+    """An empty folder of this machine for the job's checkpoints: the local cluster's nodes share its file system."""
+    folder = stand.layout.disk / "demo-checkpoints"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    os.chown(folder, TRAINING_USER, TRAINING_USER)
+    return folder
+
+
+def read_example(stand: Stand, target: Target) -> dict[str, Any]:
+    """The example's job; on the local cluster with its checkpoints in a folder of this machine."""
+    text = target.kubectl("create", "--dry-run=client", "--validate=false", "-o", "json", "-f", str(ROOT / EXAMPLE))
+    job: dict[str, Any] = json.loads(text)
+    if stand.context is None:
+        folder = {"path": str(checkpoint_folder(stand)), "type": "Directory"}
+        job["spec"].setdefault("checkpoint", {}).pop("volumeClaimTemplate", None)
+        job["spec"]["checkpoint"]["volume"] = {"hostPath": folder}
+    return job
+
+
+def run_job(stand: Stand, target: Target) -> Job:
+    """Apply the example and wait for its end."""
+    progress = stand.progress
+    # Only with the operator's CRD does the API server know a job.
+    example = read_example(stand, target)
+    job = Job(target, JOB_NAMESPACE, example["metadata"]["name"])
+    with progress.step("removing the job of an earlier demo", announce=False):
+        job.kubectl("delete", "pstj", job.name, "--ignore-not-found", "--cascade=foreground", "--timeout=120s")
+    progress.say(f"$ kubectl apply -f {EXAMPLE}   (with its checkpoints on this machine's disk)")
+    target.kubectl("-n", JOB_NAMESPACE, "apply", "-f", "-", stdin=json.dumps(example))
+    with progress.step("training", announce=False):
+        try:
+            job.wait(progress, DEADLINE_S)
+        except JobFailedError:
+            print(job.diagnosis(), file=sys.stderr)
+            print(operator_log(target), file=sys.stderr)
+            raise
+    return job
+
+
+def operator_log(target: Target) -> str:
+    """The end of the operator's log."""
+    where = ["-n", RELEASE_NAMESPACE, "logs", "deployment/pstraining-operator", "--tail=40"]
+    return "--- log of the operator\n" + target.kubectl(*where, check=False)
+
+
+def report(stand: Stand, target: Target, job: Job) -> int:
+    """Show the job and its accuracy; the exit status."""
+    result = read_result(job.chief_log())
+    print("\n$ kubectl get pstj")
+    print(job.kubectl("get", "pstj"))
+    if result is None:
+        print("The chief's log holds no result:\n" + job.chief_log()[-3000:], file=sys.stderr)
+        return 1
+    print(f"test accuracy {result.test_accuracy:.4f}, computed from the restored checkpoint")
+    print(f"\nWhere the time went:\n{stand.progress.table()}")
+    if stand.context is None:
+        print(f"""
+The cluster is still up. Look around:
+  export KUBECONFIG={target.kubeconfig}
+  export PATH={Path(target.kubectl_binary).parent}:$PATH
+  kubectl describe pstj {job.name}
+  kubectl get all
+Take it down:
+  make cluster-down""")
+    if result.test_accuracy < WANTED_ACCURACY:
+        print(f"\nerror: the accuracy is below {WANTED_ACCURACY}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def demo(stand: Stand) -> int:
+    """All steps; the exit status."""
+    target = stand.up()
+    runtime = stand.aside(lambda: stand.load("runtime"))
+    install(stand, target)
+    runtime.result()
+    return report(stand, target, run_job(stand, target))
+
+
+def interrupted(_signal: int, _frame: FrameType | None) -> None:
+    """SIGTERM ends the demo like Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    """Run the demo; the exit status."""
+    signal.signal(signal.SIGTERM, interrupted)
+    stand = None
+    try:
+        stand = Stand(Progress())
+        return demo(stand)
+    except ClusterError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; what is up stays up: make cluster-down", file=sys.stderr)
+        return 130
+    finally:
+        if stand is not None:
+            stand.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

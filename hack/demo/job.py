@@ -1,0 +1,142 @@
+"""Following one job from `kubectl apply` to its end: pure reading of objects, and the loop that waits."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hack.cluster.errors import ClusterError
+from hack.cluster.progress import Progress
+from hack.stand import Target
+
+POLL_S = 1.0
+Object = Mapping[str, Any]
+
+
+class JobFailedError(ClusterError):
+    """The job has ended as Failed, or not at all in time."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the chief says at the end."""
+
+    test_accuracy: float
+    line: Object
+
+
+def condition(job: Object, kind: str) -> Object | None:
+    """The condition of that type, if it is true."""
+    for found in (job.get("status") or {}).get("conditions") or ():
+        if found.get("type") == kind and found.get("status") == "True":
+            return dict(found)
+    return None
+
+
+def summary(job: Object) -> str:
+    """The job's state in one line, as the columns of `kubectl get` tell it."""
+    status = job.get("status") or {}
+    parts = [status.get("phase") or "Pending"]
+    for label, role in (("PS", "ps"), ("Workers", "worker"), ("Chief", "chief")):
+        if told := (status.get(role) or {}).get("summary"):
+            parts.append(f"{label} {told}")
+    return ", ".join([*parts, f"Restarts {status.get('restarts', 0)}"])
+
+
+def read_events(log: str) -> list[Object]:
+    """The JSON lines with an "event" in a log; everything else in it is for people."""
+    found: list[Object] = []
+    for line in log.splitlines():
+        if line.startswith("{"):
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(entry, dict) and "event" in entry:
+                found.append(entry)
+    return found
+
+
+def read_result(log: str) -> Result | None:
+    """The chief's last result, if there is one."""
+    for entry in reversed(read_events(log)):
+        if entry["event"] == "result" and isinstance(entry.get("test_accuracy"), int | float):
+            return Result(float(entry["test_accuracy"]), entry)
+    return None
+
+
+def newest_chief(pods: Sequence[Object]) -> str | None:
+    """The name of the newest attempt's pod: of the chief, or of worker 0 in a job without one."""
+
+    def term(pod: Object) -> int:
+        return int(pod["metadata"]["labels"].get("pstraining.dev/term") or 0)
+
+    def role(pod: Object, name: str) -> bool:
+        return bool(pod["metadata"]["labels"].get("pstraining.dev/role") == name)
+
+    chiefs = sorted((p for p in pods if role(p, "chief")), key=term)
+    first = [p for p in pods if role(p, "worker") and p["metadata"]["labels"].get("pstraining.dev/index") == "0"]
+    found = chiefs or first
+    return str(found[-1]["metadata"]["name"]) if found else None
+
+
+class Job:
+    """One job on a cluster."""
+
+    def __init__(self, target: Target, namespace: str, name: str) -> None:
+        self.target = target
+        self.namespace = namespace
+        self.name = name
+
+    def kubectl(self, *args: str, check: bool = True) -> str:
+        """kubectl in the job's namespace."""
+        return self.target.kubectl("--namespace", self.namespace, *args, check=check)
+
+    def read(self) -> Object:
+        """The job as the API server has it."""
+        return dict(json.loads(self.kubectl("get", "pstj", self.name, "-o", "json")))
+
+    def pods(self) -> list[Object]:
+        """Its pods."""
+        text = self.kubectl("get", "pods", "-l", f"pstraining.dev/job-name={self.name}", "-o", "json")
+        return list(json.loads(text)["items"])
+
+    def chief_log(self) -> str:
+        """The log of the newest chief; empty when there is none."""
+        pod = newest_chief(self.pods())
+        return self.kubectl("logs", pod, "-c", "tensorflow", check=False) if pod else ""
+
+    def wait(self, progress: Progress, deadline_s: float) -> None:
+        """Show every change until the job has ended.
+
+        Raises:
+            JobFailedError: it failed, or did not end in time.
+        """
+        end, told = time.monotonic() + deadline_s, ""
+        while True:
+            job = self.read()
+            if (now := summary(job)) != told:
+                progress.say(f"{self.name}: {now}")
+                told = now
+            if condition(job, "Succeeded"):
+                return
+            if failed := condition(job, "Failed"):
+                raise JobFailedError(f"the job failed: {failed.get('reason')}: {failed.get('message')}")
+            if time.monotonic() > end:
+                raise JobFailedError(f"the job has not ended within {deadline_s:.0f} s")
+            time.sleep(POLL_S)
+
+    def diagnosis(self) -> str:
+        """All that helps to see why it went wrong."""
+        parts = [
+            self.kubectl("describe", "pstj", self.name, check=False),
+            self.kubectl("get", "pods,sts,deploy,job,svc", "-o", "wide", check=False),
+            self.kubectl("get", "events", "--sort-by=.lastTimestamp", check=False),
+        ]
+        for pod in self.pods():
+            name = pod["metadata"]["name"]
+            parts.append(
+                f"--- log of {name}\n" + self.kubectl("logs", name, "--all-containers", "--tail=40", check=False)
+            )
+        return "\n".join(parts)

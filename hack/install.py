@@ -1,0 +1,108 @@
+"""Make the virtual environment `.venv` with the package and all that its tests need; do nothing if it is up to date.
+
+Up to date means: made by this Python for what pyproject.toml requires now. pip's configuration and PIP_* variables of
+the machine are honoured. On Debian and its like the package that `python3 -m venv` needs is installed, by root.
+"""
+
+import argparse
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+VENV = ROOT / ".venv"
+STAMP = VENV / "installed.json"
+EXTRAS = ("operator", "runtime-cpu", "examples", "dev")
+
+
+def fingerprint() -> str:
+    """A hash of all that decides what is installed."""
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    parts = [pyproject["project"], pyproject["build-system"], EXTRAS, sys.version, str(ROOT)]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def is_current(wanted: str) -> bool:
+    """Whether the environment was installed whole for this fingerprint."""
+    try:
+        return (VENV / "bin" / "python").exists() and json.loads(STAMP.read_text())["fingerprint"] == wanted
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def ensure_venv_module() -> None:
+    """Debian splits `venv` off: install it when it is missing, or say what to do."""
+    if importlib.util.find_spec("ensurepip") and importlib.util.find_spec("venv"):
+        return
+    package = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
+    if shutil.which("apt-get") is None or os.geteuid() != 0:
+        sys.exit(f"error: {sys.executable} cannot make virtual environments; install {package} (or python3-venv)")
+    print(f"installing {package}", flush=True)
+    apt = ["apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=300"]
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run([*apt, "update"], check=True, env=environment)
+    subprocess.run([*apt, "install", "--no-install-recommends", package], check=True, env=environment)
+
+
+def made_by_this_python() -> bool:
+    """Whether the environment that is there can be kept: same Python, still working."""
+    python = VENV / "bin" / "python"
+    command = [str(python), "-c", "import sys; print(sys.version)"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return False
+    return done.returncode == 0 and done.stdout.strip() == sys.version.strip()
+
+
+def install(wanted: str) -> None:
+    """Make the environment if needed, and install into it."""
+    if not made_by_this_python():
+        ensure_venv_module()
+        shutil.rmtree(VENV, ignore_errors=True)
+        print(f"making {VENV.relative_to(ROOT)} with Python {sys.version.split()[0]}", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
+    print(f"installing the package with {', '.join(EXTRAS)}; with TensorFlow it takes a minute or two", flush=True)
+    pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off"]
+    run_told([*pip, "--editable", f".[{','.join(EXTRAS)}]"])
+    STAMP.write_text(json.dumps({"fingerprint": wanted}) + "\n")
+
+
+def run_told(command: Sequence[str]) -> None:
+    """Run pip and pass on what it is doing now, without what was there already.
+
+    Raises:
+        CalledProcessError: it failed.
+    """
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if not line.startswith(("Requirement already", "Looking in", "  ")):
+                print(f"  {line}", end="", flush=True)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+
+
+def main() -> int:
+    """The command line; the exit status."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    wanted = fingerprint()
+    if is_current(wanted):
+        return 0
+    try:
+        install(wanted)
+    except subprocess.CalledProcessError as error:
+        print(f"error: {' '.join(map(str, error.cmd))} ended with {error.returncode}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

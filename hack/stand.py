@@ -1,0 +1,152 @@
+"""A cluster to try things on: brought up with the project's images, or the one that the environment names.
+
+`make demo` and the tests that need a cluster share it. With KUBECONFIG and PSTRAINING_CONTEXT set, that context is used
+and no other, nothing is built or brought up, and its nodes must be able to pull the images.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from hack.cluster import lifecycle, load
+from hack.cluster.errors import ClusterError
+from hack.cluster.images import TARGETS, Image, ImageStore
+from hack.cluster.layout import ClusterPlan, Layout, read_layout
+from hack.cluster.packages import ensure_packages
+from hack.cluster.progress import Progress
+from hack.cluster.shell import run
+from hack.cluster.tools import CLUSTER_TOOLS, Toolbox
+
+ROOT = Path(__file__).resolve().parents[1]
+NODES = 2
+
+
+@dataclass(frozen=True)
+class Target:
+    """The cluster to talk to, and the programs to do it with."""
+
+    kubeconfig: str
+    context: str
+    kubectl_binary: str
+    helm_binary: str
+
+    def kubectl(self, *args: str, stdin: str | None = None, check: bool = True, timeout: float = 120) -> str:
+        """Run kubectl on this cluster; its standard output."""
+        command = [self.kubectl_binary, "--kubeconfig", self.kubeconfig, "--context", self.context, *args]
+        return run(command, stdin=stdin, check=check, timeout=timeout)
+
+    def helm(self, *args: str, timeout: float = 300) -> str:
+        """Run helm on this cluster; its standard output."""
+        command = [self.helm_binary, "--kubeconfig", self.kubeconfig, "--kube-context", self.context, *args]
+        return run(command, timeout=timeout)
+
+    def environment(self) -> dict[str, str]:
+        """What tests are told."""
+        return {"KUBECONFIG": self.kubeconfig, "PSTRAINING_CONTEXT": self.context, "HELM": self.helm_binary}
+
+
+def given_context(env: Mapping[str, str]) -> str | None:
+    """The context of a cluster of one's own, if the environment names one.
+
+    Raises:
+        ClusterError: a context without a KUBECONFIG.
+    """
+    context = env.get("PSTRAINING_CONTEXT")
+    if context and not env.get("KUBECONFIG"):
+        raise ClusterError("PSTRAINING_CONTEXT is set: say in KUBECONFIG where it is defined")
+    return context or None
+
+
+class Stand:
+    """Brings the local cluster up, doing at once what does not wait for each other.
+
+    Compiling keeps the cores busy, installing the images' packages the network: both go on at once, and helm, which is
+    needed last, is compiled while the cluster starts.
+    """
+
+    def __init__(self, progress: Progress, env: Mapping[str, str] = os.environ) -> None:
+        """Look at the environment; nothing is started yet."""
+        self.progress = progress
+        self.env = env
+        self.context = given_context(env)
+        self.layout: Layout = read_layout(env)
+        self.toolbox = Toolbox(self.layout, progress)
+        self.was_up = self.context is not None or lifecycle.saved_plan(self.layout) is not None
+        self._pool = ThreadPoolExecutor(max_workers=6)
+        self._images: Future[Sequence[Image]] | None = None
+        self._plan: ClusterPlan | None = None
+
+    def helm(self) -> str:
+        """The helm program, from $HELM or built."""
+        given = self.env.get("HELM") or (shutil.which("helm") if self.context else None)
+        if given:
+            return given
+        self.toolbox.ensure(["helm"])
+        return str(self.toolbox.binary("helm"))
+
+    def up(self, *, with_images: bool = True) -> Target:
+        """Bring the cluster up, with the building of the images going on; `image` and `load` wait for it."""
+        if self.context:
+            return self._given(self.context)
+        packages = self._pool.submit(ensure_packages, self.layout, self.progress)
+        if with_images:
+            self._images = self._pool.submit(self._build_images, packages)
+        self.toolbox.ensure(CLUSTER_TOOLS)
+        helm = self._pool.submit(self.helm)
+        packages.result()
+        with lifecycle.locked(self.layout, self.progress):
+            cluster = lifecycle.up(self.layout, None if self.was_up else NODES, self.progress)
+        self._plan = cluster.plan
+        return Target(
+            kubeconfig=str(self.layout.kubeconfig),
+            context=self.layout.context,
+            kubectl_binary=str(self.toolbox.binary("kubectl")),
+            helm_binary=helm.result(),
+        )
+
+    def load(self, target: str) -> Image | None:
+        """Bring one of the images onto the nodes; None on a given cluster, which pulls it."""
+        if self._plan is None or self._images is None:
+            return None
+        (image,) = [i for i in self._images.result() if f"/{target}:" in i.name]
+        load.load(self.layout, self._plan, [image], self.progress)
+        return image
+
+    def load_all(self) -> None:
+        """Bring all images onto the nodes."""
+        for target in TARGETS:
+            self.load(target)
+
+    def down(self) -> None:
+        """Take down what `up` brought up; a cluster that was there before stays."""
+        if not self.was_up:
+            with lifecycle.locked(self.layout, self.progress):
+                lifecycle.down(self.layout, self.progress)
+
+    def close(self) -> None:
+        """Wait for what is still going on."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def aside(self, work: Callable[[], object]) -> Future[object]:
+        """Start something that need not be waited for yet."""
+        return self._pool.submit(work)
+
+    def _build_images(self, packages: Future[None]) -> Sequence[Image]:
+        packages.result()
+        return ImageStore(self.layout, self.progress).ensure(TARGETS)
+
+    def _given(self, context: str) -> Target:
+        kubectl = shutil.which("kubectl")
+        if kubectl is None:
+            self.toolbox.ensure(["kubernetes"])
+            kubectl = str(self.toolbox.binary("kubectl"))
+        target = Target(self.env["KUBECONFIG"], context, kubectl, self.helm())
+        try:
+            target.kubectl("version", timeout=30)
+        except (ClusterError, subprocess.SubprocessError) as error:
+            raise ClusterError(f"context {context} of {self.env['KUBECONFIG']} cannot be used: {error}") from error
+        return target
