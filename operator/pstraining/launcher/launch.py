@@ -1,0 +1,400 @@
+"""The launcher: runs the training program, or the parameter server (PS), of a PSTrainingJob's pod.
+
+    python3 launch.py -- COMMAND [ARGS...]   run the command as the pod's task
+    python3 launch.py serve                  be the TensorFlow server that TF_CONFIG names
+
+docs/concepts/job-contract.md says what it finds and what it promises. It runs in users' images: one file on Python
+3.8's standard library. What stands above `knock` decides from values; signals and children are the main thread's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import http.client
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from enum import Enum
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module, util
+from typing import Callable, Iterable, List, Mapping, NamedTuple  # noqa: UP035 - Python 3.8
+
+TF_PORT, STATUS_PORT = 2222, 2223
+CLUSTER_FILE, RUN_DIR, SUCCESS_MARKER, IN_SYNC_MARKER = "cluster.json", "/run/pstraining", "succeeded", "in-sync"
+ENV_NAMESPACE, ENV_TASK_TYPE, ENV_TASK_INDEX = "PSTRAINING_NAMESPACE", "PSTRAINING_TASK_TYPE", "PSTRAINING_TASK_INDEX"
+ENV_SERVER, ENV_START_TIMEOUT = "PSTRAINING_SERVER", "PSTRAINING_START_TIMEOUT_SECONDS"
+EXIT_START_TIMEOUT, EXIT_BAD_CONTRACT = 75, 78
+PS_LOSS_GRACE_SECONDS, POLL_SECONDS = 10, 0.2
+CRASH_SECONDS, CRASH_LIMIT = 10, 3  # a server that ends so soon, so often in a row, is left to Kubernetes
+# Without keepalive one silent peer stops a whole job; without the short back-off a returned peer is found late.
+# GRPC_FAIL_FAST, measured: "true" fails the chief when a worker starts late, "false" hangs it when a PS stays away.
+KEEPALIVE = "grpc.keepalive_time_ms=2000,grpc.keepalive_timeout_ms=2000,grpc.keepalive_permit_without_calls=1"
+BACK_OFF = "grpc.min_reconnect_backoff_ms=100,grpc.initial_reconnect_backoff_ms=100,grpc.max_reconnect_backoff_ms=500"
+NETWORK_SETTINGS = {"TF_GRPC_DEFAULT_OPTIONS": f"{KEEPALIVE},{BACK_OFF}", "GRPC_FAIL_FAST": "use_caller"}
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+SIGNALS = (*STOP_SIGNALS, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
+OPEN, REFUSED, SILENT = "open", "refused", "silent"
+Verdict = Enum("Verdict", "PS_LOST OWN_FAILURE ASK_AGAIN")
+Cluster = Mapping[str, List[str]]  # noqa: UP006
+LAST_WORDS = {0: "a PS's program must not end", 137: "killed, most often for want of memory", 139: "segmentation fault"}
+
+
+class Sight(NamedTuple):
+    """What one look at a PS showed: TensorFlow's port, and what the PS's launcher says, if there is one."""
+
+    port: str = SILENT
+    why: str = "not asked yet"
+    boot_id: str | None = None
+    state: str = ""
+
+
+class ExitError(Exception):
+    """Ends the launcher. Its arguments: the exit code and, where it adds knowledge, a line for people."""
+
+
+def read_task(env: Mapping[str, str]) -> tuple[str, int]:
+    """The pod's task type and index, from its environment, whose other variables are checked too."""
+    rules = {ENV_TASK_TYPE: "chief|worker|ps|evaluator", ENV_TASK_INDEX: "[0-9]+", ENV_START_TIMEOUT: "[0-9]*"}
+    rules.update({ENV_SERVER: "Program|Builtin"} if env.get(ENV_TASK_TYPE) == "ps" else {})
+    for name, rule in rules.items():
+        if not re.fullmatch(rule, env.get(name, "")):
+            raise ExitError(EXIT_BAD_CONTRACT, f"the environment variable {name} is {env.get(name)!r}, not {rule}")
+    return env[ENV_TASK_TYPE], int(env[ENV_TASK_INDEX])
+
+
+def read_cluster(text: str, source: str, kind: str, index: int) -> Cluster:
+    """The cluster of a map or of TF_CONFIG, checked as far as this task needs it."""
+    try:
+        cluster: Cluster = json.loads(text)["cluster"]
+        own = [] if kind == "evaluator" else [cluster[kind][index]]
+        for address in own + [address for tasks in cluster.values() for address in tasks]:
+            host_and_port(address)
+        return cluster
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        wrong = f"field 'cluster' of {source} has no list of addresses with a {kind} {index} ({error!r})"
+        raise ExitError(EXIT_BAD_CONTRACT, wrong) from None
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """The two parts of an address."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def program_env(env: Mapping[str, str], cluster: Cluster, kind: str, index: int) -> dict[str, str]:
+    """The program's environment: what the pod template sets itself stays, except TF_CONFIG."""
+    config = {"cluster": cluster, "task": {"type": kind, "index": index}}
+    return {**NETWORK_SETTINGS, "TF_CPP_MIN_LOG_LEVEL": "1", **env, "TF_CONFIG": json.dumps(config)}
+
+
+def judge_ps(before: Sight, after: Sight) -> Verdict:
+    """What one PS says about a failure; ASK_AGAIN: it may be gone, it may be on its way back."""
+    if before.boot_id is None:  # no launcher there: only its port can tell, and only while it is away
+        return {OPEN: Verdict.OWN_FAILURE, REFUSED: Verdict.PS_LOST}.get(after.port, Verdict.ASK_AGAIN)
+    if after.boot_id not in (None, before.boot_id):
+        return Verdict.PS_LOST
+    healthy = after.boot_id and after.port == OPEN and after.state == "Serving"
+    return Verdict.OWN_FAILURE if healthy else Verdict.ASK_AGAIN
+
+
+def judge(before: Mapping[str, Sight], after: Mapping[str, Sight], elapsed: float, grace: float) -> Verdict:
+    """Why a program failed: the PSs before it ran, and as they are `elapsed` seconds after its end."""
+    verdicts = {judge_ps(sight, after.get(ps, Sight())) for ps, sight in before.items()}
+    if verdicts <= {Verdict.OWN_FAILURE}:
+        return Verdict.OWN_FAILURE
+    return Verdict.PS_LOST if Verdict.PS_LOST in verdicts or elapsed >= grace else Verdict.ASK_AGAIN
+
+
+def next_delay(delay: float, lived: float) -> float:
+    """The pause before a program runs again: none, unless it died at once; then 0.1 s, doubling to 5 s."""
+    return 0 if lived >= 2 else min(5, max(0.1, delay * 2))
+
+
+def server_def(cluster: Cluster, kind: str, index: int) -> bytes:
+    """TensorFlow's ServerDef in protobuf's wire format; it holds the whole cluster, as TF1 sessions need it."""
+
+    def varint(number: int) -> bytes:
+        return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
+
+    def field(number: int, value: int | bytes) -> bytes:
+        kind_of_field, data = (0, varint(value)) if isinstance(value, int) else (2, varint(len(value)) + value)
+        return varint(number << 3 | kind_of_field) + data
+
+    jobs = b""
+    for name, tasks in cluster.items():
+        entries = [field(2, field(1, task) + field(2, address.encode())) for task, address in enumerate(tasks)]
+        jobs += field(1, field(1, name.encode()) + b"".join(entries))
+    port = host_and_port(cluster[kind][index])[1]
+    return field(1, jobs) + field(2, kind.encode()) + field(3, index) + field(5, b"grpc") + field(6, port)
+
+
+def knock(host: str, port: int) -> Sight:
+    """Whether a port accepts connections."""
+    try:
+        socket.create_connection((host, port), 1).close()
+        return Sight(OPEN, "")
+    except OSError as error:
+        return Sight(REFUSED if isinstance(error, ConnectionRefusedError) else SILENT, error.strerror or str(error))
+
+
+def look(address: str) -> Sight:
+    """Look at a PS once."""
+    host, port = host_and_port(address)
+    sight, connection = knock(host, port), http.client.HTTPConnection(host, port + STATUS_PORT - TF_PORT, timeout=1)
+    with suppress(OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        connection.request("GET", "/v1/status")
+        status = json.loads(connection.getresponse().read(65536))
+        sight = sight._replace(boot_id=str(status["bootId"]), state=str(status["state"]))
+    connection.close()
+    return sight
+
+
+def look_at(addresses: Iterable[str]) -> dict[str, Sight]:
+    """Look at many PSs at once; its threads are gone when it returns, so that none meets a fork."""
+    with ThreadPoolExecutor(32) as pool:
+        return dict(pool.map(lambda ps: (ps, look(ps)), addresses))
+
+
+def log(message: str) -> None:
+    """One line for people."""
+    os.write(2, f"pstraining-launcher: {message}\n".encode())
+
+
+class Supervisor:
+    """Runs one command at a time. In `wait` the main thread sleeps; there signals are passed on and children reaped."""
+
+    def __init__(self) -> None:
+        self.stopped_by, self._pid, self._code = 0, 0, -1
+        self._inbox, outbox = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(outbox, warn_on_full_buffer=False)  # Python writes each signal's number there, a byte
+        for number in SIGNALS:
+            signal.signal(number, lambda *_: None)
+        self._in_child: Callable[[], object] | None = None
+        with suppress(OSError, AttributeError):  # adopt orphans, and die together: for pid 1 the kernel does both
+            prctl = ctypes.CDLL(None).prctl
+            if os.getpid() != 1 and prctl(36, 1, 0, 0, 0) == 0:  # PR_SET_CHILD_SUBREAPER
+                self._in_child = lambda: prctl(1, int(signal.SIGKILL), 0, 0, 0)  # PR_SET_PDEATHSIG
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Sleep until a signal comes or the time is over; a launcher that runs nothing ends when told to stop."""
+        for number in os.read(self._inbox, 4096) if select.select([self._inbox], [], [], seconds)[0] else b"":
+            if number == signal.SIGCHLD:
+                self._reap()
+            else:
+                self.stopped_by = number if number in STOP_SIGNALS else self.stopped_by
+                self._signal_group(number)
+        if self.stopped_by and not self._pid:
+            raise ExitError(128 + self.stopped_by, "")
+
+    def run(self, command: list[str], env: Mapping[str, str]) -> tuple[int, float]:
+        """Run a command in its own process group, of which nothing is left then: its exit code, its seconds."""
+        started = time.monotonic()
+        try:
+            child = subprocess.Popen(command, env=env, start_new_session=True, preexec_fn=self._in_child)  # noqa: PLW1509
+        except OSError as error:
+            message = f"cannot run {command[0]!r}: {error.strerror}; look at the container's command and image"
+            raise ExitError(127 if isinstance(error, FileNotFoundError) else 126, message) from None
+        self._pid, self._code = child.pid, -1
+        while self._code < 0:
+            self.wait()
+        child.returncode, ended = self._code, time.monotonic()  # reaped here, not by Popen
+        while self._signal_group(signal.SIGKILL) and time.monotonic() < ended + 5:
+            self.wait(0.02)
+        self._pid = 0
+        return self._code, ended - started
+
+    def _signal_group(self, number: int) -> bool:
+        with suppress(ProcessLookupError, PermissionError):
+            if self._pid:
+                os.killpg(self._pid, number)
+                return True
+        return False
+
+    def _reap(self) -> None:
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == self._pid:
+                    self._code = 128 + os.WTERMSIG(ended[1]) if os.WIFSIGNALED(ended[1]) else os.WEXITSTATUS(ended[1])
+
+
+class Launcher:
+    """A pod's main program."""
+
+    def __init__(self, env: Mapping[str, str], command: list[str]) -> None:
+        self.env, self.task = env, read_task(env)
+        self.command = [sys.executable, __file__, "serve"] if env.get(ENV_SERVER) == "Builtin" else command
+        self.marker, self.in_sync = os.path.join(RUN_DIR, SUCCESS_MARKER), os.path.join(RUN_DIR, IN_SYNC_MARKER)
+        self.boot_id, self.restarts, cluster = "", -1, self.cluster()
+        self.port = host_and_port(cluster["ps"][self.task[1]])[1] if self.task[0] == "ps" else TF_PORT
+        if not self.command:
+            raise ExitError(EXIT_BAD_CONTRACT, "there is no command after --")
+        if not os.access(RUN_DIR, os.W_OK | os.X_OK):
+            raise ExitError(EXIT_BAD_CONTRACT, f"{RUN_DIR} is no folder that this user may write")
+        self.supervisor = Supervisor()
+
+    def cluster(self) -> Cluster:
+        """The cluster as the map beside this file has it now: scaling changes it."""
+        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), CLUSTER_FILE)
+        try:
+            with open(path, encoding="utf-8") as file:
+                return read_cluster(file.read(), path, *self.task)
+        except OSError as error:
+            raise ExitError(EXIT_BAD_CONTRACT, f"the cluster map {path} cannot be read: {error.strerror}") from None
+
+    def run_program(self) -> int:
+        """Run the program until it has ended with 0, failed by itself or was stopped; then never again."""
+        delay = 0.0
+        while not os.path.exists(self.marker):
+            cluster, before = self.await_ps()
+            code, lived = self.supervisor.run(self.command, program_env(self.env, cluster, *self.task))
+            if code == 0 and not self.supervisor.stopped_by:
+                open(self.marker, "w", encoding="utf-8").close()
+                return 0
+            if self.supervisor.stopped_by or not self.was_ps_lost(before, code):
+                return self.ended(code)
+            delay = next_delay(delay, lived)
+            self.supervisor.wait(delay)
+        log("the program has ended with 0 in this pod and does not run again; idle until the pod is removed")
+        with suppress(ExitError):
+            while True:
+                self.supervisor.wait()
+        return 0
+
+    def await_ps(self) -> tuple[Cluster, Mapping[str, Sight]]:
+        """Wait until every PS is up: the cluster to run in, and its PSs as they are now."""
+        started, next_word, timeout = time.monotonic(), 2.0, int(self.env.get(ENV_START_TIMEOUT) or 1800)
+        while True:
+            cluster = self.cluster()
+            seen = look_at(cluster.get("ps", []))
+            away = [ps for ps, sight in seen.items() if sight.port != OPEN or sight.state == "Terminating"]
+            if not away:
+                return cluster, seen
+            waited = time.monotonic() - started
+            names = ", ".join(f"{ps} ({seen[ps].why or seen[ps].state})" for ps in away)
+            if waited >= timeout:
+                hint = f"kubectl -n {self.env.get(ENV_NAMESPACE, 'default')} describe pod {host_and_port(away[0])[0]}"
+                raise ExitError(EXIT_START_TIMEOUT, f"gave up after {timeout} s without PS {names}; see {hint}")
+            if waited >= next_word:
+                log(f"waiting for PS {names}, since {waited:.0f} s")
+                next_word = waited + min(waited, 60)
+            self.supervisor.wait(POLL_SECONDS if waited < 10 else 5 * POLL_SECONDS)
+
+    def was_ps_lost(self, before: Mapping[str, Sight], code: int) -> bool:
+        """Ask the PSs why the program failed."""
+        started, grace = time.monotonic(), PS_LOSS_GRACE_SECONDS
+        while (why := judge(before, after := look_at(before), time.monotonic() - started, grace)) is Verdict.ASK_AGAIN:
+            self.supervisor.wait(POLL_SECONDS)
+        if why is Verdict.PS_LOST:
+            lost = ", ".join(ps for ps in before if judge_ps(before[ps], after[ps]) is not Verdict.OWN_FAILURE)
+            log(f"the program ended with {code} because PS {lost} was lost; it runs again when every PS is up")
+        return why is Verdict.PS_LOST
+
+    def run_server(self) -> int:
+        """Keep this PS's server running; give up when it crashes again and again."""
+        serve_status(self.port + STATUS_PORT - TF_PORT, self.report)
+        crashes = 0
+        while True:
+            self.restarts, self.boot_id = self.restarts + 1, os.urandom(8).hex()
+            with suppress(FileNotFoundError):
+                os.unlink(self.in_sync)
+            code, lived = self.supervisor.run(self.command, program_env(self.env, self.cluster(), *self.task))
+            crashes = crashes + 1 if lived < CRASH_SECONDS else 0
+            if self.supervisor.stopped_by or crashes == CRASH_LIMIT:
+                return self.ended(code)
+            log(f"the server ended with {code} after {lived:.1f} s and is started again")
+
+    def ended(self, code: int) -> int:
+        """The exit code, never 0: what was told to stop has not finished. A word only where no program can have one."""
+        if self.supervisor.stopped_by:
+            return code or 128 + self.supervisor.stopped_by
+        if code in LAST_WORDS:
+            log(f"the program ended with {code}: {LAST_WORDS[code]}")
+        return code or 1
+
+    def report(self) -> dict[str, object]:
+        """The answer to GET /v1/status."""
+        state = "Serving" if knock("127.0.0.1", self.port).port == OPEN else "Starting"
+        state = "Terminating" if self.supervisor.stopped_by else state
+        in_sync = os.path.exists(self.in_sync)
+        return {"bootId": self.boot_id, "state": state, "restarts": self.restarts, "inSync": in_sync}
+
+
+def serve_status(port: int, report: Callable[[], dict[str, object]]) -> None:
+    """Answer GET on a port, from other threads and for both IP families where the node has both."""
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 5
+
+        def do_GET(self) -> None:
+            status = report()
+            codes = {"/v1/status": 200, "/healthz": 200, "/readyz": 200 if status["state"] == "Serving" else 503}
+            body = json.dumps(status).encode()
+            self.send_response(codes.get(self.path, 404))
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    server = ThreadingHTTPServer(("", port), Handler, bind_and_activate=False)
+    server.handle_error = Handler.log_message = lambda *_: None  # type: ignore[method-assign, assignment]
+    try:
+        server.socket = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    except (OSError, ValueError):
+        server.socket = socket.create_server(("", port))
+    threading.Thread(target=server.serve_forever, args=(3600,), daemon=True).start()
+
+
+def serve(env: Mapping[str, str]) -> None:
+    """Be the server that TF_CONFIG names: through TensorFlow's C API, which needs no import of TensorFlow."""
+    text, spec = env.get("TF_CONFIG", ""), util.find_spec("tensorflow")
+    try:
+        kind, index = json.loads(text)["task"]["type"], int(json.loads(text)["task"]["index"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ExitError(EXIT_BAD_CONTRACT, f"TF_CONFIG names no task ({error!r})") from None
+    cluster = read_cluster(text, "TF_CONFIG", kind, index)
+    folder = ((spec and spec.submodule_search_locations) or [""])[0]
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's handler would wait for the server's end
+    try:
+        ctypes.CDLL(os.path.join(folder, "libtensorflow_framework.so.2"), ctypes.RTLD_GLOBAL)
+        tf = ctypes.CDLL(os.path.join(folder, "libtensorflow_cc.so.2"), ctypes.RTLD_GLOBAL)
+        tf.TF_NewStatus.restype = tf.TF_NewServer.restype = ctypes.c_void_p
+        tf.TF_Message.restype = ctypes.c_char_p
+    except (OSError, AttributeError):  # another build of TensorFlow
+        import_module("tensorflow").distribute.Server(cluster, kind, index, protocol="grpc").join()
+        return
+    definition, status = server_def(cluster, kind, index), ctypes.c_void_p(tf.TF_NewStatus())
+    server = ctypes.c_void_p(tf.TF_NewServer(definition, ctypes.c_size_t(len(definition)), status))
+    for step in (tf.TF_ServerStart, tf.TF_ServerJoin):
+        if tf.TF_GetCode(status):
+            raise ExitError(1, f"TensorFlow's server does not start: {tf.TF_Message(status).decode()}")
+        step(server, status)
+
+
+def main(argv: list[str], env: Mapping[str, str]) -> int:
+    """The command line: the exit code."""
+    try:
+        if argv[:1] == ["--"]:
+            launcher = Launcher(env, argv[1:])
+            return launcher.run_server() if launcher.task[0] == "ps" else launcher.run_program()
+        if argv == ["serve"]:
+            serve(env)
+            return 0
+    except ExitError as error:
+        code, message = error.args
+        if message:
+            log(message + "; job-contract.md says what a pod needs" * (code == EXIT_BAD_CONTRACT))
+        return int(code)
+    os.write(1, __doc__.encode())
+    return 0 if argv in (["-h"], ["--help"]) else EXIT_BAD_CONTRACT
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], os.environ))
