@@ -1,8 +1,9 @@
 """An API server in memory, behind the operator's ports: as much of its rules as the operator leans on.
 
-Uids, resourceVersions, generations, AlreadyExists, uid and resourceVersion preconditions, field ownership of server-side
-apply, status as a subresource, garbage collection by owner on demand. The contract suite (tests/contract) holds it to
-what a real API server does. What it doesn't know: schemas, defaults, admission; `failures` plays those.
+Uids, resourceVersions, generations, AlreadyExists, uid and resourceVersion preconditions, field ownership by
+server-side apply, status as a subresource, garbage collection by owner on demand. The contract suite
+(tests/contract) holds it to what a real API server does. What it doesn't know: schemas, defaults, admission;
+`failures` plays those.
 """
 
 import copy
@@ -206,15 +207,14 @@ class FakeKube:
 
     def _apply(self, kind: Kind, namespace: str, name: str, body: Manifest, manager: str) -> Object:
         found = self._find(kind, namespace, name)
-        uid = body["metadata"].get("uid", found["metadata"]["uid"])
-        if uid != found["metadata"]["uid"]:
+        uid, status_only = body["metadata"].get("uid"), manager == names.STATUS_FIELD_MANAGER
+        if not status_only and uid != found["metadata"]["uid"]:
             raise Conflict(
                 f"Precondition failed: UID in precondition: {uid}, UID in object meta: {found['metadata']['uid']}",
                 status=409,
                 reason="Conflict",
             )
         self._same_version(found, body)
-        status_only = manager == names.STATUS_FIELD_MANAGER
         new = {k: v for k, v in body.items() if (k == "status") is status_only or k == "metadata"}
         meta = {k: v for k, v in body["metadata"].items() if k in ("labels", "annotations", "ownerReferences")}
         new["metadata"] = {} if status_only else meta

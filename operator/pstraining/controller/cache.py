@@ -21,7 +21,8 @@ Object = Mapping[str, Any]
 Place = tuple[str, str, str]
 """Kind, namespace and name of any object."""
 
-MAX_TOMBSTONES = 20_000
+MAX_TOMBSTONES = 5_000
+"""Uids remembered as gone; the watch is never that far behind."""
 
 
 @dataclass
@@ -82,7 +83,7 @@ class Cache:
             The job to look at again; None if that was known.
         """
         metadata = raw["metadata"]
-        self._tombstones.pop(metadata["uid"], None)
+        self._bury(metadata["uid"])
         return self._remove((raw["kind"], metadata["namespace"], metadata["name"]), metadata["uid"])
 
     def wrote(self, namespace: str, job: str, written: Object) -> None:
@@ -91,10 +92,13 @@ class Cache:
 
     def deleted(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         """A delete of ours left no such object behind."""
+        self._bury(uid)
+        self._remove((kind, namespace, name), uid)
+
+    def _bury(self, uid: str) -> None:
         self._tombstones[uid] = None
         while len(self._tombstones) > MAX_TOMBSTONES:
             self._tombstones.popitem(last=False)
-        self._remove((kind, namespace, name), uid)
 
     def _put(self, key: Key, new: Object) -> bool:
         """Store an object unless a newer one is known; whether anything but its resourceVersion changed."""

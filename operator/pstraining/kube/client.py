@@ -17,7 +17,7 @@ from kubernetes.aio.client import ApiClient, Configuration
 
 from pstraining.api import names
 from pstraining.core.actions import Kind, Manifest
-from pstraining.kube.errors import ApiError, Conflict, NotFound, from_exception, from_response
+from pstraining.kube.errors import ApiError, Conflict, NotFound, Refused, from_exception, from_response
 from pstraining.kube.port import Object
 
 logger = logging.getLogger(__name__)
@@ -26,6 +26,7 @@ JSON: Final = "application/json"
 APPLY: Final = "application/apply-patch+yaml"
 JSON_PATCH: Final = "application/json-patch+json"
 MAX_REMEMBERED: Final = 50_000
+HAND_OVER_TRIES: Final = 5
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,9 @@ class KubeClient:
         """Delete in the background with a uid precondition."""
         body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         answer = await self._request("DELETE", RESOURCES[kind].path(namespace, name), body=body)
-        # A Status says that the object is gone, the object itself that finalizers or a grace period hold it.
-        return None if answer.get("kind") == "Status" or "metadata" not in answer else answer
+        # Some kinds answer with a Status, some with the object as it was last; only one that is still held by
+        # finalizers or a grace period says since when it is being deleted.
+        return answer if (answer.get("metadata") or {}).get("deletionTimestamp") else None
 
     async def patch_status(self, namespace: str, name: str, body: Manifest) -> Object:
         """Forced server-side apply to the status subresource by the status's own field manager."""
@@ -143,23 +145,21 @@ class KubeClient:
         out a field in vain then: `Update` still owns it. Renaming the operation before the first apply is what kubectl
         and client-go do (csaupgrade).
         """
-        found = await self._request("GET", path)
-        if found["metadata"]["uid"] != uid:
-            raise Conflict(f"uid {uid} was meant, {found['metadata']['uid']} is there", status=409, reason="Conflict")
-        entries = found["metadata"].get("managedFields") or []
-        ours = [
-            index
-            for index, entry in enumerate(entries)
-            if entry.get("manager") == names.FIELD_MANAGER and not entry.get("subresource")
-        ]
-        if len(ours) == 1 and entries[ours[0]].get("operation") == "Update":
-            field = f"/metadata/managedFields/{ours[0]}"
-            patch = [
-                # Makes the API server answer 409 instead of renaming somebody else's entry.
-                {"op": "replace", "path": "/metadata/resourceVersion", "value": found["metadata"]["resourceVersion"]},
-                {"op": "replace", "path": f"{field}/operation", "value": "Apply"},
-            ]
-            await self._request("PATCH", path, {"fieldManager": names.FIELD_MANAGER}, patch, JSON_PATCH)
+        for _ in range(HAND_OVER_TRIES):
+            found = await self._request("GET", path)
+            if found["metadata"]["uid"] != uid:
+                raise Conflict(f"UID in precondition: {uid}, UID in object: {found['metadata']['uid']}", status=409)
+            patch = _renaming(found)
+            if patch is None:
+                return
+            try:
+                await self._request("PATCH", path, {"fieldManager": names.FIELD_MANAGER}, patch, JSON_PATCH)
+            except Refused as error:
+                # The entries have changed places: other controllers write into the same list.
+                logger.debug("%s: %s; once more", path, error.message)
+            else:
+                return
+        raise Conflict("managedFields change all the time", status=409)
 
     async def _request(
         self,
@@ -191,6 +191,26 @@ class KubeClient:
         except ValueError as error:
             raise _told(from_exception(error), method, path) from error
         return found if isinstance(found, dict) else {}
+
+
+def _renaming(found: Object) -> list[dict[str, Any]] | None:
+    """The JSON patch that turns our `Update` entry into an `Apply` entry; None if there is nothing to turn."""
+    entries = found["metadata"].get("managedFields") or []
+    ours = [
+        index
+        for index, entry in enumerate(entries)
+        if entry.get("manager") == names.FIELD_MANAGER and not entry.get("subresource")
+    ]
+    if len(ours) != 1 or entries[ours[0]].get("operation") != "Update":
+        return None
+    field = f"/metadata/managedFields/{ours[0]}"
+    return [
+        # Tests instead of a resourceVersion: that moves with every status that another controller writes.
+        {"op": "test", "path": "/metadata/uid", "value": found["metadata"]["uid"]},
+        {"op": "test", "path": f"{field}/manager", "value": names.FIELD_MANAGER},
+        {"op": "test", "path": f"{field}/operation", "value": "Update"},
+        {"op": "replace", "path": f"{field}/operation", "value": "Apply"},
+    ]
 
 
 def _told(error: ApiError, method: str, path: str) -> ApiError:

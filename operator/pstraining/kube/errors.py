@@ -4,6 +4,7 @@ Only the work queue retries. The executor turns a refusal into a verdict, everyt
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,9 @@ PERMANENT_ERRORS = (
     "trying to send message larger than max",
 )
 """What the API server answers with 500 although the request will never do."""
+
+UID_PRECONDITION = re.compile(r"UID in (the )?precondition", re.IGNORECASE)
+"""Its words for a delete that meant another object, one for built-in kinds in the cache and one for the rest."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Conflict(ApiError):  # noqa: N818 - says what happened
     @property
     def precondition_failed(self) -> bool:
         """The object that has this name now is not the one that was meant."""
-        return "precondition failed" in self.message.lower()
+        return UID_PRECONDITION.search(self.message) is not None
 
 
 class NotFound(ApiError):  # noqa: N818 - says what happened

@@ -39,8 +39,8 @@ class ApiPort(Protocol):
     async def patch_status(self, namespace: str, name: str, body: Manifest) -> Object:
         """Server-side apply a PSTrainingJob's status.
 
-        metadata.uid and metadata.resourceVersion in the body say which job and which version of it the status was made
-        from; Conflict if it has changed since.
+        metadata.resourceVersion in the body says from which version of which job the status was made; Conflict if it
+        has changed since. (The status subresource of a custom resource does not look at metadata.uid.)
         """
 
     async def create_event(self, namespace: str, body: Manifest) -> None:

@@ -1,0 +1,229 @@
+"""What the operator leans on in an API server, as one suite: here against the fake, in tests/controlplane for real."""
+
+import uuid
+from typing import Any
+
+import pytest
+
+from pstraining.api import names
+from pstraining.core.actions import Event, Kind
+from pstraining.kube.errors import ApiError, Conflict, NotFound, Refused
+from pstraining.kube.events import build_event
+from tests.support.builders import NOW
+from tests.support.fakekube import UNKNOWN_FIELD, FakeKube
+
+TEMPLATE = {
+    "spec": {"containers": [{"name": "tensorflow", "image": "img:1", "command": ["python", "-m", "train"]}]},
+}
+
+
+def config_map(data: dict[str, str], **metadata: Any) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "digits", **metadata}, "data": data}
+
+
+def service(selector: dict[str, str]) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "digits-ps-0"},
+        "spec": {"selector": selector, "ports": [{"name": "tf", "port": 2222}]},
+    }
+
+
+def deployment(*env: str) -> dict[str, Any]:
+    labels = {"app": "digits"}
+    container = {"name": "tensorflow", "image": "img:1", "env": [{"name": n, "value": "1"} for n in env]}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "digits-worker-0"},
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+        },
+    }
+
+
+def job(name: str = "digits") -> dict[str, Any]:
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {"name": name},
+        "spec": {"ps": {"replicas": 1}, "worker": {"replicas": 1, "template": TEMPLATE}},
+    }
+
+
+def status_body(stored: dict[str, Any], status: dict[str, Any]) -> dict[str, Any]:
+    kept = ("name", "namespace", "uid", "resourceVersion")
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {k: stored["metadata"][k] for k in kept},
+        "status": status,
+    }
+
+
+def with_uid(body: dict[str, Any], uid: str) -> dict[str, Any]:
+    return {**body, "metadata": {**body["metadata"], "uid": uid}}
+
+
+class PortContract:
+    """Subclasses have the fixtures `port` and `namespace`."""
+
+    async def test_what_is_created_can_be_read(self, port: Any, namespace: str) -> None:
+        made = await port.create(Kind.CONFIG_MAP, namespace, config_map({"a": "1"}))
+        found = await port.get(Kind.CONFIG_MAP, namespace, "digits")
+        assert made["kind"] == found["kind"] == "ConfigMap"
+        assert made["metadata"]["uid"] == found["metadata"]["uid"]
+        assert int(found["metadata"]["resourceVersion"]) > 0
+        assert found["data"] == {"a": "1"}
+
+    async def test_a_name_is_taken_once(self, port: Any, namespace: str) -> None:
+        await port.create(Kind.CONFIG_MAP, namespace, config_map({"a": "1"}))
+        with pytest.raises(Conflict) as caught:
+            await port.create(Kind.CONFIG_MAP, namespace, config_map({"a": "2"}))
+        assert caught.value.already_exists
+        assert (await port.get(Kind.CONFIG_MAP, namespace, "digits"))["data"] == {"a": "1"}
+
+    async def test_a_creation_is_strict_and_names_the_field(self, port: Any, namespace: str) -> None:
+        body = deployment("A")
+        body["spec"]["template"]["spec"][UNKNOWN_FIELD] = 1
+        with pytest.raises(Refused) as caught:
+            await port.create(Kind.DEPLOYMENT, namespace, body)
+        assert caught.value.invalid
+        assert f"spec.template.spec.{UNKNOWN_FIELD}" in caught.value.message
+
+    async def test_what_is_absent_is_not_found(self, port: Any, namespace: str) -> None:
+        with pytest.raises(NotFound):
+            await port.get(Kind.STATEFUL_SET, namespace, "nothing")
+
+    async def test_an_apply_never_creates(self, port: Any, namespace: str) -> None:
+        with pytest.raises((Conflict, NotFound)):
+            await port.apply(Kind.CONFIG_MAP, namespace, "digits", with_uid(config_map({"a": "1"}), str(uuid.uuid4())))
+        with pytest.raises(NotFound):
+            await port.get(Kind.CONFIG_MAP, namespace, "digits")
+
+    async def test_an_apply_never_adopts(self, port: Any, namespace: str) -> None:
+        await port.create(Kind.CONFIG_MAP, namespace, config_map({"a": "1"}))
+        with pytest.raises(Conflict):
+            await port.apply(Kind.CONFIG_MAP, namespace, "digits", with_uid(config_map({"a": "2"}), str(uuid.uuid4())))
+        assert (await port.get(Kind.CONFIG_MAP, namespace, "digits"))["data"] == {"a": "1"}
+
+    async def test_an_apply_removes_what_the_creation_held(self, port: Any, namespace: str) -> None:
+        made = await port.create(Kind.CONFIG_MAP, namespace, config_map({"a": "1", "b": "1"}))
+        body = with_uid(config_map({"a": "2"}), made["metadata"]["uid"])
+        written = await port.apply(Kind.CONFIG_MAP, namespace, "digits", body)
+        assert written["data"] == {"a": "2"}
+        assert int(written["metadata"]["resourceVersion"]) > int(made["metadata"]["resourceVersion"])
+
+    async def test_an_apply_removes_what_an_apply_held(self, port: Any, namespace: str) -> None:
+        made = await port.create(Kind.DEPLOYMENT, namespace, deployment("A", "B"))
+        uid = made["metadata"]["uid"]
+        await port.apply(Kind.DEPLOYMENT, namespace, "digits-worker-0", with_uid(deployment("A", "C"), uid))
+        written = await port.apply(Kind.DEPLOYMENT, namespace, "digits-worker-0", with_uid(deployment("C"), uid))
+        container = written["spec"]["template"]["spec"]["containers"][0]
+        assert [e["name"] for e in container["env"]] == ["C"]
+        assert written["metadata"]["generation"] == 3
+
+    async def test_an_apply_of_the_same_changes_nothing(self, port: Any, namespace: str) -> None:
+        made = await port.create(Kind.SERVICE, namespace, service({"a": "1"}))
+        body = with_uid(service({"a": "2"}), made["metadata"]["uid"])
+        first = await port.apply(Kind.SERVICE, namespace, "digits-ps-0", body)
+        second = await port.apply(Kind.SERVICE, namespace, "digits-ps-0", body)
+        assert first["metadata"]["resourceVersion"] == second["metadata"]["resourceVersion"]
+
+    async def test_an_apply_turns_a_selector_around(self, port: Any, namespace: str) -> None:
+        made = await port.create(Kind.SERVICE, namespace, service({"pod": "ps-0", "role": "ps"}))
+        body = with_uid(service({"pod": "standby-0"}), made["metadata"]["uid"])
+        written = await port.apply(Kind.SERVICE, namespace, "digits-ps-0", body)
+        assert written["spec"]["selector"] == {"pod": "standby-0"}
+
+    async def test_a_delete_means_one_uid(self, port: Any, namespace: str) -> None:
+        made = await port.create(Kind.CONFIG_MAP, namespace, config_map({"a": "1"}))
+        with pytest.raises(Conflict) as caught:
+            await port.delete(Kind.CONFIG_MAP, namespace, "digits", str(uuid.uuid4()))
+        assert caught.value.precondition_failed
+        assert await port.delete(Kind.CONFIG_MAP, namespace, "digits", made["metadata"]["uid"]) is None
+        with pytest.raises(NotFound):
+            await port.delete(Kind.CONFIG_MAP, namespace, "digits", made["metadata"]["uid"])
+
+    async def test_a_deleted_object_that_is_held_is_returned(self, port: Any, namespace: str) -> None:
+        made = await port.create(Kind.CONFIG_MAP, namespace, config_map({}, finalizers=["example.com/hold"]))
+        uid = made["metadata"]["uid"]
+        rest = await port.delete(Kind.CONFIG_MAP, namespace, "digits", uid)
+        assert rest is not None
+        assert rest["metadata"]["deletionTimestamp"]
+
+    async def test_a_deleted_service_is_gone(self, port: Any, namespace: str) -> None:
+        made = await port.create(Kind.SERVICE, namespace, service({"a": "1"}))
+        assert await port.delete(Kind.SERVICE, namespace, "digits-ps-0", made["metadata"]["uid"]) is None
+
+    async def test_a_status_is_stored_whole(self, port: Any, namespace: str) -> None:
+        stored = await port.create(Kind.PS_TRAINING_JOB, namespace, job())
+        first = await port.patch_status(namespace, "digits", status_body(stored, {"phase": "Pending", "term": 1}))
+        assert first["status"]["phase"] == "Pending"
+        assert first["spec"]["ps"]["replicas"] == 1
+        assert first["metadata"]["generation"] == stored["metadata"]["generation"]
+        second = await port.patch_status(namespace, "digits", status_body(first, {"phase": "Running"}))
+        assert second["status"].get("term") in (None, 0)
+        assert second["status"]["phase"] == "Running"
+
+    async def test_a_status_means_one_version_of_one_job(self, port: Any, namespace: str) -> None:
+        stored = await port.create(Kind.PS_TRAINING_JOB, namespace, job())
+        await port.patch_status(namespace, "digits", status_body(stored, {"phase": "Pending"}))
+        with pytest.raises(Conflict):
+            await port.patch_status(namespace, "digits", status_body(stored, {"phase": "Running"}))
+
+    async def test_a_status_does_not_reach_the_next_job_of_that_name(self, port: Any, namespace: str) -> None:
+        stored = await port.create(Kind.PS_TRAINING_JOB, namespace, job())
+        await port.delete(Kind.PS_TRAINING_JOB, namespace, "digits", stored["metadata"]["uid"])
+        await port.create(Kind.PS_TRAINING_JOB, namespace, job())
+        with pytest.raises(Conflict):
+            await port.patch_status(namespace, "digits", status_body(stored, {"phase": "Running"}))
+
+    async def test_the_same_status_changes_nothing(self, port: Any, namespace: str) -> None:
+        stored = await port.create(Kind.PS_TRAINING_JOB, namespace, job())
+        first = await port.patch_status(namespace, "digits", status_body(stored, {"phase": "Pending"}))
+        second = await port.patch_status(namespace, "digits", status_body(first, {"phase": "Pending"}))
+        assert first["metadata"]["resourceVersion"] == second["metadata"]["resourceVersion"]
+
+    async def test_the_status_of_an_absent_job(self, port: Any, namespace: str) -> None:
+        stored = await port.create(Kind.PS_TRAINING_JOB, namespace, job())
+        await port.delete(Kind.PS_TRAINING_JOB, namespace, "digits", stored["metadata"]["uid"])
+        with pytest.raises(NotFound):
+            await port.patch_status(namespace, "digits", status_body(stored, {"phase": "Running"}))
+
+    async def test_an_event_is_taken(self, port: Any, namespace: str) -> None:
+        stored = await port.create(Kind.PS_TRAINING_JOB, namespace, job())
+        event = Event("Warning", "PSLost", "x" * 2000)
+        body = build_event(stored, event, instance="operator-0", now=NOW, suffix="1")
+        await port.create_event(namespace, body)
+
+    async def test_a_lease_is_written_by_one_at_a_time(self, port: Any, namespace: str) -> None:
+        body = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": "operator", "namespace": namespace},
+            "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": "2030-01-01T12:00:00.000000Z"},
+        }
+        with pytest.raises(NotFound):
+            await port.get_lease(namespace, "operator")
+        made = await port.create_lease(namespace, body)
+        with pytest.raises(ApiError):
+            await port.create_lease(namespace, body)
+        mine = {**made, "spec": {**made["spec"], "holderIdentity": "b"}}
+        assert (await port.replace_lease(namespace, "operator", mine))["spec"]["holderIdentity"] == "b"
+        with pytest.raises(Conflict):
+            await port.replace_lease(namespace, "operator", mine)
+
+
+@pytest.mark.asyncio
+class TestFakePort(PortContract):
+    @pytest.fixture
+    def port(self) -> FakeKube:
+        return FakeKube()
+
+    @pytest.fixture
+    def namespace(self) -> str:
+        return "default"

@@ -1,0 +1,211 @@
+"""A real API server for tests: the one named by KUBECONFIG and PSTRAINING_CONTEXT, or the local cluster if it is up.
+
+Every test has a namespace of its own; operators run as processes of their own, behind a proxy that sees what they send.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+import yaml
+
+from hack.cluster.layout import read_layout
+from pstraining.kube.client import APPLY, KubeClient
+from pstraining.kube.connection import CONTEXT, KUBECONFIG, load_configuration
+from pstraining.kube.errors import ApiError
+from tests.support.fakekube_proxy import ApiProxy, serving
+
+ROOT = Path(__file__).parents[2]
+CRD = ROOT / "crds" / "pstraining.dev_pstrainingjobs.yaml"
+STAND_IN = "tests.support.fakekube_decisions"
+REAL = "pstraining.controller.main"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.cluster)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> dict[str, str]:
+    """The environment that names the cluster and the context; no other is ever used."""
+    path, context = os.environ.get(KUBECONFIG), os.environ.get(CONTEXT)
+    if path:
+        if not context:
+            pytest.fail(f"{KUBECONFIG} is set: name the context that the tests may use in {CONTEXT}")
+        return {KUBECONFIG: path, CONTEXT: context}
+    layout = read_layout(os.environ)
+    if not layout.kubeconfig.exists():
+        pytest.fail(f"no cluster: run `python3 -m hack.cluster up`, or set {KUBECONFIG} and {CONTEXT}")
+    return {KUBECONFIG: str(layout.kubeconfig), CONTEXT: layout.context}
+
+
+@pytest_asyncio.fixture
+async def client(cluster: dict[str, str]) -> AsyncIterator[KubeClient]:
+    """Our client, with the CRD in place."""
+    made = KubeClient(await load_configuration(cluster))
+    try:
+        await _apply_crd(made)
+        yield made
+    finally:
+        await made.close()
+
+
+@pytest_asyncio.fixture
+async def namespace(client: KubeClient) -> AsyncIterator[str]:
+    """A fresh namespace."""
+    name = f"pstraining-test-{uuid.uuid4().hex[:8]}"
+    await client._request("POST", "/api/v1/namespaces", body={"metadata": {"name": name}})
+    yield name
+    await client._request("DELETE", f"/api/v1/namespaces/{name}")
+
+
+@pytest_asyncio.fixture
+async def proxy(client: KubeClient) -> AsyncIterator[ApiProxy]:
+    """A proxy for operators."""
+    async with serving(client.configuration) as made:
+        yield made
+
+
+@dataclass
+class OperatorProcess:
+    """One operator."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    health: int
+    metrics: int
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Its log so far."""
+        return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+
+    def messages(self) -> list[str]:
+        """The messages of its log so far."""
+        return [str(line["message"]) for line in self.lines()]
+
+    async def ready(self, limit: float = 20.0) -> None:
+        """Wait until it is ready."""
+        await eventually(lambda: self.answers("readyz"), limit, self)
+
+    async def answers(self, path: str) -> bool:
+        """Whether a probe passes."""
+        status, _ = await self._get(self.health, path)
+        return status == 200
+
+    async def metric(self, name: str) -> float:
+        """The sum of a metric's samples."""
+        _, text = await self._get(self.metrics, "metrics")
+        values = [line.split()[-1] for line in text.splitlines() if line.split("{")[0].split(" ")[0] == name]
+        return sum(float(value) for value in values)
+
+    async def passes(self) -> float:
+        """How many passes it has made."""
+        return await self.metric("pstraining_reconcile_seconds_count")
+
+    async def stop(self, limit: float = 10.0) -> int:
+        """SIGTERM; the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return await self.ended(limit)
+
+    async def ended(self, limit: float = 10.0) -> int:
+        """Wait for its end; the exit status."""
+        return await asyncio.to_thread(self.process.wait, limit)
+
+    async def _get(self, port: int, path: str) -> tuple[int, str]:
+        try:
+            async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/{path}") as answer:
+                return answer.status, await answer.text()
+        except aiohttp.ClientError:
+            if self.process.poll() is not None:
+                raise AssertionError(f"the operator has ended:\n{self.log.read_text()[-4000:]}") from None
+            return 0, ""
+
+
+@dataclass
+class Operators:
+    """Starts operators."""
+
+    namespace: str
+    folder: Path
+    kubeconfig: Path
+    started: list[OperatorProcess] = field(default_factory=list)
+
+    def start(self, name: str = "operator-0", module: str = STAND_IN, **settings: str) -> OperatorProcess:
+        """Start one for the test's namespace, behind the proxy."""
+        health, metrics = _free_port(), _free_port()
+        env = {
+            "PATH": os.environ.get("PATH", ""),
+            "PYTHONPATH": f"{ROOT / 'operator'}:{ROOT}",
+            KUBECONFIG: str(self.kubeconfig),
+            CONTEXT: "proxy",
+            "POD_NAME": name,
+            "POD_NAMESPACE": self.namespace,
+            "PSTRAINING_NAMESPACES": self.namespace,
+            "PSTRAINING_LEASE_DURATION_SECONDS": "6",
+            "PSTRAINING_HEALTH_PORT": str(health),
+            "PSTRAINING_METRICS_PORT": str(metrics),
+            **settings,
+        }
+        log = self.folder / f"{name}-{len(self.started)}.log"
+        with log.open("wb") as out:
+            process = subprocess.Popen([sys.executable, "-m", module], env=env, cwd=ROOT, stdout=out, stderr=out)
+        made = OperatorProcess(process, log, health, metrics)
+        self.started.append(made)
+        return made
+
+
+@pytest.fixture
+def operators(namespace: str, proxy: ApiProxy, tmp_path: Path) -> Iterator[Operators]:
+    """Starts operators, and ends those that are left."""
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(yaml.safe_dump(proxy.kubeconfig()))
+    made = Operators(namespace, tmp_path, kubeconfig)
+    yield made
+    for operator in made.started:
+        if operator.process.poll() is None:
+            operator.process.kill()
+            operator.process.wait()
+
+
+async def eventually(condition: Any, limit: float = 10.0, operator: OperatorProcess | None = None) -> None:
+    """Wait until an async condition holds."""
+    end = asyncio.get_running_loop().time() + limit
+    while not await condition():
+        if asyncio.get_running_loop().time() > end:
+            raise AssertionError("not in time" + (f":\n{operator.log.read_text()[-4000:]}" if operator else ""))
+        await asyncio.sleep(0.05)
+
+
+async def _apply_crd(client: KubeClient) -> None:
+    crd = yaml.safe_load(CRD.read_text())
+    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd['metadata']['name']}"
+    query = {"fieldManager": "pstraining-tests", "force": "true"}
+    await client._request("PATCH", path, query, crd, APPLY)
+
+    async def served() -> bool:
+        try:
+            return await client.api_is_served()
+        except ApiError:
+            return False
+
+    await eventually(served)
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])

@@ -1,0 +1,86 @@
+"""A small stand-in for core, to test the shell around it: a job wants one ConfigMap and one Deployment of no replicas.
+
+Run as a program it is the operator with these decisions; its log tells what every pass saw.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+from datetime import datetime
+from typing import Any
+
+from pstraining.api import names
+from pstraining.api.conditions import Reason
+from pstraining.controller import logs
+from pstraining.controller.main import run
+from pstraining.controller.reconciler import Decisions
+from pstraining.controller.settings import Settings
+from pstraining.core.actions import Create, Event, Kind, Outcomes, Plan, Verdict
+from pstraining.core.snapshot import Snapshot
+from pstraining.resources.launcher import Launcher
+
+LAUNCHER = Launcher("v1", "# the launcher")
+logger = logging.getLogger("decisions")
+
+
+def wanted(snapshot: Snapshot) -> list[dict[str, Any]]:
+    """The children of a job."""
+    labels = {names.LABEL_JOB: snapshot.name, names.LABEL_JOB_UID: snapshot.uid}
+    owner = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "name": snapshot.name,
+        "uid": snapshot.uid,
+        "controller": True,
+    }
+
+    def metadata(name: str) -> dict[str, Any]:
+        found = {"namespace": snapshot.namespace, "labels": labels, "ownerReferences": [owner]}
+        return {"name": name, **found}
+
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {"containers": [{"name": "tensorflow", "image": "img:1"}]},
+    }
+    spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
+    return [
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": metadata(f"{snapshot.name}-worker-0"),
+            "spec": spec,
+        },
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata(snapshot.name), "data": {"a": "1"}},
+    ]
+
+
+def plan(snapshot: Snapshot, now: datetime, launcher: Launcher) -> Plan:
+    """Create what is missing."""
+    logger.info("saw %s with %d children", snapshot.name, len(snapshot.children))
+    missing = [
+        body for body in wanted(snapshot) if snapshot.child(Kind(body["kind"]), body["metadata"]["name"]) is None
+    ]
+    return Plan(tuple(Create(Kind(b["kind"]), b["metadata"]["name"], b, Reason.DESIRED) for b in missing))
+
+
+def next_status(snapshot: Snapshot, outcomes: Outcomes, now: datetime) -> dict[str, Any]:
+    """Running when nothing is missing any more."""
+    failed = any(o.verdict is not Verdict.DONE for o in outcomes.outcomes)
+    complete = len(snapshot.children) == 2 and not failed
+    return {"phase": "Running" if complete else "Pending", "observedGeneration": snapshot.generation}
+
+
+def events(snapshot: Snapshot, status: dict[str, Any]) -> tuple[Event, ...]:
+    """One for each change of the phase."""
+    if status.get("phase") == snapshot.status.get("phase"):
+        return ()
+    return (Event("Normal", str(status["phase"]), f"The job is {status['phase']}."),)
+
+
+DECISIONS = Decisions(plan, next_status, events)
+
+if __name__ == "__main__":
+    settings = Settings.from_env(os.environ)
+    logs.configure(settings.log_level, settings.log_format)
+    sys.exit(asyncio.run(run(settings, DECISIONS, LAUNCHER)))

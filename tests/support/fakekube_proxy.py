@@ -1,0 +1,138 @@
+"""A proxy in front of a real API server: sees every request of an operator, delays some, lets watches fall behind.
+
+It speaks plain HTTP on the loopback and adds the credentials itself, so that what kopf sends is seen as well as what
+our own client does.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from kubernetes.aio.client import ApiClient, Configuration
+
+GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One request."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    status: int
+
+    @property
+    def watch(self) -> bool:
+        return self.query.get("watch") == "true"
+
+    @property
+    def about_lease(self) -> bool:
+        return "/leases" in self.path
+
+
+@dataclass
+class ApiProxy:
+    """The proxy's state, for tests to look at and to change."""
+
+    configuration: Configuration
+    url: str = ""
+    seen: list[Seen] = field(default_factory=list)
+    delay: Callable[[str, dict[str, str]], float] = lambda path, query: 0.0
+    """Seconds that a GET of this path and query waits for."""
+    down: bool = False
+    """Answer 503 to everything."""
+    held: asyncio.Event | None = None
+    """While set, new watches wait for it and are then told that they are too late."""
+    _streams: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    def writes(self) -> list[Seen]:
+        """The requests that change something, Leases aside."""
+        return [s for s in self.seen if s.method != "GET" and not s.about_lease]
+
+    def cut_watches(self) -> None:
+        """End all watches; they may come back when `held` is set, and have to list again then."""
+        self.held = asyncio.Event()
+        for stream in list(self._streams):
+            stream.cancel()
+
+    def kubeconfig(self) -> dict[str, Any]:
+        """A kubeconfig with one context, `proxy`."""
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "proxy",
+            "clusters": [{"name": "proxy", "cluster": {"server": self.url}}],
+            "users": [{"name": "proxy", "user": {}}],
+            "contexts": [{"name": "proxy", "context": {"cluster": "proxy", "user": "proxy"}}],
+        }
+
+
+@asynccontextmanager
+async def serving(configuration: Configuration) -> AsyncIterator[ApiProxy]:
+    """Run a proxy."""
+    proxy, client = ApiProxy(configuration), ApiClient(configuration)
+    context = client.rest_client.ssl_context
+    session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context, limit=0), read_bufsize=2**21)
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await _handle(proxy, client, session, request)
+
+    app = web.Application(client_max_size=2**24)
+    app.router.add_route("*", "/{path:.*}", handle)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    proxy.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield proxy
+    finally:
+        for stream in list(proxy._streams):
+            stream.cancel()
+        await runner.cleanup()
+        await session.close()
+        await client.close()  # type: ignore[no-untyped-call]
+
+
+async def _handle(
+    proxy: ApiProxy, client: ApiClient, session: aiohttp.ClientSession, request: web.Request
+) -> web.StreamResponse:
+    query = dict(request.query)
+    if proxy.down:
+        return web.json_response({"kind": "Status", "code": 503, "message": "down"}, status=503)
+    if query.get("watch") == "true" and proxy.held is not None and "resourceVersion" in query:
+        await proxy.held.wait()
+        return web.Response(text=json.dumps(GONE) + "\n", content_type="application/json")
+    if request.method == "GET":
+        await asyncio.sleep(proxy.delay(request.path, query))
+    headers = {k: v for k, v in request.headers.items() if k in ("Accept", "Content-Type", "User-Agent")}
+    await client.update_params_for_auth(headers, [], ["BearerToken"], request.path, request.method, None)
+    url = f"{proxy.configuration.host}{request.path_qs}"
+    async with session.request(
+        request.method, url, headers=headers, data=await request.read(), timeout=aiohttp.ClientTimeout(total=None)
+    ) as answer:
+        proxy.seen.append(Seen(request.method, request.path, query, answer.status))
+        kept = {k: v for k, v in answer.headers.items() if k in ("Content-Type", "Retry-After")}
+        if query.get("watch") != "true":
+            return web.Response(status=answer.status, body=await answer.read(), headers=kept)
+        response = web.StreamResponse(status=answer.status, headers=kept)
+        await response.prepare(request)
+        copying = asyncio.create_task(_copy(answer, response))
+        proxy._streams.add(copying)
+        try:
+            await asyncio.wait({copying})
+        finally:
+            proxy._streams.discard(copying)
+            copying.cancel()
+        return response
+
+
+async def _copy(answer: aiohttp.ClientResponse, response: web.StreamResponse) -> None:
+    async for chunk in answer.content.iter_any():
+        await response.write(chunk)
