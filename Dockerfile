@@ -54,8 +54,10 @@ RUN pip install --no-compile -r /requirements/operator.txt \
 FROM ${BASE} AS operator
 LABEL org.opencontainers.image.title="pstraining operator" \
       org.opencontainers.image.licenses="Apache-2.0"
+# USER: whoever it runs as, also without a line in /etc/passwd, has a name; libraries ask for it.
 ENV PATH=/opt/venv/bin:$PATH \
-    PYTHONUNBUFFERED=1
+    PYTHONUNBUFFERED=1 \
+    USER=pstraining
 COPY --from=operator-venv /opt/venv /opt/venv
 # Importing leaves the bytecode of the standard library's modules behind, which some bases come without.
 RUN python -c "import kopf, kubernetes.aio.client, prometheus_client, pythonjsonlogger.json"
@@ -78,7 +80,8 @@ RUN pip install -r /requirements/runtime.txt \
     && echo "pstraining:x:1000:" >> /etc/group \
     && echo "pstraining:x:1000:1000::/home/pstraining:/bin/sh" >> /etc/passwd \
     && mkdir /home/pstraining && chown 1000:1000 /home/pstraining
-ENV HOME=/home/pstraining
+ENV HOME=/home/pstraining \
+    USER=pstraining
 WORKDIR /app
 COPY --from=package /out/ /
 COPY examples examples

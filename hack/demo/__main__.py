@@ -36,7 +36,11 @@ def install(stand: Stand, target: Target) -> None:
         # The same tag may stand for newer bytes: the operator is then started anew.
         command += ["--set-string", f"podAnnotations.image-digest={image.digest}"]
     with progress.step("installing the operator", announce=False):
-        target.helm(*command, "--timeout", "3m")
+        try:
+            target.helm(*command, "--timeout", "2m")
+        except ClusterError:
+            print(operator_diagnosis(target), file=sys.stderr)
+            raise
 
 
 def checkpoint_folder(stand: Stand) -> Path:
@@ -74,15 +78,21 @@ def run_job(stand: Stand, target: Target) -> Job:
             job.wait(progress, DEADLINE_S)
         except JobFailedError:
             print(job.diagnosis(), file=sys.stderr)
-            print(operator_log(target), file=sys.stderr)
+            print(operator_diagnosis(target), file=sys.stderr)
             raise
     return job
 
 
-def operator_log(target: Target) -> str:
-    """The end of the operator's log."""
-    where = ["-n", RELEASE_NAMESPACE, "logs", "deployment/pstraining-operator", "--tail=40"]
-    return "--- log of the operator\n" + target.kubectl(*where, check=False)
+def operator_diagnosis(target: Target) -> str:
+    """All that helps to see why the operator does not run or does nothing."""
+    where = ["-n", RELEASE_NAMESPACE]
+    return "\n".join(
+        [
+            target.kubectl(*where, "describe", "pods", check=False),
+            "--- log of the operator",
+            target.kubectl(*where, "logs", "deployment/pstraining-operator", "--tail=40", check=False),
+        ]
+    )
 
 
 def report(stand: Stand, target: Target, job: Job) -> int:
