@@ -15,8 +15,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from hack.cluster import cgroups, network, procs
+from hack.cluster import cgroups, leftovers, network, procs
 from hack.cluster.controlplane import NAMES, ControlPlane, mount_points, write
 from hack.cluster.errors import ClusterError
 from hack.cluster.layout import ClusterPlan, Layout, plan_cluster, plan_node
@@ -51,11 +52,16 @@ def build_cluster(layout: Layout, plan: ClusterPlan, toolbox: Toolbox) -> Cluste
 
 def saved_plan(layout: Layout) -> ClusterPlan | None:
     """The plan of the cluster that was brought up here, if any."""
+    state = _read_state(layout)
+    return plan_cluster(layout.instance, int(state["nodes"])) if state.get("boot") == procs.boot_id() else None
+
+
+def _read_state(layout: Layout) -> dict[str, Any]:
     try:
-        count = int(json.loads(layout.state_file.read_text(encoding="utf-8"))["nodes"])
-    except (OSError, ValueError, KeyError):
-        return None
-    return plan_cluster(layout.instance, count)
+        state = json.loads(layout.state_file.read_text(encoding="utf-8"))
+        return dict(state) if isinstance(state.get("nodes"), int) else {}
+    except (OSError, ValueError, AttributeError):
+        return {}
 
 
 def require_plan(layout: Layout) -> ClusterPlan:
@@ -114,8 +120,11 @@ def up(layout: Layout, nodes: int | None, progress: Progress) -> Cluster:
         packages.result()
     if before and len(before.nodes) > count:
         _shrink(layout, before, count, progress)
+    if before is None and layout.run.exists():
+        progress.say("removing what an unfinished start or an earlier boot left")
+        down(layout, progress)
     layout.run.mkdir(parents=True, exist_ok=True)
-    write(layout.state_file, json.dumps({"nodes": count}))
+    write(layout.state_file, json.dumps({"nodes": count, "boot": procs.boot_id()}))
     with progress.step("network, certificates and configuration", announce=False):
         network.ensure_control(plan)
         for node in plan.nodes:
@@ -193,6 +202,7 @@ def down(layout: Layout, progress: Progress, *, purge: bool = False) -> None:
             _remove_node_folders(layout, name)
         cgroups.remove(f"{prefix}-system")
         shutil.rmtree(layout.run, ignore_errors=True)
+        leftovers.remove(prefix)
         if purge:
             shutil.rmtree(layout.disk, ignore_errors=True)
     if layout.run.exists():

@@ -74,7 +74,10 @@ def ensure_control(plan: ClusterPlan) -> None:
 def ensure_node(plan: ClusterPlan, node: NodePlan) -> None:
     """A node's namespace and its link to the bridge."""
     ensure_namespace(node.netns)
-    if "eth0" in links(node.netns) and node.port in links(plan.control_netns):
+    port = links(plan.control_netns).get(node.port)
+    if port is not None and "eth0" in links(node.netns):
+        if not is_up(port):
+            batch(plan.control_netns, f"link set {node.port} up")
         return
     run(["ip", "-n", node.netns, "link", "delete", "eth0"], check=False)
     run(["ip", "-n", plan.control_netns, "link", "delete", node.port], check=False)

@@ -3,6 +3,8 @@
 import contextlib
 import shutil
 import subprocess
+import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,8 @@ class Node:
         self.supervisor = supervisor
         self.binary = binary
         self.run_folder = layout.node(node.name)
+        # When this process started the kubelet; words of an earlier kubelet do not count.
+        self.started = 0.0
         cni = cni_folder()
         if cni is None:
             raise ClusterError("no CNI plugins found")
@@ -99,18 +103,27 @@ class Node:
             f"--node-ip={self.node.address}",
             f"--node-labels=topology.kubernetes.io/zone={self.node.zone}",
         )
-        self._ensure("kubelet", argv, (settings, own))
+        before = time.time()
+        if self._ensure("kubelet", argv, (settings, own)):
+            self.started = before
         settings = self.run_folder / "kube-proxy.json"
         argv = (str(self.binary("kube-proxy")), f"--config={settings}")
         self._ensure("kube-proxy", argv, (settings, self.layout.etc / "kube-proxy.kubeconfig"))
 
     def wait_ready(self, api: ApiClient) -> None:
-        """Wait until the API server calls this node Ready, then give it its role."""
+        """Wait until the API server calls this node Ready, then give it its role.
+
+        Ready may be the word of a kubelet that was killed: a new one must have renewed its Lease.
+        """
         path = f"/api/v1/nodes/{self.node.name}"
+        lease_path = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{self.node.name}"
 
         def ready() -> dict[str, Any] | None:
             body = api.get(path)
-            return body if body is not None and is_ready(body) else None
+            if body is None or not is_ready(body):
+                return None
+            lease = api.get(lease_path) if self.started else {}
+            return body if lease is not None and renewed(lease) >= self.started else None
 
         body = wait_for(
             ready,
@@ -141,8 +154,8 @@ class Node:
             abort=lambda: None if self.supervisor.alive(name) else "it died",
         )
 
-    def _ensure(self, program: str, argv: tuple[str, ...], inputs: tuple[Path, ...]) -> None:
-        self.supervisor.ensure(Daemon(self.daemon_name(program), argv, self.node.netns, inputs))
+    def _ensure(self, program: str, argv: tuple[str, ...], inputs: tuple[Path, ...]) -> bool:
+        return self.supervisor.ensure(Daemon(self.daemon_name(program), argv, self.node.netns, inputs))
 
     def _purge(self) -> int:
         """Remove the containers of an earlier life from the kept store; images stay."""
@@ -175,6 +188,15 @@ def is_ready(node: dict[str, Any]) -> bool:
     """Whether a Node object's Ready condition is True."""
     conditions = node.get("status", {}).get("conditions", [])
     return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
+
+
+def renewed(lease: dict[str, Any]) -> float:
+    """When a Lease was renewed last, in seconds since 1970; 0 when never."""
+    text = str(lease.get("spec", {}).get("renewTime") or "")
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return 0.0
 
 
 def find_program(name: str) -> str:
