@@ -114,8 +114,10 @@ async def _handle(
     headers = {k: v for k, v in request.headers.items() if k in ("Accept", "Content-Type", "User-Agent")}
     await client.update_params_for_auth(headers, [], ["BearerToken"], request.path, request.method, None)
     url = f"{proxy.configuration.host}{request.path_qs}"
+    # An empty body must not be sent at all: it would get a content type, which some paths refuse.
+    data = await request.read() or None
     async with session.request(
-        request.method, url, headers=headers, data=await request.read(), timeout=aiohttp.ClientTimeout(total=None)
+        request.method, url, headers=headers, data=data, timeout=aiohttp.ClientTimeout(total=None)
     ) as answer:
         proxy.seen.append(Seen(request.method, request.path, query, answer.status))
         kept = {k: v for k, v in answer.headers.items() if k in ("Content-Type", "Retry-After")}

@@ -1,0 +1,269 @@
+"""The operator's process against a real API server: what it sends, when it acts, how it starts, ends and fails.
+
+The decisions are a stand-in's (tests/support/fakekube_decisions.py): one ConfigMap and one Deployment a job.
+"""
+
+import asyncio
+import signal
+
+import pytest
+
+from pstraining.api import names
+from pstraining.core.actions import Kind
+from pstraining.kube.client import KubeClient
+from pstraining.kube.errors import NotFound
+from tests.contract.test_port_fake import config_map, job
+from tests.controlplane.conftest import REAL, OperatorProcess, Operators, eventually
+from tests.support.fakekube_proxy import ApiProxy
+
+pytestmark = pytest.mark.asyncio
+
+KINDS = (Kind.PS_TRAINING_JOB, Kind.DEPLOYMENT, Kind.CONFIG_MAP)
+
+
+async def submit(client: KubeClient, namespace: str, *jobs: str) -> None:
+    for name in jobs:
+        await client.create(Kind.PS_TRAINING_JOB, namespace, job(name))
+
+
+async def phase(client: KubeClient, namespace: str, name: str) -> str:
+    found = await client.get(Kind.PS_TRAINING_JOB, namespace, name)
+    return str(found.get("status", {}).get("phase"))
+
+
+async def running(client: KubeClient, namespace: str, operator: OperatorProcess, *jobs: str) -> None:
+    async def all_run() -> bool:
+        return all([await phase(client, namespace, name) == "Running" for name in jobs])
+
+    await eventually(all_run, 20, operator)
+
+
+async def quiet(operator: OperatorProcess, seconds: float = 1.0) -> float:
+    """Wait until no pass was made for a while; the number of passes so far."""
+    while True:
+        before = await operator.passes()
+        await asyncio.sleep(seconds)
+        if await operator.passes() == before:
+            return before
+
+
+async def versions(client: KubeClient, namespace: str, *jobs: str) -> dict[str, str]:
+    found = {}
+    for name in jobs:
+        for kind, child in zip(KINDS, (name, f"{name}-worker-0", name), strict=True):
+            got = await client.get(kind, namespace, child)
+            found[f"{kind} {child}"] = got["metadata"]["resourceVersion"]
+    return found
+
+
+async def test_a_job_gets_its_children_a_status_and_events(
+    client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy
+) -> None:
+    operator = operators.start()
+    await operator.ready()
+    await submit(client, namespace, "one")
+    await running(client, namespace, operator, "one")
+    await quiet(operator)
+    wrote = [(s.method, s.path.split(f"/{namespace}/")[-1]) for s in proxy.writes()]
+    assert wrote[:3] == [
+        ("POST", "deployments"),
+        ("POST", "configmaps"),
+        ("PATCH", f"{names.PLURAL}/one/status"),
+    ]
+    # A second status when the children are seen, an event for each phase, and nothing else: kopf writes nothing.
+    assert sorted(wrote[3:]) == [("PATCH", f"{names.PLURAL}/one/status"), ("POST", "events"), ("POST", "events")]
+    stored = await client.get(Kind.PS_TRAINING_JOB, namespace, "one")
+    assert "finalizers" not in stored["metadata"]
+    assert "annotations" not in stored["metadata"]
+    found = await client._request("GET", f"/api/v1/namespaces/{namespace}/events")
+    told = [e for e in found["items"] if e["involvedObject"]["kind"] == names.KIND]
+    assert {(e["reason"], e["message"]) for e in told} == {
+        ("Pending", "The job is Pending."),
+        ("Running", "The job is Running."),
+    }
+    assert {e["involvedObject"]["uid"] for e in told} == {stored["metadata"]["uid"]}
+
+
+async def test_a_restart_makes_one_pass_a_job_and_no_write(
+    client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy
+) -> None:
+    jobs = [f"job-{i}" for i in range(10)]
+    first = operators.start()
+    await submit(client, namespace, *jobs)
+    await running(client, namespace, first, *jobs)
+    await quiet(first)
+    assert await first.stop() == 0
+    before = await versions(client, namespace, *jobs)
+    proxy.seen.clear()
+    # The last kind is listed long after the first: nobody may act on what is known until then.
+    proxy.delay = lambda path, query: 2.0 if path.endswith("/deployments") and "watch" not in query else 0.0
+    second = operators.start()
+    await eventually(lambda: _made(second, len(jobs)), 20, second)
+    await quiet(second)
+    assert sorted(m for m in second.messages() if m.startswith("saw")) == [f"saw {j} with 2 children" for j in jobs]
+    assert await second.passes() == len(jobs)
+    assert proxy.writes() == []
+    assert await versions(client, namespace, *jobs) == before
+
+
+async def test_it_only_lists_what_belongs_to_jobs(
+    client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy
+) -> None:
+    operator = operators.start()
+    await operator.ready()
+    lists = {s.path.rsplit("/", 1)[-1]: s.query for s in proxy.seen if s.method == "GET" and f"/{namespace}/" in s.path}
+    lists.pop("pstraining-operator")
+    assert lists.pop(names.PLURAL).get("labelSelector") is None
+    assert set(lists) == {"pods", "services", "configmaps", "statefulsets", "deployments", "jobs"}
+    assert {q.get("labelSelector") for q in lists.values()} == {names.LABEL_JOB_UID}
+
+
+async def test_a_deleted_child_comes_back(
+    client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy
+) -> None:
+    operator = operators.start()
+    await submit(client, namespace, "one")
+    await running(client, namespace, operator, "one")
+    await quiet(operator)
+    old = await client.get(Kind.CONFIG_MAP, namespace, "one")
+    await client.delete(Kind.CONFIG_MAP, namespace, "one", old["metadata"]["uid"])
+
+    async def back() -> bool:
+        try:
+            return (await client.get(Kind.CONFIG_MAP, namespace, "one"))["metadata"]["uid"] != old["metadata"]["uid"]
+        except NotFound:
+            return False
+
+    await eventually(back, 10, operator)
+
+
+async def test_a_name_that_is_taken_is_left_alone_and_tried_again(
+    client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy
+) -> None:
+    theirs = config_map({"theirs": "1"})
+    theirs["metadata"]["name"] = "one"
+    await client.create(Kind.CONFIG_MAP, namespace, theirs)
+    operator = operators.start()
+    await submit(client, namespace, "one")
+    await eventually(lambda: _said(operator, "NameTaken: create ConfigMap one"), 10, operator)
+    await quiet(operator)
+    assert (await client.get(Kind.CONFIG_MAP, namespace, "one"))["data"] == {"theirs": "1"}
+    assert await phase(client, namespace, "one") == "Pending"
+    # Its status and three tries in the first second would be a loop; one or two passes see the conflict.
+    assert len([s for s in proxy.writes() if s.path.endswith("/configmaps")]) <= 3
+
+
+async def test_what_went_while_nobody_watched_is_noticed(
+    client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy
+) -> None:
+    operator = operators.start()
+    await submit(client, namespace, "kept", "gone")
+    await running(client, namespace, operator, "kept", "gone")
+    await quiet(operator)
+    proxy.cut_watches()
+    gone = await client.get(Kind.PS_TRAINING_JOB, namespace, "gone")
+    await client.delete(Kind.PS_TRAINING_JOB, namespace, "gone", gone["metadata"]["uid"])
+    child = await client.get(Kind.CONFIG_MAP, namespace, "kept")
+    await client.delete(Kind.CONFIG_MAP, namespace, "kept", child["metadata"]["uid"])
+    await eventually(lambda: _absent(client, namespace, Kind.DEPLOYMENT, "gone-worker-0"), 20)
+    proxy.seen.clear()
+    held, proxy.held = proxy.held, None
+    assert held is not None
+    held.set()
+    await eventually(lambda: _there(client, namespace, Kind.CONFIG_MAP, "kept"), 20, operator)
+    await quiet(operator)
+    # A child's watch may be back before the job's: then a child is created once more, in vain, and collected. Never twice.
+    assert len([s for s in proxy.writes() if s.path.endswith("/deployments")]) <= 1
+    assert await operator.metric("pstraining_jobs") == 1
+    await eventually(lambda: _absent(client, namespace, Kind.DEPLOYMENT, "gone-worker-0"), 20, operator)
+    await eventually(lambda: _absent(client, namespace, Kind.CONFIG_MAP, "gone"), 20, operator)
+
+
+async def test_sigterm_ends_it_cleanly_and_a_successor_starts_at_once(
+    client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy
+) -> None:
+    first = operators.start("operator-a", PSTRAINING_LEASE_DURATION_SECONDS="60")
+    await first.ready()
+    second = operators.start("operator-b", PSTRAINING_LEASE_DURATION_SECONDS="60")
+    await eventually(lambda: _said(second, "Waiting for Lease"), 10, second)
+    assert await second.answers("livez")
+    assert not await second.answers("readyz")
+    assert await first.stop() == 0
+    lease = await client.get_lease(namespace, "pstraining-operator")
+    assert lease["spec"]["holderIdentity"] in ("", "operator-b")
+    await second.ready(5)
+    await submit(client, namespace, "one")
+    await running(client, namespace, second, "one")
+
+
+async def test_a_killed_operator_goes_on_at_once_in_its_pod(
+    client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy
+) -> None:
+    first = operators.start("operator-a", PSTRAINING_LEASE_DURATION_SECONDS="600")
+    await first.ready()
+    await submit(client, namespace, "one")
+    await running(client, namespace, first, "one")
+    first.process.send_signal(signal.SIGKILL)
+    assert await first.ended() == -signal.SIGKILL
+    await submit(client, namespace, "two")
+    second = operators.start("operator-a", PSTRAINING_LEASE_DURATION_SECONDS="600")
+    await second.ready(10)
+    await running(client, namespace, second, "two")
+
+
+async def test_a_lost_lease_ends_it(client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy) -> None:
+    operator = operators.start()
+    await operator.ready()
+    lease = await client.get_lease(namespace, "pstraining-operator")
+    lease["spec"]["holderIdentity"] = "somebody-else"
+    await client.replace_lease(namespace, "pstraining-operator", lease)
+    assert await operator.ended(15) == 1
+    assert any("is held by somebody-else" in m for m in operator.messages())
+    assert (await client.get_lease(namespace, "pstraining-operator"))["spec"]["holderIdentity"] == "somebody-else"
+
+
+async def test_an_outage_of_the_api_server_is_survived(
+    client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy
+) -> None:
+    operator = operators.start()
+    await submit(client, namespace, "one")
+    await running(client, namespace, operator, "one")
+    proxy.down = True
+    for stream in list(proxy._streams):
+        stream.cancel()
+    await submit(client, namespace, "two")
+    await eventually(lambda: _not(operator, "readyz"), 15, operator)
+    assert await operator.answers("livez")
+    proxy.down = False
+    await running(client, namespace, operator, "two")
+    await operator.ready()
+
+
+async def test_a_wrong_setting_ends_it_with_one_line(operators: Operators) -> None:
+    operator = operators.start(module=REAL, PSTRAINING_WORKERS="many")
+    assert await operator.ended() == 2
+    assert operator.log.read_text() == "pstraining-operator: PSTRAINING_WORKERS is not a whole number: 'many'\n"
+
+
+async def _made(operator: OperatorProcess, passes: int) -> bool:
+    return await operator.passes() >= passes
+
+
+async def _said(operator: OperatorProcess, words: str) -> bool:
+    return any(words in message for message in operator.messages())
+
+
+async def _not(operator: OperatorProcess, path: str) -> bool:
+    return not await operator.answers(path)
+
+
+async def _there(client: KubeClient, namespace: str, kind: Kind, name: str) -> bool:
+    try:
+        await client.get(kind, namespace, name)
+    except NotFound:
+        return False
+    return True
+
+
+async def _absent(client: KubeClient, namespace: str, kind: Kind, name: str) -> bool:
+    return not await _there(client, namespace, kind, name)
