@@ -24,7 +24,7 @@ class OperatorProcess:
         self.metrics_port = _free_port()
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *, wait: bool = True, root: Path = ROOT, **settings: str) -> None:
+    def start(self, *, wait: bool = True, root: Path = ROOT, settings: dict[str, str] | None = None) -> None:
         """Start it; `root` is the checkout to run, `settings` further environment variables."""
         environment = {
             **os.environ,
@@ -36,7 +36,7 @@ class OperatorProcess:
             "PSTRAINING_NAMESPACES": self.namespace,
             "PSTRAINING_HEALTH_PORT": str(self.health_port),
             "PSTRAINING_METRICS_PORT": str(self.metrics_port),
-            **settings,
+            **(settings or {}),
         }
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(

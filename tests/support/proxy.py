@@ -79,9 +79,9 @@ class Proxy:
             self._session = session
             application = web.Application(client_max_size=64 * 2**20)
             application.router.add_route("*", "/{path:.*}", self._pass_on)
-            runner = web.AppRunner(application)
+            runner = web.AppRunner(application, shutdown_timeout=1)
             await runner.setup()
-            site = web.TCPSite(runner, "127.0.0.1", 0, shutdown_timeout=1)
+            site = web.TCPSite(runner, "127.0.0.1", 0)
             await site.start()
             self.port = runner.addresses[0][1]
             self._ready.set()

@@ -1,0 +1,113 @@
+"""A hundred running jobs cost the API server nothing: no write by the operator, also not by a restarted one.
+
+The pods are KWOK's, so that nothing but the operator has anything to do. PSTRAINING_IDLE_SECONDS sets how long is
+watched (30 here; 300 before a release).
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import ROOT, hack
+from tests.support.kube import Kube, Object, wait_for
+from tests.support.puppet import manifest
+
+pytestmark = pytest.mark.cluster
+
+JOBS, FAKE_NODES = 100, 10
+IDLE_SECONDS = float(os.environ.get("PSTRAINING_IDLE_SECONDS", "30"))
+
+
+@pytest.fixture
+def fake_nodes() -> Iterator[None]:
+    kwok = [sys.executable, "-m", "hack.cluster", "kwok"]
+    subprocess.run([*kwok, "up", "--nodes", str(FAKE_NODES)], cwd=ROOT, check=True)
+    yield
+    subprocess.run([*kwok, "down"], cwd=ROOT, check=True)
+
+
+def fake_job(namespace: str, name: str) -> Object:
+    """A job on fake nodes. It has no chief: KWOK completes a Job's pods at once."""
+    job = manifest(namespace, name, chief={"enabled": False})
+    job["spec"]["worker"]["template"] = {
+        "spec": {
+            "nodeSelector": {"type": "kwok"},
+            "tolerations": [{"key": "kwok.x-k8s.io/node", "operator": "Exists"}],
+            "containers": [{"name": "tensorflow", "image": "fake", "command": ["fake"]}],
+        }
+    }
+    return job
+
+
+class Audit:
+    """The operator's writes in the API server's audit log, from now on."""
+
+    def __init__(self, user: str) -> None:
+        self.path = Path(hack("audit"))
+        self.user = user
+        self.start = self.path.stat().st_size
+
+    def writes(self) -> Counter[tuple[str, str, str]]:
+        """Verb, resource and subresource of every write so far, Leases aside."""
+        found: Counter[tuple[str, str, str]] = Counter()
+        with self.path.open("rb") as log:
+            log.seek(self.start)
+            for line in log:
+                if not line.endswith(b"\n"):
+                    break
+                entry = json.loads(line)
+                target = entry.get("objectRef") or {}
+                if self.user in entry["user"]["username"] and target.get("resource") != "leases":
+                    found[entry["verb"], target.get("resource", ""), target.get("subresource", "")] += 1
+        return found
+
+
+def test_running_jobs_cost_no_writes(
+    kube: Kube, installed: str, namespace: str, fake_nodes: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    audit = Audit(f"system:serviceaccount:{installed}:")
+    for number in range(JOBS):
+        kube.create(fake_job(namespace, f"idle-{number}"))
+
+    def all_run() -> bool:
+        phases = Counter((j.get("status") or {}).get("phase") for j in kube.list("PSTrainingJob", namespace))
+        return phases == {"Running": JOBS}
+
+    wait_for(all_run, "all jobs run", 300, every=1)
+    wait_for(lambda: _settled(audit), "the last status is written", 60)
+    started = audit.writes()
+    time.sleep(IDLE_SECONDS)
+    assert audit.writes() - started == Counter(), "an idle job was written to"
+    _restart_operator(kube, installed)
+    assert audit.writes() - started == Counter(), "a restarted operator wrote"
+    with capsys.disabled():
+        print(
+            f"\n{JOBS} jobs: {sum(started.values())} writes to start them, {dict(started)}; then 0 in {IDLE_SECONDS} s"
+        )
+
+
+def _settled(audit: Audit) -> bool:
+    before = audit.writes()
+    time.sleep(3)
+    return audit.writes() == before
+
+
+def _restart_operator(kube: Kube, namespace: str) -> None:
+    (old,) = kube.list("Pod", namespace, "app.kubernetes.io/name=pstraining")
+    kube.delete("Pod", namespace, old["metadata"]["name"])
+
+    def ready() -> bool:
+        pods = kube.list("Pod", namespace, "app.kubernetes.io/name=pstraining")
+        conditions = [
+            c for p in pods if p["metadata"]["uid"] != old["metadata"]["uid"] for c in p["status"]["conditions"]
+        ]
+        return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+    wait_for(ready, "the new operator is ready", 90)

@@ -1,0 +1,207 @@
+"""A job's life on real kubelets, told by puppet programs: replacement, budgets, success, suspension, writes."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.support.kube import Kube, Object, job_condition, wait_for
+from tests.support.operator_process import OperatorProcess
+from tests.support.proxy import Proxy
+from tests.support.puppet import Puppet
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def running(kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path) -> Puppet:
+    own_operator.start()
+    puppet = Puppet.make(kube, namespace, "job", shared)
+    puppet.wait_phase("Running")
+    return puppet
+
+
+def records(puppet: Puppet) -> dict[tuple[str, int], Object]:
+    status = (puppet.job() or {}).get("status") or {}
+    return {(r["role"], r["index"]): r for r in status.get("replicaRecords", [])}
+
+
+def failures(puppet: Puppet, role: str, index: int = 0) -> int:
+    return int(records(puppet).get((role, index), {}).get("failures", 0))
+
+
+def test_tf_config_of_every_task(running: Puppet) -> None:
+    wait_for(lambda: running.runs("worker-0") and running.runs("worker-1"), "both workers run")
+    cluster = {
+        "chief": ["job-chief.job-hs:2222"],
+        "worker": ["job-worker-0.job-hs:2222", "job-worker-1.job-hs:2222"],
+        "ps": ["job-ps-0:2222"],
+    }
+    for task in ("chief-0", "worker-0", "worker-1", "ps-0"):
+        _, _, text = (running.orders / f"{task}.runs").read_text().splitlines()[0].partition(" ")
+        role, index = task.split("-")
+        assert json.loads(text) == {"cluster": cluster, "task": {"type": role, "index": int(index)}}
+
+
+def test_a_bug_of_the_program_is_its_own_failure(running: Puppet) -> None:
+    running.exit("chief-0", 1)
+    wait_for(lambda: failures(running, "chief") == 1, f"the chief's failure is counted: {running.job()}")
+    wait_for(lambda: running.runs("chief-0") == 2, "the next term runs")
+    status = running.wait_phase("Running")["status"]
+    assert status["term"] == 2
+    assert status["chief"]["lastFailure"]["exitCode"] == 1
+    assert status["chief"]["lastFailure"]["message"] == "chief-0 was told to exit with 1"
+
+
+def test_a_program_that_dies_with_its_ps_is_run_again_and_not_blamed(running: Puppet) -> None:
+    running.exit("ps-0", 1)
+    wait_for(lambda: running.runs("ps-0") == 2, "the PS is started again in place")
+    running.exit("chief-0", 1)
+    wait_for(lambda: running.runs("chief-0") == 2, "the chief's program is run again")
+    assert failures(running, "chief") == 0
+    status = running.wait_phase("Running")["status"]
+    assert status["term"] == 1, "in the same pod"
+    running.exit("chief-0", 0)
+    running.wait_phase("Succeeded")
+
+
+def test_a_deleted_worker_is_replaced_and_a_failing_one_restarted(running: Puppet) -> None:
+    wait_for(lambda: running.runs("worker-1") == 1, "worker 1 runs")
+    running.exit("worker-1", 3)
+    wait_for(lambda: running.runs("worker-1") == 2, "worker 1 is started again")
+    wait_for(lambda: failures(running, "worker", 1) == 1, "its failure is counted")
+    (pod,) = [p for p in running.pods("worker") if "worker-0" in p["metadata"]["name"]]
+    running.kube.delete("Pod", running.namespace, pod["metadata"]["name"])
+    wait_for(lambda: running.runs("worker-0") == 2, "worker 0 is replaced")
+    assert failures(running, "worker", 0) == 0, "a deletion is nobody's failure"
+
+
+def test_a_finished_worker_never_runs_again_even_without_the_operator(
+    running: Puppet, own_operator: OperatorProcess
+) -> None:
+    own_operator.stop()
+    running.exit("worker-1", 0)
+
+    def idles() -> bool:
+        pods = [p for p in running.pods("worker") if "worker-1" in p["metadata"]["name"]]
+        statuses = [s for p in pods for s in p["status"].get("containerStatuses", ())]
+        return any(s["restartCount"] == 1 and "running" in s["state"] for s in statuses)
+
+    wait_for(idles, "the container is started again and idles")
+    own_operator.start()
+
+    def retired() -> bool:
+        deployment = running.kube.get("Deployment", running.namespace, "job-worker-1")
+        return deployment is not None and deployment["spec"]["replicas"] == 0
+
+    wait_for(retired, "the worker's Deployment goes to 0")
+    assert running.runs("worker-1") == 1
+    running.exit("chief-0", 0)
+    status = running.wait_phase("Succeeded")["status"]
+    assert status["worker"]["succeeded"] == 1
+    assert running.runs("chief-0") == 1
+
+
+def test_the_budget_ends_the_job_with_its_reason(
+    kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
+) -> None:
+    own_operator.start()
+    puppet = Puppet.make(kube, namespace, "job", shared, runPolicy={"backoffLimit": 1})
+    puppet.wait_phase("Running")
+    for run in (1, 2):
+        wait_for(partial(_has_run, puppet, "chief-0", run), f"run {run} of the chief")
+        puppet.exit("chief-0", 9)
+    job = puppet.wait_phase("Failed")
+    failed = job_condition(job, "Failed")
+    assert failed["reason"] == "BackoffLimitExceeded"
+    assert "chief 0 failed 2 times" in failed["message"]
+    wait_for(lambda: not puppet.pods("ps") and not puppet.pods("worker"), "what ran is freed")
+
+
+def _has_run(puppet: Puppet, task: str, times: int) -> bool:
+    return puppet.runs(task) == times
+
+
+def test_without_a_chief_worker_zero_ends_the_job(
+    kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
+) -> None:
+    own_operator.start()
+    puppet = Puppet.make(kube, namespace, "job", shared, chief={"enabled": False})
+    puppet.wait_phase("Running")
+    puppet.exit("worker-0", 0)
+    puppet.wait_phase("Succeeded")
+    assert puppet.runs("worker-0") == 1
+
+
+def test_suspend_frees_everything_and_resume_goes_on(running: Puppet) -> None:
+    kube, namespace = running.kube, running.namespace
+    kube.merge("PSTrainingJob", namespace, "job", {"spec": {"runPolicy": {"suspend": True}}})
+    running.wait_phase("Suspended")
+    wait_for(lambda: not kube.list("Pod", namespace), "no pod is left")
+    kube.merge("PSTrainingJob", namespace, "job", {"spec": {"runPolicy": {"suspend": False}}})
+    status = running.wait_phase("Running")["status"]
+    assert status["term"] == 2
+    assert status["restarts"] == 0
+    running.exit("chief-0", 0)
+    running.wait_phase("Succeeded")
+
+
+def test_time_to_live_takes_the_job_away(
+    kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
+) -> None:
+    own_operator.start()
+    puppet = Puppet.make(kube, namespace, "job", shared, runPolicy={"ttlSecondsAfterFinished": 2})
+    puppet.exit("chief-0", 0)
+    wait_for(lambda: puppet.job() is None, "the job has deleted itself", 90)
+
+
+def test_workers_scale_both_ways_and_the_map_follows(running: Puppet) -> None:
+    kube, namespace = running.kube, running.namespace
+    uids = {p["metadata"]["uid"] for p in running.pods()}
+    kube.merge("PSTrainingJob", namespace, "job", {"spec": {"replicas": 3}}, "scale")
+    wait_for(lambda: running.runs("worker-2") == 1, "the third worker runs")
+    assert {p["metadata"]["uid"] for p in running.pods()} > uids, "no other pod was touched"
+    kube.merge("PSTrainingJob", namespace, "job", {"spec": {"replicas": 1}}, "scale")
+    wait_for(lambda: len(running.pods("worker")) == 1, "one worker is left")
+    found = kube.get("ConfigMap", namespace, "job")
+    assert found is not None
+    assert len(json.loads(found["data"]["cluster.json"])["cluster"]["worker"]) == 1
+
+
+def test_the_writes_of_a_whole_life(
+    kube: Kube, namespace: str, crd: None, tmp_path: Path, shared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One create a child, one write for each child scaled or deleted, status and events for transitions only."""
+    with Proxy(kube, tmp_path) as proxy:
+        operator = OperatorProcess(proxy.target, namespace, tmp_path)
+        operator.start()
+        puppet = Puppet.make(kube, namespace, "job", shared)
+        puppet.wait_phase("Running")
+        wait_for(lambda: (puppet.job() or {})["status"]["worker"]["ready"] == 2, "both workers are ready")
+        puppet.exit("chief-0", 0)
+        puppet.wait_phase("Succeeded")
+        wait_for(lambda: len(puppet.pods()) == 1, "all but the chief's pod is freed")
+        operator.stop()
+    with capsys.disabled():
+        print("\n" + "\n".join(f"{n:3} {m:6} {p}" for n, (m, p) in enumerate(proxy.writes, 1)))
+    status = [p for _, p in proxy.writes if p.endswith("/status")]
+    events = [p for _, p in proxy.writes if "/events" in p]
+    children = [(m, p) for m, p in proxy.writes if not p.endswith("/status") and "/events" not in p]
+    assert sum(m == "POST" for m, _ in children) == 8
+    assert sum(m == "DELETE" for m, _ in children) == 7
+    assert len(children) == 15, children
+    told = [e for e in kube.list("Event", namespace) if e["regarding"]["kind"] == "PSTrainingJob"]
+    assert len(events) == len(told)
+    reasons = [e["reason"] for e in sorted(told, key=lambda e: str(e["eventTime"]))]
+    assert reasons == ["Created", "CheckpointNotDurable", "Running", "Succeeded"]
+    # Created, PS ready, chief and two workers up in any order, Succeeded.
+    assert len(status) <= 7, status
+
+
+def test_no_pod_gets_a_token_or_service_variables(running: Puppet) -> None:
+    for pod in running.pods():
+        assert pod["spec"]["automountServiceAccountToken"] is False
+        assert pod["spec"]["enableServiceLinks"] is False
+        mounts = [m["mountPath"] for c in pod["spec"]["containers"] for m in c.get("volumeMounts", ())]
+        assert not any("serviceaccount" in m for m in mounts)

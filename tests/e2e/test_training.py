@@ -1,0 +1,95 @@
+"""The examples train with real TensorFlow on real kubelets, through the operator that the chart installs.
+
+While digits trains, its pods are killed one after the other: the job goes on from where it was.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from hack.cluster import faults
+from tests.support.examples import Example
+from tests.support.kube import Kube, wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("installed")]
+
+
+def test_digits(kube: Kube, namespace: str, shared: Path) -> None:
+    example = Example.start(kube, namespace, "digits", shared)
+    example.wait_succeeded()
+    result = example.wait_event("result")
+    assert result["test_accuracy"] >= 0.95
+    assert (example.checkpoints / "result.json").exists()
+    assert example.job()["status"]["restarts"] == 0
+
+
+@pytest.mark.parametrize("name", ["plain_tensorflow", "between_graph"])
+def test_examples_without_our_runtime(kube: Kube, namespace: str, shared: Path, name: str) -> None:
+    example = Example.start(kube, namespace, name, shared)
+    example.wait_succeeded()
+    assert example.failures("chief") == example.failures("ps") == example.failures("worker") == 0
+
+
+def test_digits_under_fire(kube: Kube, namespace: str, shared: Path) -> None:
+    """A worker, a PS process, a PS container and the chief die in turn; the job resumes each time and succeeds."""
+    example = Example.start(kube, namespace, "digits", shared, {"training": {"steps": 30000}})
+    example.wait_event("checkpoint")
+    _lose_a_worker(example)
+    _lose_the_ps_process(example)
+    _lose_the_ps_container(example)
+    _lose_the_chief(example)
+    job = example.wait_succeeded(420)
+    assert example.wait_event("result")["test_accuracy"] >= 0.95
+    assert example.failures("chief") == 0, "nothing of this was the chief's own failure"
+    assert job["status"]["term"] == 2
+
+
+def _lose_a_worker(example: Example) -> None:
+    example.wait_event("worker", "worker", 0)
+    example.wait_event("worker", "worker", 1)
+    victim = example.pod("worker", 1)
+    faults.kill_process(f"{example.namespace}/{victim}", "examples.digits")
+    example.kube.delete("Pod", example.namespace, victim, grace=0)
+    wait_for(lambda: example.pod("worker", 1) != victim, "worker 1 is replaced")
+    seen = len(example.events("worker", 0))
+    example.wait_event("worker", "worker", 1)
+    later = [e for e in example.events("worker", 0)[seen:] if e.get("event") == "worker"]
+    assert all(e["gap_seconds"] <= 1.0 for e in later), "the other worker waited for it"
+
+
+def _lose_the_ps_process(example: Example) -> None:
+    before = example.wait_event("checkpoint")["step"]
+    faults.kill_process(f"{example.namespace}/{example.pod('ps')}", r"launch\.py serve|examples\.digits")
+    restored = example.wait_event("restored")
+    assert restored["step"] >= before > 0
+    assert example.failures("chief") == 0
+
+
+def _lose_the_ps_container(example: Example) -> None:
+    saved = len([e for e in example.events("chief") if e.get("event") == "checkpoint"])
+    example.wait_event("checkpoint", count=saved + 1)
+    faults.kill_container(f"{example.namespace}/{example.pod('ps')}")
+    example.wait_event("restored", count=2)
+    wait_for(lambda: example.failures("ps") == 1, "the PS's failure is counted as its own")
+    assert example.failures("chief") == 0
+
+
+def _lose_the_chief(example: Example) -> None:
+    example.kube.delete("Pod", example.namespace, example.pod("chief"))
+    # The state is still on the parameter servers: the next chief takes over where the last one was.
+    wait_for(lambda: example.job()["status"]["term"] == 2, "the next term")
+
+
+@pytest.mark.parametrize("what", ["process", "container"])
+def test_plain_tensorflow_survives_a_lost_ps(kube: Kube, namespace: str, shared: Path, what: str) -> None:
+    """TensorFlow raises, the launcher runs the program again, and it resumes from its own checkpoint."""
+    example = Example.start(kube, namespace, "plain_tensorflow", shared)
+    wait_for(lambda: any(example.checkpoints.rglob("*.index")), "its first checkpoint", 180, every=0.5)
+    victim = f"{namespace}/{example.pod('ps')}"
+    if what == "process":
+        faults.kill_process(victim, "plain_tensorflow")
+    else:
+        faults.kill_container(victim)
+    example.wait_succeeded()
+    assert example.failures("chief") == 0
+    assert example.job()["status"]["term"] == 1

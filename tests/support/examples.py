@@ -1,0 +1,104 @@
+"""The examples as jobs on a cluster: their own job.yaml, with a claim for checkpoints."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.support.kube import Kube, Object, wait_for
+from tests.support.puppet import share
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class Example:
+    """One running example."""
+
+    kube: Kube
+    namespace: str
+    name: str
+    checkpoints: Path
+
+    @classmethod
+    def start(cls, kube: Kube, namespace: str, example: str, folder: Path, spec: Object | None = None) -> "Example":
+        """Apply the example's job with a durable checkpoint volume and `spec` laid over it, one level deep."""
+        job = yaml.safe_load((ROOT / "examples" / example / "job.yaml").read_text())
+        name = job["metadata"]["name"]
+        job["metadata"]["namespace"] = namespace
+        checkpoints = folder / f"{namespace}-{name}"
+        checkpoints.mkdir(parents=True)
+        checkpoints.chmod(0o777)
+        share(kube, namespace, "checkpoints", checkpoints)
+        checkpoint = {"volume": {"persistentVolumeClaim": {"claimName": "checkpoints"}}, "intervalSeconds": 2}
+        job["spec"]["checkpoint"] = checkpoint
+        for field, value in (spec or {}).items():
+            job["spec"][field] = {**job["spec"].get(field, {}), **value}
+        kube.create(job)
+        return cls(kube, namespace, name, checkpoints)
+
+    def job(self) -> Object:
+        """The job as stored."""
+        found = self.kube.get("PSTrainingJob", self.namespace, self.name)
+        assert found is not None
+        return found
+
+    def pod(self, role: str, index: int = 0, *, term: int = 0) -> str:
+        """The name of a task's pod that is not going, once there is one."""
+
+        def find() -> str:
+            selector = f"pstraining.dev/job-name={self.name},pstraining.dev/role={role}"
+            if term:
+                selector += f",pstraining.dev/term={term}"
+            for pod in self.kube.list("Pod", self.namespace, selector):
+                labels = pod["metadata"]["labels"]
+                own = labels.get("pstraining.dev/index") or labels.get("apps.kubernetes.io/pod-index") or "0"
+                if int(own) == index and not pod["metadata"].get("deletionTimestamp"):
+                    return str(pod["metadata"]["name"])
+            return ""
+
+        return wait_for(find, f"a pod for {role} {index}")
+
+    def log(self, role: str, index: int = 0, *, term: int = 0) -> str:
+        """A task's log so far."""
+        return self.kube.log(self.namespace, self.pod(role, index, term=term))
+
+    def events(self, role: str, index: int = 0, *, term: int = 0) -> list[dict[str, Any]]:
+        """The JSON lines of a task's log."""
+        found = []
+        for line in self.log(role, index, term=term).splitlines():
+            if line.startswith("{"):
+                try:
+                    found.append(json.loads(line))
+                except ValueError:
+                    continue  # the line is still being written
+        return found
+
+    def wait_event(
+        self, name: str, role: str = "chief", index: int = 0, *, term: int = 0, count: int = 1, seconds: float = 180
+    ) -> dict[str, Any]:
+        """Wait for the count-th line of that name in a task's log."""
+
+        def find() -> dict[str, Any] | None:
+            hits = [e for e in self.events(role, index, term=term) if e.get("event") == name]
+            return hits[count - 1] if len(hits) >= count else None
+
+        return wait_for(find, f"{role} {index} tells {name!r}; {self.log(role, index)[-2000:]}", seconds, every=0.5)
+
+    def wait_succeeded(self, seconds: float = 300) -> Object:
+        """Wait for the job's success; a failure ends the wait."""
+
+        def ended() -> str:
+            phase = str((self.job().get("status") or {}).get("phase"))
+            return phase if phase in ("Succeeded", "Failed") else ""
+
+        phase = wait_for(ended, f"the end of {self.name}: {self.job()}", seconds, every=0.5)
+        assert phase == "Succeeded", self.job()["status"]
+        return self.job()
+
+    def failures(self, role: str) -> int:
+        """Failures of a role's replicas that count."""
+        records = (self.job().get("status") or {}).get("replicaRecords") or ()
+        return sum(r["failures"] for r in records if r["role"] == role)
