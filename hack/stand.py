@@ -34,10 +34,13 @@ class Target:
     kubectl_binary: str
     helm_binary: str
 
+    def kubectl_command(self, *args: str) -> list[str]:
+        """The command line of kubectl on this cluster."""
+        return [self.kubectl_binary, "--kubeconfig", self.kubeconfig, "--context", self.context, *args]
+
     def kubectl(self, *args: str, stdin: str | None = None, check: bool = True, timeout: float = 120) -> str:
         """Run kubectl on this cluster; its standard output."""
-        command = [self.kubectl_binary, "--kubeconfig", self.kubeconfig, "--context", self.context, *args]
-        return run(command, stdin=stdin, check=check, timeout=timeout)
+        return run(self.kubectl_command(*args), stdin=stdin, check=check, timeout=timeout)
 
     def helm(self, *args: str, timeout: float = 300) -> str:
         """Run helm on this cluster; its standard output."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from hack.cluster.errors import ClusterError
 from hack.cluster.progress import Progress
-from hack.demo.job import Job, JobFailedError, read_result
+from hack.demo.job import ChiefLog, Job, JobFailedError, read_result
 from hack.stand import ROOT, Stand, Target
 
 EXAMPLE = "examples/digits/job.yaml"
@@ -63,8 +63,8 @@ def read_example(stand: Stand, target: Target) -> dict[str, Any]:
     return job
 
 
-def run_job(stand: Stand, target: Target) -> Job:
-    """Apply the example and wait for its end."""
+def run_job(stand: Stand, target: Target) -> tuple[Job, str]:
+    """Apply the example and wait for its end; the job and its chief's log."""
     progress = stand.progress
     # Only with the operator's CRD does the API server know a job.
     example = read_example(stand, target)
@@ -74,13 +74,15 @@ def run_job(stand: Stand, target: Target) -> Job:
     progress.say(f"$ kubectl apply -f {EXAMPLE}   (with its checkpoints on this machine's disk)")
     target.kubectl("-n", JOB_NAMESPACE, "apply", "-f", "-", stdin=json.dumps(example))
     with progress.step("training", announce=False):
+        log = ChiefLog(job, progress)
         try:
             job.wait(progress, DEADLINE_S)
+            log.close()
         except JobFailedError:
             print(job.diagnosis(), file=sys.stderr)
             print(operator_diagnosis(target), file=sys.stderr)
             raise
-    return job
+    return job, log.text
 
 
 def operator_diagnosis(target: Target) -> str:
@@ -95,13 +97,13 @@ def operator_diagnosis(target: Target) -> str:
     )
 
 
-def report(stand: Stand, target: Target, job: Job) -> int:
+def report(stand: Stand, target: Target, job: Job, log: str) -> int:
     """Show the job and its accuracy; the exit status."""
-    result = read_result(job.chief_log())
+    result = read_result(log)
     print("\n$ kubectl get pstj")
     print(job.kubectl("get", "pstj"))
     if result is None:
-        print("The chief's log holds no result:\n" + job.chief_log()[-3000:], file=sys.stderr)
+        print("The chief's log holds no result:\n" + log[-3000:], file=sys.stderr)
         return 1
     print(f"test accuracy {result.test_accuracy:.4f}, computed from the restored checkpoint")
     print(f"\nWhere the time went:\n{stand.progress.table()}")
@@ -126,7 +128,8 @@ def demo(stand: Stand) -> int:
     runtime = stand.aside(lambda: stand.load("runtime"))
     install(stand, target)
     runtime.result()
-    return report(stand, target, run_job(stand, target))
+    job, log = run_job(stand, target)
+    return report(stand, target, job, log)
 
 
 def interrupted(_signal: int, _frame: FrameType | None) -> None:

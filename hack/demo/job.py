@@ -1,6 +1,8 @@
 """Following one job from `kubectl apply` to its end: pure reading of objects, and the loop that waits."""
 
 import json
+import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +13,8 @@ from hack.cluster.progress import Progress
 from hack.stand import Target
 
 POLL_S = 1.0
+TELL_S = 5.0
+"""Seconds between two of the chief's lines that are passed on."""
 Object = Mapping[str, Any]
 
 
@@ -81,6 +85,59 @@ def newest_chief(pods: Sequence[Object]) -> str | None:
     return str(found[-1]["metadata"]["name"]) if found else None
 
 
+class ChiefLog:
+    """Follows the newest chief's log at the side: what it holds outlives the pod, and some of it is shown."""
+
+    def __init__(self, job: "Job", progress: Progress) -> None:
+        self._lines: list[str] = []
+        self._seen: dict[str, int] = {}
+        self._job = job
+        self._progress = progress
+        self._told = 0.0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    @property
+    def text(self) -> str:
+        """All that was read so far; some of it twice."""
+        return "".join(self._lines)
+
+    def close(self) -> None:
+        """The job has ended: read the rest."""
+        self._ended.set()
+        self._thread.join(timeout=30)
+
+    def _follow(self) -> None:
+        while True:
+            ended = self._ended.is_set()
+            try:
+                pod = newest_chief(self._job.pods())
+            except ClusterError:
+                pod = None
+            if pod:
+                self._read(pod)
+            if ended:
+                return
+            self._ended.wait(POLL_S)
+
+    def _read(self, pod: str) -> None:
+        """Until the log ends: with its container, which may be started again or be followed by another pod's."""
+        command = self._job.command("logs", "--follow", pod, "-c", "tensorflow")
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+            assert process.stdout is not None
+            for number, line in enumerate(process.stdout):
+                self._lines.append(line)
+                if number >= self._seen.get(pod, 0):
+                    self._seen[pod] = number + 1
+                    self._tell(pod, line.rstrip())
+
+    def _tell(self, pod: str, line: str) -> None:
+        if line.startswith("step ") and time.monotonic() - self._told >= TELL_S:
+            self._told = time.monotonic()
+            self._progress.say(f"{pod}: {line}")
+
+
 class Job:
     """One job on a cluster."""
 
@@ -89,8 +146,12 @@ class Job:
         self.namespace = namespace
         self.name = name
 
+    def command(self, *args: str) -> list[str]:
+        """The command line of kubectl in the job's namespace."""
+        return self.target.kubectl_command("--namespace", self.namespace, *args)
+
     def kubectl(self, *args: str, check: bool = True) -> str:
-        """kubectl in the job's namespace."""
+        """Run kubectl in the job's namespace; its standard output."""
         return self.target.kubectl("--namespace", self.namespace, *args, check=check)
 
     def read(self) -> Object:
@@ -101,11 +162,6 @@ class Job:
         """Its pods."""
         text = self.kubectl("get", "pods", "-l", f"pstraining.dev/job-name={self.name}", "-o", "json")
         return list(json.loads(text)["items"])
-
-    def chief_log(self) -> str:
-        """The log of the newest chief; empty when there is none."""
-        pod = newest_chief(self.pods())
-        return self.kubectl("logs", pod, "-c", "tensorflow", check=False) if pod else ""
 
     def wait(self, progress: Progress, deadline_s: float) -> None:
         """Show every change until the job has ended.
