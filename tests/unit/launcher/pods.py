@@ -1,0 +1,237 @@
+"""Pods without a cluster: the launcher as a process on this machine, and parameter servers that obey the test."""
+
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import socketserver
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pstraining.launcher
+
+T = TypeVar("T")
+LAUNCH_FILE = Path(pstraining.launcher.__file__).with_name("launch.py")
+# Sets the constants that a pod never changes, then does what `python3 launch.py` does.
+DRIVER = """
+import json, os, sys
+import launch
+for name, value in json.loads(os.environ["TEST_CONSTANTS"]).items():
+    assert hasattr(launch, name), name
+    setattr(launch, name, value)
+sys.exit(launch.main(sys.argv[1:], os.environ))
+"""
+# A program that waits to be told how to end: it notes each start, then obeys the file "order" in its folder.
+PUPPET = """
+import os, signal, sys, time
+folder = sys.argv[1]
+with open(os.path.join(folder, "starts"), "a") as file:
+    file.write(f"{os.getpid()} {time.time()} {os.environ.get('TF_CONFIG')}\\n")
+while True:
+    try:
+        with open(os.path.join(folder, "order")) as file:
+            order = file.read()
+        os.unlink(os.path.join(folder, "order"))
+    except FileNotFoundError:
+        time.sleep(0.01)
+        continue
+    if order.startswith("-"):
+        if int(order) != -signal.SIGKILL:
+            signal.signal(-int(order), signal.SIG_DFL)
+        os.kill(os.getpid(), -int(order))
+    sys.exit(int(order))
+"""
+
+
+def eventually(condition: Callable[[], T], seconds: float = 20) -> T:
+    """Wait until the condition holds: its value."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, f"not within {seconds} s"
+        time.sleep(0.01)
+    return value
+
+
+def free_ports() -> int:
+    """The first of two free neighbours: TensorFlow's port and the launcher's status port."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+            with contextlib.suppress(OSError, OverflowError):
+                second.bind(("127.0.0.1", port + 1))
+                return port
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that a reader sees either not at all or whole."""
+    path.with_name(path.name + ".new").write_text(text)
+    path.with_name(path.name + ".new").replace(path)
+
+
+class Pod:
+    """One launcher process in a folder of its own."""
+
+    def __init__(self, folder: Path, kind: str, cluster: Mapping[str, list[str]], index: int = 0, **env: str) -> None:
+        self.folder, self.run_dir = folder, folder / "run"
+        self.run_dir.mkdir(parents=True)
+        shutil.copy(LAUNCH_FILE, folder / "launch.py")
+        (folder / "driver.py").write_text(DRIVER)
+        (folder / "puppet.py").write_text(PUPPET)
+        self.puppet = [sys.executable, str(folder / "puppet.py"), str(folder)]
+        self.constants: dict[str, Any] = {"RUN_DIR": str(self.run_dir)}
+        task = {"PSTRAINING_TASK_TYPE": kind, "PSTRAINING_TASK_INDEX": str(index), "PSTRAINING_NAMESPACE": "nsp"}
+        self.env = {
+            "PATH": os.environ["PATH"],
+            **task,
+            **({"PSTRAINING_SERVER": "Program"} if kind == "ps" else {}),
+            **env,
+        }
+        self.python, self.prefix = sys.executable, list[str]()
+        self.write_cluster(cluster)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def write_cluster(self, cluster: Mapping[str, list[str]]) -> None:
+        """Replace the cluster map, as the kubelet does."""
+        write_whole(self.folder / "cluster.json", json.dumps({"job": "digits", "cluster": cluster}))
+
+    def start(self, *command: str) -> "Pod":
+        """Start the container (again)."""
+        env = {**self.env, "TEST_CONSTANTS": json.dumps(self.constants)}
+        with (self.folder / "log").open("ab") as log:
+            launcher = [*self.prefix, self.python, str(self.folder / "driver.py"), "--", *command]
+            self.process = subprocess.Popen(launcher, env=env, stdout=log, stderr=log, cwd=self.folder)
+        return self
+
+    @property
+    def pid(self) -> int:
+        """The launcher's process id."""
+        assert self.process is not None
+        return self.process.pid
+
+    def kill(self, number: int = signal.SIGTERM) -> None:
+        """Send a signal to the launcher."""
+        os.kill(self.pid, number)
+
+    def wait(self, seconds: float = 30) -> int:
+        """The container's exit code."""
+        assert self.process is not None
+        return self.process.wait(seconds)
+
+    def runs(self) -> bool:
+        """Whether the launcher still runs."""
+        assert self.process is not None
+        return self.process.poll() is None
+
+    def log(self) -> str:
+        """What the launcher and the program have written."""
+        return (self.folder / "log").read_text(errors="replace")
+
+    def starts(self) -> list[list[str]]:
+        """The puppet's starts: process id, time, TF_CONFIG."""
+        path = self.folder / "starts"
+        return [line.split(" ", 2) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def started(self, times: int = 1) -> int:
+        """Wait until the puppet has started so often: its process id."""
+        return int(eventually(lambda: self.starts()[times - 1 : times])[0][0])
+
+    def order(self, code: int) -> None:
+        """Tell the puppet to end: with a code, or (negative) by a signal."""
+        write_whole(self.folder / "order", str(code))
+
+    def close(self) -> None:
+        """Stop whatever is left."""
+        if self.process is not None and self.runs():
+            self.process.kill()
+            self.process.wait()
+
+
+class FakePs:
+    """A PS that is what the test says: TensorFlow's port open or not, a launcher that answers or not."""
+
+    def __init__(self) -> None:
+        self.port = free_ports()
+        self.address = f"127.0.0.1:{self.port}"
+        self.boot_id, self.state, self.asked = "boot-1", "Serving", 0
+        self._servers: dict[int, socketserver.BaseServer] = {}
+
+    def up(self, boot_id: str = "boot-1", *, launcher: bool = True, tensorflow: bool = True) -> "FakePs":
+        """Start answering."""
+        self.boot_id = boot_id
+        if launcher:
+            self._serve(self.port + 1, ThreadingHTTPServer, self._status_handler())
+        if tensorflow:
+            self._serve(self.port, socketserver.ThreadingTCPServer, socketserver.BaseRequestHandler)
+        return self
+
+    def down(self) -> None:
+        """Refuse connections to both ports."""
+        for server in self._servers.values():
+            server.shutdown()
+            server.server_close()
+        self._servers = {}
+
+    def _serve(self, port: int, server_class: Any, handler: Any) -> None:
+        kind = type("Server", (server_class,), {"allow_reuse_address": True, "request_queue_size": 128})
+        server = kind(("127.0.0.1", port), handler)
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        self._servers[port] = server
+
+    def _status_handler(self) -> type[BaseHTTPRequestHandler]:
+        ps = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                ps.asked += 1
+                boot_id = ps.boot_id.replace("*", str(ps.asked))
+                body = {"bootId": boot_id, "state": ps.state, "restarts": 0, "inSync": False}
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(json.dumps(body).encode())
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        return Handler
+
+
+def get(port: int, path: str, *, method: str = "GET", host: str = "127.0.0.1") -> tuple[int, dict[str, Any]]:
+    """One request to a launcher's status port: the code and the body; 0 when it does not answer."""
+    connection = http.client.HTTPConnection(host, port, timeout=5)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        body = answer.read()
+        return answer.status, json.loads(body) if answer.status in (200, 503) else {}
+    except OSError:
+        return 0, {}
+    finally:
+        connection.close()
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@contextlib.contextmanager
+def closing(*things: Pod | FakePs) -> Iterator[None]:
+    """Stop pods and PSs at the end."""
+    try:
+        yield
+    finally:
+        for thing in things:
+            thing.close() if isinstance(thing, Pod) else thing.down()

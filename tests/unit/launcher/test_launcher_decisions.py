@@ -1,0 +1,210 @@
+"""The launcher's decisions, as tables."""
+
+import ast
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from pstraining.launcher import launch, launcher_source, launcher_version
+from pstraining.launcher.launch import OPEN, REFUSED, SILENT, Sight, Verdict
+
+PS_LOST, OWN_FAILURE, ASK_AGAIN = Verdict.PS_LOST, Verdict.OWN_FAILURE, Verdict.ASK_AGAIN
+BEFORE = Sight(OPEN, boot_id="a", state="Serving")
+FOREIGN = Sight(OPEN)  # a PS without the launcher
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "early", "late"),
+    [
+        pytest.param(BEFORE, BEFORE, OWN_FAILURE, OWN_FAILURE, id="same server, serving"),
+        pytest.param(BEFORE, Sight(OPEN, boot_id="b", state="Serving"), PS_LOST, PS_LOST, id="another server"),
+        pytest.param(BEFORE, Sight(REFUSED, boot_id="b", state="Starting"), PS_LOST, PS_LOST, id="another, starting"),
+        pytest.param(BEFORE, Sight(REFUSED, boot_id="a", state="Starting"), ASK_AGAIN, PS_LOST, id="not yet restarted"),
+        pytest.param(BEFORE, Sight(REFUSED, boot_id="a", state="Serving"), ASK_AGAIN, PS_LOST, id="port just closed"),
+        pytest.param(BEFORE, Sight(OPEN, boot_id="a", state="Terminating"), ASK_AGAIN, PS_LOST, id="being stopped"),
+        pytest.param(BEFORE, Sight(OPEN, boot_id="a", state="Starting"), ASK_AGAIN, PS_LOST, id="same server, no word"),
+        pytest.param(BEFORE, Sight(REFUSED), ASK_AGAIN, PS_LOST, id="pod gone"),
+        pytest.param(BEFORE, Sight(SILENT), ASK_AGAIN, PS_LOST, id="silent"),
+        pytest.param(BEFORE, Sight(OPEN), ASK_AGAIN, PS_LOST, id="its launcher does not answer"),
+        pytest.param(FOREIGN, Sight(OPEN), OWN_FAILURE, OWN_FAILURE, id="foreign, there"),
+        pytest.param(
+            FOREIGN, Sight(OPEN, boot_id="b", state="Serving"), OWN_FAILURE, OWN_FAILURE, id="foreign, an id now"
+        ),
+        pytest.param(FOREIGN, Sight(REFUSED), PS_LOST, PS_LOST, id="foreign, gone"),
+        pytest.param(FOREIGN, Sight(SILENT), ASK_AGAIN, PS_LOST, id="foreign, silent"),
+        pytest.param(Sight(OPEN, boot_id="a", state="Starting"), BEFORE, OWN_FAILURE, OWN_FAILURE, id="noted early"),
+    ],
+)
+def test_one_ps(before: Sight, after: Sight, early: Verdict, late: Verdict) -> None:
+    assert launch.judge({"x": before}, {"x": after}, 9.9, 10) is early
+    assert launch.judge({"x": before}, {"x": after}, 10, 10) is late
+
+
+@pytest.mark.parametrize(
+    ("after", "verdict"),
+    [
+        ({"x": BEFORE, "y": BEFORE}, OWN_FAILURE),
+        ({"x": BEFORE, "y": BEFORE._replace(boot_id="b")}, PS_LOST),
+        ({"x": Sight(SILENT), "y": BEFORE._replace(boot_id="b")}, PS_LOST),
+        ({"x": Sight(SILENT), "y": BEFORE}, ASK_AGAIN),
+        ({"x": BEFORE}, ASK_AGAIN),
+    ],
+)
+def test_two_ps(after: dict[str, Sight], verdict: Verdict) -> None:
+    assert launch.judge({"x": BEFORE, "y": BEFORE}, after, 0, 10) is verdict
+
+
+def test_without_a_ps_every_failure_is_the_programs_own() -> None:
+    assert launch.judge({}, {}, 0, 10) is OWN_FAILURE
+
+
+def test_back_off_only_for_what_dies_at_once() -> None:
+    delays, delay = [], 0.0
+    for _ in range(8):
+        delay = launch.next_delay(delay, lived=1.9)
+        delays.append(delay)
+    assert delays == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5]
+    assert launch.next_delay(5, lived=2) == 0
+
+
+@pytest.mark.parametrize(
+    ("env", "named"),
+    [
+        ({"PSTRAINING_TASK_INDEX": "0"}, "PSTRAINING_TASK_TYPE is None"),
+        ({"PSTRAINING_TASK_TYPE": "master", "PSTRAINING_TASK_INDEX": "0"}, "PSTRAINING_TASK_TYPE is 'master'"),
+        ({"PSTRAINING_TASK_TYPE": "chief"}, "PSTRAINING_TASK_INDEX is None"),
+        ({"PSTRAINING_TASK_TYPE": "chief", "PSTRAINING_TASK_INDEX": "-1"}, "PSTRAINING_TASK_INDEX is '-1'"),
+        ({"PSTRAINING_TASK_TYPE": "chief", "PSTRAINING_TASK_INDEX": "$(I)"}, "PSTRAINING_TASK_INDEX is '$(I)'"),
+        ({"PSTRAINING_TASK_TYPE": "ps", "PSTRAINING_TASK_INDEX": "0"}, "PSTRAINING_SERVER is None"),
+        (
+            {"PSTRAINING_TASK_TYPE": "ps", "PSTRAINING_TASK_INDEX": "0", "PSTRAINING_SERVER": "builtin"},
+            "PSTRAINING_SERVER is 'builtin'",
+        ),
+        (
+            {
+                "PSTRAINING_TASK_TYPE": "chief",
+                "PSTRAINING_TASK_INDEX": "0",
+                "PSTRAINING_START_TIMEOUT_SECONDS": "1h",
+            },
+            "PSTRAINING_START_TIMEOUT_SECONDS is '1h'",
+        ),
+    ],
+)
+def test_the_environment_is_checked(env: dict[str, str], named: str) -> None:
+    with pytest.raises(launch.ExitError, match="environment variable") as error:
+        launch.read_task(env)
+    code, message = error.value.args
+    assert code == 78
+    assert named in message
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "index"),
+    [
+        ("", "chief", 0),
+        ("[]", "chief", 0),
+        ("{}", "chief", 0),
+        ('{"cluster": null}', "chief", 0),
+        ('{"cluster": []}', "chief", 0),
+        ('{"cluster": {"chief": "a:1"}}', "chief", 0),
+        ('{"cluster": {"chief": [1]}}', "chief", 0),
+        ('{"cluster": {"chief": ["a"]}}', "chief", 0),
+        ('{"cluster": {"chief": ["a:1"], "ps": ["b"]}}', "chief", 0),
+        ('{"cluster": {"worker": ["a:1"]}}', "chief", 0),
+        ('{"cluster": {"worker": ["a:1"]}}', "worker", 1),
+        ('{"cluster": {"ps": ["a:1", "b:1"]}}', "ps", 2),
+    ],
+)
+def test_the_map_is_checked(text: str, kind: str, index: int) -> None:
+    with pytest.raises(launch.ExitError) as error:
+        launch.read_cluster(text, "/x/cluster.json", kind, index)
+    code, message = error.value.args
+    assert code == 78
+    assert "field 'cluster' of /x/cluster.json" in message
+    assert f"{kind} {index}" in message
+    assert "\n" not in message
+
+
+def test_an_evaluator_is_in_no_map() -> None:
+    cluster = {"chief": ["a:1"], "ps": ["b:2"]}
+    assert launch.read_cluster(json.dumps({"cluster": cluster}), "x", "evaluator", 3) == cluster
+
+
+def test_the_programs_environment() -> None:
+    cluster = {"chief": ["a:1"], "ps": ["b:2"]}
+    env = {"TF_CONFIG": "the template's", "GRPC_FAIL_FAST": "mine", "OTHER": "1"}
+    made = launch.program_env(env, cluster, "evaluator", 1)
+    assert json.loads(made["TF_CONFIG"]) == {"cluster": cluster, "task": {"type": "evaluator", "index": 1}}
+    assert made["GRPC_FAIL_FAST"] == "mine"
+    assert made["OTHER"] == "1"
+    assert made["TF_CPP_MIN_LOG_LEVEL"] == "1"
+    options = dict(option.split("=") for option in made["TF_GRPC_DEFAULT_OPTIONS"].split(","))
+    assert options["grpc.keepalive_time_ms"] == "2000"
+    assert options["grpc.max_reconnect_backoff_ms"] == "500"
+    assert launch.program_env({}, cluster, "chief", 0)["GRPC_FAIL_FAST"] == "use_caller"
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"), [("digits-ps-0:2222", ("digits-ps-0", 2222)), ("[fd00::1]:2222", ("fd00::1", 2222))]
+)
+def test_addresses(address: str, parts: tuple[str, int]) -> None:
+    assert launch.host_and_port(address) == parts
+
+
+def test_it_is_one_file_on_the_standard_library_of_python_3_8() -> None:
+    tree = ast.parse(launcher_source(), feature_version=(3, 8))
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in imported} <= set(sys.stdlib_module_names)
+    lengths = [
+        node.end_lineno - node.lineno + 1
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.end_lineno
+    ]
+    assert max(lengths) <= 60
+    assert launcher_source().count("\n") <= 400
+
+
+def test_the_version_names_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    version = launcher_version()
+    assert len(version) == 10
+    assert launcher_source() == Path(launch.__file__).read_text(encoding="utf-8")
+    monkeypatch.setattr("pstraining.launcher.launcher_source", lambda: "another")
+    assert launcher_version() != version
+
+
+def test_bad_contracts_end_with_78_and_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    env = {"PSTRAINING_TASK_TYPE": "chief", "PSTRAINING_TASK_INDEX": "0"}
+    monkeypatch.setattr(launch, "__file__", str(tmp_path / "launch.py"))
+    monkeypatch.setattr(launch, "RUN_DIR", str(tmp_path / "missing"))
+
+    def outcome(*argv: str) -> tuple[int, str]:
+        code = launch.main(list(argv), env)
+        line = capfd.readouterr().err
+        assert line.count("\n") == 1
+        assert line.startswith("pstraining-launcher: ")
+        return code, line
+
+    code, line = outcome("--", "x")
+    assert code == 78
+    assert f"{tmp_path}/cluster.json cannot be read: No such file" in line
+    (tmp_path / "cluster.json").write_text('{"cluster": {"chief": ["a:1"]}}')
+    code, line = outcome("--")
+    assert code == 78
+    assert "no command after --" in line
+    code, line = outcome("--", "x")
+    assert code == 78
+    assert f"{tmp_path}/missing is no folder" in line
+    code, line = outcome("serve")
+    assert code == 78
+    assert "TF_CONFIG" in line
+
+
+def test_help(capfd: pytest.CaptureFixture[str]) -> None:
+    assert launch.main(["--help"], {}) == 0
+    assert "python3 launch.py -- COMMAND" in capfd.readouterr().out
+    assert launch.main(["train.py"], {}) == 78

@@ -1,0 +1,401 @@
+"""The launcher around a training program, as real processes: start, signals, lost PSs, the end."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.launcher.pods import FakePs, Pod, eventually, is_alive, write_whole
+
+MakePod = Callable[..., Pod]
+NEVER = 600.0  # a grace that no test waits for
+PYTHON = sys.executable
+
+
+def chief_of(*fakes: FakePs) -> dict[str, list[str]]:
+    return {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"], "ps": [ps.address for ps in fakes]}
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+# ---- start
+
+
+def test_it_waits_for_every_ps_and_names_the_missing(pod: MakePod, ps: FakePs) -> None:
+    with socket.socket() as silent:  # bound, not listening: refuses
+        silent.bind(("127.0.0.1", 0))
+        missing = f"127.0.0.1:{silent.getsockname()[1]}"
+        chief = pod("chief", {"chief": ["127.0.0.1:1"], "ps": [ps.up().address, missing]})
+        chief.start(*chief.puppet)
+        line = eventually(lambda: [line for line in chief.log().splitlines() if "waiting for PS" in line])[0]
+        assert missing in line
+        assert ps.address not in line
+        assert chief.starts() == []
+        silent.listen()
+        chief.started()
+
+
+def test_a_ps_that_is_being_stopped_is_not_up(pod: MakePod, ps: FakePs) -> None:
+    ps.state = "Terminating"
+    chief = pod("chief", chief_of(ps.up()))
+    chief.start(*chief.puppet)
+    eventually(lambda: ps.asked >= 3)
+    assert chief.starts() == []
+    ps.state = "Serving"
+    chief.started()
+
+
+def test_the_wait_ends_with_75_and_a_next_step(pod: MakePod, ps: FakePs) -> None:
+    chief = pod("chief", chief_of(ps), PSTRAINING_START_TIMEOUT_SECONDS="1")
+    assert chief.start(*chief.puppet).wait() == 75
+    last = chief.log().splitlines()[-1]
+    assert f"gave up after 1 s without PS {ps.address} (Connection refused)" in last
+    assert last.endswith("see kubectl -n nsp describe pod 127.0.0.1")
+    assert chief.starts() == []
+
+
+def test_a_signal_ends_the_wait(pod: MakePod, ps: FakePs) -> None:
+    chief = pod("chief", chief_of(ps))
+    chief.start(*chief.puppet)
+    eventually(lambda: "waiting for PS" in chief.log())
+    chief.kill()
+    assert chief.wait(5) == 143
+    assert chief.starts() == []
+
+
+@pytest.mark.parametrize("kind", ["worker", "evaluator"])
+def test_workers_and_evaluators_wait_too(pod: MakePod, ps: FakePs, kind: str) -> None:
+    task = pod(kind, chief_of(ps), PSTRAINING_START_TIMEOUT_SECONDS="0")
+    assert task.start(*task.puppet).wait() == 75
+
+
+def test_the_program_finds_its_environment(pod: MakePod, ps: FakePs) -> None:
+    chief = pod("chief", chief_of(ps.up()), GRPC_FAIL_FAST="mine")
+    script = "import json, os; print(json.dumps(dict(os.environ)))"
+    assert chief.start(PYTHON, "-c", script).wait() == 0
+    env = json.loads(chief.log())
+    assert json.loads(env["TF_CONFIG"]) == {"cluster": chief_of(ps), "task": {"type": "chief", "index": 0}}
+    assert env["GRPC_FAIL_FAST"] == "mine"
+    assert "grpc.keepalive_time_ms=2000" in env["TF_GRPC_DEFAULT_OPTIONS"]
+
+
+def test_a_map_that_changes_while_it_waits_is_used(pod: MakePod, ps: FakePs) -> None:
+    chief = pod("chief", {"chief": ["127.0.0.1:1"], "ps": ["127.0.0.1:1"]})
+    chief.start(*chief.puppet)
+    eventually(lambda: "waiting for PS" in chief.log())
+    chief.write_cluster(chief_of(ps.up()))
+    chief.started()
+    assert json.loads(chief.starts()[0][2])["cluster"] == chief_of(ps)
+
+
+@pytest.mark.parametrize(("name", "code"), [("no-such-command", 127), ("/etc/passwd", 126), ("/", 126)])
+def test_a_command_that_cannot_run(pod: MakePod, ps: FakePs, name: str, code: int) -> None:
+    chief = pod("chief", chief_of(ps.up()))
+    assert chief.start(name, "x").wait() == code
+    (line,) = chief.log().splitlines()
+    assert f"cannot run {name!r}" in line
+
+
+# ---- exit codes and signals
+
+
+@pytest.mark.parametrize(("order", "code"), [(3, 3), (-signal.SIGABRT, 134), (-signal.SIGUSR1, 138)])
+def test_the_programs_exit_code_is_kept_without_a_word(pod: MakePod, ps: FakePs, order: int, code: int) -> None:
+    chief = pod("chief", chief_of(ps.up()), PS_LOSS_GRACE_SECONDS=NEVER)
+    chief.start(*chief.puppet)
+    chief.order(order)
+    assert chief.wait() == code
+    assert chief.log() == ""
+    assert len(chief.starts()) == 1
+
+
+def test_a_killed_program_gets_a_last_word(pod: MakePod, ps: FakePs) -> None:
+    chief = pod("chief", chief_of(ps.up()), PS_LOSS_GRACE_SECONDS=NEVER)
+    chief.start(*chief.puppet)
+    chief.order(-signal.SIGKILL)
+    assert chief.wait() == 137
+    assert chief.log().splitlines()[-1] == (
+        "pstraining-launcher: the program ended with 137: killed, most often for want of memory"
+    )
+
+
+@pytest.mark.parametrize(
+    ("trap", "code"),
+    [
+        pytest.param("signal.SIG_DFL", 143, id="dies by it"),
+        pytest.param("lambda *_: sys.exit(7)", 7, id="ends with a code"),
+        pytest.param("lambda *_: sys.exit(0)", 143, id="ends with 0: stopped, not finished"),
+    ],
+)
+def test_a_stopped_program_is_not_run_again(pod: MakePod, ps: FakePs, trap: str, code: int) -> None:
+    chief = pod("chief", chief_of(ps.up()), PS_LOSS_GRACE_SECONDS=0)
+    script = f"import signal, sys; signal.signal(signal.SIGTERM, {trap}); print('ready', flush=True); signal.pause()"
+    chief.start(PYTHON, "-c", script)
+    eventually(lambda: "ready" in chief.log())
+    ps.down()  # even though a PS is away
+    chief.kill()
+    assert chief.wait() == code
+    assert chief.log().count("ready") == 1
+    assert os.listdir(chief.run_dir) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT])
+def test_signals_reach_the_program(pod: MakePod, ps: FakePs, number: signal.Signals) -> None:
+    chief = pod("chief", chief_of(ps.up()), PS_LOSS_GRACE_SECONDS=NEVER)
+    trap = "lambda number, _: (print('got', number, flush=True), sys.exit(9))"
+    script = f"import signal, sys; signal.signal({int(number)}, {trap}); print('ready', flush=True); signal.pause()"
+    chief.start(PYTHON, "-c", script)
+    eventually(lambda: "ready" in chief.log())
+    chief.kill(number)
+    assert chief.wait() == 9
+    assert f"got {int(number)}" in chief.log()
+
+
+def test_signals_reach_a_program_behind_a_shell(pod: MakePod, ps: FakePs) -> None:
+    chief = pod("chief", chief_of(ps.up()))
+    chief.start("sh", "-c", " ".join(chief.puppet) + "; exit 5")
+    inner = chief.started()
+    chief.kill()
+    assert chief.wait() == 143
+    assert not is_alive(inner)
+
+
+def test_what_a_program_leaves_behind_is_gone_before_it_runs_again(pod: MakePod, ps: FakePs) -> None:
+    chief = pod("chief", chief_of(ps.up()), PS_LOSS_GRACE_SECONDS=NEVER)
+    sleeper = f"{PYTHON} -c 'import time; time.sleep(600)' & echo left $!;"
+    chief.start("sh", "-c", sleeper + " ".join(chief.puppet))
+    chief.started()
+    left = int(chief.log().split()[1])
+    ps.boot_id = "boot-2"
+    chief.order(1)
+    chief.started(2)
+    assert not is_alive(left)
+
+
+def test_orphans_are_reaped(pod: MakePod, ps: FakePs) -> None:
+    chief = pod("chief", chief_of(ps.up()))
+    orphan = "import os, time\nif os.fork() == 0:\n  os.setsid(); print('orphan', os.getpid(), flush=True)\n"
+    chief.start("sh", "-c", f'{PYTHON} -c "{orphan}"; exec ' + " ".join(chief.puppet))
+    program = chief.started()
+    number = int(chief.log().split()[1])
+    eventually(lambda: not Path(f"/proc/{number}").exists())
+    assert eventually(lambda: children(chief.pid) == [program])
+
+
+def test_orphans_are_adopted(pod: MakePod, ps: FakePs) -> None:
+    chief = pod("chief", chief_of(ps.up()))
+    orphan = (
+        "import os, time\nif os.fork() == 0:\n  os.setsid(); print('orphan', os.getpid(), flush=True); time.sleep(60)"
+    )
+    chief.start("sh", "-c", f'{PYTHON} -c "{orphan}"; exec ' + " ".join(chief.puppet))
+    program = chief.started()
+    number = int(chief.log().split()[1])
+    try:
+        assert eventually(lambda: set(children(chief.pid)) == {program, number})
+    finally:
+        os.kill(number, signal.SIGKILL)
+    assert eventually(lambda: children(chief.pid) == [program])
+
+
+def test_the_program_dies_with_its_launcher(pod: MakePod, ps: FakePs) -> None:
+    chief = pod("chief", chief_of(ps.up()))
+    chief.start(*chief.puppet)
+    program = chief.started()
+    chief.kill(signal.SIGKILL)
+    eventually(lambda: not is_alive(program))
+
+
+def can_be_pid_1() -> bool:
+    unshare = shutil.which("unshare")
+    return (
+        unshare is not None
+        and subprocess.run([unshare, "-pf", "true"], check=False, capture_output=True).returncode == 0
+    )
+
+
+@pytest.mark.skipif(not can_be_pid_1(), reason="needs the right to make a process id namespace")
+def test_as_pid_1_it_forwards_and_reaps(pod: MakePod, ps: FakePs) -> None:
+    chief = pod("chief", chief_of(ps.up()))
+    chief.prefix = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    script = (
+        "import os, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n"
+        "if os.fork() == 0:\n"
+        "  os.setsid()\n"
+        "  if os.fork() == 0: time.sleep(0.2)\n"
+        "  os._exit(0)\n"
+        "os.wait()\n"
+        "while any(open(f'/proc/{p}/stat').read().split()[3] == '1' for p in os.listdir('/proc')\n"
+        "          if p.isdigit() and int(p) not in (1, os.getpid())): time.sleep(0.02)\n"
+        "print('reaped; parent', os.getppid(), flush=True)\n"
+        "signal.pause()\n"
+    )
+    chief.start(PYTHON, "-c", script)
+    eventually(lambda: "reaped; parent 1" in chief.log())
+    (launcher,) = children(chief.pid)
+    os.kill(launcher, signal.SIGTERM)
+    assert chief.wait() == 7
+
+
+# ---- lost PSs
+
+
+def test_a_ps_that_came_back_as_another_is_a_lost_ps(pod: MakePod, ps: FakePs) -> None:
+    other = FakePs().up()
+    cluster = chief_of(ps.up(), other)
+    chief = pod("chief", cluster, PS_LOSS_GRACE_SECONDS=NEVER)
+    chief.start(*chief.puppet)
+    chief.started()
+    chief.write_cluster({**cluster, "worker": ["127.0.0.1:2", "127.0.0.1:3"]})
+    ps.boot_id = "boot-2"
+    chief.order(1)
+    chief.started(2)
+    assert f"the program ended with 1 because PS {ps.address} was lost" in chief.log()
+    assert len(json.loads(chief.starts()[1][2])["cluster"]["worker"]) == 2  # the map is read again
+    chief.order(1)  # and it is judged by what was noted before the second run
+    assert chief.wait() == 1
+    other.down()
+
+
+def test_its_own_failure_ends_the_container_at_once(pod: MakePod, ps: FakePs) -> None:
+    chief = pod("chief", chief_of(ps.up()), PS_LOSS_GRACE_SECONDS=NEVER)
+    chief.start(*chief.puppet)
+    chief.started()
+    chief.order(1)
+    assert chief.wait() == 1
+    assert len(chief.starts()) == 1
+
+
+def test_a_ps_that_stays_away_is_a_lost_ps(pod: MakePod, ps: FakePs) -> None:
+    chief = pod("chief", chief_of(ps.up()), PS_LOSS_GRACE_SECONDS=1)
+    chief.start(*chief.puppet)
+    chief.started()
+    ps.down()
+    chief.order(1)
+    eventually(lambda: "was lost; it runs again when every PS is up" in chief.log())
+    eventually(lambda: "waiting for PS" in chief.log())
+    assert len(chief.starts()) == 1
+    ps.up("boot-2")
+    chief.started(2)
+
+
+def test_a_ps_that_is_back_with_a_new_id_ends_the_asking(pod: MakePod, ps: FakePs) -> None:
+    chief = pod("chief", chief_of(ps.up()), PS_LOSS_GRACE_SECONDS=NEVER)
+    chief.start(*chief.puppet)
+    chief.started()
+    ps.down()
+    chief.order(1)
+    eventually(lambda: not is_alive(int(chief.starts()[0][0])))
+    ps.up("boot-2")
+    chief.started(2)
+
+
+def test_a_ps_that_is_back_with_its_old_id_was_not_lost(pod: MakePod, ps: FakePs) -> None:
+    chief = pod("chief", chief_of(ps.up()), PS_LOSS_GRACE_SECONDS=NEVER)
+    chief.start(*chief.puppet)
+    chief.started()
+    ps.down()
+    chief.order(1)
+    eventually(lambda: not is_alive(int(chief.starts()[0][0])))
+    assert chief.runs()
+    ps.up()
+    assert chief.wait() == 1
+
+
+def test_a_signal_ends_the_asking(pod: MakePod, ps: FakePs) -> None:
+    chief = pod("chief", chief_of(ps.up()), PS_LOSS_GRACE_SECONDS=NEVER)
+    chief.start(*chief.puppet)
+    program = chief.started()
+    ps.down()
+    chief.order(1)
+    eventually(lambda: not is_alive(program))
+    chief.kill()
+    assert chief.wait(5) == 143
+
+
+def test_a_foreign_ps_counts_only_while_it_is_away(pod: MakePod, ps: FakePs) -> None:
+    chief = pod("chief", chief_of(ps.up(launcher=False)), PS_LOSS_GRACE_SECONDS=NEVER)
+    chief.start(*chief.puppet)
+    chief.started()
+    ps.down()
+    chief.order(1)
+    eventually(lambda: "was lost" in chief.log())
+    ps.up(launcher=False)
+    chief.started(2)
+    chief.order(1)
+    assert chief.wait() == 1
+
+
+def test_a_program_that_dies_at_once_is_run_ever_more_slowly(pod: MakePod, ps: FakePs) -> None:
+    chief = pod("chief", chief_of(ps.up("boot-*")), PS_LOSS_GRACE_SECONDS=NEVER)  # another server at every look
+    chief.start("sh", "-c", f"date +%s.%N >> {chief.folder}/times; exit 1")
+    eventually((chief.folder / "times").exists)
+    times = eventually(lambda: found if len(found := (chief.folder / "times").read_text().split()) >= 5 else [])
+    assert float(times[4]) - float(times[3]) >= 0.8
+
+
+# ---- the end
+
+
+def test_a_finished_program_never_runs_again(pod: MakePod, ps: FakePs) -> None:
+    chief = pod("chief", chief_of(ps.up()))
+    chief.start(*chief.puppet)
+    chief.order(0)
+    assert chief.wait() == 0
+    assert os.listdir(chief.run_dir) == ["succeeded"]
+    ps.down()  # a finished pod waits for nobody
+    chief.start(*chief.puppet)
+    eventually(lambda: "idle until the pod is removed" in chief.log())
+    status = Path(f"/proc/{chief.pid}/status")
+    eventually(lambda: "S (sleeping)" in status.read_text())
+    before = [line for line in status.read_text().splitlines() if "ctxt_switches" in line]
+    time.sleep(1.5)  # not to wait for something, but for nothing
+    assert [line for line in status.read_text().splitlines() if "ctxt_switches" in line] == before
+    started = time.monotonic()
+    chief.kill()
+    assert chief.wait() == 0
+    assert time.monotonic() - started < 2
+    assert len(chief.starts()) == 1
+
+
+def test_a_failed_program_runs_again_in_the_next_container(pod: MakePod, ps: FakePs) -> None:
+    chief = pod("chief", chief_of(ps.up()))
+    chief.start(*chief.puppet)
+    chief.order(1)
+    assert chief.wait() == 1
+    chief.start(*chief.puppet)
+    chief.started(2)
+
+
+def runs(path: str) -> bool:
+    return subprocess.run([path, "-c", ""], check=False, capture_output=True).returncode == 0
+
+
+def other_pythons() -> list[str]:
+    found = [shutil.which(f"python3.{minor}") for minor in (8, 9, 10, 12, 13, 14)]
+    return [path for path in found if path and runs(path)]
+
+
+@pytest.mark.parametrize("python", other_pythons())
+def test_other_pythons(pod: MakePod, ps: FakePs, python: str) -> None:
+    chief = pod("chief", chief_of(ps.up()))
+    chief.python = python
+    chief.start(*chief.puppet)
+    chief.started()
+    ps.boot_id = "boot-2"
+    chief.order(1)
+    chief.started(2)
+    write_whole(chief.folder / "order", "0")
+    assert chief.wait() == 0
+    assert "Warning" not in chief.log()
+    assert "Traceback" not in chief.log()

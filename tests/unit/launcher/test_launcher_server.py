@@ -1,0 +1,198 @@
+"""The launcher on a PS, as real processes: the server is kept running, and the status port tells the truth about it."""
+
+import os
+import shlex
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.launcher.pods import FakePs, Pod, eventually, free_ports, get, is_alive
+
+MakePod = Callable[..., Pod]
+# A server that listens once the file "listen" exists, and ends slowly when told so.
+SERVER = """
+import json, os, signal, socket, sys, time
+def stop(*_):
+    print("stopping", flush=True)
+    while not os.path.exists("end"): time.sleep(0.01)
+    sys.exit(int(open("end").read()))
+signal.signal(signal.SIGTERM, stop)
+print("server", os.getpid(), flush=True)
+while not os.path.exists("listen"): time.sleep(0.01)
+config = json.loads(os.environ["TF_CONFIG"])
+port = int(config["cluster"]["ps"][config["task"]["index"]].rpartition(":")[2])
+with socket.create_server(("0.0.0.0", port)) as server:
+    while True: server.accept()[0].close()
+"""
+COMMAND = [sys.executable, "-c", SERVER]
+
+
+class Server:
+    """A PS's pod and its ports."""
+
+    def __init__(self, make: MakePod, **settings: Any) -> None:
+        self.port = free_ports()
+        self.pod = make("ps", {"ps": ["127.0.0.1:1", f"127.0.0.1:{self.port}"]}, 1, **settings)
+
+    def listen(self) -> "Server":
+        (self.pod.folder / "listen").touch()
+        return self
+
+    def get(self, path: str = "/v1/status") -> tuple[int, dict[str, Any]]:
+        return get(self.port + 1, path)
+
+    def state(self, wanted: str) -> dict[str, Any]:
+        """Wait for a state: the status."""
+        return eventually(lambda: status if (status := self.get()[1]).get("state") == wanted else {})
+
+    def process(self, times: int = 1) -> int:
+        """The server's process id at its start of this number."""
+        ids = eventually(
+            lambda: [line for line in self.pod.log().splitlines() if line.startswith("server ")][times - 1 :]
+        )
+        return int(ids[0].split()[1])
+
+
+@pytest.fixture
+def server(pod: MakePod) -> Server:
+    return Server(pod, CRASH_SECONDS=0)
+
+
+def test_the_status_follows_the_server(server: Server) -> None:
+    server.pod.start(*COMMAND)
+    status = server.state("Starting")
+    assert status == {"bootId": status["bootId"], "state": "Starting", "restarts": 0, "inSync": False}
+    assert server.get("/readyz")[0] == 503
+    assert server.get("/healthz")[0] == 200
+    server.listen()
+    assert server.state("Serving")["bootId"] == status["bootId"]
+    assert server.get("/readyz")[0] == 200
+    assert server.get("/")[0] == 404
+    assert server.get("/v1/status/../../etc/passwd")[0] == 404
+    assert get(server.port + 1, "/v1/status", method="POST")[0] == 501
+    (server.pod.run_dir / "in-sync").touch()
+    assert server.get()[1]["inSync"] is True
+    if socket.has_dualstack_ipv6():
+        assert get(server.port + 1, "/readyz", host="::1")[0] in (0, 200)
+
+
+def test_a_killed_server_is_back_in_place_at_once(server: Server) -> None:
+    server.listen().pod.start(*COMMAND)
+    before = server.state("Serving")
+    (server.pod.run_dir / "in-sync").touch()
+    for restarts in (1, 2, 3, 4):  # more often than a crashing server may
+        started = time.monotonic()
+        os.kill(server.process(restarts), signal.SIGKILL)
+        after = eventually(lambda: now if (now := server.get()[1])["bootId"] != before["bootId"] else {})  # noqa: B023
+        server.state("Serving")
+        assert time.monotonic() - started < 2
+        assert after["restarts"] == restarts
+        assert after["inSync"] is False
+        before = after
+    assert "the server ended with 137" in server.pod.log()
+
+
+def test_a_server_that_ends_with_0_is_started_again(server: Server) -> None:
+    server.pod.start(*server.pod.puppet)
+    server.pod.order(0)
+    server.pod.started(2)
+    assert server.pod.runs()
+
+
+@pytest.mark.parametrize(("ends", "code"), [(5, 5), (0, 1)])
+def test_a_server_that_crashes_again_and_again_is_given_up(pod: MakePod, ends: int, code: int) -> None:
+    server = Server(pod, CRASH_SECONDS=600)
+    assert server.pod.start("sh", "-c", f"echo started; exit {ends}").wait() == code
+    assert server.pod.log().count("started\n") == 3
+    last = server.pod.log().splitlines()[-1]
+    assert last == ("started" if ends else "pstraining-launcher: the program ended with 0: a PS's program must not end")
+
+
+def test_a_server_that_does_not_exist_is_given_up(server: Server) -> None:
+    assert server.pod.start("no-such-server").wait() == 127
+    assert "cannot run 'no-such-server'" in server.pod.log()
+
+
+@pytest.mark.parametrize(("ends", "code"), [(3, 3), (0, 143)])
+def test_a_server_that_is_stopped_says_so_and_is_not_started_again(server: Server, ends: int, code: int) -> None:
+    server.listen().pod.start(*COMMAND)
+    server.state("Serving")
+    server.pod.kill()
+    eventually(lambda: "stopping" in server.pod.log())
+    assert server.get()[1]["state"] == "Terminating"
+    assert server.get("/readyz")[0] == 503
+    (server.pod.folder / "end").write_text(str(ends))
+    assert server.pod.wait() == code
+    assert server.pod.log().count("server ") == 1
+
+
+def test_a_server_behind_a_dead_shell_does_not_hold_the_port(server: Server) -> None:
+    server.listen().pod.start("sh", "-c", f"echo shell $$; {shlex.join(COMMAND)}; exit 1")
+    server.state("Serving")
+    shell = int(server.pod.log().split()[1])
+    first = server.process()
+    os.kill(shell, signal.SIGKILL)
+    assert server.process(2) != first
+    assert not is_alive(first)
+    server.state("Serving")
+
+
+def test_slow_clients_hold_nobody_up(server: Server) -> None:
+    server.listen().pod.start(*COMMAND)
+    server.state("Serving")
+    slow = [socket.create_connection(("127.0.0.1", server.port + 1)) for _ in range(50)]
+    for client in slow[::2]:
+        client.sendall(b"GET /v1/status HT")
+    started = time.monotonic()
+    assert server.get("/readyz")[0] == 200
+    assert time.monotonic() - started < 2
+    threads = Path(f"/proc/{server.pod.pid}/task")
+    assert len(list(threads.iterdir())) > 50
+    eventually(lambda: len(list(threads.iterdir())) <= 3)  # and all are sent away after a while
+    for client in slow:
+        client.close()
+    assert "Traceback" not in server.pod.log()
+
+
+def test_a_ps_waits_for_nobody(pod: MakePod, ps: FakePs) -> None:
+    server = Server(pod, PSTRAINING_START_TIMEOUT_SECONDS="0")
+    server.listen().pod.start(*COMMAND)  # the other PS of the map refuses connections
+    server.state("Serving")
+
+
+def test_builtin_runs_serve_and_ignores_the_command(pod: MakePod) -> None:
+    server = Server(pod, CRASH_SECONDS=600, PSTRAINING_SERVER="Builtin")
+    packages = server.pod.folder / "packages" / "tensorflow"  # a TensorFlow without the C API's libraries
+    packages.mkdir(parents=True)
+    (packages / "__init__.py").write_text(
+        "import socket\n"
+        "class Server:\n"
+        "  def __init__(self, cluster, job, index, protocol):\n"
+        "    print('imported', job, index, protocol, sorted(cluster), flush=True)\n"
+        "    self.socket = socket.create_server(('127.0.0.1', int(cluster[job][index].split(':')[1])))\n"
+        "  def join(self):\n"
+        "    while True: self.socket.accept()\n"
+        "class distribute: Server = Server\n"
+    )
+    server.pod.env["PYTHONPATH"] = str(packages.parent)
+    server.pod.start("no-such-command")
+    server.state("Serving")
+    assert "imported ps 1 grpc ['ps']" in server.pod.log()
+    server.pod.kill()
+    assert server.pod.wait() == 143
+
+
+def test_builtin_without_tensorflow_says_so(pod: MakePod) -> None:
+    server = Server(pod, PSTRAINING_SERVER="Builtin")
+    packages = server.pod.folder / "packages" / "tensorflow"
+    packages.mkdir(parents=True)
+    (packages / "__init__.py").write_text("raise ModuleNotFoundError('No module named tensorflow')")
+    server.pod.env["PYTHONPATH"] = str(packages.parent)
+    assert server.pod.start().wait() == 1
+    assert server.pod.log().splitlines()[-1] == "ModuleNotFoundError: No module named tensorflow"
