@@ -62,6 +62,8 @@ COPY --from=operator-venv /opt/venv /opt/venv
 # Importing leaves the bytecode of the standard library's modules behind, which some bases come without.
 RUN python -c "import kopf, kubernetes.aio.client, prometheus_client, pythonjsonlogger.json"
 COPY --from=package /out/ /
+# The build fails here if anything that the operator needs is missing.
+RUN python -c "import pstraining.controller.main"
 USER 65532:65532
 WORKDIR /
 EXPOSE 8080 8081
