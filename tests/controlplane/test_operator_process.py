@@ -172,7 +172,7 @@ async def test_what_went_while_nobody_watched_is_noticed(
     held.set()
     await eventually(lambda: _there(client, namespace, Kind.CONFIG_MAP, "kept"), 20, operator)
     await quiet(operator)
-    # A child's watch may be back before the job's: then a child is created once more, in vain, and collected. Never twice.
+    # A child's watch may be back before the job's: then a child is created in vain, and collected. Never twice.
     assert len([s for s in proxy.writes() if s.path.endswith("/deployments")]) <= 1
     assert await operator.metric("pstraining_jobs") == 1
     await eventually(lambda: _absent(client, namespace, Kind.DEPLOYMENT, "gone-worker-0"), 20, operator)

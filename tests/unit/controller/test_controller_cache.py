@@ -1,0 +1,186 @@
+"""The cache: the newest word on every object, whoever brings it."""
+
+import copy
+import random
+from typing import Any
+
+import pytest
+
+from pstraining.api import names
+from pstraining.controller.cache import MAX_TOMBSTONES, Cache
+from pstraining.controller.trim import trim
+from pstraining.core.actions import Kind
+from pstraining.core.snapshot import observe
+from tests.support import builders
+
+KEY = ("default", "digits")
+
+
+def child(
+    name: str = "digits", version: int = 1, *, uid: str = "u1", kind: str = "ConfigMap", **data: str
+) -> dict[str, Any]:
+    labels = {names.LABEL_JOB: "digits", names.LABEL_JOB_UID: builders.UID}
+    metadata = {"name": name, "namespace": "default", "uid": uid, "resourceVersion": str(version), "labels": labels}
+    return {"apiVersion": "v1", "kind": kind, "metadata": metadata, "data": data}
+
+
+def data(cache: Cache) -> list[Any]:
+    return [c["data"] for c in cache.view(KEY).children]
+
+
+def test_objects_are_found_by_their_job() -> None:
+    cache = Cache()
+    assert cache.observed(builders.job()) == KEY
+    assert cache.observed(child(x="1")) == KEY
+    assert cache.observed(builders.pod("ps", 0)) == KEY
+    view = cache.view(KEY)
+    assert view.job is not None
+    assert (len(view.children), len(view.pods), cache.jobs()) == (1, 1, (KEY,))
+    assert cache.view(("default", "other")).job is None
+
+
+def test_only_news_is_news() -> None:
+    cache = Cache()
+    assert cache.observed(child(version=1, x="1")) == KEY
+    assert cache.observed(child(version=1, x="1")) is None
+    assert cache.observed(child(version=2, x="1")) is None, "nothing but the resourceVersion moved"
+    assert cache.observed(child(version=3, x="2")) == KEY
+
+
+def test_our_own_write_is_seen_at_once_and_its_event_is_no_news() -> None:
+    cache = Cache()
+    cache.wrote(*KEY, child(version=5, x="ours"))
+    assert data(cache) == [{"x": "ours"}]
+    assert cache.observed(child(version=5, x="ours")) is None
+
+
+def test_an_older_event_does_not_undo_our_write() -> None:
+    cache = Cache()
+    cache.observed(child(version=1, x="old"))
+    cache.wrote(*KEY, child(version=9, x="ours"))
+    assert cache.observed(child(version=5, x="theirs")) is None
+    assert data(cache) == [{"x": "ours"}]
+    assert cache.observed(child(version=10, x="newer")) == KEY
+
+
+def test_an_older_answer_does_not_undo_the_watch() -> None:
+    cache = Cache()
+    cache.observed(child(version=9, x="newer"))
+    cache.wrote(*KEY, child(version=5, x="ours"))
+    assert data(cache) == [{"x": "newer"}]
+
+
+def test_what_we_deleted_is_gone_at_once_and_stays_gone() -> None:
+    cache = Cache()
+    cache.observed(child(version=1))
+    cache.deleted(Kind.CONFIG_MAP, "default", "digits", "u1")
+    assert data(cache) == []
+    assert cache.observed(child(version=2)) is None
+    assert cache.vanished(child(version=3)) is None
+    assert data(cache) == []
+
+
+def test_a_late_answer_does_not_raise_the_dead() -> None:
+    cache = Cache()
+    cache.observed(child(version=1))
+    assert cache.vanished(child(version=3)) == KEY
+    cache.wrote(*KEY, child(version=2))
+    assert data(cache) == []
+
+
+def test_the_next_object_of_the_name_is_another_one() -> None:
+    cache = Cache()
+    cache.observed(child(version=1, uid="u1", x="first"))
+    assert cache.observed(child(version=5, uid="u2", x="second")) == KEY
+    assert cache.vanished(child(version=4, uid="u1")) is None
+    assert data(cache) == [{"x": "second"}]
+    cache.deleted(Kind.CONFIG_MAP, "default", "digits", "u1")
+    assert data(cache) == [{"x": "second"}]
+
+
+def test_nothing_is_left_of_a_job_that_is_gone() -> None:
+    cache = Cache()
+    cache.observed(builders.job())
+    cache.observed(child())
+    cache.vanished(child())
+    assert cache.vanished(builders.job()) == KEY
+    assert (len(cache), list(cache.objects()), cache.jobs()) == (0, [], ())
+
+
+def test_children_may_come_before_their_job() -> None:
+    cache = Cache()
+    cache.observed(child())
+    assert cache.jobs() == ()
+    cache.observed(builders.job())
+    assert len(cache.view(KEY).children) == 1
+
+
+def test_an_object_moves_with_its_label() -> None:
+    cache = Cache()
+    cache.observed(child(version=1))
+    moved = child(version=2)
+    moved["metadata"]["labels"][names.LABEL_JOB] = "mnist"
+    assert cache.observed(moved) == ("default", "mnist")
+    assert cache.view(KEY).children == ()
+
+
+@pytest.mark.parametrize("labels", [None, {}, {names.LABEL_JOB_UID: "x"}, {names.LABEL_JOB: ""}])
+def test_an_object_that_names_no_job_is_nobodys(labels: dict[str, str] | None) -> None:
+    odd = child()
+    odd["metadata"]["labels"] = labels
+    cache = Cache()
+    assert cache.observed(odd) is None
+    assert cache.vanished(odd) is None
+
+
+def test_tombstones_are_bounded() -> None:
+    cache = Cache()
+    for number in range(MAX_TOMBSTONES + 10):
+        cache.deleted(Kind.CONFIG_MAP, "default", "x", f"u{number}")
+    assert len(cache._tombstones) == MAX_TOMBSTONES
+
+
+def test_any_order_of_events_and_answers_ends_with_the_newest() -> None:
+    history = [child(version=v, x=str(v)) for v in range(1, 8)]
+    for seed in range(200):
+        luck, cache = random.Random(seed), Cache()
+        answers = [h for h in history if luck.random() < 0.5]
+        watch, ours = list(history), list(answers)
+        while watch or ours:
+            # Each of the two is in order; how they interleave is chance.
+            if watch and (not ours or luck.random() < 0.5):
+                cache.observed(watch.pop(0))
+            else:
+                cache.wrote(*KEY, ours.pop(0))
+        assert data(cache) == [{"x": "7"}]
+
+
+def test_trimming_keeps_all_that_is_observed() -> None:
+    full = builders.pod("worker", 1)
+    noise = copy.deepcopy(full)
+    noise["metadata"] |= {"managedFields": [{"manager": "kubelet"}], "generateName": "x-"}
+    noise["metadata"].setdefault("annotations", {})["cni.example.com/ip"] = "10.0.0.1"
+    noise["metadata"]["labels"]["pod-template-hash"] = "abc"
+    noise["spec"] |= {"volumes": [{"name": "token"}], "tolerations": []}
+    noise["status"] |= {"podIP": "10.0.0.1", "qosClass": "BestEffort"}
+    job = builders.job()
+    assert observe(job, [], [trim(noise)]).pods == observe(job, [], [full]).pods
+    assert len(str(trim(noise))) < len(str(noise))
+    assert "managedFields" not in trim(noise)["metadata"]
+
+
+def test_what_only_moves_is_trimmed() -> None:
+    deployment = child(kind="Deployment")
+    deployment["status"] = {"observedGeneration": 1, "readyReplicas": 0, "conditions": [{"type": "Progressing"}]}
+    ready = copy.deepcopy(deployment)
+    ready["status"] |= {"readyReplicas": 1, "conditions": [{"type": "Available", "status": "True"}]}
+    failed = copy.deepcopy(deployment)
+    failed["status"]["conditions"] = [{"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}]
+    assert trim(deployment) == trim(ready)
+    assert trim(failed)["status"]["conditions"][0]["message"] == "exceeded quota"
+
+
+def test_one_text_serves_the_config_maps_of_all_jobs() -> None:
+    text = "x" * 1000
+    first, second = trim(child(a=text[:])), trim(child(a=str(text.encode(), "ascii")))
+    assert first["data"]["a"] is second["data"]["a"]

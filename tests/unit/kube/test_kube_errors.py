@@ -1,0 +1,130 @@
+"""What an answer of the API server counts as."""
+
+import json
+from typing import Any
+
+import pytest
+
+from pstraining.kube.errors import (
+    ApiError,
+    Cause,
+    Conflict,
+    NotFound,
+    Refused,
+    Transient,
+    from_exception,
+    from_response,
+)
+
+
+def status(message: str, reason: str = "", **details: Any) -> str:
+    return json.dumps({"kind": "Status", "message": message, "reason": reason, "details": details})
+
+
+TYPED_PATCH = (
+    "failed to create typed patch object (ns/x; apps/v1, Kind=Deployment): .spec.foo: field not declared in schema"
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "expected"),
+    [
+        (400, "unknown field", Refused),
+        (401, "Unauthorized", Transient),
+        (403, "forbidden", Refused),
+        (404, "not found", NotFound),
+        (405, "method not allowed", Refused),
+        (408, "request timeout", Transient),
+        (409, "already exists", Conflict),
+        (410, "too old", Transient),
+        (413, "too large", Refused),
+        (415, "unsupported", Refused),
+        (422, "invalid", Refused),
+        (429, "too many requests", Transient),
+        (500, "boom", Transient),
+        (500, TYPED_PATCH, Refused),
+        (500, "etcdserver: request is too large", Refused),
+        (500, "Internal error occurred: failed calling webhook", Transient),
+        (502, "bad gateway", Transient),
+        (503, "unavailable", Transient),
+        (504, "Timeout: request did not complete", Transient),
+    ],
+)
+def test_class_by_status(code: int, message: str, expected: type[ApiError]) -> None:
+    error = from_response(code, status(message))
+    assert type(error) is expected
+    assert error.message == message
+    assert error.status == code
+
+
+@pytest.mark.parametrize(("code", "invalid"), [(400, True), (403, False), (422, True), (500, True)])
+def test_a_refusal_is_of_the_object_or_of_the_act(code: int, invalid: bool) -> None:
+    error = from_response(code, status(TYPED_PATCH))
+    assert isinstance(error, Refused)
+    assert error.invalid is invalid
+
+
+def test_a_taken_name_is_told_from_an_outdated_view() -> None:
+    taken = from_response(409, status('configmaps "digits" already exists', "AlreadyExists"))
+    outdated = from_response(409, status("the object has been modified", "Conflict"))
+    assert isinstance(taken, Conflict)
+    assert isinstance(outdated, Conflict)
+    assert (taken.already_exists, outdated.already_exists) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("Precondition failed: UID in precondition: a, UID in object meta: b", True),
+        ('Operation cannot be fulfilled on ConfigMap "x": the UID in the precondition (a) does not match', True),
+        ("the object has been modified; please apply your changes to the latest version", False),
+    ],
+)
+def test_another_object_of_the_name(message: str, expected: bool) -> None:
+    error = from_response(409, status(message, "Conflict"))
+    assert isinstance(error, Conflict)
+    assert error.precondition_failed is expected
+
+
+def test_a_terminating_namespace() -> None:
+    causes = [
+        {"reason": "NamespaceTerminating", "message": "namespace x is being terminated", "field": "metadata.namespace"}
+    ]
+    error = from_response(403, status("unable to create new content", "Forbidden", causes=causes))
+    assert isinstance(error, Refused)
+    assert error.namespace_terminating
+    assert error.causes == (Cause("NamespaceTerminating", "namespace x is being terminated", "metadata.namespace"),)
+    assert not from_response(403, status("no", "Forbidden")).causes
+
+
+@pytest.mark.parametrize(
+    ("headers", "details", "expected"),
+    [
+        ({"Retry-After": "7"}, {}, 7.0),
+        ({}, {"retryAfterSeconds": 3}, 3.0),
+        ({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, {}, None),
+        ({}, {}, None),
+    ],
+)
+def test_how_long_to_leave_it_alone(headers: dict[str, str], details: dict[str, Any], expected: float | None) -> None:
+    assert from_response(429, status("slow down", **details), headers).retry_after == expected
+
+
+@pytest.mark.parametrize("body", [b"<html>Bad gateway</html>", b"[]", b"", "\ud83e".encode(errors="surrogatepass")])
+def test_words_of_a_proxy(body: bytes) -> None:
+    error = from_response(502, body)
+    assert isinstance(error, Transient)
+    assert error.message
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (TimeoutError(), "TimeoutError"),
+        (ConnectionResetError("peer"), "ConnectionResetError: peer"),
+        (ValueError("not JSON"), "ValueError: not JSON"),
+    ],
+)
+def test_no_answer(error: Exception, words: str) -> None:
+    found = from_exception(error)
+    assert (found.message, found.status) == (words, 0)

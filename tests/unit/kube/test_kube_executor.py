@@ -1,0 +1,171 @@
+"""The executor on the fake: what becomes of actions, and what is raised to the queue."""
+
+from typing import Any
+
+import pytest
+
+from pstraining.api import names
+from pstraining.api.conditions import Reason
+from pstraining.controller.cache import Cache
+from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Outcomes, Verdict
+from pstraining.kube.errors import Cause, Conflict, NotFound, Refused, Transient
+from pstraining.kube.executor import NAMESPACE_TERMINATING, Executor
+from tests.support.fakekube import UNKNOWN_FIELD, FakeKube
+
+pytestmark = pytest.mark.asyncio
+JOB_UID = "job-uid"
+
+
+def body(name: str, **data: str) -> dict[str, Any]:
+    owner = {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": "digits", "uid": JOB_UID, "controller": True}
+    labels = {names.LABEL_JOB: "digits", names.LABEL_JOB_UID: JOB_UID}
+    metadata = {"name": name, "namespace": "default", "labels": labels, "ownerReferences": [owner]}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+def create(name: str, **data: str) -> Create:
+    return Create(Kind.CONFIG_MAP, name, body(name, **data), Reason.DESIRED)
+
+
+class Bench:
+    """An executor with everything around it."""
+
+    def __init__(self) -> None:
+        self.kube, self.cache = FakeKube(), Cache()
+        self.counted: list[tuple[str, str]] = []
+        self.executor = Executor(self.kube, self.cache, lambda kind, verb: self.counted.append((kind, verb)))
+
+    async def run(self, *actions: Action) -> Outcomes:
+        return await self.executor.execute("default", "digits", JOB_UID, actions)
+
+    def seen(self) -> dict[str, Any]:
+        return {c["metadata"]["name"]: c.get("data") for c in self.cache.view(("default", "digits")).children}
+
+    def fail(self, verb: str, error: Exception) -> None:
+        self.kube.failures = lambda v, kind, namespace, name: error if v == verb else None
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def verdicts(outcomes: Outcomes) -> list[Verdict]:
+    return [o.verdict for o in outcomes.outcomes]
+
+
+async def test_actions_are_executed_in_order_and_remembered(bench: Bench) -> None:
+    outcomes = await bench.run(create("a", x="1"), create("b"))
+    assert verdicts(outcomes) == [Verdict.DONE, Verdict.DONE]
+    assert [r[2] for r in bench.kube.requests] == ["a", "b"]
+    assert bench.seen() == {"a": {"x": "1"}, "b": {}}
+    assert bench.counted == [("ConfigMap", "create"), ("ConfigMap", "create")]
+
+
+async def test_our_own_object_of_the_name_will_do(bench: Bench) -> None:
+    await bench.run(create("a", x="1"))
+    fresh = Bench()
+    fresh.kube = bench.kube
+    fresh.executor = Executor(bench.kube, fresh.cache, lambda kind, verb: fresh.counted.append((kind, verb)))
+    assert verdicts(await fresh.run(create("a", x="1"))) == [Verdict.DONE]
+    assert fresh.seen() == {"a": {"x": "1"}}
+    assert fresh.counted == []
+
+
+async def test_a_taken_name_stops_everything_after_it(bench: Bench) -> None:
+    bench.kube.put({**body("b"), "metadata": {"name": "b", "namespace": "default"}})
+    outcomes = await bench.run(create("a"), create("b"), create("c"))
+    assert verdicts(outcomes) == [Verdict.DONE, Verdict.NAME_TAKEN, Verdict.NOT_TRIED]
+    assert outcomes.outcomes[1].message == "ConfigMap b exists and belongs to nobody"
+    assert bench.kube.world == {("ConfigMap", "a"), ("ConfigMap", "b")}
+
+
+async def test_another_jobs_object_is_named_with_its_owner(bench: Bench) -> None:
+    theirs = body("b")
+    theirs["metadata"]["ownerReferences"][0] |= {"uid": "other", "name": "mnist"}
+    bench.kube.put(theirs)
+    message = (await bench.run(create("b"))).outcomes[0].message
+    assert message == "ConfigMap b exists and belongs to PSTrainingJob mnist (uid other)"
+
+
+async def test_what_the_api_server_never_takes(bench: Bench) -> None:
+    bad = create("b")
+    bad = Create(bad.kind, bad.name, {**bad.body, UNKNOWN_FIELD: 1}, bad.reason)
+    outcomes = await bench.run(create("a"), bad, create("c"))
+    assert verdicts(outcomes) == [Verdict.DONE, Verdict.INVALID, Verdict.NOT_TRIED]
+    assert UNKNOWN_FIELD in outcomes.outcomes[1].message
+
+
+async def test_what_is_not_allowed(bench: Bench) -> None:
+    bench.fail("create", Refused("exceeded quota: q", status=403, reason="Forbidden"))
+    outcomes = await bench.run(create("a"), create("b"))
+    assert verdicts(outcomes) == [Verdict.REFUSED, Verdict.NOT_TRIED]
+    assert outcomes.outcomes[0].message == "exceeded quota: q"
+
+
+async def test_a_terminating_namespace_is_no_news(bench: Bench) -> None:
+    cause = Cause("NamespaceTerminating", "namespace is being terminated", "metadata.namespace")
+    bench.fail("create", Refused("forbidden", status=403, causes=(cause,)))
+    outcomes = await bench.run(create("a"), create("b"))
+    assert verdicts(outcomes) == [Verdict.NOT_TRIED, Verdict.NOT_TRIED]
+    assert outcomes.outcomes[0].message == NAMESPACE_TERMINATING
+
+
+async def test_an_apply_says_which_object_it_means(bench: Bench) -> None:
+    await bench.run(create("a", x="1"))
+    uid = bench.kube.objects["ConfigMap", "default", "a"]["metadata"]["uid"]
+    new = Apply(Kind.CONFIG_MAP, "a", uid, body("a", y="2"), Reason.DRIFTED)
+    assert verdicts(await bench.run(new)) == [Verdict.DONE]
+    assert bench.seen() == {"a": {"y": "2"}}
+    with pytest.raises(Conflict):
+        await bench.run(Apply(Kind.CONFIG_MAP, "a", "other", body("a"), Reason.DRIFTED))
+
+
+async def test_a_delete_of_what_is_gone_or_replaced_is_done(bench: Bench) -> None:
+    await bench.run(create("a"), create("b"))
+    uid = bench.kube.objects["ConfigMap", "default", "a"]["metadata"]["uid"]
+    deletions = [
+        Delete(Kind.CONFIG_MAP, "a", uid, Reason.NOT_DESIRED),
+        Delete(Kind.CONFIG_MAP, "a", uid, Reason.NOT_DESIRED),
+        Delete(Kind.CONFIG_MAP, "b", "an older uid", Reason.NOT_DESIRED),
+    ]
+    assert verdicts(await bench.run(*deletions)) == [Verdict.DONE] * 3
+    assert bench.kube.world == {("ConfigMap", "b")}
+    assert bench.seen() == {"b": {}}
+    assert bench.counted[2:] == [("ConfigMap", "delete")]
+
+
+async def test_a_deleted_object_that_is_still_held_is_seen_going(bench: Bench) -> None:
+    held = create("a")
+    held.body["metadata"]["finalizers"] = ["example.com/hold"]
+    await bench.run(held)
+    uid = bench.kube.objects["ConfigMap", "default", "a"]["metadata"]["uid"]
+    await bench.run(Delete(Kind.CONFIG_MAP, "a", uid, Reason.NOT_DESIRED))
+    (child,) = bench.cache.view(("default", "digits")).children
+    assert child["metadata"]["deletionTimestamp"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "error"),
+    [
+        ("create", Transient("503")),
+        ("create", NotFound('namespaces "default" not found', status=404)),
+        ("create", Conflict("Operation cannot be fulfilled on resourcequotas", status=409, reason="Conflict")),
+        ("apply", Conflict("modified", status=409)),
+        ("apply", NotFound("gone", status=404)),
+        ("delete", Transient("timeout")),
+        ("delete", Conflict("modified", status=409)),
+    ],
+)
+async def test_what_is_raised_to_the_queue(bench: Bench, verb: str, error: Exception) -> None:
+    await bench.run(create("a"))
+    uid = bench.kube.objects["ConfigMap", "default", "a"]["metadata"]["uid"]
+    actions: dict[str, Action] = {
+        "create": create("b"),
+        "apply": Apply(Kind.CONFIG_MAP, "a", uid, body("a"), Reason.DRIFTED),
+        "delete": Delete(Kind.CONFIG_MAP, "a", uid, Reason.NOT_DESIRED),
+    }
+    bench.fail(verb, error)
+    with pytest.raises(type(error)):
+        await bench.run(actions[verb], create("c"))
+    assert ("ConfigMap", "c") not in bench.kube.world
