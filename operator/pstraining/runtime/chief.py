@@ -67,7 +67,7 @@ class Chief:
         self._checkpoints = Checkpoints(Path(path), keep=duties.checkpoint.keep) if path else None
         self._rate = Rate(duties.training.steps)
         self._told = self._saved = time.monotonic()
-        self._kept_step: int | None = None  # the step of the checkpoint that the state on the servers stems from
+        self._kept_step = 0  # up to here the state on the servers is in a checkpoint, or is the initial one
 
     def run(self) -> dict[str, float]:
         """Lead the job to its end; returns the result.
@@ -119,7 +119,7 @@ class Chief:
             state or State(0, self._initial, {}, {}), term=self._term, generation=generation, fresh=fresh
         )
         self._saved = time.monotonic()
-        self._kept_step = state.step if state else None
+        self._kept_step = state.step if state else 0
         event(
             "initialized" if fresh else "restored",
             term=self._term,

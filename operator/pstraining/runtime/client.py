@@ -69,6 +69,10 @@ class Client:
         with self._exclusive():
             self._reach_all(first=True)
 
+    def close(self) -> None:
+        """End the watch over the connection; the process may go on with other things."""
+        self._watchdog.stop()
+
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run a traced function and fetch what it returns, as numpy arrays.
 
@@ -83,8 +87,7 @@ class Client:
                 self._failures = 0
             except tf.errors.OpError as error:
                 self._failures += 1
-                code = tf.errors.error_code_from_exception_type(type(error))
-                name = _CODES.get(code, "OTHER")
+                name = _CODES.get(error.error_code, "OTHER")
                 if not recovery.is_retried(name, self._failures):
                     raise
                 # Without the cause: its traceback holds tensors of the lost server.
@@ -162,6 +165,7 @@ class Watchdog:
         self._lock = threading.Lock()
         self._watched: dict[int, _Watched] = {}
         self._number = 0
+        self._stopped = threading.Event()
 
     def start(self) -> None:
         """Begin, in a thread that ends with the process."""
@@ -180,9 +184,12 @@ class Watchdog:
             with self._lock:
                 del self._watched[number]
 
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped.set()
+
     def _run(self) -> None:
-        while True:
-            time.sleep(1)
+        while not self._stopped.wait(1):
             network.keep_alive(self._addresses)
             with self._lock:
                 watched = list(self._watched.values())

@@ -25,7 +25,6 @@ from typing import Any, Final, TextIO
 
 from pstraining.api import contract
 from pstraining.runtime.cluster import ENV_CLUSTER_FILE, Task
-from pstraining.runtime.trainer import launcher_file
 
 POLL: Final = 0.05
 STOP_SECONDS: Final = 3.0
@@ -125,7 +124,7 @@ class LocalJob:
         former = self.processes.get(name)
         term = former.term + 1 if former and task.type == "chief" else 1
         popen = subprocess.Popen(
-            [sys.executable, *self._arguments(task)],
+            [sys.executable, "-u", *self._command],
             env=self._environment_of(task, term),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -182,10 +181,6 @@ class LocalJob:
             except subprocess.TimeoutExpired:
                 process.popen.kill()
                 process.popen.wait()
-
-    def _arguments(self, task: Task) -> list[str]:
-        """The program, or for a parameter server at once what the program would become."""
-        return [str(launcher_file()), "serve"] if task.type == "ps" else ["-u", *self._command]
 
     def _environment_of(self, task: Task, term: int) -> dict[str, str]:
         environment = {

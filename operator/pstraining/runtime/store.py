@@ -4,7 +4,7 @@
 same state: traced functions for reading, fencing, restoring and saving it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -120,13 +120,13 @@ class StoreControl:
 
     def __init__(self, store: ParameterStore) -> None:
         self.store, self.client = store, store.client
-        self._local = store.client.local
-        self._fence = [self._traced(shard.raise_fence) for shard in store.shards]
-        self._record = [self._traced(shard.set_record) for shard in store.shards]
-        self._write = [self._traced(shard.write) for shard in store.shards]
-        self._snapshot = [self._traced(shard.snapshot) for shard in store.shards]
-        self._losses = self._traced(store.shards[0].take_losses)
-        self._count = self._traced(store.shards[0].count_present)
+        self._fence = self._on_all(lambda shard, observed, term: shard.raise_fence(observed, term))
+        self._record = self._on_all(lambda shard, term, values, mask: shard.set_record(term, values, mask))
+        self._write = self._on_all(lambda shard, term, vectors, own: shard.write(term, vectors, own))
+        self._snapshot = self._on_all(lambda shard: shard.snapshot())
+        first = store.shards[0]
+        self._losses = tf.function(lambda: self._fetched(first.take_losses()), autograph=False)
+        self._count = tf.function(lambda: self._fetched(first.count_present()), autograph=False)
 
     def raise_fence(self, shards: Sequence[recovery.Shard], term: int) -> None:
         """Put every server under `term`.
@@ -134,8 +134,7 @@ class StoreControl:
         Raises:
             RefusedError: another chief was faster on one of them.
         """
-        for function, shard in zip(self._fence, shards, strict=True):
-            self._demand(self.client.call(function, _int64(shard.fence), _int64(term)))
+        self._demand(self._fence, [(_int64(shard.fence), _int64(term)) for shard in shards])
 
     def restore(self, state: State, *, term: int, generation: int, fresh: bool) -> None:
         """Replace the state on every server by one set, named `generation`.
@@ -151,8 +150,7 @@ class StoreControl:
         """
         contents = [self._contents(shard, state, fresh) for shard in self.store.shards]
         self.set_record(term, generation=0, done=0)
-        for function, (vectors, own) in zip(self._write, contents, strict=True):
-            self._demand(self.client.call(function, _int64(term), vectors, own))
+        self._demand(self._write, [(_int64(term), vectors, own) for vectors, own in contents])
         self.set_record(term, generation=generation, done=0, step=state.step, layout=self.store.fingerprint)
 
     def set_record(self, term: int, **fields: int) -> None:
@@ -161,8 +159,8 @@ class StoreControl:
         values, mask = np.zeros([2, RECORD_SIZE], np.int64)
         for name, value in fields.items():
             values[places[name]], mask[places[name]] = value, 1
-        for function in self._record:
-            self._demand(self.client.call(function, _int64(term), tf.constant(values), tf.constant(mask)))
+        arguments = (_int64(term), tf.constant(values), tf.constant(mask))
+        self._demand(self._record, [arguments] * len(self.store.shards))
 
     def snapshot(self, *, term: int) -> State:
         """The state as it is: of one moment on each server, a few updates apart between servers.
@@ -174,8 +172,8 @@ class StoreControl:
         slots: dict[str, list[tuple[layouts.Segment, Array]]] = {}
         scalars: dict[str, Array] = {}
         step, generations = 0, set()
-        for index, (function, shard) in enumerate(zip(self._snapshot, self.store.shards, strict=True)):
-            record, values = self.client.call(function)
+        taken = self.client.call(self._snapshot, [()] * len(self.store.shards))
+        for index, (shard, (record, values)) in enumerate(zip(self.store.shards, taken, strict=True)):
             if int(record[FENCE]) != term:
                 raise RefusedError(f"parameter server {index} is under term {int(record[FENCE])}")
             generations.add(int(record[GENERATION]))
@@ -223,17 +221,23 @@ class StoreControl:
             ) from None
         return vectors, own
 
-    def _traced(self, emit: Any) -> Any:
-        def function(*arguments: Any) -> Any:
-            result = emit(*arguments)
-            with tf.device(self._local):
-                return tf.nest.map_structure(tf.identity, result)
+    def _on_all(self, emit: Callable[..., Any]) -> Any:
+        """A traced function over a list of arguments, one tuple a server; it returns a list of results."""
 
-        return tf.function(function, autograph=False)
+        def everywhere(arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+            return [self._fetched(emit(shard, *own)) for shard, own in zip(self.store.shards, arguments, strict=True)]
 
-    def _demand(self, reply: Any) -> None:
-        if not int(reply):
-            raise RefusedError("a parameter server is under another term")
+        return tf.function(everywhere, autograph=False)
+
+    def _fetched(self, result: Any) -> Any:
+        with tf.device(self.client.local):
+            return tf.nest.map_structure(tf.identity, result)
+
+    def _demand(self, function: Any, arguments: Sequence[tuple[Any, ...]]) -> None:
+        """Call a function whose result is 1 on every server that agrees."""
+        replies = self.client.call(function, list(arguments))
+        if refused := [index for index, reply in enumerate(replies) if not int(reply)]:
+            raise RefusedError(f"parameter servers {refused} are under another term")
 
 
 def as_shard(row: Array) -> recovery.Shard:

@@ -1,0 +1,150 @@
+"""Checkpoints: whole or not there, the newest that can be read, as many as wanted."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pstraining.runtime.checkpoint import (
+    Checkpoints,
+    CorruptCheckpointError,
+    name_of,
+    step_of,
+    superfluous,
+    write_whole,
+)
+from pstraining.runtime.layout import Layout, Tensor, plan
+from pstraining.runtime.state import State
+
+
+def state(step: int) -> State:
+    return State(
+        step=step,
+        variables={"dense/kernel": np.full((2, 3), step, np.float32), "dense/bias": np.zeros(3, np.float32)},
+        slots={"momentum": {"dense/kernel": np.ones((2, 3), np.float32)}},
+        scalars={"counter0": np.array(step)},
+    )
+
+
+def layout() -> Layout:
+    return plan([Tensor("dense/kernel", (2, 3), "float32", "trainable")], 1)
+
+
+def saved(folder: Path, *steps: int, keep: int = 3) -> Checkpoints:
+    checkpoints = Checkpoints(folder, keep=keep)
+    for step in steps:
+        checkpoints.save(state(step), term=1, layout=layout())
+    return checkpoints
+
+
+def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
+    found = saved(tmp_path / "not" / "there", 7).newest()
+    assert found is not None
+    expected = state(7)
+    assert found.step == 7
+    assert found.scalars == expected.scalars
+    np.testing.assert_array_equal(found.variables["dense/kernel"], expected.variables["dense/kernel"])
+    np.testing.assert_array_equal(found.slots["momentum"]["dense/kernel"], expected.slots["momentum"]["dense/kernel"])
+
+
+def test_an_empty_folder_and_a_missing_one_hold_nothing(tmp_path: Path) -> None:
+    assert Checkpoints(tmp_path, keep=1).newest() is None
+    assert Checkpoints(tmp_path / "none", keep=1).newest() is None
+
+
+def test_as_many_as_wanted_are_kept(tmp_path: Path) -> None:
+    assert saved(tmp_path, 1, 2, 30, 4_000, keep=2).steps() == [30, 4_000]
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-50])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 255
+    path.write_bytes(content)
+
+
+def other_format(path: Path) -> None:
+    metadata = json.loads(path.read_text())
+    path.write_text(json.dumps({**metadata, "format": 99}))
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("state.npz", cut),
+        ("state.npz", flip),
+        ("state.npz", Path.unlink),
+        ("metadata.json", cut),
+        ("metadata.json", Path.unlink),
+        ("metadata.json", other_format),
+    ],
+)
+def test_a_damaged_newest_gives_way_to_the_one_before(
+    tmp_path: Path, file: str, damage: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoints = saved(tmp_path, 10, 20)
+    damage(tmp_path / name_of(20) / file)
+    found = checkpoints.newest()
+    assert found is not None
+    assert found.step == 10
+    told = json.loads(capsys.readouterr().out)
+    assert (told["event"], told["step"]) == ("checkpoint_unreadable", 20)
+    with pytest.raises(CorruptCheckpointError):
+        checkpoints.load(20)
+
+
+def test_the_same_step_is_replaced_and_an_abandoned_later_one_goes(tmp_path: Path) -> None:
+    checkpoints = saved(tmp_path, 10, 20)
+    cut(tmp_path / name_of(20) / "state.npz")
+    checkpoints.save(state(10), term=2, layout=layout())
+    assert checkpoints.steps() == [10]
+    assert json.loads((tmp_path / name_of(10) / "metadata.json").read_text())["term"] == 2
+
+
+def test_a_writer_that_died_leaves_nothing_that_counts(tmp_path: Path) -> None:
+    checkpoints = saved(tmp_path, 10)
+    half = tmp_path / f".tmp-{name_of(20)}"
+    half.mkdir()
+    (half / "state.npz").write_bytes(b"half")
+    assert checkpoints.steps() == [10]
+    checkpoints.save(state(20), term=1, layout=layout())
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [name_of(10), name_of(20)]
+
+
+@given(st.sets(st.integers(0, 100)), st.integers(0, 100), st.integers(1, 5))
+def test_the_one_just_written_always_stays(others: set[int], written: int, keep: int) -> None:
+    steps = others | {written}
+    kept = steps - set(superfluous(steps, written=written, keep=keep))
+    assert written in kept
+    assert len(kept) <= keep
+    assert max(kept) == written
+    assert all(step in kept or step > written or len([k for k in kept if k > step]) == keep for step in steps)
+
+
+@given(st.integers(0, 9_999_999_999))
+def test_names_carry_the_step(step: int) -> None:
+    assert step_of(name_of(step)) == step
+
+
+@pytest.mark.parametrize("name", ["ckpt-12", ".tmp-ckpt-0000000012", "ckpt-0000000012.old", "result.json"])
+def test_other_names_are_no_checkpoints(name: str) -> None:
+    assert step_of(name) is None
+
+
+def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    def fail(path: Path) -> None:
+        path.write_text("half")
+        raise OSError("no space")
+
+    with pytest.raises(OSError, match="no space"):
+        write_whole(tmp_path / "result.json", fail)
+    assert not (tmp_path / "result.json").exists()
+    write_whole(tmp_path / "result.json", lambda path: path.write_text("{}"))
+    assert (tmp_path / "result.json").read_text() == "{}"

@@ -1,0 +1,81 @@
+"""A task finds itself in the environment that a pod has, or says what is missing."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pstraining.runtime.cluster import ClusterError, Task, read
+
+CLUSTER = {"chief": ["c:2222"], "worker": ["w0:2222", "w1:2333"], "ps": ["p0:2222"]}
+
+
+def environment(task: tuple[str, int] = ("worker", 1), cluster: Any = CLUSTER, **more: str) -> dict[str, str]:
+    config = {"cluster": cluster, "task": {"type": task[0], "index": task[1]}}
+    return {"TF_CONFIG": json.dumps(config), "PSTRAINING_CLUSTER_FILE": "/nonexistent", **more}
+
+
+def test_a_worker_listens_on_its_own_port_at_the_pods_address() -> None:
+    cluster = read(environment(PSTRAINING_POD_IP="10.0.0.7", PSTRAINING_JOB="digits"))
+    assert cluster.task == Task("worker", 1)
+    assert cluster.own_address == "10.0.0.7:2333"
+    assert (cluster.job, cluster.workers, cluster.ps, cluster.is_chief) == ("digits", 2, ("p0:2222",), False)
+    assert read(environment(PSTRAINING_POD_IP="fd00::7")).own_address == "[fd00::7]:2333"
+    assert read(environment()).own_address == "127.0.0.1:2333"
+
+
+@pytest.mark.parametrize(
+    ("task", "roles", "expected"),
+    [
+        (("chief", 0), ("chief", "worker", "ps"), True),
+        (("worker", 0), ("chief", "worker", "ps"), False),
+        (("worker", 0), ("worker", "ps"), True),
+        (("worker", 1), ("worker", "ps"), False),
+    ],
+)
+def test_worker_zero_is_chief_where_there_is_none(task: tuple[str, int], roles: Any, expected: bool) -> None:
+    cluster = read(environment(task, {role: CLUSTER[role] for role in roles}))
+    assert cluster.is_chief is expected
+
+
+def test_the_cluster_file_brings_the_jobs_settings(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.json"
+    file.write_text(
+        json.dumps(
+            {
+                "job": "digits",
+                "training": {"steps": 5},
+                "checkpoint": {"path": "/checkpoints", "keep": 2, "volume": {"emptyDir": {}}},
+            }
+        )
+    )
+    cluster = read(environment(PSTRAINING_CLUSTER_FILE=str(file)))
+    assert (cluster.job, cluster.training) == ("digits", {"steps": 5})
+    assert cluster.checkpoint == {"path": "/checkpoints", "keep": 2}
+    moved = read(environment(PSTRAINING_CLUSTER_FILE=str(file), PSTRAINING_CHECKPOINT_DIR="/elsewhere"))
+    assert moved.checkpoint["path"] == "/elsewhere"
+
+
+def test_addresses_by_index_are_put_in_order() -> None:
+    sparse = {"worker": {"1": "b:1", "0": "a:1"}, "ps": ["p:1"]}
+    assert read(environment(("worker", 1), sparse)).own_address == "127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ({}, "TF_CONFIG is not set"),
+        ({"TF_CONFIG": "{"}, "TF_CONFIG is not what"),
+        ({"TF_CONFIG": "[]"}, "TF_CONFIG is not what"),
+        (environment(("worker", 2)), "no address for its own task worker 2"),
+        (environment(("evaluator", 0)), "no address"),
+        (environment(("evaluator", 0), {**CLUSTER, "evaluator": ["e:1"]}), "evaluator are not supported"),
+        (environment(cluster={"worker": ["a:1", "b:1"]}), "no parameter server"),
+        (environment(PSTRAINING_TERM="0"), "PSTRAINING_TERM"),
+        (environment(PSTRAINING_TERM="first"), "PSTRAINING_TERM"),
+    ],
+)
+def test_what_is_missing_is_said(env: dict[str, str], message: str) -> None:
+    with pytest.raises(ClusterError, match=message):
+        read(env)

@@ -1,0 +1,102 @@
+"""What the chief and the workers decide from the servers' records."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pstraining.runtime.recovery import (
+    ATTEMPTS,
+    ChiefAction,
+    LayoutMismatchError,
+    Session,
+    Shard,
+    decide,
+    is_retried,
+    session,
+)
+
+WHOLE = Shard(fence=2, generation=9, step=100, layout=5)
+EMPTY = Shard()
+shards = st.builds(
+    Shard,
+    fence=st.integers(0, 3),
+    generation=st.integers(0, 2),
+    done=st.booleans(),
+    step=st.integers(0, 9),
+    layout=st.integers(0, 2),
+)
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        ([WHOLE, WHOLE], ChiefAction.PROCEED),
+        ([WHOLE, replace(WHOLE, step=98)], ChiefAction.PROCEED),
+        ([EMPTY, EMPTY], ChiefAction.RAISE_FENCE),
+        ([WHOLE, EMPTY], ChiefAction.RAISE_FENCE),
+        ([WHOLE, Shard(fence=2)], ChiefAction.RESTORE),
+        ([WHOLE, replace(WHOLE, generation=8)], ChiefAction.RESTORE),
+        ([replace(WHOLE, generation=0)] * 2, ChiefAction.RESTORE),
+        ([replace(WHOLE, layout=6)] * 2, ChiefAction.RESTORE),
+        ([replace(WHOLE, fence=1)] * 2, ChiefAction.RAISE_FENCE),
+        ([WHOLE, replace(WHOLE, fence=3)], ChiefAction.SUPERSEDED),
+        ([EMPTY, replace(WHOLE, fence=3)], ChiefAction.SUPERSEDED),
+    ],
+)
+def test_the_chiefs_next_action(seen: list[Shard], expected: ChiefAction) -> None:
+    assert decide(seen, term=2, layout=5) is expected
+
+
+@given(st.lists(shards, min_size=1, max_size=4), st.integers(1, 3), st.integers(1, 9))
+def test_doing_what_was_decided_ends_in_one_whole_set_or_in_resignation(
+    seen: list[Shard], term: int, generation: int
+) -> None:
+    for _ in range(3):
+        action = decide(seen, term=term, layout=1)
+        if action is ChiefAction.SUPERSEDED:
+            assert max(shard.fence for shard in seen) > term
+            return
+        if action is ChiefAction.PROCEED:
+            break
+        if action is ChiefAction.RAISE_FENCE:
+            seen = [replace(shard, fence=term) for shard in seen]
+        else:
+            seen = [Shard(fence=term, generation=generation, layout=1) for _ in seen]
+    assert decide(seen, term=term, layout=1) is ChiefAction.PROCEED
+    assert session(seen, layout=1) == Session(term, seen[0].generation)
+
+
+@given(st.lists(shards, min_size=1, max_size=4))
+def test_a_worker_never_works_on_a_part_of_a_set(seen: list[Shard]) -> None:
+    try:
+        found = session(seen, layout=1)
+    except LayoutMismatchError:
+        return
+    if found is not None:
+        assert {(shard.fence, shard.generation, shard.layout) for shard in seen} == {(found.term, found.generation, 1)}
+        assert found.term > 0
+        assert found.generation > 0
+
+
+def test_a_worker_with_another_model_is_told() -> None:
+    with pytest.raises(LayoutMismatchError, match="same program"):
+        session([WHOLE, WHOLE], layout=6)
+
+
+@pytest.mark.parametrize(
+    ("code", "attempts", "expected"),
+    [
+        ("UNAVAILABLE", 1000, True),
+        ("ABORTED", 1000, True),
+        ("FAILED_PRECONDITION", 1, True),
+        ("INVALID_ARGUMENT", ATTEMPTS - 1, True),
+        ("INVALID_ARGUMENT", ATTEMPTS, False),
+        ("INTERNAL", ATTEMPTS + 1, False),
+        ("OUT_OF_RANGE", 1, False),
+        ("RESOURCE_EXHAUSTED", 1, False),
+    ],
+)
+def test_which_failures_are_answered_by_reconnecting(code: str, attempts: int, expected: bool) -> None:
+    assert is_retried(code, attempts) is expected
