@@ -110,20 +110,20 @@ class PortContract:
             await port.apply(Kind.CONFIG_MAP, namespace, "digits", with_uid(config_map({"a": "2"}), str(uuid.uuid4())))
         assert (await port.get(Kind.CONFIG_MAP, namespace, "digits"))["data"] == {"a": "1"}
 
-    async def test_an_apply_removes_what_the_creation_held(self, port: Any, namespace: str) -> None:
+    async def test_an_apply_leaves_what_it_does_not_name_of_the_creation(self, port: Any, namespace: str) -> None:
         made = await port.create(Kind.CONFIG_MAP, namespace, config_map({"a": "1", "b": "1"}))
         body = with_uid(config_map({"a": "2"}), made["metadata"]["uid"])
         written = await port.apply(Kind.CONFIG_MAP, namespace, "digits", body)
-        assert written["data"] == {"a": "2"}
+        assert written["data"] == {"a": "2", "b": "1"}
         assert int(written["metadata"]["resourceVersion"]) > int(made["metadata"]["resourceVersion"])
 
     async def test_an_apply_removes_what_an_apply_held(self, port: Any, namespace: str) -> None:
-        made = await port.create(Kind.DEPLOYMENT, namespace, deployment("A", "B"))
+        made = await port.create(Kind.DEPLOYMENT, namespace, deployment("A"))
         uid = made["metadata"]["uid"]
         await port.apply(Kind.DEPLOYMENT, namespace, "digits-worker-0", with_uid(deployment("A", "C"), uid))
-        written = await port.apply(Kind.DEPLOYMENT, namespace, "digits-worker-0", with_uid(deployment("C"), uid))
+        written = await port.apply(Kind.DEPLOYMENT, namespace, "digits-worker-0", with_uid(deployment("A"), uid))
         container = written["spec"]["template"]["spec"]["containers"][0]
-        assert [e["name"] for e in container["env"]] == ["C"]
+        assert [e["name"] for e in container["env"]] == ["A"]
         assert written["metadata"]["generation"] == 3
 
     async def test_an_apply_of_the_same_changes_nothing(self, port: Any, namespace: str) -> None:

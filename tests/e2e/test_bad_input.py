@@ -139,7 +139,7 @@ def test_an_image_that_cannot_be_pulled(kube: Kube, own_operator: OperatorProces
     kube.create(job)
     found = told(kube, namespace, "Running", "no-such-image:1")
     assert found["reason"] == "ImagePullFailed"
-    assert "bad-ps-0" in found["message"]
+    assert "Pod bad-" in found["message"]
 
 
 def test_a_ps_that_never_starts(kube: Kube, own_operator: OperatorProcess, namespace: str) -> None:

@@ -32,13 +32,14 @@ def failures(puppet: Puppet, role: str, index: int = 0) -> int:
 
 
 def test_tf_config_of_every_task(running: Puppet) -> None:
-    wait_for(lambda: running.runs("worker-0") and running.runs("worker-1"), "both workers run")
+    tasks = ("chief-0", "worker-0", "worker-1", "ps-0")
+    wait_for(lambda: all(running.runs(t) for t in tasks), "every program runs")
     cluster = {
         "chief": ["job-chief.job-hs:2222"],
         "worker": ["job-worker-0.job-hs:2222", "job-worker-1.job-hs:2222"],
         "ps": ["job-ps-0:2222"],
     }
-    for task in ("chief-0", "worker-0", "worker-1", "ps-0"):
+    for task in tasks:
         _, _, text = (running.orders / f"{task}.runs").read_text().splitlines()[0].partition(" ")
         role, index = task.split("-")
         assert json.loads(text) == {"cluster": cluster, "task": {"type": role, "index": int(index)}}

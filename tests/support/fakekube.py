@@ -48,7 +48,6 @@ class FakeKube:
         if unknown:
             raise Refused(f'strict decoding error: unknown field "{unknown}"', status=400, reason="BadRequest")
         made = self._create(str(kind), namespace, body)
-        self._applied[made["metadata"]["uid"]] = {names.FIELD_MANAGER: copy.deepcopy(dict(body))}
         return made
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object:
@@ -260,7 +259,9 @@ def _merge(live: Any, owned: Any, new: Any) -> Any:
             else:
                 merged[key] = rest
         for key, value in new.items():
-            merged[key] = _merge(merged.get(key), had.get(key), value)
+            # A Service's selector is one value to server-side apply, a map by its looks only.
+            atomic = key == "selector"
+            merged[key] = copy.deepcopy(value) if atomic else _merge(merged.get(key), had.get(key), value)
         return merged
     if _named(new) and (live is None or _named(live)):
         had = {i["name"]: i for i in owned} if _named(owned) else {}

@@ -182,7 +182,7 @@ class RoleStatus(Model):
     """How one role stands."""
 
     desired: int = 0
-    replicas: int = Field(default=0, description="Replicas that exist.")
+    replicas: int = Field(default=0, description="Replicas asked for: those that are not suspended, freed or done.")
     ready: int = 0
     succeeded: int = 0
     restarts: int = Field(default=0, description="Replicas started again, for whatever reason.")

@@ -21,6 +21,7 @@ from pstraining.core import desired
 from pstraining.core.actions import Action, Create, Delete, Kind, Plan
 from pstraining.core.policies import chief_terms, clean_up, stuck_pods
 from pstraining.core.policies.attempts import Tally, tally
+from pstraining.core.policies.diagnosis import look_again_at
 from pstraining.core.policies.outcome import new_end, recorded_end
 from pstraining.core.snapshot import Child, Snapshot
 from pstraining.resources import workloads
@@ -50,7 +51,7 @@ def plan(snapshot: Snapshot, now: datetime, launcher: Launcher) -> Plan:
         return Plan()
     if refused is not None and clean_up.workloads(snapshot):
         return Plan(tuple(_deletions(clean_up.workloads(snapshot), Reason.NOT_DESIRED)))
-    return Plan(tuple(_running(job, snapshot, status, counted, launcher)))
+    return Plan(tuple(_running(job, snapshot, status, counted, launcher)), look_again_at(snapshot, now))
 
 
 def read_job(snapshot: Snapshot) -> PSTrainingJob | str:

@@ -2,7 +2,6 @@
 
 from pstraining.api import names
 from pstraining.api.models import CleanPodPolicy, PSTrainingJob, PSTrainingJobStatus, RoleStatus
-from pstraining.core.actions import Kind
 from pstraining.core.policies.attempts import Tally
 from pstraining.core.policies.outcome import worker_succeeded
 from pstraining.core.snapshot import Pod, Snapshot
@@ -34,17 +33,12 @@ def role_statuses(
         names.WORKER: len({p.index for p in workers}),
         names.CHIEF: len({p.term for p in chiefs}),
     }
-    deployments = [c for c in snapshot.of_kind(Kind.DEPLOYMENT) if c.replicas and not c.deleting]
-    replicas = {
-        names.PS: sum(c.replicas for c in snapshot.of_kind(Kind.STATEFUL_SET)),
-        names.WORKER: len(deployments),
-        names.CHIEF: ready[names.CHIEF],
-    }
+    asked = 0 if freed or job.spec.run_policy.suspend else 1
     olds = {names.PS: old.ps, names.WORKER: old.worker, names.CHIEF: old.chief}
     return {
         role: RoleStatus(
             desired=desired[role],
-            replicas=0 if freed else replicas[role],
+            replicas=asked * (desired[role] - (len(done) if role == names.WORKER else 0)),
             ready=0 if freed else ready[role],
             # The Deployments that remember it are gone once the job is cleaned up.
             succeeded=max(len(done), old.worker.succeeded if finished else 0) if role == names.WORKER else 0,

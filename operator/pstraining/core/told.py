@@ -51,7 +51,7 @@ class Situation:
 
 def conditions(situation: Situation, now: datetime) -> list[StatusCondition]:
     """All conditions, with times that move only when the status does."""
-    told = {t.type: t for t in (*_lifecycle(situation), *_troubles(situation))}
+    told = {t.type: t for t in (*_lifecycle(situation, now), *_troubles(situation))}
     order = [*ALWAYS_TOLD, *(t for t in Condition if t not in ALWAYS_TOLD)]
     generation = situation.snapshot.generation
     found = []
@@ -77,10 +77,10 @@ def _merge(told: Told, old: StatusCondition | None, generation: int, now: dateti
     )
 
 
-def _lifecycle(situation: Situation) -> Iterator[Told]:
+def _lifecycle(situation: Situation, now: datetime) -> Iterator[Told]:
     end = situation.end
     yield _created(situation)
-    running = _running(situation)
+    running = _running(situation, now)
     yield running
     yield _restarting(situation, running.true)
     if situation.suspended:
@@ -111,13 +111,13 @@ def _created(situation: Situation) -> Told:
     return Told(Condition.CREATED, True, Reason.CHILDREN_CREATED)
 
 
-def _running(situation: Situation) -> Told:
+def _running(situation: Situation, now: datetime) -> Told:
     job, snapshot = situation.job, situation.snapshot
     if situation.end is not None:
         return Told(Condition.RUNNING, False, Reason.JOB_FINISHED)
     if situation.suspended:
         return Told(Condition.RUNNING, False, Reason.SUSPENDED)
-    trouble = diagnose(snapshot)
+    trouble = diagnose(snapshot, now)
     if roles.ps_ready(job, snapshot) and roles.chief_works(job, snapshot) and roles.some_worker_works(snapshot):
         if trouble is not None:
             return Told(Condition.RUNNING, True, trouble.reason, f"{trouble.message} (training goes on without it)")

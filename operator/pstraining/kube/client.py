@@ -6,7 +6,6 @@ itself; what is needed of them here is eight paths and five verbs.
 
 import json
 import logging
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,16 +16,13 @@ from kubernetes.aio.client import ApiClient, Configuration
 
 from pstraining.api import names
 from pstraining.core.actions import Kind, Manifest
-from pstraining.kube.errors import ApiError, Conflict, NotFound, Refused, from_exception, from_response
+from pstraining.kube.errors import ApiError, NotFound, from_exception, from_response
 from pstraining.kube.port import Object
 
 logger = logging.getLogger(__name__)
 
 JSON: Final = "application/json"
 APPLY: Final = "application/apply-patch+yaml"
-JSON_PATCH: Final = "application/json-patch+json"
-MAX_REMEMBERED: Final = 50_000
-HAND_OVER_TRIES: Final = 5
 
 
 @dataclass(frozen=True)
@@ -72,8 +68,6 @@ class KubeClient:
         self._api = ApiClient(configuration)
         self._timeout = aiohttp.ClientTimeout(total=timeout, connect=timeout)
         self._user_agent = user_agent
-        # Objects whose fields from POST are known to belong to our server-side apply by now, oldest first.
-        self._handed_over: OrderedDict[str, None] = OrderedDict()
 
     async def close(self) -> None:
         """Close the connections."""
@@ -90,15 +84,9 @@ class KubeClient:
 
     async def apply(self, kind: Kind, namespace: str, name: str, body: Manifest) -> Object:
         """Forced server-side apply by our field manager."""
-        path, uid = RESOURCES[kind].path(namespace, name), str(body["metadata"]["uid"])
-        if uid not in self._handed_over:
-            await self._hand_over(path, uid)
+        path = RESOURCES[kind].path(namespace, name)
         query = {"fieldManager": names.FIELD_MANAGER, "force": "true", "fieldValidation": "Strict"}
-        written = await self._request("PATCH", path, query, dict(body), APPLY)
-        self._handed_over[uid] = None
-        while len(self._handed_over) > MAX_REMEMBERED:
-            self._handed_over.popitem(last=False)
-        return written
+        return await self._request("PATCH", path, query, dict(body), APPLY)
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> Object | None:
         """Delete in the background with a uid precondition."""
@@ -138,29 +126,6 @@ class KubeClient:
             return False
         return any(r.get("name") == names.PLURAL for r in found.get("resources") or ())
 
-    async def _hand_over(self, path: str, uid: str) -> None:
-        """Make the fields that our POST wrote fields of our server-side apply.
-
-        The API server books a POST under the manager's operation `Update`, apart from `Apply`. An apply would leave
-        out a field in vain then: `Update` still owns it. Renaming the operation before the first apply is what kubectl
-        and client-go do (csaupgrade).
-        """
-        for _ in range(HAND_OVER_TRIES):
-            found = await self._request("GET", path)
-            if found["metadata"]["uid"] != uid:
-                raise Conflict(f"UID in precondition: {uid}, UID in object: {found['metadata']['uid']}", status=409)
-            patch = _renaming(found)
-            if patch is None:
-                return
-            try:
-                await self._request("PATCH", path, {"fieldManager": names.FIELD_MANAGER}, patch, JSON_PATCH)
-            except Refused as error:
-                # The entries have changed places: other controllers write into the same list.
-                logger.debug("%s: %s; once more", path, error.message)
-            else:
-                return
-        raise Conflict("managedFields change all the time", status=409)
-
     async def _request(
         self,
         method: str,
@@ -191,26 +156,6 @@ class KubeClient:
         except ValueError as error:
             raise _told(from_exception(error), method, path) from error
         return found if isinstance(found, dict) else {}
-
-
-def _renaming(found: Object) -> list[dict[str, Any]] | None:
-    """The JSON patch that turns our `Update` entry into an `Apply` entry; None if there is nothing to turn."""
-    entries = found["metadata"].get("managedFields") or []
-    ours = [
-        index
-        for index, entry in enumerate(entries)
-        if entry.get("manager") == names.FIELD_MANAGER and not entry.get("subresource")
-    ]
-    if len(ours) != 1 or entries[ours[0]].get("operation") != "Update":
-        return None
-    field = f"/metadata/managedFields/{ours[0]}"
-    return [
-        # Tests instead of a resourceVersion: that moves with every status that another controller writes.
-        {"op": "test", "path": "/metadata/uid", "value": found["metadata"]["uid"]},
-        {"op": "test", "path": f"{field}/manager", "value": names.FIELD_MANAGER},
-        {"op": "test", "path": f"{field}/operation", "value": "Update"},
-        {"op": "replace", "path": f"{field}/operation", "value": "Apply"},
-    ]
 
 
 def _told(error: ApiError, method: str, path: str) -> ApiError:

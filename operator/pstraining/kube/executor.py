@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from pstraining.api import names
 from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Outcome, Outcomes, Verdict
 from pstraining.core.snapshot import controller_uid
 from pstraining.kube.errors import Conflict, NotFound, Refused
@@ -17,6 +18,7 @@ from pstraining.kube.port import ApiPort, Object
 logger = logging.getLogger(__name__)
 
 NAMESPACE_TERMINATING = "the namespace is being deleted"
+PREDECESSOR = "the objects of an earlier job of this name are still being deleted"
 
 
 class Memory(Protocol):
@@ -93,6 +95,9 @@ class Executor:
             if not error.already_exists:
                 raise
             found = await self._port.get(action.kind, namespace, action.name)
+            if _belongs_to_predecessor(found, job, job_uid):
+                logger.debug("%s %s: %s", action.kind, action.name, PREDECESSOR)
+                return Outcome(action, Verdict.NOT_TRIED, PREDECESSOR)
             if controller_uid(found) != job_uid:
                 return Outcome(action, Verdict.NAME_TAKEN, f"{action.kind} {action.name} {_whose(found)}")
             written = found
@@ -129,8 +134,20 @@ def _with_uid(action: Apply) -> Object:
     return {**action.body, "metadata": {**action.body.get("metadata", {}), "uid": action.uid}}
 
 
+def _belongs_to_predecessor(found: Object, job: str, job_uid: str) -> bool:
+    """Whether it is a child of a job that had this name before: the garbage collector is on its way."""
+    owner = _controller(found)
+    is_job = owner.get("kind") == names.KIND and str(owner.get("apiVersion", "")).startswith(f"{names.GROUP}/")
+    return is_job and owner.get("name") == job and owner.get("uid") != job_uid
+
+
 def _whose(found: Object) -> str:
-    owners = [o for o in found["metadata"].get("ownerReferences") or () if o.get("controller")]
-    if not owners:
+    owner = _controller(found)
+    if not owner:
         return "exists and belongs to nobody"
-    return f"exists and belongs to {owners[0].get('kind')} {owners[0].get('name')} (uid {owners[0].get('uid')})"
+    return f"exists and belongs to {owner.get('kind')} {owner.get('name')} (uid {owner.get('uid')})"
+
+
+def _controller(found: Object) -> Object:
+    owners = found["metadata"].get("ownerReferences") or ()
+    return next((o for o in owners if o.get("controller")), {})

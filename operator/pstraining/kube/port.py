@@ -26,7 +26,8 @@ class ApiPort(Protocol):
         """Forced server-side apply.
 
         The body carries metadata.uid: an absent or replaced object is a Conflict (or NotFound), never created and never
-        adopted. Fields that an earlier body held and this one does not are removed, also those from `create`.
+        adopted. Fields that an earlier body held and this one does not are removed; what `create` wrote and no body has
+        named stays, so that a body may hold a part, always the same one, of what was created.
         """
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> Object | None:

@@ -9,7 +9,7 @@ from pstraining.api.conditions import Reason
 from pstraining.controller.cache import Cache
 from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Outcomes, Verdict
 from pstraining.kube.errors import Cause, Conflict, NotFound, Refused, Transient
-from pstraining.kube.executor import NAMESPACE_TERMINATING, Executor
+from pstraining.kube.executor import NAMESPACE_TERMINATING, PREDECESSOR, Executor
 from tests.support.fakekube import UNKNOWN_FIELD, FakeKube
 
 pytestmark = pytest.mark.asyncio
@@ -88,6 +88,15 @@ async def test_another_jobs_object_is_named_with_its_owner(bench: Bench) -> None
     assert message == "ConfigMap b exists and belongs to PSTrainingJob mnist (uid other)"
 
 
+async def test_a_predecessors_object_is_waited_for(bench: Bench) -> None:
+    theirs = body("b")
+    theirs["metadata"]["ownerReferences"][0]["uid"] = "an earlier job"
+    bench.kube.put(theirs)
+    outcomes = await bench.run(create("b"), create("c"))
+    assert verdicts(outcomes) == [Verdict.NOT_TRIED, Verdict.NOT_TRIED]
+    assert outcomes.outcomes[0].message == PREDECESSOR
+
+
 async def test_what_the_api_server_never_takes(bench: Bench) -> None:
     bad = create("b")
     bad = Create(bad.kind, bad.name, {**bad.body, UNKNOWN_FIELD: 1}, bad.reason)
@@ -116,7 +125,7 @@ async def test_an_apply_says_which_object_it_means(bench: Bench) -> None:
     uid = bench.kube.objects["ConfigMap", "default", "a"]["metadata"]["uid"]
     new = Apply(Kind.CONFIG_MAP, "a", uid, body("a", y="2"), Reason.DRIFTED)
     assert verdicts(await bench.run(new)) == [Verdict.DONE]
-    assert bench.seen() == {"a": {"y": "2"}}
+    assert bench.seen() == {"a": {"x": "1", "y": "2"}}
     with pytest.raises(Conflict):
         await bench.run(Apply(Kind.CONFIG_MAP, "a", "other", body("a"), Reason.DRIFTED))
 

@@ -39,7 +39,8 @@ def _finished_chief(snapshot: Snapshot) -> Child | None:
         return None
     newest = max(jobs)
     pods = [p for p in snapshot.pods_of(names.CHIEF) if p.term == newest]
-    return jobs[newest] if all(p.terminal for p in pods) else None
+    # The container's end is seen a moment before the pod's.
+    return jobs[newest] if all(p.terminal or p.container.terminated is not None for p in pods) else None
 
 
 def expiry(job: PSTrainingJob, status: PSTrainingJobStatus) -> datetime | None:

@@ -4,6 +4,7 @@ Messages are stable while the cause is: no counters, no times, so that a waiting
 """
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from pstraining.api import names
 from pstraining.api.conditions import Reason
@@ -12,6 +13,8 @@ from pstraining.core.snapshot import Container, Pod, Snapshot
 
 _IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
 _CONFIG = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"}
+UNSCHEDULABLE_GRACE = timedelta(seconds=5)
+"""A pod that has just been made is often unschedulable for a moment, such as until its volume is bound."""
 _ROLES = (names.PS, names.CHIEF, names.WORKER)
 
 
@@ -24,14 +27,20 @@ class Diagnosis:
     message: str
 
 
-def diagnose(snapshot: Snapshot) -> Diagnosis | None:
+def diagnose(snapshot: Snapshot, now: datetime) -> Diagnosis | None:
     """The first pod with a known trouble: parameter servers first, since everything waits for them."""
     pods = sorted(snapshot.pods, key=lambda p: (_ROLES.index(p.role) if p.role in _ROLES else 9, p.index))
-    return next((d for p in pods if not p.deleting and not p.terminal and (d := _of(p)) is not None), None)
+    return next((d for p in pods if not p.deleting and not p.terminal and (d := _of(p, now)) is not None), None)
 
 
-def _of(pod: Pod) -> Diagnosis | None:
-    if pod.unschedulable:
+def look_again_at(snapshot: Snapshot, now: datetime) -> datetime | None:
+    """When a pod that is still within its grace has to be told, if nothing happens until then."""
+    ends = (p.created + UNSCHEDULABLE_GRACE for p in snapshot.pods if p.unschedulable and not p.deleting)
+    return min((e for e in ends if e > now), default=None)
+
+
+def _of(pod: Pod, now: datetime) -> Diagnosis | None:
+    if pod.unschedulable and now >= pod.created + UNSCHEDULABLE_GRACE:
         return Diagnosis(pod, Reason.UNSCHEDULABLE, f"Pod {pod.name} cannot be scheduled: {pod.unschedulable}")
     container = pod.blocked_init or pod.container
     look = f"see `kubectl describe pod {pod.name}`"
