@@ -1,0 +1,304 @@
+"""Passes on the fake API server, with a stand-in's decisions: what is written, what follows, what is raised."""
+
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from pstraining.api.conditions import Reason
+from pstraining.controller.cache import Cache
+from pstraining.controller.metrics import Metrics
+from pstraining.controller.reconciler import CALM_PASSES, REFUSED_DELAY, Decisions, Reconciler
+from pstraining.core.actions import Apply, Kind, Manifest, Outcomes, Plan
+from pstraining.core.snapshot import Snapshot
+from pstraining.kube.errors import ApiError, Cause, Conflict, Refused, Transient
+from pstraining.kube.port import Object
+from pstraining.resources.launcher import Launcher
+from tests.support.builders import NOW
+from tests.support.fakekube import FakeKube
+from tests.support.fakekube_decisions import DECISIONS, LAUNCHER, plan
+
+pytestmark = pytest.mark.asyncio
+KEY = ("default", "digits")
+
+
+class Bench:
+    """A reconciler, its cache and the API server; the watch brings nothing until it is told to."""
+
+    def __init__(self, decisions: Decisions = DECISIONS) -> None:
+        self.kube, self.now = FakeKube(), NOW
+        self.metrics = Metrics(lambda: 0, lambda: 0)
+        self.restart(decisions)
+
+    def restart(self, decisions: Decisions = DECISIONS) -> None:
+        """A new process: an empty cache, which the listing fills."""
+        self.cache = Cache()
+        self.reconciler = Reconciler(
+            cache=self.cache,
+            port=self.kube,
+            decisions=decisions,
+            launcher=LAUNCHER,
+            metrics=self.metrics,
+            instance="op-0",
+            clock=lambda: self.now,
+        )
+        for found in self.kube.objects.values():
+            self.cache.observed(found)
+        self.kube.changes.clear()
+
+    def submit(self) -> Object:
+        body: dict[str, Any] = {"kind": "PSTrainingJob", "metadata": {"name": "digits"}, "spec": {"a": 1}}
+        made = self.kube.put({"apiVersion": "pstraining.dev/v1alpha1", **body})
+        self.kube.deliver(self.cache)
+        return made
+
+    async def settle(self) -> int:
+        """Passes until nothing follows at once; how many."""
+        for number in range(1, 50):
+            if await self.reconciler.reconcile(KEY) != 0.0:
+                return number
+        raise AssertionError("does not settle")
+
+    def stored(self) -> Object:
+        return self.kube.objects["PSTrainingJob", *KEY]
+
+    def errors(self, name: str) -> float:
+        return self.metrics.registry.get_sample_value("pstraining_errors_total", {"class": name}) or 0.0
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+async def test_a_job_settles_on_its_own_writes_before_any_event(bench: Bench) -> None:
+    bench.submit()
+    assert await bench.settle() == 3
+    assert bench.kube.world == {("PSTrainingJob", "digits"), ("Deployment", "digits-worker-0"), ("ConfigMap", "digits")}
+    assert [r[:2] for r in bench.kube.writes()] == [
+        ("create", "Deployment"),
+        ("create", "ConfigMap"),
+        ("patch_status", "PSTrainingJob"),
+        ("create", "Event"),
+        ("patch_status", "PSTrainingJob"),
+        ("create", "Event"),
+    ]
+    assert [e["reason"] for e in bench.kube.events] == ["Pending", "Running"]
+    assert bench.kube.deliver(bench.cache) == set(), "the watch has no news for us"
+
+
+async def test_nothing_is_written_twice(bench: Bench) -> None:
+    bench.submit()
+    await bench.settle()
+    bench.kube.writes()
+    for _ in range(3):
+        assert await bench.reconciler.reconcile(KEY) is None
+    bench.restart()
+    assert await bench.reconciler.reconcile(KEY) is None
+    assert bench.kube.writes() == []
+
+
+@pytest.mark.parametrize("dies_after", range(7))
+async def test_an_operator_that_dies_between_any_two_writes_is_followed(bench: Bench, dies_after: int) -> None:
+    bench.submit()
+    sent = 0
+
+    def die(verb: str, kind: str, namespace: str, name: str) -> Exception | None:
+        nonlocal sent
+        sent += 1
+        return RuntimeError("killed") if sent > dies_after else None
+
+    bench.kube.failures = die
+    with contextlib.suppress(RuntimeError):
+        await bench.settle()
+    bench.kube.failures = lambda *_: None
+    bench.restart()
+    await bench.settle()
+    assert len(bench.kube.world) == 3
+    assert bench.stored()["status"]["phase"] == "Running"
+    creations = [r for r in bench.kube.writes() if r[0] == "create" and r[1] != "Event"]
+    assert len(creations) <= 3, "the one that failed, and the rest"
+
+
+async def test_a_status_from_an_old_view_is_not_written(bench: Bench) -> None:
+    bench.submit()
+    bench.kube.put({**bench.stored(), "spec": {"a": 2}})
+    with pytest.raises(Conflict):
+        await bench.reconciler.reconcile(KEY)
+    assert bench.kube.events == []
+    assert bench.kube.deliver(bench.cache) == {KEY}
+    await bench.settle()
+    assert bench.stored()["status"] == {"phase": "Running", "observedGeneration": 2}
+    assert [e["reason"] for e in bench.kube.events] == ["Running"], "told once, from the view that held"
+
+
+async def test_events_are_told_only_after_the_status_is_stored(bench: Bench) -> None:
+    bench.submit()
+    bench.kube.failures = lambda verb, *_: Transient("away") if verb == "patch_status" else None
+    with pytest.raises(Transient):
+        await bench.reconciler.reconcile(KEY)
+    assert bench.kube.events == []
+
+
+async def test_an_event_that_cannot_be_posted_is_no_reason_to_fail(bench: Bench) -> None:
+    bench.submit()
+    bench.kube.failures = lambda verb, kind, *_: Transient("away") if kind == "Event" else None
+    await bench.settle()
+    assert bench.stored()["status"]["phase"] == "Running"
+    assert bench.errors("Transient") == 2
+
+
+async def test_a_taken_name_is_looked_at_again_later(bench: Bench) -> None:
+    bench.submit()
+    bench.kube.put({"kind": "ConfigMap", "metadata": {"name": "digits", "namespace": "default"}, "data": {"b": "1"}})
+    await bench.settle()
+    assert await bench.reconciler.reconcile(KEY) == REFUSED_DELAY
+    assert bench.kube.objects["ConfigMap", *KEY]["data"] == {"b": "1"}
+    bench.kube.remove("ConfigMap", *KEY)
+    await bench.settle()
+    assert bench.stored()["status"]["phase"] == "Running"
+
+
+@pytest.mark.parametrize(
+    ("error", "again"),
+    [
+        (Refused("exceeded quota", status=403), REFUSED_DELAY),
+        (Refused("unknown field", status=400), None),
+        (Refused("terminating", status=403, causes=(Cause("NamespaceTerminating", "", ""),)), REFUSED_DELAY),
+    ],
+)
+async def test_when_a_refusal_is_tried_again(bench: Bench, error: ApiError, again: float | None) -> None:
+    bench.submit()
+    bench.kube.failures = lambda verb, kind, *_: error if (verb, kind) == ("create", "Deployment") else None
+    await bench.settle()
+    assert await bench.reconciler.reconcile(KEY) == again
+    assert ("ConfigMap", "digits") not in bench.kube.world
+
+
+async def test_the_plan_names_the_next_look() -> None:
+    def later(snapshot: Snapshot, now: datetime, launcher: Launcher) -> Plan:
+        return Plan(plan(snapshot, now, launcher).actions, NOW + timedelta(seconds=90))
+
+    bench = Bench(replace(DECISIONS, plan=later))
+    bench.submit()
+    await bench.settle()
+    bench.now += timedelta(seconds=30)
+    assert await bench.reconciler.reconcile(KEY) == pytest.approx(60, abs=0.1)
+    bench.now += timedelta(seconds=300)
+    assert await bench.reconciler.reconcile(KEY) == pytest.approx(0, abs=0.1)
+
+
+async def test_what_never_settles_is_slowed_down(caplog: pytest.LogCaptureFixture) -> None:
+    def restless(snapshot: Snapshot, now: datetime, launcher: Launcher) -> Plan:
+        found = snapshot.child(Kind.CONFIG_MAP, "digits")
+        if found is None:
+            return plan(snapshot, now, launcher)
+        body = {**found.manifest, "data": {"n": str(int(found.manifest["data"].get("n", 0)) + 1)}}
+        return Plan((Apply(Kind.CONFIG_MAP, "digits", found.uid, body, Reason.DRIFTED),))
+
+    bench = Bench(replace(DECISIONS, plan=restless))
+    bench.submit()
+    waits = [await bench.reconciler.reconcile(KEY) for _ in range(CALM_PASSES + 6)]
+    assert waits[:CALM_PASSES] == [0.0] * CALM_PASSES
+    tail = [wait or 0.0 for wait in waits[CALM_PASSES:]]
+    assert tail == sorted(tail)
+    assert tail[0] > 5
+    assert "passes in a row wrote something" in caplog.text
+
+
+async def test_a_job_that_is_going_is_left_alone(bench: Bench) -> None:
+    bench.submit()
+    bench.kube.put({**bench.stored(), "metadata": {"name": "digits", "deletionTimestamp": "2030-01-01T12:00:00Z"}})
+    bench.kube.deliver(bench.cache)
+    assert await bench.reconciler.reconcile(KEY) is None
+    assert bench.kube.writes() == []
+
+
+async def test_a_job_that_is_gone_is_forgotten(bench: Bench) -> None:
+    bench.submit()
+    await bench.settle()
+    assert bench.metrics.registry.get_sample_value("pstraining_jobs", {"phase": "Running"}) == 1
+    bench.kube.remove("PSTrainingJob", *KEY)
+    bench.kube.collect_garbage()
+    bench.kube.deliver(bench.cache)
+    bench.kube.writes()
+    assert await bench.reconciler.reconcile(KEY) is None
+    assert bench.kube.writes() == []
+    assert bench.metrics.registry.get_sample_value("pstraining_jobs", {"phase": "Running"}) == 0
+    assert len(bench.cache) == 0
+
+
+async def test_a_job_that_went_unseen_is_not_kept_alive(bench: Bench) -> None:
+    bench.submit()
+    bench.kube.remove("PSTrainingJob", *KEY)
+    await bench.settle()
+    assert bench.cache.jobs() == ()
+    bench.kube.collect_garbage()
+    assert bench.kube.world == set()
+
+
+async def test_the_next_job_of_the_name_gets_its_own_children(bench: Bench) -> None:
+    bench.submit()
+    await bench.settle()
+    bench.kube.remove("PSTrainingJob", *KEY)
+    bench.submit()
+    await bench.settle()
+    assert bench.stored()["status"]["phase"] == "Pending", "the old children still hold the names"
+    assert bench.errors("NameTaken") == 0
+    bench.kube.collect_garbage()
+    assert bench.kube.deliver(bench.cache) == {KEY}, "their end is a reason to look again"
+    await bench.settle()
+    assert bench.stored()["status"]["phase"] == "Running"
+    uid = bench.stored()["metadata"]["uid"]
+    owners = [o["metadata"]["ownerReferences"][0]["uid"] for k, o in bench.kube.objects.items() if k[0] == "ConfigMap"]
+    assert owners == [uid]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        lambda job: job["metadata"].pop("generation"),
+        lambda job: job.pop("spec"),
+        lambda job: job.update(status=None),
+        lambda job: job["metadata"].update(labels=None, annotations=None),
+    ],
+)
+async def test_odd_jobs_do_no_harm(bench: Bench, odd: Callable[[dict[str, Any]], Any]) -> None:
+    made: Manifest = bench.submit()
+    job = bench.stored()
+    odd(job)
+    job["metadata"]["resourceVersion"] = str(int(made["metadata"]["resourceVersion"]) + 1)
+    bench.cache.observed(job)
+    await bench.settle()
+    assert len(bench.kube.world) == 3
+
+
+async def test_a_line_for_a_pass_that_wrote_and_none_for_one_that_did_not(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="pstraining")
+    bench.submit()
+    await bench.settle()
+    lines = [r for r in caplog.records if r.name == "pstraining.controller.reconciler"]
+    assert [r.getMessage() for r in lines] == [
+        "Create Deployment digits-worker-0 (Desired); Create ConfigMap digits (Desired); Status Pending",
+        "Status Running",
+    ]
+    assert (lines[0].namespace, lines[0].job, lines[0].generation) == ("default", "digits", 1)  # type: ignore[attr-defined]
+
+
+async def test_the_stand_in_sees_outcomes(bench: Bench) -> None:
+    seen: list[Outcomes] = []
+
+    def note(snapshot: Snapshot, outcomes: Outcomes, now: datetime) -> dict[str, Any]:
+        seen.append(outcomes)
+        return {"phase": "Pending"}
+
+    bench.restart(replace(DECISIONS, next_status=note))
+    bench.submit()
+    await bench.settle()
+    assert [len(o.outcomes) for o in seen] == [2, 0]

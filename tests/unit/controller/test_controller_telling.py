@@ -1,0 +1,201 @@
+"""What the process tells: metrics, probes, log lines; and the repair of kopf's watches."""
+
+import io
+import json
+import logging
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from kopf._cogs.clients import watching
+from prometheus_client import generate_latest
+
+from pstraining.controller import logs
+from pstraining.controller.health import Health, Heartbeat
+from pstraining.controller.metrics import Metrics, restarts
+from pstraining.controller.settings import LogFormat
+from pstraining.controller.watch import Watches
+from pstraining.core.actions import Kind, Verdict
+from pstraining.kube.errors import Transient
+
+
+def test_restarts_are_counted_by_role_and_reason() -> None:
+    old = {"worker": {"restarts": 1, "lastFailure": {"reason": "Error"}}, "ps": {"restarts": 2}}
+    new = {
+        "worker": {"restarts": 3, "lastFailure": {"reason": "OOMKilled"}},
+        "ps": {"restarts": 3},
+        "chief": {"restarts": 0},
+    }
+    assert restarts(old, new) == [("ps", "Replaced", 1), ("worker", "OOMKilled", 2)]
+    assert restarts({}, {}) == []
+    assert restarts(new, old) == []
+
+
+def test_jobs_are_counted_by_phase() -> None:
+    metrics = Metrics(lambda: 3, lambda: 4.5)
+
+    def jobs(phase: str) -> float | None:
+        return metrics.registry.get_sample_value("pstraining_jobs", {"phase": phase})
+
+    metrics.phase(("ns", "a"), "Pending")
+    metrics.phase(("ns", "b"), "Pending")
+    metrics.told(("ns", "a"), {"phase": "Pending"}, {"phase": "Running"})
+    metrics.phase(("ns", "b"), None)
+    metrics.phase(("ns", "never"), None)
+    assert (jobs("Pending"), jobs("Running"), jobs("Failed")) == (0, 1, 0)
+
+
+def test_no_series_holds_a_jobs_name() -> None:
+    metrics = Metrics(lambda: 3, lambda: 4.5)
+    metrics.passed("wrote", 0.01)
+    metrics.wrote(Kind.CONFIG_MAP, "create")
+    metrics.failed(Transient("x"), retried=True)
+    metrics.failed(Verdict.NAME_TAKEN, retried=False)
+    metrics.told(("ns", "secret-name"), {}, {"phase": "Running", "worker": {"restarts": 1}})
+    text = generate_latest(metrics.registry).decode()
+    assert "secret-name" not in text
+    for line in (
+        "pstraining_queue_depth 3.0",
+        "pstraining_queue_oldest_age_seconds 4.5",
+        'pstraining_writes_total{kind="ConfigMap",verb="create"} 1.0',
+        'pstraining_errors_total{class="Transient"} 1.0',
+        'pstraining_errors_total{class="NameTaken"} 1.0',
+        'pstraining_restarts_total{reason="Replaced",role="worker"} 1.0',
+        "pstraining_queue_retries_total 1.0",
+        'pstraining_reconcile_seconds_count{result="wrote"} 1.0',
+    ):
+        assert line in text
+
+
+def test_probes_name_what_is_wrong() -> None:
+    problem: list[str] = []
+    health = Health({"loop": lambda: None}, {"lease": lambda: problem[0] if problem else None, "caches": lambda: None})
+    assert health.answer("/livez") == (200, "ok\n")
+    assert health.answer("/readyz?verbose") == (200, "ok\n")
+    problem.append("not held")
+    assert health.answer("/readyz") == (503, "lease: not held\n")
+    assert health.answer("/livez")[0] == 200
+    assert health.answer("/")[0] == 404
+
+
+def test_probes_are_served_while_the_loop_stands_still() -> None:
+    heartbeat = Heartbeat(limit=0.05)
+    stop = (health := Health({"loop": heartbeat.check}, {})).serve(0)
+    assert health is not None
+    stop()
+    time.sleep(0.1)
+    assert "the event loop has stood still" in str(heartbeat.check())
+
+
+def test_probes_over_http(unused_tcp_port: int) -> None:
+    stop = Health({}, {"lease": lambda: "not held"}).serve(unused_tcp_port)
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{unused_tcp_port}/livez") as answer:
+            assert answer.read() == b"ok\n"
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(f"http://127.0.0.1:{unused_tcp_port}/readyz")
+        assert caught.value.code == 503
+    finally:
+        stop()
+
+
+def line(form: LogFormat) -> str:
+    out, root = io.StringIO(), logging.getLogger()
+    before = root.handlers[:], root.level
+    try:
+        logs.configure("INFO", form)
+        root.handlers[0].setStream(out)  # type: ignore[attr-defined]
+        job = {"metadata": {"uid": "u1", "generation": 3}}
+        logging.getLogger("pstraining.x").info("Status %s", "Running", extra=logs.about(job, "ns", "digits"))
+    finally:
+        root.handlers[:], level = before[0], before[1]
+        root.setLevel(level)
+    return out.getvalue()
+
+
+def test_a_line_is_one_object_with_the_job_in_fields() -> None:
+    found = json.loads(line(LogFormat.JSON))
+    assert found.pop("time")
+    assert found == {
+        "level": "INFO",
+        "logger": "pstraining.x",
+        "message": "Status Running",
+        "namespace": "ns",
+        "name": "digits",
+        "uid": "u1",
+        "generation": 3,
+    }
+
+
+def test_a_line_for_people() -> None:
+    assert line(LogFormat.TEXT).endswith(" INFO    [ns/digits] Status Running\n")
+
+
+def event(kind: str | None, uid: str) -> dict[str, Any]:
+    metadata = {"name": f"name-{uid}", "namespace": "ns", "uid": uid, "labels": {"a": "b"}}
+    return {"type": kind, "object": {"kind": "ConfigMap", "metadata": metadata, "data": {"x": "y"}}}
+
+
+LISTED = watching.Bookmark.LISTED
+BOOKMARK = {"type": "BOOKMARK", "object": {"kind": "ConfigMap", "metadata": {"resourceVersion": "7"}}}
+
+
+async def repaired(events: list[Any]) -> tuple[list[tuple[str | None, str]], Watches]:
+    async def stream() -> AsyncIterator[Any]:
+        for found in events:
+            yield found
+
+    watches, told = Watches(expected=1), []
+    async for found in watches._repair(("configmaps", None), stream()):
+        if found is not LISTED and found["type"] != "BOOKMARK":
+            told.append((found["type"], found["object"]["metadata"]["uid"]))
+    return told, watches
+
+
+@pytest.mark.asyncio
+async def test_what_a_later_list_lacks_is_told_as_deleted() -> None:
+    first = [event(None, "a"), event(None, "b"), LISTED, event("ADDED", "c"), event("DELETED", "a"), BOOKMARK]
+    told, watches = await repaired([*first, event(None, "c"), LISTED, event("ADDED", "d")])
+    assert told == [
+        (None, "a"),
+        (None, "b"),
+        ("ADDED", "c"),
+        ("DELETED", "a"),
+        (None, "c"),
+        ("DELETED", "b"),
+        ("ADDED", "d"),
+    ]
+    assert watches.synced
+
+
+@pytest.mark.asyncio
+async def test_an_empty_later_list_means_that_all_is_gone() -> None:
+    told, _ = await repaired([event(None, "a"), LISTED, event("MODIFIED", "b"), LISTED])
+    assert sorted(told[2:]) == [("DELETED", "a"), ("DELETED", "b")]
+
+
+@pytest.mark.asyncio
+async def test_the_same_list_again_means_nothing() -> None:
+    told, _ = await repaired([event(None, "a"), LISTED, event(None, "a"), LISTED, LISTED])
+    assert told == [(None, "a"), (None, "a"), ("DELETED", "a")], "the third list was empty"
+
+
+@pytest.mark.asyncio
+async def test_the_wrapping_is_undone() -> None:
+    original = watching.infinite_watch
+    with Watches(expected=1).repaired():
+        assert watching.infinite_watch is not original
+    assert watching.infinite_watch is original
+
+
+def test_silence_is_that_of_the_quietest_stream() -> None:
+    now = [0.0]
+    watches = Watches(expected=2, clock=lambda: now[0])
+    assert watches.silent_for() == 0
+    watches._last = {("pods", None): 5.0, ("jobs", None): 90.0}
+    now[0] = 100.0
+    assert watches.silent_for() == 95
+    assert not watches.synced
