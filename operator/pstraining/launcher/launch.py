@@ -149,7 +149,7 @@ def knock(host: str, port: int) -> Sight:
 def look(address: str) -> Sight:
     """Look at a PS once."""
     host, port = host_and_port(address)
-    sight, connection = knock(host, port), http.client.HTTPConnection(host, port + STATUS_PORT - TF_PORT, timeout=1)
+    sight, connection = knock(host, port), http.client.HTTPConnection(host, port + STATUS_PORT - TF_PORT, timeout=3)
     with suppress(OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
         connection.request("GET", "/v1/status")
         status = json.loads(connection.getresponse().read(65536))
@@ -231,7 +231,8 @@ class Launcher:
 
     def __init__(self, env: Mapping[str, str], command: list[str]) -> None:
         self.env, self.task = env, read_task(env)
-        self.command = [sys.executable, __file__, "serve"] if env.get(ENV_SERVER) == "Builtin" else command
+        builtin = self.task[0] == "ps" and env[ENV_SERVER] == "Builtin"
+        self.command = [sys.executable, __file__, "serve"] if builtin else command
         self.marker, self.in_sync = os.path.join(RUN_DIR, SUCCESS_MARKER), os.path.join(RUN_DIR, IN_SYNC_MARKER)
         self.boot_id, self.restarts, cluster = "", -1, self.cluster()
         self.port = host_and_port(cluster["ps"][self.task[1]])[1] if self.task[0] == "ps" else TF_PORT
@@ -273,8 +274,7 @@ class Launcher:
         """Wait until every PS is up: the cluster to run in, and its PSs as they are now."""
         started, next_word, timeout = time.monotonic(), 2.0, int(self.env.get(ENV_START_TIMEOUT) or 1800)
         while True:
-            cluster = self.cluster()
-            seen = look_at(cluster.get("ps", []))
+            seen = look_at((cluster := self.cluster()).get("ps", []))
             away = [ps for ps, sight in seen.items() if sight.port != OPEN or sight.state == "Terminating"]
             if not away:
                 return cluster, seen
