@@ -1,0 +1,127 @@
+"""Jobs of real processes that lose one of them: the digits example, killed in every place."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pstraining.runtime.checkpoint import Checkpoints, name_of
+from pstraining.runtime.local import LocalJob
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
+PROGRAM = ["-m", "examples.digits"]
+
+
+def job(folder: Path | None, *, steps: int, workers: int = 1, **more: Any) -> LocalJob:
+    checkpoint = {"path": str(folder), "keep": 3, "intervalSeconds": 1} if folder else None
+    return LocalJob(PROGRAM, workers=workers, restarts=1, training={"steps": steps}, checkpoint=checkpoint, **more)
+
+
+def until(run: LocalJob, condition: Callable[[], Any], what: str, seconds: float = 90) -> Any:
+    """Supervise the job until the condition holds."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        code = run.supervise()
+        assert code is None, f"the job ended with {code} before {what}\n{transcript(run)}"
+        assert time.monotonic() < deadline, f"no sign of {what}\n{transcript(run)}"
+        time.sleep(0.05)
+    return found
+
+
+def finished(run: LocalJob, seconds: float = 120) -> int:
+    deadline = time.monotonic() + seconds
+    while (code := run.supervise()) is None:
+        assert time.monotonic() < deadline, f"the job did not end\n{transcript(run)}"
+        time.sleep(0.05)
+    return code
+
+
+def transcript(run: LocalJob) -> str:
+    lines = []
+    for process in run.processes.values():
+        told = [line for line in process.lines if line.startswith("{") or "rror" in line or line.startswith("step ")]
+        lines += [f"[{process.label}] {line}" for line in told[-15:]]
+    return "\n".join(lines)
+
+
+def steps_of(run: LocalJob, worker: str) -> int:
+    return max((line["step"] for line in run.processes[worker].events("worker")), default=0)
+
+
+def test_a_lost_server_is_restored_from_the_newest_checkpoint_that_can_be_read(tmp_path: Path) -> None:
+    with job(tmp_path, steps=1500, ps=2) as run:
+        chief = run.processes["chief"]
+        until(run, lambda: len(chief.events("checkpoint")) >= 2, "two checkpoints")
+        run.processes["chief"].popen.send_signal(19)  # SIGSTOP: no further checkpoint while the newest is damaged
+        newest = Checkpoints(tmp_path, keep=3).steps()[-1]
+        arrays = tmp_path / name_of(newest) / "state.npz"
+        arrays.write_bytes(arrays.read_bytes()[:-100])
+        run.kill("ps-1")
+        run.processes["chief"].popen.send_signal(18)
+        restored = until(run, lambda: chief.events("restored"), "a restore")[0]
+        assert 0 < restored["step"] < newest
+        assert [line["step"] for line in chief.events("checkpoint_unreadable")] == [newest]
+        assert finished(run) == 0, transcript(run)
+        result = chief.events("result")[0]
+        assert result["step"] >= 1500
+        assert result["test_accuracy"] >= 0.9
+        others = [process for process in run.processes.values() if process.label != "ps-1"]
+        assert all(process.starts == 1 for process in others), transcript(run)
+
+
+def test_the_other_worker_goes_on_while_one_is_killed_and_comes_back(tmp_path: Path) -> None:
+    with job(None, steps=4000, workers=2) as run:
+        until(run, lambda: steps_of(run, "worker-0") and steps_of(run, "worker-1"), "both workers' steps")
+        run.kill("worker-1")
+        killed = time.time()
+        again = run.processes["worker-1"]
+        until(run, lambda: again.starts == 2 and any(e["time"] > killed for e in again.events("worker")), "its return")
+        back = time.time()
+        assert finished(run) == 0, transcript(run)
+        gaps = [
+            line["gap_seconds"]
+            for line in run.processes["worker-0"].events("worker")
+            if killed <= line["time"] <= back + 2
+        ]
+        assert gaps, transcript(run)
+        assert max(gaps) <= 1.0
+        assert run.processes["worker-0"].starts == 1
+
+
+def test_the_next_chief_goes_on_with_the_state_on_the_servers(tmp_path: Path) -> None:
+    with job(tmp_path, steps=2500) as run:
+        chief = run.processes["chief"]
+        until(run, lambda: chief.events("checkpoint"), "a checkpoint")
+        run.kill("chief")
+        before = steps_of(run, "worker-0")
+        assert finished(run) == 0, transcript(run)
+        assert chief.term == 2
+        assert len(chief.events("initialized")) == 1
+        assert not chief.events("restored"), "the servers kept the state: nothing is set back"
+        assert chief.events("result")[0]["step"] >= 2500 > before
+        refused = run.processes["worker-0"].events("refused")
+        assert [line["term"] for line in refused] == [1], "the worker's session of term 1 ended once"
+
+
+def test_without_checkpoints_a_lost_server_starts_from_the_beginning() -> None:
+    with job(None, steps=600, chief=False) as run:
+        leader = run.processes["worker-0"]
+        until(run, lambda: steps_of(run, "worker-0") > 50, "steps")
+        run.kill("ps-0")
+        until(run, lambda: len(leader.events("initialized")) == 2, "a new beginning")
+        assert finished(run) == 0, transcript(run)
+        assert len(leader.events("no_checkpoints")) == 1
+        assert leader.events("result")[0]["step"] >= 600
+
+
+def test_worker_zero_without_a_chief_takes_over_from_its_former_self(tmp_path: Path) -> None:
+    with job(tmp_path, steps=2000, workers=2, chief=False) as run:
+        leader = run.processes["worker-0"]
+        until(run, lambda: leader.events("checkpoint") and steps_of(run, "worker-1"), "a checkpoint")
+        run.kill("worker-0")
+        assert finished(run) == 0, transcript(run)
+        assert leader.starts == 2
+        assert len(leader.events("initialized")) == 1
+        assert leader.events("result")[0]["test_accuracy"] >= 0.9
