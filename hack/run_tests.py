@@ -51,6 +51,8 @@ class Layer:
     """A failure ends the run at once."""
     helm: bool = False
     cluster: bool = False
+    images: bool = False
+    """The project's images must be on the cluster's nodes."""
 
 
 LAYERS = (
@@ -70,7 +72,7 @@ LAYERS = (
     Layer("chart", helm=True, tests=("tests/chart",)),
     Layer("training", tests=("tests/training",)),
     Layer("controlplane", cluster=True, tests=("tests/controlplane",)),
-    Layer("e2e", cluster=True, helm=True, tests=("tests/e2e",)),
+    Layer("e2e", cluster=True, images=True, helm=True, tests=("tests/e2e",)),
 )
 
 
@@ -103,6 +105,8 @@ class Surroundings:
     """What layers need besides the repository, made when first asked for."""
 
     progress: Progress
+    images: bool
+    """Some layer needs the images: they are built while the cluster comes up, and not while tests run."""
     stand: Stand = field(init=False)
     _cluster: Mapping[str, str] | None = None
 
@@ -120,8 +124,9 @@ class Surroundings:
             found["HELM"] = self.stand.helm()
         if layer.cluster:
             if self._cluster is None:
-                target = self.stand.up()
-                self.stand.load_all()
+                target = self.stand.up(with_images=self.images)
+                if self.images:
+                    self.stand.load_all()
                 self._cluster = target.environment()
             found.update(self._cluster)
         return found
@@ -244,7 +249,7 @@ def main() -> int:
     layers = [layer for layer in LAYERS if layer.name in asked or not asked]
     signal.signal(signal.SIGTERM, interrupted)
     try:
-        surroundings = Surroundings(Progress())
+        surroundings = Surroundings(Progress(), images=any(layer.images for layer in layers))
     except ClusterError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
