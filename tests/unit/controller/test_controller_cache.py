@@ -104,7 +104,7 @@ def test_nothing_is_left_of_a_job_that_is_gone() -> None:
     cache.observed(child())
     cache.vanished(child())
     assert cache.vanished(builders.job()) == KEY
-    assert (len(cache), list(cache.objects()), cache.jobs()) == (0, [], ())
+    assert (len(cache), cache._entries, cache.jobs()) == (0, {}, ())
 
 
 def test_children_may_come_before_their_job() -> None:
@@ -131,6 +131,24 @@ def test_an_object_that_names_no_job_is_nobodys(labels: dict[str, str] | None) -
     cache = Cache()
     assert cache.observed(odd) is None
     assert cache.vanished(odd) is None
+
+
+def test_what_is_read_is_what_was_stored_and_nobody_elses() -> None:
+    cache = Cache()
+    cache.observed(builders.job())
+    first, second = cache.view(KEY).job, cache.view(KEY).job
+    assert first == second == trim(builders.job())
+    assert first is not None
+    assert second is not None
+    first["metadata"]["labels"] = {"changed": "by a reader"}
+    assert cache.view(KEY).job == second
+
+
+def test_the_order_of_fields_is_no_news() -> None:
+    cache = Cache()
+    job = builders.job()
+    cache.observed(job)
+    assert cache.observed(dict(reversed(job.items()))) is None
 
 
 def test_tombstones_are_bounded() -> None:
