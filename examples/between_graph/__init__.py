@@ -1,0 +1,1 @@
+"""Handwritten digits with TensorFlow 1's between-graph replication."""

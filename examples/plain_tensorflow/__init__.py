@@ -1,0 +1,1 @@
+"""Handwritten digits with TensorFlow's own parameter server strategy."""

@@ -1,0 +1,39 @@
+"""TensorFlow's own strategy in a job: a program that knows nothing of us trains, and resumes after a lost server."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from pstraining.runtime.local import LocalJob
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
+
+
+def test_it_knows_nothing_of_us() -> None:
+    source = Path(__file__).parents[2] / "examples" / "plain_tensorflow" / "__main__.py"
+    imports = [line.split()[1] for line in source.read_text().splitlines() if line.startswith(("import ", "from "))]
+    assert imports
+    assert not [module for module in imports if module.startswith("pstraining")]
+
+
+def test_a_lost_server_ends_the_chief_and_its_next_run_resumes(tmp_path: Path) -> None:
+    program = ["-m", "examples.plain_tensorflow", "--steps", "800", "--checkpoint-seconds", "1"]
+    with LocalJob(program, ps=1, workers=2, restarts=1, checkpoint={"path": str(tmp_path)}) as job:
+        chief = job.leader
+        deadline = time.monotonic() + 200
+        killed = False
+        while (code := job.supervise()) is None:
+            told = "\n".join(chief.lines[-20:])
+            assert time.monotonic() < deadline, told
+            if not killed and chief.events("checkpoint"):
+                killed = True
+                job.kill("ps-0")
+            time.sleep(0.05)
+        assert code == 0, "\n".join(chief.lines[-30:])
+        assert killed
+        assert chief.starts == 2, "TensorFlow's coordinator does not survive the loss of a parameter server"
+        assert chief.events("restored")[0]["step"] >= chief.events("checkpoint")[0]["step"] > 0
+        result = chief.events("result")[0]
+        assert result["step"] >= 800
+        assert result["test_accuracy"] >= 0.9
