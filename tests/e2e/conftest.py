@@ -48,7 +48,8 @@ def installed(kube: Kube, helm: str) -> Iterator[str]:
     """The operator, installed by its chart; its namespace."""
     environment = {**os.environ, "KUBECONFIG": kube.target.kubeconfig}
     install = [helm, "upgrade", "--install", RELEASE, str(ROOT / "charts" / "pstraining")]
-    options = ["-n", RELEASE_NAMESPACE, "--create-namespace", "--wait", "--timeout", "120s"]
+    # Other tests apply the CRD by hand, as a user of the plain manifest would; the chart takes it over.
+    options = ["-n", RELEASE_NAMESPACE, "--create-namespace", "--wait", "--timeout", "120s", "--take-ownership"]
     context = ["--kube-context", kube.target.context]
     subprocess.run([*install, *options, *context], check=True, env=environment, stdout=subprocess.DEVNULL)
     yield RELEASE_NAMESPACE
