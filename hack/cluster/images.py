@@ -128,6 +128,7 @@ class ImageStore:
     def _make(self, target: str) -> Image:
         # The key first: a file that changes while the build runs makes the next call build again.
         key, name = self._key(target), self.name(target)
+        self.buildah.clean()
         self._ensure_base()
         if target != BASE:
             self._build(target, name)
