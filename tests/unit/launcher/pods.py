@@ -52,7 +52,7 @@ while True:
 """
 
 
-def eventually(condition: Callable[[], T], seconds: float = 20) -> T:
+def eventually(condition: Callable[[], T], seconds: float = 60) -> T:
     """Wait until the condition holds: its value."""
     end = time.monotonic() + seconds
     while not (value := condition()):
@@ -122,7 +122,7 @@ class Pod:
         """Send a signal to the launcher."""
         os.kill(self.pid, number)
 
-    def wait(self, seconds: float = 30) -> int:
+    def wait(self, seconds: float = 60) -> int:
         """The container's exit code."""
         assert self.process is not None
         return self.process.wait(seconds)
