@@ -201,10 +201,10 @@ def down(layout: Layout, progress: Progress, *, purge: bool = False) -> None:
             cgroups.remove(f"{prefix}-{name}")
             _remove_node_folders(layout, name)
         cgroups.remove(f"{prefix}-system")
-        shutil.rmtree(layout.run, ignore_errors=True)
+        remove_tree(layout.run)
         leftovers.remove(prefix)
         if purge:
-            shutil.rmtree(layout.disk, ignore_errors=True)
+            remove_tree(layout.disk)
     if layout.run.exists():
         raise ClusterError(f"could not remove all of {layout.run}")
 
@@ -227,11 +227,24 @@ def unmount_below(folder: Path) -> None:
         run(["umount", "-l", *chunk], check=False)
 
 
+def remove_tree(folder: Path) -> None:
+    """Delete a folder, but never what is mounted in it: that may be somebody's data.
+
+    Raises:
+        ClusterError: something is mounted there and stays.
+    """
+    unmount_below(folder)
+    left = [point for point in mount_points() if point.startswith(f"{folder}/") or point == str(folder)]
+    if left:
+        raise ClusterError(f"cannot unmount, so nothing in {folder} is deleted: {', '.join(left)}")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def _remove_node_folders(layout: Layout, name: str) -> None:
     for link in pod_log_links(layout.node(name)):
         link.unlink(missing_ok=True)
-    shutil.rmtree(layout.kubelet_disk(name), ignore_errors=True)
-    shutil.rmtree(layout.node(name), ignore_errors=True)
+    remove_tree(layout.kubelet_disk(name))
+    remove_tree(layout.node(name))
 
 
 def _shims(node: Path) -> list[Path]:

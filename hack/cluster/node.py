@@ -171,8 +171,9 @@ class Node:
         self.paths.kubelet_root.mkdir(parents=True, exist_ok=True)
         if not is_mounted(self.paths.kubelet_root):
             run(["mount", "--bind", str(disk), str(self.paths.kubelet_root)])
-            # Mounts that the kubelet makes must reach the containers.
-            run(["mount", "--make-rshared", str(self.paths.kubelet_root)])
+            # Mounts that the kubelet makes must reach the containers, but not the same folder's first place.
+            run(["mount", "--make-private", str(self.paths.kubelet_root)])
+            run(["mount", "--make-shared", str(self.paths.kubelet_root)])
 
     def _died(self) -> str | None:
         for program in DAEMONS:
