@@ -247,6 +247,8 @@ def main() -> int:
     if unknown := set(asked) - set(names):
         parser.error(f"no layer {', '.join(sorted(unknown))}; there are {', '.join(names)}")
     layers = [layer for layer in LAYERS if layer.name in asked or not asked]
+    # Also where a shell without job control has switched Ctrl-C off for us and all that we run.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, interrupted)
     try:
         surroundings = Surroundings(Progress(), images=any(layer.images for layer in layers))

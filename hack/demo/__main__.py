@@ -139,6 +139,7 @@ def interrupted(_signal: int, _frame: FrameType | None) -> None:
 
 def main() -> int:
     """Run the demo; the exit status."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, interrupted)
     stand = None
     try:
