@@ -12,6 +12,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,15 +23,18 @@ import pytest_asyncio
 import yaml
 
 from hack.cluster.layout import read_layout
+from pstraining.core.actions import Kind
 from pstraining.kube.client import APPLY, KubeClient
 from pstraining.kube.connection import CONTEXT, KUBECONFIG, load_configuration
 from pstraining.kube.errors import ApiError
+from tests.contract.test_port_fake import job
 from tests.support.fakekube_proxy import ApiProxy, serving
 
 ROOT = Path(__file__).parents[2]
 CRD = ROOT / "crds" / "pstraining.dev_pstrainingjobs.yaml"
 STAND_IN = "tests.support.fakekube_decisions"
 REAL = "pstraining.controller.main"
+CANARY_SECONDS = 2.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -53,24 +57,39 @@ def cluster() -> dict[str, str]:
     return {KUBECONFIG: str(layout.kubeconfig), CONTEXT: layout.context}
 
 
-@pytest_asyncio.fixture
-async def client(cluster: dict[str, str]) -> AsyncIterator[KubeClient]:
-    """Our client, with the CRD in place."""
-    made = KubeClient(await load_configuration(cluster))
+@asynccontextmanager
+async def _namespace(cluster: dict[str, str]) -> AsyncIterator[tuple[KubeClient, str]]:
+    """A client, with the CRD in place, and a fresh namespace."""
+    client = KubeClient(await load_configuration(cluster))
     try:
-        await _apply_crd(made)
-        yield made
+        await _apply_crd(client)
+        name = f"pstraining-test-{uuid.uuid4().hex[:8]}"
+        await client._request("POST", "/api/v1/namespaces", body={"metadata": {"name": name}})
+        try:
+            yield client, name
+        finally:
+            await client._request("DELETE", f"/api/v1/namespaces/{name}")
     finally:
-        await made.close()
+        await client.close()
 
 
 @pytest_asyncio.fixture
-async def namespace(client: KubeClient) -> AsyncIterator[str]:
+async def place(cluster: dict[str, str]) -> AsyncIterator[tuple[KubeClient, str]]:
+    """A client and a fresh namespace."""
+    async with _namespace(cluster) as found:
+        yield found
+
+
+@pytest.fixture
+def client(place: tuple[KubeClient, str]) -> KubeClient:
+    """Our client."""
+    return place[0]
+
+
+@pytest.fixture
+def namespace(place: tuple[KubeClient, str]) -> str:
     """A fresh namespace."""
-    name = f"pstraining-test-{uuid.uuid4().hex[:8]}"
-    await client._request("POST", "/api/v1/namespaces", body={"metadata": {"name": name}})
-    yield name
-    await client._request("DELETE", f"/api/v1/namespaces/{name}")
+    return place[1]
 
 
 @pytest_asyncio.fixture
@@ -168,8 +187,22 @@ class Operators:
         return made
 
 
+@pytest.fixture(scope="session")
+def alone(cluster: dict[str, str]) -> None:
+    """No other operator looks after every namespace: two would undo each other's work."""
+
+    async def look() -> None:
+        async with _namespace(cluster) as (client, name):
+            await client.create(Kind.PS_TRAINING_JOB, name, job("canary"))
+            await asyncio.sleep(CANARY_SECONDS)
+            if (await client.get(Kind.PS_TRAINING_JOB, name, "canary")).get("status"):
+                pytest.fail("another operator is at work in this cluster; uninstall it or stop it for these tests")
+
+    asyncio.run(look())
+
+
 @pytest.fixture
-def operators(namespace: str, proxy: ApiProxy, tmp_path: Path) -> Iterator[Operators]:
+def operators(alone: None, namespace: str, proxy: ApiProxy, tmp_path: Path) -> Iterator[Operators]:
     """Starts operators, and ends those that are left."""
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(yaml.safe_dump(proxy.kubeconfig()))

@@ -130,9 +130,10 @@ async def test_a_deleted_child_comes_back(
 
     async def back() -> bool:
         try:
-            return (await client.get(Kind.CONFIG_MAP, namespace, "one"))["metadata"]["uid"] != old["metadata"]["uid"]
+            found = await client.get(Kind.CONFIG_MAP, namespace, "one")
         except NotFound:
             return False
+        return bool(found["metadata"]["uid"] != old["metadata"]["uid"])
 
     await eventually(back, 10, operator)
 

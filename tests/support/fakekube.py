@@ -47,8 +47,7 @@ class FakeKube:
         unknown = next(_paths(body, UNKNOWN_FIELD), None)
         if unknown:
             raise Refused(f'strict decoding error: unknown field "{unknown}"', status=400, reason="BadRequest")
-        made = self._create(str(kind), namespace, body)
-        return made
+        return self._create(str(kind), namespace, body)
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object:
         self._fail("get", kind, namespace, name)

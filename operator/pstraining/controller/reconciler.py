@@ -17,7 +17,6 @@ from pstraining.api import names
 from pstraining.controller.cache import Cache, Key
 from pstraining.controller.logs import about
 from pstraining.controller.metrics import Metrics
-from pstraining.controller.workqueue import backoff
 from pstraining.core.actions import Action, Create, Event, Kind, Outcome, Outcomes, Plan, Verdict
 from pstraining.core.snapshot import Snapshot, observe
 from pstraining.kube.errors import ApiError, NotFound
@@ -30,8 +29,11 @@ logger = logging.getLogger(__name__)
 
 REFUSED_DELAY = 30.0
 """Seconds until a name that was taken, or a write that was not allowed, is tried again."""
-CALM_PASSES = 8
-"""Passes in a row that may write; a job that needs more is slowed down, as something undoes what we do."""
+BURST = 20
+"""Passes that may write one after another as fast as they come."""
+PASSES_PER_SECOND = 2.0
+"""Passes that may write in the long run. More of them mean that something undoes what we do, or that a large job's pods
+come up one by one and one status can tell of several."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,18 @@ class Decisions:
 
 
 @dataclass
-class _Memory:
-    """What one pass leaves for the next; losing it costs a request, never correctness."""
+class _Pace:
+    """How many more passes over one job may write just now; losing it costs nothing."""
 
-    uid: str
-    writing_passes: int = 0
-    """Passes in a row that wrote something."""
+    left: float
+    at: datetime
+    warned: bool = False
+
+    def wait(self, now: datetime) -> float:
+        """Seconds until the next pass may write."""
+        gained = max(0.0, (now - self.at).total_seconds()) * PASSES_PER_SECOND
+        self.left, self.at = min(float(BURST), self.left + gained), now
+        return max(0.0, (1.0 - self.left) / PASSES_PER_SECOND)
 
 
 @dataclass(frozen=True)
@@ -100,7 +108,7 @@ class Reconciler:
         self._metrics = metrics
         self._instance = instance
         self._clock = clock
-        self._memories: dict[Key, _Memory] = {}
+        self._paces: dict[Key, _Pace] = {}
 
     async def reconcile(self, key: Key) -> float | None:
         """Make one pass.
@@ -110,8 +118,14 @@ class Reconciler:
         """
         view = self._cache.view(key)
         if view.job is None:
-            self._forget(key)
+            self._paces.pop(key, None)
+            self._metrics.phase(key, None)
             return None
+        pace = self._paces.setdefault(key, _Pace(BURST, self._clock()))
+        wait = pace.wait(self._clock())
+        if wait > 0:
+            self._slowed(key, pace)
+            return wait
         started, result = time.perf_counter(), "failed"
         try:
             snapshot = observe(view.job, view.children, view.pods)
@@ -120,7 +134,8 @@ class Reconciler:
                 return None
             made = await self._pass(key, snapshot)
             result = "wrote" if made.wrote else "idle"
-            return self._again(key, snapshot, made)
+            pace.left -= made.wrote
+            return self._again(made)
         finally:
             self._metrics.passed(result, time.perf_counter() - started)
 
@@ -181,20 +196,9 @@ class Reconciler:
             else:
                 self._metrics.wrote("Event", "create")
 
-    def _again(self, key: Key, snapshot: Snapshot, made: _Pass) -> float | None:
-        memory = self._memory(key, snapshot)
-        memory.writing_passes = memory.writing_passes + 1 if made.wrote else 0
+    def _again(self, made: _Pass) -> float | None:
         if made.wrote:
-            if memory.writing_passes <= CALM_PASSES:
-                return 0.0
-            delay = backoff(memory.writing_passes, 1.0)
-            logger.warning(
-                "%s passes in a row wrote something; next in %.1f s",
-                memory.writing_passes,
-                delay,
-                extra=_about(snapshot),
-            )
-            return delay
+            return 0.0
         waits = []
         if made.requeue_at is not None:
             # A timer may fire a little early by the time of day; a pass just before the deadline would be for nothing.
@@ -205,15 +209,15 @@ class Reconciler:
             waits.append(REFUSED_DELAY)
         return min(waits, default=None)
 
-    def _memory(self, key: Key, snapshot: Snapshot) -> _Memory:
-        memory = self._memories.get(key)
-        if memory is None or memory.uid != snapshot.uid:
-            memory = self._memories[key] = _Memory(snapshot.uid)
-        return memory
-
-    def _forget(self, key: Key) -> None:
-        self._memories.pop(key, None)
-        self._metrics.phase(key, None)
+    def _slowed(self, key: Key, pace: _Pace) -> None:
+        if not pace.warned:
+            pace.warned = True
+            logger.warning(
+                "More than %s passes in a row wrote something: from now on %s a second",
+                BURST,
+                PASSES_PER_SECOND,
+                extra=about(None, *key),
+            )
 
     def _refused(self, snapshot: Snapshot, outcome: Outcome) -> None:
         action = outcome.action

@@ -82,5 +82,4 @@ def _workload_status(status: Mapping[str, Any], *conditions: str) -> dict[str, A
         for c in status.get("conditions") or ()
         if c.get("type") in conditions
     ]
-    trimmed: dict[str, Any] = {"conditions": kept} if kept else {}
-    return trimmed | {k: status[k] for k in ("observedGeneration", "replicas") if k in status}
+    return {"conditions": kept} if kept else {}

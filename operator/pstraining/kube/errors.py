@@ -104,7 +104,9 @@ def from_response(status: int, body: bytes | str, headers: Mapping[str, str] | N
         if isinstance(c, dict)
     )
     message = str(told.get("message") or "") or _text(body) or f"HTTP status {status}"
-    return _class_of(status, message)(
+    # An apply that means another uid than the object has: 409 where the object is absent, 422 where there is one.
+    another_object = status == 422 and any(c.field == "metadata.uid" for c in causes)
+    return _class_of(409 if another_object else status, message)(
         message,
         status=status,
         reason=str(told.get("reason") or ""),

@@ -191,7 +191,11 @@ def test_what_only_moves_is_trimmed() -> None:
     deployment = child(kind="Deployment")
     deployment["status"] = {"observedGeneration": 1, "readyReplicas": 0, "conditions": [{"type": "Progressing"}]}
     ready = copy.deepcopy(deployment)
-    ready["status"] |= {"readyReplicas": 1, "conditions": [{"type": "Available", "status": "True"}]}
+    ready["status"] |= {
+        "observedGeneration": 2,
+        "readyReplicas": 1,
+        "conditions": [{"type": "Available", "status": "True"}],
+    }
     failed = copy.deepcopy(deployment)
     failed["status"]["conditions"] = [{"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}]
     assert trim(deployment) == trim(ready)

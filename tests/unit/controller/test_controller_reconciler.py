@@ -12,7 +12,7 @@ import pytest
 from pstraining.api.conditions import Reason
 from pstraining.controller.cache import Cache
 from pstraining.controller.metrics import Metrics
-from pstraining.controller.reconciler import CALM_PASSES, REFUSED_DELAY, Decisions, Reconciler
+from pstraining.controller.reconciler import BURST, REFUSED_DELAY, Decisions, Reconciler
 from pstraining.core.actions import Apply, Kind, Manifest, Outcomes, Plan
 from pstraining.core.snapshot import Snapshot
 from pstraining.kube.errors import ApiError, Cause, Conflict, Refused, Transient
@@ -202,12 +202,18 @@ async def test_what_never_settles_is_slowed_down(caplog: pytest.LogCaptureFixtur
 
     bench = Bench(replace(DECISIONS, plan=restless))
     bench.submit()
-    waits = [await bench.reconciler.reconcile(KEY) for _ in range(CALM_PASSES + 6)]
-    assert waits[:CALM_PASSES] == [0.0] * CALM_PASSES
-    tail = [wait or 0.0 for wait in waits[CALM_PASSES:]]
-    assert tail == sorted(tail)
-    assert tail[0] > 5
-    assert "passes in a row wrote something" in caplog.text
+    waits = [await bench.reconciler.reconcile(KEY) for _ in range(BURST + 3)]
+    assert waits == [0.0] * BURST + [0.5] * 3
+    written = len(bench.kube.writes())
+    assert await bench.reconciler.reconcile(KEY) == 0.5
+    assert bench.kube.writes() == []
+    bench.now += timedelta(seconds=0.5)
+    assert await bench.reconciler.reconcile(KEY) == 0.0
+    assert len(bench.kube.writes()) == 1
+    assert written >= BURST
+    assert caplog.text.count("passes in a row wrote something") == 1
+    bench.now += timedelta(seconds=60)
+    assert [await bench.reconciler.reconcile(KEY) for _ in range(BURST + 1)] == [0.0] * BURST + [0.5]
 
 
 async def test_a_job_that_is_going_is_left_alone(bench: Bench) -> None:

@@ -86,6 +86,13 @@ def test_another_object_of_the_name(message: str, expected: bool) -> None:
     assert error.precondition_failed is expected
 
 
+def test_an_apply_that_means_another_object() -> None:
+    causes = [{"reason": "FieldValueInvalid", "message": "field is immutable", "field": "metadata.uid"}]
+    error = from_response(422, status('ConfigMap "x" is invalid: metadata.uid', "Invalid", causes=causes))
+    assert isinstance(error, Conflict)
+    assert not error.already_exists
+
+
 def test_a_terminating_namespace() -> None:
     causes = [
         {"reason": "NamespaceTerminating", "message": "namespace x is being terminated", "field": "metadata.namespace"}
