@@ -63,7 +63,7 @@ LAYERS = (
             (str(BIN / "ruff"), "check", "."),
             (str(BIN / "ruff"), "format", "--check", "."),
             (PYTHON, "hack/module_length.py"),
-            (str(BIN / "lint-imports"),),
+            (str(BIN / "lint-imports"), "--no-logo"),
             (str(BIN / "mypy"), *CHECKED),
         ),
     ),
