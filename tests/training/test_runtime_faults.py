@@ -42,7 +42,7 @@ def transcript(run: LocalJob) -> str:
     lines = []
     for process in run.processes.values():
         told = [line for line in process.lines if line.startswith("{") or "rror" in line or line.startswith("step ")]
-        lines += [f"[{process.label}] {line}" for line in told[-15:]]
+        lines += [f"[{process.task.label}] {line}" for line in told[-15:]]
     return "\n".join(lines)
 
 
@@ -67,7 +67,7 @@ def test_a_lost_server_is_restored_from_the_newest_checkpoint_that_can_be_read(t
         result = chief.events("result")[0]
         assert result["step"] >= 1500
         assert result["test_accuracy"] >= 0.9
-        others = [process for process in run.processes.values() if process.label != "ps-1"]
+        others = [process for process in run.processes.values() if process.task.label != "ps-1"]
         assert all(process.starts == 1 for process in others), transcript(run)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from pstraining.runtime import network
 from pstraining.runtime.local import LocalJob
-from pstraining.runtime.recovery import ChiefAction, Session, Shard, decide
+from pstraining.runtime.recovery import ATTEMPTS, ChiefAction, Session, Shard, decide
 from pstraining.runtime.trainer import launcher_file
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
@@ -300,6 +300,22 @@ def test_another_optimizers_checkpoint_is_named_as_the_reason(client: Any) -> No
 def test_an_empty_server_has_an_empty_record_and_no_session(client: Any) -> None:
     bench = Bench(client, optimizers()["SGD"], ps=2, build=small)
     assert bench.store.read() == [Shard(), Shard()]
+
+
+def test_the_programs_own_mistake_is_not_taken_for_a_lost_server_for_ever(client: Any) -> None:
+    import tensorflow as tf
+
+    from pstraining.runtime.client import ShardLostError
+
+    bench = Bench(client, optimizers()["SGD"], ps=1, build=small)
+    bench.start()
+    wrong = (batches(1)[0][0], tf.fill([16], tf.constant(99, tf.int64)))  # there are three classes
+    for _ in range(ATTEMPTS - 1):
+        with pytest.raises(ShardLostError):
+            bench.updates.step(wrong, Session(1, GENERATION))
+        bench.store.read()  # as a worker does before it tries again
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        bench.updates.step(wrong, Session(1, GENERATION))
 
 
 @pytest.mark.parametrize("name", ["Lamb", "Adafactor", "Muon"])

@@ -50,7 +50,7 @@ class Client:
         self.shards = [f"/job:ps/replica:0/task:{index}/device:CPU:0" for index in range(len(cluster.ps))]
         self.container = f"pstraining.{cluster.job}"
         self._connection = 0
-        self._failures = 0
+        self._failures: dict[Callable[..., Any], int] = {}
         self._idle = threading.Condition()
         self._calls = 0
         self._connecting = False
@@ -84,11 +84,14 @@ class Client:
                 with self._watchdog.watching("call", CALL_PATIENCE), tf.device(self.local):
                     result = function(*arguments)
                     fetched = tf.nest.map_structure(lambda tensor: tensor.numpy(), result)
-                self._failures = 0
+                self._failures.pop(function, None)
             except tf.errors.OpError as error:
-                self._failures += 1
                 name = _CODES.get(error.error_code, "OTHER")
-                if not recovery.is_retried(name, self._failures):
+                # Counted by function: the program's mistake is in one, while others go on succeeding. A server that
+                # is surely lost explains what follows, so counting begins anew.
+                failures = 0 if name in recovery.ALWAYS_RETRIED else self._failures.get(function, 0) + 1
+                self._failures[function] = failures
+                if not recovery.is_retried(name, failures):
                     raise
                 # Without the cause: its traceback holds tensors of the lost server.
                 raise ShardLostError(f"{name}: {_first_line(error)}", connection) from None

@@ -27,6 +27,11 @@ class Task:
     type: str
     index: int
 
+    @property
+    def label(self) -> str:
+        """chief, worker-0, ps-0, ...: there is never a second chief."""
+        return self.type if self.type == "chief" else f"{self.type}-{self.index}"
+
 
 @dataclass(frozen=True)
 class Cluster:

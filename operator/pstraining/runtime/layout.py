@@ -44,7 +44,7 @@ class Tensor:
     @property
     def bytes(self) -> int:
         """Size in bytes."""
-        return self.size * (2 if self.dtype == "bfloat16" else np.dtype(self.dtype).itemsize)
+        return self.size * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True)

@@ -42,11 +42,6 @@ class Process:
     lines: list[str] = field(default_factory=list)
     """What it and its predecessors printed."""
 
-    @property
-    def label(self) -> str:
-        """chief, worker-0, ps-0, ..."""
-        return self.task.type if self.task.type == "chief" else f"{self.task.type}-{self.task.index}"
-
     def events(self, name: str) -> list[dict[str, Any]]:
         """The JSON lines of this kind that it printed."""
         found = [json.loads(line) for line in list(self.lines) if line.startswith("{")]
@@ -120,8 +115,7 @@ class LocalJob:
 
     def start(self, task: Task) -> Process:
         """Start a task's process, as its next attempt if it had one."""
-        name = Process(task, None).label  # type: ignore[arg-type]
-        former = self.processes.get(name)
+        former = self.processes.get(task.label)
         term = former.term + 1 if former and task.type == "chief" else 1
         popen = subprocess.Popen(
             [sys.executable, "-u", *self._command],
@@ -135,7 +129,7 @@ class LocalJob:
             process = former
             process.popen, process.term, process.starts = popen, term, former.starts + 1
         else:
-            process = self.processes[name] = Process(task, popen)
+            process = self.processes[task.label] = Process(task, popen)
         threading.Thread(target=self._drain, args=(process, popen), daemon=True).start()
         return process
 
@@ -204,7 +198,7 @@ class LocalJob:
         for line in popen.stdout:
             process.lines.append(line.rstrip("\n"))
             if self._echo:
-                self._echo.write(f"[{process.label}] {line}")
+                self._echo.write(f"[{process.task.label}] {line}")
                 self._echo.flush()
 
 

@@ -18,6 +18,8 @@ from pstraining.runtime import layout, optimizer
 
 STATE: Final = "state"
 """The layout's group of variables that no optimizer touches."""
+DTYPES: Final = ("float16", "float32", "float64")
+"""What a variable may hold; mixed precision policies keep float32 variables."""
 
 
 class ModelError(ValueError):
@@ -47,6 +49,8 @@ class Model:
         )
         trainable = list(self.keras.trainable_variables)
         state = [variable for variable in self.keras.non_trainable_variables if tf.as_dtype(variable.dtype).is_floating]
+        if odd := [v.path for v in trainable + state if str(v.dtype) not in DTYPES]:
+            raise ModelError(f"variables must be of {', '.join(DTYPES)}; {', '.join(odd)} are not")
         self.trainable = trainable
         self.variables = trainable + state
         groups = [optimizer.group_of(self.optimizer, variable) for variable in trainable] + [STATE] * len(state)
