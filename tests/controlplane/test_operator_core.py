@@ -1,0 +1,109 @@
+"""The operator as it is shipped, against a real API server: core's decisions meet real validation and defaults."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pstraining.core.actions import Kind
+from pstraining.kube.client import KubeClient
+from tests.contract.test_port_fake import job
+from tests.controlplane.conftest import REAL, Operators, eventually
+from tests.controlplane.test_operator_process import quiet
+from tests.support.fakekube_proxy import ApiProxy
+
+pytestmark = pytest.mark.asyncio
+
+CHILDREN = ("configmaps", "services", "statefulsets", "deployments", "jobs")
+API = {"configmaps": "api/v1", "services": "api/v1", "jobs": "apis/batch/v1"}
+
+
+def idle_job(**container: Any) -> dict[str, Any]:
+    """A job whose pods can never be scheduled, so that no kubelet has a say."""
+    made = job("digits")
+    template = made["spec"]["worker"]["template"] = {
+        "spec": {
+            "nodeSelector": {"pstraining.dev/no-such-node": "true"},
+            "containers": [{"name": "tensorflow", "image": "img:1", "command": ["python"], **container}],
+        }
+    }
+    made["spec"]["ps"]["template"] = template
+    return made
+
+
+async def children(client: KubeClient, namespace: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for plural in CHILDREN:
+        path = f"/{API.get(plural, 'apis/apps/v1')}/namespaces/{namespace}/{plural}"
+        listed = await client._request("GET", path, {"labelSelector": "pstraining.dev/job-uid"})
+        found |= {f"{plural}/{o['metadata']['name']}": o["metadata"]["uid"] for o in listed["items"]}
+    return found
+
+
+async def condition(client: KubeClient, namespace: str, kind: str) -> dict[str, Any]:
+    stored = await client.get(Kind.PS_TRAINING_JOB, namespace, "digits")
+    return next((c for c in stored.get("status", {}).get("conditions", ()) if c["type"] == kind), {})
+
+
+async def created(client: KubeClient, namespace: str) -> bool:
+    return (await condition(client, namespace, "Created")).get("status") == "True"
+
+
+async def test_a_restart_writes_nothing(
+    client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy
+) -> None:
+    first = operators.start(module=REAL)
+    await client.create(Kind.PS_TRAINING_JOB, namespace, idle_job())
+    await eventually(lambda: created(client, namespace), 20, first)
+    # An unschedulable pod is told after a moment.
+    await asyncio.sleep(6)
+    await quiet(first)
+    assert set(await children(client, namespace)) >= {"statefulsets/digits-ps", "deployments/digits-worker-0"}
+    assert await first.stop() == 0
+    proxy.seen.clear()
+    second = operators.start(module=REAL)
+    await second.ready()
+    await eventually(lambda: _passed(second), 10, second)
+    await quiet(second)
+    assert proxy.writes() == []
+
+
+async def test_a_template_that_is_refused_is_told_once_and_not_tried_again(
+    client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy
+) -> None:
+    operator = operators.start(module=REAL)
+    await client.create(Kind.PS_TRAINING_JOB, namespace, idle_job(imagePullPolcy="Always"))
+
+    async def told() -> bool:
+        return (await condition(client, namespace, "InvalidTemplate")).get("status") == "True"
+
+    await eventually(told, 20, operator)
+    await quiet(operator)
+    assert "imagePullPolcy" in (await condition(client, namespace, "InvalidTemplate"))["message"]
+    tries = [s for s in proxy.writes() if s.status == 400]
+    assert len(tries) == 1
+    assert await children(client, namespace) == {}
+
+
+async def test_the_next_job_of_a_name_starts_at_once(
+    client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy
+) -> None:
+    operator = operators.start(module=REAL)
+    await client.create(Kind.PS_TRAINING_JOB, namespace, idle_job())
+    await eventually(lambda: created(client, namespace), 20, operator)
+    first = await children(client, namespace)
+    old = await client.get(Kind.PS_TRAINING_JOB, namespace, "digits")
+    await client.delete(Kind.PS_TRAINING_JOB, namespace, "digits", old["metadata"]["uid"])
+    await client.create(Kind.PS_TRAINING_JOB, namespace, idle_job())
+
+    async def renewed() -> bool:
+        second = await children(client, namespace)
+        return second.keys() == first.keys() and not set(second.values()) & set(first.values())
+
+    await eventually(renewed, 20, operator)
+    await eventually(lambda: created(client, namespace), 10, operator)
+    assert not (await condition(client, namespace, "NameConflict"))
+
+
+async def _passed(operator: Any) -> bool:
+    return bool(await operator.passes() >= 1)
