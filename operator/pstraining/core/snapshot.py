@@ -197,6 +197,9 @@ def _pod(manifest: Manifest, job_uid: str) -> Pod | None:
     if labels.get(names.LABEL_JOB_UID) != job_uid or role is None or created is None:
         return None
     index = labels.get(names.LABEL_INDEX) or labels.get(names.LABEL_POD_INDEX) or "0"
+    term = labels.get(names.LABEL_TERM) or "0"
+    if not (index.isdecimal() and term.isdecimal()):
+        return None  # labels that somebody else has written
     conditions = {c.get("type"): c for c in status.get("conditions") or ()}
     scheduled = conditions.get("PodScheduled", {})
     containers = spec.get("containers") or ()
@@ -205,7 +208,7 @@ def _pod(manifest: Manifest, job_uid: str) -> Pod | None:
         uid=metadata["uid"],
         role=role,
         index=int(index),
-        term=int(labels.get(names.LABEL_TERM) or 0),
+        term=int(term),
         created=created,
         phase=status.get("phase", "Pending"),
         deleting=bool(metadata.get("deletionTimestamp")),

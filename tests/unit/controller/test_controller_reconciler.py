@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.controller.cache import Cache
 from pstraining.controller.metrics import Metrics
@@ -18,7 +19,7 @@ from pstraining.core.snapshot import Snapshot
 from pstraining.kube.errors import ApiError, Cause, Conflict, Refused, Transient
 from pstraining.kube.port import Object
 from pstraining.resources.launcher import Launcher
-from tests.support.builders import NOW
+from tests.support.builders import NOW, pod
 from tests.support.fakekube import FakeKube
 from tests.support.fakekube_decisions import DECISIONS, LAUNCHER, plan
 
@@ -308,3 +309,13 @@ async def test_the_stand_in_sees_outcomes(bench: Bench) -> None:
     bench.submit()
     await bench.settle()
     assert [len(o.outcomes) for o in seen] == [2, 0]
+
+
+@pytest.mark.parametrize("labels", [{names.LABEL_INDEX: "x"}, {names.LABEL_TERM: "-1"}, {names.LABEL_INDEX: "1.5"}])
+async def test_odd_pods_do_no_harm(bench: Bench, labels: dict[str, str]) -> None:
+    uid = bench.submit()["metadata"]["uid"]
+    found = pod("worker", 0)
+    found["metadata"]["labels"] |= {names.LABEL_JOB_UID: uid, **labels}
+    bench.kube.put(found)
+    bench.kube.deliver(bench.cache)
+    assert await bench.settle() == 3
