@@ -4,6 +4,7 @@ One client and three servers serve the whole module: a process connects to a clu
 of its own on the servers.
 """
 
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,6 +34,7 @@ def cluster() -> Iterator[Any]:
         addresses = {role: tuple(tasks) for role, tasks in {**job.cluster, **own}.items()}
         client = Client(Cluster(job="test", task=Task("worker", 0), addresses=addresses))
         client.connect()
+        client.servers = [job.processes[f"ps-{index}"].popen for index in range(PS)]  # type: ignore[attr-defined]
         yield client
         client.close()
 
@@ -295,6 +297,25 @@ def test_another_optimizers_checkpoint_is_named_as_the_reason(client: Any) -> No
     bench = Bench(client, optimizers()["Adam"], ps=1, build=small)
     with pytest.raises(StateMismatchError, match="momentum"):
         bench.start(State(3, bench.initial, {}, {"counter0": np.array(3)}))
+
+
+def test_a_call_to_a_server_that_froze_is_cut_and_mended(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pstraining.runtime import client as clients
+
+    bench = Bench(client, optimizers()["SGD"], ps=2, build=small)
+    bench.start()
+    bench.train(batches(1))
+    monkeypatch.setattr(clients, "CALL_PATIENCE", 2.0)
+    frozen = client.servers[1]
+    frozen.send_signal(signal.SIGSTOP)  # its port still accepts, its kernel still acknowledges
+    try:
+        with pytest.raises(clients.ShardLostError) as lost:
+            bench.updates.step(batches(1)[0], Session(1, GENERATION))
+    finally:
+        frozen.send_signal(signal.SIGCONT)
+    monkeypatch.undo()
+    client.recover(lost.value)
+    bench.train(batches(2))
 
 
 def test_an_empty_server_has_an_empty_record_and_no_session(client: Any) -> None:

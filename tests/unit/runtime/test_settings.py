@@ -1,9 +1,12 @@
 """Settings: the job's fields over the program's, one clear error for a wrong one."""
 
+import json
 from typing import Any
 
 import pytest
 
+from pstraining.api.models import PSTrainingJob
+from pstraining.resources import cluster_map
 from pstraining.runtime.settings import CheckpointSettings, SettingsError, TrainingSettings, resolve
 
 
@@ -51,3 +54,19 @@ def test_a_python_name_in_the_jobs_fields_is_unknown() -> None:
 def test_settings_do_not_change() -> None:
     with pytest.raises(ValueError, match="frozen"):
         TrainingSettings(steps=1).steps = 2  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("spec", [{}, {"training": {"steps": 7}, "checkpoint": {}}])
+def test_what_the_operator_writes_is_what_the_runtime_reads(spec: dict[str, Any]) -> None:
+    template = {"spec": {"containers": [{"name": "tensorflow", "image": "i", "command": ["c"]}]}}
+    job = PSTrainingJob.model_validate(
+        {
+            "metadata": {"name": "digits", "namespace": "default", "uid": "1"},
+            "spec": {"ps": {"replicas": 1}, "worker": {"replicas": 1, "template": template}, **spec},
+        }
+    )
+    written = json.loads(cluster_map.document(job))
+    training = resolve("training", TrainingSettings, {"steps": 5}, written["training"])
+    assert training.steps == (7 if spec else 5)
+    checkpoint = resolve("checkpoint", CheckpointSettings, {}, written.get("checkpoint", {}))
+    assert (checkpoint.keep, checkpoint.interval_seconds) == (3, 60)
