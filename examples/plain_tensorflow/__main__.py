@@ -116,9 +116,13 @@ def coordinate(resolver: Any, options: argparse.Namespace) -> None:
     # One closure on a worker: the chief itself does no heavy work.
     predict = tf.function(lambda: tf.argmax(model(images, training=False), axis=1))
     found = coordinator.schedule(predict).fetch()
-    result = {"event": "result", "step": int(step.numpy()), "test_accuracy": float(np.mean(found == labels))}
-    print(json.dumps(result), flush=True)
-    (Path(folder) / "result.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
+    tell_result(Path(folder), int(step.numpy()), float(np.mean(found == labels)))
+
+
+def tell_result(folder: Path, step: int, accuracy: float) -> None:
+    result = json.dumps({"event": "result", "step": step, "test_accuracy": accuracy})
+    print(result, flush=True)
+    (folder / "result.json").write_text(result + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
