@@ -13,6 +13,8 @@ from hack.cluster.progress import Progress
 from hack.stand import Target
 
 POLL_S = 1.0
+UNSEEN_S = 60.0
+"""Seconds within which the operator has looked at a new job, or never will."""
 TELL_S = 5.0
 """Seconds between two of the chief's lines that are passed on."""
 Object = Mapping[str, Any]
@@ -169,7 +171,7 @@ class Job:
         Raises:
             JobFailedError: it failed, or did not end in time.
         """
-        end, told = time.monotonic() + deadline_s, ""
+        started, told = time.monotonic(), ""
         while True:
             job = self.read()
             if (now := summary(job)) != told:
@@ -179,7 +181,10 @@ class Job:
                 return
             if failed := condition(job, "Failed"):
                 raise JobFailedError(f"the job failed: {failed.get('reason')}: {failed.get('message')}")
-            if time.monotonic() > end:
+            waited = time.monotonic() - started
+            if waited > UNSEEN_S and not job.get("status"):
+                raise JobFailedError(f"no operator has looked at the job; does it watch namespace {self.namespace}?")
+            if waited > deadline_s:
                 raise JobFailedError(f"the job has not ended within {deadline_s:.0f} s")
             time.sleep(POLL_S)
 
