@@ -1,5 +1,6 @@
 """What holds for every history of a job: random faults and edits, an operator that dies anywhere, stale retries."""
 
+import os
 from typing import Any
 
 from hypothesis import HealthCheck, given, note, settings
@@ -30,7 +31,9 @@ STEPS = st.one_of(
     st.tuples(st.just("reconcile"), st.just(""), st.just(0), st.just(0)),
 )  # fmt: skip
 HISTORIES = st.lists(STEPS, max_size=12)
-THOROUGH = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
+EXAMPLES = int(os.environ.get("PSTRAINING_EXAMPLES", "50"))
+"""Histories tried in each test; a soak tries thousands."""
+THOROUGH = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 
 
 def play(world: World, step: tuple[str, str, int, int]) -> None:

@@ -1,6 +1,7 @@
 """Every rendered manifest passes the client's strict models, and the cluster map is TensorFlow's."""
 
 import json
+from typing import Any
 
 import pytest
 from kubernetes.client import (
@@ -16,7 +17,7 @@ from pstraining.core import desired
 from pstraining.resources import cluster_map, workloads
 from tests.support.builders import LAUNCHER, job, typed
 
-MODELS = {
+MODELS: dict[str, Any] = {
     "ConfigMap": V1ConfigMap,
     "Deployment": V1Deployment,
     "Job": V1Job,
