@@ -387,7 +387,7 @@ def runs(path: str) -> bool:
 
 def other_pythons() -> list[str]:
     found = [shutil.which(f"python3.{minor}") for minor in (8, 9, 10, 12, 13, 14)]
-    return [path for path in found if path and runs(path)]
+    return [sys.executable, *(path for path in found if path and runs(path))]
 
 
 @pytest.mark.parametrize("python", other_pythons())
