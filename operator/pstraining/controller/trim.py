@@ -11,7 +11,8 @@ from typing import Any
 from pstraining.api import names
 from pstraining.core.actions import Kind
 
-LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+OTHERS_ANNOTATIONS = ("kubectl.kubernetes.io/last-applied-configuration", "deployment.kubernetes.io/revision")
+"""A second copy of the object, and what the Deployment controller counts for itself."""
 POD_LABELS = (names.LABEL_POD_INDEX,)
 POD_CONDITIONS = ("PodScheduled", "Ready", "DisruptionTarget")
 CONTAINER_FIELDS = ("name", "ready", "restartCount", "state", "lastState", "image")
@@ -43,10 +44,8 @@ def trim(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 def _metadata(raw: Mapping[str, Any]) -> dict[str, Any]:
     metadata = {k: v for k, v in raw.items() if k not in ("managedFields", "selfLink")}
-    annotations = metadata.get("annotations")
-    if annotations and LAST_APPLIED in annotations:
-        metadata["annotations"] = {k: v for k, v in annotations.items() if k != LAST_APPLIED}
-    return metadata
+    kept = {k: v for k, v in (metadata.pop("annotations", None) or {}).items() if k not in OTHERS_ANNOTATIONS}
+    return metadata | ({"annotations": kept} if kept else {})
 
 
 def _pod_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -191,6 +191,7 @@ def test_what_only_moves_is_trimmed() -> None:
     deployment = child(kind="Deployment")
     deployment["status"] = {"observedGeneration": 1, "readyReplicas": 0, "conditions": [{"type": "Progressing"}]}
     ready = copy.deepcopy(deployment)
+    ready["metadata"]["annotations"] = {"deployment.kubernetes.io/revision": "1"}
     ready["status"] |= {
         "observedGeneration": 2,
         "readyReplicas": 1,
