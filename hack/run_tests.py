@@ -68,7 +68,12 @@ LAYERS = (
         ),
     ),
     Layer("drift", cheap=True, checks=((PYTHON, "hack/generate.py", "--check"),)),
-    Layer("unit", cheap=True, tests=("tests/unit", "tests/property", "tests/contract")),
+    Layer(
+        "unit",
+        cheap=True,
+        tests=("tests/unit", "tests/property", "tests/contract"),
+        options=("-n", "auto", "--maxprocesses", "4"),
+    ),
     Layer("chart", helm=True, tests=("tests/chart",)),
     Layer("training", tests=("tests/training",)),
     Layer("controlplane", cluster=True, tests=("tests/controlplane",)),

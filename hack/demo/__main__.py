@@ -71,7 +71,8 @@ def run_job(stand: Stand, target: Target) -> tuple[Job, str]:
     job = Job(target, JOB_NAMESPACE, example["metadata"]["name"])
     with progress.step("removing the job of an earlier demo", announce=False):
         job.kubectl("delete", "pstj", job.name, "--ignore-not-found", "--cascade=foreground", "--timeout=120s")
-    progress.say(f"$ kubectl apply -f {EXAMPLE}   (with its checkpoints on this machine's disk)")
+    where = "" if stand.context else "   (with its checkpoints on this machine's disk)"
+    progress.say(f"$ kubectl apply -f {EXAMPLE}{where}")
     target.kubectl("-n", JOB_NAMESPACE, "apply", "-f", "-", stdin=json.dumps(example))
     with progress.step("training", announce=False):
         log = ChiefLog(job, progress)
@@ -105,7 +106,8 @@ def report(stand: Stand, target: Target, job: Job, log: str) -> int:
     if result is None:
         print("The chief's log holds no result:\n" + log[-3000:], file=sys.stderr)
         return 1
-    print(f"test accuracy {result.test_accuracy:.4f}, computed from the restored checkpoint")
+    source = "" if stand.context else ", computed from the restored checkpoint"
+    print(f"test accuracy {result.test_accuracy:.4f}{source}")
     print(f"\nWhere the time went:\n{stand.progress.table()}")
     if stand.context is None:
         print(f"""
