@@ -13,6 +13,12 @@ from pstraining.core.policies.outcome import End
 from pstraining.core.snapshot import Snapshot
 
 
+_NOT_DURABLE = {
+    "emptyDir": "is an emptyDir: checkpoints go with the chief's pod.",
+    "hostPath": "is a hostPath: a chief that is started on another node does not find its checkpoints.",
+}
+
+
 @dataclass(frozen=True)
 class Told:
     """What one condition says now."""
@@ -172,8 +178,8 @@ def _checkpoint(situation: Situation) -> Iterator[Told]:
     if checkpoint is None:
         message = "spec.checkpoint is not set: a lost parameter server or chief means training from the beginning."
         yield Told(Condition.CHECKPOINT_NOT_DURABLE, True, Reason.NO_CHECKPOINT_VOLUME, message)
-    elif "emptyDir" in (checkpoint.volume or {}):
-        message = "spec.checkpoint.volume is an emptyDir: checkpoints go with the chief's pod."
+    elif weak := next((why for kind, why in _NOT_DURABLE.items() if kind in (checkpoint.volume or {})), None):
+        message = f"spec.checkpoint.volume {weak}"
         yield Told(Condition.CHECKPOINT_NOT_DURABLE, True, Reason.CHECKPOINT_VOLUME_NOT_DURABLE, message)
     elif situation.was(Condition.CHECKPOINT_NOT_DURABLE) is not None:
         yield Told(Condition.CHECKPOINT_NOT_DURABLE, False, Reason.CHECKPOINT_DURABLE)

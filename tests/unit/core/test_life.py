@@ -336,3 +336,21 @@ def test_every_name_is_refused_only_once_a_pass() -> None:
 
     World(job(), refuse=refuse).reconcile()
     assert seen == ["digits-worker-0"]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "words"),
+    [
+        (None, "spec.checkpoint is not set"),
+        ({"volume": {"emptyDir": {}}}, "emptyDir"),
+        ({"volume": {"hostPath": {"path": "/data"}}}, "another node"),
+        ({"volume": {"persistentVolumeClaim": {"claimName": "c"}}}, ""),
+    ],
+)
+def test_checkpoints_that_may_get_lost_are_told(checkpoint: dict[str, Any] | None, words: str) -> None:
+    world = World(job(spec={"checkpoint": checkpoint} if checkpoint else {}))
+    world.reconcile()
+    assert world.job is not None
+    told = [c for c in world.job["status"]["conditions"] if c["type"] == "CheckpointNotDurable"]
+    assert [c["status"] for c in told] == (["True"] if words else [])
+    assert all(words in c["message"] for c in told)
