@@ -12,7 +12,6 @@ from pstraining.core.policies.diagnosis import diagnose
 from pstraining.core.policies.outcome import End
 from pstraining.core.snapshot import Snapshot
 
-
 _NOT_DURABLE = {
     "emptyDir": "is an emptyDir: checkpoints go with the chief's pod.",
     "hostPath": "is a hostPath: a chief that is started on another node does not find its checkpoints.",
