@@ -19,7 +19,7 @@ OPERATOR = {
     ("", "services"): ALL,
     ("", "configmaps"): ALL,
     ("", "persistentvolumeclaims"): ("create", "get"),
-    ("", "pods"): ("delete", "get", "list", "patch", "watch"),
+    ("", "pods"): ("delete", "list", "patch", "watch"),
     ("events.k8s.io", "events"): ("create",),
 }
 LEASE = {("coordination.k8s.io", "leases"): ("create", "get", "update")}

@@ -49,10 +49,10 @@ class World:
         return plan(self.snapshot(), self.now, self.launcher)
 
     def reconcile(self, *, stop_after: int | None = None) -> Plan:
-        """One pass; with stop_after the operator dies after so many writes."""
+        """One pass; with stop_after the operator dies after so many writes, before it tells status."""
         snapshot, made = self.snapshot(), self.plan()
         outcomes = self._execute(made.actions[:stop_after])
-        if stop_after is not None and stop_after < len(made.actions):
+        if stop_after is not None and stop_after <= len(made.actions):
             return made
         if self.job is None:
             return made

@@ -28,7 +28,7 @@ a call that is added to the operator is added here and there.
   verbs: [create, get]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch, patch, delete]
+  verbs: [list, watch, patch, delete]
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create]

@@ -109,8 +109,7 @@ def retired(job: PSTrainingJob, snapshot: Snapshot) -> Iterator[Apply]:
 
 def _corrected(job: PSTrainingJob, snapshot: Snapshot, child: Child, manifest: dict[str, Any]) -> Iterator[Apply]:
     if child.kind in (Kind.STATEFUL_SET, Kind.DEPLOYMENT):
-        index = child.labels.get(names.LABEL_INDEX)
-        done = child.kind is Kind.DEPLOYMENT and worker_succeeded(job, snapshot, int(index or 0))
+        done = child.kind is Kind.DEPLOYMENT and worker_succeeded(job, snapshot, child.number(names.LABEL_INDEX))
         if not done and child.replicas != manifest["spec"]["replicas"]:
             body = _identity(job, child, manifest) | {"spec": {"replicas": manifest["spec"]["replicas"]}}
             yield Apply(child.kind, child.name, child.uid, body, Reason.DRIFTED)

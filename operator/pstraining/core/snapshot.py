@@ -89,6 +89,11 @@ class Child:
         """metadata.annotations."""
         return self.manifest["metadata"].get("annotations") or {}
 
+    def number(self, label: str) -> int:
+        """A label as a number; -1 if somebody has made it something else."""
+        text = self.labels.get(label, "")
+        return int(text) if text.isdecimal() else -1
+
     @property
     def replicas(self) -> int:
         """spec.replicas as the API server defaults it."""

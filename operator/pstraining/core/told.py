@@ -113,7 +113,7 @@ def _created(situation: Situation) -> Told:
         return Told(Condition.CREATED, False, Reason.CHILDREN_MISSING)
     if was is not None and not situation.outcomes.outcomes:
         return Told(Condition.CREATED, situation.was_true(Condition.CREATED), Reason(was.reason), was.message)
-    return Told(Condition.CREATED, True, Reason.CHILDREN_CREATED)
+    return Told(Condition.CREATED, True, Reason.CHILDREN_CREATED, "Every object of the job exists.")
 
 
 def _running(situation: Situation, now: datetime) -> Told:

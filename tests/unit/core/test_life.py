@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pstraining.core.actions import Create
+from pstraining.core.snapshot import observe
 from pstraining.resources.launcher import Launcher
 from tests.support.builders import job
 from tests.support.simulation import World
@@ -354,3 +355,66 @@ def test_checkpoints_that_may_get_lost_are_told(checkpoint: dict[str, Any] | Non
     told = [c for c in world.job["status"]["conditions"] if c["type"] == "CheckpointNotDurable"]
     assert [c["status"] for c in told] == (["True"] if words else [])
     assert all(words in c["message"] for c in told)
+
+
+def test_an_old_attempt_is_evidence_until_its_end_is_on_record() -> None:
+    world = running()
+    world.end("chief", code=1)
+    world.reconcile(stop_after=1)  # the next term exists, and the operator dies before it has told anything
+    world.controllers()
+    assert not any(type(a).__name__ == "Delete" for a in world.plan().actions)
+    world.reconcile()
+    assert [a.name for a in world.plan().actions] == ["digits-chief-1"], "told: now it may go"
+    assert world.job is not None
+    assert world.job["status"]["replicaRecords"][0]["failures"] == 1
+
+
+def test_a_changed_cluster_map_is_brought_to_every_pod_once() -> None:
+    world = running()
+    world.edit({"worker": {"replicas": 3}})
+    world.settle()
+    applied = [w for w in world.writes if w[:2] == ("Apply", "Pod")]
+    assert len(applied) == 4, "the PS, two workers and the chief; the new worker has it from the start"
+    assert len({p["metadata"]["annotations"]["pstraining.dev/cluster-hash"] for p in world.pods.values()}) == 1
+
+
+def test_the_start_time_is_that_of_the_last_resume() -> None:
+    world = running()
+    assert world.job is not None
+    first = world.job["status"]["startTime"]
+    world.edit({"runPolicy": {"suspend": True}})
+    world.settle()
+    assert "startTime" not in world.job["status"]
+    world.edit({"runPolicy": {"suspend": False}})
+    world.settle()
+    assert world.job["status"]["startTime"] > first
+
+
+def test_a_transition_keeps_its_time() -> None:
+    world = running()
+    since = {c["type"]: c["lastTransitionTime"] for c in (world.job or {})["status"]["conditions"]}
+    world.now += timedelta(minutes=5)
+    world.end("worker", 1, code=1)
+    world.reconcile()
+    assert {c["type"]: c["lastTransitionTime"] for c in (world.job or {})["status"]["conditions"]} == since
+
+
+def test_what_only_looks_like_ours_is_not_seen() -> None:
+    world = running()
+    theirs = copy.deepcopy(world.children["Service", "digits-hs"])
+    theirs["metadata"] |= {"name": "theirs", "uid": "theirs", "ownerReferences": []}
+    world.children["Service", "theirs"] = theirs
+    stranger = copy.deepcopy(next(iter(world.pods.values())))
+    stranger["metadata"] |= {"name": "theirs", "uid": "theirs"}
+    stranger["metadata"]["labels"]["pstraining.dev/job-uid"] = "another job"
+    seen = observe(world.job or {}, world.children.values(), [*world.pods.values(), stranger])
+    assert all(c.uid != "theirs" for c in seen.children.values())
+    assert all(p.uid != "theirs" for p in seen.pods)
+    assert world.plan().actions == ()
+
+
+def test_labels_that_somebody_broke_do_no_harm() -> None:
+    world = running()
+    for child in world.children.values():
+        child["metadata"]["labels"] |= {"pstraining.dev/term": "x", "pstraining.dev/index": "y"}
+    world.plan()

@@ -23,7 +23,7 @@ class Terms:
 
 def attempts(snapshot: Snapshot) -> dict[int, Child]:
     """The chief's Jobs by term."""
-    return {int(j.labels.get(names.LABEL_TERM, 0)): j for j in snapshot.of_kind(Kind.JOB)}
+    return {j.number(names.LABEL_TERM): j for j in snapshot.of_kind(Kind.JOB)}
 
 
 def newest_term(snapshot: Snapshot, status: PSTrainingJobStatus) -> int:

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from pstraining.api import names
 from pstraining.api.models import CleanPodPolicy, PSTrainingJob, PSTrainingJobStatus
 from pstraining.core.actions import Kind
+from pstraining.core.policies.chief_terms import attempts
 from pstraining.core.snapshot import Child, Snapshot
 
 _WORKLOADS = (Kind.STATEFUL_SET, Kind.DEPLOYMENT, Kind.JOB)
@@ -34,7 +35,7 @@ def freed_on_end(job: PSTrainingJob, snapshot: Snapshot) -> tuple[Child, ...]:
 
 def _finished_chief(snapshot: Snapshot) -> Child | None:
     """The chief's last attempt, if it has ended by itself: its pod holds the log and costs nothing."""
-    jobs = {int(j.labels.get(names.LABEL_TERM, 0)): j for j in snapshot.of_kind(Kind.JOB)}
+    jobs = attempts(snapshot)
     if not jobs:
         return None
     newest = max(jobs)
