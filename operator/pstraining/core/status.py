@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
+from pstraining.api import names
 from pstraining.api.conditions import Condition, Phase, Reason
 from pstraining.api.models import PSTrainingJob, PSTrainingJobStatus, StatusCondition
-from pstraining.core.actions import Event, Outcomes
+from pstraining.core.actions import Create, Event, Kind, Outcomes, Verdict
 from pstraining.core.planner import read_job, read_status
 from pstraining.core.policies.attempts import tally
 from pstraining.core.policies.chief_terms import newest_term
@@ -83,11 +84,12 @@ def _recorded(old: PSTrainingJobStatus) -> End | None:
 def _term(job: PSTrainingJob, snapshot: Snapshot, old: PSTrainingJobStatus, outcomes: Outcomes) -> int:
     if not job.spec.chief.enabled:
         return 0
-    made = [0]
-    for outcome in outcomes.outcomes:
-        labels = getattr(outcome.action, "body", {}).get("metadata", {}).get("labels", {})
-        made.append(int(labels.get("pstraining.dev/term", 0)))
-    return max(newest_term(snapshot, old), *made)
+    made = [
+        int(o.action.body["metadata"]["labels"][names.LABEL_TERM])
+        for o in outcomes.with_verdict(Verdict.DONE)
+        if isinstance(o.action, Create) and o.action.kind is Kind.JOB
+    ]
+    return max((newest_term(snapshot, old), *made))
 
 
 def _phase(told: list[StatusCondition]) -> Phase:

@@ -418,3 +418,18 @@ def test_labels_that_somebody_broke_do_no_harm() -> None:
     for child in world.children.values():
         child["metadata"]["labels"] |= {"pstraining.dev/term": "x", "pstraining.dev/index": "y"}
     world.plan()
+
+
+def test_an_attempt_that_could_not_be_created_uses_no_term() -> None:
+    """Such as in a namespace that is going: every new term would be a status write, and that another pass."""
+    world = running()
+    world.foreign.add(("Job", "digits-chief-2"))
+    world.end("chief", code=1)
+    for _ in range(3):
+        world.reconcile()
+    writes = world.status_writes
+    for _ in range(5):
+        world.reconcile()
+    assert world.status_writes == writes
+    assert world.job is not None
+    assert world.job["status"]["term"] == 1
