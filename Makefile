@@ -22,7 +22,7 @@ test-lint: install ## ruff, mypy --strict, import contracts, module length
 test-drift: install ## Generated files are what `make generate` writes
 test-unit: install ## Tests that need nothing but Python
 test-chart: install ## The Helm chart, rendered by helm
-test-training: install ## TensorFlow processes on this machine
+test-training: install ## The launcher and the runtime as processes on this machine, with TensorFlow
 test-controlplane: install ## The operator against a real API server
 test-e2e: install ## Jobs on a real cluster
 test-lint test-drift test-unit test-chart test-training test-controlplane test-e2e:

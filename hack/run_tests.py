@@ -75,7 +75,7 @@ LAYERS = (
         options=("-n", "auto", "--maxprocesses", "4"),
     ),
     Layer("chart", helm=True, tests=("tests/chart",)),
-    Layer("training", tests=("tests/training",)),
+    Layer("training", tests=("tests/processes", "tests/training")),
     Layer("controlplane", cluster=True, tests=("tests/controlplane",)),
     Layer("e2e", cluster=True, images=True, helm=True, tests=("tests/e2e",)),
 )

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pstraining.launcher import launch
-from tests.unit.launcher.pods import Pod, closing, eventually, free_ports, get
+from tests.processes.pods import Pod, closing, eventually, free_ports, get
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
 CHECK_SERVER_DEF = """

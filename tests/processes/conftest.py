@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pstraining.launcher import launch
-from tests.unit.launcher.pods import FakePs, Pod, closing
+from tests.processes.pods import FakePs, Pod, closing
 
 
 @pytest.fixture

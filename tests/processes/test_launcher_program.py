@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.launcher.pods import FakePs, Pod, eventually, is_alive, write_whole
+from tests.processes.pods import FakePs, Pod, eventually, is_alive, write_whole
 
 MakePod = Callable[..., Pod]
 NEVER = 600.0  # a grace that no test waits for

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.launcher.pods import FakePs, Pod, eventually, free_ports, get, is_alive
+from tests.processes.pods import FakePs, Pod, eventually, free_ports, get, is_alive
 
 MakePod = Callable[..., Pod]
 # A server that listens once the file "listen" exists, and ends slowly when told so.
