@@ -43,9 +43,9 @@ def helm() -> str:
     return hack("tool", "helm")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def installed(kube: Kube, helm: str) -> Iterator[str]:
-    """The operator, installed by its chart; its namespace."""
+    """The operator, installed by its chart; its namespace. It goes after the module: others run operators themselves."""
     environment = {**os.environ, "KUBECONFIG": kube.target.kubeconfig}
     install = [helm, "upgrade", "--install", RELEASE, str(ROOT / "charts" / "pstraining")]
     # Other tests apply the CRD by hand, as a user of the plain manifest would; the chart takes it over.
@@ -105,6 +105,8 @@ def crd(kube: Kube) -> None:
 @pytest.fixture
 def own_operator(kube: Kube, namespace: str, crd: None, tmp_path: Path) -> Iterator[OperatorProcess]:
     """An operator for this test's namespace alone, run from this checkout on this machine; not started yet."""
+    others = kube.list("Deployment", selector="app.kubernetes.io/name=pstraining")
+    assert not others, f"another operator is installed and would act on the same jobs: helm uninstall it; {others}"
     process = OperatorProcess(kube.target, namespace, tmp_path)
     yield process
     process.stop()
