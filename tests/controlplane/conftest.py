@@ -28,7 +28,7 @@ from pstraining.kube.client import APPLY, KubeClient
 from pstraining.kube.connection import CONTEXT, KUBECONFIG, load_configuration
 from pstraining.kube.errors import ApiError
 from tests.contract.test_port_fake import job
-from tests.support.fakekube_proxy import ApiProxy, serving
+from tests.support.api_proxy import ApiProxy, serving
 
 ROOT = Path(__file__).parents[2]
 CRD = ROOT / "crds" / "pstraining.dev_pstrainingjobs.yaml"

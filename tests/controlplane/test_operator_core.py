@@ -10,7 +10,7 @@ from pstraining.kube.client import KubeClient
 from tests.contract.test_port_fake import job
 from tests.controlplane.conftest import REAL, Operators, eventually
 from tests.controlplane.test_operator_process import quiet
-from tests.support.fakekube_proxy import ApiProxy
+from tests.support.api_proxy import ApiProxy
 
 pytestmark = pytest.mark.asyncio
 

@@ -14,7 +14,7 @@ from pstraining.kube.client import KubeClient
 from pstraining.kube.errors import NotFound
 from tests.contract.test_port_fake import config_map, job
 from tests.controlplane.conftest import REAL, OperatorProcess, Operators, eventually
-from tests.support.fakekube_proxy import ApiProxy
+from tests.support.api_proxy import ApiProxy
 
 pytestmark = pytest.mark.asyncio
 

@@ -45,7 +45,7 @@ def helm() -> str:
 
 @pytest.fixture(scope="module")
 def installed(kube: Kube, helm: str) -> Iterator[str]:
-    """The operator, installed by its chart; its namespace. It goes after the module: others run operators themselves."""
+    """The operator, installed by its chart; its namespace. It goes with the module: others run their own."""
     environment = {**os.environ, "KUBECONFIG": kube.target.kubeconfig}
     install = [helm, "upgrade", "--install", RELEASE, str(ROOT / "charts" / "pstraining")]
     # Other tests apply the CRD by hand, as a user of the plain manifest would; the chart takes it over.

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.api_proxy import ThreadedProxy
 from tests.support.kube import Kube, Object, job_condition, wait_for
 from tests.support.operator_process import OperatorProcess
-from tests.support.proxy import Proxy
 from tests.support.puppet import Puppet
 
 pytestmark = pytest.mark.cluster
@@ -174,7 +174,7 @@ def test_the_writes_of_a_whole_life(
     kube: Kube, namespace: str, crd: None, tmp_path: Path, shared: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One create a child, one write for each child scaled or deleted, status and events for transitions only."""
-    with Proxy(kube, tmp_path) as proxy:
+    with ThreadedProxy(kube, tmp_path) as proxy:
         operator = OperatorProcess(proxy.target, namespace, tmp_path)
         operator.start()
         puppet = Puppet.make(kube, namespace, "job", shared)

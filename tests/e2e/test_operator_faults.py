@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.api_proxy import ThreadedProxy
 from tests.support.kube import CHILD_KINDS, Kube, job_condition, wait_for
 from tests.support.operator_process import ROOT, OperatorProcess
-from tests.support.proxy import Proxy
 from tests.support.puppet import Puppet, template
 
 pytestmark = pytest.mark.cluster
@@ -27,12 +27,12 @@ def test_killed_after_each_of_its_first_writes(
     kube: Kube, namespace: str, crd: None, tmp_path: Path, shared: Path
 ) -> None:
     """One job for each of the first twelve writes: the operator is killed right after it and started again."""
-    with Proxy(kube, tmp_path) as proxy:
+    with ThreadedProxy(kube, tmp_path) as proxy:
         for number in range(1, 13):
             _killed_after_write(number, kube, proxy, Puppet.make(kube, namespace, f"job-{number}", shared), tmp_path)
 
 
-def _killed_after_write(number: int, kube: Kube, proxy: Proxy, puppet: Puppet, folder: Path) -> None:
+def _killed_after_write(number: int, kube: Kube, proxy: ThreadedProxy, puppet: Puppet, folder: Path) -> None:
     first = len(proxy.writes)
     died: list[int] = []
     operator = OperatorProcess(proxy.target, puppet.namespace, folder)
@@ -44,7 +44,7 @@ def _killed_after_write(number: int, kube: Kube, proxy: Proxy, puppet: Puppet, f
             return True
         return False
 
-    proxy.after_write = die
+    proxy.call_after_writes(die)
     puppet.exit("chief-0", 0)
     operator.start(wait=False)
     wait_for(lambda: died, f"write {number} happens; writes: {proxy.writes[first:]}", 90)
@@ -131,7 +131,7 @@ def test_another_version_of_the_operator_restarts_and_writes_nothing(
     wait_for(lambda: len(puppet.pods()) == 4, "all pods exist")
     before = {p["metadata"]["uid"]: p["status"]["containerStatuses"][0]["restartCount"] for p in puppet.pods()}
     own_operator.stop()
-    with Proxy(kube, tmp_path) as proxy:
+    with ThreadedProxy(kube, tmp_path) as proxy:
         successor = OperatorProcess(proxy.target, namespace, tmp_path)
         successor.start(root=_other_version(tmp_path / "next"))
         # Something that makes it look at the job once more than its start does.
@@ -156,7 +156,7 @@ def test_operator_restart_writes_nothing(
     puppet.wait_phase("Running")
     own_operator.stop()
     settled = puppet.job()
-    with Proxy(kube, tmp_path) as proxy:
+    with ThreadedProxy(kube, tmp_path) as proxy:
         again = OperatorProcess(proxy.target, namespace, tmp_path)
         again.start()
         wait_for(again.ready, "it is ready")

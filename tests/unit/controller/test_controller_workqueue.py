@@ -9,7 +9,7 @@ import pytest
 from pstraining.controller.cache import Key
 from pstraining.controller.workqueue import BASE_DELAY, MAX_DELAY, WorkQueue, backoff
 from pstraining.kube.errors import Transient
-from tests.support.fakekube_clock import now, virtually
+from tests.support.virtual_time import now, virtually
 
 A, B = ("ns", "a"), ("ns", "b")
 

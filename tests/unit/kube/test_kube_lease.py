@@ -8,7 +8,7 @@ import pytest
 from pstraining.kube.errors import Transient
 from pstraining.kube.lease import Lease, LeaseLostError
 from tests.support.fakekube import FakeKube
-from tests.support.fakekube_clock import now, virtually
+from tests.support.virtual_time import now, virtually
 
 DURATION = 15.0
 

@@ -1,4 +1,4 @@
-"""A proxy in front of a real API server: sees every request of an operator, delays some, lets watches fall behind.
+"""A proxy in front of a real API server: sees every request of an operator, acts between any two of its writes.
 
 It speaks plain HTTP on the loopback and adds the credentials itself, so that what kopf sends is seen as well as what
 our own client does.
@@ -6,14 +6,19 @@ our own client does.
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 from aiohttp import web
 from kubernetes.aio.client import ApiClient, Configuration
+
+from pstraining.kube.connection import CONTEXT, KUBECONFIG, load_configuration
+from tests.support.kube import Kube, Target
 
 GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}}
 
@@ -32,8 +37,9 @@ class Seen:
         return self.query.get("watch") == "true"
 
     @property
-    def about_lease(self) -> bool:
-        return "/leases" in self.path
+    def writes(self) -> bool:
+        """Whether it changes something; Leases are nobody's business here."""
+        return self.method != "GET" and "/leases" not in self.path
 
 
 @dataclass
@@ -47,13 +53,15 @@ class ApiProxy:
     """Seconds that a GET of this path and query waits for."""
     down: bool = False
     """Answer 503 to everything."""
+    after_write: Callable[[int], bool] = lambda number: False
+    """Called with a write's number, from 1, before its answer is passed on; True loses the answer."""
     held: asyncio.Event | None = None
     """While set, new watches wait for it and are then told that they are too late."""
     _streams: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def writes(self) -> list[Seen]:
         """The requests that change something, Leases aside."""
-        return [s for s in self.seen if s.method != "GET" and not s.about_lease]
+        return [s for s in self.seen if s.writes]
 
     def cut_watches(self) -> None:
         """End all watches; they may come back when `held` is set, and have to list again then."""
@@ -119,7 +127,9 @@ async def _handle(
     async with session.request(
         request.method, url, headers=headers, data=data, timeout=aiohttp.ClientTimeout(total=None)
     ) as answer:
-        proxy.seen.append(Seen(request.method, request.path, query, answer.status))
+        proxy.seen.append(seen := Seen(request.method, request.path, query, answer.status))
+        if seen.writes and proxy.after_write(len(proxy.writes())):
+            raise web.HTTPBadGateway
         kept = {k: v for k, v in answer.headers.items() if k in ("Content-Type", "Retry-After")}
         if query.get("watch") != "true":
             return web.Response(status=answer.status, body=await answer.read(), headers=kept)
@@ -138,3 +148,46 @@ async def _handle(
 async def _copy(answer: aiohttp.ClientResponse, response: web.StreamResponse) -> None:
     async for chunk in answer.content.iter_any():
         await response.write(chunk)
+
+
+class ThreadedProxy:
+    """A proxy in a thread of its own, for tests that are not coroutines."""
+
+    def __init__(self, kube: Kube, folder: Path) -> None:
+        self._environment = {KUBECONFIG: kube.target.kubeconfig, CONTEXT: kube.target.context}
+        self._kubeconfig = folder / "proxy.kubeconfig"
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+        self._started = threading.Event()
+        self._loop: asyncio.AbstractEventLoop
+        self._stop: asyncio.Event
+        self._proxy: ApiProxy
+
+    def __enter__(self) -> "ThreadedProxy":
+        self._thread.start()
+        assert self._started.wait(10), "the proxy does not start"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(10)
+
+    @property
+    def target(self) -> Target:
+        """The cluster, seen through this proxy."""
+        self._kubeconfig.write_text(json.dumps(self._proxy.kubeconfig()))
+        return Target(str(self._kubeconfig), "proxy")
+
+    @property
+    def writes(self) -> list[tuple[str, str]]:
+        """Method and path of every write so far."""
+        return [(s.method, s.path) for s in self._proxy.writes()]
+
+    def call_after_writes(self, act: Callable[[int], bool]) -> None:
+        """Set what happens after each write: see ApiProxy.after_write."""
+        self._proxy.after_write = act
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        async with serving(await load_configuration(self._environment)) as self._proxy:
+            self._started.set()
+            await self._stop.wait()
