@@ -55,23 +55,15 @@ def _killed_after_write(number: int, kube: Kube, proxy: ThreadedProxy, puppet: P
     kube.delete("PSTrainingJob", puppet.namespace, puppet.name)
 
 
-def test_deleted_half_way_with_the_operator_stopped(
-    kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
+@pytest.mark.parametrize("operator_runs", [True, False])
+def test_deleted_half_way(
+    kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, operator_runs: bool
 ) -> None:
     own_operator.start()
     puppet = Puppet.make(kube, namespace, "half", shared)
     puppet.wait_phase("Running")
-    own_operator.stop()
-    kube.delete("PSTrainingJob", namespace, "half")
-    wait_for(lambda: not children(kube, puppet), f"all objects are gone; left: {children(kube, puppet)}", 30)
-
-
-def test_deleted_half_way_with_the_operator_running(
-    kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
-) -> None:
-    own_operator.start()
-    puppet = Puppet.make(kube, namespace, "half", shared)
-    puppet.wait_phase("Running")
+    if not operator_runs:
+        own_operator.stop()
     kube.delete("PSTrainingJob", namespace, "half")
     wait_for(lambda: not children(kube, puppet), f"all objects are gone; left: {children(kube, puppet)}", 30)
 
