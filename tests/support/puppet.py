@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.support.kube import Kube, Object, wait_for
 
-IMAGE = "docker.io/library/python:3.11-slim"
+IMAGE = "pstraining/runtime:0.1.0"
 PROGRAM = """
 import os, pathlib, socket, sys, threading, time
 role, index = os.environ["PSTRAINING_TASK_TYPE"], os.environ["PSTRAINING_TASK_INDEX"]
