@@ -42,6 +42,8 @@ def test_digits_under_fire(kube: Kube, namespace: str, shared: Path) -> None:
     assert example.wait_event("result")["test_accuracy"] >= 0.95
     assert example.failures("chief") == 0, "nothing of this was the chief's own failure"
     assert job["status"]["term"] == 2
+    started_over = [e for e in example.events("chief", term=2) if e.get("event") == "initialized"]
+    assert not started_over, "the next chief took over what was there"
 
 
 def _lose_a_worker(example: Example) -> None:
