@@ -105,8 +105,8 @@ def crd(kube: Kube) -> None:
 @pytest.fixture
 def own_operator(kube: Kube, namespace: str, crd: None, tmp_path: Path) -> Iterator[OperatorProcess]:
     """An operator for this test's namespace alone, run from this checkout on this machine; not started yet."""
-    others = kube.list("Deployment", selector="app.kubernetes.io/name=pstraining")
-    assert not others, f"another operator is installed and would act on the same jobs: helm uninstall it; {others}"
+    others = kube.list("Deployment", RELEASE_NAMESPACE)
+    assert not others, "another operator is installed and would act on the same jobs: helm uninstall it"
     process = OperatorProcess(kube.target, namespace, tmp_path)
     yield process
     process.stop()
