@@ -1,4 +1,4 @@
-"""Refuse modules of more than 400 lines, tests aside: one that needs more holds two things.
+"""Refuse modules of more than 400 lines: one that needs more holds two things.
 
 Prints every offender; the exit status says whether there is one.
 """
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LIMIT = 400
-FOLDERS = ("operator", "hack", "examples")
+FOLDERS = ("operator", "hack", "examples", "tests")
 
 
 def too_long(root: Path) -> Iterator[tuple[Path, int]]:

@@ -299,36 +299,32 @@ def test_a_ps_that_stays_away_is_a_lost_ps(pod: MakePod, ps: FakePs) -> None:
     chief.started(2)
 
 
-def test_a_ps_that_is_back_with_a_new_id_ends_the_asking(pod: MakePod, ps: FakePs) -> None:
+def failed_without_its_ps(pod: MakePod, ps: FakePs) -> Pod:
+    """A chief whose program has failed while its PS was away, and that asks why for as long as it takes."""
     chief = pod("chief", chief_of(ps.up()), PS_LOSS_GRACE_SECONDS=NEVER)
     chief.start(*chief.puppet)
     chief.started()
     ps.down()
     chief.order(1)
     eventually(lambda: not is_alive(int(chief.starts()[0][0])))
+    return chief
+
+
+def test_a_ps_that_is_back_with_a_new_id_ends_the_asking(pod: MakePod, ps: FakePs) -> None:
+    chief = failed_without_its_ps(pod, ps)
     ps.up("boot-2")
     chief.started(2)
 
 
 def test_a_ps_that_is_back_with_its_old_id_was_not_lost(pod: MakePod, ps: FakePs) -> None:
-    chief = pod("chief", chief_of(ps.up()), PS_LOSS_GRACE_SECONDS=NEVER)
-    chief.start(*chief.puppet)
-    chief.started()
-    ps.down()
-    chief.order(1)
-    eventually(lambda: not is_alive(int(chief.starts()[0][0])))
+    chief = failed_without_its_ps(pod, ps)
     assert chief.runs()
     ps.up()
     assert chief.wait() == 1
 
 
 def test_a_signal_ends_the_asking(pod: MakePod, ps: FakePs) -> None:
-    chief = pod("chief", chief_of(ps.up()), PS_LOSS_GRACE_SECONDS=NEVER)
-    chief.start(*chief.puppet)
-    program = chief.started()
-    ps.down()
-    chief.order(1)
-    eventually(lambda: not is_alive(program))
+    chief = failed_without_its_ps(pod, ps)
     chief.kill()
     assert chief.wait() == 143
 
@@ -381,13 +377,13 @@ def test_a_failed_program_runs_again_in_the_next_container(pod: MakePod, ps: Fak
     chief.started(2)
 
 
-def runs(path: str) -> bool:
+def _runs(path: str) -> bool:
     return subprocess.run([path, "-c", ""], check=False, capture_output=True).returncode == 0
 
 
 def other_pythons() -> list[str]:
     found = [shutil.which(f"python3.{minor}") for minor in (8, 9, 10, 12, 13, 14)]
-    return [sys.executable, *(path for path in found if path and runs(path))]
+    return [sys.executable, *(path for path in found if path and _runs(path))]
 
 
 @pytest.mark.parametrize("python", other_pythons())

@@ -16,7 +16,7 @@ from pstraining.core.planner import plan
 from pstraining.core.snapshot import Snapshot, observe
 from pstraining.core.status import events, next_status
 from pstraining.resources.launcher import Launcher
-from tests.support.builders import LAUNCHER, NOW, deep_merge, pod, terminated
+from tests.support.builders import LAUNCHER, NOW, deep_merge, job, pod, terminated
 
 _SELECTED = {"Deployment": names.WORKER, "StatefulSet": names.PS, "Job": names.CHIEF}
 
@@ -175,6 +175,21 @@ class World:
             del self.pods[action.name]
         else:
             assert self.children.pop(key)["metadata"]["uid"] == action.uid
+
+
+def running(**spec: Any) -> World:
+    """A job that runs."""
+    world = World(job(spec=spec))
+    world.settle()
+    assert world.job is not None
+    assert world.job["status"]["phase"] == "Running"
+    return world
+
+
+def phase(world: World) -> str:
+    """The job's phase as stored."""
+    assert world.job is not None
+    return str(world.job["status"]["phase"])
 
 
 def _replicas(kind: str, child: dict[str, Any]) -> list[tuple[str, int, int]]:

@@ -6,24 +6,9 @@ from typing import Any
 
 import pytest
 
-from pstraining.core.actions import Create
-from pstraining.core.snapshot import observe
 from pstraining.resources.launcher import Launcher
 from tests.support.builders import job
-from tests.support.simulation import World
-
-
-def running(**spec: Any) -> World:
-    world = World(job(spec=spec))
-    world.settle()
-    assert world.job is not None
-    assert world.job["status"]["phase"] == "Running"
-    return world
-
-
-def phase(world: World) -> str:
-    assert world.job is not None
-    return str(world.job["status"]["phase"])
+from tests.support.simulation import World, phase, running
 
 
 def test_a_new_job_gets_all_children_in_one_pass_and_runs() -> None:
@@ -222,55 +207,6 @@ def test_another_operator_version_changes_nothing() -> None:
     assert world.names_of("ConfigMap") == ["digits", "digits-launcher-v2"], "a resumed one takes the new"
 
 
-def test_a_taken_name_stops_the_job_and_is_told() -> None:
-    world = World(job(), foreign={("StatefulSet", "digits-ps")})
-    world.reconcile()
-    conflict = world.condition("NameConflict")
-    assert conflict["status"] == "True"
-    assert "StatefulSet digits-ps" in conflict["message"]
-    assert set(world.children) == {("Deployment", "digits-worker-0")}, "nothing after the conflict"
-    world.foreign.clear()
-    world.settle()
-    assert world.condition("NameConflict")["status"] == "False"
-    assert phase(world) == "Running"
-
-
-def test_a_refused_template_waits_for_a_change_of_the_spec() -> None:
-    world = World(job(), refuse=lambda c: "spec.containers[0].imge: unknown field" if c.kind == "Deployment" else "")
-    world.reconcile()
-    assert phase(world) == "Invalid"
-    assert "imge" in world.condition("InvalidTemplate")["message"]
-    assert not world.children
-    assert world.plan().actions == ()
-    world.refuse = None
-    world.edit({"worker": {"template": {"spec": {"priorityClassName": "x"}}}})
-    world.settle()
-    assert phase(world) == "Running"
-    assert world.condition("InvalidTemplate")["status"] == "False"
-
-
-def test_a_template_refused_half_way_starts_over_with_the_new_one() -> None:
-    world = World(job(), refuse=lambda c: "bad" if c.kind == "StatefulSet" else "")
-    world.settle()
-    assert world.names_of("Deployment") == ["digits-worker-0"]
-    world.refuse = None
-    world.edit({"worker": {"template": {"metadata": {"annotations": {"a": "new"}}}}})
-    world.settle()
-    template = world.children["Deployment", "digits-worker-0"]["spec"]["template"]
-    assert template["metadata"]["annotations"]["a"] == "new"
-    assert phase(world) == "Running"
-
-
-def test_a_ps_in_back_off_is_replaced_after_it_was_counted() -> None:
-    world = running()
-    name = next(n for n, p in world.pods.items() if p["metadata"]["labels"]["pstraining.dev/role"] == "ps")
-    world.end("ps", 0, code=1)
-    world.pods[name]["status"]["containerStatuses"][0]["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
-    assert world.plan().actions == (), "counted first"
-    world.reconcile()
-    assert [(a.kind, a.name) for a in world.plan().actions] == [("Pod", name)]
-
-
 def test_time_to_live() -> None:
     world = running(runPolicy={"ttlSecondsAfterFinished": 60})
     world.end("chief")
@@ -283,90 +219,6 @@ def test_time_to_live() -> None:
     world.now = made.requeue_at
     world.reconcile()
     assert world.job is None
-
-
-def test_losing_a_ps_is_told_as_restarting() -> None:
-    world = running()
-    for found in world.pods.values():
-        if found["metadata"]["labels"]["pstraining.dev/role"] == "ps":
-            found["status"]["conditions"][0]["status"] = "False"
-    world.reconcile()
-    assert phase(world) == "Restarting"
-    assert world.condition("Restarting")["reason"] == "PSLost"
-    assert [e.type for e in world.told if e.reason == "Restarting"] == ["Warning"]
-
-
-def test_a_deleted_child_is_made_again_and_a_scaled_one_corrected() -> None:
-    world = running()
-    del world.children["Service", "digits-ps-0"]
-    world.children["StatefulSet", "digits-ps"]["spec"]["replicas"] = 0
-    world.children["Service", "digits-hs"]["spec"]["selector"] = {"x": "y"}
-    made = world.reconcile()
-    assert {(type(a).__name__, a.name) for a in made.actions} == {
-        ("Create", "digits-ps-0"),
-        ("Apply", "digits-ps"),
-        ("Apply", "digits-hs"),
-    }
-    assert world.children["StatefulSet", "digits-ps"]["spec"]["replicas"] == 1
-
-
-def test_a_deleting_job_is_left_to_the_garbage_collector() -> None:
-    world = running()
-    assert world.job is not None
-    world.job["metadata"]["deletionTimestamp"] = "2030-01-01T12:00:00Z"
-    world.children.clear()
-    assert world.plan().actions == ()
-
-
-def test_a_job_that_cannot_be_read_is_told_and_left_alone() -> None:
-    manifest = job()
-    manifest["spec"]["ps"]["replicas"] = "many"
-    world = World(manifest)
-    world.reconcile()
-    assert phase(world) == "Invalid"
-    assert "spec.ps.replicas" in world.condition("InvalidTemplate")["message"]
-    assert not world.writes
-
-
-def test_every_name_is_refused_only_once_a_pass() -> None:
-    seen: list[str] = []
-
-    def refuse(create: Create) -> str:
-        seen.append(create.name)
-        return "no"
-
-    World(job(), refuse=refuse).reconcile()
-    assert seen == ["digits-worker-0"]
-
-
-@pytest.mark.parametrize(
-    ("checkpoint", "words"),
-    [
-        (None, "spec.checkpoint is not set"),
-        ({"volume": {"emptyDir": {}}}, "emptyDir"),
-        ({"volume": {"hostPath": {"path": "/data"}}}, "another node"),
-        ({"volume": {"persistentVolumeClaim": {"claimName": "c"}}}, ""),
-    ],
-)
-def test_checkpoints_that_may_get_lost_are_told(checkpoint: dict[str, Any] | None, words: str) -> None:
-    world = World(job(spec={"checkpoint": checkpoint} if checkpoint else {}))
-    world.reconcile()
-    assert world.job is not None
-    told = [c for c in world.job["status"]["conditions"] if c["type"] == "CheckpointNotDurable"]
-    assert [c["status"] for c in told] == (["True"] if words else [])
-    assert all(words in c["message"] for c in told)
-
-
-def test_an_old_attempt_is_evidence_until_its_end_is_on_record() -> None:
-    world = running()
-    world.end("chief", code=1)
-    world.reconcile(stop_after=1)  # the next term exists, and the operator dies before it has told anything
-    world.controllers()
-    assert not any(type(a).__name__ == "Delete" for a in world.plan().actions)
-    world.reconcile()
-    assert [a.name for a in world.plan().actions] == ["digits-chief-1"], "told: now it may go"
-    assert world.job is not None
-    assert world.job["status"]["replicaRecords"][0]["failures"] == 1
 
 
 def test_a_changed_cluster_map_is_brought_to_every_pod_once() -> None:
@@ -397,39 +249,3 @@ def test_a_transition_keeps_its_time() -> None:
     world.end("worker", 1, code=1)
     world.reconcile()
     assert {c["type"]: c["lastTransitionTime"] for c in (world.job or {})["status"]["conditions"]} == since
-
-
-def test_what_only_looks_like_ours_is_not_seen() -> None:
-    world = running()
-    theirs = copy.deepcopy(world.children["Service", "digits-hs"])
-    theirs["metadata"] |= {"name": "theirs", "uid": "theirs", "ownerReferences": []}
-    world.children["Service", "theirs"] = theirs
-    stranger = copy.deepcopy(next(iter(world.pods.values())))
-    stranger["metadata"] |= {"name": "theirs", "uid": "theirs"}
-    stranger["metadata"]["labels"]["pstraining.dev/job-uid"] = "another job"
-    seen = observe(world.job or {}, world.children.values(), [*world.pods.values(), stranger])
-    assert all(c.uid != "theirs" for c in seen.children.values())
-    assert all(p.uid != "theirs" for p in seen.pods)
-    assert world.plan().actions == ()
-
-
-def test_labels_that_somebody_broke_do_no_harm() -> None:
-    world = running()
-    for child in world.children.values():
-        child["metadata"]["labels"] |= {"pstraining.dev/term": "x", "pstraining.dev/index": "y"}
-    world.plan()
-
-
-def test_an_attempt_that_could_not_be_created_uses_no_term() -> None:
-    """Such as in a namespace that is going: every new term would be a status write, and that another pass."""
-    world = running()
-    world.foreign.add(("Job", "digits-chief-2"))
-    world.end("chief", code=1)
-    for _ in range(3):
-        world.reconcile()
-    writes = world.status_writes
-    for _ in range(5):
-        world.reconcile()
-    assert world.status_writes == writes
-    assert world.job is not None
-    assert world.job["status"]["term"] == 1
