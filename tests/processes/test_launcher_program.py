@@ -377,13 +377,10 @@ def test_a_failed_program_runs_again_in_the_next_container(pod: MakePod, ps: Fak
     chief.started(2)
 
 
-def _runs(path: str) -> bool:
-    return subprocess.run([path, "-c", ""], check=False, capture_output=True).returncode == 0
-
-
 def other_pythons() -> list[str]:
-    found = [shutil.which(f"python3.{minor}") for minor in (8, 9, 10, 12, 13, 14)]
-    return [sys.executable, *(path for path in found if path and _runs(path))]
+    found = [path for minor in (8, 9, 10, 12, 13, 14) if (path := shutil.which(f"python3.{minor}"))]
+    works = [p for p in found if not subprocess.run([p, "-c", ""], check=False, capture_output=True).returncode]
+    return [sys.executable, *works]
 
 
 @pytest.mark.parametrize("python", other_pythons())
