@@ -13,8 +13,8 @@ from pstraining.core.snapshot import Container, Pod, Snapshot
 
 _IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
 _CONFIG = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"}
-UNSCHEDULABLE_GRACE = timedelta(seconds=5)
-"""A pod that has just been made is often unschedulable for a moment, such as until its volume is bound."""
+UNSCHEDULABLE_GRACE = timedelta(seconds=30)
+"""A pod that has just been made is often unschedulable for a moment, such as the 5 to 15 s until a volume is bound."""
 _ROLES = (names.PS, names.CHIEF, names.WORKER)
 
 
