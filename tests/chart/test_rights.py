@@ -1,0 +1,69 @@
+"""The rights that the chart grants are those of the calls that the operator makes, no more and no fewer.
+
+A job is played through everything that planning can ask for; the calls follow from the actions, the watches from the
+registration.
+"""
+
+from datetime import timedelta
+
+from pstraining.controller.registration import WATCHED
+from pstraining.core.actions import Kind
+from pstraining.kube.client import EVENTS, RESOURCES
+from tests.support.builders import job
+from tests.support.simulation import World
+
+from .test_rbac import OPERATOR
+
+CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+# A name that is taken is looked at once.
+VERBS = {"Create": ("create", "get"), "Apply": ("patch",), "Delete": ("delete",)}
+
+
+def test_every_right_is_used_and_every_call_is_allowed() -> None:
+    used: dict[tuple[str, str], set[str]] = {}
+    for group, _, plural in WATCHED:
+        used.setdefault((group, plural), set()).update(("list", "watch"))
+    for action, kind in {(w[0], w[1]) for w in a_life_with_everything()}:
+        place = RESOURCES[Kind(kind)]
+        used.setdefault((_group(place.api), place.plural), set()).update(VERBS[action])
+    used["pstraining.dev", "pstrainingjobs/status"] = {"patch"}
+    used["pstraining.dev", "pstrainingjobs/finalizers"] = {"update"}  # not called: what blockOwnerDeletion asks for
+    used[_group(EVENTS.api), EVENTS.plural] = {"create"}
+    assert {k: tuple(sorted(v)) for k, v in used.items()} == OPERATOR
+
+
+def a_life_with_everything() -> list[tuple[str, str, str]]:
+    """All writes of a job that is created, disturbed, corrected, scaled, suspended, resumed and ended."""
+    spec = {
+        "checkpoint": {"volumeClaimTemplate": CLAIM},
+        "worker": {"addressing": "ClusterIP"},
+        "runPolicy": {"ttlSecondsAfterFinished": 1},
+    }
+    world = World(job(spec=spec))
+    world.settle()
+    world.children["StatefulSet", "digits-ps"]["spec"]["replicas"] = 0
+    world.children["Service", "digits-hs"]["spec"]["selector"] = {}
+    world.edit({"worker": {"replicas": 3}})
+    world.settle()
+    world.end("chief", code=1)
+    world.end("worker", 1)
+    world.settle()
+    world.end("ps", code=1)
+    for pod in world.pods.values():
+        if pod["metadata"]["labels"]["pstraining.dev/role"] == "ps":
+            pod["status"]["containerStatuses"][0]["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
+    world.reconcile()
+    world.reconcile()
+    world.settle()
+    for suspend in (True, False):
+        world.edit({"runPolicy": {"suspend": suspend}})
+        world.settle()
+    world.end("chief")
+    world.settle()
+    world.now += timedelta(minutes=1)
+    world.reconcile()
+    return world.writes
+
+
+def _group(api: str) -> str:
+    return api.split("/")[1] if api.startswith("apis/") else ""
