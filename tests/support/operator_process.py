@@ -26,8 +26,9 @@ class OperatorProcess:
 
     def start(self, *, wait: bool = True, root: Path = ROOT, settings: dict[str, str] | None = None) -> None:
         """Start it; `root` is the checkout to run, `settings` further environment variables."""
+        # The operator refuses variables of its prefix that it does not know; the tests have some of their own.
         environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if not name.startswith("PSTRAINING_")},
             "PYTHONPATH": str(root / "operator"),
             "KUBECONFIG": self.target.kubeconfig,
             "PSTRAINING_CONTEXT": self.target.context,
