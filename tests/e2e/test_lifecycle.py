@@ -194,8 +194,8 @@ def test_the_writes_of_a_whole_life(
     assert len(children) == 15, children
     told = [e for e in kube.list("Event", namespace) if e["regarding"]["kind"] == "PSTrainingJob"]
     assert len(events) == len(told)
-    reasons = [e["reason"] for e in sorted(told, key=lambda e: str(e["eventTime"]))]
-    assert reasons == ["Created", "CheckpointNotDurable", "Running", "Succeeded"]
+    # Those of one pass have one time, so their order is nobody's promise.
+    assert sorted(e["reason"] for e in told) == ["CheckpointNotDurable", "Created", "Running", "Succeeded"]
     # Created, PS ready, chief and two workers up in any order, Succeeded.
     assert len(status) <= 7, status
 
