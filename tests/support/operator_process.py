@@ -1,6 +1,7 @@
 """The operator as a process of this machine, for tests that kill it or put something between it and the API server."""
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -20,8 +21,7 @@ class OperatorProcess:
     def __init__(self, target: Target, namespace: str, folder: Path) -> None:
         self.target, self.namespace = target, namespace
         self.log = folder / "operator.log"
-        self.health_port = _free_port()
-        self.metrics_port = _free_port()
+        self.health_port, self.metrics_port = _free_ports(2)
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *, wait: bool = True, root: Path = ROOT, settings: dict[str, str] | None = None) -> None:
@@ -76,7 +76,16 @@ class OperatorProcess:
         return self.process.wait(20)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _free_ports(number: int) -> list[int]:
+    """Ports that are free now, below those that the kernel hands to outgoing connections in the meantime."""
+    found: list[int] = []
+    for port in random.sample(range(20000, 32000), 1000):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == number:
+            return found
+    raise AssertionError("no free ports between 20000 and 32000")
