@@ -13,12 +13,16 @@ from tests.support.puppet import Puppet
 
 pytestmark = pytest.mark.cluster
 
+TASKS = ("chief-0", "worker-0", "worker-1", "ps-0")
+
 
 @pytest.fixture
 def running(kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path) -> Puppet:
     own_operator.start()
     puppet = Puppet.make(kube, namespace, "job", shared)
     puppet.wait_phase("Running")
+    # The pods run; their launchers have yet to see the PS before they start the programs.
+    wait_for(lambda: all(puppet.runs(t) for t in TASKS), "every program runs")
     return puppet
 
 
@@ -32,14 +36,12 @@ def failures(puppet: Puppet, role: str, index: int = 0) -> int:
 
 
 def test_tf_config_of_every_task(running: Puppet) -> None:
-    tasks = ("chief-0", "worker-0", "worker-1", "ps-0")
-    wait_for(lambda: all(running.runs(t) for t in tasks), "every program runs")
     cluster = {
         "chief": ["job-chief.job-hs:2222"],
         "worker": ["job-worker-0.job-hs:2222", "job-worker-1.job-hs:2222"],
         "ps": ["job-ps-0:2222"],
     }
-    for task in tasks:
+    for task in TASKS:
         _, _, text = (running.orders / f"{task}.runs").read_text().splitlines()[0].partition(" ")
         role, index = task.split("-")
         assert json.loads(text) == {"cluster": cluster, "task": {"type": role, "index": int(index)}}
