@@ -56,7 +56,6 @@ class Pod:
     """Kubernetes itself ended it: evicted, preempted, drained, its node lost."""
     unschedulable: str
     """The scheduler's message, or empty."""
-    node: str
     reason: str
     cluster_hash: str
     container: Container
@@ -221,7 +220,6 @@ def _pod(manifest: Manifest, job_uid: str) -> Pod | None:
         disrupted=conditions.get("DisruptionTarget", {}).get("status") == "True"
         or status.get("reason") in ("Evicted", "NodeLost", "Preempting", "Shutdown", "Terminated"),
         unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
-        node=spec.get("nodeName", ""),
         reason=status.get("reason", ""),
         cluster_hash=(metadata.get("annotations") or {}).get(names.ANNOTATION_CLUSTER_HASH, ""),
         container=_container(status.get("containerStatuses") or (), main_container_name(containers)),

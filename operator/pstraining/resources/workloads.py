@@ -5,7 +5,7 @@ from typing import Any
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
 from pstraining.resources import pods
-from pstraining.resources.metadata import metadata, role_labels, role_selector
+from pstraining.resources.metadata import metadata, role_selector
 
 
 def build_parameter_servers(job: PSTrainingJob, launcher: str) -> dict[str, Any]:
@@ -93,8 +93,3 @@ def build_checkpoint_claim(job: PSTrainingJob) -> dict[str, Any] | None:
 def worker_selector_text(job: PSTrainingJob) -> str:
     """The workers' selector as text, for the scale subresource."""
     return ",".join(f"{k}={v}" for k, v in role_selector(job, names.WORKER).items())
-
-
-def pod_labels(job: PSTrainingJob, role: str, index: int | None = None) -> dict[str, str]:
-    """The labels of a role's pods."""
-    return role_labels(job, role, index)
