@@ -61,7 +61,10 @@ AT_APPLY = {
     "a name with a digit first": (edit("metadata.name", "2024-run"), "metadata.name must be lower-case"),
     "a name too long": (edit("metadata.name", "a" * 41), "at most 40 characters"),
     "a wrong mode": (edit("spec.training.mode", "Psync"), "spec.training.mode"),
-    "a wrong policy": (edit("spec.runPolicy.cleanPodPolicy", "Never"), "spec.runPolicy.cleanPodPolicy"),
+    "a wrong policy": (
+        edit("spec.runPolicy.cleanPodPolicy.onSuccess", "Never"),
+        "spec.runPolicy.cleanPodPolicy.onSuccess",
+    ),
     "no checkpoint volume": (edit("spec.checkpoint.path", "/c"), "exactly one of volume and volumeClaimTemplate"),
     "a checkpoint path of ours": (
         edit("spec.checkpoint", {"path": "/pstraining", "volume": {"emptyDir": {}}}),

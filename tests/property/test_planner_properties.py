@@ -15,7 +15,10 @@ SPECS = st.fixed_dictionaries(
     optional={
         "chief": st.fixed_dictionaries({"enabled": st.booleans()}),
         "runPolicy": st.fixed_dictionaries(
-            {"backoffLimit": st.integers(0, 3), "cleanPodPolicy": st.sampled_from(["Running", "All", "None"])}
+            {
+                "backoffLimit": st.integers(0, 3),
+                "cleanPodPolicy": st.fixed_dictionaries({"onSuccess": st.sampled_from(["Running", "All", "None"])}),
+            }
         ),
         "checkpoint": st.sampled_from([{"volume": {"emptyDir": {}}}, {"volume": {"hostPath": {"path": "/x"}}}]),
     },

@@ -13,6 +13,8 @@ class Condition(StrEnum):
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     # These appear only once they have been true.
+    DEGRADED = "Degraded"
+    RESCALING = "Rescaling"
     CHECKPOINT_NOT_DURABLE = "CheckpointNotDurable"
     NAME_CONFLICT = "NameConflict"
     INVALID_TEMPLATE = "InvalidTemplate"
@@ -43,10 +45,17 @@ class Reason(StrEnum):
     SUSPENDED = "Suspended"
     NOT_SUSPENDED = "NotSuspended"
     RESUMED = "Resumed"
+    STOPPING = "Stopping"
     NOT_FINISHED = "NotFinished"
     CHIEF_SUCCEEDED = "ChiefSucceeded"
     WORKER_ZERO_SUCCEEDED = "WorkerZeroSucceeded"
+    ALL_WORKERS_SUCCEEDED = "AllWorkersSucceeded"
     BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded"
+    REPLICA_FAILED = "ReplicaFailed"
+    FAILURE_RULE = "FailureRule"
+    RESTARTS_EXCEEDED = "RestartsExceeded"
+    TOO_FEW_WORKERS = "TooFewWorkers"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
     JOB_FINISHED = "JobFinished"
     TTL_EXPIRED = "TTLExpired"
     # What keeps a pod from running
@@ -54,6 +63,21 @@ class Reason(StrEnum):
     IMAGE_PULL_FAILED = "ImagePullFailed"
     CONTAINER_CONFIG_INVALID = "ContainerConfigInvalid"
     CRASH_LOOP = "CrashLoop"
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    INIT_CONTAINER_FAILED = "InitContainerFailed"
+    NODE_LOST = "NodeLost"
+    # How the shards stand
+    STANDBY_MISSING = "StandbyMissing"
+    STANDBYS_READY = "StandbysReady"
+    TOOK_OVER = "TookOver"
+    TAKE_OVER = "TakeOver"
+    PRIMARY_LOST = "PrimaryLost"
+    REQUESTED = "Requested"
+    # How the number of parameter servers changes
+    CHECKPOINTING = "Checkpointing"
+    RESHARDING = "Resharding"
+    RESUMING = "Resuming"
+    RESCALED = "Rescaled"
     # What is wrong with the job or its surroundings
     NO_CHECKPOINT_VOLUME = "NoCheckpointVolume"
     CHECKPOINT_VOLUME_NOT_DURABLE = "CheckpointVolumeNotDurable"
@@ -71,6 +95,9 @@ class Reason(StrEnum):
     CLUSTER_MAP_CHANGED = "ClusterMapChanged"
     STUCK_IN_BACK_OFF = "StuckInBackOff"
     NEXT_TERM = "NextTerm"
+    NEXT_ATTEMPT = "NextAttempt"
+    GIVEN_UP = "GivenUp"
+    JOB_RESTARTED = "JobRestarted"
     OLD_TERM = "OldTerm"
 
 

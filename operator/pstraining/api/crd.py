@@ -11,7 +11,8 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from pstraining.api import names, rules
-from pstraining.api.models import PSTrainingJobSpec, PSTrainingJobStatus
+from pstraining.api.models import PSTrainingJobSpec
+from pstraining.api.status import PSTrainingJobStatus
 
 _DROPPED = ("title", "$defs", "discriminator")
 
@@ -85,12 +86,14 @@ def _attach(schema: dict[str, Any], rule_list: list[rules.Rule]) -> None:
 
 def _spec_schema() -> dict[str, Any]:
     spec = structural(PSTrainingJobSpec.model_json_schema(by_alias=True, schema_generator=_Structural))
-    for role in (names.PS, names.WORKER, names.CHIEF):
+    for role in (names.PS, names.WORKER, names.CHIEF, names.EVALUATOR):
         pod_spec = _at(spec, role, "template", "spec")
         _attach(pod_spec, rules.pod_spec(f"spec.{role}.template.spec"))
         if role != names.PS:
             _attach(pod_spec, rules.command(f"spec.{role}.template.spec"))
+    _attach(spec, rules.spec())
     _attach(_at(spec, "ps"), rules.ps())
+    _attach(_at(spec, "worker"), rules.worker())
     _attach(_at(spec, "checkpoint"), rules.checkpoint())
     shortened: dict[str, Any] = _shorten(spec)
     return shortened
@@ -123,6 +126,8 @@ def _columns() -> list[dict[str, Any]]:
         column("Restarts", ".status.restarts", "Replicas started again, for whatever reason.", "integer"),
         column("Age", ".metadata.creationTimestamp", "Since the job was created.", "date"),
         column("Term", ".status.term", "The chief's attempt.", "integer", 1),
+        column("Standbys", ".status.standbySummary", "Standbys ready of those desired.", "string", 1),
+        column("Takeovers", ".status.takeovers", "How often a standby became primary.", "integer", 1),
         column(
             "Reason", '.status.conditions[?(@.type=="Running")].reason', "Why the job runs or does not.", "string", 1
         ),

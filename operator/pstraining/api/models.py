@@ -1,18 +1,18 @@
-"""The API's objects: what a user writes in spec and what the operator tells in status.
+"""The API's objects: what a user writes in spec. What the operator tells is in status.py.
 
 These models are the one source of the CRD (api/crd.py generates it) and of the typed spec that planning works on.
 Defaults and bounds live here and so in the schema; rules across fields are CEL (api/rules.py). A field is added
 together with its behaviour, never before.
 """
 
-from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import Field
 
 from pstraining.api import schemas
+from pstraining.api.base import Model
+from pstraining.api.run_policy import Backoff, CleanPodPolicy, FailurePolicy, RestartPolicy, RunPolicy, SuccessPolicy
 
 PodTemplate = Annotated[dict[str, Any], Field(json_schema_extra=schemas.pod_template)]
 """A pod template, opaque but for a skeleton of its containers."""
@@ -20,12 +20,6 @@ Resources = Annotated[dict[str, Any], Field(json_schema_extra=schemas.resources)
 """A container's resources: limits and requests."""
 VolumeSource = Annotated[dict[str, Any], Field(json_schema_extra=schemas.opaque)]
 ClaimTemplate = Annotated[dict[str, Any], Field(json_schema_extra=schemas.claim_template)]
-
-
-class Model(BaseModel):
-    """Camel case outside, snake case inside; immutable; lenient to fields of a newer CRD."""
-
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
 
 
 class Server(StrEnum):
@@ -42,15 +36,89 @@ class Addressing(StrEnum):
     CLUSTER_IP = "ClusterIP"
 
 
-class CleanPodPolicy(StrEnum):
-    """Which pods go when the job has finished."""
+class OnChiefRestart(StrEnum):
+    """What becomes of the parameter servers' memory when a new attempt of the chief starts."""
 
-    RUNNING = "Running"
-    ALL = "All"
+    RESTART = "Restart"
+    KEEP = "Keep"
+
+
+class StandbyMode(StrEnum):
+    """What stands by for a parameter server that is lost."""
+
+    NONE = "None"
+    WARM = "Warm"
+
+
+class Isolation(StrEnum):
+    """Who may reach the job's pods."""
+
+    TRAINING = "Training"
+    FULL = "Full"
     NONE = "None"
 
 
-class PSSpec(Model):
+class Retention(StrEnum):
+    """What becomes of a claim."""
+
+    RETAIN = "Retain"
+    DELETE = "Delete"
+
+
+class Role(Model):
+    """What every role has."""
+
+    restart_policy: RestartPolicy = Field(
+        default=RestartPolicy.ON_FAILURE,
+        description="What follows a failed replica. OnFailure: it is started again, within its budget. Always: also "
+        "after exit code 0 (of workers; a chief that ends with 0 has succeeded). Never: the job fails. ExitCode: 1 to "
+        "127 fails the job, 128 and more is started again. A pod that Kubernetes ends (evicted, preempted, deleted, "
+        "its node lost) is started again in every case, uncounted.",
+    )
+    backoff: Backoff = Field(default=Backoff(), description="The failures that one replica may have.")
+    clean_pod_policy: CleanPodPolicy = Field(
+        default=CleanPodPolicy(), description="In place of runPolicy.cleanPodPolicy, for this role."
+    )
+
+
+class Standby(Model):
+    """Members of a shard that stand by."""
+
+    mode: StandbyMode = Field(
+        default=StandbyMode.NONE,
+        description="None: a lost parameter server is started again. Warm: a second process with its server up takes "
+        "the address over; the program goes on from its checkpoint.",
+    )
+    replicas_per_shard: int = Field(default=1, ge=1, le=4, description="Standbys of each shard.")
+
+
+class ClaimMetadata(Model):
+    """A claim template's metadata."""
+
+    name: str = Field(
+        pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63, description="The volume's name in the pod template."
+    )
+    labels: dict[str, str] = Field(default_factory=dict, description="Labels of the claims.")
+    annotations: dict[str, str] = Field(default_factory=dict, description="Annotations of the claims.")
+
+
+class VolumeClaimTemplate(Model):
+    """A claim for each parameter server, as in a StatefulSet."""
+
+    metadata: ClaimMetadata = Field(description="The claims' name and labels.")
+    spec: ClaimTemplate = Field(description="The claims' spec.")
+
+
+class ClaimRetention(Model):
+    """What becomes of the parameter servers' claims."""
+
+    when_deleted: Retention = Field(default=Retention.RETAIN, description="When the job is deleted.")
+    when_scaled: Retention = Field(
+        default=Retention.RETAIN, description="When ps.replicas shrinks, to those of the shards that are gone."
+    )
+
+
+class PSSpec(Role):
     """The parameter servers."""
 
     replicas: int = Field(ge=1, le=1000, description="How many parameter servers hold the model's parameters.")
@@ -67,23 +135,41 @@ class PSSpec(Model):
         description="Program: the template's command runs TensorFlow's server. Builtin: the launcher runs it, and the "
         "command is not used.",
     )
-    restart_policy: Literal["OnFailure"] = Field(default="OnFailure", description="What follows a failed replica.")
+    standby: Standby = Field(default=Standby(), description="What stands by for a lost parameter server.")
+    on_chief_restart: OnChiefRestart | None = Field(
+        default=None,
+        description="What becomes of the servers' memory when a new attempt of the chief starts. Restart: they are "
+        "started again, since a plain program's dead chief leaves its variables behind. Keep: nothing. By default "
+        "Restart, unless pstraining.runtime owns the state.",
+    )
+    volume_claim_templates: list[VolumeClaimTemplate] = Field(
+        default_factory=list, max_length=8, description="Claims for each parameter server, as in a StatefulSet."
+    )
+    persistent_volume_claim_retention_policy: ClaimRetention = Field(
+        default=ClaimRetention(), description="What becomes of those claims."
+    )
 
 
-class WorkerSpec(Model):
+class WorkerSpec(Role):
     """The workers."""
 
     replicas: int = Field(ge=1, le=10000, description="How many workers train.")
+    min_replicas: int | None = Field(
+        default=None,
+        ge=1,
+        le=10000,
+        description="Workers without which the job cannot go on. If set, a worker whose budget is spent is given up, "
+        "and the job fails only when fewer are left; if not, it fails with the first.",
+    )
     template: PodTemplate = Field(description="Their pod template, and the default of the other roles'.")
     addressing: Addressing = Field(
         default=Addressing.HEADLESS,
         description="Headless: a DNS name each. ClusterIP: a Service each, so that a coordinator reaches a replaced "
         "worker at once.",
     )
-    restart_policy: Literal["OnFailure"] = Field(default="OnFailure", description="What follows a failed replica.")
 
 
-class ChiefSpec(Model):
+class ChiefSpec(Role):
     """The chief: coordinates, checkpoints, evaluates; its success is the job's."""
 
     enabled: bool = Field(
@@ -97,7 +183,25 @@ class ChiefSpec(Model):
     resources: Resources | None = Field(
         default=None, description="Resources of the container tensorflow, in place of the template's."
     )
-    restart_policy: Literal["OnFailure"] = Field(default="OnFailure", description="What follows a failed attempt.")
+
+
+class EvaluatorSpec(Role):
+    """The evaluator: looks at checkpoints while the others train; its end does not end the job."""
+
+    enabled: bool = Field(default=False, description="Whether there is one.")
+    template: PodTemplate | None = Field(
+        default=None,
+        description="Its pod template. Defaults to worker.template without its extended resources (GPUs) and with its "
+        "devices hidden.",
+    )
+    resources: Resources | None = Field(
+        default=None, description="Resources of the container tensorflow, in place of the template's."
+    )
+    in_cluster: bool = Field(
+        default=False,
+        description="Whether TF_CONFIG's cluster names it. Most TensorFlow 2 programs hang if it does, some old ones "
+        "need it.",
+    )
 
 
 class CheckpointSpec(Model):
@@ -137,22 +241,19 @@ class TrainingSpec(Model):
     )
 
 
-class RunPolicy(Model):
-    """How the job as a whole is run and ended."""
+class NetworkSpec(Model):
+    """Who may reach the job, and where its pods stand."""
 
-    suspend: bool = Field(
-        default=False, description="true: the job's pods go, and come back from the newest checkpoint on false."
+    isolation: Isolation = Field(
+        default=Isolation.TRAINING,
+        description="Training: only the job's own pods reach TensorFlow's ports, since its server runs whatever it is "
+        "sent; other ports stay open. Full: only they reach any port. None: no NetworkPolicy.",
     )
-    clean_pod_policy: CleanPodPolicy = Field(
-        default=CleanPodPolicy.RUNNING,
-        description="On the end of the job: Running frees what still runs and keeps the finished chief for its log, "
-        "All frees everything, None nothing.",
-    )
-    ttl_seconds_after_finished: int | None = Field(
-        default=None, ge=0, le=2**31 - 1, description="Seconds after its end at which the job deletes itself."
-    )
-    backoff_limit: int = Field(
-        default=6, ge=0, le=10000, description="How often one replica may fail before the job does."
+    topology_key: str = Field(
+        default="kubernetes.io/hostname",
+        min_length=1,
+        max_length=317,
+        description="The nodes' label over whose values pods are spread, and which no two members of a shard share.",
     )
 
 
@@ -162,76 +263,17 @@ class PSTrainingJobSpec(Model):
     ps: PSSpec
     worker: WorkerSpec
     chief: ChiefSpec = ChiefSpec()
+    evaluator: EvaluatorSpec = EvaluatorSpec()
     checkpoint: CheckpointSpec | None = None
     training: TrainingSpec = TrainingSpec()
     run_policy: RunPolicy = RunPolicy()
-
-
-class LastFailure(Model):
-    """The newest failure of a role, for people."""
-
-    pod: str
-    exit_code: int | None = None
-    reason: str = ""
-    message: str = Field(default="", description="The last line of its log.")
-    time: datetime | None = None
-    count: int = Field(default=0, description="Failures of this replica so far.")
-
-
-class RoleStatus(Model):
-    """How one role stands."""
-
-    desired: int = 0
-    replicas: int = Field(default=0, description="Replicas asked for: those that are not suspended, freed or done.")
-    ready: int = 0
-    succeeded: int = 0
-    restarts: int = Field(default=0, description="Replicas started again, for whatever reason.")
-    summary: str = Field(default="", description="ready/desired, for kubectl's columns.")
-    last_failure: LastFailure | None = None
-
-
-class ReplicaRecord(Model):
-    """What has been counted of one replica that failed or was replaced: the counters that no pod remembers."""
-
-    role: str
-    index: int
-    failures: int = Field(default=0, description="Failures that count against backoffLimit.")
-    restarts: int = 0
-    pod_uid: str = Field(default="", alias="podUID", description="The newest pod that was counted.")
-    pod_created: datetime | None = None
-    ended: int = Field(default=0, description="Ended runs of that pod's container that are counted.")
-
-
-class StatusCondition(Model):
-    """A condition, as everywhere in Kubernetes."""
-
-    type: str
-    status: Literal["True", "False", "Unknown"]
-    reason: str
-    message: str = ""
-    last_transition_time: datetime
-    observed_generation: int = 0
-
-
-class PSTrainingJobStatus(Model):
-    """How the job stands."""
-
-    observed_generation: int = 0
-    phase: str = Field(default="", description="One word for people; the conditions are the truth.")
-    conditions: list[StatusCondition] = Field(
-        default_factory=list, json_schema_extra=schemas.map_list("type"), description="Terminal truth is here."
+    success_policy: SuccessPolicy = Field(
+        default=SuccessPolicy.CHIEF,
+        description="Chief: the job succeeds with its chief (worker 0 where there is none). AllWorkers: when every "
+        "worker has ended with 0, and the chief if there is one.",
     )
-    start_time: datetime | None = None
-    completion_time: datetime | None = None
-    term: int = Field(default=0, description="The newest attempt of the chief: its fencing token.")
-    restarts: int = 0
-    ps: RoleStatus = RoleStatus()
-    worker: RoleStatus = RoleStatus()
-    chief: RoleStatus = RoleStatus()
-    selector: str = Field(default="", description="The workers' label selector, for the scale subresource.")
-    replica_records: list[ReplicaRecord] = Field(
-        default_factory=list, json_schema_extra=schemas.map_list("role", "index")
-    )
+    failure_policy: FailurePolicy = FailurePolicy()
+    network: NetworkSpec = NetworkSpec()
 
 
 class Metadata(Model):

@@ -20,6 +20,9 @@ JOB_NAME_PATTERN: Final = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 CHIEF: Final = "chief"
 WORKER: Final = "worker"
 PS: Final = "ps"
+EVALUATOR: Final = "evaluator"
+MANAGED_BY: Final = f"{GROUP}/operator"
+"""runPolicy.managedBy of the jobs that this operator looks after."""
 
 MAIN_CONTAINER: Final = "tensorflow"
 """The container that is wrapped; a pod with a single container may call it anything."""
@@ -30,6 +33,10 @@ LABEL_JOB_UID: Final = f"{GROUP}/job-uid"
 LABEL_ROLE: Final = f"{GROUP}/role"
 LABEL_INDEX: Final = f"{GROUP}/index"
 LABEL_TERM: Final = f"{GROUP}/term"
+LABEL_MEMBER: Final = f"{GROUP}/member"
+"""On a PS's pods: which member of its shard; 0 for those of <job>-ps, k for the k-th StatefulSet of standbys."""
+LABEL_ATTEMPT: Final = f"{GROUP}/attempt"
+"""On the evaluator: its attempt."""
 LABEL_POD_INDEX: Final = "apps.kubernetes.io/pod-index"
 LABEL_STS_POD: Final = "statefulset.kubernetes.io/pod-name"
 LABEL_APP_NAME: Final = "app.kubernetes.io/name"
@@ -43,6 +50,14 @@ ANNOTATION_SUCCEEDED: Final = f"{GROUP}/succeeded"
 """On a worker's Deployment: its program has ended with 0, so that it stays at 0 replicas."""
 ANNOTATION_CLUSTER_HASH: Final = f"{GROUP}/cluster-hash"
 """On pods: the cluster map that they were given; changing it makes the kubelet refresh the file at once."""
+ANNOTATION_GIVEN_UP: Final = f"{GROUP}/given-up"
+"""On a worker's Deployment: its budget is spent and the job goes on without it, so that it stays at 0 replicas."""
+ANNOTATION_EPOCH: Final = f"{GROUP}/epoch"
+"""On a shard's Service: how many take-overs there were; written together with the selector."""
+ANNOTATION_CAUSE: Final = f"{GROUP}/takeover-cause"
+"""On a shard's Service: why the last one happened."""
+ANNOTATION_TAKEOVER: Final = f"{GROUP}/takeover"
+"""On the job: a planned take-over that somebody asks for, as "<shard>@<epoch>"; done once the epoch is higher."""
 
 FIELD_MANAGER: Final = "pstraining"
 STATUS_FIELD_MANAGER: Final = "pstraining-status"
@@ -66,6 +81,31 @@ def headless_service(job: str) -> str:
 def ps_stateful_set(job: str) -> str:
     """The StatefulSet of all parameter servers."""
     return f"{job}-ps"
+
+
+def standby_stateful_set(job: str, member: int) -> str:
+    """The StatefulSet of every shard's standby of that number, from 1."""
+    return f"{job}-standby" if member == 1 else f"{job}-standby-{member}"
+
+
+def shard_budget(job: str, index: int) -> str:
+    """The PodDisruptionBudget across a shard's members."""
+    return f"{job}-ps-{index}"
+
+
+def network_policy(job: str) -> str:
+    """The NetworkPolicy of the job's pods."""
+    return job
+
+
+def evaluator_host(job: str) -> str:
+    """The evaluator's hostname, the same in every attempt."""
+    return f"{job}-evaluator"
+
+
+def evaluator_job(job: str, attempt: int) -> str:
+    """The Job of one attempt of the evaluator."""
+    return f"{job}-evaluator-{attempt}"
 
 
 def ps_service(job: str, index: int) -> str:

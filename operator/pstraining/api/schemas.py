@@ -45,6 +45,12 @@ def claim_template(schema: dict[str, Any]) -> None:
     )
 
 
+def exit_codes(schema: dict[str, Any]) -> None:
+    """A set of exit codes."""
+    schema["items"] = {"type": "integer", "minimum": 1, "maximum": 255}
+    schema["x-kubernetes-list-type"] = "set"
+
+
 def pod_template(schema: dict[str, Any]) -> None:
     """A pod template: opaque, but for what the rules need."""
     variable = {

@@ -16,7 +16,8 @@ from datetime import datetime
 from pydantic import ValidationError
 
 from pstraining.api.conditions import Condition, Reason
-from pstraining.api.models import PSTrainingJob, PSTrainingJobStatus
+from pstraining.api.models import PSTrainingJob
+from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core import desired
 from pstraining.core.actions import Action, Create, Delete, Kind, Plan
 from pstraining.core.policies import chief_terms, clean_up, stuck_pods

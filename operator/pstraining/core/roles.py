@@ -1,7 +1,9 @@
 """How each role stands: the numbers in status."""
 
 from pstraining.api import names
-from pstraining.api.models import CleanPodPolicy, PSTrainingJob, PSTrainingJobStatus, RoleStatus
+from pstraining.api.models import PSTrainingJob
+from pstraining.api.run_policy import CleanUp
+from pstraining.api.status import PSTrainingJobStatus, RoleStatus
 from pstraining.core.policies.attempts import Tally
 from pstraining.core.policies.outcome import worker_succeeded
 from pstraining.core.snapshot import Pod, Snapshot
@@ -19,7 +21,7 @@ def role_statuses(
         counted: the counters.
         finished: the job has ended, so that what runs is about to be freed.
     """
-    freed = finished and job.spec.run_policy.clean_pod_policy is not CleanPodPolicy.NONE
+    freed = finished and job.spec.run_policy.clean_pod_policy.on_success is not CleanUp.NONE
     done = _succeeded_workers(job, snapshot)
     workers = [p for p in snapshot.pods_of(names.WORKER) if works(p) and p.index not in done]
     chiefs = [p for p in snapshot.pods_of(names.CHIEF) if works(p)]

@@ -10,7 +10,8 @@ from typing import Any
 
 from pstraining.api import names
 from pstraining.api.conditions import Condition, Phase, Reason
-from pstraining.api.models import PSTrainingJob, PSTrainingJobStatus, StatusCondition
+from pstraining.api.models import PSTrainingJob
+from pstraining.api.status import PSTrainingJobStatus, StatusCondition
 from pstraining.core.actions import Create, Event, Kind, Outcomes, Verdict
 from pstraining.core.planner import read_job, read_status
 from pstraining.core.policies.attempts import tally

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pstraining.api.conditions import ALWAYS_TOLD, Condition, Reason
-from pstraining.api.models import PSTrainingJob, PSTrainingJobStatus, StatusCondition
+from pstraining.api.models import PSTrainingJob
+from pstraining.api.status import PSTrainingJobStatus, StatusCondition
 from pstraining.core import roles
 from pstraining.core.actions import Create, Kind, Outcomes, Verdict
 from pstraining.core.policies.diagnosis import diagnose

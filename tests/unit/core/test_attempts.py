@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.api.models import PSTrainingJobStatus, ReplicaRecord
+from pstraining.api.status import PSTrainingJobStatus, ReplicaRecord
 from pstraining.core.policies.attempts import Tally, last_line, tally
 from pstraining.core.snapshot import observe
 from tests.support.builders import NOW, job, pod, terminated, typed

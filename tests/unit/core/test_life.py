@@ -64,7 +64,7 @@ def test_a_whole_life_writes_each_child_once_and_status_for_transitions_only() -
 
 @pytest.mark.parametrize(("policy", "left"), [("All", set()), ("None", 8), ("Running", {("Job", "digits-chief-1")})])
 def test_clean_pod_policy(policy: str, left: Any) -> None:
-    world = running(runPolicy={"cleanPodPolicy": policy})
+    world = running(runPolicy={"cleanPodPolicy": {"onSuccess": policy}})
     world.end("chief")
     world.settle()
     assert (len(world.children) if isinstance(left, int) else set(world.children)) == left

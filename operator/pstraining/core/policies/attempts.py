@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pstraining.api import names
-from pstraining.api.models import LastFailure, PSTrainingJob, PSTrainingJobStatus, ReplicaRecord
+from pstraining.api.models import PSTrainingJob
+from pstraining.api.status import LastFailure, PSTrainingJobStatus, ReplicaRecord
 from pstraining.core.snapshot import Pod, Snapshot, Termination
 
 

@@ -7,7 +7,8 @@ still run. The term is the chief's fencing token, so it comes from status and fr
 from dataclasses import dataclass
 
 from pstraining.api import names
-from pstraining.api.models import PSTrainingJob, PSTrainingJobStatus
+from pstraining.api.models import PSTrainingJob
+from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Kind
 from pstraining.core.policies.attempts import Tally
 from pstraining.core.snapshot import Child, Snapshot

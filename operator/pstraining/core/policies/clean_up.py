@@ -3,7 +3,9 @@
 from datetime import datetime, timedelta
 
 from pstraining.api import names
-from pstraining.api.models import CleanPodPolicy, PSTrainingJob, PSTrainingJobStatus
+from pstraining.api.models import PSTrainingJob
+from pstraining.api.run_policy import CleanUp
+from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Kind
 from pstraining.core.policies.chief_terms import attempts
 from pstraining.core.snapshot import Child, Snapshot
@@ -25,10 +27,10 @@ def freed_on_suspend(snapshot: Snapshot) -> tuple[Child, ...]:
 
 def freed_on_end(job: PSTrainingJob, snapshot: Snapshot) -> tuple[Child, ...]:
     """What cleanPodPolicy frees once the end is on record."""
-    policy = job.spec.run_policy.clean_pod_policy
-    if policy is CleanPodPolicy.NONE:
+    policy = job.spec.run_policy.clean_pod_policy.on_success
+    if policy is CleanUp.NONE:
         return ()
-    kept = _finished_chief(snapshot) if policy is CleanPodPolicy.RUNNING else None
+    kept = _finished_chief(snapshot) if policy is CleanUp.RUNNING else None
     everything = (c for k in _ORDER for c in snapshot.of_kind(k))
     return tuple(c for c in everything if c is not kept and not c.deleting)
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from pstraining.api import names
 from pstraining.api.conditions import Condition, Reason
-from pstraining.api.models import PSTrainingJob, PSTrainingJobStatus
+from pstraining.api.models import PSTrainingJob
+from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Kind
 from pstraining.core.policies.attempts import Tally, succeeded
 from pstraining.core.snapshot import Child, Snapshot

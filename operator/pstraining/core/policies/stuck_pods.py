@@ -5,7 +5,7 @@ the budget, which is counted first, ends the series.
 """
 
 from pstraining.api import names
-from pstraining.api.models import PSTrainingJobStatus
+from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.policies.attempts import Tally
 from pstraining.core.snapshot import Pod, Snapshot
 
