@@ -38,6 +38,8 @@ class World:
     refuse: Callable[[Create], str] | None = None
     """Plays a strict API server: a message refuses the creation."""
     serial: int = 0
+    lingering: set[str] = field(default_factory=set)
+    """Roles whose pods take their time when they are told to stop, until `gone`."""
 
     def snapshot(self) -> Snapshot:
         """What an up-to-date cache would show."""
@@ -85,7 +87,10 @@ class World:
         for name, found in list(self.pods.items()):
             key = _key(found)
             if key not in wanted or (found["metadata"].get("deletionTimestamp")):
-                del self.pods[name]
+                if key[0] in self.lingering and found["status"]["phase"] == "Running":
+                    found["metadata"]["deletionTimestamp"] = "2030-01-01T12:00:00Z"
+                else:
+                    del self.pods[name]
         present = {_key(p) for p in self.pods.values()}
         for key in sorted(wanted.keys() - present):
             self._start(*key, wanted[key])
@@ -102,6 +107,11 @@ class World:
                 else:
                     state |= {"restartCount": state["restartCount"] + 1, "lastState": terminated(code, message)}
                     state["state"] = {"running": {}}
+
+    def gone(self, role: str) -> None:
+        """The lingering pods of a role end at last."""
+        self.lingering.discard(role)
+        self.controllers()
 
     def delete_pod(self, role: str, index: int = 0) -> None:
         """Somebody deletes a task's pod; it is seen going."""

@@ -107,6 +107,7 @@ class Phase(StrEnum):
     PENDING = "Pending"
     RUNNING = "Running"
     RESTARTING = "Restarting"
+    STOPPING = "Stopping"
     SUSPENDED = "Suspended"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"

@@ -3,7 +3,7 @@
     deleting, unreadable      nothing
     ended, on record          free what cleanPodPolicy frees; delete the job when its time has come
     just ended                nothing: status tells it first
-    suspended                 free what runs
+    suspended                 free what runs, the chief first
     refused template          nothing until the spec changes, then start over
     else                      create what is missing, correct what drifted, follow the chief's terms
 
@@ -20,7 +20,7 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core import desired
 from pstraining.core.actions import Action, Create, Delete, Kind, Plan
-from pstraining.core.policies import chief_terms, clean_up, stuck_pods
+from pstraining.core.policies import chief_terms, clean_up, stopping, stuck_pods
 from pstraining.core.policies.attempts import Tally, tally
 from pstraining.core.policies.diagnosis import look_again_at
 from pstraining.core.policies.outcome import new_end, recorded_end
@@ -46,12 +46,12 @@ def plan(snapshot: Snapshot, now: datetime, launcher: Launcher) -> Plan:
     if new_end(job, snapshot, counted) is not None:
         return Plan()
     if job.spec.run_policy.suspend:
-        return Plan(tuple(_deletions(clean_up.freed_on_suspend(snapshot), Reason.SUSPENDED)))
+        return Plan(tuple(_deletions(stopping.next_step(job, snapshot).delete, Reason.SUSPENDED)))
     refused = refused_generation(status)
     if refused == snapshot.generation:
         return Plan()
-    if refused is not None and clean_up.workloads(snapshot):
-        return Plan(tuple(_deletions(clean_up.workloads(snapshot), Reason.NOT_DESIRED)))
+    if refused is not None and stopping.workloads(snapshot):
+        return Plan(tuple(_deletions(stopping.workloads(snapshot), Reason.NOT_DESIRED)))
     return Plan(tuple(_running(job, snapshot, status, counted, launcher)), look_again_at(snapshot, now))
 
 

@@ -105,7 +105,8 @@ def _phase(told: list[StatusCondition]) -> Phase:
     ):
         if condition in true:
             return phase
-    return Phase.PENDING
+    stops = any(c.type == Condition.SUSPENDED and c.reason == Reason.STOPPING for c in told)
+    return Phase.STOPPING if stops else Phase.PENDING
 
 
 def _unreadable(snapshot: Snapshot, old: PSTrainingJobStatus, why: str, now: datetime) -> PSTrainingJobStatus:
@@ -147,7 +148,9 @@ def _transition(old: StatusCondition | None, new: StatusCondition) -> Event | No
         return Event("Warning", new.reason, new.message)
     if new.type == Condition.CREATED and new.reason == Reason.WRITE_REFUSED:
         return Event("Warning", new.reason, new.message)
-    if old is not None and old.status == "True" and new.type in (Condition.SUSPENDED, Condition.NAME_CONFLICT):
+    if new.type == Condition.SUSPENDED and new.reason in (Reason.STOPPING, Reason.RESUMED):
+        return Event("Normal", new.reason, new.message or str(new.reason))
+    if old is not None and old.status == "True" and new.type == Condition.NAME_CONFLICT:
         return Event("Normal", new.reason, str(new.reason))
     return None
 

@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from pstraining.api import names
 from pstraining.api.conditions import ALWAYS_TOLD, Condition, Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus, StatusCondition
 from pstraining.core import roles
 from pstraining.core.actions import Create, Kind, Outcomes, Verdict
+from pstraining.core.policies import stopping
 from pstraining.core.policies.diagnosis import diagnose
 from pstraining.core.policies.outcome import End
 from pstraining.core.snapshot import Snapshot
@@ -89,18 +91,27 @@ def _lifecycle(situation: Situation, now: datetime) -> Iterator[Told]:
     running = _running(situation, now)
     yield running
     yield _restarting(situation, running.true)
-    if situation.suspended:
-        yield Told(Condition.SUSPENDED, True, Reason.SUSPENDED, "spec.runPolicy.suspend is true.")
-    else:
-        reason = Reason.RESUMED if situation.was_true(Condition.SUSPENDED) else Reason.NOT_SUSPENDED
-        was = situation.was(Condition.SUSPENDED)
-        kept = was is not None and was.reason == Reason.RESUMED
-        yield Told(Condition.SUSPENDED, False, Reason.RESUMED if kept else reason)
+    yield _suspended(situation)
     for kind in (Condition.SUCCEEDED, Condition.FAILED):
         if end is not None and end.condition is kind:
             yield Told(kind, True, end.reason, end.message)
         else:
             yield Told(kind, False, Reason.NOT_FINISHED if end is None else Reason.JOB_FINISHED)
+
+
+def _suspended(situation: Situation) -> Told:
+    was = situation.was(Condition.SUSPENDED)
+    if not situation.suspended:
+        resumed = was is not None and was.reason != Reason.NOT_SUSPENDED
+        return Told(Condition.SUSPENDED, False, Reason.RESUMED if resumed else Reason.NOT_SUSPENDED)
+    # What was once told as over stays so: a pod that is seen late is on its way out.
+    kept = situation.was_true(Condition.SUSPENDED) and not stopping.workloads(situation.snapshot)
+    if kept or stopping.is_over(situation.snapshot):
+        return Told(Condition.SUSPENDED, True, Reason.SUSPENDED, "spec.runPolicy.suspend is true: nothing runs.")
+    first = "the chief" if situation.job.spec.chief.enabled else "worker 0"
+    left = f"`kubectl get pods -l {names.LABEL_JOB}={situation.snapshot.name}` shows what is left"
+    message = f"spec.runPolicy.suspend is true: {first} stops first, then all others; {left}."
+    return Told(Condition.SUSPENDED, False, Reason.STOPPING, message)
 
 
 def _created(situation: Situation) -> Told:
@@ -149,12 +160,12 @@ def _troubles(situation: Situation) -> Iterator[Told]:
     taken, invalid = outcomes.with_verdict(Verdict.NAME_TAKEN), outcomes.with_verdict(Verdict.INVALID)
     clean = outcomes.outcomes and not taken and not invalid
     if taken:
-        names = ", ".join(f"{o.action.kind} {o.action.name}" for o in taken)
+        held = ", ".join(f"{o.action.kind} {o.action.name}" for o in taken)
         yield Told(
             Condition.NAME_CONFLICT,
             True,
             Reason.NAME_TAKEN,
-            f"{names} exists and belongs to someone else; it is left alone. Delete it or rename the job.",
+            f"{held} exists and belongs to someone else; it is left alone. Delete it or rename the job.",
         )
     elif situation.was_true(Condition.NAME_CONFLICT) and (clean or situation.suspended):
         yield Told(Condition.NAME_CONFLICT, False, Reason.NAMES_FREE)

@@ -1,4 +1,4 @@
-"""What goes when the job has ended or is suspended, and what stays?"""
+"""What goes when the job has ended, and what stays?"""
 
 from datetime import datetime, timedelta
 
@@ -10,19 +10,8 @@ from pstraining.core.actions import Kind
 from pstraining.core.policies.chief_terms import attempts
 from pstraining.core.snapshot import Child, Snapshot
 
-_WORKLOADS = (Kind.STATEFUL_SET, Kind.DEPLOYMENT, Kind.JOB)
-_ORDER = (*_WORKLOADS, Kind.SERVICE, Kind.CONFIG_MAP)
+_ORDER = (Kind.STATEFUL_SET, Kind.DEPLOYMENT, Kind.JOB, Kind.SERVICE, Kind.CONFIG_MAP)
 """What runs goes first. Claims are data: they go with the job itself."""
-
-
-def workloads(snapshot: Snapshot) -> tuple[Child, ...]:
-    """All children that hold pods."""
-    return tuple(c for k in _WORKLOADS for c in snapshot.of_kind(k))
-
-
-def freed_on_suspend(snapshot: Snapshot) -> tuple[Child, ...]:
-    """Everything that runs; Services and ConfigMaps cost nothing and stay."""
-    return tuple(c for c in workloads(snapshot) if not c.deleting)
 
 
 def freed_on_end(job: PSTrainingJob, snapshot: Snapshot) -> tuple[Child, ...]:
