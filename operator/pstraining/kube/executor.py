@@ -1,22 +1,27 @@
-"""Executes the actions of a plan in order: the only writer of a job's children.
+"""Executes the actions of a plan, stage by stage (stages.py): the only writer of a job's children.
 
 A refusal becomes a verdict and ends the pass's writing: a job of which one part is refused, or whose name is taken,
 must not run half. What is worth a retry is raised to the queue, which asks for a new plan: an error says that the plan
-was made from a picture that no longer holds, so the rest of it is not worth trying either.
+was made from a picture that no longer holds, so the rest of it is not worth trying either. What is in flight by then is
+waited for and remembered in any case.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
 
 from pstraining.api import names
 from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Outcome, Outcomes, Verdict
 from pstraining.core.snapshot import controller_uid
 from pstraining.kube.errors import Conflict, NotFound, Refused
 from pstraining.kube.port import ApiPort, Object
+from pstraining.kube.stages import Stage, stages
 
 logger = logging.getLogger(__name__)
 
+IN_FLIGHT: Final = 16
+"""Requests of one job that are in flight at a time."""
 NAMESPACE_TERMINATING = "the namespace is being deleted"
 PREDECESSOR = "the objects of an earlier job of this name are still being deleted"
 
@@ -49,7 +54,7 @@ class Executor:
         self._on_write = on_write
 
     async def execute(self, namespace: str, job: str, job_uid: str, actions: Iterable[Action]) -> Outcomes:
-        """Execute actions in order, up to the first one that is refused.
+        """Execute actions, up to the first ones that are refused.
 
         Args:
             namespace: the job's.
@@ -57,24 +62,49 @@ class Executor:
             job_uid: what the controller reference of an existing object must hold to be ours.
             actions: what to write.
 
+        Returns:
+            The outcomes in the order of the actions.
+
         Raises:
             Conflict: what is observed is out of date; plan again when it has caught up.
             NotFound: an object to be changed is gone, or the namespace is.
             Transient: try again later.
         """
-        outcomes: list[Outcome] = []
-        stopped = False
-        for action in actions:
-            if stopped:
-                outcomes.append(Outcome(action, Verdict.NOT_TRIED))
-                continue
-            try:
-                outcome = await self._execute(namespace, job, job_uid, action)
-            except Refused as error:
-                outcome = _refusal(action, error)
-            outcomes.append(outcome)
-            stopped = outcome.verdict is not Verdict.DONE
-        return Outcomes(tuple(outcomes))
+        planned = tuple(actions)
+        found: dict[int, Outcome] = {}
+        for stage in stages(planned):
+            found |= await self._stage(namespace, job, job_uid, planned, stage)
+            if any(outcome.verdict is not Verdict.DONE for outcome in found.values()):
+                break
+        return Outcomes(tuple(found.get(i) or Outcome(a, Verdict.NOT_TRIED) for i, a in enumerate(planned)))
+
+    async def _stage(
+        self, namespace: str, job: str, job_uid: str, planned: Sequence[Action], stage: Stage
+    ) -> dict[int, Outcome]:
+        """Send what may be in flight together; nothing more of it once something has failed."""
+        found: dict[int, Outcome] = {}
+        errors: dict[int, Exception] = {}
+        refused = False
+        waiting = iter(stage)
+
+        async def send() -> None:
+            nonlocal refused
+            while not (errors or refused) and (position := next(waiting, None)) is not None:
+                action = planned[position]
+                try:
+                    found[position] = await self._execute(namespace, job, job_uid, action)
+                except Refused as error:
+                    found[position] = _refusal(action, error)
+                except Exception as error:  # noqa: BLE001 - raised below, once the others have ended
+                    errors[position] = error
+                    return
+                refused = refused or found[position].verdict is not Verdict.DONE
+
+        await asyncio.gather(*(send() for _ in range(min(IN_FLIGHT, len(stage)))))
+        # A refusal is worth more than an error: it says what to mend, and the error will be seen again.
+        if errors and not refused:
+            raise errors[min(errors)]
+        return found
 
     async def _execute(self, namespace: str, job: str, job_uid: str, action: Action) -> Outcome:
         match action:
