@@ -46,5 +46,6 @@ def test_any_part_of_a_stage_leads_to_the_same_end(spec: dict[str, Any], random:
     assert len(creations) == len(set(creations)), "something was created twice"
     assert undisturbed.job is not None
     assert disturbed.job is not None
-    assert undisturbed.job["status"] == disturbed.job["status"]
+    for field in ("phase", "ps", "worker", "chief", "restarts", "term", "replicaRecords"):
+        assert undisturbed.job["status"].get(field) == disturbed.job["status"].get(field)
     assert disturbed.plan().actions == ()

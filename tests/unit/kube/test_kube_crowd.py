@@ -105,7 +105,8 @@ class Run:
         return {c["metadata"]["name"] for c in self.cache.view(("default", "digits")).children}
 
     async def verdicts(self) -> dict[str, Verdict]:
-        return {o.action.name: o.verdict for o in (await self.task).outcomes}
+        async with asyncio.timeout(5):
+            return {o.action.name: o.verdict for o in (await self.task).outcomes}
 
 
 @pytest.mark.asyncio
