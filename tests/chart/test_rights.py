@@ -55,12 +55,9 @@ def a_life_with_everything() -> list[tuple[str, str, str]]:
     world.reconcile()
     world.reconcile()
     world.settle()
-    for suspend, standby in ((True, "Warm"), (False, "Warm"), (True, "None"), (False, "None")):
-        world.edit({"runPolicy": {"suspend": suspend}, "ps": {"standby": {"mode": standby}}})
+    for suspend in (True, False):
+        world.edit({"runPolicy": {"suspend": suspend}})
         world.settle()
-        if not suspend and standby == "Warm":
-            world.children["PodDisruptionBudget", "digits-ps-0"]["spec"]["minAvailable"] = 0
-            world.settle()
     world.end("chief")
     world.settle()
     world.now += timedelta(minutes=1)

@@ -20,7 +20,7 @@ def _main(containers: str) -> str:
 
 FIXED_WHILE_RUNNING: Final = (
     *(f"ps.{f}" for f in ("template?", "resources?", "server", "standby", "onChiefRestart?", "restartPolicy")),
-    *("ps.volumeClaimTemplates", "ps.persistentVolumeClaimRetentionPolicy"),
+    *("ps.volumeClaimTemplates?", "ps.persistentVolumeClaimRetentionPolicy"),
     *(f"worker.{f}" for f in ("template", "addressing", "restartPolicy")),
     *(f"chief.{f}" for f in ("enabled", "template?", "resources?", "restartPolicy")),
     *(f"evaluator.{f}" for f in ("enabled", "template?", "resources?", "restartPolicy", "inCluster")),

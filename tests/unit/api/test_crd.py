@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from pstraining.api.crd import custom_resource_definition, structural
 from pstraining.api.models import PSTrainingJobSpec
+from pstraining.api.rules import FIXED_WHILE_RUNNING
 
 CRD = custom_resource_definition()
 SCHEMA = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
@@ -59,6 +60,16 @@ def test_every_level_of_the_smallest_job_is_defaulted() -> None:
         assert properties[name]["default"] == {}
     assert properties["chief"]["properties"]["enabled"]["default"] is True
     assert "default" not in properties["checkpoint"]
+
+
+@pytest.mark.parametrize("path", FIXED_WHILE_RUNNING)
+def test_a_rule_that_reads_a_field_knows_whether_it_may_be_absent(path: str) -> None:
+    """A rule that fails refuses every update of the object, the operator's own status among them."""
+    node, always_there = SCHEMA["properties"]["spec"], True
+    for part in path.rstrip("?").split("."):
+        always_there = part in node.get("required", ()) or "default" in node["properties"][part]
+        node = node["properties"][part]
+    assert always_there != path.endswith("?")
 
 
 def test_defaults_of_schema_and_models_agree() -> None:
