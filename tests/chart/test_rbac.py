@@ -18,6 +18,7 @@ OPERATOR = {
     ("batch", "jobs"): ("create", "delete", "get", "list", "watch"),
     ("", "services"): ALL,
     ("", "configmaps"): ALL,
+    ("policy", "poddisruptionbudgets"): ALL,
     ("", "persistentvolumeclaims"): ("create", "get"),
     ("", "pods"): ("delete", "list", "patch", "watch"),
     ("events.k8s.io", "events"): ("create",),

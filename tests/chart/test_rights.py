@@ -55,9 +55,12 @@ def a_life_with_everything() -> list[tuple[str, str, str]]:
     world.reconcile()
     world.reconcile()
     world.settle()
-    for suspend in (True, False):
-        world.edit({"runPolicy": {"suspend": suspend}})
+    for suspend, standby in ((True, "Warm"), (False, "Warm"), (True, "None"), (False, "None")):
+        world.edit({"runPolicy": {"suspend": suspend}, "ps": {"standby": {"mode": standby}}})
         world.settle()
+        if not suspend and standby == "Warm":
+            world.children["PodDisruptionBudget", "digits-ps-0"]["spec"]["minAvailable"] = 0
+            world.settle()
     world.end("chief")
     world.settle()
     world.now += timedelta(minutes=1)

@@ -82,14 +82,21 @@ def pod(
     disrupted: bool = False,
     unschedulable: str = "",
     job_uid: str = UID,
+    member: int = 0,
+    changed: datetime | None = None,
 ) -> dict[str, Any]:
     """A pod of a job as the kubelet reports it; by default it runs and is ready."""
-    name = f"digits-{role}-{term or index}"
+    standby = "standby" if member < 2 else f"standby-{member}"
+    name = f"digits-{standby if member else role}-{term or index}"
     labels = {names.LABEL_JOB_UID: job_uid, names.LABEL_JOB: "digits", names.LABEL_ROLE: role}
     labels[names.LABEL_POD_INDEX if role == names.PS else names.LABEL_INDEX] = str(index)
+    if role == names.PS:
+        labels[names.LABEL_MEMBER] = str(member)
     if term:
         labels[names.LABEL_TERM] = str(term)
     conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
+    if changed is not None:
+        conditions[0]["lastTransitionTime"] = stamp(changed)
     if disrupted:
         conditions.append({"type": "DisruptionTarget", "status": "True"})
     if unschedulable:

@@ -95,11 +95,13 @@ class World:
         for key in sorted(wanted.keys() - present):
             self._start(*key, wanted[key])
 
-    def end(self, role: str, index: int = 0, code: int = 0, message: str = "", *, term: int | None = None) -> None:
+    def end(
+        self, role: str, index: int = 0, code: int = 0, message: str = "", *, term: int | None = None, member: int = 0
+    ) -> None:
         """A task's program ends."""
         for found in self.pods.values():
             key = _key(found)
-            if key[:2] == (role, index) and (term is None or key[2] == term):
+            if key[:2] == (role, index) and (term is None or key[2] == term) and key[3] == member:
                 state = found["status"]["containerStatuses"][0]
                 if role == names.CHIEF:
                     found["status"]["phase"] = "Failed" if code else "Succeeded"
@@ -113,10 +115,10 @@ class World:
         self.lingering.discard(role)
         self.controllers()
 
-    def delete_pod(self, role: str, index: int = 0) -> None:
+    def delete_pod(self, role: str, index: int = 0, member: int = 0) -> None:
         """Somebody deletes a task's pod; it is seen going."""
         for found in self.pods.values():
-            if _key(found)[:2] == (role, index):
+            if _key(found)[:2] == (role, index) and _key(found)[3] == member:
                 found["metadata"]["deletionTimestamp"] = "2030-01-01T12:00:00Z"
                 if role == names.CHIEF:
                     found["status"]["phase"] = "Failed"
@@ -136,12 +138,14 @@ class World:
         """The names of all children of a kind."""
         return sorted(n for k, n in self.children if k == kind)
 
-    def _start(self, role: str, index: int, term: int, child: dict[str, Any]) -> None:
+    def _start(self, role: str, index: int, term: int, member: int, child: dict[str, Any]) -> None:
         self.serial += 1
         self.now += timedelta(seconds=1)
-        made = pod(role, index, term=term, uid=f"pod-{self.serial}", created=self.now - NOW)
+        made = pod(role, index, term=term, uid=f"pod-{self.serial}", created=self.now - NOW, member=member)
         annotations = child["spec"]["template"]["metadata"].get("annotations") or {}
-        made["metadata"] |= {"annotations": dict(annotations), "name": f"digits-{role}-{index}-{term}-{self.serial}"}
+        made["metadata"]["annotations"] = dict(annotations)
+        if role != names.PS:
+            made["metadata"]["name"] = f"digits-{role}-{index}-{term}-{self.serial}"
         self.pods[made["metadata"]["name"]] = made
 
     def _execute(self, actions: Iterable[Action]) -> Outcomes:
@@ -202,17 +206,18 @@ def phase(world: World) -> str:
     return str(world.job["status"]["phase"])
 
 
-def _replicas(kind: str, child: dict[str, Any]) -> list[tuple[str, int, int]]:
+def _replicas(kind: str, child: dict[str, Any]) -> list[tuple[str, int, int, int]]:
     labels = child["metadata"]["labels"]
     if kind == "Job":
-        return [(names.CHIEF, 0, int(labels[names.LABEL_TERM]))]
+        return [(names.CHIEF, 0, int(labels[names.LABEL_TERM]), 0)]
     count = child["spec"].get("replicas", 1)
     if kind == "StatefulSet":
-        return [(names.PS, i, 0) for i in range(count)]
-    return [(names.WORKER, int(labels[names.LABEL_INDEX]), 0)] if count else []
+        return [(names.PS, i, 0, int(labels[names.LABEL_MEMBER])) for i in range(count)]
+    return [(names.WORKER, int(labels[names.LABEL_INDEX]), 0, 0)] if count else []
 
 
-def _key(found: dict[str, Any]) -> tuple[str, int, int]:
+def _key(found: dict[str, Any]) -> tuple[str, int, int, int]:
     labels = found["metadata"]["labels"]
     index = labels.get(names.LABEL_INDEX) or labels.get(names.LABEL_POD_INDEX) or "0"
-    return labels[names.LABEL_ROLE], int(index), int(labels.get(names.LABEL_TERM, 0))
+    term, member = labels.get(names.LABEL_TERM, 0), labels.get(names.LABEL_MEMBER, 0)
+    return labels[names.LABEL_ROLE], int(index), int(term), int(member)

@@ -22,6 +22,10 @@ a call that is added to the operator is added here and there.
 - apiGroups: [""]
   resources: [services, configmaps]
   verbs: [create, get, list, watch, patch, delete]
+# One for each shard that has standbys.
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [create, get, list, watch, patch, delete]
 # The claim for checkpoints is made once and goes with its job.
 - apiGroups: [""]
   resources: [persistentvolumeclaims]

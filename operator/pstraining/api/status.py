@@ -48,6 +48,7 @@ class ReplicaRecord(Model):
 
     role: str
     index: int
+    member: int = Field(default=0, description="Of a parameter server: which member of its shard.")
     failures: int = Field(default=0, description="Failures that count against the replica's budget.")
     failure_times: list[datetime] = Field(
         default_factory=list, description="When the newest of them happened; kept where backoff has a window."
@@ -94,5 +95,5 @@ class PSTrainingJobStatus(Model):
     failed_replica: str = Field(default="", description="The replica that failed the job, as role/index.")
     selector: str = Field(default="", description="The workers' label selector, for the scale subresource.")
     replica_records: list[ReplicaRecord] = Field(
-        default_factory=list, json_schema_extra=schemas.map_list("role", "index")
+        default_factory=list, json_schema_extra=schemas.map_list("role", "index", "member")
     )

@@ -26,6 +26,7 @@ CHILDREN = (
     ("apps", "v1", "statefulsets"),
     ("apps", "v1", "deployments"),
     ("batch", "v1", "jobs"),
+    ("policy", "v1", "poddisruptionbudgets"),
 )
 WATCHED = (JOBS, *CHILDREN)
 """Group, version and plural of every watched kind."""

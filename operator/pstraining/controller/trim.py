@@ -13,6 +13,10 @@ from pstraining.core.actions import Kind
 
 OTHERS_ANNOTATIONS = ("kubectl.kubernetes.io/last-applied-configuration", "deployment.kubernetes.io/revision")
 """A second copy of the object, and what the Deployment controller counts for itself."""
+POD_METADATA = (
+    *("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "ownerReferences"),
+    *("deletionTimestamp", "deletionGracePeriodSeconds"),
+)
 POD_LABELS = (names.LABEL_POD_INDEX,)
 POD_CONDITIONS = ("PodScheduled", "Ready", "DisruptionTarget")
 CONTAINER_FIELDS = ("name", "ready", "restartCount", "state", "lastState", "image")
@@ -34,7 +38,7 @@ def trim(raw: Mapping[str, Any]) -> dict[str, Any]:
             trimmed["status"] = _workload_status(raw.get("status") or {})
         case Kind.JOB:
             trimmed["status"] = _workload_status(raw.get("status") or {}, "Complete", "Failed", "FailureTarget")
-        case Kind.SERVICE:
+        case Kind.SERVICE | Kind.POD_DISRUPTION_BUDGET:
             trimmed.pop("status", None)
         case Kind.CONFIG_MAP:
             # Every job holds the same launcher: one copy of the text serves all.
@@ -49,8 +53,7 @@ def _metadata(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pod_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "ownerReferences")
-    trimmed = {k: metadata[k] for k in kept if k in metadata}
+    trimmed = {k: metadata[k] for k in POD_METADATA if k in metadata}
     for field in ("labels", "annotations"):
         found = metadata.get(field) or {}
         trimmed[field] = {k: v for k, v in found.items() if k.startswith(f"{names.GROUP}/") or k in POD_LABELS}

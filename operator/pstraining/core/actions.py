@@ -26,6 +26,7 @@ class Kind(StrEnum):
     DEPLOYMENT = "Deployment"
     STATEFUL_SET = "StatefulSet"
     CLAIM = "PersistentVolumeClaim"
+    POD_DISRUPTION_BUDGET = "PodDisruptionBudget"
     PS_TRAINING_JOB = "PSTrainingJob"
 
 
@@ -48,6 +49,8 @@ class Apply:
     uid: str
     body: Manifest
     reason: Reason
+    since: datetime | None = None
+    """When it came to be due, where that is measured."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ and are corrected whenever a field that we render differs.
 """
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from pstraining.api import names
@@ -14,8 +15,9 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.core.actions import Action, Apply, Create, Delete, Kind
 from pstraining.core.policies.outcome import worker_succeeded
 from pstraining.core.snapshot import Child, Snapshot
-from pstraining.resources import cluster_map, launcher, services, workloads
+from pstraining.resources import cluster_map, launcher, redundancy, services, workloads
 from pstraining.resources.launcher import Launcher
+from pstraining.resources.services import Pointer
 
 
 def launcher_name(job: PSTrainingJob, snapshot: Snapshot, carried: Launcher) -> str:
@@ -31,7 +33,12 @@ def launcher_name(job: PSTrainingJob, snapshot: Snapshot, carried: Launcher) -> 
     return launcher.config_map_name(job, carried)
 
 
-def children(job: PSTrainingJob, launcher_map: str, carried: Launcher) -> Iterator[dict[str, Any]]:
+def children(
+    job: PSTrainingJob,
+    launcher_map: str,
+    carried: Launcher,
+    pointers: Mapping[int, Pointer] = MappingProxyType({}),
+) -> Iterator[dict[str, Any]]:
     """All children but the chief's Jobs, in the order of creation.
 
     What holds pods goes first: a template that the API server refuses then shows before anything else exists, and
@@ -41,14 +48,17 @@ def children(job: PSTrainingJob, launcher_map: str, carried: Launcher) -> Iterat
     claim = workloads.build_checkpoint_claim(job)
     if claim is not None:
         yield claim
-    yield workloads.build_parameter_servers(job, launcher_map)
+    for member in range(1 + redundancy.standbys(job)):
+        yield workloads.build_parameter_servers(job, launcher_map, member)
     for index in range(1, job.spec.worker.replicas):
         yield workloads.build_worker(job, index, launcher_map)
     built = launcher.build(job, carried)
     built["metadata"]["name"] = launcher_map
     yield built
     yield cluster_map.build(job)
-    yield from services.build_all(job)
+    yield from services.build_all(job, pointers)
+    if redundancy.standbys(job):
+        yield from (redundancy.build_budget(job, index) for index in range(job.spec.ps.replicas))
 
 
 def missing_and_drifted(job: PSTrainingJob, snapshot: Snapshot, wanted: list[dict[str, Any]]) -> Iterator[Action]:
@@ -67,7 +77,7 @@ def missing_and_drifted(job: PSTrainingJob, snapshot: Snapshot, wanted: list[dic
 def surplus(snapshot: Snapshot, wanted: list[dict[str, Any]]) -> Iterator[Delete]:
     """Deletions of children that the job no longer wants; the chief's Jobs are not among them."""
     keep = {(Kind(m["kind"]), m["metadata"]["name"]) for m in wanted}
-    for kind in (Kind.DEPLOYMENT, Kind.STATEFUL_SET, Kind.SERVICE, Kind.CONFIG_MAP):
+    for kind in (Kind.DEPLOYMENT, Kind.STATEFUL_SET, Kind.POD_DISRUPTION_BUDGET, Kind.SERVICE, Kind.CONFIG_MAP):
         for child in snapshot.of_kind(kind):
             if (kind, child.name) not in keep and not child.deleting:
                 yield Delete(kind, child.name, child.uid, Reason.NOT_DESIRED)
@@ -115,7 +125,16 @@ def _corrected(job: PSTrainingJob, snapshot: Snapshot, child: Child, manifest: d
             yield Apply(child.kind, child.name, child.uid, body, Reason.DRIFTED)
     elif not manifest.get("immutable") and not agrees(manifest, child.manifest):
         body = {**manifest, "metadata": {**manifest["metadata"], "uid": child.uid}}
+        if child.kind is Kind.SERVICE:
+            # A selector may be the pointer to a primary: an old picture must not turn it back.
+            body["metadata"] |= observed_version(child)
         yield Apply(child.kind, child.name, child.uid, body, Reason.DRIFTED)
+
+
+def observed_version(child: Child) -> dict[str, str]:
+    """The precondition that nobody has written the object since it was observed."""
+    version = child.manifest["metadata"].get("resourceVersion")
+    return {"resourceVersion": version} if version else {}
 
 
 def _identity(job: PSTrainingJob, child: Child, manifest: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core import desired
 from pstraining.core.actions import Action, Create, Delete, Kind, Plan
-from pstraining.core.policies import chief_terms, clean_up, stopping, stuck_pods
+from pstraining.core.policies import chief_terms, clean_up, redundancy, stopping, stuck_pods
 from pstraining.core.policies.attempts import Tally, tally
 from pstraining.core.policies.diagnosis import look_again_at
 from pstraining.core.policies.outcome import new_end, recorded_end
@@ -52,7 +52,9 @@ def plan(snapshot: Snapshot, now: datetime, launcher: Launcher) -> Plan:
         return Plan()
     if refused is not None and stopping.workloads(snapshot):
         return Plan(tuple(_deletions(stopping.workloads(snapshot), Reason.NOT_DESIRED)))
-    return Plan(tuple(_running(job, snapshot, status, counted, launcher)), look_again_at(snapshot, now))
+    found = redundancy.shards(job, snapshot, status, now)
+    due = [t for t in (look_again_at(snapshot, now), redundancy.look_again_at(found, now)) if t is not None]
+    return Plan(tuple(_running(job, snapshot, status, counted, launcher, found)), min(due, default=None))
 
 
 def read_job(snapshot: Snapshot) -> PSTrainingJob | str:
@@ -81,18 +83,29 @@ def refused_generation(status: PSTrainingJobStatus) -> int | None:
 
 
 def _running(
-    job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, counted: Tally, launcher: Launcher
+    job: PSTrainingJob,
+    snapshot: Snapshot,
+    status: PSTrainingJobStatus,
+    counted: Tally,
+    launcher: Launcher,
+    shards: tuple[redundancy.Shard, ...],
 ) -> Iterator[Action]:
+    taken = list(redundancy.take_overs(job, snapshot, shards))
+    yield from taken
+    yield from redundancy.fence(snapshot, status, counted, shards)
     launcher_map = desired.launcher_name(job, snapshot, launcher)
-    wanted = list(desired.children(job, launcher_map, launcher))
-    early = [m for m in wanted if m["kind"] not in (Kind.SERVICE, Kind.CONFIG_MAP)]
+    pointers = {s.index: s.next_pointer for s in shards}
+    wanted = list(desired.children(job, launcher_map, launcher, pointers))
+    early = [m for m in wanted if m["kind"] not in (Kind.SERVICE, Kind.CONFIG_MAP, Kind.POD_DISRUPTION_BUDGET)]
     yield from desired.missing_and_drifted(job, snapshot, early)
     terms = chief_terms.terms(job, snapshot, status, counted)
     if terms.create is not None:
         chief = workloads.build_chief(job, terms.create, launcher_map)
         first = terms.create == 1
         yield Create(Kind.JOB, chief["metadata"]["name"], chief, Reason.DESIRED if first else Reason.NEXT_TERM)
-    yield from desired.missing_and_drifted(job, snapshot, [m for m in wanted if m not in early])
+    written = {(a.kind, a.name) for a in taken}
+    late = [m for m in wanted if m not in early and (m["kind"], m["metadata"]["name"]) not in written]
+    yield from desired.missing_and_drifted(job, snapshot, late)
     yield from desired.retired(job, snapshot)
     yield from desired.refreshed(job, snapshot)
     yield from _deletions(terms.delete, Reason.OLD_TERM)

@@ -4,6 +4,7 @@ from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.run_policy import CleanUp
 from pstraining.api.status import PSTrainingJobStatus, RoleStatus
+from pstraining.core.policies import redundancy
 from pstraining.core.policies.attempts import Tally
 from pstraining.core.policies.outcome import worker_succeeded
 from pstraining.core.snapshot import Pod, Snapshot
@@ -31,7 +32,7 @@ def role_statuses(
         names.CHIEF: int(job.spec.chief.enabled),
     }
     ready = {
-        names.PS: len({p.index for p in snapshot.pods_of(names.PS) if p.ready and not p.deleting}),
+        names.PS: len(_served(job, snapshot, old)),
         names.WORKER: len({p.index for p in workers}),
         names.CHIEF: len({p.term for p in chiefs}),
     }
@@ -57,10 +58,9 @@ def works(pod: Pod) -> bool:
     return pod.container.running and not pod.deleting and not pod.terminal
 
 
-def ps_ready(job: PSTrainingJob, snapshot: Snapshot) -> bool:
-    """Every parameter server serves."""
-    ready = {p.index for p in snapshot.pods_of(names.PS) if p.ready and not p.deleting}
-    return ready >= set(range(job.spec.ps.replicas))
+def ps_ready(job: PSTrainingJob, snapshot: Snapshot, old: PSTrainingJobStatus) -> bool:
+    """Every shard's primary serves."""
+    return _served(job, snapshot, old) >= set(range(job.spec.ps.replicas))
 
 
 def chief_works(job: PSTrainingJob, snapshot: Snapshot) -> bool:
@@ -73,6 +73,12 @@ def chief_works(job: PSTrainingJob, snapshot: Snapshot) -> bool:
 def some_worker_works(snapshot: Snapshot) -> bool:
     """At least one worker runs, or has already succeeded."""
     return any(works(p) for p in snapshot.pods_of(names.WORKER))
+
+
+def _served(job: PSTrainingJob, snapshot: Snapshot, old: PSTrainingJobStatus) -> set[int]:
+    """The shards whose primary is ready."""
+    primaries = redundancy.primaries_only(job, snapshot, old).pods_of(names.PS)
+    return {p.index for p in primaries if p.ready and not p.deleting}
 
 
 def _succeeded_workers(job: PSTrainingJob, snapshot: Snapshot) -> set[int]:

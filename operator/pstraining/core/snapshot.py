@@ -6,7 +6,7 @@ job does not control are left out, whatever their labels say.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from pstraining.api import names
@@ -33,6 +33,8 @@ class Container:
     waiting_reason: str = ""
     waiting_message: str = ""
     image: str = ""
+    started_at: datetime | None = None
+    """When the present run began."""
     terminated: Termination | None = None
     """Set while the container stands terminated."""
     last: Termination | None = None
@@ -59,6 +61,12 @@ class Pod:
     reason: str
     cluster_hash: str
     container: Container
+    member: int = 0
+    """Which member of its shard a PS is."""
+    deleted_at: datetime | None = None
+    """When somebody asked for its deletion."""
+    ready_changed: datetime | None = None
+    """When it became ready, or stopped being so."""
     blocked_init: Container | None = None
     """An init container that waits or has failed."""
 
@@ -202,7 +210,8 @@ def _pod(manifest: Manifest, job_uid: str) -> Pod | None:
         return None
     index = labels.get(names.LABEL_INDEX) or labels.get(names.LABEL_POD_INDEX) or "0"
     term = labels.get(names.LABEL_TERM) or "0"
-    if not (index.isdecimal() and term.isdecimal()):
+    member = labels.get(names.LABEL_MEMBER) or "0"
+    if not (index.isdecimal() and term.isdecimal() and member.isdecimal()):
         return None  # labels that somebody else has written
     conditions = {c.get("type"): c for c in status.get("conditions") or ()}
     scheduled = conditions.get("PodScheduled", {})
@@ -223,8 +232,17 @@ def _pod(manifest: Manifest, job_uid: str) -> Pod | None:
         reason=status.get("reason", ""),
         cluster_hash=(metadata.get("annotations") or {}).get(names.ANNOTATION_CLUSTER_HASH, ""),
         container=_container(status.get("containerStatuses") or (), main_container_name(containers)),
+        member=int(member),
+        deleted_at=_deleted_at(metadata),
+        ready_changed=parse_time(conditions.get("Ready", {}).get("lastTransitionTime")),
         blocked_init=_blocked_init(status.get("initContainerStatuses") or ()),
     )
+
+
+def _deleted_at(metadata: Mapping[str, Any]) -> datetime | None:
+    """deletionTimestamp is when the grace period will have ended."""
+    end = parse_time(metadata.get("deletionTimestamp"))
+    return end and end - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
 
 
 def main_container_name(containers: Iterable[Mapping[str, Any]]) -> str:
@@ -250,6 +268,7 @@ def _container_state(status: Mapping[str, Any]) -> Container:
         waiting_reason=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
         image=status.get("image", ""),
+        started_at=parse_time((state.get("running") or {}).get("startedAt")),
         terminated=_termination(state.get("terminated")),
         last=_termination(last.get("terminated")),
     )

@@ -14,10 +14,11 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus, StatusCondition
 from pstraining.core.actions import Create, Event, Kind, Outcomes, Verdict
 from pstraining.core.planner import read_job, read_status
-from pstraining.core.policies.attempts import tally
+from pstraining.core.policies.attempts import key_of, tally
 from pstraining.core.policies.chief_terms import newest_term
 from pstraining.core.policies.outcome import End, new_end, recorded_end
 from pstraining.core.roles import role_statuses
+from pstraining.core.shards import shard_statuses, standby_summary, took_over
 from pstraining.core.snapshot import Snapshot
 from pstraining.core.told import Situation, conditions
 from pstraining.resources.workloads import worker_selector_text
@@ -25,10 +26,15 @@ from pstraining.resources.workloads import worker_selector_text
 _WARNINGS = {
     Condition.FAILED,
     Condition.RESTARTING,
+    Condition.DEGRADED,
     Condition.NAME_CONFLICT,
     Condition.INVALID_TEMPLATE,
     Condition.CHECKPOINT_NOT_DURABLE,
 }
+
+
+_ENDS_TOLD = (Condition.NAME_CONFLICT, Condition.DEGRADED)
+"""Whose end, too, is an event."""
 
 
 def next_status(snapshot: Snapshot, outcomes: Outcomes, now: datetime) -> dict[str, Any]:
@@ -47,6 +53,7 @@ def next_status(snapshot: Snapshot, outcomes: Outcomes, now: datetime) -> dict[s
     end = _recorded(old) or new_end(job, snapshot, counted)
     situation = Situation(job, snapshot, old, outcomes, end)
     told = conditions(situation, now)
+    shards = shard_statuses(job, snapshot, old, now)
     found = role_statuses(job, snapshot, old, counted, finished=end is not None)
     return _dump(
         PSTrainingJobStatus(
@@ -60,6 +67,9 @@ def next_status(snapshot: Snapshot, outcomes: Outcomes, now: datetime) -> dict[s
             ps=found["ps"],
             worker=found["worker"],
             chief=found["chief"],
+            shards=shards,
+            standby_summary=standby_summary(job, shards),
+            takeovers=sum(s.takeovers for s in shards) if shards else old.takeovers,
             selector=worker_selector_text(job),
             replica_records=list(counted.records),
         )
@@ -71,7 +81,7 @@ def events(snapshot: Snapshot, status: dict[str, Any]) -> tuple[Event, ...]:
     old, new = read_status(snapshot), PSTrainingJobStatus.model_validate(status)
     before = {c.type: c for c in old.conditions}
     told = [e for c in new.conditions if (e := _transition(before.get(c.type), c)) is not None]
-    return (*_failures(old, new), *told)
+    return (*_failures(old, new), *took_over(old, new), *told)
 
 
 def _recorded(old: PSTrainingJobStatus) -> End | None:
@@ -127,10 +137,10 @@ def _unreadable(snapshot: Snapshot, old: PSTrainingJobStatus, why: str, now: dat
 
 
 def _failures(old: PSTrainingJobStatus, new: PSTrainingJobStatus) -> Iterator[Event]:
-    before = {(r.role, r.index): r.failures for r in old.replica_records}
+    before = {key_of(r): r.failures for r in old.replica_records}
     last = {"ps": new.ps.last_failure, "worker": new.worker.last_failure, "chief": new.chief.last_failure}
     for record in new.replica_records:
-        if record.failures > before.get((record.role, record.index), 0):
+        if record.failures > before.get(key_of(record), 0):
             failure = last.get(record.role)
             why = f", exit code {failure.exit_code}: {failure.message}" if failure and failure.count else ""
             yield Event("Warning", "ReplicaFailed", f"{record.role} {record.index} failed ({record.failures}){why}")
@@ -150,7 +160,7 @@ def _transition(old: StatusCondition | None, new: StatusCondition) -> Event | No
         return Event("Warning", new.reason, new.message)
     if new.type == Condition.SUSPENDED and new.reason in (Reason.STOPPING, Reason.RESUMED):
         return Event("Normal", new.reason, new.message or str(new.reason))
-    if old is not None and old.status == "True" and new.type == Condition.NAME_CONFLICT:
+    if old is not None and old.status == "True" and new.type in _ENDS_TOLD:
         return Event("Normal", new.reason, str(new.reason))
     return None
 

@@ -10,9 +10,10 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus, StatusCondition
 from pstraining.core import roles
 from pstraining.core.actions import Create, Kind, Outcomes, Verdict
-from pstraining.core.policies import stopping
+from pstraining.core.policies import redundancy, stopping
 from pstraining.core.policies.diagnosis import diagnose
 from pstraining.core.policies.outcome import End
+from pstraining.core.shards import degraded
 from pstraining.core.snapshot import Snapshot
 
 _NOT_DURABLE = {
@@ -59,7 +60,7 @@ class Situation:
 
 def conditions(situation: Situation, now: datetime) -> list[StatusCondition]:
     """All conditions, with times that move only when the status does."""
-    told = {t.type: t for t in (*_lifecycle(situation, now), *_troubles(situation))}
+    told = {t.type: t for t in (*_lifecycle(situation, now), *_degraded(situation, now), *_troubles(situation))}
     order = [*ALWAYS_TOLD, *(t for t in Condition if t not in ALWAYS_TOLD)]
     generation = situation.snapshot.generation
     found = []
@@ -134,8 +135,10 @@ def _running(situation: Situation, now: datetime) -> Told:
         return Told(Condition.RUNNING, False, Reason.JOB_FINISHED)
     if situation.suspended:
         return Told(Condition.RUNNING, False, Reason.SUSPENDED)
-    trouble = diagnose(snapshot, now)
-    if roles.ps_ready(job, snapshot) and roles.chief_works(job, snapshot) and roles.some_worker_works(snapshot):
+    # What a standby waits for is told as Degraded.
+    trouble = diagnose(redundancy.primaries_only(job, snapshot, situation.old), now)
+    served = roles.ps_ready(job, snapshot, situation.old)
+    if served and roles.chief_works(job, snapshot) and roles.some_worker_works(snapshot):
         if trouble is not None:
             return Told(Condition.RUNNING, True, trouble.reason, f"{trouble.message} (training goes on without it)")
         return Told(Condition.RUNNING, True, Reason.TRAINING, "Every parameter server is ready and the chief runs.")
@@ -150,9 +153,20 @@ def _restarting(situation: Situation, runs: bool) -> Told:
     has_run = situation.was_true(Condition.RUNNING) or situation.was_true(Condition.RESTARTING)
     if runs or not has_run or situation.end is not None or situation.suspended:
         return Told(Condition.RESTARTING, False, Reason.NOT_RESTARTING)
-    if not roles.ps_ready(situation.job, situation.snapshot):
+    if not roles.ps_ready(situation.job, situation.snapshot, situation.old):
         return Told(Condition.RESTARTING, True, Reason.PS_LOST, "A parameter server is being started again.")
     return Told(Condition.RESTARTING, True, Reason.CHIEF_REPLACED, "The chief is being started again.")
+
+
+def _degraded(situation: Situation, now: datetime) -> Iterator[Told]:
+    told = situation.was(Condition.DEGRADED) is not None
+    if situation.end is not None or situation.suspended:
+        if told:
+            yield Told(Condition.DEGRADED, False, Reason.SUSPENDED if situation.suspended else Reason.JOB_FINISHED)
+        return
+    found = degraded(situation.job, situation.snapshot, situation.old, now, told=told)
+    if found is not None:
+        yield Told(Condition.DEGRADED, *found)
 
 
 def _troubles(situation: Situation) -> Iterator[Told]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pstraining.api import contract, names
 from pstraining.api.models import PSTrainingJob
-from pstraining.resources import cluster_map, security
+from pstraining.resources import cluster_map, redundancy, security
 from pstraining.resources.metadata import role_labels
 
 _CONTRACT_VOLUME = "pstraining"
@@ -25,6 +25,7 @@ class Task:
     role: str
     index: int | None = None
     term: int | None = None
+    member: int = 0
 
 
 def build(job: PSTrainingJob, task: Task, launcher: str) -> dict[str, Any]:
@@ -40,6 +41,10 @@ def build(job: PSTrainingJob, task: Task, launcher: str) -> dict[str, Any]:
     labels = role_labels(job, task.role, task.index)
     if task.term is not None:
         labels |= {names.LABEL_TERM: str(task.term)}
+    if task.role == names.PS:
+        labels |= {names.LABEL_MEMBER: str(task.member)}
+        if redundancy.standbys(job):
+            redundancy.keep_apart(job, spec)
     annotations = {names.ANNOTATION_CLUSTER_HASH: cluster_map.digest(cluster_map.document(job))}
     template["metadata"] = {
         **metadata,
@@ -151,6 +156,8 @@ def _identity(job: PSTrainingJob, task: Task) -> list[dict[str, Any]]:
         found.append(value(contract.ENV_TERM, str(task.term or 1)))
     if task.role == names.PS:
         found.append(value(contract.ENV_SERVER, job.spec.ps.server))
+        if redundancy.standbys(job):
+            found.append(value(contract.ENV_MEMBER, str(task.member)))
     if job.spec.checkpoint is not None:
         found.append(value(contract.ENV_CHECKPOINT_DIR, job.spec.checkpoint.path))
     return found

@@ -4,19 +4,33 @@ All of them publish addresses that are not ready: who waits for whom is the laun
 able to reach a PS that is just coming back.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pstraining.api import contract, names
 from pstraining.api.models import Addressing, PSTrainingJob
+from pstraining.resources import redundancy
 from pstraining.resources.metadata import metadata, role_selector
 
 
-def build_all(job: PSTrainingJob) -> Iterator[dict[str, Any]]:
-    """All of a job's Services."""
+@dataclass(frozen=True)
+class Pointer:
+    """Who is a shard's primary, and since which take-over: what the shard's Service says."""
+
+    pod: str
+    epoch: int = 0
+    cause: str = ""
+    """Why the last take-over happened, in words."""
+    demoted: str = ""
+    """The uid of the pod that the last take-over left alive: clients may still hold connections to it."""
+
+
+def build_all(job: PSTrainingJob, pointers: Mapping[int, Pointer]) -> Iterator[dict[str, Any]]:
+    """All of a job's Services; a shard without a pointer gets its first."""
     yield build_headless(job)
     for index in range(job.spec.ps.replicas):
-        yield build_ps(job, index)
+        yield build_ps(job, index, pointers.get(index))
     if job.spec.worker.addressing is Addressing.CLUSTER_IP:
         for index in range(job.spec.worker.replicas):
             yield build_worker(job, index)
@@ -28,11 +42,18 @@ def build_headless(job: PSTrainingJob) -> dict[str, Any]:
     return _service(job, name, "network", {names.LABEL_JOB_UID: job.metadata.uid}, clusterIP="None")
 
 
-def build_ps(job: PSTrainingJob, index: int) -> dict[str, Any]:
+def build_ps(job: PSTrainingJob, index: int, pointer: Pointer | None = None) -> dict[str, Any]:
     """One PS task's address. Its selector names one pod: it is the pointer to the shard's primary."""
     name = names.ps_service(job.metadata.name, index)
-    pod = f"{names.ps_stateful_set(job.metadata.name)}-{index}"
-    return _service(job, name, names.PS, role_selector(job, names.PS) | {names.LABEL_STS_POD: pod})
+    pointer = pointer or Pointer(redundancy.pod(job, index, 0))
+    found = _service(job, name, names.PS, role_selector(job, names.PS) | {names.LABEL_STS_POD: pointer.pod})
+    if redundancy.standbys(job) or pointer.epoch:
+        found["metadata"]["annotations"] = {
+            names.ANNOTATION_EPOCH: str(pointer.epoch),
+            names.ANNOTATION_CAUSE: pointer.cause,
+            names.ANNOTATION_DEMOTED: pointer.demoted,
+        }
+    return found
 
 
 def build_worker(job: PSTrainingJob, index: int) -> dict[str, Any]:

@@ -1,36 +1,34 @@
-"""The children that hold pods: the StatefulSet of the PSs, a Deployment a worker, a Job an attempt of the chief."""
+"""The children that hold pods: the StatefulSets of the PSs, a Deployment a worker, a Job an attempt of the chief."""
 
 from typing import Any
 
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
-from pstraining.resources import pods
+from pstraining.resources import pods, redundancy
 from pstraining.resources.metadata import metadata, role_selector
 
 
-def build_parameter_servers(job: PSTrainingJob, launcher: str) -> dict[str, Any]:
-    """The StatefulSet of all PSs: started together, replaced only when one dies or is deleted.
+def build_parameter_servers(job: PSTrainingJob, launcher: str, member: int = 0) -> dict[str, Any]:
+    """The StatefulSet of all PSs, or of a standby each: started together, replaced only when one dies or is deleted.
 
     Args:
         job: the owner.
         launcher: the name of the launcher's ConfigMap.
+        member: which member of its shard each pod is.
     """
-    name = job.metadata.name
+    own = {names.LABEL_MEMBER: str(member)}
     spec = {
         "replicas": job.spec.ps.replicas,
-        "serviceName": names.headless_service(name),
+        "serviceName": names.headless_service(job.metadata.name),
         "podManagementPolicy": "Parallel",
         "updateStrategy": {"type": "OnDelete"},
         "revisionHistoryLimit": 0,
-        "selector": {"matchLabels": role_selector(job, names.PS)},
-        "template": pods.build(job, pods.Task(names.PS), launcher),
+        "selector": {"matchLabels": role_selector(job, names.PS) | own},
+        "template": pods.build(job, pods.Task(names.PS, member=member), launcher),
     }
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": metadata(job, names.ps_stateful_set(name), names.PS),
-        "spec": spec,
-    }
+    found = metadata(job, redundancy.stateful_set(job, member), names.PS)
+    found["labels"] |= {names.LABEL_ROLE: names.PS} | own
+    return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": found, "spec": spec}
 
 
 def build_worker(job: PSTrainingJob, index: int, launcher: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import LastFailure, PSTrainingJobStatus, ReplicaRecord
 from pstraining.core.snapshot import Pod, Snapshot, Termination
+from pstraining.resources.redundancy import standbys
 
 
 @dataclass(frozen=True)
@@ -34,21 +35,30 @@ class Tally:
         """How often replicas of a role were started again."""
         return sum(r.restarts for r in self.records if r.role == role)
 
-    def record(self, role: str, index: int) -> ReplicaRecord | None:
-        """What is counted of one replica."""
-        return next((r for r in self.records if (r.role, r.index) == (role, index)), None)
+    def record(self, pod: Pod) -> ReplicaRecord | None:
+        """What is counted of the replica that this pod is."""
+        return next((r for r in self.records if key_of(r) == key_of(pod)), None)
+
+    def failed(self, role: str, index: int) -> int:
+        """How often a replica failed; the members of a shard share one budget."""
+        return sum(r.failures for r in self.records if (r.role, r.index) == (role, index))
+
+
+def key_of(replica: Pod | ReplicaRecord) -> tuple[str, int, int]:
+    """What is counted apart: members of one shard, too, so that one's runs are never taken for another's."""
+    return replica.role, replica.index, replica.member
 
 
 def tally(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus) -> Tally:
     """Count what ended since the stored status was written."""
-    records = {(r.role, r.index): r for r in status.replica_records}
+    records = {key_of(r): r for r in status.replica_records}
     failures = []
     if status.start_time is not None and status.completion_time is None:
         for pod in snapshot.pods:
             if not _counts(job, pod, status.start_time):
                 continue
-            key = (pod.role, pod.index)
-            old = records.get(key, ReplicaRecord(role=pod.role, index=pod.index))
+            key = key_of(pod)
+            old = records.get(key, ReplicaRecord(role=pod.role, index=pod.index, member=pod.member))
             new = _count(old, pod)
             if new is not old:
                 records[key] = new
@@ -66,7 +76,8 @@ def succeeded(pod: Pod) -> bool:
 def _counts(job: PSTrainingJob, pod: Pod, start_time: datetime) -> bool:
     """Pods from before a suspension, of workers scaled away, and those that have succeeded are out of it."""
     wanted = {names.PS: job.spec.ps.replicas, names.WORKER: job.spec.worker.replicas}.get(pod.role, 1)
-    return pod.created >= start_time and pod.index < wanted and not succeeded(pod)
+    known = pod.index < wanted and pod.member <= standbys(job)
+    return pod.created >= start_time and known and not succeeded(pod)
 
 
 def _ended_runs(pod: Pod) -> int:

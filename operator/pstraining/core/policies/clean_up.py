@@ -10,7 +10,8 @@ from pstraining.core.actions import Kind
 from pstraining.core.policies.chief_terms import attempts
 from pstraining.core.snapshot import Child, Snapshot
 
-_ORDER = (Kind.STATEFUL_SET, Kind.DEPLOYMENT, Kind.JOB, Kind.SERVICE, Kind.CONFIG_MAP)
+_WORKLOADS = (Kind.STATEFUL_SET, Kind.DEPLOYMENT, Kind.JOB)
+_ORDER = (*_WORKLOADS, Kind.POD_DISRUPTION_BUDGET, Kind.SERVICE, Kind.CONFIG_MAP)
 """What runs goes first. Claims are data: they go with the job itself."""
 
 

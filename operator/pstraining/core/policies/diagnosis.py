@@ -30,7 +30,9 @@ class Diagnosis:
 def diagnose(snapshot: Snapshot, now: datetime) -> Diagnosis | None:
     """The first pod with a known trouble: parameter servers first, since everything waits for them."""
     pods = sorted(snapshot.pods, key=lambda p: (_ROLES.index(p.role) if p.role in _ROLES else 9, p.index))
-    return next((d for p in pods if not p.deleting and not p.terminal and (d := _of(p, now)) is not None), None)
+    return next(
+        (d for p in pods if not p.deleting and not p.terminal and (d := diagnosis_of(p, now)) is not None), None
+    )
 
 
 def look_again_at(snapshot: Snapshot, now: datetime) -> datetime | None:
@@ -39,7 +41,8 @@ def look_again_at(snapshot: Snapshot, now: datetime) -> datetime | None:
     return min((e for e in ends if e > now), default=None)
 
 
-def _of(pod: Pod, now: datetime) -> Diagnosis | None:
+def diagnosis_of(pod: Pod, now: datetime) -> Diagnosis | None:
+    """What keeps this pod from running, if it is known."""
     if pod.unschedulable and now >= pod.created + UNSCHEDULABLE_GRACE:
         return Diagnosis(pod, Reason.UNSCHEDULABLE, f"Pod {pod.name} cannot be scheduled: {pod.unschedulable}")
     container = pod.blocked_init or pod.container

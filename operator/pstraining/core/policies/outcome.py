@@ -55,7 +55,8 @@ def worker_succeeded(job: PSTrainingJob, snapshot: Snapshot, index: int) -> bool
 def _spent(job: PSTrainingJob, counted: Tally) -> End | None:
     limit = job.spec.run_policy.backoff_limit
     for record in counted.records:
-        if record.failures > limit:
+        failed = counted.failed(record.role, record.index)
+        if failed > limit:
             last = next(
                 (f.told for f in reversed(counted.failures) if (f.role, f.index) == (record.role, record.index)), None
             )
@@ -63,7 +64,7 @@ def _spent(job: PSTrainingJob, counted: Tally) -> End | None:
             return End(
                 Condition.FAILED,
                 Reason.BACKOFF_LIMIT_EXCEEDED,
-                f"{record.role} {record.index} failed {record.failures} times, more than backoffLimit {limit}{end}",
+                f"{record.role} {record.index} failed {failed} times, more than backoffLimit {limit}{end}",
             )
     return None
 
