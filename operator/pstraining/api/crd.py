@@ -106,12 +106,16 @@ def _status_schema() -> dict[str, Any]:
 
 
 def _drop_defaults(node: Any) -> None:
-    """Nothing is defaulted in status: what is told is told by the operator."""
+    """Nothing is defaulted in status, as all in it is told by the operator; but a key of a list must be there."""
     if isinstance(node, dict):
         if "type" in node and "default" in node:
             del node["default"]
+        items = (node.get("items") or {}).get("properties") or {}
+        keys = {k: items[k]["default"] for k in node.get("x-kubernetes-list-map-keys", ()) if "default" in items[k]}
         for value in node.values():
             _drop_defaults(value)
+        for key, default in keys.items():
+            items[key]["default"] = default
 
 
 def _columns() -> list[dict[str, Any]]:

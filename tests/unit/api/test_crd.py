@@ -42,6 +42,14 @@ def test_it_is_structural() -> None:
         assert not ("properties" in node and "additionalProperties" in node), path
 
 
+def test_keys_of_lists_are_always_there() -> None:
+    """The API server refuses the CRD otherwise."""
+    for path, node in nodes(SCHEMA):
+        for key in node.get("x-kubernetes-list-map-keys", ()):
+            items = node["items"]
+            assert key in items.get("required", ()) or "default" in items["properties"][key], f"{path}: {key}"
+
+
 def test_it_stays_small_enough_for_client_side_apply() -> None:
     assert FILE.stat().st_size < 262144 // 2
 
