@@ -1,4 +1,4 @@
-"""The launcher, one file on the standard library, repeats the contract's literals: here both are held together."""
+"""The launcher stands on the standard library and repeats the contract's literals: here both are held together."""
 
 import pytest
 

@@ -84,7 +84,8 @@ class Pod:
     def __init__(self, folder: Path, kind: str, cluster: Mapping[str, list[str]], index: int = 0, **env: str) -> None:
         self.folder, self.run_dir = folder, folder / "run"
         self.run_dir.mkdir(parents=True)
-        shutil.copy(LAUNCH_FILE, folder / "launch.py")
+        for name in pstraining.launcher.FILES:
+            shutil.copy(LAUNCH_FILE.with_name(name), folder / name)
         (folder / "driver.py").write_text(DRIVER)
         (folder / "puppet.py").write_text(PUPPET)
         self.puppet = [sys.executable, str(folder / "puppet.py"), str(folder)]

@@ -11,7 +11,7 @@ from pstraining.resources.launcher import Launcher
 
 NOW = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
 UID = "0b9d7b1e-job"
-LAUNCHER = Launcher(version="v1", source="# the launcher")
+LAUNCHER = Launcher(version="v1", files={"launch.py": "# the launcher"})
 TEMPLATE: dict[str, Any] = {
     "spec": {"containers": [{"name": "tensorflow", "image": "img:1", "command": ["python", "-m", "train"]}]}
 }

@@ -20,7 +20,7 @@ from pstraining.core.actions import Create, Event, Kind, Outcomes, Plan, Verdict
 from pstraining.core.snapshot import Snapshot
 from pstraining.resources.launcher import Launcher
 
-LAUNCHER = Launcher("v1", "# the launcher")
+LAUNCHER = Launcher("v1", {"launch.py": "# the launcher"})
 logger = logging.getLogger("decisions")
 
 

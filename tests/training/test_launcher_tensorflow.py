@@ -20,9 +20,9 @@ pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
 CHECK_SERVER_DEF = """
 import json, sys
 import tensorflow as tf
-from pstraining.launcher import launch
+from pstraining.launcher import serve
 cluster = json.loads(sys.argv[1])
-built = tf.train.ServerDef.FromString(launch.server_def(cluster, "ps", 1))
+built = tf.train.ServerDef.FromString(serve.server_def(cluster, "ps", 1))
 wanted = tf.train.ServerDef(
     cluster=tf.train.ClusterSpec(cluster).as_cluster_def(), job_name="ps", task_index=1, protocol="grpc", port=2222)
 assert built == wanted, (built, wanted)

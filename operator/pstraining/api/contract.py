@@ -1,6 +1,6 @@
 """The contract between the operator, the launcher and the runtime: what a training pod finds around its program.
 
-The operator renders it, the launcher reads it (with the same literals, since it is one file on the standard library:
+The operator renders it, the launcher reads it (with the same literals, since it stands on the standard library:
 tests/contract holds the two together), and the runtime and user programs may rely on it. A change here is a change of
 a public interface.
 """

@@ -202,10 +202,10 @@ def main() -> None:
         sys.exit(2)
     logs.configure(settings.log_level, settings.log_format)
     from pstraining.core import planner, status
-    from pstraining.launcher import launcher_source, launcher_version
+    from pstraining.launcher import launcher_files, launcher_version
 
     decisions = Decisions(planner.plan, status.next_status, status.events)
-    launcher = Launcher(version=launcher_version(), source=launcher_source())
+    launcher = Launcher(version=launcher_version(), files=launcher_files())
     sys.exit(asyncio.run(run(settings, decisions, launcher)))
 
 

@@ -1,17 +1,19 @@
-"""The launcher, one file that the operator puts into every training pod: its text and its version.
+"""The launcher: two files that the operator puts into every training pod, their texts and their version.
 
-`launch.py` runs in users' images and imports nothing but the standard library; nothing here imports it either.
+They run in users' images and import nothing but the standard library; nothing here imports them either.
 """
 
 import hashlib
 from importlib import resources
 
+FILES = ("launch.py", "serve.py")
 
-def launcher_source() -> str:
-    """The text of launch.py."""
-    return resources.files(__name__).joinpath("launch.py").read_text(encoding="utf-8")
+
+def launcher_files() -> dict[str, str]:
+    """Name and text of each file."""
+    return {name: resources.files(__name__).joinpath(name).read_text(encoding="utf-8") for name in FILES}
 
 
 def launcher_version() -> str:
-    """What names one text of launch.py: the same text, the same version."""
-    return hashlib.sha256(launcher_source().encode()).hexdigest()[:10]
+    """What names these texts: the same texts, the same version."""
+    return hashlib.sha256("\0".join(launcher_files().values()).encode()).hexdigest()[:10]

@@ -3,8 +3,8 @@
     python3 launch.py -- COMMAND [ARGS...]   run the command as the pod's task
     python3 launch.py serve                  be the TensorFlow server that TF_CONFIG names
 
-docs/concepts/job-contract.md says what it finds and what it promises. It runs in users' images: one file on Python
-3.8's standard library. What stands above `knock` decides from values; signals and children are the main thread's.
+docs/concepts/job-contract.md says what it finds and what it promises. It runs in users' images: this file and serve.py
+beside it, on Python 3.8's standard library. What stands above `knock` decides from values; signals and children are the main thread's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib import import_module, util
+from importlib import import_module
 from typing import Callable, Iterable, List, Mapping, NamedTuple  # noqa: UP035 - Python 3.8
 
 TF_PORT, STATUS_PORT = 2222, 2223
@@ -117,24 +117,6 @@ def judge(before: Mapping[str, Sight], after: Mapping[str, Sight], elapsed: floa
 def next_delay(delay: float, lived: float) -> float:
     """The pause before a program runs again: none, unless it died at once; then 0.1 s, doubling to 5 s."""
     return 0 if lived >= 2 else min(5, max(0.1, delay * 2))
-
-
-def server_def(cluster: Cluster, kind: str, index: int) -> bytes:
-    """TensorFlow's ServerDef in protobuf's wire format; it holds the whole cluster, as TF1 sessions need it."""
-
-    def varint(number: int) -> bytes:
-        return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
-
-    def field(number: int, value: int | bytes) -> bytes:
-        kind_of_field, data = (0, varint(value)) if isinstance(value, int) else (2, varint(len(value)) + value)
-        return varint(number << 3 | kind_of_field) + data
-
-    jobs = b""
-    for name, tasks in cluster.items():
-        entries = [field(2, field(1, task) + field(2, address.encode())) for task, address in enumerate(tasks)]
-        jobs += field(1, field(1, name.encode()) + b"".join(entries))
-    port = host_and_port(cluster[kind][index])[1]
-    return field(1, jobs) + field(2, kind.encode()) + field(3, index) + field(5, b"grpc") + field(6, port)
 
 
 def knock(host: str, port: int) -> Sight:
@@ -353,29 +335,18 @@ def serve_status(port: int, report: Callable[[], dict[str, object]]) -> None:
 
 
 def serve(env: Mapping[str, str]) -> None:
-    """Be the server that TF_CONFIG names: through TensorFlow's C API, which needs no import of TensorFlow."""
-    text, spec = env.get("TF_CONFIG", ""), util.find_spec("tensorflow")
+    """Be the server that TF_CONFIG names."""
+    text = env.get("TF_CONFIG", "")
     try:
         kind, index = json.loads(text)["task"]["type"], int(json.loads(text)["task"]["index"])
     except (ValueError, KeyError, TypeError) as error:
         raise ExitError(EXIT_BAD_CONTRACT, f"TF_CONFIG names no task ({error!r})") from None
     cluster = read_cluster(text, "TF_CONFIG", kind, index)
-    folder = ((spec and spec.submodule_search_locations) or [""])[0]
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's handler would wait for the server's end
     try:
-        ctypes.CDLL(os.path.join(folder, "libtensorflow_framework.so.2"), ctypes.RTLD_GLOBAL)
-        tf = ctypes.CDLL(os.path.join(folder, "libtensorflow_cc.so.2"), ctypes.RTLD_GLOBAL)
-        tf.TF_NewStatus.restype = tf.TF_NewServer.restype = ctypes.c_void_p
-        tf.TF_Message.restype = ctypes.c_char_p
-    except (OSError, AttributeError):  # another build of TensorFlow
-        import_module("tensorflow").distribute.Server(cluster, kind, index, protocol="grpc").join()
-        return
-    definition, status = server_def(cluster, kind, index), ctypes.c_void_p(tf.TF_NewStatus())
-    server = ctypes.c_void_p(tf.TF_NewServer(definition, ctypes.c_size_t(len(definition)), status))
-    for step in (tf.TF_ServerStart, tf.TF_ServerJoin):
-        if tf.TF_GetCode(status):
-            raise ExitError(1, f"TensorFlow's server does not start: {tf.TF_Message(status).decode()}")
-        step(server, status)
+        import_module("serve").serve(cluster, kind, index)  # the file beside this one
+    except RuntimeError as error:
+        raise ExitError(1, str(error)) from None
 
 
 def main(argv: list[str], env: Mapping[str, str]) -> int:

@@ -1,9 +1,10 @@
 """The launcher's ConfigMap: immutable and named by version, so that a running job keeps what it started with."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pstraining.api import contract, names
+from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
 from pstraining.resources.metadata import metadata
 
@@ -13,7 +14,8 @@ class Launcher:
     """The launcher that this operator carries."""
 
     version: str
-    source: str
+    files: Mapping[str, str]
+    """Name and text of each file."""
 
 
 def config_map_name(job: PSTrainingJob, launcher: Launcher) -> str:
@@ -28,5 +30,5 @@ def build(job: PSTrainingJob, launcher: Launcher) -> dict[str, Any]:
         "kind": "ConfigMap",
         "metadata": metadata(job, config_map_name(job, launcher), "launcher"),
         "immutable": True,
-        "data": {contract.LAUNCHER_FILE: launcher.source},
+        "data": dict(launcher.files),
     }

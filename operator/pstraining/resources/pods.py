@@ -165,7 +165,8 @@ def _identity(job: PSTrainingJob, task: Task) -> list[dict[str, Any]]:
 
 def _mount(job: PSTrainingJob, task: Task, spec: dict[str, Any], container: dict[str, Any], launcher: str) -> None:
     sources = [
-        {"configMap": {"name": launcher, "items": [_item(contract.LAUNCHER_FILE)]}},
+        # All of its files: a running job keeps the launcher it started with, and another version may have others.
+        {"configMap": {"name": launcher}},
         {
             "configMap": {
                 "name": names.cluster_config_map(job.metadata.name),

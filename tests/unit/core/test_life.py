@@ -195,7 +195,7 @@ def test_scaling_workers_touches_no_other_child_and_refreshes_the_map() -> None:
 
 def test_another_operator_version_changes_nothing() -> None:
     world = running()
-    world.launcher = Launcher("v2", "# another")
+    world.launcher = Launcher("v2", {"launch.py": "# another"})
     assert world.settle() == 0
     world.edit({"worker": {"replicas": 3}})
     world.settle()
