@@ -4,7 +4,8 @@
     python3 launch.py serve                  be the TensorFlow server that TF_CONFIG names
 
 docs/concepts/job-contract.md says what it finds and what it promises. It runs in users' images: this file and serve.py
-beside it, on Python 3.8's standard library. What stands above `knock` decides from values; signals and children are the main thread's.
+beside it, on Python 3.8's standard library. What stands above `knock` decides from values; signals and children are the
+main thread's.
 """
 
 from __future__ import annotations

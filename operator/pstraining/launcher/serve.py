@@ -1,7 +1,7 @@
 """TensorFlow's server, started without importing TensorFlow: what a parameter server with `server: Builtin` runs.
 
-launch.py, beside it in the pod, imports this file. It knows nothing of pods and jobs, and stands on Python 3.8's standard
-library alone.
+launch.py, beside it in the pod, imports this file. It knows nothing of pods and jobs, and stands on Python 3.8's
+standard library alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Cluster = Mapping[str, List[str]]  # noqa: UP006
 
 
 def serve(cluster: Cluster, kind: str, index: int) -> None:
-    """Be one task's server until the process is killed: through TensorFlow's C API, which needs no import of TensorFlow.
+    """Be one task's server until the process is killed, through TensorFlow's C API, which needs no import.
 
     Raises:
         RuntimeError: the server does not start; the message is TensorFlow's.
