@@ -28,6 +28,7 @@ STEPS = st.one_of(
     st.tuples(st.just("delete"), st.sampled_from(["chief", "worker", "ps"]), st.integers(0, 2), st.just(0)),
     st.tuples(st.just("suspend"), st.sampled_from(["True", "False"]), st.just(0), st.just(0)),
     st.tuples(st.just("scale"), st.just("worker"), st.integers(1, 4), st.just(0)),
+    st.tuples(st.just("scale"), st.just("ps"), st.integers(1, 3), st.just(0)),
     st.tuples(st.just("drop"), st.sampled_from(["Service", "ConfigMap", "Deployment", "StatefulSet", "Job"]),
               st.integers(0, 9), st.just(0)),
     st.tuples(st.just("die"), st.just(""), st.integers(0, 6), st.just(0)),
@@ -48,7 +49,7 @@ def play(world: World, step: tuple[str, str, int, int]) -> None:
     elif verb == "suspend":
         world.edit({"runPolicy": {"suspend": subject == "True"}})
     elif verb == "scale":
-        world.edit({"worker": {"replicas": number}})
+        world.edit({subject: {"replicas": number}})
     elif verb == "drop":
         found = world.names_of(subject)
         if found:

@@ -107,6 +107,7 @@ class Phase(StrEnum):
     PENDING = "Pending"
     RUNNING = "Running"
     RESTARTING = "Restarting"
+    RESCALING = "Rescaling"
     STOPPING = "Stopping"
     SUSPENDED = "Suspended"
     SUCCEEDED = "Succeeded"

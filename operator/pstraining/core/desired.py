@@ -14,7 +14,7 @@ from pstraining.api.conditions import Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.core.actions import Action, Apply, Create, Delete, Kind
 from pstraining.core.policies.outcome import worker_succeeded
-from pstraining.core.snapshot import Child, Snapshot
+from pstraining.core.snapshot import Child, Pod, Snapshot
 from pstraining.resources import cluster_map, launcher, redundancy, services, workloads
 from pstraining.resources.launcher import Launcher
 from pstraining.resources.services import Pointer
@@ -88,22 +88,9 @@ def refreshed(job: PSTrainingJob, snapshot: Snapshot) -> Iterator[Apply]:
     digest = cluster_map.digest(cluster_map.document(job))
     for pod in snapshot.pods:
         if pod.cluster_hash != digest and not pod.deleting and not pod.terminal:
-            yield Apply(
-                Kind.POD,
-                pod.name,
-                pod.uid,
-                {
-                    "apiVersion": "v1",
-                    "kind": "Pod",
-                    "metadata": {
-                        "name": pod.name,
-                        "namespace": snapshot.namespace,
-                        "uid": pod.uid,
-                        "annotations": {names.ANNOTATION_CLUSTER_HASH: digest},
-                    },
-                },
-                Reason.CLUSTER_MAP_CHANGED,
-            )
+            body = _identity(snapshot, {"apiVersion": "v1", "kind": "Pod"}, pod)
+            body["metadata"]["annotations"] = {names.ANNOTATION_CLUSTER_HASH: digest}
+            yield Apply(Kind.POD, pod.name, pod.uid, body, Reason.CLUSTER_MAP_CHANGED)
 
 
 def retired(job: PSTrainingJob, snapshot: Snapshot) -> Iterator[Apply]:
@@ -121,7 +108,7 @@ def _corrected(job: PSTrainingJob, snapshot: Snapshot, child: Child, manifest: d
     if child.kind in (Kind.STATEFUL_SET, Kind.DEPLOYMENT):
         done = child.kind is Kind.DEPLOYMENT and worker_succeeded(job, snapshot, child.number(names.LABEL_INDEX))
         if not done and child.replicas != manifest["spec"]["replicas"]:
-            body = _identity(job, child, manifest) | {"spec": {"replicas": manifest["spec"]["replicas"]}}
+            body = _identity(snapshot, manifest, child) | {"spec": {"replicas": manifest["spec"]["replicas"]}}
             yield Apply(child.kind, child.name, child.uid, body, Reason.DRIFTED)
     elif not manifest.get("immutable") and not agrees(manifest, child.manifest):
         body = {**manifest, "metadata": {**manifest["metadata"], "uid": child.uid}}
@@ -137,11 +124,11 @@ def observed_version(child: Child) -> dict[str, str]:
     return {"resourceVersion": version} if version else {}
 
 
-def _identity(job: PSTrainingJob, child: Child, manifest: dict[str, Any]) -> dict[str, Any]:
+def _identity(snapshot: Snapshot, manifest: Mapping[str, Any], found: Child | Pod) -> dict[str, Any]:
     return {
         "apiVersion": manifest["apiVersion"],
         "kind": manifest["kind"],
-        "metadata": {"name": child.name, "namespace": job.metadata.namespace, "uid": child.uid},
+        "metadata": {"name": found.name, "namespace": snapshot.namespace, "uid": found.uid},
     }
 
 

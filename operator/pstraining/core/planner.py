@@ -5,6 +5,7 @@
     just ended                nothing: status tells it first
     suspended                 free what runs, the chief first
     refused template          nothing until the spec changes, then start over
+    another number of PSs     stop in order, then create anew
     else                      create what is missing, correct what drifted, follow the chief's terms
 
 Planning again on the result of a plan gives the empty plan, and every prefix of a plan leaves a legal state.
@@ -20,7 +21,7 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core import desired
 from pstraining.core.actions import Action, Create, Delete, Kind, Plan
-from pstraining.core.policies import chief_terms, clean_up, redundancy, stopping, stuck_pods
+from pstraining.core.policies import chief_terms, clean_up, redundancy, rescaling, stopping, stuck_pods
 from pstraining.core.policies.attempts import Tally, tally
 from pstraining.core.policies.diagnosis import look_again_at
 from pstraining.core.policies.outcome import new_end, recorded_end
@@ -52,6 +53,8 @@ def plan(snapshot: Snapshot, now: datetime, launcher: Launcher) -> Plan:
         return Plan()
     if refused is not None and stopping.workloads(snapshot):
         return Plan(tuple(_deletions(stopping.workloads(snapshot), Reason.NOT_DESIRED)))
+    if rescaling.is_due(job, snapshot):
+        return Plan(tuple(_deletions(stopping.next_step(job, snapshot).delete, Reason.RESHARDING)))
     found = redundancy.shards(job, snapshot, status, now)
     due = [t for t in (look_again_at(snapshot, now), redundancy.look_again_at(found, now)) if t is not None]
     return Plan(tuple(_running(job, snapshot, status, counted, launcher, found)), min(due, default=None))

@@ -110,6 +110,7 @@ def _phase(told: list[StatusCondition]) -> Phase:
         (Condition.FAILED, Phase.FAILED),
         (Condition.SUSPENDED, Phase.SUSPENDED),
         (Condition.INVALID_TEMPLATE, Phase.INVALID),
+        (Condition.RESCALING, Phase.RESCALING),
         (Condition.RESTARTING, Phase.RESTARTING),
         (Condition.RUNNING, Phase.RUNNING),
     ):
@@ -149,6 +150,8 @@ def _failures(old: PSTrainingJobStatus, new: PSTrainingJobStatus) -> Iterator[Ev
 def _transition(old: StatusCondition | None, new: StatusCondition) -> Event | None:
     if old is not None and (old.status, old.reason) == (new.status, new.reason):
         return None
+    if new.type == Condition.RESCALING:
+        return Event("Normal", new.reason, new.message or str(new.reason))
     if new.status == "True":
         unusual = new.type in _WARNINGS or (new.type == Condition.RUNNING and new.reason != Reason.TRAINING)
         kind = "Warning" if unusual else "Normal"

@@ -10,7 +10,7 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus, StatusCondition
 from pstraining.core import roles
 from pstraining.core.actions import Create, Kind, Outcomes, Verdict
-from pstraining.core.policies import redundancy, stopping
+from pstraining.core.policies import redundancy, rescaling, stopping
 from pstraining.core.policies.diagnosis import diagnose
 from pstraining.core.policies.outcome import End
 from pstraining.core.shards import degraded
@@ -91,6 +91,7 @@ def _lifecycle(situation: Situation, now: datetime) -> Iterator[Told]:
     yield _created(situation)
     running = _running(situation, now)
     yield running
+    yield from _rescaling(situation, running.true)
     yield _restarting(situation, running.true)
     yield _suspended(situation)
     for kind in (Condition.SUCCEEDED, Condition.FAILED):
@@ -98,6 +99,17 @@ def _lifecycle(situation: Situation, now: datetime) -> Iterator[Told]:
             yield Told(kind, True, end.reason, end.message)
         else:
             yield Told(kind, False, Reason.NOT_FINISHED if end is None else Reason.JOB_FINISHED)
+
+
+def _rescaling(situation: Situation, runs: bool) -> Iterator[Told]:
+    if situation.end is not None:
+        if situation.was(Condition.RESCALING) is not None:
+            yield Told(Condition.RESCALING, False, Reason.JOB_FINISHED)
+    elif not situation.suspended:
+        was = situation.was(Condition.RESCALING)
+        found = rescaling.progress(situation.job, situation.snapshot, was, runs=runs)
+        if found is not None:
+            yield Told(Condition.RESCALING, *found)
 
 
 def _suspended(situation: Situation) -> Told:
@@ -151,7 +163,8 @@ def _running(situation: Situation, now: datetime) -> Told:
 
 def _restarting(situation: Situation, runs: bool) -> Told:
     has_run = situation.was_true(Condition.RUNNING) or situation.was_true(Condition.RESTARTING)
-    if runs or not has_run or situation.end is not None or situation.suspended:
+    planned = situation.suspended or any(t.true for t in _rescaling(situation, runs))
+    if runs or not has_run or situation.end is not None or planned:
         return Told(Condition.RESTARTING, False, Reason.NOT_RESTARTING)
     if not roles.ps_ready(situation.job, situation.snapshot, situation.old):
         return Told(Condition.RESTARTING, True, Reason.PS_LOST, "A parameter server is being started again.")

@@ -26,7 +26,8 @@ def build_parameter_servers(job: PSTrainingJob, launcher: str, member: int = 0) 
         "selector": {"matchLabels": role_selector(job, names.PS) | own},
         "template": pods.build(job, pods.Task(names.PS, member=member), launcher),
     }
-    found = metadata(job, redundancy.stateful_set(job, member), names.PS)
+    made_for = {names.ANNOTATION_SHARDS: str(job.spec.ps.replicas)}
+    found = metadata(job, redundancy.stateful_set(job, member), names.PS, annotations=made_for)
     found["labels"] |= {names.LABEL_ROLE: names.PS} | own
     return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": found, "spec": spec}
 

@@ -11,6 +11,7 @@ from datetime import datetime
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import LastFailure, PSTrainingJobStatus, ReplicaRecord
+from pstraining.core.policies.rescaling import began
 from pstraining.core.snapshot import Pod, Snapshot, Termination
 from pstraining.resources.redundancy import standbys
 
@@ -51,11 +52,14 @@ def key_of(replica: Pod | ReplicaRecord) -> tuple[str, int, int]:
 
 def tally(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus) -> Tally:
     """Count what ended since the stored status was written."""
-    records = {key_of(r): r for r in status.replica_records}
+    seen = {key_of(p) for p in snapshot.pods}
+    # A replica that was scaled away is forgotten with its last pod: one that gets its number later begins at nothing.
+    records = {key_of(r): r for r in status.replica_records if _wanted(job, r) or key_of(r) in seen}
     failures = []
-    if status.start_time is not None and status.completion_time is None:
+    since = _since(status)
+    if since is not None and status.completion_time is None:
         for pod in snapshot.pods:
-            if not _counts(job, pod, status.start_time):
+            if not _counts(job, pod, since):
                 continue
             key = key_of(pod)
             old = records.get(key, ReplicaRecord(role=pod.role, index=pod.index, member=pod.member))
@@ -73,11 +77,22 @@ def succeeded(pod: Pod) -> bool:
     return pod.role != names.PS and (pod.phase == "Succeeded" or any(t is not None and t.exit_code == 0 for t in runs))
 
 
+def _since(status: PSTrainingJobStatus) -> datetime | None:
+    """Older pods are from before a suspension, or before the number of parameter servers changed."""
+    rescaling = began(status)
+    if status.start_time is None or rescaling is None:
+        return status.start_time
+    return max(status.start_time, rescaling.last_transition_time)
+
+
 def _counts(job: PSTrainingJob, pod: Pod, start_time: datetime) -> bool:
     """Pods from before a suspension, of workers scaled away, and those that have succeeded are out of it."""
-    wanted = {names.PS: job.spec.ps.replicas, names.WORKER: job.spec.worker.replicas}.get(pod.role, 1)
-    known = pod.index < wanted and pod.member <= standbys(job)
-    return pod.created >= start_time and known and not succeeded(pod)
+    return pod.created >= start_time and _wanted(job, pod) and not succeeded(pod)
+
+
+def _wanted(job: PSTrainingJob, replica: Pod | ReplicaRecord) -> bool:
+    count = {names.PS: job.spec.ps.replicas, names.WORKER: job.spec.worker.replicas}.get(replica.role, 1)
+    return replica.index < count and replica.member <= standbys(job)
 
 
 def _ended_runs(pod: Pod) -> int:
