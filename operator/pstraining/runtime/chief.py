@@ -3,7 +3,8 @@
 It puts the parameter servers under its term, initialises or restores their state, saves checkpoints, watches for
 servers that lost their state, ends training at the step budget, and evaluates what it restored from the last
 checkpoint. It can die at any moment: the next term finds whole state on the servers or a checkpoint, and one that
-finds a checkpoint at the step budget evaluates it and ends without training.
+finds a checkpoint at the step budget evaluates it and ends without training. Told to stop by SIGTERM, it lets no update
+in any more and saves the newest state first, if it has a folder for checkpoints.
 """
 
 import json
@@ -24,6 +25,7 @@ from pstraining.runtime.progress import PROGRESS_SECONDS, Rate, event, say
 from pstraining.runtime.recovery import ChiefAction
 from pstraining.runtime.settings import CheckpointSettings, TrainingSettings
 from pstraining.runtime.state import State
+from pstraining.runtime.stopping import StoppedError, StopRequest
 from pstraining.runtime.store import ParameterStore, RefusedError, StoreControl
 
 POLL: Final = 0.1
@@ -57,8 +59,10 @@ class Chief:
         duties: Duties,
         *,
         look_in: Callable[[], None] = lambda: None,
+        stop: StopRequest | None = None,
     ) -> None:
         self._client, self._store, self._duties, self._look_in = client, store, duties, look_in
+        self._stop = stop or StopRequest()
         self._control = StoreControl(store)
         self._term = client.cluster.term
         self._joins = client.cluster.task.type == "worker"
@@ -74,20 +78,36 @@ class Chief:
 
         Raises:
             SupersededError: a chief of a later term has taken over.
+            SystemExit: it was told to stop, and has saved the newest state.
         """
         if self._checkpoints is None:
             event("no_checkpoints", reason="no checkpoint folder: losing a parameter server starts from the beginning")
         while True:
             try:
                 self._take_over()
-                self._watch()
-                final = self._end()
+                with self._stop.held():
+                    final = self._lead()
                 break
             except ShardLostError as lost:
                 self._client.recover(lost)
             except RefusedError:  # someone else changed the records; look again and decide anew
                 time.sleep(POLL)
         return conclude(self._store.model, self._duties, final)
+
+    def _lead(self) -> State:
+        try:
+            self._watch()
+            return self._end()
+        except StoppedError:
+            return self._save_and_shut()
+
+    def _save_and_shut(self) -> State:
+        """Let no update in any more, so that none is lost, and save the state; the next chief goes on from it."""
+        if self._checkpoints and not any(shard.done for shard in self._store.read()):
+            self._control.set_record(self._term, generation=-self._shards[0].generation)
+        state = self._save()
+        event("stopped", term=self._term, step=state.step)
+        return state
 
     def _take_over(self) -> None:
         """Bring every server under this term, with one whole set of parameters on them."""
@@ -97,6 +117,8 @@ class Chief:
         while (action := self._decide()) is not ChiefAction.PROCEED:
             if action is ChiefAction.RAISE_FENCE:
                 self._control.raise_fence(self._shards, self._term)
+            elif action is ChiefAction.LET_IN:
+                self._control.set_record(self._term, generation=abs(self._shards[0].generation))
             else:
                 self._restore()
         if any(shard.done for shard in self._shards) and self._shards[0].step < self._duties.training.steps:
@@ -131,6 +153,7 @@ class Chief:
         """Until the step budget is reached: look, tell, save, and restore what was lost."""
         while True:
             self._look_in()
+            self._stop.check()
             if self._decide() is not ChiefAction.PROCEED:
                 self._take_over()
             step = self._shards[0].step
@@ -159,6 +182,7 @@ class Chief:
         deadline = time.monotonic() + GOOD_BYE_SECONDS
         while (left := self._control.workers_present()) and time.monotonic() < deadline:
             self._look_in()
+            self._stop.check()
             time.sleep(POLL)
         if left:
             event("workers_left_behind", number=left)

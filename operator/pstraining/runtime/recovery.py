@@ -3,7 +3,8 @@
 Every server keeps a small record of its shard. Its fence is the term of the chief that rules it; an update or a
 restore that carries another term is refused on the server. Its generation names one restored set: a shard that lost
 its state, or that is being overwritten, has generation 0, and an update carries the generation that it was computed
-on. So no update ever mixes two sets.
+on. So no update ever mixes two sets. A set whose generation is negative is whole and takes no updates: a chief that was
+told to stop has saved it, and the next one lets updates in again.
 
 Pure: no clock, no TensorFlow.
 """
@@ -48,6 +49,7 @@ class ChiefAction(Enum):
     SUPERSEDED = "a newer chief rules"
     RAISE_FENCE = "a shard is not under this chief's term yet"
     RESTORE = "a shard has no state, or a state of another set"
+    LET_IN = "all shards hold one set, and a chief that stopped has shut updates out"
     PROCEED = "all shards hold one set"
 
 
@@ -57,10 +59,10 @@ def decide(shards: Sequence[Shard], *, term: int, layout: int) -> ChiefAction:
         return ChiefAction.SUPERSEDED
     if any(shard.fence < term for shard in shards):
         return ChiefAction.RAISE_FENCE
-    whole = len({shard.generation for shard in shards}) == 1 and shards[0].generation > 0
-    if whole and all(shard.layout == layout for shard in shards):
-        return ChiefAction.PROCEED
-    return ChiefAction.RESTORE
+    whole = len({abs(shard.generation) for shard in shards}) == 1 and shards[0].generation != 0
+    if not whole or any(shard.layout != layout for shard in shards):
+        return ChiefAction.RESTORE
+    return ChiefAction.LET_IN if any(shard.generation < 0 for shard in shards) else ChiefAction.PROCEED
 
 
 class LayoutMismatchError(RuntimeError):
@@ -76,7 +78,7 @@ def session(shards: Sequence[Shard], *, layout: int) -> Session | None:
     first = shards[0]
     if any((shard.fence, shard.generation) != (first.fence, first.generation) for shard in shards):
         return None
-    if not first.fence or not first.generation:
+    if not first.fence or first.generation <= 0:
         return None
     if any(shard.layout != layout for shard in shards):
         raise LayoutMismatchError(

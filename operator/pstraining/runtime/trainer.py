@@ -79,6 +79,7 @@ class Trainer:
         from pstraining.runtime.chief import Chief, Duties
         from pstraining.runtime.client import Client
         from pstraining.runtime.model import Model
+        from pstraining.runtime.stopping import StopRequest
         from pstraining.runtime.store import ParameterStore
         from pstraining.runtime.worker import Worker
 
@@ -97,8 +98,11 @@ class Trainer:
             work()
             return None
         worker = _Beside(work if cluster.task.type == "worker" else None)
+        stop = StopRequest()
+        stop.install()
         with tf.device(client.local):
-            chief = Chief(client, store(), Duties(training, checkpoint, self._evaluate), look_in=worker.look_in)
+            duties = Duties(training, checkpoint, self._evaluate)
+            chief = Chief(client, store(), duties, look_in=worker.look_in, stop=stop)
             worker.start()
             result = chief.run()
         worker.join()

@@ -22,7 +22,7 @@ EMPTY = Shard()
 shards = st.builds(
     Shard,
     fence=st.integers(0, 3),
-    generation=st.integers(0, 2),
+    generation=st.integers(-2, 2),
     done=st.booleans(),
     step=st.integers(0, 9),
     layout=st.integers(0, 2),
@@ -39,6 +39,10 @@ shards = st.builds(
         ([WHOLE, Shard(fence=2)], ChiefAction.RESTORE),
         ([WHOLE, replace(WHOLE, generation=8)], ChiefAction.RESTORE),
         ([replace(WHOLE, generation=0)] * 2, ChiefAction.RESTORE),
+        ([replace(WHOLE, generation=-9)] * 2, ChiefAction.LET_IN),
+        ([WHOLE, replace(WHOLE, generation=-9)], ChiefAction.LET_IN),
+        ([replace(WHOLE, generation=-9), replace(WHOLE, generation=0)], ChiefAction.RESTORE),
+        ([replace(WHOLE, generation=-9, layout=6)] * 2, ChiefAction.RESTORE),
         ([replace(WHOLE, layout=6)] * 2, ChiefAction.RESTORE),
         ([replace(WHOLE, fence=1)] * 2, ChiefAction.RAISE_FENCE),
         ([WHOLE, replace(WHOLE, fence=3)], ChiefAction.SUPERSEDED),
@@ -62,6 +66,8 @@ def test_doing_what_was_decided_ends_in_one_whole_set_or_in_resignation(
             break
         if action is ChiefAction.RAISE_FENCE:
             seen = [replace(shard, fence=term) for shard in seen]
+        elif action is ChiefAction.LET_IN:
+            seen = [replace(shard, generation=abs(shard.generation)) for shard in seen]
         else:
             seen = [Shard(fence=term, generation=generation, layout=1) for _ in seen]
     assert decide(seen, term=term, layout=1) is ChiefAction.PROCEED

@@ -1,0 +1,69 @@
+"""A chief that is told to stop: no update that was acknowledged is lost, whether the servers stay or go."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pstraining.runtime.checkpoint import Checkpoints
+from pstraining.runtime.local import LocalJob, Process
+from tests.support.kube import wait_for
+from tests.training.test_runtime_faults import PROGRAM, finished, job, steps_of, transcript, until
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
+RARELY = {"keep": 3, "intervalSeconds": 3600}
+
+
+def rare(folder: Path, **more: Any) -> LocalJob:
+    """A job whose chief saves nothing unless it has to."""
+    return LocalJob(PROGRAM, workers=2, training={"steps": 100_000}, checkpoint={"path": str(folder), **RARELY}, **more)
+
+
+def stop(run: LocalJob, name: str) -> Process:
+    """SIGTERM to one process; it has ended when this returns."""
+    process = run.processes[name]
+    process.popen.send_signal(signal.SIGTERM)
+    process.popen.wait(30)
+    return process
+
+
+@pytest.mark.parametrize(("chief", "leader"), [(True, "chief"), (False, "worker-0")])
+def test_a_stopped_job_goes_on_at_the_very_step(tmp_path: Path, chief: bool, leader: str) -> None:
+    with rare(tmp_path, ps=2, chief=chief) as run:
+        until(run, lambda: steps_of(run, "worker-0") > 50 and steps_of(run, "worker-1"), "steps of both")
+        process = stop(run, leader)
+        assert process.popen.returncode == 143, transcript(run)
+        stopped = process.events("stopped")[0]["step"]
+        assert stopped > 50
+        assert Checkpoints(tmp_path, keep=3).steps() == [stopped]
+        other = run.processes["worker-1"]
+        refused = wait_for(lambda: other.events("refused"), "the other worker is shut out", 30)
+        assert refused[0]["step"] == stopped, "no update was taken after those that were saved"
+    with rare(tmp_path, ps=3, chief=chief) as run:
+        chiefs = run.processes[leader]
+        restored = until(run, lambda: chiefs.events("restored"), "the saved state, on another number of servers")
+        assert restored[0]["step"] == stopped
+        until(run, lambda: steps_of(run, "worker-1") > stopped, "training that goes on")
+
+
+def test_the_next_chief_lets_the_workers_go_on_with_what_is_on_the_servers(tmp_path: Path) -> None:
+    with job(tmp_path, steps=3000) as run:
+        chief = run.processes["chief"]
+        until(run, lambda: steps_of(run, "worker-0") > 50, "steps")
+        stop(run, "chief")
+        assert finished(run) == 0, transcript(run)
+        assert chief.term == 2
+        assert len(chief.events("initialized")) == 1
+        assert not chief.events("restored"), "the servers kept the state: nothing is set back"
+        assert chief.events("result")[0]["step"] >= 3000
+
+
+def test_without_a_checkpoint_folder_nobody_is_shut_out() -> None:
+    with job(None, steps=3000) as run:
+        until(run, lambda: steps_of(run, "worker-0") > 50, "steps")
+        chief = stop(run, "chief")
+        assert chief.popen.returncode == 143
+        seen = steps_of(run, "worker-0")
+        until(run, lambda: steps_of(run, "worker-0") > seen, "training that goes on")
+        assert finished(run) == 0, transcript(run)
