@@ -19,6 +19,7 @@ OPERATOR = {
     ("", "services"): ALL,
     ("", "configmaps"): ALL,
     ("policy", "poddisruptionbudgets"): ALL,
+    ("networking.k8s.io", "networkpolicies"): ALL,
     ("", "persistentvolumeclaims"): ("create", "get"),
     ("", "pods"): ("delete", "list", "patch", "watch"),
     ("events.k8s.io", "events"): ("create",),

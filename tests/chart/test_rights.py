@@ -43,6 +43,7 @@ def a_life_with_everything() -> list[tuple[str, str, str]]:
     world.settle()
     world.children["StatefulSet", "digits-ps"]["spec"]["replicas"] = 0
     world.children["Service", "digits-hs"]["spec"]["selector"] = {}
+    world.children["NetworkPolicy", "digits"]["spec"]["ingress"] = [{}]
     world.edit({"worker": {"replicas": 3}})
     world.settle()
     world.end("chief", code=1)

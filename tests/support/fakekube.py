@@ -258,8 +258,8 @@ def _merge(live: Any, owned: Any, new: Any) -> Any:
             else:
                 merged[key] = rest
         for key, value in new.items():
-            # A Service's selector is one value to server-side apply, a map by its looks only.
-            atomic = key == "selector"
+            # A selector is one value to server-side apply, a map by its looks only.
+            atomic = key in ("selector", "podSelector")
             merged[key] = copy.deepcopy(value) if atomic else _merge(merged.get(key), had.get(key), value)
         return merged
     if _named(new) and (live is None or _named(live)):

@@ -174,6 +174,9 @@ class World:
         elif isinstance(action, Apply):
             target = self.pods[action.name] if action.kind is Kind.POD else self.children[key]
             assert target["metadata"]["uid"] == action.uid
+            for atomic in ("selector", "podSelector"):
+                if atomic in action.body.get("spec", {}):
+                    target["spec"].pop(atomic, None)
             merged = deep_merge(target, dict(action.body))
             target.clear()
             target.update(merged)

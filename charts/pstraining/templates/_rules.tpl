@@ -26,6 +26,10 @@ a call that is added to the operator is added here and there.
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [create, get, list, watch, patch, delete]
+# A TensorFlow server runs whatever it is sent: one for each job.
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [create, get, list, watch, patch, delete]
 # The claim for checkpoints is made once and goes with its job.
 - apiGroups: [""]
   resources: [persistentvolumeclaims]

@@ -13,6 +13,9 @@ TF_PORT_NAME: Final = "tf"
 STATUS_PORT: Final = 2223
 """The launcher's read-only HTTP server on every PS."""
 STATUS_PORT_NAME: Final = "status"
+RING_PORTS: Final = range(2224, 2240)
+"""Kept for all-reduce among workers. With the two ports before them they are the ports of training, one range, which
+only the job's own pods reach."""
 
 MOUNT_DIR: Final = "/pstraining"
 """Where the launcher and the cluster map are mounted together, read-only, as one projected volume."""

@@ -27,6 +27,8 @@ CHILDREN = (
     ("apps", "v1", "deployments"),
     ("batch", "v1", "jobs"),
     ("policy", "v1", "poddisruptionbudgets"),
+    # One small object a job. Unwatched it could not be seen to be gone or changed, and the job would stand open.
+    ("networking.k8s.io", "v1", "networkpolicies"),
 )
 WATCHED = (JOBS, *CHILDREN)
 """Group, version and plural of every watched kind."""

@@ -27,6 +27,7 @@ class Kind(StrEnum):
     STATEFUL_SET = "StatefulSet"
     CLAIM = "PersistentVolumeClaim"
     POD_DISRUPTION_BUDGET = "PodDisruptionBudget"
+    NETWORK_POLICY = "NetworkPolicy"
     PS_TRAINING_JOB = "PSTrainingJob"
 
 

@@ -15,9 +15,17 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.core.actions import Action, Apply, Create, Delete, Kind
 from pstraining.core.policies.outcome import worker_succeeded
 from pstraining.core.snapshot import Child, Pod, Snapshot
-from pstraining.resources import cluster_map, launcher, redundancy, services, workloads
+from pstraining.resources import cluster_map, launcher, network_policy, redundancy, services, workloads
 from pstraining.resources.launcher import Launcher
 from pstraining.resources.services import Pointer
+
+_WITHDRAWN = (
+    *(Kind.DEPLOYMENT, Kind.STATEFUL_SET, Kind.POD_DISRUPTION_BUDGET),
+    *(Kind.NETWORK_POLICY, Kind.SERVICE, Kind.CONFIG_MAP),
+)
+"""Kinds that go when the job no longer wants them, in this order."""
+_WHOLE = ("selector", "podSelector", "ingress")
+"""Fields that server-side apply writes as one value: what somebody else adds inside is undone."""
 
 
 def launcher_name(job: PSTrainingJob, snapshot: Snapshot, carried: Launcher) -> str:
@@ -52,6 +60,9 @@ def children(
         yield workloads.build_parameter_servers(job, launcher_map, member)
     for index in range(1, job.spec.worker.replicas):
         yield workloads.build_worker(job, index, launcher_map)
+    policy = network_policy.build(job)
+    if policy is not None:
+        yield policy
     built = launcher.build(job, carried)
     built["metadata"]["name"] = launcher_map
     yield built
@@ -77,7 +88,7 @@ def missing_and_drifted(job: PSTrainingJob, snapshot: Snapshot, wanted: list[dic
 def surplus(snapshot: Snapshot, wanted: list[dict[str, Any]]) -> Iterator[Delete]:
     """Deletions of children that the job no longer wants; the chief's Jobs are not among them."""
     keep = {(Kind(m["kind"]), m["metadata"]["name"]) for m in wanted}
-    for kind in (Kind.DEPLOYMENT, Kind.STATEFUL_SET, Kind.POD_DISRUPTION_BUDGET, Kind.SERVICE, Kind.CONFIG_MAP):
+    for kind in _WITHDRAWN:
         for child in snapshot.of_kind(kind):
             if (kind, child.name) not in keep and not child.deleting:
                 yield Delete(kind, child.name, child.uid, Reason.NOT_DESIRED)
@@ -133,10 +144,10 @@ def _identity(snapshot: Snapshot, manifest: Mapping[str, Any], found: Child | Po
 
 
 def agrees(rendered: Any, observed: Any) -> bool:
-    """Whether every rendered field is there with that value; fields that others have set do not matter."""
+    """Whether every rendered field is there with that value; other fields that others have set do not matter."""
     if isinstance(rendered, Mapping):
         return isinstance(observed, Mapping) and all(
-            k in observed and agrees(v, observed[k]) for k, v in rendered.items()
+            k in observed and (v == observed[k] if k in _WHOLE else agrees(v, observed[k])) for k, v in rendered.items()
         )
     if isinstance(rendered, list):
         return (

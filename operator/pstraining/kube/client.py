@@ -48,6 +48,7 @@ RESOURCES: Final[Mapping[Kind, Resource]] = {
     Kind.STATEFUL_SET: Resource("apis/apps/v1", "statefulsets"),
     Kind.JOB: Resource("apis/batch/v1", "jobs"),
     Kind.POD_DISRUPTION_BUDGET: Resource("apis/policy/v1", "poddisruptionbudgets"),
+    Kind.NETWORK_POLICY: Resource("apis/networking.k8s.io/v1", "networkpolicies"),
     Kind.PS_TRAINING_JOB: Resource(f"apis/{names.API_VERSION}", names.PLURAL),
 }
 EVENTS: Final = Resource("apis/events.k8s.io/v1", "events")

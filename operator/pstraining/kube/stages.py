@@ -2,7 +2,8 @@
 
 Everything keeps its place in the plan, one action after the other, but runs of creations: their order means nothing to
 a job, whose launcher orders the start, so that most of them may be in flight together. Scouts go ahead of that crowd,
-one by one: the first object of every role that holds pods, as it shows whether the API server takes that template.
+one by one: the first object of every role that holds pods, as it shows whether the API server takes that template, and
+the NetworkPolicy, so that it is there before the ConfigMaps are, without which no container starts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,8 @@ from pstraining.api import names
 from pstraining.core.actions import Action, Create, Kind
 
 POD_BEARING: Final = frozenset({Kind.DEPLOYMENT, Kind.STATEFUL_SET, Kind.JOB})
-CROWD: Final = POD_BEARING | {Kind.SERVICE, Kind.CONFIG_MAP}
+SCOUTS: Final = POD_BEARING | {Kind.NETWORK_POLICY}
+CROWD: Final = SCOUTS | {Kind.SERVICE, Kind.CONFIG_MAP}
 """Kinds whose creations may overtake each other; one of any other kind holds up what comes after it."""
 
 Stage = tuple[int, ...]
@@ -29,7 +31,7 @@ def stages(actions: Sequence[Action]) -> Iterator[Stage]:
                 yield tuple(crowd)
                 crowd = []
             yield (position,)
-        elif action.kind in POD_BEARING and (role := _role(action)) not in known:
+        elif action.kind in SCOUTS and (role := _role(action)) not in known:
             known.add(role)
             yield (position,)
         else:

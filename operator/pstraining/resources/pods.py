@@ -10,7 +10,7 @@ from typing import Any
 
 from pstraining.api import contract, names
 from pstraining.api.models import PSTrainingJob
-from pstraining.resources import cluster_map, redundancy, security
+from pstraining.resources import cluster_map, redundancy, scheduling, security
 from pstraining.resources.metadata import role_labels
 
 _CONTRACT_VOLUME = "pstraining"
@@ -58,6 +58,7 @@ def build(job: PSTrainingJob, task: Task, launcher: str) -> dict[str, Any]:
     _wrap(job, task, container)
     _mount(job, task, spec, container, launcher)
     _name(job, task, spec)
+    scheduling.prefer(job, task.role, spec)
     spec.setdefault("enableServiceLinks", False)
     spec.setdefault("automountServiceAccountToken", False)
     security.restrict(spec)

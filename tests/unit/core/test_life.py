@@ -23,6 +23,7 @@ def test_a_new_job_gets_all_children_in_one_pass_and_runs() -> None:
         ("Deployment", "digits-worker-0"),
         ("Deployment", "digits-worker-1"),
         ("Job", "digits-chief-1"),
+        ("NetworkPolicy", "digits"),
     }
     assert world.job is not None
     assert {c["type"] for c in world.job["status"]["conditions"]} >= {
@@ -55,14 +56,14 @@ def test_a_whole_life_writes_each_child_once_and_status_for_transitions_only() -
     world.settle()
     creates = [w for w in world.writes if w[0] == "Create"]
     deletes = [w for w in world.writes if w[0] == "Delete"]
-    assert len(creates) == len(set(creates)) == 8
-    assert len(deletes) == len(set(deletes)) == 7
-    assert len(world.writes) == 15
+    assert len(creates) == len(set(creates)) == 9
+    assert len(deletes) == len(set(deletes)) == 8
+    assert len(world.writes) == 17
     assert world.status_writes <= 6
     assert [e.reason for e in world.told] == ["Created", "CheckpointNotDurable", "Running", "Succeeded"]
 
 
-@pytest.mark.parametrize(("policy", "left"), [("All", set()), ("None", 8), ("Running", {("Job", "digits-chief-1")})])
+@pytest.mark.parametrize(("policy", "left"), [("All", set()), ("None", 9), ("Running", {("Job", "digits-chief-1")})])
 def test_clean_pod_policy(policy: str, left: Any) -> None:
     world = running(runPolicy={"cleanPodPolicy": {"onSuccess": policy}})
     world.end("chief")
@@ -161,7 +162,7 @@ def test_suspend_frees_what_runs_and_resume_starts_the_next_term() -> None:
     world.settle()
     assert phase(world) == "Suspended"
     assert not world.pods
-    assert {k for k, _ in world.children} == {"Service", "ConfigMap"}
+    assert {k for k, _ in world.children} == {"NetworkPolicy", "Service", "ConfigMap"}
     world.edit({"runPolicy": {"suspend": False}})
     world.settle()
     assert phase(world) == "Running"

@@ -11,7 +11,7 @@ from pstraining.core.policies.chief_terms import attempts
 from pstraining.core.snapshot import Child, Snapshot
 
 _WORKLOADS = (Kind.STATEFUL_SET, Kind.DEPLOYMENT, Kind.JOB)
-_ORDER = (*_WORKLOADS, Kind.POD_DISRUPTION_BUDGET, Kind.SERVICE, Kind.CONFIG_MAP)
+_ORDER = (*_WORKLOADS, Kind.POD_DISRUPTION_BUDGET, Kind.SERVICE, Kind.CONFIG_MAP, Kind.NETWORK_POLICY)
 """What runs goes first. Claims are data: they go with the job itself."""
 
 
@@ -22,7 +22,13 @@ def freed_on_end(job: PSTrainingJob, snapshot: Snapshot) -> tuple[Child, ...]:
         return ()
     kept = _finished_chief(snapshot) if policy is CleanUp.RUNNING else None
     everything = (c for k in _ORDER for c in snapshot.of_kind(k))
-    return tuple(c for c in everything if c is not kept and not c.deleting)
+    closed = any(not p.terminal for p in snapshot.pods)
+    return tuple(
+        c
+        for c in everything
+        # A server that is on its way out still runs whatever it is sent.
+        if c is not kept and not c.deleting and not (closed and c.kind is Kind.NETWORK_POLICY)
+    )
 
 
 def _finished_chief(snapshot: Snapshot) -> Child | None:

@@ -1,0 +1,54 @@
+"""Where pods would rather stand: soft, and only where the template is silent."""
+
+from typing import Any
+
+import pytest
+
+from pstraining.resources import pods
+from pstraining.resources.pods import Task
+from tests.support.builders import TEMPLATE, deep_merge, job, typed
+
+MANY = [("ps", Task("ps")), ("worker", Task("worker", 0))]
+ALL = [*MANY, ("chief", Task("chief", term=1))]
+
+
+def spec_of(task: Task, spec: dict[str, Any] | None = None) -> dict[str, Any]:
+    found: dict[str, Any] = pods.build(typed(job(spec=spec)), task, "l")["spec"]
+    return found
+
+
+@pytest.mark.parametrize(("role", "task"), MANY)
+def test_a_role_is_spread_among_its_own_kind(role: str, task: Task) -> None:
+    (spread,) = spec_of(task)["topologySpreadConstraints"]
+    assert (spread["maxSkew"], spread["whenUnsatisfiable"]) == (1, "ScheduleAnyway")
+    assert spread["topologyKey"] == "kubernetes.io/hostname"
+    selector = spread["labelSelector"]["matchLabels"]
+    for other, of in ALL:
+        labels = pods.build(typed(job()), of, "l")["metadata"]["labels"]
+        assert (selector.items() <= labels.items()) == (other == role)
+
+
+def test_the_topology_key_is_the_jobs() -> None:
+    (spread,) = spec_of(Task("ps"), {"network": {"topologyKey": "topology.kubernetes.io/zone"}})[
+        "topologySpreadConstraints"
+    ]
+    assert spread["topologyKey"] == "topology.kubernetes.io/zone"
+
+
+def test_the_chief_is_alone() -> None:
+    assert "topologySpreadConstraints" not in spec_of(Task("chief", term=1))
+
+
+@pytest.mark.parametrize("own", [[], [{"maxSkew": 2, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}]])
+def test_a_template_that_says_how_it_is_spread_is_left_alone(own: list[dict[str, Any]]) -> None:
+    template = deep_merge(TEMPLATE, {"spec": {"topologySpreadConstraints": own}})
+    assert spec_of(Task("worker", 0), {"worker": {"template": template}})["topologySpreadConstraints"] == own
+
+
+@pytest.mark.parametrize(("_role", "task"), ALL)
+def test_the_priority_class_is_every_pods(_role: str, task: Task) -> None:
+    policy = {"runPolicy": {"schedulingPolicy": {"priorityClass": "batch-low"}}}
+    assert spec_of(task, policy)["priorityClassName"] == "batch-low"
+    assert "priorityClassName" not in spec_of(task)
+    template = deep_merge(TEMPLATE, {"spec": {"priorityClassName": "mine"}})
+    assert spec_of(task, policy | {"worker": {"template": template}})["priorityClassName"] == "mine"
