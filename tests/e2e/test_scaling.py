@@ -1,0 +1,200 @@
+"""Stopping in order, and another number of replicas on a running job, on real kubelets."""
+
+import json
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.examples import Example
+from tests.support.kube import Kube, Object, job_condition, wait_for
+from tests.support.operator_process import OperatorProcess
+from tests.support.puppet import PROGRAM, Puppet, template
+
+pytestmark = pytest.mark.cluster
+
+MAP_SECONDS = 3.0
+"""How soon every pod has a changed cluster map."""
+WATCHER = """
+import json, os, pathlib, signal, threading, time
+who, orders = os.environ["PSTRAINING_TASK_TYPE"] + "-" + os.environ["PSTRAINING_TASK_INDEX"], pathlib.Path("/orders")
+def note(kind, text):
+    with (orders / f"{who}.{kind}").open("a") as file:
+        file.write(f"{time.time()} {text}" + chr(10))
+def watch():
+    seen = ""
+    while True:
+        cluster = json.loads(pathlib.Path("/pstraining/cluster.json").read_text())["cluster"]
+        now = f"{len(cluster['worker'])} {len(cluster['ps'])}"
+        if now != seen:
+            note("map", now)
+        seen = now
+        time.sleep(0.05)
+def stop(*_):
+    note("stops", "told")
+    if who in ("chief-0", "worker-0"):
+        time.sleep(1.5)  # it saves its state
+    note("stops", "ends")
+    os._exit(143)
+signal.signal(signal.SIGTERM, stop)
+threading.Thread(target=watch, daemon=True).start()
+"""
+
+
+@pytest.fixture
+def started(kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path) -> Any:
+    own_operator.start()
+
+    def start(**spec: Any) -> Puppet:
+        pods = template("job", WATCHER + PROGRAM)
+        pods["spec"]["terminationGracePeriodSeconds"] = 15
+        worker = {"replicas": 2, "template": pods}
+        puppet = Puppet.make(kube, namespace, "job", shared, worker=worker, **spec)
+        puppet.wait_phase("Running")
+        tasks = ["worker-0", "worker-1", "ps-0", *(["chief-0"] if "chief" not in spec else [])]
+        wait_for(lambda: all(puppet.runs(t) for t in tasks), "every program runs")
+        return puppet
+
+    return start
+
+
+def notes(puppet: Puppet, task: str, kind: str) -> list[tuple[float, str]]:
+    """What a task noted, and when."""
+    file = puppet.orders / f"{task}.{kind}"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [(float(moment), text) for moment, _, text in (line.partition(" ") for line in lines)]
+
+
+def uids(puppet: Puppet, *tasks: str) -> set[str]:
+    """The uids of these tasks' pods; of all pods by default."""
+    found = puppet.pods()
+    return {p["metadata"]["uid"] for p in found if not tasks or any(is_task(p, task) for task in tasks)}
+
+
+def is_task(pod: Object, task: str) -> bool:
+    labels = pod["metadata"]["labels"]
+    index = labels.get("pstraining.dev/index") or labels.get("apps.kubernetes.io/pod-index") or "0"
+    return f"{labels['pstraining.dev/role']}-{index}" == task
+
+
+def has_workers(puppet: Puppet, count: int) -> bool:
+    return len(puppet.pods("worker")) == count
+
+
+def seconds_until_map(puppet: Puppet, task: str, text: str, since: float) -> float:
+    """How long it took until a task had that map."""
+
+    def find() -> list[float]:
+        return [moment for moment, found in notes(puppet, task, "map") if found == text and moment >= since]
+
+    return round(wait_for(find, f"the map {text} in {task}", 30)[0] - since, 2)
+
+
+def edit(puppet: Puppet, spec: Object, sub: str = "") -> float:
+    """Change the spec; when that was."""
+    moment = time.time()
+    puppet.kube.merge("PSTrainingJob", puppet.namespace, "job", {"spec": spec}, sub)
+    return moment
+
+
+def told(puppet: Puppet, *reasons: str) -> list[str]:
+    """Those events of the job, in order."""
+    found = [e for e in puppet.kube.list("Event", puppet.namespace) if e["reason"] in reasons]
+    return [e["reason"] for e in sorted(found, key=lambda e: str(e["eventTime"]))]
+
+
+def check_order(puppet: Puppet, leader: str, others: list[str]) -> None:
+    """The leader had ended before anybody else was told to stop."""
+    wait_for(lambda: all(len(notes(puppet, t, "stops")) == 2 for t in (leader, *others)), "all have stopped")
+    end = notes(puppet, leader, "stops")[1][0]
+    for task in others:
+        assert notes(puppet, task, "stops")[0][0] >= end, f"{task} stopped while {leader} was saving"
+
+
+def test_workers_are_scaled_both_ways_and_nobody_else_notices(started: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    puppet = started()
+    for count, stay in ((4, ["chief-0", "ps-0", "worker-0", "worker-1"]), (1, ["chief-0", "ps-0", "worker-0"])):
+        others = {uid for task in stay for uid in uids(puppet, task)}
+        moment = edit(puppet, {"replicas": count}, "scale")
+        took = {task: seconds_until_map(puppet, task, f"{count} 1", moment) for task in stay}
+        with capsys.disabled():
+            print(f"\n{count} workers: seconds until the map was there: {took}")
+        assert max(took.values()) <= MAP_SECONDS
+        wait_for(partial(has_workers, puppet, count), f"{count} workers")
+        assert {uid for task in stay for uid in uids(puppet, task)} == others, "no other pod was touched"
+    status = (puppet.job() or {})["status"]
+    assert (status["restarts"], status["term"], status["worker"]["summary"]) == (0, 1, "1/1")
+    assert all(puppet.runs(t) == 1 for t in ("chief-0", "ps-0", "worker-0"))
+
+
+@pytest.mark.parametrize("chief", [True, False])
+def test_suspend_stops_the_leader_while_the_others_still_run(started: Any, chief: bool) -> None:
+    puppet = started(**({} if chief else {"chief": {"enabled": False}}))
+    edit(puppet, {"runPolicy": {"suspend": True}})
+    wait_for(lambda: job_condition(puppet.job(), "Suspended")["reason"] == "Stopping", "it says that it stops")
+    puppet.wait_phase("Suspended")
+    assert not puppet.kube.list("Pod", puppet.namespace), "nothing is left"
+    leader, rest = ("chief-0", ["worker-0", "worker-1", "ps-0"]) if chief else ("worker-0", ["worker-1", "ps-0"])
+    check_order(puppet, leader, rest)
+    assert told(puppet, "Stopping", "Suspended") == ["Stopping", "Suspended"]
+
+
+def test_another_number_of_parameter_servers(started: Any) -> None:
+    puppet = started()
+    old = uids(puppet)
+    edit(puppet, {"ps": {"replicas": 3}})
+    reasons = ("Checkpointing", "Resharding", "Resuming", "Rescaled")
+    wait_for(lambda: job_condition(puppet.job(), "Rescaling")["reason"] == "Rescaled", "the end of it", 120)
+    check_order(puppet, "chief-0", ["worker-0", "worker-1", "ps-0"])
+    assert told(puppet, *reasons) == list(reasons)
+    puppet.wait_phase("Running")
+    wait_for(lambda: len(puppet.pods("ps")) == 3 and not old & uids(puppet), "new pods")
+    status = (puppet.job() or {})["status"]
+    assert (status["restarts"], status["term"], status["ps"]["summary"]) == (0, 2, "3/3")
+    wait_for(lambda: notes(puppet, "chief-0", "map")[-1][1] == "2 3", "the chief has the new map")
+    edit(puppet, {"ps": {"replicas": 1}})
+    wait_for(lambda: len(puppet.pods("ps")) == 1, "one is left", 120)
+    puppet.wait_phase("Running")
+    wait_for(lambda: puppet.kube.get("Service", puppet.namespace, "job-ps-1") is None, "no Service too many")
+
+
+def test_digits_goes_on_at_the_step_at_which_it_was_stopped(
+    kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own_operator.start()
+    spec = {"training": {"steps": 1_000_000}, "checkpoint": {"keep": 100, "intervalSeconds": 3600}}
+    example = Example.start(kube, namespace, "digits", shared, spec)
+
+    def change(spec: Object) -> None:
+        kube.merge("PSTrainingJob", namespace, example.name, {"spec": spec})
+
+    example.wait_event("worker", "worker")
+    change({"runPolicy": {"suspend": True}})
+    wait_for(lambda: example.job()["status"]["phase"] == "Suspended", "Suspended", 60)
+    assert not kube.list("Pod", namespace), "everything is freed"
+    change({"runPolicy": {"suspend": False}})
+    resumed = went_on_at(example, 2)
+    example.wait_event("worker", "worker")
+    change({"ps": {"replicas": 2}})
+    rescaled = went_on_at(example, 3)
+    example.wait_event("worker", "worker")
+    with capsys.disabled():
+        print(f"\nresumed at step {resumed}, rescaled at step {rescaled}")
+    assert saved_by(example, 1) == [resumed]
+    assert saved_by(example, 2) == [rescaled]
+    assert 0 < resumed < rescaled
+    assert example.job()["status"]["restarts"] == 0
+
+
+def went_on_at(example: Example, term: int) -> int:
+    """The step from which that term's chief goes on."""
+    wait_for(lambda: example.job()["status"]["term"] == term, f"term {term}", 90)
+    return int(example.wait_event("restored", term=term)["step"])
+
+
+def saved_by(example: Example, term: int) -> list[int]:
+    """The steps of the checkpoints that a term wrote."""
+    found = [json.loads(f.read_text()) for f in example.checkpoints.glob("ckpt-*/metadata.json")]
+    return sorted(int(m["step"]) for m in found if m["term"] == term)
