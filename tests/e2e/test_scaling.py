@@ -105,6 +105,13 @@ def told(puppet: Puppet, *reasons: str) -> list[str]:
     return [e["reason"] for e in sorted(found, key=lambda e: str(e["eventTime"]))]
 
 
+def check_freed(kube: Kube, namespace: str) -> None:
+    """Nothing runs, and what has ended goes."""
+    phases = {p["status"]["phase"] for p in kube.list("Pod", namespace)}
+    assert phases <= {"Succeeded", "Failed"}
+    wait_for(lambda: not kube.list("Pod", namespace), "no pod is left")
+
+
 def check_order(puppet: Puppet, leader: str, others: list[str]) -> None:
     """The leader had ended before anybody else was told to stop."""
     wait_for(lambda: all(len(notes(puppet, t, "stops")) == 2 for t in (leader, *others)), "all have stopped")
@@ -135,7 +142,7 @@ def test_suspend_stops_the_leader_while_the_others_still_run(started: Any, chief
     edit(puppet, {"runPolicy": {"suspend": True}})
     wait_for(lambda: job_condition(puppet.job(), "Suspended")["reason"] == "Stopping", "it says that it stops")
     puppet.wait_phase("Suspended")
-    assert not puppet.kube.list("Pod", puppet.namespace), "nothing is left"
+    check_freed(puppet.kube, puppet.namespace)
     leader, rest = ("chief-0", ["worker-0", "worker-1", "ps-0"]) if chief else ("worker-0", ["worker-1", "ps-0"])
     check_order(puppet, leader, rest)
     assert told(puppet, "Stopping", "Suspended") == ["Stopping", "Suspended"]
@@ -173,7 +180,7 @@ def test_digits_goes_on_at_the_step_at_which_it_was_stopped(
     example.wait_event("worker", "worker")
     change({"runPolicy": {"suspend": True}})
     wait_for(lambda: example.job()["status"]["phase"] == "Suspended", "Suspended", 60)
-    assert not kube.list("Pod", namespace), "everything is freed"
+    check_freed(kube, namespace)
     change({"runPolicy": {"suspend": False}})
     resumed = went_on_at(example, 2)
     example.wait_event("worker", "worker")
