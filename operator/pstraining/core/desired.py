@@ -46,6 +46,7 @@ def children(
     launcher_map: str,
     carried: Launcher,
     pointers: Mapping[int, Pointer] = MappingProxyType({}),
+    term: int = 1,
 ) -> Iterator[dict[str, Any]]:
     """All children but the chief's Jobs, in the order of creation.
 
@@ -57,7 +58,7 @@ def children(
     if claim is not None:
         yield claim
     for member in range(1 + redundancy.standbys(job)):
-        yield workloads.build_parameter_servers(job, launcher_map, member)
+        yield workloads.build_parameter_servers(job, launcher_map, member, term)
     for index in range(1, job.spec.worker.replicas):
         yield workloads.build_worker(job, index, launcher_map)
     policy = network_policy.build(job)
@@ -66,10 +67,18 @@ def children(
     built = launcher.build(job, carried)
     built["metadata"]["name"] = launcher_map
     yield built
-    yield cluster_map.build(job)
+    yield cluster_map.build(job, term)
     yield from services.build_all(job, pointers)
     if redundancy.standbys(job):
         yield from (redundancy.build_budget(job, index) for index in range(job.spec.ps.replicas))
+
+
+def early(job: PSTrainingJob, snapshot: Snapshot, wanted: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What goes before the chief: a map that is there, so that new pods read it as it is now, and what holds pods."""
+    found = [m for m in wanted if m["kind"] not in (Kind.SERVICE, Kind.CONFIG_MAP, Kind.POD_DISRUPTION_BUDGET)]
+    name = names.cluster_config_map(job.metadata.name)
+    there = snapshot.child(Kind.CONFIG_MAP, name) is not None
+    return [m for m in wanted if there and (m["kind"], m["metadata"]["name"]) == (Kind.CONFIG_MAP, name)] + found
 
 
 def missing_and_drifted(job: PSTrainingJob, snapshot: Snapshot, wanted: list[dict[str, Any]]) -> Iterator[Action]:
@@ -94,10 +103,11 @@ def surplus(snapshot: Snapshot, wanted: list[dict[str, Any]]) -> Iterator[Delete
                 yield Delete(kind, child.name, child.uid, Reason.NOT_DESIRED)
 
 
-def refreshed(job: PSTrainingJob, snapshot: Snapshot) -> Iterator[Apply]:
+def refreshed(job: PSTrainingJob, snapshot: Snapshot, term: int) -> Iterator[Apply]:
     """Annotations that make the kubelet deliver a changed cluster map at once instead of in a minute."""
-    digest = cluster_map.digest(cluster_map.document(job))
+    digests = {role: cluster_map.digest(job, role, term) for role in {p.role for p in snapshot.pods}}
     for pod in snapshot.pods:
+        digest = digests[pod.role]
         if pod.cluster_hash != digest and not pod.deleting and not pod.terminal:
             body = _identity(snapshot, {"apiVersion": "v1", "kind": "Pod"}, pod)
             body["metadata"]["annotations"] = {names.ANNOTATION_CLUSTER_HASH: digest}

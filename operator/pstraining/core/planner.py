@@ -98,10 +98,11 @@ def _running(
     yield from redundancy.fence(snapshot, status, counted, shards)
     launcher_map = desired.launcher_name(job, snapshot, launcher)
     pointers = {s.index: s.next_pointer for s in shards}
-    wanted = list(desired.children(job, launcher_map, launcher, pointers))
-    early = [m for m in wanted if m["kind"] not in (Kind.SERVICE, Kind.CONFIG_MAP, Kind.POD_DISRUPTION_BUDGET)]
-    yield from desired.missing_and_drifted(job, snapshot, early)
     terms = chief_terms.terms(job, snapshot, status, counted)
+    term = terms.create or max(1, chief_terms.newest_term(snapshot, status))
+    wanted = list(desired.children(job, launcher_map, launcher, pointers, term))
+    early = desired.early(job, snapshot, wanted)
+    yield from desired.missing_and_drifted(job, snapshot, early)
     if terms.create is not None:
         chief = workloads.build_chief(job, terms.create, launcher_map)
         first = terms.create == 1
@@ -110,7 +111,7 @@ def _running(
     late = [m for m in wanted if m not in early and (m["kind"], m["metadata"]["name"]) not in written]
     yield from desired.missing_and_drifted(job, snapshot, late)
     yield from desired.retired(job, snapshot)
-    yield from desired.refreshed(job, snapshot)
+    yield from desired.refreshed(job, snapshot, term)
     yield from _deletions(terms.delete, Reason.OLD_TERM)
     yield from desired.surplus(snapshot, wanted)
     for pod in stuck_pods.stuck(snapshot, status, counted):

@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from pstraining.api import contract, names
-from pstraining.api.models import Addressing, PSTrainingJob
+from pstraining.api.models import Addressing, OnChiefRestart, PSTrainingJob
 from pstraining.resources.metadata import metadata
 
 
@@ -30,31 +30,41 @@ def _address(host: str) -> str:
     return f"{host}:{contract.TF_PORT}"
 
 
-def document(job: PSTrainingJob) -> str:
-    """The file as it is mounted: the same bytes for the same spec."""
+def document(job: PSTrainingJob, term: int = 1) -> str:
+    """The file as it is mounted: the same bytes for the same spec and term.
+
+    Args:
+        job: the owner.
+        term: the chief's newest. Where nothing follows from it, the first is told for ever.
+    """
     spec = job.spec
+    followed = spec.chief.enabled and spec.ps.on_chief_restart is not OnChiefRestart.KEEP
     content: dict[str, Any] = {
         "job": job.metadata.name,
         "namespace": job.metadata.namespace,
         "cluster": addresses(job),
+        "term": term if followed else 1,
         "training": spec.training.model_dump(by_alias=True, exclude_none=True, mode="json"),
     }
+    if spec.ps.on_chief_restart is not None:
+        content["onChiefRestart"] = spec.ps.on_chief_restart
     if spec.checkpoint is not None:
         kept = spec.checkpoint.model_dump(by_alias=True, include={"path", "keep", "interval_seconds"})
         content["checkpoint"] = kept
     return json.dumps(content, indent=1)
 
 
-def digest(text: str) -> str:
-    """A short hash of a cluster map."""
+def digest(job: PSTrainingJob, role: str, term: int) -> str:
+    """A short hash of what that role reads in the map: the term is for the PSs alone."""
+    text = document(job, term if role == names.PS else 1)
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
-def build(job: PSTrainingJob) -> dict[str, Any]:
+def build(job: PSTrainingJob, term: int) -> dict[str, Any]:
     """The ConfigMap."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": metadata(job, names.cluster_config_map(job.metadata.name), "cluster-map"),
-        "data": {contract.CLUSTER_FILE: document(job)},
+        "data": {contract.CLUSTER_FILE: document(job, term)},
     }

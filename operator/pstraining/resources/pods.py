@@ -25,6 +25,7 @@ class Task:
     role: str
     index: int | None = None
     term: int | None = None
+    """The chief's term: of this attempt, or on a PS the newest when its template was made."""
     member: int = 0
 
 
@@ -39,13 +40,13 @@ def build(job: PSTrainingJob, task: Task, launcher: str) -> dict[str, Any]:
     template, defaulted = _template(job, task.role)
     metadata, spec = template.setdefault("metadata", {}) or {}, template["spec"]
     labels = role_labels(job, task.role, task.index)
-    if task.term is not None:
+    if task.role == names.CHIEF and task.term is not None:
         labels |= {names.LABEL_TERM: str(task.term)}
     if task.role == names.PS:
         labels |= {names.LABEL_MEMBER: str(task.member)}
         if redundancy.standbys(job):
             redundancy.keep_apart(job, spec)
-    annotations = {names.ANNOTATION_CLUSTER_HASH: cluster_map.digest(cluster_map.document(job))}
+    annotations = {names.ANNOTATION_CLUSTER_HASH: cluster_map.digest(job, task.role, task.term or 1)}
     template["metadata"] = {
         **metadata,
         "labels": (metadata.get("labels") or {}) | labels,

@@ -8,13 +8,14 @@ from pstraining.resources import pods, redundancy
 from pstraining.resources.metadata import metadata, role_selector
 
 
-def build_parameter_servers(job: PSTrainingJob, launcher: str, member: int = 0) -> dict[str, Any]:
+def build_parameter_servers(job: PSTrainingJob, launcher: str, member: int = 0, term: int = 1) -> dict[str, Any]:
     """The StatefulSet of all PSs, or of a standby each: started together, replaced only when one dies or is deleted.
 
     Args:
         job: the owner.
         launcher: the name of the launcher's ConfigMap.
         member: which member of its shard each pod is.
+        term: the chief's newest.
     """
     own = {names.LABEL_MEMBER: str(member)}
     spec = {
@@ -24,7 +25,7 @@ def build_parameter_servers(job: PSTrainingJob, launcher: str, member: int = 0) 
         "updateStrategy": {"type": "OnDelete"},
         "revisionHistoryLimit": 0,
         "selector": {"matchLabels": role_selector(job, names.PS) | own},
-        "template": pods.build(job, pods.Task(names.PS, member=member), launcher),
+        "template": pods.build(job, pods.Task(names.PS, member=member, term=term), launcher),
     }
     made_for = {names.ANNOTATION_SHARDS: str(job.spec.ps.replicas)}
     found = metadata(job, redundancy.stateful_set(job, member), names.PS, annotations=made_for)

@@ -99,7 +99,7 @@ def test_a_failed_chief_is_followed_by_the_next_term_at_once() -> None:
     world = running()
     world.end("chief", code=1, message="Traceback\nValueError: no")
     made = world.reconcile()
-    assert [a.name for a in made.actions] == ["digits-chief-2"]
+    assert [a.name for a in made.actions] == ["digits", "digits-chief-2", "digits-ps-0"], "and the PS is told"
     world.settle()
     assert world.names_of("Job") == ["digits-chief-2"], "the older attempt goes once it is on record"
     assert world.job is not None
@@ -125,7 +125,7 @@ def test_no_second_chief_while_the_first_may_still_run() -> None:
     del world.children["Job", "digits-chief-1"]
     assert world.plan().actions == ()
     world.controllers()
-    assert [a.name for a in world.plan().actions] == ["digits-chief-2"]
+    assert [a.name for a in world.plan().actions] == ["digits", "digits-chief-2", "digits-ps-0"]
 
 
 @pytest.mark.parametrize("role", ["worker", "ps"])

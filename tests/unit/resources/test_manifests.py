@@ -57,6 +57,7 @@ def test_the_cluster_map() -> None:
             "worker": ["digits-worker-0.digits-hs:2222", "digits-worker-1.digits-hs:2222"],
             "ps": ["digits-ps-0:2222", "digits-ps-1:2222"],
         },
+        "term": 1,
         "training": {"mode": "Async", "steps": 5},
         "checkpoint": {"path": "/checkpoints", "keep": 3, "intervalSeconds": 60},
     }

@@ -1,0 +1,71 @@
+"""What parameter servers are told of the chief's next attempt, played out in a simulated world: one test a story."""
+
+import json
+from typing import Any
+
+import pytest
+
+from pstraining.api import names
+from tests.support.simulation import World, phase, running
+
+
+def map_of(world: World) -> Any:
+    return json.loads(world.children["ConfigMap", "digits"]["data"]["cluster.json"])
+
+
+def applied(world: World, since: int) -> list[tuple[str, str]]:
+    return [(kind, name) for verb, kind, name in world.writes[since:] if verb == "Apply"]
+
+
+def test_the_first_attempt_costs_nothing() -> None:
+    world = running(ps={"replicas": 2})
+    assert (map_of(world)["term"], map_of(world).get("onChiefRestart")) == (1, None)
+    assert applied(world, 0) == []
+
+
+@pytest.mark.parametrize("policy", [None, "Restart"])
+def test_the_next_attempt_is_told_to_the_parameter_servers_alone(policy: str | None) -> None:
+    world = running(ps={"replicas": 2, **({"onChiefRestart": policy} if policy else {})})
+    since = len(world.writes)
+    world.delete_pod("chief")
+    world.settle()
+    assert (map_of(world)["term"], map_of(world).get("onChiefRestart")) == (2, policy)
+    assert applied(world, since) == [("ConfigMap", "digits"), ("Pod", "digits-ps-0"), ("Pod", "digits-ps-1")]
+    since = len(world.writes)
+    world.settle()
+    assert world.writes[since:] == []
+
+
+@pytest.mark.parametrize("spec", [{"ps": {"replicas": 2, "onChiefRestart": "Keep"}}, {"chief": {"enabled": False}}])
+def test_where_nothing_follows_from_it_nothing_is_written(spec: dict[str, Any]) -> None:
+    world = running(**spec)
+    since = len(world.writes)
+    world.delete_pod("chief")
+    world.settle()
+    assert map_of(world)["term"] == 1
+    assert applied(world, since) == []
+
+
+def test_what_is_made_later_is_made_with_the_newest_term() -> None:
+    world = running(ps={"replicas": 2})
+    world.edit({"runPolicy": {"suspend": True}})
+    world.settle()
+    world.edit({"runPolicy": {"suspend": False}})
+    since = len(world.writes)
+    world.settle()
+    assert phase(world) == "Running"
+    assert world.writes[since] == ("Apply", "ConfigMap", "digits"), "before the pods come that are to read it"
+    assert applied(world, since) == [("ConfigMap", "digits")], "no pod has to be told"
+    hashes = {p["metadata"]["annotations"][names.ANNOTATION_CLUSTER_HASH] for p in world.pods.values()}
+    assert len(hashes) == 2, "the term is for the parameter servers alone"
+
+
+def test_an_operator_that_dies_before_the_next_attempt_is_made_tells_the_same_term() -> None:
+    world = running()
+    world.delete_pod("chief")
+    world.reconcile(stop_after=1)
+    assert map_of(world)["term"] == 2
+    assert world.names_of("Job") == ["digits-chief-1"]
+    world.settle()
+    assert map_of(world)["term"] == 2
+    assert world.names_of("Job") == ["digits-chief-2"]
