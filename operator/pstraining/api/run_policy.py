@@ -164,7 +164,6 @@ class FailureReason(StrEnum):
     NODE_LOST = "NodeLost"
     INIT_FAILED = "InitFailed"
     START_TIMEOUT = "StartTimeout"
-    PS_LOST = "PSLost"
 
 
 class FailureAction(StrEnum):

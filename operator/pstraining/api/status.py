@@ -54,6 +54,7 @@ class ReplicaRecord(Model):
         default_factory=list, description="When the newest of them happened; kept where backoff has a window."
     )
     restarts: int = 0
+    given_up: bool = Field(default=False, description="A worker that the job goes on without.")
     pod_uid: str = Field(default="", alias="podUID", description="The newest pod that was counted.")
     pod_created: datetime | None = None
     ended: int = Field(default=0, description="Ended runs of that pod's container that are counted.")

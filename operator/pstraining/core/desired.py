@@ -12,8 +12,9 @@ from typing import Any
 from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.api.models import PSTrainingJob
+from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Action, Apply, Create, Delete, Kind
-from pstraining.core.policies.outcome import worker_succeeded
+from pstraining.core.policies import parked
 from pstraining.core.snapshot import Child, Pod, Snapshot
 from pstraining.resources import cluster_map, launcher, network_policy, redundancy, services, workloads
 from pstraining.resources.launcher import Launcher
@@ -81,17 +82,22 @@ def early(job: PSTrainingJob, snapshot: Snapshot, wanted: list[dict[str, Any]]) 
     return [m for m in wanted if there and (m["kind"], m["metadata"]["name"]) == (Kind.CONFIG_MAP, name)] + found
 
 
-def missing_and_drifted(job: PSTrainingJob, snapshot: Snapshot, wanted: list[dict[str, Any]]) -> Iterator[Action]:
+def missing_and_drifted(
+    job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, wanted: list[dict[str, Any]]
+) -> Iterator[Action]:
     """Creations of children that are not there, and corrections of those that are."""
     for manifest in wanted:
         kind, name = Kind(manifest["kind"]), manifest["metadata"]["name"]
         child = snapshot.child(kind, name)
         if child is None:
             # Claims are not watched: one is made before the StatefulSet, and is data from then on.
-            if kind is not Kind.CLAIM or not snapshot.of_kind(Kind.STATEFUL_SET):
+            made = kind is Kind.CLAIM and snapshot.of_kind(Kind.STATEFUL_SET)
+            index = manifest["metadata"]["labels"].get(names.LABEL_INDEX, "")
+            gone = kind is Kind.DEPLOYMENT and int(index or -1) in parked.given_up(status)
+            if not made and not gone:
                 yield Create(kind, name, manifest, Reason.DESIRED)
         elif not child.deleting:
-            yield from _corrected(job, snapshot, child, manifest)
+            yield from _corrected(job, snapshot, status, child, manifest)
 
 
 def surplus(snapshot: Snapshot, wanted: list[dict[str, Any]]) -> Iterator[Delete]:
@@ -114,20 +120,25 @@ def refreshed(job: PSTrainingJob, snapshot: Snapshot, term: int) -> Iterator[App
             yield Apply(Kind.POD, pod.name, pod.uid, body, Reason.CLUSTER_MAP_CHANGED)
 
 
-def retired(job: PSTrainingJob, snapshot: Snapshot) -> Iterator[Apply]:
-    """Workers whose program has succeeded: their Deployments go to 0 and remember why."""
+def retired(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus) -> Iterator[Apply]:
+    """Workers that are to run no more: their Deployments go to 0 and remember why."""
     for index in range(job.spec.worker.replicas):
         child = snapshot.child(Kind.DEPLOYMENT, names.worker_name(job.metadata.name, index))
-        if child is None or child.deleting or not worker_succeeded(job, snapshot, index):
+        why = parked.why(job, snapshot, status, index)
+        if child is None or child.deleting or why is None:
             continue
-        if child.replicas != 0 or names.ANNOTATION_SUCCEEDED not in child.annotations:
-            body = workloads.retire_worker(job, index, child.uid)
-            yield Apply(Kind.DEPLOYMENT, child.name, child.uid, body, Reason.WORKER_SUCCEEDED)
+        if child.replicas != 0 or why not in child.annotations:
+            body = workloads.retire_worker(job, index, child.uid, why)
+            reason = Reason.GIVEN_UP if why == names.ANNOTATION_GIVEN_UP else Reason.WORKER_SUCCEEDED
+            yield Apply(Kind.DEPLOYMENT, child.name, child.uid, body, reason)
 
 
-def _corrected(job: PSTrainingJob, snapshot: Snapshot, child: Child, manifest: dict[str, Any]) -> Iterator[Apply]:
+def _corrected(
+    job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, child: Child, manifest: dict[str, Any]
+) -> Iterator[Apply]:
     if child.kind in (Kind.STATEFUL_SET, Kind.DEPLOYMENT):
-        done = child.kind is Kind.DEPLOYMENT and worker_succeeded(job, snapshot, child.number(names.LABEL_INDEX))
+        index = child.number(names.LABEL_INDEX)
+        done = child.kind is Kind.DEPLOYMENT and parked.why(job, snapshot, status, index) is not None
         if not done and child.replicas != manifest["spec"]["replicas"]:
             body = _identity(snapshot, manifest, child) | {"spec": {"replicas": manifest["spec"]["replicas"]}}
             yield Apply(child.kind, child.name, child.uid, body, Reason.DRIFTED)

@@ -5,6 +5,8 @@
     just ended                nothing: status tells it first
     suspended                 free what runs, the chief first
     refused template          nothing until the spec changes, then start over
+    just failed as a whole    nothing: status counts the new round first
+    of an older round         stop in order, then create anew
     another number of PSs     stop in order, then create anew
     else                      create what is missing, correct what drifted, follow the chief's terms
 
@@ -21,7 +23,7 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core import desired
 from pstraining.core.actions import Action, Create, Delete, Kind, Plan
-from pstraining.core.policies import chief_terms, clean_up, redundancy, rescaling, stopping, stuck_pods
+from pstraining.core.policies import chief_terms, clean_up, redundancy, rescaling, rounds, stopping, stuck_pods
 from pstraining.core.policies.attempts import Tally, tally
 from pstraining.core.policies.diagnosis import look_again_at
 from pstraining.core.policies.outcome import new_end, recorded_end
@@ -44,7 +46,7 @@ def plan(snapshot: Snapshot, now: datetime, launcher: Launcher) -> Plan:
     if recorded_end(status) is not None:
         return _finished(job, snapshot, status, now)
     counted = tally(job, snapshot, status)
-    if new_end(job, snapshot, counted) is not None:
+    if new_end(job, snapshot, status, counted) is not None or counted.restart_job is not None:
         return Plan()
     if job.spec.run_policy.suspend:
         return Plan(tuple(_deletions(stopping.next_step(job, snapshot).delete, Reason.SUSPENDED)))
@@ -53,6 +55,8 @@ def plan(snapshot: Snapshot, now: datetime, launcher: Launcher) -> Plan:
         return Plan()
     if refused is not None and stopping.workloads(snapshot):
         return Plan(tuple(_deletions(stopping.workloads(snapshot), Reason.NOT_DESIRED)))
+    if rounds.is_due(snapshot, status):
+        return Plan(tuple(_deletions(stopping.next_step(job, snapshot).delete, Reason.JOB_RESTARTED)))
     if rescaling.is_due(job, snapshot):
         return Plan(tuple(_deletions(stopping.next_step(job, snapshot).delete, Reason.RESHARDING)))
     found = redundancy.shards(job, snapshot, status, now)
@@ -100,20 +104,23 @@ def _running(
     pointers = {s.index: s.next_pointer for s in shards}
     terms = chief_terms.terms(job, snapshot, status, counted)
     term = terms.create or max(1, chief_terms.newest_term(snapshot, status))
-    wanted = list(desired.children(job, launcher_map, launcher, pointers, term))
+    made = desired.children(job, launcher_map, launcher, pointers, term)
+    wanted = [rounds.stamped(manifest, status) for manifest in made]
     early = desired.early(job, snapshot, wanted)
-    yield from desired.missing_and_drifted(job, snapshot, early)
+    yield from desired.missing_and_drifted(job, snapshot, status, early)
     if terms.create is not None:
-        chief = workloads.build_chief(job, terms.create, launcher_map)
+        chief = rounds.stamped(workloads.build_chief(job, terms.create, launcher_map), status)
         first = terms.create == 1
         yield Create(Kind.JOB, chief["metadata"]["name"], chief, Reason.DESIRED if first else Reason.NEXT_TERM)
     written = {(a.kind, a.name) for a in taken}
     late = [m for m in wanted if m not in early and (m["kind"], m["metadata"]["name"]) not in written]
-    yield from desired.missing_and_drifted(job, snapshot, late)
-    yield from desired.retired(job, snapshot)
+    yield from desired.missing_and_drifted(job, snapshot, status, late)
+    yield from desired.retired(job, snapshot, status)
     yield from desired.refreshed(job, snapshot, term)
     yield from _deletions(terms.delete, Reason.OLD_TERM)
     yield from desired.surplus(snapshot, wanted)
+    for pod in stuck_pods.idle(job, snapshot, status, counted):
+        yield Delete(Kind.POD, pod.name, pod.uid, Reason.FAILURE_RULE)
     for pod in stuck_pods.stuck(snapshot, status, counted):
         yield Delete(Kind.POD, pod.name, pod.uid, Reason.STUCK_IN_BACK_OFF)
 

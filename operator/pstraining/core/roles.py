@@ -70,9 +70,11 @@ def chief_works(job: PSTrainingJob, snapshot: Snapshot) -> bool:
     return any(works(p) for p in snapshot.pods_of(names.WORKER, 0))
 
 
-def some_worker_works(snapshot: Snapshot) -> bool:
-    """At least one worker runs, or has already succeeded."""
-    return any(works(p) for p in snapshot.pods_of(names.WORKER))
+def enough_workers_work(job: PSTrainingJob, snapshot: Snapshot) -> bool:
+    """As many workers as worker.minReplicas asks for run, or have succeeded; without it, one."""
+    working = {p.index for p in snapshot.pods_of(names.WORKER) if works(p)}
+    fewest = job.spec.worker.min_replicas
+    return len(working) >= 1 if fewest is None else len(working | _succeeded_workers(job, snapshot)) >= fewest
 
 
 def _served(job: PSTrainingJob, snapshot: Snapshot, old: PSTrainingJobStatus) -> set[int]:

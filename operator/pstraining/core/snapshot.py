@@ -54,8 +54,8 @@ class Pod:
     phase: str
     deleting: bool
     ready: bool
-    disrupted: bool
-    """Kubernetes itself ended it: evicted, preempted, drained, its node lost."""
+    disruption: str
+    """Kubernetes itself ended it (evicted, preempted, drained, its node lost): in its words why; or empty."""
     unschedulable: str
     """The scheduler's message, or empty."""
     reason: str
@@ -69,6 +69,10 @@ class Pod:
     """When it became ready, or stopped being so."""
     blocked_init: Container | None = None
     """An init container that waits or has failed."""
+    init_failures: int = 0
+    """Runs of init containers that have failed."""
+    round: int = 0
+    """How often the job had been restarted as a whole when the pod was rendered."""
 
     @property
     def terminal(self) -> bool:
@@ -211,7 +215,8 @@ def _pod(manifest: Manifest, job_uid: str) -> Pod | None:
     index = labels.get(names.LABEL_INDEX) or labels.get(names.LABEL_POD_INDEX) or "0"
     term = labels.get(names.LABEL_TERM) or "0"
     member = labels.get(names.LABEL_MEMBER) or "0"
-    if not (index.isdecimal() and term.isdecimal() and member.isdecimal()):
+    round_ = labels.get(names.LABEL_ROUND) or "0"
+    if not (index.isdecimal() and term.isdecimal() and member.isdecimal() and round_.isdecimal()):
         return None  # labels that somebody else has written
     conditions = {c.get("type"): c for c in status.get("conditions") or ()}
     scheduled = conditions.get("PodScheduled", {})
@@ -226,8 +231,7 @@ def _pod(manifest: Manifest, job_uid: str) -> Pod | None:
         phase=status.get("phase", "Pending"),
         deleting=bool(metadata.get("deletionTimestamp")),
         ready=conditions.get("Ready", {}).get("status") == "True",
-        disrupted=conditions.get("DisruptionTarget", {}).get("status") == "True"
-        or status.get("reason") in ("Evicted", "NodeLost", "Preempting", "Shutdown", "Terminated"),
+        disruption=_disruption(conditions.get("DisruptionTarget", {}), status),
         unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
         reason=status.get("reason", ""),
         cluster_hash=(metadata.get("annotations") or {}).get(names.ANNOTATION_CLUSTER_HASH, ""),
@@ -236,6 +240,8 @@ def _pod(manifest: Manifest, job_uid: str) -> Pod | None:
         deleted_at=_deleted_at(metadata),
         ready_changed=parse_time(conditions.get("Ready", {}).get("lastTransitionTime")),
         blocked_init=_blocked_init(status.get("initContainerStatuses") or ()),
+        init_failures=_init_failures(status.get("initContainerStatuses") or ()),
+        round=int(round_),
     )
 
 
@@ -283,6 +289,24 @@ def _termination(terminated: Mapping[str, Any] | None) -> Termination | None:
         message=terminated.get("message", ""),
         finished_at=parse_time(terminated.get("finishedAt")),
     )
+
+
+def _disruption(condition: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+    if condition.get("status") == "True":
+        return str(condition.get("reason") or "TerminationByKubelet")
+    reason = str(status.get("reason", ""))
+    return reason if reason in ("Evicted", "NodeLost", "Preempting", "Shutdown", "Terminated") else ""
+
+
+def _init_failures(statuses: Iterable[Mapping[str, Any]]) -> int:
+    """Failed runs; a sidecar, which runs on, is none of them."""
+    found = 0
+    for status in statuses:
+        container = _container_state(status)
+        failed = container.terminated is not None and container.terminated.exit_code != 0
+        if container.terminated is not None or container.waiting_reason == "CrashLoopBackOff":
+            found += container.restarts + (failed or container.waiting_reason == "CrashLoopBackOff")
+    return found
 
 
 def _blocked_init(statuses: Iterable[Mapping[str, Any]]) -> Container | None:

@@ -14,6 +14,7 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus, StatusCondition
 from pstraining.core.actions import Create, Event, Kind, Outcomes, Verdict
 from pstraining.core.planner import read_job, read_status
+from pstraining.core.policies import rounds
 from pstraining.core.policies.attempts import key_of, tally
 from pstraining.core.policies.chief_terms import newest_term
 from pstraining.core.policies.outcome import End, new_end, recorded_end
@@ -50,7 +51,7 @@ def next_status(snapshot: Snapshot, outcomes: Outcomes, now: datetime) -> dict[s
     if isinstance(job, str):
         return _dump(_unreadable(snapshot, old, job, now))
     counted = tally(job, snapshot, old)
-    end = _recorded(old) or new_end(job, snapshot, counted)
+    end = _recorded(old) or new_end(job, snapshot, old, counted)
     situation = Situation(job, snapshot, old, outcomes, end)
     told = conditions(situation, now)
     shards = shard_statuses(job, snapshot, old, now)
@@ -64,12 +65,14 @@ def next_status(snapshot: Snapshot, outcomes: Outcomes, now: datetime) -> dict[s
             completion_time=None if end is None else old.completion_time or now,
             term=_term(job, snapshot, old, outcomes),
             restarts=sum(role.restarts for role in found.values()),
+            job_restarts=rounds.number(old, counted) if end is None else old.job_restarts,
             ps=found["ps"],
             worker=found["worker"],
             chief=found["chief"],
             shards=shards,
             standby_summary=standby_summary(job, shards),
             takeovers=sum(s.takeovers for s in shards) if shards else old.takeovers,
+            failed_replica=old.failed_replica or (end.replica if end is not None else ""),
             selector=worker_selector_text(job),
             replica_records=list(counted.records),
         )

@@ -10,7 +10,7 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus, StatusCondition
 from pstraining.core import roles
 from pstraining.core.actions import Create, Kind, Outcomes, Verdict
-from pstraining.core.policies import redundancy, rescaling, stopping
+from pstraining.core.policies import redundancy, rescaling, rounds, stopping
 from pstraining.core.policies.diagnosis import diagnose
 from pstraining.core.policies.outcome import End
 from pstraining.core.shards import degraded
@@ -150,7 +150,7 @@ def _running(situation: Situation, now: datetime) -> Told:
     # What a standby waits for is told as Degraded.
     trouble = diagnose(redundancy.primaries_only(job, snapshot, situation.old), now)
     served = roles.ps_ready(job, snapshot, situation.old)
-    if served and roles.chief_works(job, snapshot) and roles.some_worker_works(snapshot):
+    if served and roles.chief_works(job, snapshot) and roles.enough_workers_work(job, snapshot):
         if trouble is not None:
             return Told(Condition.RUNNING, True, trouble.reason, f"{trouble.message} (training goes on without it)")
         return Told(Condition.RUNNING, True, Reason.TRAINING, "Every parameter server is ready and the chief runs.")
@@ -166,6 +166,8 @@ def _restarting(situation: Situation, runs: bool) -> Told:
     planned = situation.suspended or any(t.true for t in _rescaling(situation, runs))
     if runs or not has_run or situation.end is not None or planned:
         return Told(Condition.RESTARTING, False, Reason.NOT_RESTARTING)
+    if rounds.is_due(situation.snapshot, situation.old):
+        return Told(Condition.RESTARTING, True, Reason.JOB_RESTARTED, "All of the job is being started again.")
     if not roles.ps_ready(situation.job, situation.snapshot, situation.old):
         return Told(Condition.RESTARTING, True, Reason.PS_LOST, "A parameter server is being started again.")
     return Told(Condition.RESTARTING, True, Reason.CHIEF_REPLACED, "The chief is being started again.")

@@ -33,6 +33,7 @@ TF_PORT, STATUS_PORT = 2222, 2223
 CLUSTER_FILE, RUN_DIR, SUCCESS_MARKER, IN_SYNC_MARKER = "cluster.json", "/run/pstraining", "succeeded", "in-sync"
 ENV_NAMESPACE, ENV_TASK_TYPE, ENV_TASK_INDEX = "PSTRAINING_NAMESPACE", "PSTRAINING_TASK_TYPE", "PSTRAINING_TASK_INDEX"
 ENV_SERVER, ENV_START_TIMEOUT = "PSTRAINING_SERVER", "PSTRAINING_START_TIMEOUT_SECONDS"
+ENV_RESTART_POLICY, FAILED_MARKER = "PSTRAINING_RESTART_POLICY", "failed"
 EXIT_START_TIMEOUT, EXIT_BAD_CONTRACT = 75, 78
 PS_LOSS_GRACE_SECONDS, POLL_SECONDS = 10, 0.2
 CRASH_SECONDS, CRASH_LIMIT = 10, 3  # a server that ends so soon, so often in a row, is left to Kubernetes
@@ -65,6 +66,7 @@ class ExitError(Exception):
 def read_task(env: Mapping[str, str]) -> tuple[str, int]:
     """The pod's task type and index, from its environment, whose other variables are checked too."""
     rules = {ENV_TASK_TYPE: "chief|worker|ps|evaluator", ENV_TASK_INDEX: "[0-9]+", ENV_START_TIMEOUT: "[0-9]*"}
+    rules[ENV_RESTART_POLICY] = "(Always|OnFailure|Never|ExitCode)?"
     rules.update({ENV_SERVER: "Program|Builtin"} if env.get(ENV_TASK_TYPE) == "ps" else {})
     for name, rule in rules.items():
         if not re.fullmatch(rule, env.get(name, "")):
@@ -113,6 +115,11 @@ def judge(before: Mapping[str, Sight], after: Mapping[str, Sight], elapsed: floa
     if verdicts <= {Verdict.OWN_FAILURE}:
         return Verdict.OWN_FAILURE
     return Verdict.PS_LOST if Verdict.PS_LOST in verdicts or elapsed >= grace else Verdict.ASK_AGAIN
+
+
+def is_final(policy: str, code: int) -> bool:
+    """Whether a role's restartPolicy takes this exit code as the program's last."""
+    return policy == "Never" or (policy == "ExitCode" and 0 < code < 128 and code != EXIT_START_TIMEOUT)
 
 
 def next_delay(delay: float, lived: float) -> float:
@@ -217,6 +224,7 @@ class Launcher:
         builtin = self.task[0] == "ps" and env[ENV_SERVER] == "Builtin"
         self.command = [sys.executable, __file__, "serve"] if builtin else command
         self.marker, self.in_sync = os.path.join(RUN_DIR, SUCCESS_MARKER), os.path.join(RUN_DIR, IN_SYNC_MARKER)
+        self.failed, self.policy = os.path.join(RUN_DIR, FAILED_MARKER), env.get(ENV_RESTART_POLICY, "")
         self.boot_id, self.restarts, cluster = "", -1, self.cluster()
         self.port = host_and_port(cluster["ps"][self.task[1]])[1] if self.task[0] == "ps" else TF_PORT
         if not self.command:

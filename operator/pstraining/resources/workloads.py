@@ -47,8 +47,8 @@ def build_worker(job: PSTrainingJob, index: int, launcher: str) -> dict[str, Any
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": found, "spec": spec}
 
 
-def retire_worker(job: PSTrainingJob, index: int, uid: str) -> dict[str, Any]:
-    """The apply that ends a worker whose program has succeeded: no replicas, and the reason on the object itself."""
+def retire_worker(job: PSTrainingJob, index: int, uid: str, why: str) -> dict[str, Any]:
+    """The apply that ends a worker: no replicas, and the annotation that says why on the object itself."""
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -56,7 +56,7 @@ def retire_worker(job: PSTrainingJob, index: int, uid: str) -> dict[str, Any]:
             "name": names.worker_name(job.metadata.name, index),
             "namespace": job.metadata.namespace,
             "uid": uid,
-            "annotations": {names.ANNOTATION_SUCCEEDED: "true"},
+            "annotations": {why: "true"},
         },
         "spec": {"replicas": 0},
     }

@@ -1,8 +1,8 @@
 """How often has each replica failed, and how often was it started again?
 
 Runs of a container are counted by (pod uid, ended runs), so that no run is counted twice, whatever is seen twice, late,
-or by another operator process; a run whose pod nobody saw ends uncounted. Only failures of the replica's own count
-against backoffLimit: a pod that was deleted, evicted, preempted or lost with its node is started again for free.
+or by another operator process; a run whose pod nobody saw ends uncounted. What a failure means, and whether it counts,
+is decided in failures.py; of several runs that ended unseen only the newest one's cause is known.
 """
 
 from dataclasses import dataclass
@@ -10,19 +10,24 @@ from datetime import datetime
 
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
+from pstraining.api.run_policy import RestartPolicy
 from pstraining.api.status import LastFailure, PSTrainingJobStatus, ReplicaRecord
+from pstraining.core.policies import budgets
+from pstraining.core.policies.failures import TABLE, Consequence, Decision, cause, decide, newest_end
 from pstraining.core.policies.rescaling import began
 from pstraining.core.snapshot import Pod, Snapshot, Termination
+from pstraining.resources.pods import Task, has_chief_duty
 from pstraining.resources.redundancy import standbys
 
 
 @dataclass(frozen=True)
 class Failure:
-    """One newly counted failure of a replica's own."""
+    """One newly counted failure of a replica's own, or one that a rule makes something of."""
 
     role: str
     index: int
     told: LastFailure
+    decision: Decision
 
 
 @dataclass(frozen=True)
@@ -40,9 +45,19 @@ class Tally:
         """What is counted of the replica that this pod is."""
         return next((r for r in self.records if key_of(r) == key_of(pod)), None)
 
-    def failed(self, role: str, index: int) -> int:
-        """How often a replica failed; the members of a shard share one budget."""
-        return sum(r.failures for r in self.records if (r.role, r.index) == (role, index))
+    def of(self, role: str, index: int) -> tuple[ReplicaRecord, ...]:
+        """What is counted of one replica; the members of a shard share one budget."""
+        return tuple(r for r in self.records if (r.role, r.index) == (role, index))
+
+    @property
+    def restart_job(self) -> Failure | None:
+        """The failure for which all of the job is to be started anew."""
+        return next((f for f in self.failures if f.decision.consequence is Consequence.RESTART_JOB), None)
+
+    @property
+    def given_up(self) -> frozenset[int]:
+        """The workers that the job goes on without."""
+        return frozenset(r.index for r in self.records if r.given_up)
 
 
 def key_of(replica: Pod | ReplicaRecord) -> tuple[str, int, int]:
@@ -59,22 +74,63 @@ def tally(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus) -
     since = _since(status)
     if since is not None and status.completion_time is None:
         for pod in snapshot.pods:
-            if not _counts(job, pod, since):
+            if not _counts(job, pod, since, status.job_restarts):
                 continue
             key = key_of(pod)
             old = records.get(key, ReplicaRecord(role=pod.role, index=pod.index, member=pod.member))
-            new = _count(old, pod)
+            decision = decide(job, pod.role, cause(pod), _exit_code(pod))
+            new = _count(job, old, pod, decision)
             if new is not old:
                 records[key] = new
-            if new.failures > old.failures:
-                failures.append(Failure(pod.role, pod.index, _told(pod, new.failures)))
-    return Tally(tuple(records[k] for k in sorted(records)), tuple(failures))
+            decisive = decision.consequence in (Consequence.FAIL_JOB, Consequence.RESTART_JOB)
+            if new.failures > old.failures or (new is not old and decisive):
+                failures.append(Failure(pod.role, pod.index, _told(pod, new.failures), decision))
+    counted = Tally(tuple(records[k] for k in sorted(records)), tuple(failures))
+    if counted.restart_job is not None:
+        return Tally(tuple(_forgiven(r) for r in counted.records), counted.failures)
+    return _given_up(job, counted)
 
 
-def succeeded(pod: Pod) -> bool:
-    """The program of this pod has ended with 0, now or before the launcher went idle."""
+def succeeded(job: PSTrainingJob, pod: Pod) -> bool:
+    """The program of this pod has ended with 0 for good, now or before the launcher went idle."""
+    if pod.role == names.PS or runs_for_ever(job, pod.role, pod.index):
+        return False
     runs = (pod.container.terminated, pod.container.last)
-    return pod.role != names.PS and (pod.phase == "Succeeded" or any(t is not None and t.exit_code == 0 for t in runs))
+    return pod.phase == "Succeeded" or any(t is not None and t.exit_code == 0 for t in runs)
+
+
+def runs_for_ever(job: PSTrainingJob, role: str, index: int) -> bool:
+    """Whether a worker's program is run again after exit code 0, too."""
+    always = role == names.WORKER and job.spec.worker.restart_policy is RestartPolicy.ALWAYS
+    return always and not has_chief_duty(job, Task(role, index))
+
+
+def _forgiven(record: ReplicaRecord) -> ReplicaRecord:
+    """A replica in a new round: its restarts are history, its budget is new."""
+    return record.model_copy(update={"failures": 0, "failure_times": [], "given_up": False})
+
+
+def _given_up(job: PSTrainingJob, counted: Tally) -> Tally:
+    """Give up workers that have failed for good, as long as minReplicas are left."""
+    fewest = job.spec.worker.min_replicas
+    if fewest is None:
+        return counted
+    by_policy = {
+        f.index
+        for f in counted.failures
+        if f.role == names.WORKER and f.decision.consequence is Consequence.FAIL_JOB and f.decision.rule is None
+    }
+    left, found = job.spec.worker.replicas - len(counted.given_up), []
+    for record in counted.records:
+        lost = record.role == names.WORKER and (
+            record.index in by_policy or budgets.used(job, names.WORKER, [record]) > budgets.limit(job, names.WORKER)
+        )
+        if lost and not record.given_up and left > fewest:
+            left -= 1
+            found.append(record.model_copy(update={"given_up": True}))
+        else:
+            found.append(record)
+    return Tally(tuple(found), counted.failures)
 
 
 def _since(status: PSTrainingJobStatus) -> datetime | None:
@@ -85,9 +141,9 @@ def _since(status: PSTrainingJobStatus) -> datetime | None:
     return max(status.start_time, rescaling.last_transition_time)
 
 
-def _counts(job: PSTrainingJob, pod: Pod, start_time: datetime) -> bool:
-    """Pods from before a suspension, of workers scaled away, and those that have succeeded are out of it."""
-    return pod.created >= start_time and _wanted(job, pod) and not succeeded(pod)
+def _counts(job: PSTrainingJob, pod: Pod, start_time: datetime, round_: int) -> bool:
+    """Pods from before a suspension or an older round, of workers scaled away, and succeeded ones are out of it."""
+    return pod.created >= start_time and pod.round == round_ and _wanted(job, pod) and not succeeded(job, pod)
 
 
 def _wanted(job: PSTrainingJob, replica: Pod | ReplicaRecord) -> bool:
@@ -95,14 +151,21 @@ def _wanted(job: PSTrainingJob, replica: Pod | ReplicaRecord) -> bool:
     return replica.index < count and replica.member <= standbys(job)
 
 
+def _exit_code(pod: Pod) -> int | None:
+    end = newest_end(pod)
+    return None if end is None else end.exit_code
+
+
 def _ended_runs(pod: Pod) -> int:
     container = pod.container
     # In the kubelet's back-off the run that led to it is over, but not yet among the restarts.
     over = container.terminated is not None or container.waiting_reason == "CrashLoopBackOff"
-    return container.restarts + (over or pod.deleting or pod.terminal)
+    if pod.terminal and pod.init_failures:
+        return pod.init_failures  # a pod that ended with its init container
+    return pod.init_failures + container.restarts + (over or pod.deleting or pod.terminal)
 
 
-def _count(record: ReplicaRecord, pod: Pod) -> ReplicaRecord:
+def _count(job: PSTrainingJob, record: ReplicaRecord, pod: Pod, decision: Decision) -> ReplicaRecord:
     same = record.pod_uid == pod.uid
     # A total order of pods: an older one that is still seen is never counted again after a newer one.
     if not same and record.pod_created is not None and (pod.created, pod.uid) < (record.pod_created, record.pod_uid):
@@ -111,10 +174,12 @@ def _count(record: ReplicaRecord, pod: Pod) -> ReplicaRecord:
     new = ended - (record.ended if same else 0)
     if new <= 0:
         return record
-    free = 1 if pod.deleting or pod.disrupted else 0
+    failed = new - _free(job, pod, decision, new)
+    times = [*record.failure_times, *[_ended_at(pod)] * failed]
     return record.model_copy(
         update={
-            "failures": record.failures + new - free,
+            "failures": record.failures + failed,
+            "failure_times": budgets.remembered(job, pod.role, times),
             "restarts": record.restarts + new,
             "pod_uid": pod.uid,
             "pod_created": pod.created,
@@ -123,12 +188,27 @@ def _count(record: ReplicaRecord, pod: Pod) -> ReplicaRecord:
     )
 
 
+def _free(job: PSTrainingJob, pod: Pod, decision: Decision, new: int) -> int:
+    """How many of the newly ended runs don't count."""
+    if TABLE[decision.cause].disruption:
+        # The pod's own end is Kubernetes' doing; runs that ended before it are not.
+        return 1 if decision.consequence is Consequence.RESTART_FREE else 0
+    exited_well = runs_for_ever(job, pod.role, pod.index) and _exit_code(pod) == 0
+    return new if exited_well or decision.consequence is Consequence.RESTART_FREE else 0
+
+
+def _ended_at(pod: Pod) -> datetime:
+    end = newest_end(pod)
+    return (end and end.finished_at) or pod.deleted_at or pod.created
+
+
 def _told(pod: Pod, count: int) -> LastFailure:
-    end = pod.container.terminated or pod.container.last or Termination(0, pod.reason, "", None)
+    end = newest_end(pod) or Termination(0, pod.reason, "", None)
+    why = cause(pod)
     return LastFailure(
         pod=pod.name,
         exit_code=end.exit_code,
-        reason=end.reason,
+        reason=end.reason if why == "Error" and end.reason else str(why),
         message=last_line(end.message),
         time=end.finished_at,
         count=count,

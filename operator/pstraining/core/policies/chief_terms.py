@@ -24,7 +24,8 @@ class Terms:
 
 def attempts(snapshot: Snapshot) -> dict[int, Child]:
     """The chief's Jobs by term."""
-    return {j.number(names.LABEL_TERM): j for j in snapshot.of_kind(Kind.JOB)}
+    jobs = (j for j in snapshot.of_kind(Kind.JOB) if j.labels.get(names.LABEL_ROLE, names.CHIEF) == names.CHIEF)
+    return {j.number(names.LABEL_TERM): j for j in jobs}
 
 
 def newest_term(snapshot: Snapshot, status: PSTrainingJobStatus) -> int:

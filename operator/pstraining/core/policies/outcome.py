@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from pstraining.api import names
 from pstraining.api.conditions import Condition, Reason
 from pstraining.api.models import PSTrainingJob
-from pstraining.api.status import PSTrainingJobStatus
+from pstraining.api.status import PSTrainingJobStatus, ReplicaRecord
 from pstraining.core.actions import Kind
-from pstraining.core.policies.attempts import Tally, succeeded
+from pstraining.core.policies import budgets, rounds
+from pstraining.core.policies.attempts import Failure, Tally, succeeded
+from pstraining.core.policies.chief_terms import attempts
+from pstraining.core.policies.failures import Consequence, role_spec
 from pstraining.core.snapshot import Child, Snapshot
 
 
@@ -23,6 +26,8 @@ class End:
     """Succeeded or Failed."""
     reason: Reason
     message: str
+    replica: str = ""
+    """The replica that failed the job, as role/index."""
 
 
 def recorded_end(status: PSTrainingJobStatus) -> Condition | None:
@@ -33,15 +38,15 @@ def recorded_end(status: PSTrainingJobStatus) -> Condition | None:
     return None
 
 
-def new_end(job: PSTrainingJob, snapshot: Snapshot, counted: Tally) -> End | None:
+def new_end(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, counted: Tally) -> End | None:
     """How the job has just ended, by what the snapshot shows."""
     if job.spec.chief.enabled:
-        complete = any(_complete(j) for j in snapshot.of_kind(Kind.JOB))
-        if complete or any(succeeded(p) for p in snapshot.pods_of(names.CHIEF)):
+        complete = any(_complete(j) for j in attempts(snapshot).values())
+        if complete or any(succeeded(job, p) for p in snapshot.pods_of(names.CHIEF)):
             return End(Condition.SUCCEEDED, Reason.CHIEF_SUCCEEDED, "The chief has ended with exit code 0.")
     elif worker_succeeded(job, snapshot, 0):
         return End(Condition.SUCCEEDED, Reason.WORKER_ZERO_SUCCEEDED, "Worker 0 has ended with exit code 0.")
-    return _spent(job, counted)
+    return _failed(job, status, counted)
 
 
 def worker_succeeded(job: PSTrainingJob, snapshot: Snapshot, index: int) -> bool:
@@ -49,24 +54,73 @@ def worker_succeeded(job: PSTrainingJob, snapshot: Snapshot, index: int) -> bool
     child = snapshot.child(Kind.DEPLOYMENT, names.worker_name(job.metadata.name, index))
     if child is not None and child.annotations.get(names.ANNOTATION_SUCCEEDED) == "true":
         return True
-    return any(succeeded(p) for p in snapshot.pods_of(names.WORKER, index))
+    return any(succeeded(job, p) for p in snapshot.pods_of(names.WORKER, index))
 
 
-def _spent(job: PSTrainingJob, counted: Tally) -> End | None:
-    limit = job.spec.run_policy.backoff_limit
+def _failed(job: PSTrainingJob, status: PSTrainingJobStatus, counted: Tally) -> End | None:
+    """Whether a failure ends the job: by its rule or restartPolicy, or because it spends a budget."""
+    if (cause := counted.restart_job) is not None:
+        if not rounds.exceeded(job, status, counted):
+            return None
+        limit = job.spec.run_policy.max_restarts
+        message = f"{_words(cause)}: one restart of the job too many, as runPolicy.maxRestarts is {limit}"
+        return End(Condition.FAILED, Reason.RESTARTS_EXCEEDED, message, _replica(cause.role, cause.index))
+    for failure in counted.failures:
+        if failure.decision.consequence is Consequence.FAIL_JOB and not _given_up(counted, failure):
+            return _decided(job, failure)
     for record in counted.records:
-        failed = counted.failed(record.role, record.index)
-        if failed > limit:
-            last = next(
-                (f.told for f in reversed(counted.failures) if (f.role, f.index) == (record.role, record.index)), None
-            )
-            end = f"; last, pod {last.pod} ended with exit code {last.exit_code}: {last.message}" if last else ""
-            return End(
-                Condition.FAILED,
-                Reason.BACKOFF_LIMIT_EXCEEDED,
-                f"{record.role} {record.index} failed {failed} times, more than backoffLimit {limit}{end}",
-            )
+        used, limit = (
+            budgets.used(job, record.role, counted.of(record.role, record.index)),
+            budgets.limit(job, record.role),
+        )
+        if used > limit and not record.given_up:
+            return _spent(job, record, used, counted)
     return None
+
+
+def _given_up(counted: Tally, failure: Failure) -> bool:
+    return failure.role == names.WORKER and failure.decision.rule is None and failure.index in counted.given_up
+
+
+def _decided(job: PSTrainingJob, failure: Failure) -> End:
+    replica = _replica(failure.role, failure.index)
+    if failure.decision.rule is not None:
+        message = f"{_words(failure)}: spec.failurePolicy.rules[{failure.decision.rule}] fails the job"
+        return End(Condition.FAILED, Reason.FAILURE_RULE, message, replica)
+    policy = role_spec(job, failure.role).restart_policy
+    if failure.role == names.WORKER and job.spec.worker.min_replicas is not None:
+        message = f"{_words(failure)}: fewer than worker.minReplicas {job.spec.worker.min_replicas} are left"
+        return End(Condition.FAILED, Reason.TOO_FEW_WORKERS, message, replica)
+    message = f"{_words(failure)}: {failure.role}.restartPolicy {policy} takes that as final"
+    return End(Condition.FAILED, Reason.REPLICA_FAILED, message, replica)
+
+
+def _spent(job: PSTrainingJob, record: ReplicaRecord, used: int, counted: Tally) -> End:
+    role, limit = record.role, budgets.limit(job, record.role)
+    last = next((f for f in reversed(counted.failures) if (f.role, f.index) == (role, record.index)), None)
+    within = budgets.window(job, role)
+    often = f"{role} {record.index} failed {used} times"
+    if within is not None:
+        often += f" within {within.total_seconds():.0f} s"
+    own = role_spec(job, role).backoff.limit is not None
+    named = f"{role}.backoff.limit {limit}" if own else f"runPolicy.backoffLimit {limit}"
+    end = f"; last: {_words(last)}" if last else ""
+    short = role == names.WORKER and job.spec.worker.min_replicas is not None
+    if short:
+        end += f"; fewer than worker.minReplicas {job.spec.worker.min_replicas} are left"
+    reason = Reason.TOO_FEW_WORKERS if short else Reason.BACKOFF_LIMIT_EXCEEDED
+    return End(Condition.FAILED, reason, f"{often}, more than {named}{end}", _replica(role, record.index))
+
+
+def _replica(role: str, index: int) -> str:
+    return f"{role}/{index}"
+
+
+def _words(failure: Failure) -> str:
+    """A failure in words."""
+    told = failure.told
+    line = f": {told.message}" if told.message else ""
+    return f"pod {told.pod} ended with exit code {told.exit_code} ({told.reason}){line}"
 
 
 def _complete(child: Child) -> bool:

@@ -1,0 +1,178 @@
+"""What does the end of a replica mean? One table of causes, and the rules that turn a cause into a consequence.
+
+spec.failurePolicy's first rule that matches decides; else what Kubernetes itself ended is started again for free, and
+the role's restartPolicy says what becomes of the rest. docs/reference/failures.md is generated from this table.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pstraining.api import contract, names
+from pstraining.api.models import PSTrainingJob, Role
+from pstraining.api.run_policy import FailureAction, FailureReason, FailureRule, RestartPolicy
+from pstraining.core.snapshot import Pod, Termination
+
+FIRST_RETRYABLE = 128
+"""Under restartPolicy ExitCode: a smaller exit code is the program's own word, and final."""
+
+
+class Consequence(StrEnum):
+    """What follows."""
+
+    RESTART = "Restart"
+    """Started again, and counted against the replica's budget."""
+    RESTART_FREE = "RestartFree"
+    """Started again, uncounted."""
+    RESTART_JOB = "RestartJob"
+    FAIL_JOB = "FailJob"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kind of end."""
+
+    what: str
+    """In words, for the documentation."""
+    seen: str
+    """How it is recognised."""
+    disruption: bool = False
+    """Kubernetes ended it: free in every restartPolicy."""
+    retryable: bool = True
+    """Whether restartPolicy ExitCode starts it again; None of the rows but Error depends on the code."""
+
+
+TABLE: dict[FailureReason, Row] = {
+    FailureReason.ERROR: Row("the program ends with another code than 0", "exit code"),
+    FailureReason.OOM_KILLED: Row("the kernel kills it over its memory limit", "container reason OOMKilled"),
+    FailureReason.START_TIMEOUT: Row(
+        "the launcher gave up waiting for the parameter servers", f"exit code {contract.EXIT_START_TIMEOUT}"
+    ),
+    FailureReason.INIT_FAILED: Row("an init container fails", "its own status", retryable=False),
+    FailureReason.EVICTED: Row(
+        "evicted, drained, or ended by its kubelet",
+        "condition DisruptionTarget: EvictionByEvictionAPI, TerminationByKubelet; pod reason Evicted, Shutdown",
+        disruption=True,
+    ),
+    FailureReason.PREEMPTED: Row(
+        "made room for a pod of higher priority",
+        "condition DisruptionTarget: PreemptionByScheduler; pod reason Preempting",
+        disruption=True,
+    ),
+    FailureReason.NODE_LOST: Row(
+        "its node does not answer any more, or is gone",
+        "condition DisruptionTarget: DeletionByTaintManager, DeletionByPodGC; pod reason NodeLost",
+        disruption=True,
+    ),
+    FailureReason.DELETED: Row("somebody deletes the pod", "deletionTimestamp", disruption=True),
+}
+"""Every cause, as spec.failurePolicy can name it."""
+
+_DISRUPTIONS = {
+    "EvictionByEvictionAPI": FailureReason.EVICTED,
+    "TerminationByKubelet": FailureReason.EVICTED,
+    "Evicted": FailureReason.EVICTED,
+    "Shutdown": FailureReason.EVICTED,
+    "Terminated": FailureReason.EVICTED,
+    "PreemptionByScheduler": FailureReason.PREEMPTED,
+    "Preempting": FailureReason.PREEMPTED,
+    "DeletionByTaintManager": FailureReason.NODE_LOST,
+    "DeletionByPodGC": FailureReason.NODE_LOST,
+    "NodeLost": FailureReason.NODE_LOST,
+}
+_ACTIONS = {
+    FailureAction.FAIL_JOB: Consequence.FAIL_JOB,
+    FailureAction.RESTART_REPLICA: Consequence.RESTART,
+    FailureAction.RESTART_JOB: Consequence.RESTART_JOB,
+    FailureAction.IGNORE: Consequence.RESTART_FREE,
+}
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What follows a failure, and who says so."""
+
+    consequence: Consequence
+    cause: FailureReason
+    rule: int | None = None
+    """The position of the rule of spec.failurePolicy that decided."""
+
+
+def role_spec(job: PSTrainingJob, role: str) -> Role:
+    """The part of spec that says how a role is run."""
+    roles: dict[str, Role] = {
+        names.PS: job.spec.ps,
+        names.WORKER: job.spec.worker,
+        names.CHIEF: job.spec.chief,
+        names.EVALUATOR: job.spec.evaluator,
+    }
+    return roles[role]
+
+
+def newest_end(pod: Pod) -> Termination | None:
+    """How the container, or the init container that blocks it, ended last."""
+    init = pod.blocked_init
+    if init is not None and (end := init.terminated or init.last) is not None:
+        return end
+    return pod.container.terminated or pod.container.last
+
+
+def cause(pod: Pod) -> FailureReason:
+    """Why a pod's newest run ended; asked only of pods of which a run has ended."""
+    if pod.disruption in _DISRUPTIONS:
+        return _DISRUPTIONS[pod.disruption]
+    if pod.deleting:
+        return FailureReason.DELETED
+    if pod.blocked_init is not None:
+        return FailureReason.INIT_FAILED
+    end = newest_end(pod)
+    if end is not None and end.reason == "OOMKilled":
+        return FailureReason.OOM_KILLED
+    if end is not None and end.exit_code == contract.EXIT_START_TIMEOUT:
+        return FailureReason.START_TIMEOUT
+    return FailureReason.ERROR
+
+
+def decide(job: PSTrainingJob, role: str, why: FailureReason, exit_code: int | None) -> Decision:
+    """What follows a failure.
+
+    Args:
+        job: the job.
+        role: whose replica failed.
+        why: the cause.
+        exit_code: the training container's, where it has one.
+    """
+    for position, rule in enumerate(job.spec.failure_policy.rules):
+        if _matches(rule, role, why, exit_code):
+            return Decision(_ACTIONS[rule.action], why, position)
+    return Decision(_by_policy(role_spec(job, role).restart_policy, why, exit_code), why)
+
+
+def is_final(policy: RestartPolicy, why: FailureReason, exit_code: int | None) -> bool:
+    """Whether a restartPolicy takes this failure as the replica's last: then the launcher does not run it again."""
+    return _by_policy(policy, why, exit_code) is Consequence.FAIL_JOB
+
+
+def _by_policy(policy: RestartPolicy, why: FailureReason, exit_code: int | None) -> Consequence:
+    row = TABLE[why]
+    if row.disruption:
+        return Consequence.RESTART_FREE
+    match policy:
+        case RestartPolicy.NEVER:
+            return Consequence.FAIL_JOB
+        case RestartPolicy.EXIT_CODE:
+            own = why is FailureReason.ERROR and exit_code is not None and exit_code < FIRST_RETRYABLE
+            return Consequence.RESTART if row.retryable and not own else Consequence.FAIL_JOB
+    return Consequence.RESTART
+
+
+def _matches(rule: FailureRule, role: str, why: FailureReason, exit_code: int | None) -> bool:
+    if rule.role is not None and rule.role != role:
+        return False
+    if rule.reasons is not None and why not in rule.reasons:
+        return False
+    if rule.exit_codes is None:
+        return True
+    # A pod that Kubernetes ended shows the exit code of the signal, which says nothing about the program.
+    if TABLE[why].disruption or not exit_code:
+        return False
+    return (exit_code in rule.exit_codes.values) is not rule.exit_codes.negate
