@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from hack.failure_table import failure_table  # noqa: E402
 from hack.reference import reference  # noqa: E402 (the path comes first)
 
 CRD = ROOT / "crds" / "pstraining.dev_pstrainingjobs.yaml"
@@ -85,6 +86,7 @@ def generated() -> dict[Path, str]:
     return {
         CRD: definition,
         CHART / "files" / "crd.yaml": definition,
+        REFERENCE.with_name("failures.md"): failure_table(),
         REFERENCE: reference(yaml.safe_load(definition)),
         readme: chart_readme(readme.read_text(encoding="utf-8"), table),
     }

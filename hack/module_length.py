@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LIMIT = 400
+EXCEPTIONS = {"operator/pstraining/launcher/launch.py": 500}
+"""The launcher travels into pods as a file; what can stand alone is beside it."""
 FOLDERS = ("operator", "hack", "examples", "tests")
 
 
@@ -16,7 +18,7 @@ def too_long(root: Path) -> Iterator[tuple[Path, int]]:
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*.py")):
             lines = len(path.read_text(encoding="utf-8").splitlines())
-            if lines > LIMIT:
+            if lines > EXCEPTIONS.get(str(path.relative_to(root)), LIMIT):
                 yield path, lines
 
 
@@ -25,7 +27,7 @@ def main() -> int:
     root = Path(__file__).resolve().parents[1]
     found = list(too_long(root))
     for path, lines in found:
-        print(f"{path.relative_to(root)}: {lines} lines, more than {LIMIT}")
+        print(f"{path.relative_to(root)}: {lines} lines, too many for one module")
     return 1 if found else 0
 
 

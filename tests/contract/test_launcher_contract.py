@@ -20,6 +20,8 @@ from pstraining.launcher import launch
         "ENV_TASK_INDEX",
         "ENV_SERVER",
         "ENV_START_TIMEOUT",
+        "ENV_RESTART_POLICY",
+        "FAILED_MARKER",
         "EXIT_START_TIMEOUT",
         "EXIT_BAD_CONTRACT",
         "PS_LOSS_GRACE_SECONDS",

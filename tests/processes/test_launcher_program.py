@@ -361,7 +361,7 @@ def test_a_finished_program_never_runs_again(pod: MakePod, ps: FakePs) -> None:
     assert os.listdir(chief.run_dir) == ["succeeded"]
     ps.down()  # a finished pod waits for nobody
     chief.start(*chief.puppet)
-    eventually(lambda: "idle until the pod is removed" in chief.log())
+    eventually(lambda: "which idles until it is removed" in chief.log())
     assert any(is_quiet(chief.pid) for _ in range(10))
     chief.kill()
     assert chief.wait() == 0

@@ -143,6 +143,8 @@ class World:
         self.now += timedelta(seconds=1)
         made = pod(role, index, term=term, uid=f"pod-{self.serial}", created=self.now - NOW, member=member)
         annotations = child["spec"]["template"]["metadata"].get("annotations") or {}
+        round_ = child["spec"]["template"]["metadata"]["labels"].get(names.LABEL_ROUND)
+        made["metadata"]["labels"] |= {names.LABEL_ROUND: round_} if round_ else {}
         made["metadata"]["annotations"] = dict(annotations)
         if role != names.PS:
             made["metadata"]["name"] = f"digits-{role}-{index}-{term}-{self.serial}"

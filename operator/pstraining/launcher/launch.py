@@ -234,28 +234,43 @@ class Launcher:
         self.supervisor = Supervisor()
 
     def cluster(self) -> Cluster:
-        """The cluster as the map beside this file has it now: scaling changes it."""
+        """The cluster as the map beside this file has it now: scaling changes it, and the job's end is noted there."""
         path = os.path.join(os.path.dirname(os.path.abspath(__file__)), CLUSTER_FILE)
         try:
             with open(path, encoding="utf-8") as file:
-                return read_cluster(file.read(), path, *self.task)
+                text = file.read()
+            cluster, self.job_ended = read_cluster(text, path, *self.task), bool(json.loads(text).get("ended"))
+            return cluster
         except OSError as error:
             raise ExitError(EXIT_BAD_CONTRACT, f"the cluster map {path} cannot be read: {error.strerror}") from None
 
     def run_program(self) -> int:
         """Run the program until it has ended with 0, failed by itself or was stopped; then never again."""
         delay = 0.0
-        while not os.path.exists(self.marker):
+        while not (why := self.must_idle()):
             cluster, before = self.await_ps()
             code, lived = self.supervisor.run(self.command, program_env(self.env, cluster, *self.task))
             if code == 0 and not self.supervisor.stopped_by:
-                open(self.marker, "w", encoding="utf-8").close()
+                if self.policy != "Always":
+                    open(self.marker, "w", encoding="utf-8").close()
                 return 0
             if self.supervisor.stopped_by or not self.was_ps_lost(before, code):
                 return self.ended(code)
             delay = next_delay(delay, lived)
             self.supervisor.wait(delay)
-        log("the program has ended with 0 in this pod and does not run again; idle until the pod is removed")
+        return self.idle(why)
+
+    def must_idle(self) -> str:
+        """Why the program must not run in this pod any more; empty if it may."""
+        if os.path.exists(self.marker):
+            return "the program has ended with 0"
+        if os.path.exists(self.failed):
+            return f"the program has failed for good, as restartPolicy {self.policy} says"
+        return "the job has ended" if self.job_ended else ""
+
+    def idle(self, why: str) -> int:
+        """Do nothing, so that the pod stays to be looked at."""
+        log(f"{why}; it does not run again in this pod, which idles until it is removed")
         with suppress(ExitError):
             while True:
                 self.supervisor.wait()
@@ -291,6 +306,8 @@ class Launcher:
 
     def run_server(self) -> int:
         """Keep this PS's server running; give up when it crashes again and again."""
+        if why := self.must_idle():
+            return self.idle(why)
         serve_status(self.port + STATUS_PORT - TF_PORT, self.report)
         crashes = 0
         while True:
@@ -299,7 +316,7 @@ class Launcher:
                 os.unlink(self.in_sync)
             code, lived = self.supervisor.run(self.command, program_env(self.env, self.cluster(), *self.task))
             crashes = crashes + 1 if lived < CRASH_SECONDS else 0
-            if self.supervisor.stopped_by or crashes == CRASH_LIMIT:
+            if self.supervisor.stopped_by or crashes == CRASH_LIMIT or is_final(self.policy, code or 1):
                 return self.ended(code)
             log(f"the server ended with {code} after {lived:.1f} s and is started again")
 
@@ -309,6 +326,9 @@ class Launcher:
             return code or 128 + self.supervisor.stopped_by
         if code in LAST_WORDS:
             log(f"the program ended with {code}: {LAST_WORDS[code]}")
+        if is_final(self.policy, code or 1):
+            with open(self.failed, "w", encoding="utf-8") as file:
+                file.write(str(code or 1))
         return code or 1
 
     def report(self) -> dict[str, object]:

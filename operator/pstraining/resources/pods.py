@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pstraining.api import contract, names
-from pstraining.api.models import PSTrainingJob
+from pstraining.api.models import PSTrainingJob, Role
+from pstraining.api.run_policy import RestartPolicy
 from pstraining.resources import cluster_map, redundancy, scheduling, security
 from pstraining.resources.metadata import role_labels
 
@@ -160,9 +161,18 @@ def _identity(job: PSTrainingJob, task: Task) -> list[dict[str, Any]]:
         found.append(value(contract.ENV_SERVER, job.spec.ps.server))
         if redundancy.standbys(job):
             found.append(value(contract.ENV_MEMBER, str(task.member)))
+    found.append(value(contract.ENV_RESTART_POLICY, _restart_policy(job, task)))
     if job.spec.checkpoint is not None:
         found.append(value(contract.ENV_CHECKPOINT_DIR, job.spec.checkpoint.path))
     return found
+
+
+def _restart_policy(job: PSTrainingJob, task: Task) -> str:
+    roles: dict[str, Role] = {names.PS: job.spec.ps, names.WORKER: job.spec.worker, names.CHIEF: job.spec.chief}
+    policy = roles.get(task.role, job.spec.evaluator).restart_policy
+    # Exit code 0 of whoever has the chief's duty is the job's success: it never runs again after that.
+    final = policy is RestartPolicy.ALWAYS and has_chief_duty(job, task)
+    return RestartPolicy.ON_FAILURE if final else policy
 
 
 def _mount(job: PSTrainingJob, task: Task, spec: dict[str, Any], container: dict[str, Any], launcher: str) -> None:

@@ -1,0 +1,77 @@
+"""The launcher obeys its role's restartPolicy: what is final does not run again in this pod, which then idles."""
+
+import json
+import os
+from collections.abc import Callable
+
+import pytest
+
+from tests.processes.pods import FakePs, Pod, eventually, write_whole
+
+MakePod = Callable[..., Pod]
+
+
+def chief_of(ps: FakePs) -> dict[str, list[str]]:
+    return {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"], "ps": [ps.address]}
+
+
+def idles(pod: Pod) -> bool:
+    """The container, started again, runs nothing."""
+    before = len(pod.starts())
+    pod.start(*pod.puppet)
+    eventually(lambda: "which idles until it is removed" in pod.log())
+    quiet = len(pod.starts()) == before
+    pod.kill()
+    pod.wait()
+    return quiet
+
+
+@pytest.mark.parametrize(
+    ("policy", "code", "final"),
+    [
+        ("Never", 1, True),
+        ("Never", 143, True),
+        ("ExitCode", 3, True),
+        ("OnFailure", 1, False),
+        ("ExitCode", 137, False),
+    ],
+)
+def test_a_failure_that_is_final(pod: MakePod, ps: FakePs, policy: str, code: int, final: bool) -> None:
+    worker = pod("worker", chief_of(ps.up()), PSTRAINING_RESTART_POLICY=policy)
+    worker.start(*worker.puppet)
+    worker.order(code)
+    assert worker.wait() == code, "the container tells the code once"
+    assert os.path.exists(worker.run_dir / "failed") is final
+    if final:
+        assert (worker.run_dir / "failed").read_text() == str(code)
+        assert idles(worker)
+    else:
+        worker.start(*worker.puppet)
+        assert worker.started(2)
+
+
+def test_always_runs_again_after_exit_code_0(pod: MakePod, ps: FakePs) -> None:
+    worker = pod("worker", chief_of(ps.up()), PSTRAINING_RESTART_POLICY="Always")
+    worker.start(*worker.puppet)
+    worker.order(0)
+    assert worker.wait() == 0
+    assert os.listdir(worker.run_dir) == []
+    worker.start(*worker.puppet)
+    assert worker.started(2)
+
+
+def test_a_pod_of_an_ended_job_idles(pod: MakePod, ps: FakePs) -> None:
+    cluster = chief_of(ps.up())
+    worker = pod("worker", cluster)
+    worker.start(*worker.puppet)
+    worker.order(1)
+    assert worker.wait() == 1
+    write_whole(worker.folder / "cluster.json", json.dumps({"job": "digits", "cluster": cluster, "ended": True}))
+    assert idles(worker)
+
+
+def test_a_wrong_policy_is_named(pod: MakePod, ps: FakePs) -> None:
+    worker = pod("worker", chief_of(ps.up()), PSTRAINING_RESTART_POLICY="Sometimes")
+    worker.start(*worker.puppet)
+    assert worker.wait() == 78
+    assert "PSTRAINING_RESTART_POLICY" in worker.log()

@@ -1,0 +1,159 @@
+"""Budgets: counted per replica, in a window, kept over restarts of the operator, and told when they are spent."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pstraining.core.policies import budgets
+from tests.support.builders import NOW, job, stamp, typed
+from tests.support.simulation import World, phase, running
+
+
+def fail(world: World, role: str, index: int = 0, code: int = 1, at: float = 0) -> None:
+    """A task fails so many seconds after the beginning."""
+    world.end(role, index, code, "the last words")
+    for found in world.pods.values():
+        state = found["status"]["containerStatuses"][0]
+        for end in (state.get("state"), state.get("lastState")):
+            if end and "terminated" in end:
+                end["terminated"]["finishedAt"] = stamp(NOW + timedelta(seconds=at))
+    world.settle()
+
+
+@pytest.mark.parametrize("role", ["worker", "ps", "chief"])
+def test_a_roles_own_limit(role: str) -> None:
+    world = running(**{role: {"backoff": {"limit": 1}}})
+    fail(world, role)
+    assert phase(world) != "Failed"
+    fail(world, role)
+    failed = world.condition("Failed")
+    assert (failed["status"], failed["reason"]) == ("True", "BackoffLimitExceeded")
+    assert f"{role} 0 failed 2 times, more than {role}.backoff.limit 1" in failed["message"]
+    assert "the last words" in failed["message"]
+    assert world.job is not None
+    assert world.job["status"]["failedReplica"] == f"{role}/0"
+    assert world.job["status"][role]["lastFailure"]["count"] == 2
+
+
+def test_budgets_are_each_replicas_own() -> None:
+    world = running(worker={"backoff": {"limit": 1}})
+    for index in (0, 1):
+        fail(world, "worker", index)
+    assert phase(world) == "Running"
+
+
+def test_failures_out_of_the_window_are_forgotten() -> None:
+    world = running(worker={"backoff": {"limit": 1, "windowSeconds": 60}})
+    for at in (0, 61, 122):
+        fail(world, "worker", at=at)
+    assert phase(world) == "Running"
+    fail(world, "worker", at=150)
+    assert "failed 2 times within 60 s" in world.condition("Failed")["message"]
+
+
+@given(
+    times=st.lists(st.integers(0, 1000), max_size=30),
+    limit=st.integers(0, 4),
+    seconds=st.integers(1, 300),
+)
+def test_the_window_is_exact_and_its_memory_bounded(times: list[int], limit: int, seconds: int) -> None:
+    spec = typed(job(spec={"worker": {"backoff": {"limit": limit, "windowSeconds": seconds}}}))
+    kept: list[Any] = []
+    for number, time in enumerate(sorted(times), start=1):
+        kept = budgets.remembered(spec, "worker", [*kept, NOW + timedelta(seconds=time)])
+        exact = sum(1 for t in sorted(times)[:number] if t > time - seconds)
+        assert (len(kept) > limit) == (exact > limit), "spent at the same failure as with a perfect memory"
+        assert len(kept) <= limit + 1
+
+
+def test_never_fails_the_job_with_the_first_failure() -> None:
+    world = running(worker={"restartPolicy": "Never"})
+    fail(world, "worker", 1, code=9)
+    failed = world.condition("Failed")
+    assert (failed["status"], failed["reason"]) == ("True", "ReplicaFailed")
+    assert "worker.restartPolicy Never" in failed["message"]
+    assert "exit code 9" in failed["message"]
+
+
+def test_a_deleted_pod_does_not_fail_a_job_under_never() -> None:
+    world = running(worker={"restartPolicy": "Never"}, chief={"restartPolicy": "Never"})
+    world.delete_pod("worker", 0)
+    world.settle()
+    world.delete_pod("chief")
+    world.settle()
+    assert phase(world) == "Running"
+
+
+@pytest.mark.parametrize(("code", "end"), [(1, "Failed"), (127, "Failed"), (137, "Running")])
+def test_exit_code(code: int, end: str) -> None:
+    world = running(worker={"restartPolicy": "ExitCode"})
+    fail(world, "worker", code=code)
+    assert phase(world) == end
+
+
+def test_a_worker_is_given_up_while_enough_are_left() -> None:
+    world = running(worker={"replicas": 3, "minReplicas": 2, "restartPolicy": "Never"})
+    fail(world, "worker", 1)
+    assert phase(world) == "Running"
+    deployment = world.children["Deployment", "digits-worker-1"]
+    assert deployment["spec"]["replicas"] == 0
+    assert deployment["metadata"]["annotations"]["pstraining.dev/given-up"] == "true"
+    fail(world, "worker", 2)
+    failed = world.condition("Failed")
+    assert (failed["status"], failed["reason"]) == ("True", "TooFewWorkers")
+    assert "minReplicas 2" in failed["message"]
+
+
+def test_a_rule_that_fails_the_job_gives_nobody_up() -> None:
+    rules = [{"exitCodes": {"values": [42]}, "action": "FailJob"}]
+    world = running(worker={"replicas": 3, "minReplicas": 1}, failurePolicy={"rules": rules})
+    fail(world, "worker", 1, code=42)
+    failed = world.condition("Failed")
+    assert (failed["status"], failed["reason"]) == ("True", "FailureRule")
+    assert "rules[0]" in failed["message"]
+
+
+def test_a_pod_that_idles_though_a_rule_wants_it_run_again_is_replaced() -> None:
+    rules = [{"exitCodes": {"values": [42]}, "action": "RestartReplica"}]
+    world = running(worker={"restartPolicy": "Never"}, failurePolicy={"rules": rules})
+    fail(world, "worker", 1, code=42)
+    assert ("Delete", "Pod") in {(verb, kind) for verb, kind, _ in world.writes}
+    assert phase(world) == "Running"
+
+
+def restart_job(**spec: Any) -> World:
+    return running(failurePolicy={"rules": [{"exitCodes": {"values": [3]}, "action": "RestartJob"}]}, **spec)
+
+
+def test_the_job_is_restarted_as_a_whole() -> None:
+    world = restart_job()
+    before = {p["metadata"]["uid"] for p in world.pods.values()}
+    fail(world, "worker", 1, code=3)
+    assert world.job is not None
+    assert world.job["status"]["jobRestarts"] == 1
+    assert world.job["status"]["term"] == 2
+    assert not before & {p["metadata"]["uid"] for p in world.pods.values()}, "every pod is new"
+    assert phase(world) == "Running"
+    assert world.names_of("StatefulSet") == ["digits-ps"]
+
+
+def test_restarts_of_the_job_are_bounded() -> None:
+    world = restart_job(runPolicy={"maxRestarts": 1})
+    for _ in range(2):
+        fail(world, "worker", 0, code=3)
+    failed = world.condition("Failed")
+    assert (failed["status"], failed["reason"]) == ("True", "RestartsExceeded")
+
+
+@pytest.mark.parametrize("dies_after", range(8))
+def test_a_restart_of_the_job_is_counted_before_anything_goes(dies_after: int) -> None:
+    world = restart_job()
+    world.end("worker", 1, 3)
+    world.reconcile(stop_after=dies_after)
+    world.settle()
+    assert world.job is not None
+    assert world.job["status"]["jobRestarts"] == 1
+    assert phase(world) == "Running"
