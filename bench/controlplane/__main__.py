@@ -1,0 +1,133 @@
+"""The benchmark of the control plane: `python -m bench.controlplane`, or `make bench`.
+
+Needs a cluster with fake nodes and an audit log; without one that is named by the environment, the local one is
+brought up and taken down again. Programs run in turn within a round, so that ratios hold on a busy machine too.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench.controlplane import poison, report, runs
+from bench.controlplane.place import Bench, opened
+from bench.controlplane.runs import Figures
+from bench.controlplane.shapes import Shape
+from hack.cluster.layout import read_layout
+from pstraining import __version__
+from pstraining.kube.connection import CONTEXT, KUBECONFIG
+
+ROOT = Path(__file__).parents[2]
+OUT = ROOT / "docs" / "benchmarks"
+SHAPES = "100x1+2,10x10+100,1x10+100"
+FAKE_NODES = 20
+
+
+def shape(text: str) -> Shape:
+    """A shape such as 100x1+2."""
+    jobs, _, tasks = text.partition("x")
+    ps, _, workers = tasks.partition("+")
+    return Shape(int(jobs), int(ps), int(workers))
+
+
+async def measure(bench: Bench, options: argparse.Namespace) -> Figures:
+    """Everything that was asked for."""
+    found: Figures = {
+        "taken": datetime.now(UTC).date().isoformat(),
+        "version": __version__,
+        "cores": os.cpu_count(),
+        "floor_concurrency": options.concurrency,
+        "shapes": {},
+    }
+    for wanted in (shape(text) for text in options.shapes.split(",") if text):
+        rounds = [await _round(bench, wanted, options.concurrency) for _ in range(options.rounds)]
+        found["shapes"][wanted.name] = report.medians(rounds) | {"each": rounds}
+        _say(f"{wanted.name}: {report.medians(rounds)}")
+    if options.live:
+        live = Shape(options.live, 1, 2)
+        life = await runs.operator(bench, live, idle=options.idle, reactions=options.reactions)
+        found["life"] = {live.name: life}
+        _say(f"{live.name}: {life}")
+    if options.finished:
+        found["finished"] = await runs.finished(bench, [int(n) for n in options.finished.split(",")])
+        found["growth"] = report.growth(found["finished"])
+        _say(f"finished: {found['finished']}, {found['growth']}")
+    if options.poisoned:
+        found["poisoned"] = await poison.measure(bench, options.poisoned)
+        _say(f"poisoned: {found['poisoned']}")
+    return found
+
+
+async def _round(bench: Bench, wanted: Shape, concurrency: int) -> Figures:
+    least = await runs.floor(bench, wanted, concurrency)
+    watched = await runs.floor(bench, wanted, concurrency, watched=True)
+    ours = await runs.operator(bench, wanted)
+    return ours | {
+        "floor_seconds": least["seconds"],
+        "children_ratio": ours["seconds"] / least["seconds"],
+        "watch_cpu": watched["cpu"],
+        "watch_rss": watched["rss"],
+        "cpu_ratio": ours["cpu"] / watched["cpu"],
+    }
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    found = argparse.ArgumentParser(prog="python -m bench.controlplane", description=__doc__)
+    found.add_argument("--shapes", default=SHAPES, help=f"default: {SHAPES}")
+    found.add_argument("--rounds", type=int, default=5)
+    found.add_argument("--concurrency", type=int, default=16, help="the floor client's requests in flight")
+    found.add_argument(
+        "--live", type=int, default=1000, help="jobs that are live while nothing, then something, happens"
+    )
+    found.add_argument("--idle", type=float, default=600.0, help="seconds for which nothing happens")
+    found.add_argument("--reactions", type=int, default=100)
+    found.add_argument("--finished", default="100,1000,10000", help="numbers of finished jobs")
+    found.add_argument("--poisoned", type=int, default=1000, help="jobs of which every twentieth is poisoned")
+    found.add_argument("--limit", type=float, default=900.0, help="seconds that one step may take")
+    found.add_argument("--out", type=Path, default=OUT)
+    found.add_argument("--no-check", action="store_true", help="do not fail when a figure is above its limit")
+    return found
+
+
+def main() -> int:
+    """Measure, write the figures down, and compare them with the thresholds."""
+    options = parser().parse_args()
+    hack = [sys.executable, "-m", "hack.cluster"]
+    layout = read_layout(os.environ)
+    was_up = layout.kubeconfig.exists()
+    if not was_up:
+        subprocess.run([*hack, "up", "--nodes", "1"], cwd=ROOT, check=True)
+    subprocess.run([*hack, "kwok", "up", "--nodes", str(FAKE_NODES)], cwd=ROOT, check=True)
+    try:
+        target = {KUBECONFIG: str(layout.kubeconfig), CONTEXT: layout.context}
+        with tempfile.TemporaryDirectory() as folder:
+            found = asyncio.run(_measured(target, layout.audit_log, Path(folder), options))
+    finally:
+        if not was_up:
+            subprocess.run([*hack, "down"], cwd=ROOT, check=True)
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "controlplane.json").write_text(json.dumps(found, indent=1) + "\n")
+    (options.out / "controlplane-figures.md").write_text(report.page(found))
+    failed = [check for check in report.checks(found) if not check.ok]
+    for check in failed:
+        _say(f"above its limit: {check.what}: {check.value:.3g} > {check.limit:.3g}")
+    return 1 if failed and not options.no_check else 0
+
+
+async def _measured(target: dict[str, str], audit: Path, folder: Path, options: argparse.Namespace) -> Figures:
+    async with opened(target, audit, folder, options.limit) as bench:
+        return await measure(bench, options)
+
+
+def _say(text: str) -> None:
+    print(f"{datetime.now(UTC):%H:%M:%S} {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""The API server's audit log: who wrote what, to the microsecond."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+OPERATOR = "pstraining-operator"
+FLOOR = "bench-floor"
+LOADER = "bench-loader"
+CHILDREN = frozenset({"deployments", "statefulsets", "jobs", "services", "configmaps", "networkpolicies"})
+
+
+@dataclass(frozen=True)
+class Write:
+    """One finished request."""
+
+    agent: str
+    """The first part of its user agent."""
+    verb: str
+    resource: str
+    name: str
+    code: int
+    received: float
+    accepted: float
+    """Seconds since the epoch."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the API server took it."""
+        return self.code < 300
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A place in the log."""
+
+    inode: int
+    offset: int
+
+
+class AuditLog:
+    """The log of one API server; it is rotated by renaming."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def mark(self) -> Mark:
+        """The end of the log now."""
+        found = self._path.stat()
+        return Mark(found.st_ino, found.st_size)
+
+    def since(self, mark: Mark, namespace: str) -> list[Write]:
+        """What was written in a namespace since a mark."""
+        return [_write(json.loads(line)) for line in self._lines(mark) if namespace.encode() in line]
+
+    def size_since(self, mark: Mark, namespace: str) -> int:
+        """How many lines there are about a namespace."""
+        return sum(namespace.encode() in line for line in self._lines(mark))
+
+    async def quiet(self, namespace: str, seconds: float, limit: float, agent: str = "") -> None:
+        """Wait until nothing, or nothing of one agent, was written in a namespace for so long.
+
+        Raises:
+            TimeoutError: there is no end to it.
+        """
+        mark, since, loop = self.mark(), 0.0, asyncio.get_running_loop()
+        end = loop.time() + limit
+        while since < seconds:
+            if loop.time() > end:
+                raise TimeoutError(f"namespace {namespace} is not quiet after {limit} s")
+            await asyncio.sleep(0.5)
+            busy = agent.encode()
+            found = any(namespace.encode() in line and busy in line for line in self._lines(mark))
+            since, mark = (0.0, self.mark()) if found else (since + 0.5, mark)
+
+    def _lines(self, mark: Mark) -> Iterator[bytes]:
+        files = sorted(
+            self._path.parent.glob(f"{self._path.stem}*{self._path.suffix}"), key=lambda f: f.stat().st_mtime
+        )
+        inodes = [f.stat().st_ino for f in files]
+        if mark.inode not in inodes:
+            raise RuntimeError("the audit log was rotated away: a smaller load, please")
+        offset = mark.offset
+        for file in files[inodes.index(mark.inode) :]:
+            with file.open("rb") as log:
+                log.seek(offset)
+                yield from (line for line in log if line.endswith(b"\n"))
+            offset = 0
+
+
+def counts(writes: list[Write], agent: str) -> Counter[str]:
+    """An agent's writes by verb and resource, the Lease left out."""
+    mine = [w for w in writes if w.agent == agent and w.resource != "leases"]
+    return Counter(f"{w.verb} {w.resource}" for w in mine)
+
+
+def time_to_children(writes: list[Write], agent: str) -> float:
+    """Seconds from the first job accepted to the last child accepted."""
+    jobs = [w.accepted for w in writes if w.verb == "create" and w.resource == "pstrainingjobs" and w.ok]
+    made = [w.accepted for w in writes if w.agent == agent and w.verb == "create" and w.resource in CHILDREN and w.ok]
+    return max(made) - min(jobs)
+
+
+def job_times(writes: list[Write], agent: str) -> dict[str, float]:
+    """For each job the seconds from its acceptance to that of its last child."""
+    start = {w.name: w.accepted for w in writes if w.verb == "create" and w.resource == "pstrainingjobs" and w.ok}
+    end: dict[str, float] = {}
+    for write in writes:
+        if write.agent == agent and write.verb == "create" and write.resource in CHILDREN and write.ok:
+            job = "-".join(write.name.split("-")[:2])
+            end[job] = max(end.get(job, 0.0), write.accepted)
+    return {job: end[job] - at for job, at in start.items() if job in end}
+
+
+def _write(entry: dict[str, object]) -> Write:
+    target = entry.get("objectRef")
+    status = entry.get("responseStatus")
+    assert isinstance(target, dict)
+    resource, sub = str(target.get("resource", "")), str(target.get("subresource", ""))
+    return Write(
+        agent=str(entry.get("userAgent", "")).split("/")[0],
+        verb=str(entry["verb"]),
+        resource=f"{resource}/{sub}" if sub else resource,
+        name=str(target.get("name", "")),
+        code=int(status.get("code", 0)) if isinstance(status, dict) else 0,
+        received=_seconds(str(entry["requestReceivedTimestamp"])),
+        accepted=_seconds(str(entry["stageTimestamp"])),
+    )
+
+
+def _seconds(stamp: str) -> float:
+    return datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()

@@ -1,0 +1,142 @@
+"""The programs under test, each a process of its own: what they cost by /proc."""
+
+import asyncio
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from pstraining.kube.connection import CONTEXT, KUBECONFIG
+
+ROOT = Path(__file__).parents[2]
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a process has cost so far."""
+
+    cpu: float
+    """Seconds, user and system."""
+    rss: float
+    peak: float
+    """Megabytes now and at most."""
+
+
+@dataclass
+class Program:
+    """One process."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def usage(self) -> Usage:
+        """Its cost so far."""
+        folder = Path(f"/proc/{self.process.pid}")
+        fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
+        rss, peak = (int(status[name].split()[0]) / 1024 for name in ("VmRSS", "VmHWM"))
+        return Usage((int(fields[11]) + int(fields[12])) / TICKS, rss, peak)
+
+    async def idle(self, seconds: float, limit: float, share: float = 0.05) -> None:
+        """Wait until it has used less than a share of a core for so long."""
+        end = asyncio.get_running_loop().time() + limit
+        while True:
+            before = self.usage().cpu
+            await asyncio.sleep(seconds)
+            if self.usage().cpu - before < share * seconds or asyncio.get_running_loop().time() > end:
+                return
+
+    async def ended(self, limit: float) -> int:
+        """Wait for its end."""
+        return await asyncio.to_thread(self.process.wait, limit)
+
+    async def stop(self) -> None:
+        """SIGTERM."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            await self.ended(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+@dataclass(frozen=True)
+class Starter:
+    """Starts programs against one cluster."""
+
+    target: dict[str, str]
+    """KUBECONFIG and PSTRAINING_CONTEXT."""
+    folder: Path
+
+    def start(self, name: str, *arguments: str, **settings: str) -> Program:
+        """Start a Python program by its arguments."""
+        # The operator refuses variables of its prefix that it does not know.
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("PSTRAINING_")}
+        env = {**kept, "PYTHONPATH": f"{ROOT / 'operator'}:{ROOT}", **self.target, **settings}
+        log = self.folder / f"{name}.log"
+        with log.open("wb") as out:
+            process = subprocess.Popen([sys.executable, *arguments], env=env, cwd=ROOT, stdout=out, stderr=out)
+        return Program(process, log)
+
+    async def operator(self, namespace: str, *, profile: Path | None = None) -> Program:
+        """Start the operator for one namespace and wait until it is ready."""
+        port = _free_port()
+        settings = {
+            "POD_NAME": f"bench-{port}",
+            "POD_NAMESPACE": namespace,
+            "PSTRAINING_NAMESPACES": namespace,
+            "PSTRAINING_HEALTH_PORT": str(port),
+            "PSTRAINING_METRICS_PORT": "0",
+        }
+        profiler = ["-m", "cProfile", "-o", str(profile)] if profile else []
+        program = self.start(f"operator-{namespace}", *profiler, "-m", "pstraining.controller.main", **settings)
+        await _until_ready(program, port)
+        return program
+
+    async def watcher(self, namespace: str) -> Program:
+        """Start the watch-only program and wait until it has listed everything."""
+        program = self.start(f"watcher-{namespace}", "-m", "bench.controlplane.watcher", namespace)
+        await asyncio.sleep(2.0)
+        await program.idle(1.0, 60)
+        return program
+
+    def behind(self, kubeconfig: Path, context: str) -> "Starter":
+        """The same cluster through a proxy."""
+        return Starter({KUBECONFIG: str(kubeconfig), CONTEXT: context}, self.folder)
+
+
+async def _until_ready(program: Program, port: int) -> None:
+    for _ in range(1200):
+        if program.process.poll() is not None:
+            raise RuntimeError(f"the operator has ended: {program.log.read_text()[-2000:]}")
+        if await asyncio.to_thread(_answers, port):
+            return
+        await asyncio.sleep(0.1)
+    raise TimeoutError(f"the operator is not ready: {program.log.read_text()[-2000:]}")
+
+
+def _answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _free_port() -> int:
+    for port in random.sample(range(20000, 32000), 1000):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
+    raise RuntimeError("no free port")

@@ -1,0 +1,132 @@
+"""From figures to a verdict and to a page."""
+
+import math
+import statistics
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.controlplane.runs import Figures
+
+LIMITS = Path(__file__).parent / "thresholds.toml"
+SMALL = "(1+2)"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One figure and its limit."""
+
+    what: str
+    value: float
+    limit: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether the figure is within its limit."""
+        return self.value <= self.limit + 1e-9
+
+
+def limits() -> dict[str, float]:
+    """The committed thresholds."""
+    return {name: float(value) for name, value in tomllib.loads(LIMITS.read_text()).items()}
+
+
+def medians(rounds: list[Figures]) -> Figures:
+    """The median of every figure over the rounds; ratios are made within a round."""
+    found: Figures = {"rounds": len(rounds)}
+    for key in rounds[0]:
+        values = [r[key] for r in rounds if isinstance(r.get(key), (int, float))]
+        if values:
+            found[key] = statistics.median(values)
+    return found
+
+
+def exponent(points: list[tuple[float, float]]) -> float:
+    """The slope of log(cost) against log(size), by least squares."""
+    xs, ys = [math.log(x) for x, _ in points], [math.log(max(y, 1e-9)) for _, y in points]
+    return statistics.linear_regression(xs, ys).slope
+
+
+def growth(points: list[Figures]) -> Figures:
+    """How CPU and memory grow with the number of jobs, above what the first point's process costs without any."""
+    return {
+        what: exponent([(p["jobs"], p[what]) for p in points])
+        for what in ("cpu", "rss", "writes")
+        if _told(points, what)
+    }
+
+
+def checks(found: Figures) -> Iterator[Check]:
+    """Every figure that has a limit."""
+    limit = limits()
+
+    def check(what: str, value: Any, name: str) -> Iterator[Check]:
+        if value is not None:
+            yield Check(what, float(value), limit[name])
+
+    for name, shape in found.get("shapes", {}).items():
+        yield from check(f"{name}: T_children / floor", shape.get("children_ratio"), "children_ratio")
+        yield from check(f"{name}: CPU / watch-only", shape.get("cpu_ratio"), "cpu_ratio")
+        yield from check(f"{name}: creates - children", shape["creates"] - shape["children"], "creates_beyond_children")
+        yield from check(f"{name}: other writes", shape["other_writes"], "other_writes")
+        yield from check(f"{name}: failed writes", shape["failed_writes"], "failed_writes")
+        allowed = limit["memory_mb"] + limit["memory_kb_per_object"] * shape["objects"] / 1024
+        yield Check(f"{name}: memory, MB", shape["rss"], allowed)
+        if name.endswith(SMALL):
+            yield from check(f"{name}: CPU-ms per job", shape["cpu_ms_per_job"], "cpu_ms_per_small_job")
+            yield from check(
+                f"{name}: status writes per job", shape["status_writes_per_job"], "status_writes_per_small_job"
+            )
+    for name, life in found.get("life", {}).items():
+        yield from check(f"{name}: writes while nothing happens", life["steady"]["writes"], "steady_writes")
+        yield from check(f"{name}: writes at restart", life["restart"]["writes"], "restart_writes")
+        for what, key in (("pod failed", "told"), ("Deployment deleted", "remade")):
+            yield from check(f"{name}: {what} -> write, p99 s", life["reaction"][f"{key}_p99"], "reaction_p99")
+    for what, value in found.get("growth", {}).items():
+        yield from check(f"growth exponent of {what}", value, "growth_exponent")
+    for point in found.get("finished", ()):
+        yield from check(f"{point['jobs']} finished jobs: writes at restart", point["writes"], "restart_writes")
+    for poison in ("500", "hang"):
+        sick = found.get("poisoned", {}).get(poison)
+        if sick:
+            yield from check(f"poisoned by {poison}: p99 / clean", sick["p99_ratio"], "poisoned_p99_ratio")
+            yield from check(f"poisoned by {poison}: unfinished", sick["unfinished"], "poisoned_unfinished")
+
+
+def page(found: Figures) -> str:
+    """The figures as a page."""
+    lines = ["<!-- Written by `make bench`. -->", "# Figures of the control plane", ""]
+    lines += [f"Taken on {found['taken']} with {found['cores']} cores, pstraining {found['version']}.", ""]
+    lines += ["| check | figure | limit | |", "|---|---|---|---|"]
+    lines += [
+        f"| {c.what} | {_round(c.value)} | {_round(c.limit)} | {'' if c.ok else '**above**'} |" for c in checks(found)
+    ]
+    heads = ("shape", "rounds", "T_children, s", "floor, s", "CPU, s", "watch-only CPU, s", "RSS, MB", "objects")
+    lines += ["", "| " + " | ".join((*heads, "status writes, events per job")) + " |"]
+    lines += ["|---|---|---|---|---|---|---|---|---|"]
+    for name, s in found.get("shapes", {}).items():
+        cells = [
+            name,
+            s["rounds"],
+            s["seconds"],
+            s.get("floor_seconds"),
+            s["cpu"],
+            s.get("watch_cpu"),
+            s["rss"],
+            s["objects"],
+        ]
+        told = f"{_round(s['status_writes_per_job'])}, {_round(s['events_per_job'])}"
+        lines.append("| " + " | ".join([*(_round(c) for c in cells), told]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _told(points: list[Figures], what: str) -> bool:
+    return len(points) > 1 and all(p.get(what) for p in points)
+
+
+def _round(value: Any) -> str:
+    if value is None:
+        return "-"
+    return str(value) if isinstance(value, (str, int)) else f"{value:.3g}"

@@ -1,0 +1,74 @@
+"""The loads: so many jobs of so many parameter servers and workers, on KWOK's fake nodes."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pstraining.api import names
+from pstraining.core.actions import Create
+from pstraining.core.planner import plan
+from pstraining.core.snapshot import observe
+from pstraining.launcher import launcher_files, launcher_version
+from pstraining.resources.launcher import Launcher
+
+UID = "00000000-0000-4000-8000-000000000000"
+"""Stands for a job's uid in children that are rendered before there is one."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """So many jobs of one size."""
+
+    jobs: int
+    ps: int
+    workers: int
+
+    @property
+    def name(self) -> str:
+        """How people read it."""
+        return f"{self.jobs} x ({self.ps}+{self.workers})"
+
+    @property
+    def children(self) -> int:
+        """Objects that the operator creates for it."""
+        return self.jobs * len(rendered(job("any", "any", self.ps, self.workers)))
+
+    @property
+    def pods(self) -> int:
+        """Pods that come to run."""
+        return self.jobs * (self.ps + self.workers)
+
+    def manifests(self, namespace: str) -> list[dict[str, Any]]:
+        """The jobs."""
+        return [job(namespace, f"b-{number}", self.ps, self.workers) for number in range(self.jobs)]
+
+
+def job(namespace: str, name: str, ps: int, workers: int) -> dict[str, Any]:
+    """A job on fake nodes. It has no chief, as KWOK completes a Job's pods at once."""
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "ps": {"replicas": ps},
+            "chief": {"enabled": False},
+            "worker": {
+                "replicas": workers,
+                "template": {
+                    "spec": {
+                        "nodeSelector": {"type": "kwok"},
+                        "tolerations": [{"key": "kwok.x-k8s.io/node", "operator": "Exists"}],
+                        "containers": [{"name": "tensorflow", "image": "fake", "command": ["fake"]}],
+                    }
+                },
+            },
+        },
+    }
+
+
+def rendered(manifest: dict[str, Any]) -> list[Create]:
+    """The creations that the operator would make for a job as the API server stores it, with UID for its uid."""
+    found = {**manifest, "metadata": {**manifest["metadata"], "uid": UID, "generation": 1, "resourceVersion": "1"}}
+    launcher = Launcher(version=launcher_version(), files=launcher_files())
+    made = plan(observe(found, (), ()), datetime.now(UTC), launcher).actions
+    return [action for action in made if isinstance(action, Create)]

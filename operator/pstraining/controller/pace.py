@@ -1,0 +1,98 @@
+"""How fast the passes over one job may follow each other, and which status may wait for company.
+
+Three brakes, none of which holds back a decision for longer than a tenth of a second, and all of which may be lost
+without harm: a budget of writing passes (more of them mean that something undoes what we do), a rest after a pass over
+a large job that found nothing to do (its pods come up one by one, and each of them is an event), and a wait for good
+news: a status that says nothing but that more pods are up is told together with the next ones.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+BURST: Final = 20
+"""Passes that may write one after another as fast as they come."""
+PASSES_PER_SECOND: Final = 2.0
+"""Passes that may write in the long run. More of them mean that something undoes what we do."""
+REST: Final = 2.0
+"""Rest after an idle pass, as a multiple of what it took."""
+MAX_REST: Final = 0.1
+"""Seconds that it is at most."""
+NEWS_WAIT: Final = 0.25
+"""Seconds that the first good news waits for company; it doubles with every status of nothing but good news."""
+MAX_NEWS_WAIT: Final = 4.0
+"""Seconds that it is at most; and this long without such a status begins anew."""
+UPS: Final = {"ready": 0, "replicas": None, "summary": None, "readyStandbys": 0, "members": None}
+"""Fields of a role or shard that good news may change; those with a number here must not fall."""
+ROLES: Final = ("ps", "worker", "chief", "evaluator")
+
+
+@dataclass
+class Pace:
+    """The brakes of one job."""
+
+    at: datetime
+    left: float = float(BURST)
+    warned: bool = False
+    rest_until: datetime | None = None
+    news_since: datetime | None = None
+    news_told: datetime | None = None
+    news_count: int = 0
+
+    def wait(self, now: datetime) -> float:
+        """Seconds until the next pass."""
+        gained = max(0.0, (now - self.at).total_seconds()) * PASSES_PER_SECOND
+        self.left, self.at = min(float(BURST), self.left + gained), now
+        return max(0.0, (1.0 - self.left) / PASSES_PER_SECOND, self._rest(now))
+
+    @property
+    def exhausted(self) -> bool:
+        """The budget of writing passes is spent."""
+        return self.left < 1.0
+
+    def idle(self, seconds: float, now: datetime) -> None:
+        """A pass took so long and had nothing to do."""
+        self.rest_until = now + timedelta(seconds=min(MAX_REST, REST * seconds))
+
+    def hold(self, old: Mapping[str, Any], new: Mapping[str, Any], now: datetime) -> float:
+        """Seconds for which a new status is held back; 0 to write it now."""
+        if not only_good_news(old, new):
+            self.news_since = None
+            return 0.0
+        # A clock that was set back must not hold it for longer.
+        if self.news_since is None or now < self.news_since:
+            self.news_since = now
+        if self.news_told is not None and not timedelta(0) <= now - self.news_told <= timedelta(seconds=2 * MAX_NEWS_WAIT):
+            self.news_count = 0
+        wait = min(MAX_NEWS_WAIT, NEWS_WAIT * 2**self.news_count)
+        left = wait - (now - self.news_since).total_seconds()
+        if left > 0:
+            return left
+        self.news_since, self.news_told, self.news_count = None, now, self.news_count + 1
+        return 0.0
+
+    def _rest(self, now: datetime) -> float:
+        left = (self.rest_until - now).total_seconds() if self.rest_until is not None else 0.0
+        return left if 0.0 < left <= MAX_REST else 0.0
+
+
+def only_good_news(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Whether a status says no more than the stored one but that something else is up."""
+    counted = (*ROLES, "shards", "standbySummary", "conditions")
+    if any(old.get(k) != new.get(k) for k in old.keys() | new.keys() if k not in counted):
+        return False
+    if _told(old) != _told(new):
+        return False
+    before, after = old.get("shards") or [], new.get("shards") or []
+    pairs = [(old.get(role) or {}, new.get(role) or {}) for role in ROLES]
+    return len(before) == len(after) and all(_grows(*p) for p in (*pairs, *zip(before, after, strict=True)))
+
+
+def _told(status: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    return [(c.get("type"), c.get("status"), c.get("reason")) for c in status.get("conditions") or ()]
+
+
+def _grows(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    same = all(old.get(k) == new.get(k) for k in old.keys() | new.keys() if k not in UPS)
+    return same and all(new.get(k, least) >= old.get(k, least) for k, least in UPS.items() if least is not None)
