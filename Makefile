@@ -6,7 +6,7 @@ PY := $(VENV)/bin/python
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-lint test-drift test-unit test-chart test-training test-controlplane test-e2e \
+.PHONY: help demo test bench test-lint test-drift test-unit test-chart test-training test-controlplane test-e2e \
         install generate format image cluster-up cluster-down clean python
 
 help: ## Show this list
@@ -27,6 +27,9 @@ test-controlplane: install ## The operator against a real API server
 test-e2e: install ## Jobs on a real cluster
 test-lint test-drift test-unit test-chart test-training test-controlplane test-e2e:
 	@$(PY) hack/run_tests.py $(@:test-%=%)
+
+bench: install ## Measure the control plane beside programs that do less, and check its thresholds (an hour)
+	@$(PY) -m bench.controlplane
 
 install: python ## Make .venv with the package and what its tests need
 	@$(PYTHON) hack/install.py

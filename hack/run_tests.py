@@ -33,7 +33,7 @@ PYTHON = sys.executable
 BIN = Path(PYTHON).parent
 CLEAN_UP_S = 120
 """Seconds that an interrupted layer has for its own clean-up."""
-CHECKED = ("operator/pstraining", "hack", "tests", "examples")
+CHECKED = ("operator/pstraining", "hack", "tests", "examples", "bench")
 
 
 @dataclass(frozen=True)

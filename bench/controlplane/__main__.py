@@ -109,6 +109,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             found = asyncio.run(_measured(target, layout.audit_log, Path(folder), options))
     finally:
+        subprocess.run([*hack, "kwok", "down"], cwd=ROOT, check=True)
         if not was_up:
             subprocess.run([*hack, "down"], cwd=ROOT, check=True)
     options.out.mkdir(parents=True, exist_ok=True)

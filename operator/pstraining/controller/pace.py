@@ -15,10 +15,10 @@ BURST: Final = 20
 """Passes that may write one after another as fast as they come."""
 PASSES_PER_SECOND: Final = 2.0
 """Passes that may write in the long run. More of them mean that something undoes what we do."""
-REST: Final = 2.0
-"""Rest after an idle pass, as a multiple of what it took."""
-MAX_REST: Final = 0.1
-"""Seconds that it is at most."""
+LARGE: Final = 50
+"""Objects from which on a job is large: a pass over it costs milliseconds."""
+REST: Final = 0.1
+"""Seconds that a large job rests after a pass that found nothing to do."""
 NEWS_WAIT: Final = 0.25
 """Seconds that the first good news waits for company; it doubles with every status of nothing but good news."""
 MAX_NEWS_WAIT: Final = 4.0
@@ -51,9 +51,9 @@ class Pace:
         """The budget of writing passes is spent."""
         return self.left < 1.0
 
-    def idle(self, seconds: float, now: datetime) -> None:
-        """A pass took so long and had nothing to do."""
-        self.rest_until = now + timedelta(seconds=min(MAX_REST, REST * seconds))
+    def idle(self, objects: int, now: datetime) -> None:
+        """A pass over so many objects found nothing to do."""
+        self.rest_until = now + timedelta(seconds=REST) if objects >= LARGE else None
 
     def hold(self, old: Mapping[str, Any], new: Mapping[str, Any], now: datetime) -> float:
         """Seconds for which a new status is held back; 0 to write it now."""
@@ -63,9 +63,11 @@ class Pace:
         # A clock that was set back must not hold it for longer.
         if self.news_since is None or now < self.news_since:
             self.news_since = now
-        if self.news_told is not None and not timedelta(0) <= now - self.news_told <= timedelta(seconds=2 * MAX_NEWS_WAIT):
+        if self.news_told is not None and not timedelta(0) <= now - self.news_told <= timedelta(
+            seconds=2 * MAX_NEWS_WAIT
+        ):
             self.news_count = 0
-        wait = min(MAX_NEWS_WAIT, NEWS_WAIT * 2**self.news_count)
+        wait: float = min(MAX_NEWS_WAIT, NEWS_WAIT * 2 ** min(self.news_count, 10))
         left = wait - (now - self.news_since).total_seconds()
         if left > 0:
             return left
@@ -74,7 +76,7 @@ class Pace:
 
     def _rest(self, now: datetime) -> float:
         left = (self.rest_until - now).total_seconds() if self.rest_until is not None else 0.0
-        return left if 0.0 < left <= MAX_REST else 0.0
+        return left if 0.0 < left <= REST else 0.0
 
 
 def only_good_news(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:

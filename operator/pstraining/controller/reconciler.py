@@ -17,6 +17,7 @@ from pstraining.api import names
 from pstraining.controller.cache import Cache, Key
 from pstraining.controller.logs import about
 from pstraining.controller.metrics import Metrics
+from pstraining.controller.pace import BURST, PASSES_PER_SECOND, Pace
 from pstraining.core.actions import Action, Create, Event, Kind, Outcome, Outcomes, Plan, Verdict
 from pstraining.core.snapshot import Snapshot, observe
 from pstraining.kube.errors import ApiError, NotFound
@@ -29,11 +30,6 @@ logger = logging.getLogger(__name__)
 
 REFUSED_DELAY = 30.0
 """Seconds until a name that was taken, or a write that was not allowed, is tried again."""
-BURST = 20
-"""Passes that may write one after another as fast as they come."""
-PASSES_PER_SECOND = 2.0
-"""Passes that may write in the long run. More of them mean that something undoes what we do, or that a large job's pods
-come up one by one and one status can tell of several."""
 
 
 @dataclass(frozen=True)
@@ -45,21 +41,6 @@ class Decisions:
     events: Callable[[Snapshot, dict[str, Any]], tuple[Event, ...]]
 
 
-@dataclass
-class _Pace:
-    """How many more passes over one job may write just now; losing it costs nothing."""
-
-    left: float
-    at: datetime
-    warned: bool = False
-
-    def wait(self, now: datetime) -> float:
-        """Seconds until the next pass may write."""
-        gained = max(0.0, (now - self.at).total_seconds()) * PASSES_PER_SECOND
-        self.left, self.at = min(float(BURST), self.left + gained), now
-        return max(0.0, (1.0 - self.left) / PASSES_PER_SECOND)
-
-
 @dataclass(frozen=True)
 class _Pass:
     """What a pass did."""
@@ -67,6 +48,8 @@ class _Pass:
     outcomes: Outcomes
     status_written: bool
     requeue_at: datetime | None
+    held: float = 0.0
+    """Seconds for which a status of nothing but good news waits for company."""
     sent: tuple[Action, ...] = field(default=())
     """Actions that took effect in this pass."""
 
@@ -108,7 +91,7 @@ class Reconciler:
         self._metrics = metrics
         self._instance = instance
         self._clock = clock
-        self._paces: dict[Key, _Pace] = {}
+        self._paces: dict[Key, Pace] = {}
 
     async def reconcile(self, key: Key) -> float | None:
         """Make one pass.
@@ -116,25 +99,27 @@ class Reconciler:
         Returns:
             Seconds after which to look again if nothing happens until then; None for never.
         """
+        pace = self._paces.setdefault(key, Pace(self._clock()))
+        wait = pace.wait(self._clock())
+        if wait > 0:
+            self._slowed(key, pace)
+            return wait
         view = self._cache.view(key)
         if view.job is None:
             self._paces.pop(key, None)
             self._metrics.phase(key, None)
             return None
-        pace = self._paces.setdefault(key, _Pace(BURST, self._clock()))
-        wait = pace.wait(self._clock())
-        if wait > 0:
-            self._slowed(key, pace)
-            return wait
         started, result = time.perf_counter(), "failed"
         try:
             snapshot = observe(view.job, view.children, view.pods)
             if snapshot.deleting:
                 result = "idle"
                 return None
-            made = await self._pass(key, snapshot)
+            made = await self._pass(key, snapshot, pace)
             result = "wrote" if made.wrote else "idle"
             pace.left -= made.wrote
+            if not made.wrote:
+                pace.idle(len(view.children) + len(view.pods), self._clock())
             return self._again(made)
         finally:
             self._metrics.passed(result, time.perf_counter() - started)
@@ -148,7 +133,7 @@ class Reconciler:
         else:
             logger.error("Again in %.2f s: the pass failed", delay, exc_info=error, extra=extra)
 
-    async def _pass(self, key: Key, snapshot: Snapshot) -> _Pass:
+    async def _pass(self, key: Key, snapshot: Snapshot, pace: Pace) -> _Pass:
         now = self._clock()
         plan = self._decisions.plan(snapshot, now, self._launcher)
         outcomes = await self._executor.execute(snapshot.namespace, snapshot.name, snapshot.uid, plan.actions)
@@ -156,14 +141,16 @@ class Reconciler:
             if outcome.verdict in (Verdict.INVALID, Verdict.REFUSED, Verdict.NAME_TAKEN):
                 self._refused(snapshot, outcome)
         status = self._decisions.next_status(snapshot, outcomes, now)
-        written = status != snapshot.status and await self._write_status(key, snapshot, status)
+        news = status != snapshot.status
+        held = pace.hold(snapshot.status, status, now) if news and not plan.actions else 0.0
+        written = news and not held and await self._write_status(key, snapshot, status)
         sent = tuple(o.action for o in outcomes.with_verdict(Verdict.DONE))
         if sent or written:
             self._log(snapshot, sent, status if written else None)
         if written:
             await self._tell(snapshot, self._decisions.events(snapshot, status), now)
         self._metrics.phase(key, str(status.get("phase") or "") or None)
-        return _Pass(outcomes, written, plan.requeue_at, sent)
+        return _Pass(outcomes, written, plan.requeue_at, held, sent)
 
     async def _write_status(self, key: Key, snapshot: Snapshot, status: dict[str, Any]) -> bool:
         metadata = snapshot.job["metadata"]
@@ -199,7 +186,7 @@ class Reconciler:
     def _again(self, made: _Pass) -> float | None:
         if made.wrote:
             return 0.0
-        waits = []
+        waits = [made.held] if made.held else []
         if made.requeue_at is not None:
             # A timer may fire a little early by the time of day; a pass just before the deadline would be for nothing.
             waits.append(max(0.0, (made.requeue_at - self._clock()).total_seconds()) + 0.005)
@@ -209,8 +196,8 @@ class Reconciler:
             waits.append(REFUSED_DELAY)
         return min(waits, default=None)
 
-    def _slowed(self, key: Key, pace: _Pace) -> None:
-        if not pace.warned:
+    def _slowed(self, key: Key, pace: Pace) -> None:
+        if pace.exhausted and not pace.warned:
             pace.warned = True
             logger.warning(
                 "More than %s passes in a row wrote something: from now on %s a second",

@@ -19,6 +19,10 @@ BASE_DELAY = 0.05
 """Seconds, before jitter, after the first failure: about what the watch needs to catch up with a write."""
 MAX_DELAY = 120.0
 """Seconds between two tries of what never works."""
+PATIENCE = 1.0
+"""Seconds after which a pass is not counted any more among those that may run at a time."""
+MAX_LONG = 500
+"""Passes that are not counted, at most: every one of them holds a connection."""
 CLOSED_POLL = 0.1
 """Seconds between two looks at whether passes are allowed again."""
 
@@ -66,6 +70,8 @@ class WorkQueue:
         self._deadlines: dict[Key, asyncio.TimerHandle] = {}
         self._failures: dict[Key, int] = {}
         self._not_before: dict[Key, float] = {}
+        self._long: set[Key] = set()
+        """Keys whose passes have given their places away."""
         self._progress: float | None = None
 
     @property
@@ -131,33 +137,47 @@ class WorkQueue:
     async def run(self, handler: Handler, workers: int, on_error: OnError = lambda key, error, delay: None) -> None:
         """Work until `stop` is called; the passes that run then are finished.
 
+        A pass that takes longer than PATIENCE waits for an API server that does not answer: it gives its place to
+        another key, so that jobs whose requests hang do not hold up the others.
+
         Args:
             handler: makes one pass.
-            workers: passes at a time, each over another key.
+            workers: passes at a time, each over another key; those that take long are not counted.
             on_error: is told of failed passes.
         """
+        places = asyncio.Semaphore(workers)
         async with asyncio.TaskGroup() as group:
-            for number in range(workers):
-                group.create_task(self._work(handler, on_error), name=f"queue worker {number}")
+            while await places.acquire() and (key := await self._next()) is not None:
+                group.create_task(self._work(key, handler, on_error, places), name="pass")
 
     def stop(self) -> None:
         """Start no further pass."""
         self._stopping = True
         self._wakeup.set()
 
-    async def _work(self, handler: Handler, on_error: OnError) -> None:
-        while (key := await self._next()) is not None:
-            try:
-                again = await handler(key)
-            except Exception as error:  # noqa: BLE001 - whatever a pass dies of must neither stop the others nor be lost
-                on_error(key, error, self._retry(key, error))
+    async def _work(self, key: Key, handler: Handler, on_error: OnError, places: asyncio.Semaphore) -> None:
+        patience = self._loop.call_later(PATIENCE, self._give_way, key, places)
+        try:
+            again = await handler(key)
+        except Exception as error:  # noqa: BLE001 - whatever a pass dies of must neither stop the others nor be lost
+            on_error(key, error, self._retry(key, error))
+        else:
+            self._failures.pop(key, None)
+            self._not_before.pop(key, None)
+            if again is not None:
+                self.add_after(key, again)
+        finally:
+            patience.cancel()
+            if key in self._long:
+                self._long.discard(key)
             else:
-                self._failures.pop(key, None)
-                self._not_before.pop(key, None)
-                if again is not None:
-                    self.add_after(key, again)
-            finally:
-                self._done(key)
+                places.release()
+            self._done(key)
+
+    def _give_way(self, key: Key, places: asyncio.Semaphore) -> None:
+        if len(self._long) < MAX_LONG:
+            self._long.add(key)
+            places.release()
 
     async def _next(self) -> Key | None:
         while not self._stopping:

@@ -1,0 +1,94 @@
+"""What holds passes and statuses back, and what never does."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from pstraining.controller.pace import BURST, LARGE, MAX_NEWS_WAIT, NEWS_WAIT, REST, Pace, only_good_news
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def status(ready: int = 1, **fields: Any) -> dict[str, Any]:
+    condition = {"type": "Running", "status": "True", "reason": "Training", "message": f"{ready} of 3"}
+    role = {"desired": 3, "ready": ready, "replicas": 3, "summary": f"{ready}/3", "restarts": 0}
+    return {"phase": "Running", "conditions": [condition], "worker": role, "ps": dict(role), **fields}
+
+
+@pytest.mark.parametrize(
+    ("new", "held"),
+    [
+        (status(2), True),
+        (status(0), False),
+        (status(2, phase="Restarting"), False),
+        (status(2, restarts=1), False),
+        (status(2, replicaRecords=[{"role": "worker", "index": 0, "failures": 1}]), False),
+        (status(2, worker={**status(2)["worker"], "lastFailure": {"pod": "p"}}), False),
+        (status(2, worker={**status(2)["worker"], "succeeded": 1}), False),
+        (status(2, worker={**status(2)["worker"], "desired": 4}), False),
+        (status(2, conditions=[{"type": "Running", "status": "False", "reason": "WaitingForPods"}]), False),
+        (status(2, conditions=[*status()["conditions"], {"type": "Degraded", "status": "True", "reason": "R"}]), False),
+        (status(1, shards=[{"index": 0, "readyStandbys": 1, "members": 2, "primary": "a"}]), True),
+        (status(1, shards=[{"index": 0, "readyStandbys": 0, "members": 2, "primary": "a"}]), True),
+        (status(1, shards=[{"index": 0, "readyStandbys": 0, "members": 2, "primary": "b"}]), False),
+        (status(1, shards=[]), False),
+    ],
+)
+def test_only_good_news_waits(new: dict[str, Any], held: bool) -> None:
+    shards = [{"index": 0, "readyStandbys": 0, "members": 1, "primary": "a"}]
+    old = status(1, shards=shards) if "shards" in new else status(1)
+    assert only_good_news(old, new) is held
+    assert (Pace(NOW).hold(old, new, NOW) > 0) is held
+
+
+def test_a_standby_that_is_gone_is_told_at_once() -> None:
+    two, one = ([{"index": 0, "readyStandbys": n}] for n in (2, 1))
+    assert not only_good_news(status(shards=two), status(shards=one))
+
+
+def test_the_first_status_is_written_at_once() -> None:
+    assert Pace(NOW).hold({}, status(), NOW) == 0
+
+
+def test_news_is_told_after_its_wait_and_the_wait_grows() -> None:
+    pace, clock, waits = Pace(NOW), 0.0, []
+    for number in range(8):
+        old, new = status(number), status(number + 1)
+        wait = pace.hold(old, new, at(clock))
+        waits.append(wait)
+        assert pace.hold(old, new, at(clock + wait / 2)) == pytest.approx(wait / 2)
+        clock += wait
+        assert pace.hold(old, new, at(clock)) == 0
+    assert waits[:3] == [pytest.approx(NEWS_WAIT * 2**n) for n in range(3)]
+    assert max(waits) == pytest.approx(MAX_NEWS_WAIT)
+    assert pace.hold(status(1), status(2), at(clock + 60)) == pytest.approx(NEWS_WAIT)
+
+
+def test_a_clock_set_back_does_not_hold_news_for_longer() -> None:
+    pace = Pace(NOW)
+    pace.hold(status(1), status(2), NOW)
+    assert pace.hold(status(1), status(2), at(-3600)) == pytest.approx(NEWS_WAIT)
+
+
+def test_a_large_job_rests_after_an_idle_pass() -> None:
+    pace = Pace(NOW)
+    pace.idle(LARGE - 1, NOW)
+    assert pace.wait(NOW) == 0
+    pace.idle(LARGE, NOW)
+    assert pace.wait(NOW) == pytest.approx(REST)
+    assert not pace.exhausted
+    assert pace.wait(at(REST)) == 0
+    assert pace.wait(at(-3600)) == 0
+
+
+def test_a_budget_of_writing_passes() -> None:
+    pace = Pace(NOW)
+    pace.left -= BURST
+    assert pace.wait(NOW) == pytest.approx(0.5)
+    assert pace.exhausted
+    assert pace.wait(at(0.5)) == 0
