@@ -13,7 +13,8 @@ from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.controller.cache import Cache
 from pstraining.controller.metrics import Metrics
-from pstraining.controller.reconciler import BURST, REFUSED_DELAY, Decisions, Reconciler
+from pstraining.controller.pace import BURST
+from pstraining.controller.reconciler import REFUSED_DELAY, Decisions, Reconciler
 from pstraining.core.actions import Apply, Kind, Manifest, Outcomes, Plan
 from pstraining.core.snapshot import Snapshot
 from pstraining.kube.errors import ApiError, Cause, Conflict, Refused, Transient
