@@ -21,6 +21,10 @@ from tests.support.builders import LAUNCHER, NOW, deep_merge, job, pod, terminat
 _SELECTED = {"Deployment": names.WORKER, "StatefulSet": names.PS, "Job": names.CHIEF}
 
 
+class StaleError(Exception):
+    """The object has been written since the plan was made: 409."""
+
+
 @dataclass
 class World:
     """One job, its children and pods."""
@@ -173,18 +177,28 @@ class World:
             assert key not in self.children, f"{key} created twice"
             self.serial += 1
             self.children[key] = deep_merge(dict(action.body), {"metadata": {"uid": f"uid-{self.serial}"}})
+            self._version(self.children[key])
         elif isinstance(action, Apply):
             target = self.pods[action.name] if action.kind is Kind.POD else self.children[key]
             assert target["metadata"]["uid"] == action.uid
+            wanted = action.body["metadata"].get("resourceVersion")
+            if wanted not in (None, target["metadata"].get("resourceVersion")):
+                raise StaleError
             for atomic in ("selector", "podSelector"):
                 if atomic in action.body.get("spec", {}):
                     target["spec"].pop(atomic, None)
             merged = deep_merge(target, dict(action.body))
             target.clear()
             target.update(merged)
+            self._version(target)
         else:
             self._delete(action, key)
         return Outcome(action, Verdict.DONE)
+
+    def _version(self, target: dict[str, Any]) -> None:
+        if target["kind"] == "Service":
+            self.serial += 1
+            target["metadata"]["resourceVersion"] = str(self.serial)
 
     def _delete(self, action: Delete, key: tuple[str, str]) -> None:
         if action.kind is Kind.PS_TRAINING_JOB:

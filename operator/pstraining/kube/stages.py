@@ -14,7 +14,7 @@ from pstraining.core.actions import Action, Create, Kind
 
 POD_BEARING: Final = frozenset({Kind.DEPLOYMENT, Kind.STATEFUL_SET, Kind.JOB})
 SCOUTS: Final = POD_BEARING | {Kind.NETWORK_POLICY}
-CROWD: Final = SCOUTS | {Kind.SERVICE, Kind.CONFIG_MAP}
+CROWD: Final = SCOUTS | {Kind.SERVICE, Kind.CONFIG_MAP, Kind.POD_DISRUPTION_BUDGET}
 """Kinds whose creations may overtake each other; one of any other kind holds up what comes after it."""
 
 Stage = tuple[int, ...]
