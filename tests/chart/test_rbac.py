@@ -20,7 +20,7 @@ OPERATOR = {
     ("", "configmaps"): ALL,
     ("policy", "poddisruptionbudgets"): ALL,
     ("networking.k8s.io", "networkpolicies"): ALL,
-    ("", "persistentvolumeclaims"): ("create", "get"),
+    ("", "persistentvolumeclaims"): ("create", "delete", "get", "list", "watch"),
     ("", "pods"): ("delete", "list", "patch", "watch"),
     ("events.k8s.io", "events"): ("create",),
 }

@@ -37,6 +37,11 @@ def a_life_with_everything() -> list[tuple[str, str, str]]:
     spec = {
         "checkpoint": {"volumeClaimTemplate": CLAIM},
         "worker": {"addressing": "ClusterIP"},
+        "ps": {
+            "replicas": 2,
+            "volumeClaimTemplates": [{"metadata": {"name": "shard"}, "spec": CLAIM}],
+            "persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete"},
+        },
         "runPolicy": {"ttlSecondsAfterFinished": 1},
     }
     world = World(job(spec=spec))
@@ -62,6 +67,8 @@ def a_life_with_everything() -> list[tuple[str, str, str]]:
         if not suspend and standby == "Warm":
             world.children["PodDisruptionBudget", "digits-ps-0"]["spec"]["minAvailable"] = 0
             world.settle()
+    world.edit({"ps": {"replicas": 1}})
+    world.settle()
     world.end("chief")
     world.settle()
     world.now += timedelta(minutes=1)

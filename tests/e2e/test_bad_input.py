@@ -44,6 +44,10 @@ def edit(path: str, value: object) -> Callable[[Object], None]:
 
 
 POD = "spec.worker.template.spec"
+CLAIM = {
+    "metadata": {"name": "shard"},
+    "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+}
 AT_APPLY = {
     "unknown field": (edit("spec.workers", 1), 'unknown field "spec.workers"'),
     "replicas 0": (edit("spec.ps.replicas", 0), "spec.ps.replicas"),
@@ -69,6 +73,11 @@ AT_APPLY = {
     "a checkpoint path of ours": (
         edit("spec.checkpoint", {"path": "/pstraining", "volume": {"emptyDir": {}}}),
         "spec.checkpoint.path",
+    ),
+    "two claim templates of one name": (edit("spec.ps.volumeClaimTemplates", [CLAIM, CLAIM]), "two have one name"),
+    "a claim template with our volume's name": (
+        edit("spec.ps.volumeClaimTemplates", [{**CLAIM, "metadata": {"name": "pstraining-run"}}]),
+        "are the operator's volumes",
     ),
     "a server of no kind": (edit("spec.ps.server", "None"), "spec.ps.server"),
     "an own PS template without a command": (

@@ -30,13 +30,23 @@ _PATHS = {
     "Deployment": ("/apis/apps/v1", "deployments"),
     "StatefulSet": ("/apis/apps/v1", "statefulsets"),
     "Job": ("/apis/batch/v1", "jobs"),
+    "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
     "Lease": ("/apis/coordination.k8s.io/v1", "leases"),
     "Node": ("/api/v1", "nodes"),
     "PSTrainingJob": ("/apis/pstraining.dev/v1alpha1", "pstrainingjobs"),
     "CustomResourceDefinition": ("/apis/apiextensions.k8s.io/v1", "customresourcedefinitions"),
 }
 _CLUSTER_WIDE = {"Namespace", "PersistentVolume", "Node", "CustomResourceDefinition"}
-CHILD_KINDS = ("StatefulSet", "Deployment", "Job", "Service", "ConfigMap", "PersistentVolumeClaim", "Pod")
+CHILD_KINDS = (
+    "StatefulSet",
+    "Deployment",
+    "Job",
+    "Service",
+    "ConfigMap",
+    "NetworkPolicy",
+    "PersistentVolumeClaim",
+    "Pod",
+)
 
 
 class ApiError(Exception):

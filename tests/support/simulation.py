@@ -153,6 +153,15 @@ class World:
         if role != names.PS:
             made["metadata"]["name"] = f"digits-{role}-{index}-{term}-{self.serial}"
         self.pods[made["metadata"]["name"]] = made
+        for template in child["spec"].get("volumeClaimTemplates") or ():
+            self._claim(template, f"{template['metadata']['name']}-{child['metadata']['name']}-{index}")
+
+    def _claim(self, template: dict[str, Any], name: str) -> None:
+        """What a StatefulSet does: a claim that is there is used, whoever's it is."""
+        if (str(Kind.CLAIM), name) not in self.children:
+            self.serial += 1
+            metadata = {**copy.deepcopy(template["metadata"]), "name": name, "uid": f"uid-{self.serial}"}
+            self.children[str(Kind.CLAIM), name] = {"kind": str(Kind.CLAIM), "metadata": metadata}
 
     def _execute(self, actions: Iterable[Action]) -> Outcomes:
         found: list[Outcome] = []

@@ -30,10 +30,10 @@ a call that is added to the operator is added here and there.
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [create, get, list, watch, patch, delete]
-# The claim for checkpoints is made once and goes with its job.
+# The claim for checkpoints is made once and goes with its job; delete: persistentVolumeClaimRetentionPolicy.whenScaled.
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
-  verbs: [create, get]
+  verbs: [create, get, list, watch, delete]
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch, patch, delete]

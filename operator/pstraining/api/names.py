@@ -27,6 +27,9 @@ MANAGED_BY: Final = f"{GROUP}/operator"
 MAIN_CONTAINER: Final = "tensorflow"
 """The container that is wrapped; a pod with a single container may call it anything."""
 
+VOLUMES: Final = ("pstraining", "pstraining-run", "pstraining-checkpoint")
+"""The volumes that are put into pods: what the launcher needs, what lives as long as the pod, the job's checkpoints."""
+
 # Labels
 LABEL_JOB: Final = f"{GROUP}/job-name"
 LABEL_JOB_UID: Final = f"{GROUP}/job-uid"

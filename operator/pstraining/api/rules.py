@@ -130,13 +130,26 @@ def worker() -> list[Rule]:
 def ps() -> list[Rule]:
     """On spec.ps."""
     main = _main("self.template.spec.containers")
+    claims, claim = "self.volumeClaimTemplates", "c.metadata.name"
+    ours = ", ".join(f"'{name}'" for name in names.VOLUMES)
     return [
+        {
+            "rule": f"!has({claims}) || {claims}.all(c, {claims}.exists_one(d, d.metadata.name == {claim}))",
+            "message": "spec.ps.volumeClaimTemplates: two have one name",
+            "fieldPath": ".volumeClaimTemplates",
+        },
+        {
+            "rule": f"!has({claims}) || {claims}.all(c, !({claim} in [{ours}]))",
+            "message": f"spec.ps.volumeClaimTemplates: {', '.join(names.VOLUMES)} are the operator's volumes; choose "
+            "another name",
+            "fieldPath": ".volumeClaimTemplates",
+        },
         {
             "rule": "self.server == 'Builtin' || !has(self.template) || "
             f"{main}.all(c, has(c.command) && c.command.size() > 0)",
             "message": "spec.ps.template.spec.containers: the training container needs a command, or spec.ps.server: "
             "Builtin",
-        }
+        },
     ]
 
 

@@ -23,6 +23,8 @@ CHILDREN = (
     ("", "v1", "pods"),
     ("", "v1", "services"),
     ("", "v1", "configmaps"),
+    # Those of parameter servers that are gone are seen nowhere else; jobs without volumes have none.
+    ("", "v1", "persistentvolumeclaims"),
     ("apps", "v1", "statefulsets"),
     ("apps", "v1", "deployments"),
     ("batch", "v1", "jobs"),

@@ -40,6 +40,12 @@ def trim(raw: Mapping[str, Any]) -> dict[str, Any]:
             trimmed["status"] = _workload_status(raw.get("status") or {}, "Complete", "Failed", "FailureTarget")
         case Kind.SERVICE | Kind.POD_DISRUPTION_BUDGET:
             trimmed.pop("status", None)
+        case Kind.CLAIM:
+            # How it is bound is written on it step by step, and is no business of planning.
+            metadata = trimmed["metadata"]
+            metadata.pop("annotations", None)
+            metadata.pop("finalizers", None)
+            trimmed = {k: trimmed[k] for k in ("apiVersion", "kind") if k in trimmed} | {"metadata": metadata}
         case Kind.CONFIG_MAP:
             # Every job holds the same launcher: one copy of the text serves all.
             trimmed["data"] = {k: sys.intern(v) for k, v in (raw.get("data") or {}).items() if isinstance(v, str)}

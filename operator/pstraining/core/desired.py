@@ -90,7 +90,7 @@ def missing_and_drifted(
         kind, name = Kind(manifest["kind"]), manifest["metadata"]["name"]
         child = snapshot.child(kind, name)
         if child is None:
-            # Claims are not watched: one is made before the StatefulSet, and is data from then on.
+            # The checkpoint's claim is made before the StatefulSet, and is data from then on.
             made = kind is Kind.CLAIM and snapshot.of_kind(Kind.STATEFUL_SET)
             index = manifest["metadata"]["labels"].get(names.LABEL_INDEX, "")
             gone = kind is Kind.DEPLOYMENT and int(index or -1) in parked.given_up(status)
@@ -142,7 +142,7 @@ def _corrected(
         if not done and child.replicas != manifest["spec"]["replicas"]:
             body = _identity(snapshot, manifest, child) | {"spec": {"replicas": manifest["spec"]["replicas"]}}
             yield Apply(child.kind, child.name, child.uid, body, Reason.DRIFTED)
-    elif not manifest.get("immutable") and not agrees(manifest, child.manifest):
+    elif child.kind is not Kind.CLAIM and not manifest.get("immutable") and not agrees(manifest, child.manifest):
         body = {**manifest, "metadata": {**manifest["metadata"], "uid": child.uid}}
         if child.kind is Kind.SERVICE:
             # A selector may be the pointer to a primary: an old picture must not turn it back.

@@ -23,7 +23,16 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core import desired
 from pstraining.core.actions import Action, Create, Delete, Kind, Plan
-from pstraining.core.policies import chief_terms, clean_up, redundancy, rescaling, rounds, stopping, stuck_pods
+from pstraining.core.policies import (
+    chief_terms,
+    clean_up,
+    redundancy,
+    rescaling,
+    rounds,
+    shrinking,
+    stopping,
+    stuck_pods,
+)
 from pstraining.core.policies.attempts import Tally, tally
 from pstraining.core.policies.diagnosis import look_again_at
 from pstraining.core.policies.outcome import new_end, recorded_end
@@ -119,6 +128,7 @@ def _running(
     yield from desired.refreshed(job, snapshot, term)
     yield from _deletions(terms.delete, Reason.OLD_TERM)
     yield from desired.surplus(snapshot, wanted)
+    yield from shrinking.left_over(job, snapshot)
     for pod in stuck_pods.idle(job, snapshot, status, counted):
         yield Delete(Kind.POD, pod.name, pod.uid, Reason.FAILURE_RULE)
     for pod in stuck_pods.stuck(snapshot, status, counted):

@@ -173,7 +173,7 @@ def observe(job: Manifest, children: Iterable[Manifest], pods: Iterable[Manifest
     uid = job["metadata"]["uid"]
     owned = {}
     for manifest in children:
-        if controller_uid(manifest) == uid:
+        if controller_uid(manifest) == uid or _is_claim_of(manifest, uid):
             child = _child(manifest)
             owned[child.kind, child.name] = child
     mine = [p for m in pods if (p := _pod(m, uid)) is not None]
@@ -186,6 +186,12 @@ def controller_uid(manifest: Manifest) -> str | None:
         if reference.get("controller"):
             return str(reference.get("uid"))
     return None
+
+
+def _is_claim_of(manifest: Manifest, job_uid: str) -> bool:
+    """A PS's claim outlives its StatefulSet, and perhaps the job: a label is all that it has of it."""
+    labels = manifest["metadata"].get("labels") or {}
+    return manifest["kind"] == Kind.CLAIM and labels.get(names.LABEL_JOB_UID) == job_uid
 
 
 def parse_time(text: str | None) -> datetime | None:

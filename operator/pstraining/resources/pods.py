@@ -14,9 +14,7 @@ from pstraining.api.run_policy import RestartPolicy
 from pstraining.resources import cluster_map, redundancy, scheduling, security
 from pstraining.resources.metadata import role_labels
 
-_CONTRACT_VOLUME = "pstraining"
-_RUN_VOLUME = "pstraining-run"
-_CHECKPOINT_VOLUME = "pstraining-checkpoint"
+_CONTRACT_VOLUME, _RUN_VOLUME, _CHECKPOINT_VOLUME = names.VOLUMES
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from typing import Any
 
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
-from pstraining.resources import pods, redundancy
+from pstraining.resources import claims, pods, redundancy
 from pstraining.resources.metadata import metadata, role_selector
 
 
@@ -26,6 +26,7 @@ def build_parameter_servers(job: PSTrainingJob, launcher: str, member: int = 0, 
         "revisionHistoryLimit": 0,
         "selector": {"matchLabels": role_selector(job, names.PS) | own},
         "template": pods.build(job, pods.Task(names.PS, member=member, term=term), launcher),
+        **claims.templates(job),
     }
     made_for = {names.ANNOTATION_SHARDS: str(job.spec.ps.replicas)}
     found = metadata(job, redundancy.stateful_set(job, member), names.PS, annotations=made_for)
