@@ -21,6 +21,7 @@ from pstraining.launcher import launch
         "ENV_SERVER",
         "ENV_START_TIMEOUT",
         "ENV_RESTART_POLICY",
+        "ENV_MEMBER",
         "FAILED_MARKER",
         "EXIT_START_TIMEOUT",
         "EXIT_BAD_CONTRACT",

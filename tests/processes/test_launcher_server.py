@@ -99,6 +99,15 @@ def test_a_killed_server_is_back_in_place_at_once(server: Server) -> None:
     assert "the server ended with 137" in server.pod.log()
 
 
+def test_with_a_standby_a_dead_server_ends_its_container(pod: MakePod) -> None:
+    server = Server(pod, PSTRAINING_MEMBER="0")
+    server.listen().pod.start(*COMMAND)
+    server.state("Serving")
+    os.kill(server.process(), signal.SIGKILL)
+    assert server.pod.wait() == 137
+    assert "is started again" not in server.pod.log()
+
+
 def test_a_server_that_ends_with_0_is_started_again(server: Server) -> None:
     server.pod.start(*server.pod.puppet)
     server.pod.order(0)

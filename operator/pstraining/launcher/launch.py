@@ -3,9 +3,8 @@
     python3 launch.py -- COMMAND [ARGS...]   run the command as the pod's task
     python3 launch.py serve                  be the TensorFlow server that TF_CONFIG names
 
-docs/concepts/job-contract.md says what it finds and what it promises. It runs in users' images: this file and serve.py
-beside it, on Python 3.8's standard library. What stands above `knock` decides from values; signals and children are the
-main thread's.
+docs/concepts/job-contract.md is its contract. It runs in users' images: this file and serve.py beside it, on Python
+3.8's standard library. What stands above `knock` decides from values; signals and children are the main thread's.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ TF_PORT, STATUS_PORT = 2222, 2223
 CLUSTER_FILE, RUN_DIR, SUCCESS_MARKER, IN_SYNC_MARKER = "cluster.json", "/run/pstraining", "succeeded", "in-sync"
 ENV_NAMESPACE, ENV_TASK_TYPE, ENV_TASK_INDEX = "PSTRAINING_NAMESPACE", "PSTRAINING_TASK_TYPE", "PSTRAINING_TASK_INDEX"
 ENV_SERVER, ENV_START_TIMEOUT = "PSTRAINING_SERVER", "PSTRAINING_START_TIMEOUT_SECONDS"
-ENV_RESTART_POLICY, FAILED_MARKER = "PSTRAINING_RESTART_POLICY", "failed"
+ENV_RESTART_POLICY, ENV_MEMBER, FAILED_MARKER = "PSTRAINING_RESTART_POLICY", "PSTRAINING_MEMBER", "failed"
 EXIT_START_TIMEOUT, EXIT_BAD_CONTRACT = 75, 78
 PS_LOSS_GRACE_SECONDS, POLL_SECONDS = 10, 0.2
 CRASH_SECONDS, CRASH_LIMIT = 10, 3  # a server that ends so soon, so often in a row, is left to Kubernetes
@@ -139,7 +138,8 @@ def knock(host: str, port: int) -> Sight:
 def look(address: str) -> Sight:
     """Look at a PS once."""
     host, port = host_and_port(address)
-    sight, connection = knock(host, port), http.client.HTTPConnection(host, port + STATUS_PORT - TF_PORT, timeout=3)
+    sight, port = knock(host, port), port + STATUS_PORT - TF_PORT
+    connection = http.client.HTTPConnection(host, port, timeout=3 if sight.port == OPEN else 1)
     with suppress(OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
         connection.request("GET", "/v1/status")
         status = json.loads(connection.getresponse().read(65536))
@@ -305,7 +305,7 @@ class Launcher:
         return why is Verdict.PS_LOST
 
     def run_server(self) -> int:
-        """Keep this PS's server running; give up when it crashes again and again."""
+        """Keep this PS's server running; give up when it crashes again and again, or when a standby can take over."""
         if why := self.must_idle():
             return self.idle(why)
         serve_status(self.port + STATUS_PORT - TF_PORT, self.report)
@@ -315,7 +315,7 @@ class Launcher:
             with suppress(FileNotFoundError):
                 os.unlink(self.in_sync)
             code, lived = self.supervisor.run(self.command, program_env(self.env, self.cluster(), *self.task))
-            crashes = crashes + 1 if lived < CRASH_SECONDS else 0
+            crashes = CRASH_LIMIT if ENV_MEMBER in self.env else crashes + 1 if lived < CRASH_SECONDS else 0
             if self.supervisor.stopped_by or crashes == CRASH_LIMIT or is_final(self.policy, code or 1):
                 return self.ended(code)
             log(f"the server ended with {code} after {lived:.1f} s and is started again")
