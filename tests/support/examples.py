@@ -23,8 +23,19 @@ class Example:
     checkpoints: Path
 
     @classmethod
-    def start(cls, kube: Kube, namespace: str, example: str, folder: Path, spec: Object | None = None) -> "Example":
-        """Apply the example's job with a durable checkpoint volume and `spec` laid over it, one level deep."""
+    def start(
+        cls,
+        kube: Kube,
+        namespace: str,
+        example: str,
+        folder: Path,
+        spec: Object | None = None,
+        arguments: tuple[str, ...] = (),
+    ) -> "Example":
+        """Apply the example's job with a durable checkpoint volume and `spec` laid over it, one level deep.
+
+        Its program gets further arguments.
+        """
         job = yaml.safe_load((ROOT / "examples" / example / "job.yaml").read_text())
         name = job["metadata"]["name"]
         job["metadata"]["namespace"] = namespace
@@ -34,6 +45,7 @@ class Example:
         share(kube, namespace, "checkpoints", checkpoints)
         checkpoint = {"volume": {"persistentVolumeClaim": {"claimName": "checkpoints"}}, "intervalSeconds": 2}
         job["spec"]["checkpoint"] = checkpoint
+        job["spec"]["worker"]["template"]["spec"]["containers"][0]["command"].extend(arguments)
         for field, value in (spec or {}).items():
             job["spec"][field] = {**job["spec"].get(field, {}), **value}
         kube.create(job)

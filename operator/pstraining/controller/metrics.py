@@ -1,6 +1,7 @@
 """The operator's Prometheus metrics. No label holds a job's name: the number of series stays bounded."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
@@ -8,11 +9,14 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from pstraining.api import names
-from pstraining.api.conditions import Phase
+from pstraining.api.conditions import Condition, Phase, Reason
 from pstraining.controller.cache import Key
-from pstraining.core.actions import Kind, Verdict
+from pstraining.core.actions import Action, Apply, Kind, Verdict
+from pstraining.core.policies.redundancy import Cause
+from pstraining.core.snapshot import parse_time
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+RECOVERY_SECONDS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
 ROLES = (names.PS, names.WORKER, names.CHIEF)
 
 
@@ -46,6 +50,21 @@ class Metrics:
         )
         self._jobs = Gauge("pstraining_jobs", "Jobs by phase", ["phase"], registry=self.registry)
         self._errors = Counter("pstraining_errors", "Failed requests and passes", ["class"], registry=self.registry)
+        self._takeovers = Counter(
+            "pstraining_takeovers", "Shards that another member serves now, by cause", ["cause"], registry=self.registry
+        )
+        self._takeover_seconds = Histogram(
+            "pstraining_takeover_seconds",
+            "Seconds from what a primary's pod said (to the second) until its shard's Service pointed to a standby",
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self._recover = Histogram(
+            "pstraining_recover_seconds",
+            "Seconds that jobs stood with the condition Restarting",
+            buckets=RECOVERY_SECONDS,
+            registry=self.registry,
+        )
         self._phases: dict[Key, str] = {}
         for phase in Phase:
             self._jobs.labels(phase=phase.value)
@@ -79,7 +98,18 @@ class Metrics:
         """A job's stored status went from old to new."""
         for role, reason, count in restarts(old, new):
             self._restarts.labels(role=role, reason=reason).inc(count)
+        for cause, count in takeovers(old, new):
+            self._takeovers.labels(cause=cause).inc(count)
+        seconds = recovered(old, new)
+        if seconds is not None:
+            self._recover.observe(seconds)
         self.phase(key, str(new.get("phase") or ""))
+
+    def executed(self, actions: Iterable[Action], now: datetime) -> None:
+        """These actions took effect by now."""
+        for action in actions:
+            if isinstance(action, Apply) and action.reason is Reason.TAKE_OVER and action.since is not None:
+                self._takeover_seconds.observe(max(0.0, (now - action.since).total_seconds()))
 
     def phase(self, key: Key, phase: str | None) -> None:
         """A job stands in this phase; None: it is gone."""
@@ -106,3 +136,29 @@ def restarts(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, 
             fresh = failure != (before.get("lastFailure") or {})
             found.append((role, str(failure.get("reason") or "Unknown") if fresh else "Replaced", count))
     return found
+
+
+def takeovers(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """Causes and numbers of the take-overs between two statuses of a job; a cause is one of few words."""
+    before = {s["index"]: int(s.get("takeovers") or 0) for s in old.get("shards") or ()}
+    found = []
+    for shard in new.get("shards") or ():
+        count = int(shard.get("takeovers") or 0) - before.get(shard["index"], 0)
+        said = str(shard.get("lastCause") or "")
+        if count > 0:
+            found.append((next((c.value for c in Cause if said.startswith(c)), "other"), count))
+    return found
+
+
+def recovered(old: Mapping[str, Any], new: Mapping[str, Any]) -> float | None:
+    """For how many seconds a job that runs again was restarting."""
+    was, now = (_condition(status, Condition.RESTARTING) for status in (old, new))
+    runs = _condition(new, Condition.RUNNING).get("status") == "True"
+    begin, end = parse_time(was.get("lastTransitionTime")), parse_time(now.get("lastTransitionTime"))
+    if not runs or (was.get("status"), now.get("status")) != ("True", "False") or begin is None or end is None:
+        return None
+    return (end - begin).total_seconds()
+
+
+def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    return next((c for c in status.get("conditions") or () if c.get("type") == kind), {})

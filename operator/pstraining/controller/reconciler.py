@@ -137,6 +137,7 @@ class Reconciler:
         now = self._clock()
         plan = self._decisions.plan(snapshot, now, self._launcher)
         outcomes = await self._executor.execute(snapshot.namespace, snapshot.name, snapshot.uid, plan.actions)
+        self._metrics.executed((o.action for o in outcomes.with_verdict(Verdict.DONE)), self._clock())
         for outcome in outcomes.outcomes:
             if outcome.verdict in (Verdict.INVALID, Verdict.REFUSED, Verdict.NAME_TAKEN):
                 self._refused(snapshot, outcome)

@@ -7,19 +7,22 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from kopf._cogs.clients import watching
 from prometheus_client import generate_latest
 
+from pstraining.api.conditions import Reason
 from pstraining.controller import logs
 from pstraining.controller.health import Health, Heartbeat
-from pstraining.controller.metrics import Metrics, restarts
+from pstraining.controller.metrics import Metrics, recovered, restarts, takeovers
 from pstraining.controller.settings import LogFormat
 from pstraining.controller.watch import Watches
-from pstraining.core.actions import Kind, Verdict
+from pstraining.core.actions import Apply, Kind, Verdict
 from pstraining.kube.errors import Transient
+from tests.support.builders import NOW
 
 
 def test_restarts_are_counted_by_role_and_reason() -> None:
@@ -32,6 +35,34 @@ def test_restarts_are_counted_by_role_and_reason() -> None:
     assert restarts(old, new) == [("ps", "Replaced", 1), ("worker", "OOMKilled", 2)]
     assert restarts({}, {}) == []
     assert restarts(new, old) == []
+
+
+def test_take_overs_are_counted_by_cause_and_timed() -> None:
+    old = {"shards": [{"index": 0, "takeovers": 1, "lastCause": "pod deleted"}, {"index": 1, "takeovers": 0}]}
+    new = {"shards": [old["shards"][0], {"index": 1, "takeovers": 2, "lastCause": "container ended with code 137"}]}
+    assert takeovers(old, new) == [("container ended", 2)]
+    assert takeovers(new, new) == []
+    metrics = Metrics(lambda: 0, lambda: 0)
+    metrics.told(("ns", "a"), old, new)
+    flip = Apply(Kind.SERVICE, "a-ps-1", "uid", {}, Reason.TAKE_OVER, NOW)
+    correction = Apply(Kind.SERVICE, "a-ps-0", "uid", {}, Reason.DRIFTED, NOW)
+    metrics.executed((flip, correction), NOW + timedelta(seconds=0.4))
+    value = metrics.registry.get_sample_value
+    assert value("pstraining_takeovers_total", {"cause": "container ended"}) == 2
+    assert value("pstraining_takeover_seconds_count") == 1
+    assert value("pstraining_takeover_seconds_sum") == pytest.approx(0.4)
+
+
+def test_the_time_to_recover_is_that_of_the_condition() -> None:
+    def status(restarting: str, at: str, running: str = "True") -> dict[str, Any]:
+        told = {"type": "Restarting", "status": restarting, "lastTransitionTime": at}
+        return {"conditions": [told, {"type": "Running", "status": running}]}
+
+    before = status("True", "2030-01-01T12:00:00Z", "False")
+    assert recovered(before, status("False", "2030-01-01T12:00:07Z")) == 7
+    assert recovered(before, before) is None
+    assert recovered(before, status("False", "2030-01-01T12:00:07Z", "False")) is None, "it was stopped"
+    assert recovered({}, status("False", "2030-01-01T12:00:07Z")) is None
 
 
 def test_jobs_are_counted_by_phase() -> None:

@@ -1,0 +1,152 @@
+"""A standby takes over from a lost parameter server, on real kubelets with an unchanged TensorFlow program.
+
+What is measured is printed: seconds from what the watch shows of the pod to what it shows of the Service, and the
+seconds between the chief's last step before the fault and its first one after it.
+"""
+
+import time
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hack.cluster import faults
+from tests.support.examples import Example
+from tests.support.kube import ApiError, Kube, Object, wait_for
+from tests.support.operator_process import OperatorProcess
+from tests.support.watching import Watch
+
+pytestmark = pytest.mark.cluster
+
+ARGUMENTS = ("--steps", "4000", "--checkpoint-seconds", "2")
+POINTER = "statefulset.kubernetes.io/pod-name"
+
+
+def pointer(service: Object | None) -> str:
+    return str(service["spec"]["selector"].get(POINTER, "")) if service else ""
+
+
+def is_lost(kind: str, pod: Object) -> bool:
+    """What the kubelet, or whoever deleted it, says of a primary that cannot go on."""
+    status = pod.get("status") or {}
+    ended = any("terminated" in s["state"] or s["restartCount"] for s in status.get("containerStatuses") or ())
+    unready = any(c["type"] == "Ready" and c["status"] != "True" for c in status.get("conditions") or ())
+    return kind == "DELETED" or "deletionTimestamp" in pod["metadata"] or ended or unready
+
+
+def progress(example: Example) -> list[tuple[datetime, int]]:
+    """When the chief told of which step."""
+    path = example.kube.path("Pod", example.namespace, example.pod("chief"), "log") + "?timestamps=true"
+    text = example.kube._pool.request("GET", example.kube.host + path).data.decode(errors="replace")
+    found = []
+    for line in text.splitlines():
+        stamp, _, said = line.partition(" ")
+        if said.startswith('{"event": "progress"'):
+            found.append((datetime.fromisoformat(stamp[:26] + "+00:00"), int(said.split('"step": ')[1].split(",")[0])))
+    return found
+
+
+def start(kube: Kube, namespace: str, shared: Path, mode: str) -> Example:
+    spec = {"ps": {"standby": {"mode": mode}}}
+    example = Example.start(kube, namespace, "plain_tensorflow", shared, spec, ARGUMENTS)
+    wait_for(lambda: any(example.checkpoints.rglob("*.index")), "its first checkpoint", 180, every=0.5)
+    if mode == "Warm":
+        summary = lambda: (example.job().get("status") or {}).get("standbySummary") == "1/1"  # noqa: E731
+        wait_for(summary, f"the standby is ready: {example.job()}", 60)
+    return example
+
+
+def lose(example: Example, what: str) -> None:
+    victim = f"{example.namespace}/plain-tensorflow-ps-0"
+    if what == "process":
+        faults.kill_process(victim, r"-m examples\.plain_tensorflow")
+    elif what == "container":
+        faults.kill_container(victim)
+    elif what == "pod":
+        example.kube.delete("Pod", example.namespace, "plain-tensorflow-ps-0")
+    elif what == "planned":
+        annotation = {"pstraining.dev/takeover": "0@0"}
+        example.kube.merge("PSTrainingJob", example.namespace, example.name, {"metadata": {"annotations": annotation}})
+    else:
+        evict(example, "plain-tensorflow-ps-0")
+        with pytest.raises(ApiError) as refused:
+            evict(example, "plain-tensorflow-standby-0")
+        assert refused.value.status == 429, "one member at a time"
+
+
+def evict(example: Example, pod: str) -> None:
+    body: dict[str, Any] = {"apiVersion": "policy/v1", "kind": "Eviction"}
+    body["metadata"] = {"name": pod, "namespace": example.namespace}
+    example.kube.request("POST", example.kube.path("Pod", example.namespace, pod, "eviction"), body)
+
+
+CAUSES = {
+    "process": "container ended with code 137",
+    "container": "container ended with code 137",
+    "pod": "pod deleted",
+    "planned": "requested",
+    "drain": "pod deleted",
+}
+
+
+@pytest.mark.parametrize("what", CAUSES)
+def test_a_standby_takes_over(
+    kube: Kube,
+    namespace: str,
+    shared: Path,
+    own_operator: OperatorProcess,
+    what: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own_operator.start()
+    example = start(kube, namespace, shared, "Warm")
+    pods, services = Watch(kube, "Pod", namespace), Watch(kube, "Service", namespace)
+    before, struck = progress(example), time.monotonic()
+    lose(example, what)
+    flipped = services.wait(lambda _, s: pointer(s) == "plain-tensorflow-standby-0", "the pointer is flipped")
+    if what != "planned":
+        primary = "plain-tensorflow-ps-0"
+        seen = pods.wait(
+            lambda k, p: p["metadata"]["name"] == primary and is_lost(k, p), "its loss is seen", since=struck
+        )
+        assert flipped - seen <= 1.0, f"{flipped - seen:.2f} s after the kubelet's status"
+    else:
+        seen = struck
+    again = wait_for(lambda: resumed(example, before), "training goes on", 120, every=0.5)
+    with capsys.disabled():
+        print(f"\n{what}: status after {seen - struck:.2f} s, pointer {flipped - seen:.2f} s later, {again}")
+    status = example.wait_succeeded()["status"]
+    assert (status["takeovers"], status["shards"][0]["lastCause"]) == (1, CAUSES[what])
+    assert status["term"] == 1
+    assert example.failures("chief") == 0
+    told = [e for e in kube.list("Event", namespace) if e["reason"] == "TookOver"]
+    assert len(told) == 1
+
+
+def test_without_a_standby_the_program_waits_for_its_parameter_server(
+    kube: Kube, namespace: str, shared: Path, own_operator: OperatorProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the others are measured against."""
+    own_operator.start()
+    example = start(kube, namespace, shared, "None")
+    before = progress(example)
+    lose(example, "pod")
+    again = wait_for(lambda: resumed(example, before), "training goes on", 120, every=0.5)
+    with capsys.disabled():
+        print(f"\nmode None, pod deleted: {again}")
+    example.wait_succeeded()
+
+
+def resumed(example: Example, before: list[tuple[datetime, int]]) -> str:
+    """How long the chief's steps stood still, once it has taken one after a step back or a long pause."""
+    if not any(e.get("event") == "restored" for e in example.events("chief")):
+        return ""
+    steps = progress(example)
+    falls = [i for i in range(1, len(steps)) if steps[i][1] <= steps[i - 1][1] and i >= len(before)]
+    pauses = sorted(((b[0] - a[0]).total_seconds(), b[1] - a[1]) for a, b in pairwise(steps))
+    at = falls[0] if falls else 0
+    if at:
+        return f"training stood still for {(steps[at][0] - steps[at - 1][0]).total_seconds():.1f} s"
+    return f"training stood still for {pauses[-1][0]:.1f} s" if len(steps) > len(before) + 2 else ""
