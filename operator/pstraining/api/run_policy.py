@@ -75,7 +75,7 @@ class JobCleanPodPolicy(Model):
         default=86400,
         ge=0,
         le=2**31 - 1,
-        description="Seconds after the job's failure for which what on_failure keeps is kept.",
+        description="Seconds after the job's failure for which what onFailure keeps is kept.",
     )
 
 

@@ -31,7 +31,11 @@ def opaque(schema: dict[str, Any]) -> None:
 
 def resources(schema: dict[str, Any]) -> None:
     """A container's resources."""
-    _replace(schema, {"type": "object", "properties": {"limits": _QUANTITIES, "requests": _QUANTITIES}})
+    properties = {
+        "limits": {**_QUANTITIES, "description": "What the container may use at most, such as memory: 8Gi."},
+        "requests": {**_QUANTITIES, "description": "What is kept free for it on its node, such as cpu: 2."},
+    }
+    _replace(schema, {"type": "object", "properties": properties})
 
 
 def claim_template(schema: dict[str, Any]) -> None:

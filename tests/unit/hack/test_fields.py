@@ -1,0 +1,83 @@
+"""The table of fields agrees with the CRD, the code and the tests, and its tests notice what they are named for."""
+
+import re
+
+import pytest
+
+from hack import fields, switch_off
+from hack.fields import FieldError
+from pstraining.api.crd import custom_resource_definition
+
+SPEC = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+CODE, TEST = "core/planner.py::plan", "core/test_life.py::test_time_to_live"
+
+
+def entry(path: str, by: str = CODE, test: str = TEST) -> dict[str, fields.Entry]:
+    return {path: fields.Entry(path, by, test)}
+
+
+def test_the_table_is_whole() -> None:
+    fields.check(fields.entries(fields.TABLE.read_text()), fields.leaves(SPEC))
+
+
+def test_one_path_may_stand_for_several() -> None:
+    assert list(fields.expanded("spec.{ps,chief}.{a,b.c}")) == [
+        "spec.ps.a",
+        "spec.ps.b.c",
+        "spec.chief.a",
+        "spec.chief.b.c",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({}, "spec.x has no entry"),
+        (entry("spec.x") | entry("spec.y"), "spec.y is no field"),
+        (entry("spec.x", by="core/planner.py::plans"), "there is no core/planner.py::plans"),
+        (entry("spec.x", by="core/plan.py::plan"), "there is no core/plan.py::plan"),
+        (entry("spec.x", test="core/test_life.py::test_of_nothing"), "there is no core/test_life.py::test_of_nothing"),
+        (entry("spec.x", test=""), "there is no"),
+    ],
+)
+def test_what_does_not_agree_is_said(table: dict[str, fields.Entry], words: str) -> None:
+    with pytest.raises(FieldError, match=re.escape(words)):
+        fields.check(table, {"spec.x": None})
+    fields.check(entry("spec.x"), {"spec.x": None})
+
+
+def test_no_field_is_there_twice() -> None:
+    with pytest.raises(FieldError, match="twice"):
+        fields.entries('[[field]]\npath = "spec.{a,a}"\ntodo = true')
+
+
+def test_fields_that_hold_values() -> None:
+    found = fields.leaves(SPEC)
+    assert {"spec.ps.replicas", "spec.ps.template", "spec.failurePolicy.rules[].exitCodes.values"} <= found.keys()
+    assert not {"spec.ps", "spec.failurePolicy.rules", "spec.ps.template.metadata"} & found.keys()
+
+
+@pytest.mark.parametrize(
+    "path", ["spec.network.topologyKey", "spec.ps.replicas", "spec.runPolicy.ttlSecondsAfterFinished"]
+)
+def test_a_field_that_is_switched_off_is_missed(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert switch_off.main([path]) == 0
+    assert f"red  {path}" in capsys.readouterr().out
+
+
+def test_a_field_that_nobody_misses_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = {"spec.network.topologyKey": fields.Entry("spec.network.topologyKey", CODE, TEST)}
+    monkeypatch.setattr(fields, "entries", lambda text: table)
+    assert switch_off.main([]) == 1
+    assert "NOT MISSED (pytest ended with 0) spec.network.topologyKey" in capsys.readouterr().out
+    assert switch_off.main(["spec.other"]) == 1
+
+
+def test_a_job_that_cannot_be_read_without_the_field_shows_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(fields, "entries", lambda text: entry("spec.ps.replicas"))
+    assert switch_off.main([]) == 1
+    assert "NOT MISSED (pytest ended with 70)" in capsys.readouterr().out

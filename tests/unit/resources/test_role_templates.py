@@ -1,0 +1,60 @@
+"""What a role says for itself is what its pods get, field by field."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from pstraining.resources import cluster_map, pods
+from pstraining.resources.pods import Task
+from tests.support.builders import TEMPLATE, job, typed
+
+TASKS = {"ps": Task("ps"), "chief": Task("chief", term=1)}
+WORKER = Task("worker", 0)
+
+
+def container(task: Task, spec: dict[str, Any]) -> dict[str, Any]:
+    return pods.main_container(pods.build(typed(job(spec=spec)), task, "l")["spec"])
+
+
+def env(task: Task, spec: dict[str, Any]) -> dict[str, Any]:
+    return {e["name"]: e.get("value") for e in container(task, spec)["env"]}
+
+
+@pytest.mark.parametrize("role", TASKS)
+def test_a_role_has_its_own_template(role: str) -> None:
+    own = copy.deepcopy(TEMPLATE)
+    own["spec"]["containers"][0]["image"] = "own:1"
+    for other, task in {**TASKS, "worker": WORKER}.items():
+        assert container(task, {role: {"template": own}})["image"] == ("own:1" if other == role else "img:1")
+
+
+@pytest.mark.parametrize("role", TASKS)
+def test_resources_of_a_role(role: str) -> None:
+    own = {"limits": {"memory": "1Gi"}, "requests": {"cpu": "1"}}
+    for other, task in {**TASKS, "worker": WORKER}.items():
+        assert container(task, {role: {"resources": own}}).get("resources") == (own if other == role else None)
+
+
+def test_who_runs_the_server() -> None:
+    assert env(TASKS["ps"], {})["PSTRAINING_SERVER"] == "Program"
+    assert env(TASKS["ps"], {"ps": {"server": "Builtin"}})["PSTRAINING_SERVER"] == "Builtin"
+    assert "PSTRAINING_SERVER" not in env(WORKER, {"ps": {"server": "Builtin"}})
+
+
+def test_what_the_runtime_is_told() -> None:
+    spec = {"checkpoint": {"keep": 7, "intervalSeconds": 11, "volume": {"emptyDir": {}}}}
+    told = json.loads(cluster_map.document(typed(job(spec=spec))))["checkpoint"]
+    assert told == {"path": "/checkpoints", "keep": 7, "intervalSeconds": 11}
+
+
+def test_the_checkpoints_volume() -> None:
+    def volume(checkpoint: dict[str, Any]) -> dict[str, Any]:
+        spec = pods.build(typed(job(spec={"checkpoint": checkpoint})), TASKS["chief"], "l")["spec"]
+        (found,) = (v for v in spec["volumes"] if v["name"] == "pstraining-checkpoint")
+        return {k: v for k, v in found.items() if k != "name"}
+
+    assert volume({"volume": {"nfs": {"server": "s", "path": "/p"}}}) == {"nfs": {"server": "s", "path": "/p"}}
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {}}
+    assert volume({"volumeClaimTemplate": claim}) == {"persistentVolumeClaim": {"claimName": "digits-checkpoint"}}
