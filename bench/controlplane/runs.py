@@ -55,7 +55,7 @@ async def operator(bench: Bench, shape: Shape, *, idle: float = 0.0, reactions: 
         try:
             before, mark = program.usage(), bench.audit.mark()
             await bench.create_jobs(namespace, shape.manifests(namespace))
-            await _all_run(bench, namespace, shape.jobs)
+            await all_run(bench, namespace, shape.jobs)
             await bench.audit.quiet(namespace, QUIET, bench.limit)
             after, writes = program.usage(), bench.audit.since(mark, namespace)
             found = _started(shape, writes) | {
@@ -167,7 +167,8 @@ async def _fail_worker(bench: Bench, namespace: str, job: str) -> None:
     await bench.request("PATCH", path, {"status": status}, "application/merge-patch+json")
 
 
-async def _all_run(bench: Bench, namespace: str, jobs: int) -> None:
+async def all_run(bench: Bench, namespace: str, jobs: int) -> None:
+    """Wait until all jobs run with all their workers."""
     end = asyncio.get_running_loop().time() + bench.limit
     while True:
         try:
