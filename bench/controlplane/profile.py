@@ -20,26 +20,9 @@ from bench.controlplane.shapes import Shape
 from hack.cluster.layout import read_layout
 from pstraining.kube.connection import CONTEXT, KUBECONFIG
 
-PACKAGES = (
-    "kopf",
-    "aiohttp",
-    "kubernetes",
-    "pydantic",
-    "pstraining/core",
-    "pstraining/resources",
-    "pstraining/controller",
-)
-PACKAGES += (
-    "pstraining/kube",
-    "pstraining/api",
-    "asyncio",
-    "logging",
-    "json",
-    "ssl",
-    "prometheus_client",
-    "yarl",
-    "multidict",
-)
+OURS = tuple(f"pstraining/{part}" for part in ("core", "resources", "controller", "kube", "api"))
+THEIRS = ("kopf", "aiohttp", "kubernetes", "pydantic", "asyncio", "logging", "json", "ssl", "prometheus_client", "yarl")
+PACKAGES = (*OURS, *THEIRS)
 
 
 async def run(bench: Bench, load: Shape, profile: Path) -> None:

@@ -93,9 +93,9 @@ class Operator:
         return _status(done, stopping)
 
     async def _watch(self, stop: asyncio.Event) -> None:
-        registry = registration.build_registry(self.cache, self.queue, self.client.configuration)
+        registry = registration.build_registry(self.client.configuration)
         before = asyncio.all_tasks()
-        with self.watches.repaired():
+        with self.watches.taken(registration.receiver(self.cache, self.queue), self.queue.open):
             tasks = await kopf.spawn_tasks(
                 registry=registry,
                 settings=registration.build_settings(),

@@ -12,6 +12,7 @@ import random
 from collections.abc import Awaitable, Callable
 
 from pstraining.controller.cache import Key
+from pstraining.kube.places import Places
 
 logger = logging.getLogger(__name__)
 
@@ -19,10 +20,6 @@ BASE_DELAY = 0.05
 """Seconds, before jitter, after the first failure: about what the watch needs to catch up with a write."""
 MAX_DELAY = 120.0
 """Seconds between two tries of what never works."""
-PATIENCE = 1.0
-"""Seconds after which a pass is not counted any more among those that may run at a time."""
-MAX_LONG = 500
-"""Passes that are not counted, at most: every one of them holds a connection."""
 CLOSED_POLL = 0.1
 """Seconds between two looks at whether passes are allowed again."""
 
@@ -70,8 +67,6 @@ class WorkQueue:
         self._deadlines: dict[Key, asyncio.TimerHandle] = {}
         self._failures: dict[Key, int] = {}
         self._not_before: dict[Key, float] = {}
-        self._long: set[Key] = set()
-        """Keys whose passes have given their places away."""
         self._progress: float | None = None
 
     @property
@@ -137,26 +132,29 @@ class WorkQueue:
     async def run(self, handler: Handler, workers: int, on_error: OnError = lambda key, error, delay: None) -> None:
         """Work until `stop` is called; the passes that run then are finished.
 
-        A pass that takes longer than PATIENCE waits for an API server that does not answer: it gives its place to
-        another key, so that jobs whose requests hang do not hold up the others.
+        A pass that takes long waits for an API server that does not answer: it gives its place to another key, so that
+        jobs whose requests hang do not hold up the others (places.py).
 
         Args:
             handler: makes one pass.
             workers: passes at a time, each over another key; those that take long are not counted.
             on_error: is told of failed passes.
         """
-        places = asyncio.Semaphore(workers)
+        places = Places(workers)
         async with asyncio.TaskGroup() as group:
-            while await places.acquire() and (key := await self._next()) is not None:
-                group.create_task(self._work(key, handler, on_error, places), name="pass")
+            while await self._due_now():
+                leave = await places.take()
+                if self._stopping or not self._may_act():
+                    leave()
+                else:
+                    group.create_task(self._work(self._take(), handler, on_error, leave), name="pass")
 
     def stop(self) -> None:
         """Start no further pass."""
         self._stopping = True
         self._wakeup.set()
 
-    async def _work(self, key: Key, handler: Handler, on_error: OnError, places: asyncio.Semaphore) -> None:
-        patience = self._loop.call_later(PATIENCE, self._give_way, key, places)
+    async def _work(self, key: Key, handler: Handler, on_error: OnError, leave: Callable[[], None]) -> None:
         try:
             again = await handler(key)
         except Exception as error:  # noqa: BLE001 - whatever a pass dies of must neither stop the others nor be lost
@@ -167,28 +165,20 @@ class WorkQueue:
             if again is not None:
                 self.add_after(key, again)
         finally:
-            patience.cancel()
-            if key in self._long:
-                self._long.discard(key)
-            else:
-                places.release()
+            leave()
             self._done(key)
 
-    def _give_way(self, key: Key, places: asyncio.Semaphore) -> None:
-        if len(self._long) < MAX_LONG:
-            self._long.add(key)
-            places.release()
-
-    async def _next(self) -> Key | None:
+    async def _due_now(self) -> bool:
+        """Wait until a pass may begin; False if none ever will."""
         while not self._stopping:
             if self._ready and self._opened:
                 if self._may_act():
-                    return self._take()
+                    return True
                 await asyncio.sleep(CLOSED_POLL)
                 continue
             self._wakeup.clear()
             await self._wakeup.wait()
-        return None
+        return False
 
     def _take(self) -> Key:
         key = next(iter(self._ready))

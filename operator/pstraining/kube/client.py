@@ -17,10 +17,13 @@ from kubernetes.aio.client import ApiClient, Configuration
 from pstraining.api import names
 from pstraining.core.actions import Kind, Manifest
 from pstraining.kube.errors import ApiError, NotFound, from_exception, from_response
+from pstraining.kube.places import Places
 from pstraining.kube.port import Object
 
 logger = logging.getLogger(__name__)
 
+IN_FLIGHT: Final = 32
+"""Requests that are in flight at a time; more only make an API server slower."""
 JSON: Final = "application/json"
 APPLY: Final = "application/apply-patch+yaml"
 
@@ -70,6 +73,7 @@ class KubeClient:
         self._api = ApiClient(configuration)
         self._timeout = aiohttp.ClientTimeout(total=timeout, connect=timeout)
         self._user_agent = user_agent
+        self._places = Places(IN_FLIGHT)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -141,6 +145,15 @@ class KubeClient:
         Raises:
             ApiError: any of its four classes, nothing else.
         """
+        leave = await self._places.take()
+        try:
+            return await self._send(method, path, query, body, content_type)
+        finally:
+            leave()
+
+    async def _send(
+        self, method: str, path: str, query: Mapping[str, str] | None, body: Any, content_type: str
+    ) -> Object:
         headers = {"Accept": JSON, "Content-Type": content_type, "User-Agent": self._user_agent}
         url = f"{self.configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
         try:

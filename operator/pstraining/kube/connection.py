@@ -25,7 +25,7 @@ async def load_configuration(environ: Mapping[str, str] | None = None) -> Config
     """
     environ = os.environ if environ is None else environ
     configuration = Configuration()
-    # What is in flight is bounded by the queue and the executor; a request must not wait for one that hangs.
+    # What is in flight is bounded by the client (places.py); a request must not wait for one that hangs.
     configuration.connection_pool_maxsize = 0
     # Proxies and ~/.netrc have no say in how the API server is reached.
     configuration.client_session_kwargs = {"trust_env": False}

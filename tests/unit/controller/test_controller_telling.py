@@ -179,11 +179,47 @@ async def repaired(events: list[Any]) -> tuple[list[tuple[str | None, str]], Wat
         for found in events:
             yield found
 
-    watches, told = Watches(expected=1), []
-    async for found in watches._repair(("configmaps", None), stream()):
-        if found is not LISTED and found["type"] != "BOOKMARK":
-            told.append((found["type"], found["object"]["metadata"]["uid"]))
+    watches: Watches = Watches(expected=1)
+    told: list[tuple[str | None, str]] = []
+
+    def receive(found: dict[str, Any]) -> None:
+        told.append((found["type"], found["object"]["metadata"]["uid"]))
+
+    async for found in watches._take(("configmaps", None), stream(), receive, lambda: None):
+        assert found is LISTED or found["type"] == "BOOKMARK", "kopf is given no object"
     return told, watches
+
+
+@pytest.mark.asyncio
+async def test_an_odd_object_does_not_end_the_watch(caplog: pytest.LogCaptureFixture) -> None:
+    async def stream() -> AsyncIterator[Any]:
+        for uid in ("a", "b"):
+            yield event("ADDED", uid)
+
+    told = []
+
+    def receive(found: dict[str, Any]) -> None:
+        if found["object"]["metadata"]["uid"] == "a":
+            raise KeyError("spec")
+        told.append(found["object"]["metadata"]["uid"])
+
+    async for _ in Watches(expected=1)._take(("pods", None), stream(), receive, lambda: None):
+        pass
+    assert told == ["b"]
+    assert "name-a" in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_it_is_told_when_every_stream_has_listed() -> None:
+    watches, told = Watches(expected=2), []
+
+    async def stream() -> AsyncIterator[Any]:
+        yield LISTED
+
+    for plural in ("pods", "pods", "jobs"):
+        async for _ in watches._take((plural, None), stream(), lambda found: None, lambda: told.append(1)):
+            pass
+        assert bool(told) is (plural == "jobs")
 
 
 @pytest.mark.asyncio
@@ -217,7 +253,7 @@ async def test_the_same_list_again_means_nothing() -> None:
 @pytest.mark.asyncio
 async def test_the_wrapping_is_undone() -> None:
     original = watching.infinite_watch
-    with Watches(expected=1).repaired():
+    with Watches(expected=1).taken(lambda found: None):
         assert watching.infinite_watch is not original
     assert watching.infinite_watch is original
 

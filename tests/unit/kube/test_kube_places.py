@@ -1,0 +1,62 @@
+"""Places: a bound that does not count what hangs."""
+
+import asyncio
+
+from pstraining.kube.places import MAX_PATIENCE, OVERTAKEN, Places
+from tests.support.virtual_time import now, virtually
+
+
+async def hold(places: Places, seconds: float, log: list[float]) -> None:
+    leave = await places.take()
+    log.append(now())
+    await asyncio.sleep(seconds)
+    leave()
+
+
+def test_so_many_at_a_time() -> None:
+    async def story() -> None:
+        places, log = Places(2), list[float]()
+        await asyncio.gather(*(hold(places, 0.5, log) for _ in range(5)))
+        assert log == [0, 0, 0.5, 0.5, 1.0]
+
+    virtually(story())
+
+
+def test_who_is_overtaken_often_gives_way_and_its_place_does_not_come_back_twice() -> None:
+    async def story() -> None:
+        places = Places(2)
+        hung = asyncio.create_task(hold(places, 100, []))
+        await asyncio.sleep(0)
+        for _ in range(OVERTAKEN * 2):
+            await hold(places, 0.1, [])
+        await asyncio.sleep(1.5 - now())
+        log: list[float] = []
+        await asyncio.gather(hold(places, 0.5, log), hold(places, 0.5, log))
+        assert log == [1.5, 1.5]
+        await hung
+        log.clear()
+        start = now()
+        await asyncio.gather(*(hold(places, 0.5, log) for _ in range(3)))
+        assert log == [start, start, start + 0.5]
+
+    virtually(story())
+
+
+def test_a_server_that_is_slow_for_all_keeps_the_bound() -> None:
+    async def story() -> None:
+        places, log = Places(2), list[float]()
+        await asyncio.gather(*(hold(places, 3, log) for _ in range(6)))
+        assert log == [0, 0, 3, 3, 6, 6]
+
+    virtually(story())
+
+
+def test_where_everything_hangs_places_are_given_away_in_the_end_but_not_without_limit() -> None:
+    async def story() -> None:
+        places, log = Places(1, most_without=2), list[float]()
+        tasks = [asyncio.create_task(hold(places, 100, log)) for _ in range(5)]
+        await asyncio.sleep(50)
+        assert log == [0, MAX_PATIENCE, 2 * MAX_PATIENCE]
+        await asyncio.gather(*tasks)
+
+    virtually(story())
