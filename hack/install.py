@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
 STAMP = VENV / "installed.json"
-EXTRAS = ("operator", "runtime-cpu", "examples", "dev")
+EXTRAS = ("operator", "cli", "runtime-cpu", "examples", "dev")
 
 
 def fingerprint() -> str:
