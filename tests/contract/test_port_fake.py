@@ -142,6 +142,16 @@ class PortContract:
         written = await port.apply(Kind.SERVICE, namespace, "digits-ps-0", body)
         assert written["spec"]["selector"] == {"pod": "standby-0"}
 
+    async def test_an_apply_may_mean_one_version(self, port: Any, namespace: str) -> None:
+        made = await port.create(Kind.SERVICE, namespace, service({"pod": "ps-0"}))
+        body = with_uid(service({"pod": "standby-0"}), made["metadata"]["uid"])
+        body["metadata"]["resourceVersion"] = made["metadata"]["resourceVersion"]
+        await port.apply(Kind.SERVICE, namespace, "digits-ps-0", body)
+        late = {**body, "spec": service({"pod": "standby-2-0"})["spec"]}
+        with pytest.raises(Conflict):
+            await port.apply(Kind.SERVICE, namespace, "digits-ps-0", late)
+        assert (await port.get(Kind.SERVICE, namespace, "digits-ps-0"))["spec"]["selector"] == {"pod": "standby-0"}
+
     async def test_a_delete_means_one_uid(self, port: Any, namespace: str) -> None:
         made = await port.create(Kind.CONFIG_MAP, namespace, config_map({"a": "1"}))
         with pytest.raises(Conflict) as caught:
