@@ -15,6 +15,8 @@ from pstraining.launcher import launch
         "RUN_DIR",
         "SUCCESS_MARKER",
         "IN_SYNC_MARKER",
+        "OWNED_MARKER",
+        "ENV_TERM",
         "ENV_NAMESPACE",
         "ENV_TASK_TYPE",
         "ENV_TASK_INDEX",

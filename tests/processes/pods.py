@@ -164,6 +164,7 @@ class FakePs:
         self.port = free_ports()
         self.address = f"127.0.0.1:{self.port}"
         self.boot_id, self.state, self.asked = "boot-1", "Serving", 0
+        self.term: int | None = None
         self._servers: dict[int, socketserver.BaseServer] = {}
 
     def up(self, boot_id: str = "boot-1", *, launcher: bool = True, tensorflow: bool = True) -> "FakePs":
@@ -196,6 +197,7 @@ class FakePs:
                 ps.asked += 1
                 boot_id = ps.boot_id.replace("*", str(ps.asked))
                 body = {"bootId": boot_id, "state": ps.state, "restarts": 0, "inSync": False}
+                body |= {} if ps.term is None else {"term": ps.term}
                 self.send_response(200)
                 self.end_headers()
                 self.wfile.write(json.dumps(body).encode())

@@ -67,7 +67,7 @@ def server(pod: MakePod) -> Server:
 def test_the_status_follows_the_server(server: Server) -> None:
     server.pod.start(*COMMAND)
     status = server.state("Starting")
-    assert status == {"bootId": status["bootId"], "state": "Starting", "restarts": 0, "inSync": False}
+    assert status == {"bootId": status["bootId"], "state": "Starting", "restarts": 0, "inSync": False, "term": 0}
     assert server.get("/readyz")[0] == 503
     assert server.get("/healthz")[0] == 200
     server.listen()

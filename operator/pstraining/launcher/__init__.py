@@ -1,4 +1,4 @@
-"""The launcher: two files that the operator puts into every training pod, their texts and their version.
+"""The launcher: the files that the operator puts into every training pod, their texts and their version.
 
 They run in users' images and import nothing but the standard library; nothing here imports them either.
 """
@@ -6,7 +6,7 @@ They run in users' images and import nothing but the standard library; nothing h
 import hashlib
 from importlib import resources
 
-FILES = ("launch.py", "serve.py")
+FILES = ("launch.py", "serve.py", "status_port.py", "terms.py")
 
 
 def launcher_files() -> dict[str, str]:

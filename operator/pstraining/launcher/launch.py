@@ -3,8 +3,8 @@
     python3 launch.py -- COMMAND [ARGS...]   run the command as the pod's task
     python3 launch.py serve                  be the TensorFlow server that TF_CONFIG names
 
-docs/concepts/job-contract.md is its contract. It runs in users' images: this file and serve.py beside it, on Python
-3.8's standard library. What stands above `knock` decides from values; signals and children are the main thread's.
+docs/concepts/job-contract.md is its contract. It runs in users' images: this file and those beside it, on Python 3.8's
+standard library. What stands above `knock` decides from values; signals and children are the main thread's.
 """
 
 from __future__ import annotations
@@ -19,22 +19,21 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from enum import Enum
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
-from typing import Callable, Iterable, List, Mapping, NamedTuple  # noqa: UP035 - Python 3.8
+from typing import Any, Callable, Iterable, List, Mapping, NamedTuple  # noqa: UP035 - Python 3.8
 
 TF_PORT, STATUS_PORT = 2222, 2223
 CLUSTER_FILE, RUN_DIR, SUCCESS_MARKER, IN_SYNC_MARKER = "cluster.json", "/run/pstraining", "succeeded", "in-sync"
+OWNED_MARKER, ENV_TERM = "owned", "PSTRAINING_TERM"
 ENV_NAMESPACE, ENV_TASK_TYPE, ENV_TASK_INDEX = "PSTRAINING_NAMESPACE", "PSTRAINING_TASK_TYPE", "PSTRAINING_TASK_INDEX"
 ENV_SERVER, ENV_START_TIMEOUT = "PSTRAINING_SERVER", "PSTRAINING_START_TIMEOUT_SECONDS"
 ENV_RESTART_POLICY, ENV_MEMBER, FAILED_MARKER = "PSTRAINING_RESTART_POLICY", "PSTRAINING_MEMBER", "failed"
 EXIT_START_TIMEOUT, EXIT_BAD_CONTRACT = 75, 78
-PS_LOSS_GRACE_SECONDS, POLL_SECONDS = 10, 0.2
+PS_LOSS_GRACE_SECONDS, POLL_SECONDS, TERM_SECONDS = 10, 0.2, 0.5
 CRASH_SECONDS, CRASH_LIMIT = 10, 3  # a server that ends so soon, so often in a row, is left to Kubernetes
 # Without keepalive one silent peer stops a whole job; without the short back-off a returned peer is found late.
 # GRPC_FAIL_FAST, measured: "true" fails the chief when a worker starts late, "false" hangs it when a PS stays away.
@@ -56,6 +55,7 @@ class Sight(NamedTuple):
     why: str = "not asked yet"
     boot_id: str | None = None
     state: str = ""
+    term: int | None = None
 
 
 class ExitError(Exception):
@@ -66,6 +66,7 @@ def read_task(env: Mapping[str, str]) -> tuple[str, int]:
     """The pod's task type and index, from its environment, whose other variables are checked too."""
     rules = {ENV_TASK_TYPE: "chief|worker|ps|evaluator", ENV_TASK_INDEX: "[0-9]+", ENV_START_TIMEOUT: "[0-9]*"}
     rules[ENV_RESTART_POLICY] = "(Always|OnFailure|Never|ExitCode)?"
+    rules[ENV_TERM] = "[0-9]*"
     rules.update({ENV_SERVER: "Program|Builtin"} if env.get(ENV_TASK_TYPE) == "ps" else {})
     for name, rule in rules.items():
         if not re.fullmatch(rule, env.get(name, "")):
@@ -143,7 +144,7 @@ def look(address: str) -> Sight:
     with suppress(OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
         connection.request("GET", "/v1/status")
         status = json.loads(connection.getresponse().read(65536))
-        sight = sight._replace(boot_id=str(status["bootId"]), state=str(status["state"]))
+        sight = sight._replace(boot_id=str(status["bootId"]), state=str(status["state"]), term=status.get("term"))
     connection.close()
     return sight
 
@@ -152,6 +153,11 @@ def look_at(addresses: Iterable[str]) -> dict[str, Sight]:
     """Look at many PSs at once; its threads are gone when it returns, so that none meets a fork."""
     with ThreadPoolExecutor(32) as pool:
         return dict(pool.map(lambda ps: (ps, look(ps)), addresses))
+
+
+def beside(name: str) -> Any:
+    """The file of that name beside this one, as a module."""
+    return import_module(f".{name}", __package__) if __package__ else import_module(name)
 
 
 def log(message: str) -> None:
@@ -185,8 +191,10 @@ class Supervisor:
         if self.stopped_by and not self._pid:
             raise ExitError(128 + self.stopped_by, "")
 
-    def run(self, command: list[str], env: Mapping[str, str]) -> tuple[int, float]:
-        """Run a command in its own process group, of which nothing is left then: its exit code, its seconds."""
+    def run(
+        self, command: list[str], env: Mapping[str, str], is_over: Callable[[], bool] | None = None
+    ) -> tuple[int, float]:
+        """Run a command in a process group, of which nothing is left then, or until is_over: its code, its seconds."""
         started = time.monotonic()
         try:
             child = subprocess.Popen(command, env=env, start_new_session=True, preexec_fn=self._in_child)  # noqa: PLW1509
@@ -195,7 +203,9 @@ class Supervisor:
             raise ExitError(127 if isinstance(error, FileNotFoundError) else 126, message) from None
         self._pid, self._code = child.pid, -1
         while self._code < 0:
-            self.wait()
+            self.wait(TERM_SECONDS if is_over else None)
+            if self._code < 0 and is_over and is_over():
+                self._signal_group(signal.SIGKILL)
         child.returncode, ended = self._code, time.monotonic()  # reaped here, not by Popen
         while self._signal_group(signal.SIGKILL) and time.monotonic() < ended + 5:
             self.wait(0.02)
@@ -223,6 +233,8 @@ class Launcher:
         self.env, self.task = env, read_task(env)
         builtin = self.task[0] == "ps" and env[ENV_SERVER] == "Builtin"
         self.command = [sys.executable, __file__, "serve"] if builtin else command
+        self.terms = beside("terms").Terms(self.map_file(), os.path.join(RUN_DIR, OWNED_MARKER))
+        self.terms.wait_for(int(env.get(ENV_TERM) or 1) if self.task[0] == "chief" else 1)
         self.marker, self.in_sync = os.path.join(RUN_DIR, SUCCESS_MARKER), os.path.join(RUN_DIR, IN_SYNC_MARKER)
         self.failed, self.policy = os.path.join(RUN_DIR, FAILED_MARKER), env.get(ENV_RESTART_POLICY, "")
         self.boot_id, self.restarts, cluster = "", -1, self.cluster()
@@ -233,9 +245,14 @@ class Launcher:
             raise ExitError(EXIT_BAD_CONTRACT, f"{RUN_DIR} is no folder that this user may write")
         self.supervisor = Supervisor()
 
+    @staticmethod
+    def map_file() -> str:
+        """The cluster map, beside this file."""
+        return os.path.join(os.path.dirname(os.path.abspath(__file__)), CLUSTER_FILE)
+
     def cluster(self) -> Cluster:
         """The cluster as the map beside this file has it now: scaling changes it, and the job's end is noted there."""
-        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), CLUSTER_FILE)
+        path = self.map_file()
         try:
             with open(path, encoding="utf-8") as file:
                 text = file.read()
@@ -281,13 +298,13 @@ class Launcher:
         started, next_word, timeout = time.monotonic(), 2.0, int(self.env.get(ENV_START_TIMEOUT) or 1800)
         while True:
             seen = look_at((cluster := self.cluster()).get("ps", []))
-            away = [ps for ps, sight in seen.items() if sight.port != OPEN or sight.state == "Terminating"]
+            away = {ps: why for ps, sight in seen.items() if (why := self.terms.why_away(sight))}
             if not away:
                 return cluster, seen
             waited = time.monotonic() - started
-            names = ", ".join(f"{ps} ({seen[ps].why or seen[ps].state})" for ps in away)
+            names = ", ".join(f"{ps} ({why})" for ps, why in away.items())
             if waited >= timeout:
-                hint = f"kubectl -n {self.env.get(ENV_NAMESPACE, 'default')} describe pod {host_and_port(away[0])[0]}"
+                hint = f"kubectl -n {self.env.get(ENV_NAMESPACE, 'default')} describe pod {host_and_port(min(away))[0]}"
                 raise ExitError(EXIT_START_TIMEOUT, f"gave up after {timeout} s without PS {names}; see {hint}")
             if waited >= next_word:
                 log(f"waiting for PS {names}, since {waited:.0f} s")
@@ -308,13 +325,18 @@ class Launcher:
         """Keep this PS's server running; give up when it crashes again and again, or when a standby can take over."""
         if why := self.must_idle():
             return self.idle(why)
-        serve_status(self.port + STATUS_PORT - TF_PORT, self.report)
+        beside("status_port").serve_status(self.port + STATUS_PORT - TF_PORT, self.report)
         crashes = 0
         while True:
+            self.terms.started()
             self.restarts, self.boot_id = self.restarts + 1, os.urandom(8).hex()
             with suppress(FileNotFoundError):
                 os.unlink(self.in_sync)
-            code, lived = self.supervisor.run(self.command, program_env(self.env, self.cluster(), *self.task))
+            env = program_env(self.env, self.cluster(), *self.task)
+            code, lived = self.supervisor.run(self.command, env, self.terms.is_over)
+            if self.terms.is_over() and not self.supervisor.stopped_by:
+                log("the server is started again without the variables of the chief's former attempt")
+                continue
             crashes = CRASH_LIMIT if ENV_MEMBER in self.env else crashes + 1 if lived < CRASH_SECONDS else 0
             if self.supervisor.stopped_by or crashes == CRASH_LIMIT or is_final(self.policy, code or 1):
                 return self.ended(code)
@@ -336,31 +358,8 @@ class Launcher:
         state = "Serving" if knock("127.0.0.1", self.port).port == OPEN else "Starting"
         state = "Terminating" if self.supervisor.stopped_by else state
         in_sync = os.path.exists(self.in_sync)
-        return {"bootId": self.boot_id, "state": state, "restarts": self.restarts, "inSync": in_sync}
-
-
-def serve_status(port: int, report: Callable[[], dict[str, object]]) -> None:
-    """Answer GET on a port, from other threads and for both IP families where the node has both."""
-
-    class Handler(BaseHTTPRequestHandler):
-        timeout = 5
-
-        def do_GET(self) -> None:
-            status = report()
-            codes = {"/v1/status": 200, "/healthz": 200, "/readyz": 200 if status["state"] == "Serving" else 503}
-            body = json.dumps(status).encode()
-            self.send_response(codes.get(self.path, 404))
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-    server = ThreadingHTTPServer(("", port), Handler, bind_and_activate=False)
-    server.handle_error = Handler.log_message = lambda *_: None  # type: ignore[method-assign, assignment]
-    try:
-        server.socket = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-    except (OSError, ValueError):
-        server.socket = socket.create_server(("", port))
-    threading.Thread(target=server.serve_forever, args=(3600,), daemon=True).start()
+        found = {"bootId": self.boot_id, "state": state, "restarts": self.restarts, "inSync": in_sync}
+        return {**found, "term": self.terms.term}
 
 
 def serve(env: Mapping[str, str]) -> None:
@@ -373,7 +372,7 @@ def serve(env: Mapping[str, str]) -> None:
     cluster = read_cluster(text, "TF_CONFIG", kind, index)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's handler would wait for the server's end
     try:
-        import_module("serve").serve(cluster, kind, index)  # the file beside this one
+        beside("serve").serve(cluster, kind, index)
     except RuntimeError as error:
         raise ExitError(1, str(error)) from None
 

@@ -1,0 +1,36 @@
+"""The read-only HTTP server of a parameter server's launcher.
+
+launch.py, beside it in the pod, imports this file; it stands on Python 3.8's standard library alone.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Callable  # noqa: UP035 - Python 3.8
+
+
+def serve_status(port: int, report: Callable[[], dict[str, object]]) -> None:
+    """Answer GET on a port, from other threads and for both IP families where the node has both."""
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 5
+
+        def do_GET(self) -> None:
+            status = report()
+            codes = {"/v1/status": 200, "/healthz": 200, "/readyz": 200 if status["state"] == "Serving" else 503}
+            body = json.dumps(status).encode()
+            self.send_response(codes.get(self.path, 404))
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    server = ThreadingHTTPServer(("", port), Handler, bind_and_activate=False)
+    server.handle_error = Handler.log_message = lambda *_: None  # type: ignore[method-assign, assignment]
+    try:
+        server.socket = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    except (OSError, ValueError):
+        server.socket = socket.create_server(("", port))
+    threading.Thread(target=server.serve_forever, args=(3600,), daemon=True).start()

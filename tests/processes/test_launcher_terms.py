@@ -1,0 +1,128 @@
+"""The launcher when a new attempt of the chief starts, as real processes: the servers forget, and the chief waits."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.processes.pods import FakePs, Pod, eventually, free_ports, get, write_whole
+
+MakePod = Callable[..., Pod]
+SERVER = """
+import json, os, signal, socket, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+config = json.loads(os.environ["TF_CONFIG"])
+port = int(config["cluster"]["ps"][0].rpartition(":")[2])
+with socket.create_server(("0.0.0.0", port)) as server:
+    while True: server.accept()[0].close()
+"""
+CHIEF = [sys.executable, "-c", "print('the program runs')"]
+
+
+class Server:
+    """A PS's pod whose map has a term."""
+
+    def __init__(self, make: MakePod, policy: str | None, **settings: Any) -> None:
+        self.port, self.policy = free_ports(), policy
+        self.pod = make("ps", {"ps": [f"127.0.0.1:{self.port}"]}, **settings)
+        self.tell(1)
+        self.pod.start(sys.executable, "-c", SERVER)
+
+    def tell(self, term: int) -> None:
+        """The kubelet brings the map with that term."""
+        write_map(self.pod, {"ps": [f"127.0.0.1:{self.port}"]}, term, self.policy)
+
+    def status(self, term: int) -> dict[str, Any]:
+        """Wait until it serves and has heard of that term."""
+
+        def found() -> dict[str, Any]:
+            told = get(self.port + 1, "/v1/status")[1]
+            return told if told.get("term") == term and told["state"] == "Serving" else {}
+
+        return eventually(found)
+
+    @property
+    def owned(self) -> Path:
+        """What the runtime's chief writes."""
+        return self.pod.run_dir / "owned"
+
+
+def write_map(pod: Pod, cluster: dict[str, list[str]], term: int, policy: str | None = None) -> None:
+    told = {"job": "digits", "cluster": cluster, "term": term, **({"onChiefRestart": policy} if policy else {})}
+    write_whole(pod.folder / "cluster.json", json.dumps(told))
+
+
+@pytest.mark.parametrize(("policy", "owned"), [(None, False), ("Restart", False), ("Restart", True)])
+def test_a_server_starts_again_with_every_attempt(pod: MakePod, policy: str | None, owned: bool) -> None:
+    server = Server(pod, policy)
+    boots = [server.status(1)["bootId"]]
+    for term in (2, 3, 4):  # more often than a server may crash
+        if owned:
+            server.owned.touch()
+        server.tell(term)
+        boots.append(server.status(term)["bootId"])
+    assert len(set(boots)) == 4
+    assert not server.owned.exists(), "it holds nothing"
+    assert server.pod.runs()
+
+
+@pytest.mark.parametrize(("policy", "owned"), [("Keep", False), ("Keep", True), (None, True)])
+def test_a_server_whose_state_is_to_stay_goes_on(pod: MakePod, policy: str | None, owned: bool) -> None:
+    server = Server(pod, policy)
+    boot = server.status(1)["bootId"]
+    if owned:
+        server.owned.touch()
+    for term in (2, 3):
+        server.tell(term)
+        assert server.status(term)["bootId"] == boot
+    assert server.owned.exists() is owned
+
+
+def test_a_server_that_starts_late_has_nothing_to_forget(pod: MakePod) -> None:
+    server = Server(pod, None)
+    server.status(1)
+    server.pod.kill(9)
+    server.pod.wait()
+    server.owned.touch()  # of the container before
+    server.tell(5)
+    server.pod.start(sys.executable, "-c", SERVER)
+    boot = server.status(5)["bootId"]
+    assert not server.owned.exists()
+    server.tell(6)
+    assert server.status(6)["bootId"] != boot
+
+
+def test_a_map_that_is_broken_for_a_moment_changes_nothing(pod: MakePod) -> None:
+    server = Server(pod, None, TERM_SECONDS=0.02)
+    boot = server.status(1)["bootId"]
+    for text in ("", "[]", '{"term": "x"}', '{"cluster": {}}'):
+        write_whole(server.pod.folder / "cluster.json", text)
+    server.tell(1)
+    assert server.status(1)["bootId"] == boot
+
+
+@pytest.mark.parametrize(("term", "policy", "heard", "waits"), [
+    ("2", None, 1, True),
+    ("2", None, 2, False),
+    ("1", None, 0, False),
+    ("3", "Restart", 2, True),
+    ("3", "Keep", 1, False),
+    ("2", None, None, False),
+])  # fmt: skip
+def test_the_chief_waits_until_every_server_has_heard_of_it(
+    pod: MakePod, ps: FakePs, term: str, policy: str | None, heard: int | None, waits: bool
+) -> None:
+    ps.term = heard
+    ps.up()
+    chief = pod("chief", {"chief": ["127.0.0.1:1"], "ps": [ps.address]}, PSTRAINING_TERM=term)
+    write_map(chief, {"chief": ["127.0.0.1:1"], "ps": [ps.address]}, int(term), policy)
+    chief.start(*CHIEF)
+    if waits:
+        eventually(lambda: f"it has not heard of the chief's attempt {term} yet" in chief.log())
+        assert "the program runs" not in chief.log()
+        ps.term = int(term)
+    assert chief.wait() == 0
+    assert "the program runs" in chief.log()
