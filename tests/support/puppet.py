@@ -140,11 +140,15 @@ def template(name: str, program: str = PROGRAM) -> Object:
     }
 
 
-def manifest(namespace: str, name: str, *, ps: int = 1, workers: int = 2, **spec: Any) -> Object:
+def manifest(namespace: str, name: str, *, ps: int | Object = 1, workers: int = 2, **spec: Any) -> Object:
     """The job's manifest."""
     return {
         "apiVersion": "pstraining.dev/v1alpha1",
         "kind": "PSTrainingJob",
         "metadata": {"name": name, "namespace": namespace},
-        "spec": {"ps": {"replicas": ps}, "worker": {"replicas": workers, "template": template(name)}, **spec},
+        "spec": {
+            "ps": {"replicas": ps} if isinstance(ps, int) else ps,
+            "worker": {"replicas": workers, "template": template(name)},
+            **spec,
+        },
     }

@@ -318,6 +318,12 @@ def test_a_call_to_a_server_that_froze_is_cut_and_mended(client: Any, monkeypatc
     bench.train(batches(2))
 
 
+def test_every_server_is_marked_where_it_runs(client: Any, tmp_path: Path) -> None:
+    bench = Bench(client, optimizers()["SGD"], ps=1, build=small)
+    bench.control.mark(str(tmp_path / "owned"))
+    assert (tmp_path / "owned").read_bytes() == b""
+
+
 def test_an_empty_server_has_an_empty_record_and_no_session(client: Any) -> None:
     bench = Bench(client, optimizers()["SGD"], ps=2, build=small)
     assert bench.store.read() == [Shard(), Shard()]

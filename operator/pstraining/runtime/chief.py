@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
+from pstraining.api import contract
 from pstraining.runtime import recovery
 from pstraining.runtime.checkpoint import Checkpoints, write_whole
 from pstraining.runtime.client import Client, ShardLostError
@@ -137,6 +138,7 @@ class Chief:
         state = self._checkpoints.newest() if self._checkpoints else None
         fresh = state is None
         generation = time.time_ns() // 1_000_000  # any number that no earlier set had
+        self._own()
         self._control.restore(
             state or State(0, self._initial, {}, {}), term=self._term, generation=generation, fresh=fresh
         )
@@ -148,6 +150,14 @@ class Chief:
             step=0 if state is None else state.step,
             seconds=round(time.monotonic() - started, 3),
         )
+
+    def _own(self) -> None:
+        """Tell the servers' launchers that this state is the runtime's, so that it stays when a new chief starts."""
+        if self._client.cluster.in_pod:
+            try:
+                self._control.mark(f"{contract.RUN_DIR}/{contract.OWNED_MARKER}")
+            except tf.errors.OpError as error:  # a new chief then finds empty servers, and restores them
+                event("not_owned", reason=str(error).partition("\n")[0])
 
     def _watch(self) -> None:
         """Until the step budget is reached: look, tell, save, and restore what was lost."""

@@ -45,6 +45,8 @@ class Cluster:
     """Where the parameter servers reach this task: they dial back for every tensor that they are sent."""
     term: int = 1
     """The chief's attempt, from 1."""
+    in_pod: bool = False
+    """Whether a launcher stands beside each parameter server."""
     training: Mapping[str, Any] = field(default_factory=dict)
     """The job's `spec.training`."""
     checkpoint: Mapping[str, Any] = field(default_factory=dict)
@@ -110,6 +112,7 @@ def read(environ: Mapping[str, str] | None = None) -> Cluster:
         addresses=addresses,
         own_host=env.get(contract.ENV_POD_IP) or "127.0.0.1",
         term=_term(env.get(contract.ENV_TERM) or "1"),
+        in_pod=bool(env.get(contract.ENV_POD_NAME)),
         training=dict(shared.get("training") or {}),
         checkpoint=checkpoint,
     )

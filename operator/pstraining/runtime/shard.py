@@ -199,6 +199,11 @@ class Shard:
             )
             return after([operation], tf.constant(1, tf.int64))
 
+    def mark(self, file: str) -> Tensor:
+        """Write an empty file where the server runs; outside the section."""
+        with tf.device(self.device):
+            return after([tf.raw_ops.WriteFile(filename=file, contents="")], tf.constant(1, tf.int64))
+
     def count_present(self) -> Tensor:
         """How many workers have not said good-bye; outside the section. int64[]."""
         with tf.device(self.device):
