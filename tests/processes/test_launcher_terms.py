@@ -95,15 +95,6 @@ def test_a_server_that_starts_late_has_nothing_to_forget(pod: MakePod) -> None:
     assert server.status(6)["bootId"] != boot
 
 
-def test_a_map_that_is_broken_for_a_moment_changes_nothing(pod: MakePod) -> None:
-    server = Server(pod, None, TERM_SECONDS=0.02)
-    boot = server.status(1)["bootId"]
-    for text in ("", "[]", '{"term": "x"}', '{"cluster": {}}'):
-        write_whole(server.pod.folder / "cluster.json", text)
-    server.tell(1)
-    assert server.status(1)["bootId"] == boot
-
-
 @pytest.mark.parametrize(("term", "policy", "heard", "waits"), [
     ("2", None, 1, True),
     ("2", None, 2, False),
