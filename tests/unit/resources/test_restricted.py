@@ -1,0 +1,59 @@
+"""Every pod that is rendered passes the Pod Security Standard "restricted", whatever the job asks for."""
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from pstraining.core import desired
+from pstraining.resources import workloads
+from tests.support.builders import LAUNCHER, TEMPLATE, deep_merge, job, typed
+from tests.support.pod_security import violations
+from tests.support.simulation import World
+
+INIT = {"spec": {"initContainers": [{"name": "fetch", "image": "i"}]}}
+CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+CHECKPOINTS: tuple[dict[str, Any], ...] = ({}, {"checkpoint": {"volumeClaimTemplate": CLAIM}})
+
+
+def pod_specs(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    made = typed(job(spec=spec))
+    children = [*desired.children(made, "l", LAUNCHER), workloads.build_chief(made, 1, "l")]
+    # What a running world has is asked as well: kinds of pods that only come with time.
+    world = World(job(spec=spec))
+    world.settle()
+    found = [*children, *world.children.values()]
+    return [c["spec"]["template"]["spec"] for c in found if "template" in c.get("spec", {})]
+
+
+@pytest.mark.parametrize(
+    ("chief", "server", "standby", "evaluator", "checkpoint"),
+    list(product((True, False), ("Program", "Builtin"), ("None", "Warm"), (True, False), CHECKPOINTS)),
+)
+def test_every_role_in_every_mode(
+    chief: bool, server: str, standby: str, evaluator: bool, checkpoint: dict[str, Any]
+) -> None:
+    spec = {
+        "ps": {"server": server, "standby": {"mode": standby, "replicasPerShard": 2}},
+        "worker": {"template": deep_merge(TEMPLATE, INIT)},
+        "chief": {"enabled": chief},
+        "evaluator": {"enabled": evaluator},
+        **checkpoint,
+    }
+    found = pod_specs(spec)
+    assert len(found) >= 6
+    assert [v for s in found for v in violations(s)] == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "word"),
+    [
+        ({"hostPID": True}, "hostPID"),
+        ({"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}, "volume v"),
+        ({"securityContext": {"runAsUser": 0}}, "tensorflow: root"),
+    ],
+)
+def test_what_the_user_asks_for_is_not_hidden(spec: dict[str, Any], word: str) -> None:
+    """The cluster's admission has the last word, not we."""
+    template = deep_merge(TEMPLATE, {"spec": spec})
+    assert word in [v for s in pod_specs({"worker": {"template": template}}) for v in violations(s)]
