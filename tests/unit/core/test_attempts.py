@@ -83,6 +83,23 @@ def test_two_pods_of_one_index_never_count_in_turns(second: timedelta) -> None:
     assert total == 2
 
 
+@pytest.mark.parametrize("uids", [("a", "b"), ("b", "a")])
+def test_two_terms_of_one_second_both_count(uids: tuple[str, str]) -> None:
+    first, second = (
+        pod("chief", term=t, uid=u, created=timedelta(0), phase="Failed", state=terminated(1))
+        for t, u in zip((1, 2), uids, strict=True)
+    )
+    status = STARTED.model_copy(update={"replica_records": list(count(first).records)})
+    assert numbers(count(first, second, status=status)) == [("chief", 0, 2, 2)]
+
+
+@pytest.mark.parametrize("uids", [("a", "b"), ("b", "a")])
+def test_a_pod_of_the_same_second_as_one_that_is_gone_counts(uids: tuple[str, str]) -> None:
+    first, second = (pod("worker", uid=u, created=timedelta(0), state=terminated(1)) for u in uids)
+    status = STARTED.model_copy(update={"replica_records": list(count(first).records)})
+    assert numbers(count(second, status=status)) == [("worker", 0, 2, 2)]
+
+
 def test_nothing_is_counted_before_the_start_or_after_the_end() -> None:
     failed = pod("worker", state=terminated(1))
     assert count(failed, status=PSTrainingJobStatus()).records == ()

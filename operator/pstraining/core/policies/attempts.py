@@ -5,6 +5,7 @@ or by another operator process; a run whose pod nobody saw ends uncounted. What 
 is decided in failures.py; of several runs that ended unseen only the newest one's cause is known.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -67,7 +68,7 @@ def key_of(replica: Pod | ReplicaRecord) -> tuple[str, int, int]:
 
 def tally(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus) -> Tally:
     """Count what ended since the stored status was written."""
-    seen = {key_of(p) for p in snapshot.pods}
+    seen, by_uid = {key_of(p) for p in snapshot.pods}, {p.uid: p for p in snapshot.pods}
     # A replica that was scaled away is forgotten with its last pod: one that gets its number later begins at nothing.
     records = {key_of(r): r for r in status.replica_records if _wanted(job, r) or key_of(r) in seen}
     failures = []
@@ -78,6 +79,8 @@ def tally(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus) -
                 continue
             key = key_of(pod)
             old = records.get(key, ReplicaRecord(role=pod.role, index=pod.index, member=pod.member))
+            if _older(pod, old, by_uid):
+                continue
             decision = decide(job, pod.role, cause(pod), _exit_code(pod))
             new = _count(job, old, pod, decision)
             if new is not old:
@@ -165,11 +168,20 @@ def _ended_runs(pod: Pod) -> int:
     return pod.init_failures + container.restarts + (over or pod.deleting or pod.terminal)
 
 
+def _older(pod: Pod, record: ReplicaRecord, seen: Mapping[str, Pod]) -> bool:
+    """Whether a pod comes before the one counted last: still seen beside its successor, it is never counted again.
+
+    Times are whole seconds. Of two pods of one second the chief's term tells, else any order that stays; and none that
+    is still seen is older than one that is gone, or its failures would never count.
+    """
+    last = seen.get(record.pod_uid)
+    if last is not None:
+        return (pod.created, pod.term, pod.uid) < (last.created, last.term, last.uid)
+    return record.pod_created is not None and pod.created < record.pod_created
+
+
 def _count(job: PSTrainingJob, record: ReplicaRecord, pod: Pod, decision: Decision) -> ReplicaRecord:
     same = record.pod_uid == pod.uid
-    # A total order of pods: an older one that is still seen is never counted again after a newer one.
-    if not same and record.pod_created is not None and (pod.created, pod.uid) < (record.pod_created, record.pod_uid):
-        return record
     ended = _ended_runs(pod)
     new = ended - (record.ended if same else 0)
     if new <= 0:
