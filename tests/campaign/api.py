@@ -1,0 +1,155 @@
+"""The campaign's own way to the API server, past every proxy: raw requests, and one view of all namespaces."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+from kubernetes.aio.client import ApiClient, Configuration
+
+from pstraining.api import names
+
+Object = dict[str, Any]
+
+JOBS = f"/apis/{names.API_VERSION}"
+BASES = {
+    "pods": "/api/v1",
+    "services": "/api/v1",
+    "configmaps": "/api/v1",
+    "persistentvolumeclaims": "/api/v1",
+    "statefulsets": "/apis/apps/v1",
+    "deployments": "/apis/apps/v1",
+    "jobs": "/apis/batch/v1",
+    "poddisruptionbudgets": "/apis/policy/v1",
+    "networkpolicies": "/apis/networking.k8s.io/v1",
+    names.PLURAL: JOBS,
+}
+"""Where each kind lives that a job may have."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Object:
+        """The body."""
+        found: Object = json.loads(self.body or b"{}")
+        return found
+
+
+class Api:
+    """Requests to the API server."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+        self._client = ApiClient(configuration)
+        self.session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=self._client.rest_client.ssl_context, limit=0), read_bufsize=2**21
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.session.close()
+        await self._client.close()  # type: ignore[no-untyped-call]
+
+    def stream(self, method: str, path: str, headers: dict[str, str] | None = None, body: bytes | None = None) -> Any:
+        """A request whose answer is read by the caller, as a context manager."""
+        timeout = aiohttp.ClientTimeout(total=None)
+        return self.session.request(
+            method, self.configuration.host + path, headers=headers or {}, data=body or None, timeout=timeout
+        )
+
+    async def send(self, method: str, path: str, headers: dict[str, str], body: bytes | None) -> Answer:
+        """A request as it is."""
+        async with self.stream(method, path, headers, body) as answer:
+            kept = {k: v for k, v in answer.headers.items() if k in ("Content-Type", "Retry-After")}
+            return Answer(answer.status, kept, await answer.read())
+
+    async def ask(self, method: str, path: str, body: Any = None, content: str = "application/json") -> Object:
+        """A request that must succeed; the answer as JSON. What is absent is deleted already."""
+        sent = None if body is None else json.dumps(body).encode()
+        answer = await self.send(method, path, {"Content-Type": content, "Accept": "application/json"}, sent)
+        if answer.status >= 400 and not (method == "DELETE" and answer.status == 404):
+            raise AssertionError(f"{method} {path}: {answer.status} {answer.body.decode(errors='replace')[:500]}")
+        return answer.json()
+
+    async def merge(self, path: str, body: Object) -> Object:
+        """A merge patch."""
+        return await self.ask("PATCH", path, body, "application/merge-patch+json")
+
+
+@dataclass
+class Watched:
+    """Jobs and pods of all namespaces, as they are now."""
+
+    api: Api
+    objects: dict[tuple[str, str], dict[str, Object]] = field(default_factory=dict)
+    """By plural and namespace, then by uid."""
+    born: dict[str, dict[str, Object]] = field(default_factory=dict)
+    """Every pod ever seen, by namespace and uid."""
+    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _tasks: list["asyncio.Task[None]"] = field(default_factory=list)
+
+    async def open(self) -> None:
+        """Begin to watch."""
+        self._tasks = [asyncio.create_task(self._follow(plural)) for plural in ("pods", names.PLURAL)]
+
+    async def close(self) -> None:
+        """Stop."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def pods(self, namespace: str) -> list[Object]:
+        """The pods of a namespace."""
+        return list(self.objects.get(("pods", namespace), {}).values())
+
+    def job(self, namespace: str) -> Object | None:
+        """The one job of a namespace."""
+        return next(iter(self.objects.get((names.PLURAL, namespace), {}).values()), None)
+
+    async def until(self, check: Callable[[], bool], what: str, limit: float) -> None:
+        """Wait until it is true of what is seen.
+
+        Raises:
+            TimeoutError: it does not become true.
+        """
+        try:
+            async with asyncio.timeout(limit), self._changed:
+                await self._changed.wait_for(check)
+        except TimeoutError:
+            raise TimeoutError(f"not within {limit:.0f} s: {what}") from None
+
+    async def _follow(self, plural: str) -> None:
+        while True:
+            path = f"{BASES[plural]}/{plural}"
+            listed = await self.api.ask("GET", path)
+            for key in [k for k in self.objects if k[0] == plural]:
+                del self.objects[key]
+            for item in listed["items"]:
+                await self._see(plural, "ADDED", item)
+            version = listed["metadata"]["resourceVersion"]
+            async with self.api.stream("GET", f"{path}?watch=true&resourceVersion={version}") as answer:
+                async for line in answer.content:
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        break
+                    await self._see(plural, event["type"], event["object"])
+
+    async def _see(self, plural: str, kind: str, found: Object) -> None:
+        metadata = found["metadata"]
+        held = self.objects.setdefault((plural, metadata["namespace"]), {})
+        if kind == "DELETED":
+            held.pop(metadata["uid"], None)
+        else:
+            held[metadata["uid"]] = found
+        if plural == "pods":
+            self.born.setdefault(metadata["namespace"], {})[metadata["uid"]] = found
+        async with self._changed:
+            self._changed.notify_all()

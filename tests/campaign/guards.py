@@ -1,0 +1,133 @@
+"""What keeps the operator safe, and how to switch each of it off: a campaign that finds nothing must be able to.
+
+All of this happens in the process of an operator under test, and nowhere else.
+"""
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from kopf._cogs.clients import watching
+
+from pstraining.api import names
+from pstraining.api.models import PSTrainingJob
+from pstraining.api.status import PSTrainingJobStatus
+from pstraining.controller import cache, main
+from pstraining.controller.cache import Cache
+from pstraining.controller.watch import Watches
+from pstraining.controller.workqueue import WorkQueue
+from pstraining.core.actions import Kind
+from pstraining.core.policies import chief_terms
+from pstraining.core.policies.attempts import Tally
+from pstraining.core.snapshot import Snapshot
+from pstraining.kube import client, errors, executor
+from pstraining.kube.client import RESOURCES, KubeClient
+
+TIMEOUT = 3.0
+"""Seconds that a request may take; ten in production."""
+SILENT_SECONDS = 3.0
+"""Seconds of silence after which a watch counts as dead; five minutes in production."""
+
+
+def hurry() -> None:
+    """Make an operator wait less than in production, for the campaign's sake."""
+    mock.patch.object(main, "KubeClient", functools.partial(KubeClient, timeout=TIMEOUT)).start()
+    mock.patch.object(main, "SILENT_SECONDS", SILENT_SECONDS).start()
+
+
+@dataclass(frozen=True)
+class Guard:
+    """One thing that can be switched off."""
+
+    what: str
+    switch_off: Callable[[], None]
+
+
+def _patched(owner: Any, name: str, new: Any) -> Callable[[], None]:
+    def switch_off() -> None:
+        assert hasattr(owner, name), f"{owner} has no {name} any more: change this guard with it"
+        mock.patch.object(owner, name, new).start()
+
+    return switch_off
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+def _told_early(
+    job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, counted: Tally
+) -> chief_terms.Terms:
+    """Treats what is counted now as if it were on record."""
+    return _terms(job, snapshot, status.model_copy(update={"replica_records": list(counted.records)}), counted)
+
+
+async def _delete_by_name(port: KubeClient, kind: Kind, namespace: str, name: str, uid: str) -> Any:
+    answer = await port._request("DELETE", RESOURCES[kind].path(namespace, name))
+    return answer if (answer.get("metadata") or {}).get("deletionTimestamp") else None
+
+
+async def _unrepaired(watches: Watches, stream: Any, events: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """Passes on what the watch says, and draws no conclusion from what a list does not hold."""
+    watches._last[stream] = watches._clock()
+    async for event in events:
+        watches._last[stream] = watches._clock()
+        if event is watching.Bookmark.LISTED:
+            watches._listed.add(stream)
+        yield event
+
+
+async def _news_only(watches: Watches, stream: Any, events: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """Takes jobs from events alone, as an operator that waits for edges does."""
+    async for event in _repair(watches, stream, events):
+        listed = not isinstance(event, watching.Bookmark) and event["type"] is None
+        if not (listed and stream[0] == names.PLURAL):
+            yield event
+
+
+async def _once(**kwargs: Any) -> AsyncIterator[Any]:
+    """A watch that is not taken up again when it ends."""
+    async for event in _watch_objs(**kwargs):
+        yield event
+    await asyncio.sleep(1e6)
+
+
+async def _never_again(**kwargs: Any) -> AsyncIterator[Any]:
+    """A watch that is not begun anew where it cannot go on."""
+    async for event in _continuous_watch(**kwargs):
+        yield event
+    await asyncio.sleep(1e6)
+
+
+_terms, _repair = chief_terms.terms, Watches._repair
+_watch_objs, _continuous_watch = watching.watch_objs, watching.continuous_watch
+
+GUARDS: dict[str, Guard] = {
+    "evidence": Guard("an old attempt goes when its end is on record", _patched(chief_terms, "terms", _told_early)),
+    "lists": Guard("what exists at the start is looked at", _patched(Watches, "_repair", _news_only)),
+    "relist": Guard("what a new list does not hold is gone", _patched(Watches, "_repair", _unrepaired)),
+    "reconnect": Guard("a watch that ends is taken up again", _patched(watching, "watch_objs", _once)),
+    "list-again": Guard("a watch that cannot go on begins anew", _patched(watching, "continuous_watch", _never_again)),
+    "memory": Guard("our own writes are known before the watch tells", _patched(Cache, "wrote", _nothing)),
+    "versions": Guard("an older object never replaces a newer", _patched(cache, "_supersedes", lambda new, old: True)),
+    "tombstones": Guard("what is gone stays gone", _patched(Cache, "_bury", _nothing)),
+    "ownership": Guard(
+        "a name that is taken is looked at before it is called a conflict",
+        _patched(executor, "controller_uid", lambda found: None),
+    ),
+    "uid": Guard("a deletion means one object, not its name", _patched(KubeClient, "delete", _delete_by_name)),
+    "retry": Guard("a pass that failed is repeated", _patched(WorkQueue, "_retry", lambda *_: 0.0)),
+    "retry-after": Guard("the API server is left alone when it asks", _patched(errors, "_retry_after", _nothing)),
+    "no-answer": Guard(
+        "a request without an answer is tried again",
+        _patched(client, "from_exception", lambda error: errors.Refused(str(error), status=400)),
+    ),
+    "time-out": Guard(
+        "a request that hangs counts as failed",
+        _patched(main, "KubeClient", functools.partial(KubeClient, timeout=1e6)),
+    ),
+    "liveness": Guard("a silent watch ends the process", _patched(main, "SILENT_SECONDS", 1e9)),
+}

@@ -1,0 +1,169 @@
+"""Where a workload is played: one namespace, one job, and pods whose life the test decides.
+
+No scheduler and no kubelet touches the pods, as they ask for a scheduler that does not exist: their status is what the
+test writes, and the API server removes them as soon as somebody deletes them. All other controllers are real.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pstraining.api import names
+from tests.campaign.api import BASES, Api, Object, Watched
+
+JOB = "job"
+STEP_SECONDS = 40.0
+"""What a step of a workload may take, with whatever goes wrong in it."""
+
+
+@dataclass
+class Stage:
+    """One namespace."""
+
+    api: Api
+    watched: Watched
+    namespace: str
+    begun: Callable[[], None]
+    """Called when the job is up and the workload's own part begins."""
+
+    def path(self, plural: str, name: str = "", sub: str = "") -> str:
+        """A path in this namespace."""
+        return "/".join(p for p in (f"{BASES[plural]}/namespaces/{self.namespace}/{plural}", name, sub) if p)
+
+    async def submit(self, *, workers: int = 1, **spec: Any) -> None:
+        """Create the job, and wait until all of it exists."""
+        container = {"name": "tensorflow", "image": "none", "command": ["python"]}
+        template = {"spec": {"schedulerName": "nobody", "containers": [container]}}
+        worker = {"replicas": workers, "template": template}
+        body = {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "metadata": {"name": JOB, "namespace": self.namespace},
+            "spec": {"worker": worker, "ps": {"replicas": 1}, **spec},
+        }
+        await self.api.ask("POST", self.path(names.PLURAL) + "?fieldValidation=Strict", body)
+        await self.until(lambda: self.condition("Created") == "True", "Created")
+
+    async def change(self, spec: Object) -> None:
+        """The user changes the job."""
+        await self.api.merge(self.path(names.PLURAL, JOB), {"spec": spec})
+
+    async def scale(self, replicas: int) -> None:
+        """The user scales the workers."""
+        await self.api.merge(self.path(names.PLURAL, JOB, "scale"), {"spec": {"replicas": replicas}})
+
+    async def bring_up(self, workers: int = 1, standbys: int = 0) -> None:
+        """All programs start, one after the other, each told in the status before the next one."""
+        await self.run(names.PS)
+        await self.until(lambda: self.role(names.PS).get("ready") == 1, "the PS is ready")
+        if standbys:
+            await self.run(names.PS, member=1)
+            await self.until(lambda: self.shard.get("readyStandbys") == 1, "the standby is ready")
+        for index in range(workers):
+            await self.run(names.WORKER, index)
+            await self.until(lambda i=index: self.role(names.WORKER).get("ready") == i + 1, f"worker {index} runs")  # type: ignore[misc]
+        await self.run(names.CHIEF)
+        await self.until(lambda: self.phase == "Running", "the job runs")
+
+    async def run(self, role: str, index: int = 0, *, term: int = 0, member: int = 0, restarts: int = 0) -> None:
+        """A pod's container starts."""
+        pod = await self.pod(role, index, term, member)
+        await self.write_status(pod, "Running", {"running": {"startedAt": _now()}}, restarts=restarts)
+
+    async def crash(self, role: str, index: int = 0, code: int = 137) -> None:
+        """A pod's container ends, and the kubelet is about to start it again."""
+        terminated = {"exitCode": code, "reason": "Error", "finishedAt": _now(), "startedAt": _now(), "message": "told"}
+        await self.write_status(await self.pod(role, index), "Running", {"terminated": terminated}, ready=False)
+
+    async def end(self, role: str, index: int = 0, code: int = 0) -> None:
+        """A pod's container ends for good."""
+        pod = await self.pod(role, index)
+        reason = "Error" if code else "Completed"
+        terminated = {"exitCode": code, "reason": reason, "finishedAt": _now(), "startedAt": _now(), "message": "told"}
+        await self.write_status(pod, "Failed" if code else "Succeeded", {"terminated": terminated})
+
+    async def write_status(
+        self, pod: Object, phase: str, state: Object, *, ready: bool | None = None, restarts: int = 0
+    ) -> None:
+        """What a kubelet would say of a pod."""
+        ready = phase == "Running" if ready is None else ready
+        on = "True" if ready else "False"
+        kinds = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
+        status = {
+            "phase": phase,
+            "conditions": [{"type": k, "status": on, "lastTransitionTime": _now()} for k in kinds],
+            "containerStatuses": [
+                {
+                    "name": c["name"],
+                    "image": c["image"],
+                    "imageID": "",
+                    "ready": ready,
+                    "restartCount": restarts,
+                    "state": state,
+                }
+                for c in pod["spec"]["containers"]
+            ],
+        }
+        await self.api.merge(self.path("pods", pod["metadata"]["name"], "status"), {"status": status})
+
+    async def pod(self, role: str, index: int = 0, term: int = 0, member: int = 0) -> Object:
+        """The newest pod of a task, once there is one that has not ended."""
+        await self.until(lambda: self._pod(role, index, term, member) is not None, f"a pod of {role} {index} exists")
+        found = self._pod(role, index, term, member)
+        assert found is not None
+        return found
+
+    async def until(self, check: Callable[[], bool], what: str) -> None:
+        """Wait for something to be seen."""
+        await self.watched.until(check, what, STEP_SECONDS)
+
+    @property
+    def status(self) -> Object:
+        """The job's status."""
+        return (self.watched.job(self.namespace) or {}).get("status") or {}
+
+    @property
+    def phase(self) -> str:
+        """The job's phase."""
+        return str(self.status.get("phase", ""))
+
+    @property
+    def shard(self) -> Object:
+        """The status of the first shard."""
+        return next(iter(self.status.get("shards") or ()), {})
+
+    def role(self, role: str) -> Object:
+        """A role's status."""
+        return self.status.get(role) or {}
+
+    def condition(self, kind: str) -> str:
+        """The status of a condition."""
+        return next((c["status"] for c in self.status.get("conditions") or () if c["type"] == kind), "")
+
+    def pods(self, role: str = "") -> list[Object]:
+        """The pods of a role."""
+        return [p for p in self.watched.pods(self.namespace) if role in ("", p["metadata"]["labels"][names.LABEL_ROLE])]
+
+    def _pod(self, role: str, index: int, term: int, member: int) -> Object | None:
+        found = [
+            p
+            for p in self.pods(role)
+            if int(identity(p)[1]) == index
+            and term in (0, int(identity(p)[2]))
+            and int(identity(p)[3]) == member
+            and p.get("status", {}).get("phase") in (None, "Pending", "Running")
+            and not p["metadata"].get("deletionTimestamp")
+        ]
+        return max(found, key=lambda p: int(p["metadata"]["resourceVersion"]), default=None)
+
+
+def identity(pod: Object) -> tuple[str, str, str, str]:
+    """Role, index, term and member of a pod."""
+    labels = pod["metadata"].get("labels") or {}
+    index = labels.get(names.LABEL_INDEX) or labels.get(names.LABEL_POD_INDEX) or "0"
+    return labels.get(names.LABEL_ROLE, ""), index, labels.get(names.LABEL_TERM, "0"), labels.get(names.LABEL_MEMBER, "0")
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

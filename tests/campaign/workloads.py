@@ -1,0 +1,86 @@
+"""The six workloads, each a script that waits for what the job says before it goes on: the same writes every time."""
+
+from collections.abc import Awaitable, Callable
+
+from pstraining.api import names
+from tests.campaign.stage import Stage
+
+Workload = Callable[[Stage], Awaitable[None]]
+
+
+async def create(stage: Stage) -> None:
+    """A job is created and comes up."""
+    stage.begun()
+    await stage.submit()
+    await stage.bring_up()
+
+
+async def succeed(stage: Stage) -> None:
+    """The chief ends with 0: the job has succeeded and frees what it has."""
+    await stage.submit()
+    await stage.bring_up()
+    stage.begun()
+    await stage.end(names.CHIEF)
+    await stage.until(lambda: stage.condition("Succeeded") == "True", "Succeeded")
+    await stage.until(lambda: not stage.pods(names.PS) and not stage.pods(names.WORKER), "freed")
+
+
+async def fail(stage: Stage) -> None:
+    """The chief fails, is replaced, and fails again: its budget is spent."""
+    await stage.submit(runPolicy={"backoffLimit": 1})
+    await stage.bring_up()
+    stage.begun()
+    await stage.end(names.CHIEF, code=1)
+    await stage.run(names.CHIEF, term=2)
+    await stage.until(lambda: stage.phase == "Running" and stage.status.get("restarts") == 1, "it runs again")
+    await stage.end(names.CHIEF, code=1)
+    await stage.until(lambda: stage.condition("Failed") == "True", "Failed")
+
+
+async def suspend(stage: Stage) -> None:
+    """A running job is suspended, and resumed once nothing of it runs."""
+    await stage.submit()
+    await stage.bring_up()
+    stage.begun()
+    await stage.change({"runPolicy": {"suspend": True}})
+    await stage.until(lambda: stage.condition("Suspended") == "True" and not stage.pods(), "suspended, and freed")
+    await stage.until(lambda: all(stage.role(r).get("ready") == 0 for r in ("ps", "worker", "chief")), "0 ready")
+    await stage.change({"runPolicy": {"suspend": False}})
+    await stage.until(lambda: stage.condition("Suspended") == "False", "resumed")
+    await stage.bring_up()
+
+
+async def scale(stage: Stage) -> None:
+    """One worker becomes two, then one again."""
+    await stage.submit()
+    await stage.bring_up()
+    stage.begun()
+    await stage.scale(2)
+    await stage.run(names.WORKER, 1)
+    await stage.until(lambda: stage.role("worker").get("ready") == 2, "both workers run")
+    await stage.scale(1)
+    await stage.until(lambda: stage.role("worker").get("desired") == 1, "one worker is wanted")
+    await stage.until(lambda: len(stage.pods(names.WORKER)) == 1, "one worker is left")
+
+
+async def take_over(stage: Stage) -> None:
+    """A parameter server's container dies: its warm standby becomes primary, and it comes back as the standby."""
+    await stage.submit(ps={"replicas": 1, "standby": {"mode": "Warm"}})
+    await stage.bring_up(standbys=1)
+    stage.begun()
+    await stage.crash(names.PS)
+    await stage.until(lambda: stage.shard.get("takeovers") == 1, "the standby has taken over")
+    await stage.until(lambda: stage.shard.get("readyStandbys") == 0, "there is no standby")
+    await stage.run(names.PS, restarts=1)
+    await stage.until(lambda: stage.shard.get("readyStandbys") == 1, "there is a standby again")
+    await stage.until(lambda: stage.phase == "Running", "the job runs")
+
+
+WORKLOADS: dict[str, Workload] = {
+    "create": create,
+    "succeed": succeed,
+    "fail": fail,
+    "suspend": suspend,
+    "scale": scale,
+    "take-over": take_over,
+}
