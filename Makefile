@@ -7,7 +7,7 @@ export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test bench test-lint test-drift test-unit test-chart test-training test-controlplane test-e2e \
-        install generate format image cluster-up cluster-down clean python
+        campaign install generate format image cluster-up cluster-down clean python
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ test-lint test-drift test-unit test-chart test-training test-controlplane test-e
 
 bench: install ## Measure the control plane beside programs that do less, and check its thresholds (an hour)
 	@$(PY) -m bench.controlplane
+
+campaign: install ## Disturb the operator at every write and every watch; results in docs/benchmarks/campaign.md
+	@$(PY) -m tests.campaign --guards --table docs/benchmarks/campaign.md
 
 install: python ## Make .venv with the package and what its tests need
 	@$(PYTHON) hack/install.py

@@ -1,21 +1,32 @@
 """The whole campaign: ``python -m tests.campaign``.
 
-Brings the local cluster up if no other is named, runs every plan, and writes the table.
+Brings the local cluster up unless KUBECONFIG and PSTRAINING_CONTEXT name one, runs every plan, and takes the cluster
+down again if it was not up before. The exit status is 1 if any plan diverges.
 """
 
 import argparse
 import asyncio
 import os
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import yaml
+
+from hack.cluster.progress import Progress
+from hack.stand import Stand
 from tests.campaign.campaign import opened, run_all, say
 from tests.campaign.faults import Plan, plans, thinned
 from tests.campaign.oracle import Run
+from tests.campaign.table import Results
 from tests.campaign.workloads import WORKLOADS
+
+ROOT = Path(__file__).resolve().parents[2]
+CRD = ROOT / "crds" / "pstraining.dev_pstrainingjobs.yaml"
 
 
 def main() -> int:
@@ -24,48 +35,65 @@ def main() -> int:
     parser.add_argument("--workload", action="append", choices=WORKLOADS, help="only this one; may be repeated")
     parser.add_argument("--fault", action="append", default=[], help="only plans whose class contains this text")
     parser.add_argument("--seed", type=int, default=1, help="of what is random")
-    parser.add_argument("--thin", type=int, default=1, help="one in so many plans, each write point at least once")
+    parser.add_argument("--thin", type=int, default=1, help="one in so many plans that are no mere crash")
     parser.add_argument("--at-once", type=int, default=8, help="plans at a time")
     parser.add_argument("--without", default="", help="switch a guard off, to see that its faults are found")
     parser.add_argument("--list", action="store_true", help="only run undisturbed, and list the writes")
+    parser.add_argument("--table", type=Path, help="write the results here")
+    parser.add_argument("--guards", action="store_true", help="then show that every fault class can be found")
     asked = parser.parse_args()
-    environment = {k: os.environ[k] for k in ("KUBECONFIG", "PSTRAINING_CONTEXT")}
-    return asyncio.run(_campaign(asked, environment))
+    stand = Stand(Progress())
+    try:
+        target = stand.up(with_images=False)
+        environment = target.environment()
+        status = asyncio.run(_campaign(asked, environment))
+        if asked.guards:
+            command = [sys.executable, "-m", "pytest", "-q", "tests/campaign"]
+            status |= subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}, check=False).returncode
+        return status
+    finally:
+        stand.close()
+        stand.down()
 
 
-async def _campaign(asked: argparse.Namespace, environment: dict[str, str]) -> int:
-    started = time.monotonic()
+async def _campaign(asked: argparse.Namespace, environment: Mapping[str, str]) -> int:
+    started, results = time.monotonic(), Results(seed=asked.seed)
     folder = Path(tempfile.mkdtemp(prefix="campaign-"))
-    async with opened(folder, environment) as campaign:
+    async with opened(folder, dict(environment)) as campaign:
+        await campaign.install(yaml.safe_load(CRD.read_text()))
         found: list[Plan] = []
         for workload in asked.workload or WORKLOADS:
             before, own = await campaign.reference(workload)
+            results.points[workload] = len(before) + len(own)
             say(f"{workload}: {len(before)} + {len(own)} writes")
             if asked.list:
                 say("".join(f"  {p}\n" for p in (*before, "--", *own)))
             found += plans(workload, before, own, asked.seed)
-        if asked.fault:
-            found = [p for p in found if any(text in p.fault for text in asked.fault)]
-        found = thinned(found, asked.thin, asked.seed) if asked.thin > 1 else found
         if asked.list:
             return 0
-        found = [replace(p, without=asked.without) for p in found]
+        found = [replace(p, without=asked.without) for p in found if _asked_for(p, asked.fault)]
+        found = thinned(found, asked.thin, asked.seed) if asked.thin > 1 else found
         say(f"{len(found)} plans, seed {asked.seed}")
-        bad: list[tuple[Plan, list[str]]] = []
-        times: list[float] = []
 
-        def tell(run: Run, divergences: list[str]) -> None:
-            times.append(run.seconds)
-            if divergences:
-                bad.append((run.plan, divergences))
-                say(f"DIVERGES {run.plan}\n" + "".join(f"    {d}\n" for d in divergences))
-            if len(times) % 20 == 0:
-                rate = (time.monotonic() - started) / len(times)
-                say(f"{len(times)} of {len(found)}, {len(bad)} diverge, {rate:.2f} s each")
+        def tell(run: Run, problems: list[str]) -> None:
+            results.add(run, problems)
+            done, bad = sum(results.plans.values()), sum(results.diverged.values())
+            if problems:
+                say(f"DIVERGES {run.plan}\n" + "".join(f"    {line}\n" for line in problems))
+            if done % 20 == 0:
+                say(f"{done} of {len(found)}, {bad} diverge, {time.monotonic() - started:.0f} s")
 
         await run_all(campaign, found, asked.at_once, tell)
-    say(f"{len(found)} plans, {len(bad)} diverge, {time.monotonic() - started:.0f} s")
+    results.seconds = time.monotonic() - started
+    if asked.table is not None:
+        results.write(asked.table)
+    bad = sum(results.diverged.values())
+    say(f"{len(found)} plans, {bad} diverge, {results.seconds:.0f} s")
     return 1 if bad else 0
+
+
+def _asked_for(plan: Plan, faults: list[str]) -> bool:
+    return not faults or any(text in plan.fault for text in faults)
 
 
 if __name__ == "__main__":

@@ -129,15 +129,7 @@ def plans(workload: str, before: Sequence[Point], own: Sequence[Point], seed: in
 
 
 def thinned(found: Sequence[Plan], share: int, seed: int) -> list[Plan]:
-    """One in `share` plans, but every write point at least once and every fault class."""
+    """Every crash before and after a write, and one in `share` of all other plans."""
     dice = random.Random(seed)
-    shuffled = list(found)
-    dice.shuffle(shuffled)
-    kept, points, classes = [], set(), set()
-    for plan in shuffled:
-        new = plan.fault not in classes or (plan.at is not None and plan.at not in points)
-        if new or dice.randrange(share) == 0:
-            kept.append(plan)
-            classes.add(plan.fault)
-            points.add(plan.at)
-    return kept
+    always = (OnWrite.CRASH_BEFORE, OnWrite.CRASH_AFTER)
+    return [p for p in found if dice.randrange(share) == 0 or p.on_write in always]

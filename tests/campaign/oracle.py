@@ -160,8 +160,14 @@ def _left_alone(run: Run) -> list[str]:
     """After a 429 nothing is asked for until its time has come."""
     if run.plan.on_write is not OnWrite.TOO_MANY:
         return []
-    told = next((a.at for a in run.attempts if a.disturbed and a.point.kind != "events"), None)
-    waits = [a.at - told for a in run.attempts if a.at > told + IN_FLIGHT_SECONDS] if told is not None else []
+    struck = next((a for a in run.attempts if a.disturbed and a.point.kind != "events"), None)
+    if struck is None:
+        return []
+    waits = [
+        a.at - struck.at
+        for a in run.attempts
+        if a.at > struck.at + IN_FLIGHT_SECONDS or (a.at > struck.at and _key(a) == _key(struck))
+    ]
     early = [w for w in waits if w < 0.95 * RETRY_AFTER]
     return [f"the next write came {early[0]:.2f} s after a 429"] if early else []
 

@@ -162,7 +162,12 @@ def identity(pod: Object) -> tuple[str, str, str, str]:
     """Role, index, term and member of a pod."""
     labels = pod["metadata"].get("labels") or {}
     index = labels.get(names.LABEL_INDEX) or labels.get(names.LABEL_POD_INDEX) or "0"
-    return labels.get(names.LABEL_ROLE, ""), index, labels.get(names.LABEL_TERM, "0"), labels.get(names.LABEL_MEMBER, "0")
+    return (
+        labels.get(names.LABEL_ROLE, ""),
+        index,
+        labels.get(names.LABEL_TERM, "0"),
+        labels.get(names.LABEL_MEMBER, "0"),
+    )
 
 
 def _now() -> str:

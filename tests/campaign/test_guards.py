@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.campaign.conftest import Judge
 from tests.campaign.faults import OnWatch, OnWrite, Plan, Point
 from tests.campaign.guards import GUARDS
+from tests.campaign.judging import Judge
 
 CREATE_SERVICE = Point("create", "services", "job-hs", 1)
 DELETE_WORKER = Point("delete", "deployments", "job-worker-0", 1)

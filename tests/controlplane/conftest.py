@@ -27,8 +27,11 @@ from pstraining.core.actions import Kind
 from pstraining.kube.client import APPLY, KubeClient
 from pstraining.kube.connection import CONTEXT, KUBECONFIG, load_configuration
 from pstraining.kube.errors import ApiError
+from tests.campaign.judging import judge
 from tests.contract.test_port_fake import job
 from tests.support.api_proxy import ApiProxy, serving
+
+__all__ = ["judge"]
 
 ROOT = Path(__file__).parents[2]
 CRD = ROOT / "crds" / "pstraining.dev_pstrainingjobs.yaml"
