@@ -30,8 +30,10 @@ UNDISTURBED = 3
 QUIET_SECONDS = 1.0
 LONG_QUIET_SECONDS = 4.0
 """Where something may still be waiting: a time-out, the end of a 429."""
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds until the end state is what it should be."""
+READY_SECONDS = 120.0
+"""The times to wait are for a busy machine: only what diverges waits so long."""
 MOST_OPERATORS = 5
 DOWN_SECONDS = 1.0
 """What Python takes to import an operator that is not forked; meanwhile the cluster goes on."""
@@ -196,7 +198,7 @@ class _Attempt:
         async def ready() -> bool:
             return self.proxy.generation > 0 and await self._answers("readyz")
 
-        await poll(ready, 30)
+        await poll(ready, READY_SECONDS)
 
     async def _answers(self, probe: str) -> bool:
         url = f"http://127.0.0.1:{self.health}/{probe}"

@@ -13,7 +13,7 @@ from pstraining.api import names
 from tests.campaign.api import BASES, Api, Object, Watched
 
 JOB = "job"
-STEP_SECONDS = 40.0
+STEP_SECONDS = 120.0
 """What a step of a workload may take, with whatever goes wrong in it."""
 
 

@@ -75,7 +75,8 @@ def test_every_folder_of_tests_belongs_to_one_layer() -> None:
     with_tests = {f for f in folders if any((run_tests.ROOT / f).rglob("test_*.py"))}
     listed = [folder for layer in run_tests.LAYERS for folder in layer.tests]
     assert len(listed) == len(set(listed))
-    assert with_tests <= set(listed)
+    # The campaign takes too long for every run: `make campaign` runs it, the controlplane layer a part of it.
+    assert with_tests - {"tests/campaign"} <= set(listed)
 
 
 def test_the_makefile_has_a_target_for_every_layer() -> None:
