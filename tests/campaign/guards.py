@@ -17,7 +17,7 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.controller import cache, main
 from pstraining.controller.cache import Cache
-from pstraining.controller.watch import Watches
+from pstraining.controller.watch import Receiver, Watches
 from pstraining.controller.workqueue import WorkQueue
 from pstraining.core.actions import Kind
 from pstraining.core.policies import chief_terms
@@ -70,22 +70,31 @@ async def _delete_by_name(port: KubeClient, kind: Kind, namespace: str, name: st
     return answer if (answer.get("metadata") or {}).get("deletionTimestamp") else None
 
 
-async def _unrepaired(watches: Watches, stream: Any, events: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    """Passes on what the watch says, and draws no conclusion from what a list does not hold."""
-    watches._last[stream] = watches._clock()
-    async for event in events:
-        watches._last[stream] = watches._clock()
-        if event is watching.Bookmark.LISTED:
-            watches._listed.add(stream)
-        yield event
+async def _unrepaired(
+    watches: Watches, stream: Any, events: AsyncIterator[Any], receive: Receiver, synced: Callable[[], None]
+) -> AsyncIterator[Any]:
+    """Draws no conclusion from what a list does not hold."""
+
+    def take(event: dict[str, Any]) -> None:
+        concluded = event["type"] == "DELETED" and "resourceVersion" not in event["object"]["metadata"]
+        if not concluded:
+            receive(event)
+
+    async for mark in _take(watches, stream, events, take, synced):
+        yield mark
 
 
-async def _news_only(watches: Watches, stream: Any, events: AsyncIterator[Any]) -> AsyncIterator[Any]:
+async def _news_only(
+    watches: Watches, stream: Any, events: AsyncIterator[Any], receive: Receiver, synced: Callable[[], None]
+) -> AsyncIterator[Any]:
     """Takes jobs from events alone, as an operator that waits for edges does."""
-    async for event in _repair(watches, stream, events):
-        listed = not isinstance(event, watching.Bookmark) and event["type"] is None
-        if not (listed and stream[0] == names.PLURAL):
-            yield event
+
+    def take(event: dict[str, Any]) -> None:
+        if not (event["type"] is None and stream[0] == names.PLURAL):
+            receive(event)
+
+    async for mark in _take(watches, stream, events, take, synced):
+        yield mark
 
 
 async def _once(**kwargs: Any) -> AsyncIterator[Any]:
@@ -102,13 +111,13 @@ async def _never_again(**kwargs: Any) -> AsyncIterator[Any]:
     await asyncio.sleep(1e6)
 
 
-_terms, _repair = chief_terms.terms, Watches._repair
+_terms, _take = chief_terms.terms, Watches._take
 _watch_objs, _continuous_watch = watching.watch_objs, watching.continuous_watch
 
 GUARDS: dict[str, Guard] = {
     "evidence": Guard("an old attempt goes when its end is on record", _patched(chief_terms, "terms", _told_early)),
-    "lists": Guard("what exists at the start is looked at", _patched(Watches, "_repair", _news_only)),
-    "relist": Guard("what a new list does not hold is gone", _patched(Watches, "_repair", _unrepaired)),
+    "lists": Guard("what exists at the start is looked at", _patched(Watches, "_take", _news_only)),
+    "relist": Guard("what a new list does not hold is gone", _patched(Watches, "_take", _unrepaired)),
     "reconnect": Guard("a watch that ends is taken up again", _patched(watching, "watch_objs", _once)),
     "list-again": Guard("a watch that cannot go on begins anew", _patched(watching, "continuous_watch", _never_again)),
     "memory": Guard("our own writes are known before the watch tells", _patched(Cache, "wrote", _nothing)),
