@@ -10,6 +10,8 @@ that a parameter server was lost and runs the program again, which goes on from 
 import argparse
 import json
 import os
+import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -101,15 +103,19 @@ def coordinate(resolver: Any, options: argparse.Namespace) -> None:
 
     batches = iter(coordinator.create_per_worker_dataset(dataset))
     saved = time.monotonic()
+    told_to_stop: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: told_to_stop.append(number))  # before the pod goes, save once more
     while int(step.numpy()) < options.steps:
         losses = [coordinator.schedule(train_step, args=(batches,)) for _ in range(STEPS_PER_ROUND)]
         coordinator.join()  # raises if a parameter server is gone; a lost worker's steps go to another one
         mean = float(np.mean([loss.fetch() for loss in losses]))
         print(json.dumps({"event": "progress", "step": int(step.numpy()), "loss": round(mean, 4)}), flush=True)
-        if time.monotonic() - saved >= options.checkpoint_seconds:
+        if told_to_stop or time.monotonic() - saved >= options.checkpoint_seconds:
             path = manager.save(options=here)
             saved = time.monotonic()
             print(json.dumps({"event": "checkpoint", "step": int(step.numpy()), "path": path}), flush=True)
+        if told_to_stop:
+            sys.exit(143)
     manager.save(options=here)
 
     _, images, _, labels = load()

@@ -1,11 +1,13 @@
 """TensorFlow's own strategy in a job: a program that knows nothing of us trains, and resumes after a lost server."""
 
+import signal
 import time
 from pathlib import Path
 
 import pytest
 
 from pstraining.runtime.local import LocalJob
+from tests.support.kube import wait_for
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 
@@ -37,3 +39,14 @@ def test_a_lost_server_ends_the_chief_and_its_next_run_resumes(tmp_path: Path) -
         result = chief.events("result")[0]
         assert result["step"] >= 800
         assert result["test_accuracy"] >= 0.9
+
+
+def test_a_chief_that_is_told_to_stop_saves_once_more(tmp_path: Path) -> None:
+    program = ["-m", "examples.plain_tensorflow", "--steps", "100000", "--checkpoint-seconds", "3600"]
+    with LocalJob(program, ps=1, workers=1, checkpoint={"path": str(tmp_path)}) as job:
+        chief = job.leader
+        wait_for(lambda: chief.events("progress"), "its first steps", 120)
+        chief.popen.send_signal(signal.SIGTERM)
+        assert chief.popen.wait(60) == 143
+        (saved,) = chief.events("checkpoint")
+        assert saved["step"] == chief.events("progress")[-1]["step"] > 0
