@@ -93,7 +93,7 @@ def pod(
     if role == names.PS:
         labels[names.LABEL_MEMBER] = str(member)
     if term:
-        labels[names.LABEL_TERM] = str(term)
+        labels[names.LABEL_ATTEMPT if role == names.EVALUATOR else names.LABEL_TERM] = str(term)
     conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
     if changed is not None:
         conditions[0]["lastTransitionTime"] = stamp(changed)

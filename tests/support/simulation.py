@@ -107,7 +107,7 @@ class World:
             key = _key(found)
             if key[:2] == (role, index) and (term is None or key[2] == term) and key[3] == member:
                 state = found["status"]["containerStatuses"][0]
-                if role == names.CHIEF:
+                if role in (names.CHIEF, names.EVALUATOR):
                     found["status"]["phase"] = "Failed" if code else "Succeeded"
                     state["state"] = terminated(code, message)
                 else:
@@ -124,7 +124,7 @@ class World:
         for found in self.pods.values():
             if _key(found)[:2] == (role, index) and _key(found)[3] == member:
                 found["metadata"]["deletionTimestamp"] = "2030-01-01T12:00:00Z"
-                if role == names.CHIEF:
+                if role in (names.CHIEF, names.EVALUATOR):
                     found["status"]["phase"] = "Failed"
 
     def edit(self, spec: dict[str, Any]) -> None:
@@ -237,15 +237,16 @@ def phase(world: World) -> str:
 def _replicas(kind: str, child: dict[str, Any]) -> list[tuple[str, int, int, int]]:
     labels = child["metadata"]["labels"]
     if kind == "Job":
-        return [(names.CHIEF, 0, int(labels[names.LABEL_TERM]), 0)]
+        return [(labels[names.LABEL_ROLE], 0, int(labels.get(names.LABEL_TERM) or labels[names.LABEL_ATTEMPT]), 0)]
     count = child["spec"].get("replicas", 1)
     if kind == "StatefulSet":
-        return [(names.PS, i, 0, int(labels[names.LABEL_MEMBER])) for i in range(count)]
+        first = (child["spec"].get("ordinals") or {}).get("start", 0)
+        return [(names.PS, first + i, 0, int(labels[names.LABEL_MEMBER])) for i in range(count)]
     return [(names.WORKER, int(labels[names.LABEL_INDEX]), 0, 0)] if count else []
 
 
 def _key(found: dict[str, Any]) -> tuple[str, int, int, int]:
     labels = found["metadata"]["labels"]
     index = labels.get(names.LABEL_INDEX) or labels.get(names.LABEL_POD_INDEX) or "0"
-    term, member = labels.get(names.LABEL_TERM, 0), labels.get(names.LABEL_MEMBER, 0)
+    term, member = labels.get(names.LABEL_TERM) or labels.get(names.LABEL_ATTEMPT, 0), labels.get(names.LABEL_MEMBER, 0)
     return labels[names.LABEL_ROLE], int(index), int(term), int(member)

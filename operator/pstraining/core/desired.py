@@ -15,6 +15,7 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Action, Apply, Create, Delete, Kind
 from pstraining.core.policies import parked
+from pstraining.core.policies.clean_up import CleaningUp
 from pstraining.core.snapshot import Child, Pod, Snapshot
 from pstraining.resources import cluster_map, launcher, network_policy, redundancy, services, workloads
 from pstraining.resources.launcher import Launcher
@@ -118,6 +119,20 @@ def refreshed(job: PSTrainingJob, snapshot: Snapshot, term: int) -> Iterator[App
             body = _identity(snapshot, {"apiVersion": "v1", "kind": "Pod"}, pod)
             body["metadata"]["annotations"] = {names.ANNOTATION_CLUSTER_HASH: digest}
             yield Apply(Kind.POD, pod.name, pod.uid, body, Reason.CLUSTER_MAP_CHANGED)
+
+
+def kept(job: PSTrainingJob, snapshot: Snapshot, found: CleaningUp, term: int) -> Iterator[Apply]:
+    """What is changed of an ended job: pods that stay idle, and of the parameter servers only one stays."""
+    child = snapshot.child(Kind.CONFIG_MAP, names.cluster_config_map(job.metadata.name))
+    if found.idle and child is not None and not child.deleting:
+        body = cluster_map.build(job, term, ended=True)
+        if not agrees(body, child.manifest):
+            body["metadata"]["uid"] = child.uid
+            yield Apply(child.kind, child.name, child.uid, body, Reason.JOB_FINISHED)
+    for narrowed, ordinal in found.narrow:
+        identity = _identity(snapshot, {"apiVersion": "apps/v1", "kind": "StatefulSet"}, narrowed)
+        body = identity | {"spec": {"replicas": 1, "ordinals": {"start": ordinal}}}
+        yield Apply(narrowed.kind, narrowed.name, narrowed.uid, body, Reason.JOB_FINISHED)
 
 
 def retired(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus) -> Iterator[Apply]:

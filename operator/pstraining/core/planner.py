@@ -1,6 +1,7 @@
 """From what is observed to what is to be done: `plan` is pure, total and stateless.
 
-    deleting, unreadable      nothing
+    deleting, unreadable,
+    another manager's         nothing
     ended, on record          free what cleanPodPolicy frees; delete the job when its time has come
     just ended                nothing: status tells it first
     suspended                 free what runs, the chief first
@@ -18,14 +19,16 @@ from datetime import datetime
 
 from pydantic import ValidationError
 
+from pstraining.api import names
 from pstraining.api.conditions import Condition, Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core import desired
 from pstraining.core.actions import Action, Create, Delete, Kind, Plan
 from pstraining.core.policies import (
-    chief_terms,
     clean_up,
+    deadline,
+    job_attempts,
     redundancy,
     rescaling,
     rounds,
@@ -50,12 +53,12 @@ def plan(snapshot: Snapshot, now: datetime, launcher: Launcher) -> Plan:
         launcher: the launcher that new children get.
     """
     job, status = read_job(snapshot), read_status(snapshot)
-    if snapshot.deleting or isinstance(job, str):
+    if snapshot.deleting or isinstance(job, str) or not is_ours(job):
         return Plan()
-    if recorded_end(status) is not None:
-        return _finished(job, snapshot, status, now)
+    if (end := recorded_end(status)) is not None:
+        return _finished(job, snapshot, status, end, now)
     counted = tally(job, snapshot, status)
-    if new_end(job, snapshot, status, counted) is not None or counted.restart_job is not None:
+    if new_end(job, snapshot, status, counted, now) is not None or counted.restart_job is not None:
         return Plan()
     if job.spec.run_policy.suspend:
         return Plan(tuple(_deletions(stopping.next_step(job, snapshot).delete, Reason.SUSPENDED)))
@@ -69,8 +72,14 @@ def plan(snapshot: Snapshot, now: datetime, launcher: Launcher) -> Plan:
     if rescaling.is_due(job, snapshot):
         return Plan(tuple(_deletions(stopping.next_step(job, snapshot).delete, Reason.RESHARDING)))
     found = redundancy.shards(job, snapshot, status, now)
-    due = [t for t in (look_again_at(snapshot, now), redundancy.look_again_at(found, now)) if t is not None]
-    return Plan(tuple(_running(job, snapshot, status, counted, launcher, found)), min(due, default=None))
+    times = (look_again_at(snapshot, now), redundancy.look_again_at(found, now), deadline.ends_at(job, status))
+    due = min((t for t in times if t is not None), default=None)
+    return Plan(tuple(_running(job, snapshot, status, counted, launcher, found)), due)
+
+
+def is_ours(job: PSTrainingJob) -> bool:
+    """Whether runPolicy.managedBy leaves the job to this operator."""
+    return job.spec.run_policy.managed_by == names.MANAGED_BY
 
 
 def read_job(snapshot: Snapshot) -> PSTrainingJob | str:
@@ -111,22 +120,24 @@ def _running(
     yield from redundancy.fence(snapshot, status, counted, shards)
     launcher_map = desired.launcher_name(job, snapshot, launcher)
     pointers = {s.index: s.next_pointer for s in shards}
-    terms = chief_terms.terms(job, snapshot, status, counted)
-    term = terms.create or max(1, chief_terms.newest_term(snapshot, status))
-    made = desired.children(job, launcher_map, launcher, pointers, term)
-    wanted = [rounds.stamped(manifest, status) for manifest in made]
+    roles = {role: job_attempts.decide(job, snapshot, status, counted, role) for role in job_attempts.NUMBER}
+    term = roles[names.CHIEF].create or max(1, job_attempts.newest(snapshot, status, names.CHIEF))
+    children = desired.children(job, launcher_map, launcher, pointers, term)
+    wanted = [rounds.stamped(manifest, status) for manifest in children]
     early = desired.early(job, snapshot, wanted)
     yield from desired.missing_and_drifted(job, snapshot, status, early)
-    if terms.create is not None:
-        chief = rounds.stamped(workloads.build_chief(job, terms.create, launcher_map), status)
-        first = terms.create == 1
-        yield Create(Kind.JOB, chief["metadata"]["name"], chief, Reason.DESIRED if first else Reason.NEXT_TERM)
+    for role, found in roles.items():
+        if found.create is not None:
+            made = rounds.stamped(workloads.build_attempt(job, role, found.create, launcher_map), status)
+            again = Reason.NEXT_TERM if role == names.CHIEF else Reason.NEXT_ATTEMPT
+            yield Create(Kind.JOB, made["metadata"]["name"], made, Reason.DESIRED if found.create == 1 else again)
     written = {(a.kind, a.name) for a in taken}
     late = [m for m in wanted if m not in early and (m["kind"], m["metadata"]["name"]) not in written]
     yield from desired.missing_and_drifted(job, snapshot, status, late)
     yield from desired.retired(job, snapshot, status)
     yield from desired.refreshed(job, snapshot, term)
-    yield from _deletions(terms.delete, Reason.OLD_TERM)
+    for found in roles.values():
+        yield from _deletions(found.delete, Reason.OLD_TERM)
     yield from desired.surplus(snapshot, wanted)
     yield from shrinking.left_over(job, snapshot)
     for pod in stuck_pods.idle(job, snapshot, status, counted):
@@ -135,11 +146,16 @@ def _running(
         yield Delete(Kind.POD, pod.name, pod.uid, Reason.STUCK_IN_BACK_OFF)
 
 
-def _finished(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, now: datetime) -> Plan:
+def _finished(
+    job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, end: Condition, now: datetime
+) -> Plan:
     expiry = clean_up.expiry(job, status)
     if expiry is not None and expiry <= now:
         return Plan((Delete(Kind.PS_TRAINING_JOB, snapshot.name, snapshot.uid, Reason.TTL_EXPIRED),))
-    return Plan(tuple(_deletions(clean_up.freed_on_end(job, snapshot), Reason.JOB_FINISHED)), expiry)
+    found = clean_up.clean_up(job, snapshot, status, end, now)
+    kept = desired.kept(job, snapshot, found, max(1, job_attempts.newest(snapshot, status, names.CHIEF)))
+    due = min((t for t in (expiry, found.until) if t is not None), default=None)
+    return Plan((*kept, *_deletions(found.delete, Reason.JOB_FINISHED)), due)
 
 
 def _deletions(children: Iterable[Child], reason: Reason) -> Iterator[Delete]:

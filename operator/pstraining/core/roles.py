@@ -1,56 +1,62 @@
 """How each role stands: the numbers in status."""
 
 from pstraining.api import names
+from pstraining.api.conditions import Condition
 from pstraining.api.models import PSTrainingJob
-from pstraining.api.run_policy import CleanUp
 from pstraining.api.status import PSTrainingJobStatus, RoleStatus
-from pstraining.core.policies import redundancy
+from pstraining.core.policies import clean_up, redundancy
 from pstraining.core.policies.attempts import Tally
+from pstraining.core.policies.job_attempts import has_succeeded
 from pstraining.core.policies.outcome import worker_succeeded
 from pstraining.core.snapshot import Pod, Snapshot
 
 
 def role_statuses(
-    job: PSTrainingJob, snapshot: Snapshot, old: PSTrainingJobStatus, counted: Tally, *, finished: bool
+    job: PSTrainingJob, snapshot: Snapshot, old: PSTrainingJobStatus, counted: Tally, end: Condition | None
 ) -> dict[str, RoleStatus]:
-    """The status of ps, worker and chief.
+    """The status of every role that the job has.
 
     Args:
         job: the job.
         snapshot: what is observed.
         old: the stored status, for the failures that are not seen any more.
         counted: the counters.
-        finished: the job has ended, so that what runs is about to be freed.
+        end: how the job has ended, so that what runs is about to be freed.
     """
-    freed = finished and job.spec.run_policy.clean_pod_policy.on_success is not CleanUp.NONE
-    done = _succeeded_workers(job, snapshot)
-    workers = [p for p in snapshot.pods_of(names.WORKER) if works(p) and p.index not in done]
-    chiefs = [p for p in snapshot.pods_of(names.CHIEF) if works(p)]
+    done = _succeeded(job, snapshot)
+    working = {role: [p for p in snapshot.pods_of(role) if works(p)] for role in done}
+    ready = {
+        names.PS: len(_served(job, snapshot, old)),
+        names.WORKER: len({p.index for p in working[names.WORKER]} - done[names.WORKER]),
+        names.CHIEF: min(1, len(working[names.CHIEF])),
+        names.EVALUATOR: min(1, len(working[names.EVALUATOR])),
+    }
     desired = {
         names.PS: job.spec.ps.replicas,
         names.WORKER: job.spec.worker.replicas,
         names.CHIEF: int(job.spec.chief.enabled),
+        names.EVALUATOR: int(job.spec.evaluator.enabled),
     }
-    ready = {
-        names.PS: len(_served(job, snapshot, old)),
-        names.WORKER: len({p.index for p in workers}),
-        names.CHIEF: len({p.term for p in chiefs}),
-    }
-    asked = 0 if freed or job.spec.run_policy.suspend else 1
     olds = {names.PS: old.ps, names.WORKER: old.worker, names.CHIEF: old.chief}
-    return {
-        role: RoleStatus(
+    if job.spec.evaluator.enabled:
+        olds[names.EVALUATOR] = old.evaluator or RoleStatus()
+    found = {}
+    for role, before in olds.items():
+        freed = clean_up.frees(job, role, end)
+        given_up = counted.given_up if role == names.WORKER else frozenset()
+        asked = 0 if freed or job.spec.run_policy.suspend else desired[role] - len(done[role] | given_up)
+        now_ready = 0 if freed else ready[role]
+        found[role] = RoleStatus(
             desired=desired[role],
-            replicas=asked * (desired[role] - (len(done) if role == names.WORKER else 0)),
-            ready=0 if freed else ready[role],
-            # The Deployments that remember it are gone once the job is cleaned up.
-            succeeded=max(len(done), old.worker.succeeded if finished else 0) if role == names.WORKER else 0,
+            replicas=asked,
+            ready=now_ready,
+            # What remembers it is gone once the job is cleaned up.
+            succeeded=max(len(done[role]), before.succeeded if end is not None else 0),
             restarts=counted.restarts(role),
-            summary=f"{0 if freed else ready[role]}/{desired[role]}",
-            last_failure=next((f.told for f in reversed(counted.failures) if f.role == role), olds[role].last_failure),
+            summary=f"{now_ready}/{desired[role]}",
+            last_failure=next((f.told for f in reversed(counted.failures) if f.role == role), before.last_failure),
         )
-        for role in olds
-    }
+    return found
 
 
 def works(pod: Pod) -> bool:
@@ -64,10 +70,12 @@ def ps_ready(job: PSTrainingJob, snapshot: Snapshot, old: PSTrainingJobStatus) -
 
 
 def chief_works(job: PSTrainingJob, snapshot: Snapshot) -> bool:
-    """The chief, or worker 0 in its place, runs."""
+    """The chief, or worker 0 in its place, runs, or is done while others are not."""
     if job.spec.chief.enabled:
-        return any(works(p) for p in snapshot.pods_of(names.CHIEF))
-    return any(works(p) for p in snapshot.pods_of(names.WORKER, 0))
+        done = has_succeeded(job, snapshot, names.CHIEF)
+        return done or any(works(p) for p in snapshot.pods_of(names.CHIEF))
+    done = worker_succeeded(job, snapshot, 0)
+    return done or any(works(p) for p in snapshot.pods_of(names.WORKER, 0))
 
 
 def enough_workers_work(job: PSTrainingJob, snapshot: Snapshot) -> bool:
@@ -81,6 +89,16 @@ def _served(job: PSTrainingJob, snapshot: Snapshot, old: PSTrainingJobStatus) ->
     """The shards whose primary is ready."""
     primaries = redundancy.primaries_only(job, snapshot, old).pods_of(names.PS)
     return {p.index for p in primaries if p.ready and not p.deleting}
+
+
+def _succeeded(job: PSTrainingJob, snapshot: Snapshot) -> dict[str, set[int]]:
+    """The replicas of each role whose program has ended with 0 for good."""
+    return {
+        names.PS: set(),
+        names.WORKER: _succeeded_workers(job, snapshot),
+        names.CHIEF: {0} if has_succeeded(job, snapshot, names.CHIEF) else set(),
+        names.EVALUATOR: {0} if has_succeeded(job, snapshot, names.EVALUATOR) else set(),
+    }
 
 
 def _succeeded_workers(job: PSTrainingJob, snapshot: Snapshot) -> set[int]:

@@ -219,7 +219,7 @@ def _pod(manifest: Manifest, job_uid: str) -> Pod | None:
     if labels.get(names.LABEL_JOB_UID) != job_uid or role is None or created is None:
         return None
     index = labels.get(names.LABEL_INDEX) or labels.get(names.LABEL_POD_INDEX) or "0"
-    term = labels.get(names.LABEL_TERM) or "0"
+    term = labels.get(names.LABEL_TERM) or labels.get(names.LABEL_ATTEMPT) or "0"
     member = labels.get(names.LABEL_MEMBER) or "0"
     round_ = labels.get(names.LABEL_ROUND) or "0"
     if not (index.isdecimal() and term.isdecimal() and member.isdecimal() and round_.isdecimal()):

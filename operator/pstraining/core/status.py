@@ -13,10 +13,9 @@ from pstraining.api.conditions import Condition, Phase, Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus, StatusCondition
 from pstraining.core.actions import Create, Event, Kind, Outcomes, Verdict
-from pstraining.core.planner import read_job, read_status
-from pstraining.core.policies import rounds
+from pstraining.core.planner import is_ours, read_job, read_status
+from pstraining.core.policies import deadline, job_attempts, rounds
 from pstraining.core.policies.attempts import key_of, tally
-from pstraining.core.policies.chief_terms import newest_term
 from pstraining.core.policies.outcome import End, new_end, recorded_end
 from pstraining.core.roles import role_statuses
 from pstraining.core.shards import shard_statuses, standby_summary, took_over
@@ -50,25 +49,30 @@ def next_status(snapshot: Snapshot, outcomes: Outcomes, now: datetime) -> dict[s
     job, old = read_job(snapshot), read_status(snapshot)
     if isinstance(job, str):
         return _dump(_unreadable(snapshot, old, job, now))
+    if not is_ours(job):
+        return dict(snapshot.status)
     counted = tally(job, snapshot, old)
-    end = _recorded(old) or new_end(job, snapshot, old, counted)
+    end = _recorded(old) or new_end(job, snapshot, old, counted, now)
     situation = Situation(job, snapshot, old, outcomes, end)
     told = conditions(situation, now)
     shards = shard_statuses(job, snapshot, old, now)
-    found = role_statuses(job, snapshot, old, counted, finished=end is not None)
+    found = role_statuses(job, snapshot, old, counted, None if end is None else end.condition)
     return _dump(
         PSTrainingJobStatus(
             observed_generation=snapshot.generation,
             phase=_phase(told),
             conditions=told,
             start_time=None if situation.suspended else old.start_time or now,
+            active_seconds=deadline.active_seconds(old, now, suspended=situation.suspended),
             completion_time=None if end is None else old.completion_time or now,
-            term=_term(job, snapshot, old, outcomes),
+            term=_newest(job, snapshot, old, outcomes, names.CHIEF),
+            evaluator_attempt=_newest(job, snapshot, old, outcomes, names.EVALUATOR),
             restarts=sum(role.restarts for role in found.values()),
             job_restarts=rounds.number(old, counted) if end is None else old.job_restarts,
             ps=found["ps"],
             worker=found["worker"],
             chief=found["chief"],
+            evaluator=found.get("evaluator"),
             shards=shards,
             standby_summary=standby_summary(job, shards),
             takeovers=sum(s.takeovers for s in shards) if shards else old.takeovers,
@@ -95,15 +99,14 @@ def _recorded(old: PSTrainingJobStatus) -> End | None:
     return End(kind, Reason(condition.reason), condition.message)
 
 
-def _term(job: PSTrainingJob, snapshot: Snapshot, old: PSTrainingJobStatus, outcomes: Outcomes) -> int:
-    if not job.spec.chief.enabled:
+def _newest(job: PSTrainingJob, snapshot: Snapshot, old: PSTrainingJobStatus, outcomes: Outcomes, role: str) -> int:
+    """The newest attempt of the chief or the evaluator, those made by this pass included."""
+    if not job_attempts.is_wanted(job, role):
         return 0
-    made = [
-        int(o.action.body["metadata"]["labels"][names.LABEL_TERM])
-        for o in outcomes.with_verdict(Verdict.DONE)
-        if isinstance(o.action, Create) and o.action.kind is Kind.JOB
-    ]
-    return max((newest_term(snapshot, old), *made))
+    created = (o.action for o in outcomes.with_verdict(Verdict.DONE) if isinstance(o.action, Create))
+    labels = (a.body["metadata"]["labels"] for a in created if a.kind is Kind.JOB)
+    made = (int(found[job_attempts.NUMBER[role]]) for found in labels if job_attempts.NUMBER[role] in found)
+    return max((job_attempts.newest(snapshot, old, role), *made))
 
 
 def _phase(told: list[StatusCondition]) -> Phase:
@@ -142,7 +145,8 @@ def _unreadable(snapshot: Snapshot, old: PSTrainingJobStatus, why: str, now: dat
 
 def _failures(old: PSTrainingJobStatus, new: PSTrainingJobStatus) -> Iterator[Event]:
     before = {key_of(r): r.failures for r in old.replica_records}
-    last = {"ps": new.ps.last_failure, "worker": new.worker.last_failure, "chief": new.chief.last_failure}
+    told = {"ps": new.ps, "worker": new.worker, "chief": new.chief, "evaluator": new.evaluator}
+    last = {role: found.last_failure for role, found in told.items() if found is not None}
     for record in new.replica_records:
         if record.failures > before.get(key_of(record), 0):
             failure = last.get(record.role)

@@ -23,6 +23,8 @@ def addresses(job: PSTrainingJob) -> dict[str, list[str]]:
         found[names.CHIEF] = [_address(f"{names.chief_host(name)}.{headless}")]
     found[names.WORKER] = [_address(w if cluster_ip else f"{w}.{headless}") for w in workers]
     found[names.PS] = [_address(names.ps_service(name, i)) for i in range(spec.ps.replicas)]
+    if spec.evaluator.enabled and spec.evaluator.in_cluster:
+        found[names.EVALUATOR] = [_address(f"{names.evaluator_host(name)}.{headless}")]
     return found
 
 
@@ -30,12 +32,13 @@ def _address(host: str) -> str:
     return f"{host}:{contract.TF_PORT}"
 
 
-def document(job: PSTrainingJob, term: int = 1) -> str:
+def document(job: PSTrainingJob, term: int = 1, *, ended: bool = False) -> str:
     """The file as it is mounted: the same bytes for the same spec and term.
 
     Args:
         job: the owner.
         term: the chief's newest. Where nothing follows from it, the first is told for ever.
+        ended: the job has ended, and what is started again must idle.
     """
     spec = job.spec
     followed = spec.chief.enabled and spec.ps.on_chief_restart is not OnChiefRestart.KEEP
@@ -51,6 +54,8 @@ def document(job: PSTrainingJob, term: int = 1) -> str:
     if spec.checkpoint is not None:
         kept = spec.checkpoint.model_dump(by_alias=True, include={"path", "keep", "interval_seconds"})
         content["checkpoint"] = kept
+    if ended:
+        content["ended"] = True
     return json.dumps(content, indent=1)
 
 
@@ -60,11 +65,11 @@ def digest(job: PSTrainingJob, role: str, term: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
-def build(job: PSTrainingJob, term: int) -> dict[str, Any]:
+def build(job: PSTrainingJob, term: int, *, ended: bool = False) -> dict[str, Any]:
     """The ConfigMap."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": metadata(job, names.cluster_config_map(job.metadata.name), "cluster-map"),
-        "data": {contract.CLUSTER_FILE: document(job, term)},
+        "data": {contract.CLUSTER_FILE: document(job, term, ended=ended)},
     }

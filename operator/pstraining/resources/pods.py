@@ -24,7 +24,7 @@ class Task:
     role: str
     index: int | None = None
     term: int | None = None
-    """The chief's term: of this attempt, or on a PS the newest when its template was made."""
+    """The attempt's number (the chief's is its term); on a PS the chief's newest term when its template was made."""
     member: int = 0
 
 
@@ -39,8 +39,8 @@ def build(job: PSTrainingJob, task: Task, launcher: str) -> dict[str, Any]:
     template, defaulted = _template(job, task.role)
     metadata, spec = template.setdefault("metadata", {}) or {}, template["spec"]
     labels = role_labels(job, task.role, task.index)
-    if task.role == names.CHIEF and task.term is not None:
-        labels |= {names.LABEL_TERM: str(task.term)}
+    if task.role in (names.CHIEF, names.EVALUATOR) and task.term is not None:
+        labels |= {number_label(task.role): str(task.term)}
     if task.role == names.PS:
         labels |= {names.LABEL_MEMBER: str(task.member)}
         if redundancy.standbys(job):
@@ -71,6 +71,11 @@ def main_container(spec: dict[str, Any]) -> dict[str, Any]:
     return next((c for c in containers if c.get("name") == names.MAIN_CONTAINER), containers[0])
 
 
+def number_label(role: str) -> str:
+    """The label that holds the number of an attempt."""
+    return names.LABEL_TERM if role == names.CHIEF else names.LABEL_ATTEMPT
+
+
 def has_chief_duty(job: PSTrainingJob, task: Task) -> bool:
     """Whether this task coordinates, checkpoints and decides the job's success."""
     if job.spec.chief.enabled:
@@ -79,7 +84,12 @@ def has_chief_duty(job: PSTrainingJob, task: Task) -> bool:
 
 
 def _template(job: PSTrainingJob, role: str) -> tuple[dict[str, Any], bool]:
-    own = {names.PS: job.spec.ps.template, names.CHIEF: job.spec.chief.template}.get(role)
+    spec = job.spec
+    own = {
+        names.PS: spec.ps.template,
+        names.CHIEF: spec.chief.template,
+        names.EVALUATOR: spec.evaluator.template,
+    }.get(role)
     defaulted = own is None and role != names.WORKER
     return copy.deepcopy(job.spec.worker.template if own is None else own), defaulted
 
@@ -100,7 +110,12 @@ def _drop_devices(spec: dict[str, Any]) -> None:
 
 
 def _set_resources(job: PSTrainingJob, role: str, container: dict[str, Any]) -> None:
-    own = {names.PS: job.spec.ps.resources, names.CHIEF: job.spec.chief.resources}.get(role)
+    spec = job.spec
+    own = {
+        names.PS: spec.ps.resources,
+        names.CHIEF: spec.chief.resources,
+        names.EVALUATOR: spec.evaluator.resources,
+    }.get(role)
     if own is not None:
         container["resources"] = copy.deepcopy(own)
 
@@ -193,10 +208,12 @@ def _mount(job: PSTrainingJob, task: Task, spec: dict[str, Any], container: dict
         {"name": _RUN_VOLUME, "mountPath": contract.RUN_DIR},
     ]
     checkpoint = job.spec.checkpoint
-    if checkpoint is not None and has_chief_duty(job, task):
+    reads = task.role == names.EVALUATOR
+    if checkpoint is not None and (has_chief_duty(job, task) or reads):
         claim = {"persistentVolumeClaim": {"claimName": names.checkpoint_claim(job.metadata.name)}}
         volumes.append({"name": _CHECKPOINT_VOLUME, **(checkpoint.volume or claim)})
-        mounts.append({"name": _CHECKPOINT_VOLUME, "mountPath": checkpoint.path})
+        mount = {"name": _CHECKPOINT_VOLUME, "mountPath": checkpoint.path}
+        mounts.append(mount | {"readOnly": True} if reads else mount)
     spec["volumes"] = [*(spec.get("volumes") or ()), *volumes]
     container["volumeMounts"] = [*(container.get("volumeMounts") or ()), *mounts]
 
@@ -210,4 +227,5 @@ def _name(job: PSTrainingJob, task: Task, spec: dict[str, Any]) -> None:
         return  # the StatefulSet's own names
     name = job.metadata.name
     spec["subdomain"] = names.headless_service(name)
-    spec["hostname"] = names.chief_host(name) if task.role == names.CHIEF else names.worker_name(name, task.index or 0)
+    hosts = {names.CHIEF: names.chief_host(name), names.EVALUATOR: names.evaluator_host(name)}
+    spec["hostname"] = hosts.get(task.role) or names.worker_name(name, task.index or 0)

@@ -63,9 +63,16 @@ def retire_worker(job: PSTrainingJob, index: int, uid: str, why: str) -> dict[st
     }
 
 
-def build_chief(job: PSTrainingJob, term: int, launcher: str) -> dict[str, Any]:
-    """One attempt of the chief: a Job of one pod that is never started again; the next attempt is the next term."""
-    template = pods.build(job, pods.Task(names.CHIEF, term=term), launcher)
+def build_attempt(job: PSTrainingJob, role: str, number: int, launcher: str) -> dict[str, Any]:
+    """One attempt of the chief or the evaluator: a Job of one pod that is never started again.
+
+    Args:
+        job: the owner.
+        role: chief or evaluator.
+        number: the attempt's, which for the chief is its term.
+        launcher: the name of the launcher's ConfigMap.
+    """
+    template = pods.build(job, pods.Task(role, term=number), launcher)
     template["spec"]["restartPolicy"] = "Never"
     spec = {
         "backoffLimit": 0,
@@ -73,8 +80,10 @@ def build_chief(job: PSTrainingJob, term: int, launcher: str) -> dict[str, Any]:
         "podReplacementPolicy": "Failed",
         "template": template,
     }
-    found = metadata(job, names.chief_job(job.metadata.name, term), names.CHIEF)
-    found["labels"] |= {names.LABEL_ROLE: names.CHIEF, names.LABEL_TERM: str(term)}
+    chief = role == names.CHIEF
+    name = names.chief_job(job.metadata.name, number) if chief else names.evaluator_job(job.metadata.name, number)
+    found = metadata(job, name, role)
+    found["labels"] |= {names.LABEL_ROLE: role, pods.number_label(role): str(number)}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": found, "spec": spec}
 
 

@@ -143,7 +143,13 @@ def test_the_budget_of_one_replica_ends_the_job(role: str) -> None:
     assert f"{role} 0 failed 3 times" in failed["message"]
     assert "boom" in failed["message"]
     world.settle()
-    assert all(kind == "Job" for kind, _ in world.children) or not world.children
+    kept = {"worker": ("Deployment", "digits-worker-0"), "ps": ("StatefulSet", "digits-ps")}[role]
+    assert set(world.children) - {kept} <= {
+        ("ConfigMap", "digits"),
+        ("ConfigMap", "digits-launcher-v1"),
+        ("NetworkPolicy", "digits"),
+    }
+    assert kept in world.children, "the replica that failed is kept to be looked at"
 
 
 def test_failures_are_counted_once_however_often_they_are_seen() -> None:

@@ -34,7 +34,8 @@ CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage":
 def test_every_manifest_is_valid_and_owned(addressing: str) -> None:
     spec = {"worker": {"addressing": addressing}, "checkpoint": {"volumeClaimTemplate": CLAIM}}
     made = typed(job(ps=2, workers=3, spec=spec))
-    manifests = [*desired.children(made, "digits-launcher-v1", LAUNCHER), workloads.build_chief(made, 1, "l")]
+    chief = workloads.build_attempt(made, "chief", 1, "l")
+    manifests = [*desired.children(made, "digits-launcher-v1", LAUNCHER), chief]
     kinds = [m["kind"] for m in manifests]
     assert kinds.count("Deployment") == 3
     assert kinds.count("Service") == 1 + 2 + (3 if addressing == "ClusterIP" else 0)

@@ -150,7 +150,11 @@ def _counts(job: PSTrainingJob, pod: Pod, start_time: datetime, round_: int) -> 
 
 
 def _wanted(job: PSTrainingJob, replica: Pod | ReplicaRecord) -> bool:
-    count = {names.PS: job.spec.ps.replicas, names.WORKER: job.spec.worker.replicas}.get(replica.role, 1)
+    count = {
+        names.PS: job.spec.ps.replicas,
+        names.WORKER: job.spec.worker.replicas,
+        names.EVALUATOR: int(job.spec.evaluator.enabled),
+    }.get(replica.role, 1)
     return replica.index < count and replica.member <= standbys(job)
 
 

@@ -15,7 +15,7 @@ _IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNever
 _CONFIG = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"}
 UNSCHEDULABLE_GRACE = timedelta(seconds=30)
 """A pod that has just been made is often unschedulable for a moment, such as the 5 to 15 s until a volume is bound."""
-_ROLES = (names.PS, names.CHIEF, names.WORKER)
+_ROLES = (names.PS, names.CHIEF, names.WORKER, names.EVALUATOR)
 
 
 @dataclass(frozen=True)

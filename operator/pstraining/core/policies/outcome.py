@@ -5,17 +5,18 @@ pods) waits for the next one, so that nothing is freed before the end is on reco
 """
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from pstraining.api import names
 from pstraining.api.conditions import Condition, Reason
 from pstraining.api.models import PSTrainingJob
+from pstraining.api.run_policy import SuccessPolicy
 from pstraining.api.status import PSTrainingJobStatus, ReplicaRecord
 from pstraining.core.actions import Kind
-from pstraining.core.policies import budgets, rounds
+from pstraining.core.policies import budgets, deadline, job_attempts, rounds
 from pstraining.core.policies.attempts import Failure, Tally, succeeded
-from pstraining.core.policies.chief_terms import attempts
 from pstraining.core.policies.failures import Consequence, role_spec
-from pstraining.core.snapshot import Child, Snapshot
+from pstraining.core.snapshot import Snapshot
 
 
 @dataclass(frozen=True)
@@ -38,15 +39,43 @@ def recorded_end(status: PSTrainingJobStatus) -> Condition | None:
     return None
 
 
-def new_end(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, counted: Tally) -> End | None:
-    """How the job has just ended, by what the snapshot shows."""
+def new_end(
+    job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, counted: Tally, now: datetime
+) -> End | None:
+    """How the job has just ended, by what the snapshot shows and the clock."""
+    if job.spec.success_policy is SuccessPolicy.ALL_WORKERS:
+        won = _all_workers(job, snapshot, counted)
+    else:
+        won = _leader(job, snapshot)
+    return won or _failed(job, status, counted) or _late(job, status, now)
+
+
+def _leader(job: PSTrainingJob, snapshot: Snapshot) -> End | None:
     if job.spec.chief.enabled:
-        complete = any(_complete(j) for j in attempts(snapshot).values())
-        if complete or any(succeeded(job, p) for p in snapshot.pods_of(names.CHIEF)):
+        if job_attempts.has_succeeded(job, snapshot, names.CHIEF):
             return End(Condition.SUCCEEDED, Reason.CHIEF_SUCCEEDED, "The chief has ended with exit code 0.")
     elif worker_succeeded(job, snapshot, 0):
         return End(Condition.SUCCEEDED, Reason.WORKER_ZERO_SUCCEEDED, "Worker 0 has ended with exit code 0.")
-    return _failed(job, status, counted)
+    return None
+
+
+def _all_workers(job: PSTrainingJob, snapshot: Snapshot, counted: Tally) -> End | None:
+    if job.spec.chief.enabled and not job_attempts.has_succeeded(job, snapshot, names.CHIEF):
+        return None
+    asked = set(range(job.spec.worker.replicas)) - counted.given_up
+    if not asked or not all(worker_succeeded(job, snapshot, i) for i in asked):
+        return None
+    who = "The chief and every worker have" if job.spec.chief.enabled else "Every worker has"
+    return End(Condition.SUCCEEDED, Reason.ALL_WORKERS_SUCCEEDED, f"{who} ended with exit code 0.")
+
+
+def _late(job: PSTrainingJob, status: PSTrainingJobStatus, now: datetime) -> End | None:
+    end = deadline.ends_at(job, status)
+    if end is None or now < end:
+        return None
+    seconds = job.spec.run_policy.active_deadline_seconds
+    message = f"The job was active for {seconds} s, which is all that runPolicy.activeDeadlineSeconds allows"
+    return End(Condition.FAILED, Reason.DEADLINE_EXCEEDED, message)
 
 
 def worker_succeeded(job: PSTrainingJob, snapshot: Snapshot, index: int) -> bool:
@@ -69,11 +98,8 @@ def _failed(job: PSTrainingJob, status: PSTrainingJobStatus, counted: Tally) -> 
         if failure.decision.consequence is Consequence.FAIL_JOB and not _given_up(counted, failure):
             return _decided(job, failure)
     for record in counted.records:
-        used, limit = (
-            budgets.used(job, record.role, counted.of(record.role, record.index)),
-            budgets.limit(job, record.role),
-        )
-        if used > limit and not record.given_up:
+        used = budgets.used(job, record.role, counted.of(record.role, record.index))
+        if used > budgets.limit(job, record.role) and not record.given_up:
             return _spent(job, record, used, counted)
     return None
 
@@ -121,8 +147,3 @@ def _words(failure: Failure) -> str:
     told = failure.told
     line = f": {told.message}" if told.message else ""
     return f"pod {told.pod} ended with exit code {told.exit_code} ({told.reason}){line}"
-
-
-def _complete(child: Child) -> bool:
-    conditions = (child.manifest.get("status") or {}).get("conditions") or ()
-    return any(c.get("type") == "Complete" and c.get("status") == "True" for c in conditions)

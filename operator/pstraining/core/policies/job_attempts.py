@@ -1,0 +1,74 @@
+"""Which attempt of the chief, and of the evaluator, is to exist?
+
+Each attempt is a Job of one pod that never starts again. A number is never used twice and at most one attempt lives:
+the next one is created only when no pod of an older one can still run. The chief's number is its term, the fencing
+token; so it comes from status and from what exists, whichever is higher.
+"""
+
+from dataclasses import dataclass
+
+from pstraining.api import names
+from pstraining.api.models import PSTrainingJob
+from pstraining.api.status import PSTrainingJobStatus
+from pstraining.core.actions import Kind
+from pstraining.core.policies.attempts import Tally, succeeded
+from pstraining.core.snapshot import Child, Snapshot
+
+NUMBER = {names.CHIEF: names.LABEL_TERM, names.EVALUATOR: names.LABEL_ATTEMPT}
+"""The roles that run in attempts, and the label that holds an attempt's number."""
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """What to do about a role's attempts."""
+
+    create: int | None = None
+    delete: tuple[Child, ...] = ()
+
+
+def is_wanted(job: PSTrainingJob, role: str) -> bool:
+    """Whether the job has such a role."""
+    return job.spec.chief.enabled if role == names.CHIEF else job.spec.evaluator.enabled
+
+
+def jobs_of(snapshot: Snapshot, role: str) -> dict[int, Child]:
+    """A role's Jobs by number."""
+    jobs = (j for j in snapshot.of_kind(Kind.JOB) if j.labels.get(names.LABEL_ROLE) == role)
+    return {j.number(NUMBER[role]): j for j in jobs}
+
+
+def newest(snapshot: Snapshot, status: PSTrainingJobStatus, role: str) -> int:
+    """The highest number ever used; 0 before the first."""
+    told = status.term if role == names.CHIEF else status.evaluator_attempt
+    return max((told, *jobs_of(snapshot, role), *(p.term for p in snapshot.pods_of(role))))
+
+
+def has_succeeded(job: PSTrainingJob, snapshot: Snapshot, role: str) -> bool:
+    """Whether an attempt has ended with exit code 0."""
+    complete = any(_is(j, "Complete") for j in jobs_of(snapshot, role).values())
+    return complete or any(succeeded(job, p) for p in snapshot.pods_of(role))
+
+
+def decide(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, counted: Tally, role: str) -> Attempts:
+    """Decide which attempt to create and which to forget."""
+    if not is_wanted(job, role) or has_succeeded(job, snapshot, role):
+        return Attempts()
+    existing, last = jobs_of(snapshot, role), newest(snapshot, status, role)
+    alive = any(not p.terminal for p in snapshot.pods_of(role))
+    current = existing.get(last)
+    ended = current is None or current.deleting or _ended(snapshot, current, last, role)
+    create = last + 1 if ended and not alive else None
+    # An older attempt is evidence until what ended it is on record; then its log has had a whole attempt to be read.
+    told = status.replica_records == list(counted.records)
+    old = tuple(c for n, c in sorted(existing.items()) if n < last and not c.deleting) if told else ()
+    return Attempts(create, old)
+
+
+def _ended(snapshot: Snapshot, child: Child, number: int, role: str) -> bool:
+    pods = [p for p in snapshot.pods_of(role) if p.term == number]
+    return _is(child, "Failed") or (bool(pods) and all(p.terminal for p in pods))
+
+
+def _is(child: Child, condition: str) -> bool:
+    conditions = (child.manifest.get("status") or {}).get("conditions") or ()
+    return any(c.get("type") == condition and c.get("status") == "True" for c in conditions)

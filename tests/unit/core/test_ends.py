@@ -1,0 +1,195 @@
+"""How a job as a whole ends: whose success counts, when time is up, what is freed then, and whose job it is."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from pstraining.core.actions import Outcomes
+from pstraining.core.status import next_status
+from tests.support.builders import job
+from tests.support.simulation import World, phase, running
+
+
+def status(world: World) -> dict[str, Any]:
+    assert world.job is not None
+    found: dict[str, Any] = world.job["status"]
+    return found
+
+
+def test_a_job_of_another_manager_is_left_alone() -> None:
+    world = World(job(spec={"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}}))
+    assert world.job is not None
+    world.job["status"] = {"theirs": True}
+    world.reconcile()
+    assert (world.writes, world.status_writes, world.told) == ([], 0, [])
+    assert next_status(world.snapshot(), Outcomes(), world.now) == {"theirs": True}
+
+
+def test_all_workers_have_to_succeed() -> None:
+    world = running(successPolicy="AllWorkers")
+    world.end("worker", 0)
+    world.settle()
+    world.end("chief")
+    world.settle()
+    assert phase(world) == "Running", "the chief is done, worker 1 is not"
+    assert status(world)["term"] == 1, "a finished chief does not run again"
+    assert status(world)["chief"]["succeeded"] == 1
+    world.end("worker", 1)
+    world.settle()
+    assert world.condition("Succeeded")["reason"] == "AllWorkersSucceeded"
+
+
+def test_workers_that_were_given_up_are_not_waited_for() -> None:
+    world = running(successPolicy="AllWorkers", worker={"minReplicas": 1, "restartPolicy": "Never"})
+    world.end("worker", 1, 1)
+    world.settle()
+    world.end("worker", 0)
+    world.end("chief")
+    world.settle()
+    assert phase(world) == "Succeeded"
+
+
+def test_without_a_chief_all_workers_are_all() -> None:
+    world = running(successPolicy="AllWorkers", chief={"enabled": False})
+    world.end("worker", 0)
+    world.settle()
+    assert phase(world) == "Running"
+    world.end("worker", 1)
+    world.settle()
+    assert phase(world) == "Succeeded"
+
+
+def test_the_deadline_is_met_to_the_second() -> None:
+    world = running(runPolicy={"activeDeadlineSeconds": 100})
+    started = world.plan().requeue_at
+    assert started is not None, "the plan says when, so that nobody polls"
+    world.now = started - timedelta(seconds=1)
+    world.reconcile()
+    assert phase(world) == "Running"
+    world.now = started
+    world.settle()
+    failed = world.condition("Failed")
+    assert (failed["status"], failed["reason"]) == ("True", "DeadlineExceeded")
+
+
+def test_suspended_time_is_not_active() -> None:
+    world = running(runPolicy={"activeDeadlineSeconds": 100})
+    end = world.plan().requeue_at
+    assert end is not None
+    world.now = end - timedelta(seconds=40)
+    world.edit({"runPolicy": {"suspend": True}})
+    world.settle()
+    assert status(world)["activeSeconds"] == 60
+    world.now += timedelta(days=1)
+    world.settle()
+    assert phase(world) == "Suspended"
+    world.edit({"runPolicy": {"suspend": False}})
+    resumed = world.now
+    world.reconcile()
+    assert world.plan().requeue_at == resumed + timedelta(seconds=40)
+
+
+def test_the_evaluator_runs_beside_the_others() -> None:
+    world = running(evaluator={"enabled": True}, checkpoint={"volume": {"nfs": {"server": "s", "path": "/"}}})
+    made = world.children["Job", "digits-evaluator-1"]["spec"]["template"]["spec"]
+    mounts = {m["name"]: m for m in made["containers"][0]["volumeMounts"]}
+    assert mounts["pstraining-checkpoint"]["readOnly"] is True
+    assert made["hostname"] == "digits-evaluator"
+    assert status(world)["evaluator"]["summary"] == "1/1"
+    world.end("evaluator", code=1)
+    world.settle()
+    assert world.names_of("Job") == ["digits-chief-1", "digits-evaluator-2"]
+    assert status(world)["evaluatorAttempt"] == 2
+    assert status(world)["evaluator"]["restarts"] == 1
+    world.end("evaluator")
+    world.settle()
+    assert status(world)["evaluator"]["succeeded"] == 1
+    assert phase(world) == "Running", "its end is not the job's"
+    world.settle()
+    assert world.names_of("Job") == ["digits-chief-1", "digits-evaluator-2"], "and it does not run again"
+    world.end("chief")
+    world.settle()
+    assert phase(world) == "Succeeded"
+    assert world.names_of("Job") == ["digits-chief-1", "digits-evaluator-2"], "both have ended and hold their logs"
+
+
+def test_the_evaluators_budget_fails_the_job() -> None:
+    world = running(evaluator={"enabled": True, "backoff": {"limit": 0}})
+    world.end("evaluator", code=1)
+    world.settle()
+    assert status(world)["failedReplica"] == "evaluator/0"
+    assert phase(world) == "Failed"
+
+
+@pytest.mark.parametrize("within", [True, False])
+def test_the_evaluator_is_in_the_cluster_only_if_asked_for(within: bool) -> None:
+    world = running(evaluator={"enabled": True, "inCluster": within})
+    assert ('"evaluator"' in world.children["ConfigMap", "digits"]["data"]["cluster.json"]) is within
+
+
+FAILURES = {
+    "worker": ("Deployment", "digits-worker-1", 1),
+    "chief": ("Job", "digits-chief-1", 0),
+    "ps": ("StatefulSet", "digits-ps", 1),
+}
+
+
+@pytest.mark.parametrize("role", FAILURES)
+def test_only_what_failed_the_job_is_kept_and_not_for_ever(role: str) -> None:
+    kind, name, index = FAILURES[role]
+    world = World(job(ps=3, spec={role: {"backoff": {"limit": 0}}}))
+    world.settle()
+    world.end(role, index, 1)
+    world.settle()
+    assert phase(world) == "Failed"
+    workloads = {k for k in world.children if k[0] in ("Deployment", "Job", "StatefulSet")}
+    assert workloads == {(kind, name)}
+    assert len(world.pods) == 1, "of three parameter servers the one that failed"
+    if kind != "Job":
+        assert '"ended": true' in world.children["ConfigMap", "digits"]["data"]["cluster.json"]
+    until = world.plan().requeue_at
+    assert until is not None
+    world.now = until
+    world.settle()
+    assert world.children == {}
+
+
+def test_a_job_that_ran_out_of_time_keeps_nothing() -> None:
+    world = running(runPolicy={"activeDeadlineSeconds": 10})
+    world.now += timedelta(seconds=10)
+    world.settle()
+    assert world.children == {}
+
+
+LEFT = {
+    # policy on failure: what holds pods after worker 1 failed
+    "All": set[str](),
+    "Running": set[str](),
+    "None": {"digits-chief-1", "digits-ps", "digits-worker-0", "digits-worker-1"},
+    "Failed": {"digits-worker-1"},
+}
+
+
+@pytest.mark.parametrize("policy", LEFT)
+def test_clean_pod_policy_on_failure(policy: str) -> None:
+    world = running(worker={"backoff": {"limit": 0}}, runPolicy={"cleanPodPolicy": {"onFailure": policy}})
+    world.end("worker", 1, 1)
+    world.settle()
+    assert {n for k, n in world.children if k in ("Deployment", "Job", "StatefulSet")} == LEFT[policy]
+
+
+def test_a_role_has_the_last_word_about_its_pods() -> None:
+    world = running(ps={"cleanPodPolicy": {"onSuccess": "None"}}, runPolicy={"cleanPodPolicy": {"onSuccess": "All"}})
+    world.end("chief")
+    world.settle()
+    assert {n for k, n in world.children if k in ("Deployment", "Job", "StatefulSet")} == {"digits-ps"}
+    assert status(world)["ps"]["ready"] == 1
+    assert status(world)["worker"]["ready"] == 0
+
+
+def test_a_finished_job_is_three_objects() -> None:
+    world = running()
+    world.end("chief")
+    world.settle()
+    assert len(world.children) + len(world.pods) + 1 == 3
