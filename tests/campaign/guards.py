@@ -20,7 +20,7 @@ from pstraining.controller.cache import Cache
 from pstraining.controller.watch import Receiver, Watches
 from pstraining.controller.workqueue import WorkQueue
 from pstraining.core.actions import Kind
-from pstraining.core.policies import chief_terms
+from pstraining.core.policies import job_attempts
 from pstraining.core.policies.attempts import Tally
 from pstraining.core.snapshot import Snapshot
 from pstraining.kube import client, errors, executor
@@ -59,10 +59,11 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 def _told_early(
-    job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, counted: Tally
-) -> chief_terms.Terms:
+    job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, counted: Tally, role: str
+) -> job_attempts.Attempts:
     """Treats what is counted now as if it were on record."""
-    return _terms(job, snapshot, status.model_copy(update={"replica_records": list(counted.records)}), counted)
+    told = status.model_copy(update={"replica_records": list(counted.records)})
+    return _decide(job, snapshot, told, counted, role)
 
 
 async def _delete_by_name(port: KubeClient, kind: Kind, namespace: str, name: str, uid: str) -> Any:
@@ -111,11 +112,11 @@ async def _never_again(**kwargs: Any) -> AsyncIterator[Any]:
     await asyncio.sleep(1e6)
 
 
-_terms, _take = chief_terms.terms, Watches._take
+_decide, _take = job_attempts.decide, Watches._take
 _watch_objs, _continuous_watch = watching.watch_objs, watching.continuous_watch
 
 GUARDS: dict[str, Guard] = {
-    "evidence": Guard("an old attempt goes when its end is on record", _patched(chief_terms, "terms", _told_early)),
+    "evidence": Guard("an old attempt goes when its end is on record", _patched(job_attempts, "decide", _told_early)),
     "lists": Guard("what exists at the start is looked at", _patched(Watches, "_take", _news_only)),
     "relist": Guard("what a new list does not hold is gone", _patched(Watches, "_take", _unrepaired)),
     "reconnect": Guard("a watch that ends is taken up again", _patched(watching, "watch_objs", _once)),

@@ -7,7 +7,7 @@ import pytest
 
 from pstraining.core.actions import Outcomes
 from pstraining.core.status import next_status
-from tests.support.builders import job
+from tests.support.builders import deep_merge, job
 from tests.support.simulation import World, phase, running
 
 
@@ -179,13 +179,44 @@ def test_clean_pod_policy_on_failure(policy: str) -> None:
     assert {n for k, n in world.children if k in ("Deployment", "Job", "StatefulSet")} == LEFT[policy]
 
 
-def test_a_role_has_the_last_word_about_its_pods() -> None:
-    world = running(ps={"cleanPodPolicy": {"onSuccess": "None"}}, runPolicy={"cleanPodPolicy": {"onSuccess": "All"}})
+WORKLOADS = {
+    "ps": {("StatefulSet", "digits-ps")},
+    "worker": {("Deployment", "digits-worker-0"), ("Deployment", "digits-worker-1")},
+    "chief": {("Job", "digits-chief-1")},
+    "evaluator": {("Job", "digits-evaluator-1")},
+}
+
+
+def workloads(world: World) -> set[tuple[str, str]]:
+    return {k for k in world.children if k[0] in ("Deployment", "Job", "StatefulSet")}
+
+
+@pytest.mark.parametrize("role", WORKLOADS)
+def test_a_role_has_the_last_word_about_its_pods_on_success(role: str) -> None:
+    spec = deep_merge({"evaluator": {"enabled": True}}, {role: {"cleanPodPolicy": {"onSuccess": "None"}}})
+    world = running(**spec, runPolicy={"cleanPodPolicy": {"onSuccess": "All"}})
     world.end("chief")
     world.settle()
-    assert {n for k, n in world.children if k in ("Deployment", "Job", "StatefulSet")} == {"digits-ps"}
-    assert status(world)["ps"]["ready"] == 1
-    assert status(world)["worker"]["ready"] == 0
+    assert workloads(world) == WORKLOADS[role]
+    if role != "chief":
+        assert {r for r in WORKLOADS if status(world)[r]["ready"]} == {role}
+
+
+@pytest.mark.parametrize("role", WORKLOADS)
+def test_a_role_has_the_last_word_about_its_pods_on_failure(role: str) -> None:
+    spec = deep_merge({"evaluator": {"enabled": True}}, {role: {"cleanPodPolicy": {"onFailure": "None"}}})
+    world = running(**spec, runPolicy={"activeDeadlineSeconds": 10})
+    world.now += timedelta(seconds=10)
+    world.settle()
+    assert workloads(world) == WORKLOADS[role]
+
+
+def test_what_failed_is_kept_as_long_as_asked() -> None:
+    keep = {"onFailure": "Failed", "keepFailedSeconds": 60}
+    world = running(worker={"backoff": {"limit": 0}}, runPolicy={"cleanPodPolicy": keep})
+    world.end("worker", 0, 1)
+    world.settle()
+    assert world.plan().requeue_at == world.now + timedelta(seconds=60)
 
 
 def test_a_finished_job_is_three_objects() -> None:

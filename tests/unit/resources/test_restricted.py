@@ -18,7 +18,10 @@ CHECKPOINTS: tuple[dict[str, Any], ...] = ({}, {"checkpoint": {"volumeClaimTempl
 
 def pod_specs(spec: dict[str, Any]) -> list[dict[str, Any]]:
     made = typed(job(spec=spec))
-    children = [*desired.children(made, "l", LAUNCHER), workloads.build_chief(made, 1, "l")]
+    children = [
+        *desired.children(made, "l", LAUNCHER),
+        *(workloads.build_attempt(made, role, 1, "l") for role in ("chief", "evaluator")),
+    ]
     # What a running world has is asked as well: kinds of pods that only come with time.
     world = World(job(spec=spec))
     world.settle()

@@ -10,7 +10,7 @@ from pstraining.resources import cluster_map, pods
 from pstraining.resources.pods import Task
 from tests.support.builders import TEMPLATE, job, typed
 
-TASKS = {"ps": Task("ps"), "chief": Task("chief", term=1)}
+TASKS = {"ps": Task("ps"), "chief": Task("chief", term=1), "evaluator": Task("evaluator", term=1)}
 WORKER = Task("worker", 0)
 
 
