@@ -291,7 +291,7 @@ class Launcher:
         with suppress(ExitError):
             while True:
                 self.supervisor.wait()
-        return 0
+        return 0 if os.path.exists(self.marker) else 128 + self.supervisor.stopped_by  # 0 would mean success
 
     def await_ps(self) -> tuple[Cluster, Mapping[str, Sight]]:
         """Wait until every PS is up: the cluster to run in, and its PSs as they are now."""
