@@ -80,6 +80,17 @@ def test_a_primary_may_take_its_time_to_start_but_not_for_ever() -> None:
     assert loss.cause is Cause.NOT_STARTED
 
 
+def test_servers_that_start_anew_for_a_new_chief_are_waited_for() -> None:
+    """The launcher starts them in place; whichever is ready first, nothing has been lost by then."""
+    term = NOW + timedelta(seconds=60)
+    changed = term + timedelta(seconds=5)
+    found = seen(ready=False, state=STARTED, changed=changed)
+    assert lost(found, changed, None) is not None
+    assert lost(found, changed, term) is None
+    assert lost(found, changed + START_GRACE, term) is not None
+    assert lost(found, changed, term - START_GRACE) is not None, "that has nothing to do with it"
+
+
 def test_the_time_of_a_deletion_is_that_of_the_request() -> None:
     going = pod("ps", deleting=True)
     going["metadata"]["deletionGracePeriodSeconds"] = 30

@@ -119,7 +119,8 @@ def fence(
 def look_again_at(found: tuple[Shard, ...], now: datetime) -> datetime | None:
     """When a member that starts has had its time, if nothing happens until then."""
     members = (p for s in found if len(s.members) > 1 for p in s.members if p is not None and not usable(p))
-    return min((end for p in members if (end := p.created + START_GRACE) > now), default=None)
+    moments = (moment for p in members for moment in (p.created, p.ready_changed) if moment is not None)
+    return min((end for m in moments if (end := m + START_GRACE) > now), default=None)
 
 
 def primaries_only(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus) -> Snapshot:
@@ -148,14 +149,20 @@ def _shard(
     ready = next((p for p in others if usable(p)), None)
     if service is None or service.deleting or ready is None:
         return shard
-    loss = lost(primary, now)
+    loss = lost(primary, now, _new_term(snapshot))
     if loss is None and asked.get(index) == pointer.epoch:
         loss = Loss(Cause.REQUESTED, now, alive=True)
     return shard if loss is None else replace(shard, loss=loss, successor=ready)
 
 
-def lost(primary: Pod | None, now: datetime) -> Loss | None:
-    """Why a shard's primary cannot serve; None if it does, or is still starting."""
+def lost(primary: Pod | None, now: datetime, new_term: datetime | None = None) -> Loss | None:
+    """Why a shard's primary cannot serve; None if it does, or is still starting.
+
+    Args:
+        primary: its pod.
+        now: the present time.
+        new_term: when the chief was replaced, which makes every server start anew in place.
+    """
     if primary is None:
         return Loss(Cause.GONE)
     container = primary.container
@@ -170,6 +177,9 @@ def lost(primary: Pod | None, now: datetime) -> Loss | None:
     changed, started = primary.ready_changed, container.started_at
     # Until a container is ready for the first time, its pod last "changed" before it began.
     if changed is not None and started is not None and changed > started:
+        anew = new_term is not None and new_term <= changed < new_term + START_GRACE
+        if anew and now < changed + START_GRACE:
+            return None
         return Loss(Cause.NOT_READY, changed, alive=True)
     if end is not None:
         return Loss(Cause.ENDED, end.finished_at, f"with code {end.exit_code}")
@@ -203,6 +213,11 @@ def _pointer(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus
 
 def _service(job: PSTrainingJob, snapshot: Snapshot, index: int) -> Child | None:
     return snapshot.child(Kind.SERVICE, names.ps_service(job.metadata.name, index))
+
+
+def _new_term(snapshot: Snapshot) -> datetime | None:
+    """When the newest attempt of the chief began, if it is not the first."""
+    return max((p.created for p in snapshot.pods_of(names.CHIEF) if p.term > 1), default=None)
 
 
 def _asked(snapshot: Snapshot) -> dict[int, int]:
