@@ -117,7 +117,8 @@ def _running(
 ) -> Iterator[Action]:
     taken = list(redundancy.take_overs(job, snapshot, shards))
     yield from taken
-    yield from redundancy.fence(snapshot, status, counted, shards)
+    fenced = list(redundancy.fence(snapshot, status, counted, shards))
+    yield from fenced
     launcher_map = desired.launcher_name(job, snapshot, launcher)
     pointers = {s.index: s.next_pointer for s in shards}
     roles = {role: job_attempts.decide(job, snapshot, status, counted, role) for role in job_attempts.NUMBER}
@@ -135,7 +136,8 @@ def _running(
     late = [m for m in wanted if m not in early and (m["kind"], m["metadata"]["name"]) not in written]
     yield from desired.missing_and_drifted(job, snapshot, status, late)
     yield from desired.retired(job, snapshot, status)
-    yield from desired.refreshed(job, snapshot, term)
+    ending = {a.uid for a in fenced}
+    yield from (a for a in desired.refreshed(job, snapshot, term) if a.uid not in ending)
     for found in roles.values():
         yield from _deletions(found.delete, Reason.OLD_TERM)
     yield from desired.surplus(snapshot, wanted)

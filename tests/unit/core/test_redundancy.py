@@ -352,3 +352,11 @@ def test_a_standby_that_finds_no_node_is_told_and_the_job_runs() -> None:
     )
     assert phase(world) == "Running"
     assert world.condition("Running")["reason"] == "Training"
+
+
+def test_a_pod_that_is_ended_gets_no_other_write() -> None:
+    world = warm()
+    assert world.job is not None
+    world.job["metadata"]["annotations"] = {names.ANNOTATION_TAKEOVER: "0@0"}
+    world.pods["digits-ps-0"]["metadata"]["annotations"][names.ANNOTATION_CLUSTER_HASH] = "older"
+    assert [type(a) for a in world.plan().actions if a.name == "digits-ps-0" and a.kind is Kind.POD] == [Delete]
