@@ -17,9 +17,10 @@ from pstraining.core.planner import is_ours, read_job, read_status
 from pstraining.core.policies import deadline, job_attempts, rounds
 from pstraining.core.policies.attempts import key_of, tally
 from pstraining.core.policies.outcome import End, new_end, recorded_end
+from pstraining.core.policies.stopping import workloads
 from pstraining.core.roles import role_statuses
 from pstraining.core.shards import shard_statuses, standby_summary, took_over
-from pstraining.core.snapshot import Snapshot
+from pstraining.core.snapshot import Snapshot, parse_time
 from pstraining.core.told import Situation, conditions
 from pstraining.resources.workloads import worker_selector_text
 
@@ -62,7 +63,7 @@ def next_status(snapshot: Snapshot, outcomes: Outcomes, now: datetime) -> dict[s
             observed_generation=snapshot.generation,
             phase=_phase(told),
             conditions=told,
-            start_time=None if situation.suspended else old.start_time or now,
+            start_time=None if situation.suspended else old.start_time or _started(snapshot, now),
             active_seconds=deadline.active_seconds(old, now, suspended=situation.suspended),
             completion_time=None if end is None else old.completion_time or now,
             term=_newest(job, snapshot, old, outcomes, names.CHIEF),
@@ -107,6 +108,15 @@ def _newest(job: PSTrainingJob, snapshot: Snapshot, old: PSTrainingJobStatus, ou
     labels = (a.body["metadata"]["labels"] for a in created if a.kind is Kind.JOB)
     made = (int(found[job_attempts.NUMBER[role]]) for found in labels if job_attempts.NUMBER[role] in found)
     return max((job_attempts.newest(snapshot, old, role), *made))
+
+
+def _started(snapshot: Snapshot, now: datetime) -> datetime:
+    """When what runs now was made: before this moment, if an operator died between making it and telling so.
+
+    A pod that is older than the start is taken for one from before a suspension, and its failures never count.
+    """
+    made = (parse_time(c.manifest["metadata"].get("creationTimestamp")) for c in workloads(snapshot) if not c.deleting)
+    return min((now, *(m for m in made if m is not None)))
 
 
 def _phase(told: list[StatusCondition]) -> Phase:

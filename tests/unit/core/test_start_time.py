@@ -1,0 +1,54 @@
+"""When a job has started, whatever the operator that made its objects lived to tell."""
+
+from datetime import timedelta
+from typing import Any
+
+from pstraining.core.snapshot import parse_time
+from tests.support.builders import NOW, job, stamp
+from tests.support.simulation import World
+
+
+def half_made() -> World:
+    """An operator dies when it has made everything, before it tells so; pods start; the next one comes later."""
+    world = World(job(spec={"runPolicy": {"backoffLimit": 0}}))
+    world.reconcile(stop_after=len(world.plan().actions))
+    for child in world.children.values():
+        child["metadata"]["creationTimestamp"] = stamp(NOW)
+    world.controllers()
+    world.now += timedelta(seconds=10)
+    return world
+
+
+def status(world: World) -> dict[str, Any]:
+    assert world.job is not None
+    found: dict[str, Any] = world.job["status"]
+    return found
+
+
+def test_it_started_when_its_workloads_were_made() -> None:
+    world = half_made()
+    world.settle()
+    assert parse_time(status(world)["startTime"]) == NOW
+
+
+def test_a_failure_of_a_pod_that_is_older_than_the_first_status_counts() -> None:
+    world = half_made()
+    world.settle()
+    world.end("chief", code=1)
+    world.settle()
+    assert status(world)["phase"] == "Failed"
+
+
+def test_after_a_suspension_it_starts_anew() -> None:
+    world = half_made()
+    world.settle()
+    world.edit({"runPolicy": {"suspend": True}})
+    world.settle()
+    assert "startTime" not in status(world)
+    world.now += timedelta(seconds=100)
+    resumed = world.now
+    world.edit({"runPolicy": {"suspend": False}})
+    world.settle()
+    started = parse_time(status(world)["startTime"])
+    assert started is not None
+    assert started >= resumed.replace(microsecond=0)
