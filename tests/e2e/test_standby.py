@@ -4,6 +4,9 @@ What is measured is printed: seconds from what the watch shows of the pod to wha
 seconds between the chief's last step before the fault and its first one after it.
 """
 
+import os
+import subprocess
+import sys
 import time
 from datetime import datetime
 from itertools import pairwise
@@ -67,8 +70,10 @@ def lose(example: Example, what: str) -> None:
     elif what == "pod":
         example.kube.delete("Pod", example.namespace, "plain-tensorflow-ps-0")
     elif what == "planned":
-        annotation = {"pstraining.dev/takeover": "0@0"}
-        example.kube.merge("PSTrainingJob", example.namespace, example.name, {"metadata": {"annotations": annotation}})
+        command = (sys.executable, "-m", "pstraining.cli.main", "takeover", example.name, "--shard", "0")
+        where = ("--namespace", example.namespace, "--context", os.environ["PSTRAINING_CONTEXT"])
+        said = subprocess.run([*command, *where], check=True, capture_output=True, text=True).stdout
+        assert "plain-tensorflow-standby-0 has taken over from plain-tensorflow-ps-0 (take-over 1)" in said
     else:
         evict(example, "plain-tensorflow-ps-0")
         with pytest.raises(ApiError) as refused:

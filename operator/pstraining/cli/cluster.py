@@ -24,25 +24,30 @@ class Cluster(Protocol):
         """Write annotations of a PSTrainingJob."""
 
 
-class CurrentContext:
-    """The cluster of the kubeconfig's current context."""
+class KubeconfigCluster:
+    """The cluster of one of the kubeconfig's contexts."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: str | None = None) -> None:
         """Read the kubeconfig.
 
+        Args:
+            context: the context's name; the current one if not given.
+
         Raises:
-            CommandError: there is none, or it names no context.
+            CommandError: there is no kubeconfig, or no such context in it.
         """
         from kubernetes import client, config
 
         load: Any = config.load_kube_config  # untyped upstream
         contexts: Any = config.list_kube_config_contexts
         try:
-            load()
-            _, current = contexts()
+            load(context=context)
+            known, chosen = contexts()
         except config.ConfigException as error:
             raise CommandError(f"No cluster: {error}") from error
-        self.namespace = str(current["context"].get("namespace") or "default")
+        if context is not None:
+            chosen = next(c for c in known if c["name"] == context)
+        self.namespace = str(chosen["context"].get("namespace") or "default")
         self._jobs: Any = client.CustomObjectsApi()
         self._core: Any = client.CoreV1Api()
 
