@@ -66,7 +66,9 @@ def _told_early(
     return _decide(job, snapshot, told, counted, role)
 
 
-async def _delete_by_name(port: KubeClient, kind: Kind, namespace: str, name: str, uid: str) -> Any:
+async def _delete_by_name(
+    port: KubeClient, kind: Kind, namespace: str, name: str, uid: str, grace_seconds: int | None = None
+) -> Any:
     answer = await port._request("DELETE", RESOURCES[kind].path(namespace, name))
     return answer if (answer.get("metadata") or {}).get("deletionTimestamp") else None
 

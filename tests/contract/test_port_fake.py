@@ -169,6 +169,19 @@ class PortContract:
         assert rest["metadata"]["deletionTimestamp"]
         await self.let_go(port, namespace)
 
+    async def test_a_pod_goes_at_once_where_its_node_cannot_say_that_it_has_ended(
+        self, port: Any, namespace: str
+    ) -> None:
+        spec = {"nodeName": "nowhere", "containers": [{"name": "c", "image": "i"}]}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "digits", "namespace": namespace}, "spec": spec}
+        uid = (await port.create(Kind.POD, namespace, body))["metadata"]["uid"]
+        rest = await port.delete(Kind.POD, namespace, "digits", uid)
+        assert rest is not None
+        assert rest["metadata"]["deletionTimestamp"]
+        assert await port.delete(Kind.POD, namespace, "digits", uid, 0) is None
+        with pytest.raises(NotFound):
+            await port.delete(Kind.POD, namespace, "digits", uid, 0)
+
     async def test_a_deleted_service_is_gone(self, port: Any, namespace: str) -> None:
         made = await port.create(Kind.SERVICE, namespace, service({"a": "1"}))
         assert await port.delete(Kind.SERVICE, namespace, "digits-ps-0", made["metadata"]["uid"]) is None

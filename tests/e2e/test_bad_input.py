@@ -102,10 +102,10 @@ def test_refused_at_apply(kube: Kube, crd: None, namespace: str, name: str) -> N
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        ({"ps": {"replicas": 2}}, "spec.ps"),
+        ({"ps": {"server": "Builtin"}}, "spec.ps.server"),
         ({"worker": {"template": {"metadata": {"labels": {"a": "b"}}}}}, "spec.worker.template"),
         ({"worker": {"addressing": "ClusterIP"}}, "spec.worker.addressing"),
-        ({"chief": {"enabled": False}}, "spec.chief"),
+        ({"chief": {"enabled": False}}, "spec.chief.enabled"),
         ({"training": {"steps": 7}}, "spec.training"),
         ({"checkpoint": {"volume": {"emptyDir": {}}}}, "spec.checkpoint"),
     ],

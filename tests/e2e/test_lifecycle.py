@@ -185,15 +185,16 @@ def test_the_writes_of_a_whole_life(
         puppet.exit("chief-0", 0)
         puppet.wait_phase("Succeeded")
         wait_for(lambda: len(puppet.pods()) == 1, "all but the chief's pod is freed")
+        wait_for(lambda: not kube.list("NetworkPolicy", namespace), "what closed the pods is freed after them")
         operator.stop()
     with capsys.disabled():
         print("\n" + "\n".join(f"{n:3} {m:6} {p}" for n, (m, p) in enumerate(proxy.writes, 1)))
     status = [p for _, p in proxy.writes if p.endswith("/status")]
     events = [p for _, p in proxy.writes if "/events" in p]
     children = [(m, p) for m, p in proxy.writes if not p.endswith("/status") and "/events" not in p]
-    assert sum(m == "POST" for m, _ in children) == 8
-    assert sum(m == "DELETE" for m, _ in children) == 7
-    assert len(children) == 15, children
+    assert sum(m == "POST" for m, _ in children) == 9
+    assert sum(m == "DELETE" for m, _ in children) == 8
+    assert len(children) == 17, children
     told = [e for e in kube.list("Event", namespace) if e["regarding"]["kind"] == "PSTrainingJob"]
     assert len(events) == len(told)
     # Those of one pass have one time, so their order is nobody's promise.

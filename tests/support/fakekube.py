@@ -59,7 +59,9 @@ class FakeKube:
             raise Conflict("uid mismatch: the object is absent", status=409, reason="Conflict")
         return self._apply(kind, namespace, name, body, names.FIELD_MANAGER)
 
-    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> Object | None:
+    async def delete(
+        self, kind: Kind, namespace: str, name: str, uid: str, grace_seconds: int | None = None
+    ) -> Object | None:
         self._request("delete", kind, namespace, name)
         found = self._find(kind, namespace, name)
         if found["metadata"]["uid"] != uid:
@@ -68,7 +70,8 @@ class FakeKube:
                 status=409,
                 reason="Conflict",
             )
-        if found["metadata"].get("finalizers"):
+        on_a_node = kind is Kind.POD and bool((found.get("spec") or {}).get("nodeName"))
+        if found["metadata"].get("finalizers") or (on_a_node and grace_seconds != 0):
             found["metadata"].setdefault("deletionTimestamp", "2030-01-01T12:00:00Z")
             return self._changed("MODIFIED", found)
         self.remove(kind, namespace, name)

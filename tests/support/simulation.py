@@ -42,13 +42,17 @@ class World:
     refuse: Callable[[Create], str] | None = None
     """Plays a strict API server: a message refuses the creation."""
     serial: int = 0
+    nodes: dict[str, str] | None = None
+    """The status of the nodes' condition Ready, by name, and None where the operator may not look at nodes."""
     lingering: set[str] = field(default_factory=set)
     """Roles whose pods take their time when they are told to stop, until `gone`."""
 
     def snapshot(self) -> Snapshot:
         """What an up-to-date cache would show."""
         assert self.job is not None
-        return observe(self.job, copy.deepcopy(list(self.children.values())), copy.deepcopy(list(self.pods.values())))
+        children, pods = copy.deepcopy(list(self.children.values())), copy.deepcopy(list(self.pods.values()))
+        nodes = None if self.nodes is None else [node(name, ready) for name, ready in self.nodes.items()]
+        return observe(self.job, children, pods, nodes)
 
     def plan(self) -> Plan:
         """The plan for this moment."""
@@ -91,11 +95,15 @@ class World:
         for name, found in list(self.pods.items()):
             key = _key(found)
             if key not in wanted or (found["metadata"].get("deletionTimestamp")):
-                if key[0] in self.lingering and found["status"]["phase"] == "Running":
+                released = key not in wanted and found["metadata"].get("deletionGracePeriodSeconds") == 0
+                if self._is_cut(found) and not released:
+                    self._delete_on_cut_node(found)
+                elif key[0] in self.lingering and found["status"]["phase"] == "Running":
                     found["metadata"]["deletionTimestamp"] = "2030-01-01T12:00:00Z"
                 else:
                     del self.pods[name]
-        present = {_key(p) for p in self.pods.values()}
+        # A Deployment does not wait for a pod that is on its way out; here one that ends soon is waited for.
+        present = {_key(p) for p in self.pods.values() if not (self._is_cut(p) and _going(p) and _is_worker(p))}
         for key in sorted(wanted.keys() - present):
             self._start(*key, wanted[key])
 
@@ -127,6 +135,30 @@ class World:
                 if role in (names.CHIEF, names.EVALUATOR):
                     found["status"]["phase"] = "Failed"
 
+    def cut(self, node: str) -> None:
+        """A node is heard of no more, for so long that its pods are deleted."""
+        assert self.nodes is not None
+        self.nodes[node] = "Unknown"
+        for found in self.pods.values():
+            if self._is_cut(found) and found["status"]["phase"] not in ("Succeeded", "Failed"):
+                taint = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
+                found["status"]["conditions"] = [{"type": "Ready", "status": "False"}, taint]
+                self._delete_on_cut_node(found)
+
+    def heal(self, node: str) -> None:
+        """It is back, and ends what was deleted meanwhile."""
+        assert self.nodes is not None
+        self.nodes[node] = "True"
+        self.pods = {n: p for n, p in self.pods.items() if p["spec"].get("nodeName") != node or not _going(p)}
+
+    def _is_cut(self, found: dict[str, Any]) -> bool:
+        return (self.nodes or {}).get(found["spec"].get("nodeName", "")) == "Unknown"
+
+    def _delete_on_cut_node(self, found: dict[str, Any]) -> None:
+        end = (self.now + timedelta(seconds=30)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        found["metadata"].setdefault("deletionTimestamp", end)
+        found["metadata"].setdefault("deletionGracePeriodSeconds", 30)
+
     def edit(self, spec: dict[str, Any]) -> None:
         """The user changes the spec."""
         assert self.job is not None
@@ -152,6 +184,11 @@ class World:
         made["metadata"]["annotations"] = dict(annotations)
         if role != names.PS:
             made["metadata"]["name"] = f"digits-{role}-{index}-{term}-{self.serial}"
+        if self.nodes:
+            # Off to the node with the fewest pods of those that are well.
+            used = [p["spec"].get("nodeName") for p in self.pods.values()]
+            well = [n for n, ready in self.nodes.items() if ready == "True"]
+            made["spec"]["nodeName"] = min(well or self.nodes, key=used.count)
         self.pods[made["metadata"]["name"]] = made
         for template in child["spec"].get("volumeClaimTemplates") or ():
             self._claim(template, f"{template['metadata']['name']}-{child['metadata']['name']}-{index}")
@@ -214,7 +251,14 @@ class World:
             self.job = None
             self.children.clear()
         elif action.kind is Kind.POD:
-            del self.pods[action.name]
+            found = self.pods[action.name]
+            if self._is_cut(found) and action.grace_seconds != 0:
+                self._delete_on_cut_node(found)
+            elif _key(found)[0] == names.CHIEF and self._is_cut(found):
+                # Held by the Job controller's finalizer until its Job goes.
+                found["metadata"]["deletionGracePeriodSeconds"] = 0
+            else:
+                del self.pods[action.name]
         else:
             assert self.children.pop(key)["metadata"]["uid"] == action.uid
 
@@ -232,6 +276,21 @@ def phase(world: World) -> str:
     """The job's phase as stored."""
     assert world.job is not None
     return str(world.job["status"]["phase"])
+
+
+def _going(found: dict[str, Any]) -> bool:
+    return bool(found["metadata"].get("deletionTimestamp"))
+
+
+def _is_worker(found: dict[str, Any]) -> bool:
+    return _key(found)[0] == names.WORKER
+
+
+def node(name: str, ready: str = "True", *taints: str) -> dict[str, Any]:
+    """A node."""
+    spec = {"taints": [{"key": t} for t in taints]}
+    conditions = [{"type": "Ready", "status": ready}]
+    return {"kind": "Node", "metadata": {"name": name, "uid": name}, "spec": spec, "status": {"conditions": conditions}}
 
 
 def _replicas(kind: str, child: dict[str, Any]) -> list[tuple[str, int, int, int]]:

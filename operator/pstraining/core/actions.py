@@ -62,6 +62,8 @@ class Delete:
     name: str
     uid: str
     reason: Reason
+    grace_seconds: int | None = None
+    """0: at once, whatever still runs on a node that does not answer; None: as the object says."""
 
 
 Action = Create | Apply | Delete

@@ -29,6 +29,7 @@ from pstraining.core.policies import (
     clean_up,
     deadline,
     job_attempts,
+    node_loss,
     redundancy,
     rescaling,
     rounds,
@@ -52,6 +53,7 @@ def plan(snapshot: Snapshot, now: datetime, launcher: Launcher) -> Plan:
         now: the present time, for TTLs.
         launcher: the launcher that new children get.
     """
+    snapshot = node_loss.marked(snapshot, now)
     job, status = read_job(snapshot), read_status(snapshot)
     if snapshot.deleting or isinstance(job, str) or not is_ours(job):
         return Plan()
@@ -60,21 +62,26 @@ def plan(snapshot: Snapshot, now: datetime, launcher: Launcher) -> Plan:
     counted = tally(job, snapshot, status)
     if new_end(job, snapshot, status, counted, now) is not None or counted.restart_job is not None:
         return Plan()
+    lost = tuple(node_loss.force_deletions(job, snapshot, status, counted))
+    overdue = node_loss.look_again_at(snapshot, now)
     if job.spec.run_policy.suspend:
-        return Plan(tuple(_deletions(stopping.next_step(job, snapshot).delete, Reason.SUSPENDED)))
+        stop = _deletions(stopping.next_step(job, snapshot).delete, Reason.SUSPENDED)
+        return Plan((*stop, *lost), overdue)
     refused = refused_generation(status)
     if refused == snapshot.generation:
         return Plan()
     if refused is not None and stopping.workloads(snapshot):
         return Plan(tuple(_deletions(stopping.workloads(snapshot), Reason.NOT_DESIRED)))
     if rounds.is_due(snapshot, status):
-        return Plan(tuple(_deletions(stopping.next_step(job, snapshot).delete, Reason.JOB_RESTARTED)))
+        stop = _deletions(stopping.next_step(job, snapshot).delete, Reason.JOB_RESTARTED)
+        return Plan((*stop, *lost), overdue)
     if rescaling.is_due(job, snapshot):
-        return Plan(tuple(_deletions(stopping.next_step(job, snapshot).delete, Reason.RESHARDING)))
+        stop = _deletions(stopping.next_step(job, snapshot).delete, Reason.RESHARDING)
+        return Plan((*stop, *lost), overdue)
     found = redundancy.shards(job, snapshot, status, now)
-    times = (look_again_at(snapshot, now), redundancy.look_again_at(found, now), deadline.ends_at(job, status))
+    times = (overdue, look_again_at(snapshot, now), redundancy.look_again_at(found, now), deadline.ends_at(job, status))
     due = min((t for t in times if t is not None), default=None)
-    return Plan(tuple(_running(job, snapshot, status, counted, launcher, found)), due)
+    return Plan((*_running(job, snapshot, status, counted, launcher, found), *lost), due)
 
 
 def is_ours(job: PSTrainingJob) -> bool:

@@ -12,6 +12,8 @@ from typing import Any
 from pstraining.api import names
 from pstraining.core.actions import Kind, Manifest
 
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+
 
 @dataclass(frozen=True)
 class Termination:
@@ -65,6 +67,13 @@ class Pod:
     """Which member of its shard a PS is."""
     deleted_at: datetime | None = None
     """When somebody asked for its deletion."""
+    ends_at: datetime | None = None
+    """When its grace period ends, or has ended."""
+    forced: bool = False
+    """It is being deleted without waiting for its node."""
+    node: str = ""
+    lost: bool = False
+    """It is being deleted and its node will not say that it has ended (policies/node_loss.py decides)."""
     ready_changed: datetime | None = None
     """When it became ready, or stopped being so."""
     blocked_init: Container | None = None
@@ -78,6 +87,23 @@ class Pod:
     def terminal(self) -> bool:
         """No process of this pod will ever run again."""
         return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def over(self) -> bool:
+        """No process of this pod runs, or none that still counts."""
+        return self.terminal or self.lost
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node of the cluster."""
+
+    name: str
+    ready: bool
+    answers: bool
+    """Its kubelet is heard of: the condition Ready is not Unknown."""
+    out_of_service: bool
+    """Somebody vouches that nothing runs on it any more (KEP-2268)."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +144,8 @@ class Snapshot:
     job: Manifest
     children: Mapping[tuple[Kind, str], Child] = field(default_factory=dict)
     pods: tuple[Pod, ...] = ()
+    nodes: Mapping[str, Node] | None = None
+    """The nodes of the job's pods by name, those that exist; None if the operator may not look at nodes."""
 
     @property
     def name(self) -> str:
@@ -162,13 +190,16 @@ class Snapshot:
         return tuple(p for p in self.pods if p.role == role and index in (None, p.index))
 
 
-def observe(job: Manifest, children: Iterable[Manifest], pods: Iterable[Manifest]) -> Snapshot:
+def observe(
+    job: Manifest, children: Iterable[Manifest], pods: Iterable[Manifest], nodes: Iterable[Manifest] | None = None
+) -> Snapshot:
     """Freeze what the caches hold of one job.
 
     Args:
         job: the PSTrainingJob.
         children: objects of any kind but Pod that may belong to it; `kind` is set on each.
         pods: pods that carry the job's name as a label.
+        nodes: the nodes that are known; None if nodes are not watched.
     """
     uid = job["metadata"]["uid"]
     owned = {}
@@ -177,7 +208,8 @@ def observe(job: Manifest, children: Iterable[Manifest], pods: Iterable[Manifest
             child = _child(manifest)
             owned[child.kind, child.name] = child
     mine = [p for m in pods if (p := _pod(m, uid)) is not None]
-    return Snapshot(job=job, children=owned, pods=tuple(sorted(mine, key=lambda p: (p.created, p.name))))
+    found = None if nodes is None else {n.name: n for n in map(_node, nodes)}
+    return Snapshot(job=job, children=owned, pods=tuple(sorted(mine, key=lambda p: (p.created, p.name))), nodes=found)
 
 
 def controller_uid(manifest: Manifest) -> str | None:
@@ -244,11 +276,21 @@ def _pod(manifest: Manifest, job_uid: str) -> Pod | None:
         container=_container(status.get("containerStatuses") or (), main_container_name(containers)),
         member=int(member),
         deleted_at=_deleted_at(metadata),
+        ends_at=parse_time(metadata.get("deletionTimestamp")),
+        forced=bool(metadata.get("deletionTimestamp")) and metadata.get("deletionGracePeriodSeconds") == 0,
+        node=spec.get("nodeName", ""),
         ready_changed=parse_time(conditions.get("Ready", {}).get("lastTransitionTime")),
         blocked_init=_blocked_init(status.get("initContainerStatuses") or ()),
         init_failures=_init_failures(status.get("initContainerStatuses") or ()),
         round=int(round_),
     )
+
+
+def _node(manifest: Manifest) -> Node:
+    conditions = (manifest.get("status") or {}).get("conditions") or ()
+    ready = next((str(c.get("status")) for c in conditions if c.get("type") == "Ready"), "Unknown")
+    taints = {t.get("key") for t in (manifest.get("spec") or {}).get("taints") or ()}
+    return Node(manifest["metadata"]["name"], ready == "True", ready != "Unknown", OUT_OF_SERVICE in taints)
 
 
 def _deleted_at(metadata: Mapping[str, Any]) -> datetime | None:

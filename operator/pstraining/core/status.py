@@ -14,7 +14,7 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus, StatusCondition
 from pstraining.core.actions import Create, Event, Kind, Outcomes, Verdict
 from pstraining.core.planner import is_ours, read_job, read_status
-from pstraining.core.policies import deadline, job_attempts, rounds
+from pstraining.core.policies import deadline, job_attempts, node_loss, rounds
 from pstraining.core.policies.attempts import key_of, tally
 from pstraining.core.policies.outcome import End, new_end, recorded_end
 from pstraining.core.policies.stopping import workloads
@@ -47,6 +47,7 @@ def next_status(snapshot: Snapshot, outcomes: Outcomes, now: datetime) -> dict[s
         now: the present time; fractions of a second are dropped.
     """
     now = now.replace(microsecond=0)
+    snapshot = node_loss.marked(snapshot, now)
     job, old = read_job(snapshot), read_status(snapshot)
     if isinstance(job, str):
         return _dump(_unreadable(snapshot, old, job, now))

@@ -10,7 +10,7 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus, StatusCondition
 from pstraining.core import roles
 from pstraining.core.actions import Create, Kind, Outcomes, Verdict
-from pstraining.core.policies import redundancy, rescaling, rounds, stopping
+from pstraining.core.policies import node_loss, redundancy, rescaling, rounds, stopping
 from pstraining.core.policies.diagnosis import diagnose
 from pstraining.core.policies.outcome import End
 from pstraining.core.shards import degraded
@@ -148,7 +148,8 @@ def _running(situation: Situation, now: datetime) -> Told:
     if situation.suspended:
         return Told(Condition.RUNNING, False, Reason.SUSPENDED)
     # What a standby waits for is told as Degraded.
-    trouble = diagnose(redundancy.primaries_only(job, snapshot, situation.old), now)
+    primaries = redundancy.primaries_only(job, snapshot, situation.old)
+    trouble = node_loss.diagnose(job, primaries) or diagnose(primaries, now)
     served = roles.ps_ready(job, snapshot, situation.old)
     if served and roles.chief_works(job, snapshot) and roles.enough_workers_work(job, snapshot):
         if trouble is not None:

@@ -94,13 +94,19 @@ class KubeClient:
         query = {"fieldManager": names.FIELD_MANAGER, "force": "true", "fieldValidation": "Strict"}
         return await self._request("PATCH", path, query, dict(body), APPLY)
 
-    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> Object | None:
+    async def delete(
+        self, kind: Kind, namespace: str, name: str, uid: str, grace_seconds: int | None = None
+    ) -> Object | None:
         """Delete in the background with a uid precondition."""
-        body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
+        body: dict[str, Any] = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
+        if grace_seconds is not None:
+            body["gracePeriodSeconds"] = grace_seconds
         answer = await self._request("DELETE", RESOURCES[kind].path(namespace, name), body=body)
         # Some kinds answer with a Status, some with the object as it was last; only one that is still held by
         # finalizers or a grace period says since when it is being deleted.
-        return answer if (answer.get("metadata") or {}).get("deletionTimestamp") else None
+        metadata = answer.get("metadata") or {}
+        held = metadata.get("finalizers") if grace_seconds == 0 else metadata.get("deletionTimestamp")
+        return answer if held else None
 
     async def patch_status(self, namespace: str, name: str, body: Manifest) -> Object:
         """Forced server-side apply to the status subresource by the status's own field manager."""

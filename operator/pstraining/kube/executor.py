@@ -138,7 +138,7 @@ class Executor:
 
     async def _delete(self, namespace: str, job: str, action: Delete) -> None:
         try:
-            rest = await self._port.delete(action.kind, namespace, action.name, action.uid)
+            rest = await self._port.delete(action.kind, namespace, action.name, action.uid, action.grace_seconds)
         except NotFound:
             rest = None
         except Conflict as error:

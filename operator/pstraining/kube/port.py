@@ -30,8 +30,12 @@ class ApiPort(Protocol):
         named stays, so that a body may hold a part, always the same one, of what was created.
         """
 
-    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> Object | None:
+    async def delete(
+        self, kind: Kind, namespace: str, name: str, uid: str, grace_seconds: int | None = None
+    ) -> Object | None:
         """Delete in the background if the uid matches; Conflict (`precondition_failed`) if it does not.
+
+        With a grace of 0 seconds a pod goes at once, whether or not its node has ended it.
 
         Returns:
             The object while it is still being deleted, None if it is gone at once.

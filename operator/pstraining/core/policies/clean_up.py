@@ -66,7 +66,7 @@ def clean_up(
         gone += [c for k in _FOR_OTHERS for c in snapshot.of_kind(k)]
     if not runs_on:
         # A server that is on its way out still runs whatever it is sent: its policy goes after it.
-        closed = any(not p.terminal for p in snapshot.pods)
+        closed = any(not p.over for p in snapshot.pods)
         gone += [c for k in _FOR_PODS for c in snapshot.of_kind(k) if not (closed and k is Kind.NETWORK_POLICY)]
     narrow = tuple(
         (c, ordinal)
@@ -139,7 +139,7 @@ def _is_over(snapshot: Snapshot, child: Child) -> bool:
     number = child.number(names.LABEL_TERM if role == names.CHIEF else names.LABEL_ATTEMPT)
     pods = [p for p in snapshot.pods_of(role) if p.term == number]
     # The container's end is seen a moment before the pod's.
-    return all(p.terminal or p.container.terminated is not None for p in pods)
+    return all(p.over or p.container.terminated is not None for p in pods)
 
 
 def _first(child: Child) -> int:

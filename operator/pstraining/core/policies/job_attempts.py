@@ -1,8 +1,9 @@
 """Which attempt of the chief, and of the evaluator, is to exist?
 
 Each attempt is a Job of one pod that never starts again. A number is never used twice and at most one attempt lives:
-the next one is created only when no pod of an older one can still run. The chief's number is its term, the fencing
-token; so it comes from status and from what exists, whichever is higher.
+the next one is created only when no pod of an older one can still run, or where one can, its node is lost and only the
+newest attempt counts. The chief's number is its term, the fencing token; so it comes from status and from what exists,
+whichever is higher.
 """
 
 from dataclasses import dataclass
@@ -44,9 +45,11 @@ def newest(snapshot: Snapshot, status: PSTrainingJobStatus, role: str) -> int:
 
 
 def has_succeeded(job: PSTrainingJob, snapshot: Snapshot, role: str) -> bool:
-    """Whether an attempt has ended with exit code 0."""
-    complete = any(_is(j, "Complete") for j in jobs_of(snapshot, role).values())
-    return complete or any(succeeded(job, p) for p in snapshot.pods_of(role))
+    """Whether the newest attempt has ended with exit code 0: an older one that its lost node kept counts no more."""
+    jobs, pods = jobs_of(snapshot, role), snapshot.pods_of(role)
+    last = max((*jobs, *(p.term for p in pods)), default=0)
+    complete = last in jobs and _is(jobs[last], "Complete")
+    return complete or any(succeeded(job, p) for p in pods if p.term == last)
 
 
 def decide(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, counted: Tally, role: str) -> Attempts:
@@ -54,7 +57,7 @@ def decide(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, 
     if not is_wanted(job, role) or has_succeeded(job, snapshot, role):
         return Attempts()
     existing, last = jobs_of(snapshot, role), newest(snapshot, status, role)
-    alive = any(not p.terminal for p in snapshot.pods_of(role))
+    alive = any(not p.over for p in snapshot.pods_of(role))
     current = existing.get(last)
     ended = current is None or current.deleting or _ended(snapshot, current, last, role)
     create = last + 1 if ended and not alive else None
@@ -66,7 +69,7 @@ def decide(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, 
 
 def _ended(snapshot: Snapshot, child: Child, number: int, role: str) -> bool:
     pods = [p for p in snapshot.pods_of(role) if p.term == number]
-    return _is(child, "Failed") or (bool(pods) and all(p.terminal for p in pods))
+    return _is(child, "Failed") or (bool(pods) and all(p.over for p in pods))
 
 
 def _is(child: Child, condition: str) -> bool:

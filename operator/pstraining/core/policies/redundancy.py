@@ -13,9 +13,11 @@ from enum import StrEnum
 from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.api.models import PSTrainingJob
+from pstraining.api.run_policy import FailureReason
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Apply, Delete, Kind
 from pstraining.core.policies.attempts import Tally
+from pstraining.core.policies.failures import cause
 from pstraining.core.snapshot import Child, Pod, Snapshot
 from pstraining.resources import redundancy, services
 from pstraining.resources.services import Pointer
@@ -168,7 +170,8 @@ def lost(primary: Pod | None, now: datetime, new_term: datetime | None = None) -
     container = primary.container
     end = container.terminated or container.last
     if primary.deleting:
-        return Loss(Cause.DELETED, primary.deleted_at)
+        lost_node = bool(primary.disruption) and cause(primary) is FailureReason.NODE_LOST
+        return Loss(Cause.NODE_LOST if lost_node else Cause.DELETED, primary.deleted_at)
     if primary.terminal:
         detail = f"with code {end.exit_code}" if end is not None else f"({primary.reason or primary.phase})"
         return Loss(Cause.ENDED, end.finished_at if end is not None else None, detail)

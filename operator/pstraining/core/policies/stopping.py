@@ -30,14 +30,14 @@ class Stop:
 def next_step(job: PSTrainingJob, snapshot: Snapshot) -> Stop:
     """What is to be deleted now; nothing while a leader that was told to stop takes its time."""
     leading = tuple(c for c in _leaders(job, snapshot) if not c.deleting)
-    if leading or any(not p.terminal for p in leader_pods(job, snapshot)):
+    if leading or any(not p.over for p in leader_pods(job, snapshot)):
         return Stop(leading, leader_may_run=True)
     return Stop(tuple(c for c in workloads(snapshot) if not c.deleting))
 
 
 def is_over(snapshot: Snapshot) -> bool:
     """Nothing of the job runs or can be started again."""
-    return not workloads(snapshot) and all(p.terminal for p in snapshot.pods)
+    return not workloads(snapshot) and all(p.over for p in snapshot.pods)
 
 
 def workloads(snapshot: Snapshot) -> tuple[Child, ...]:

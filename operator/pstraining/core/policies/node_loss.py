@@ -1,0 +1,112 @@
+"""Which pods are lost with their nodes, and which of them may be taken off the books before the node says so?
+
+A pod on a node that does not answer is deleted by Kubernetes' taint manager, runPolicy.nodeLossSeconds after the node's
+own grace, and then stays "Terminating" until its kubelet says that its processes have ended: for ever, perhaps. No
+StatefulSet replaces it before. Deleting it by force is a promise that nothing is damaged if the process still runs:
+
+- A parameter server without a volume: its clients reach its shard through a Service that no longer names it.
+- A chief: its term fences it, and the next one counts.
+- Whatever has a volume of its own: only if the node is gone or tainted node.kubernetes.io/out-of-service (KEP-2268), or
+  the user says that two nodes may have the volume mounted (runPolicy.forceDeleteVolumes).
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from pstraining.api import names
+from pstraining.api.conditions import Reason
+from pstraining.api.models import PSTrainingJob
+from pstraining.api.run_policy import FailureReason
+from pstraining.api.status import PSTrainingJobStatus
+from pstraining.core.actions import Delete, Kind
+from pstraining.core.policies.attempts import Tally
+from pstraining.core.policies.diagnosis import Diagnosis
+from pstraining.core.policies.failures import cause
+from pstraining.core.snapshot import OUT_OF_SERVICE, Pod, Snapshot
+
+OVERDUE = timedelta(seconds=5)
+"""For so long beyond its grace period a kubelet that can still be heard may take to say that a pod has ended."""
+_FENCED = (names.PS, names.CHIEF)
+_CLAIMS = ("persistentVolumeClaim", "ephemeral")
+
+
+def marked(snapshot: Snapshot, now: datetime) -> Snapshot:
+    """The snapshot with `lost` set on every pod from which nothing more will be heard, or nothing that counts."""
+    pods = tuple(replace(p, lost=True) if _is_lost(snapshot, p, now) else p for p in snapshot.pods)
+    return replace(snapshot, pods=pods)
+
+
+def look_again_at(snapshot: Snapshot, now: datetime) -> datetime | None:
+    """When a pod that is on its way out would be overdue, if nothing happens until then."""
+    ends = (p.ends_at + OVERDUE for p in snapshot.pods if p.ends_at is not None and _may_be_overdue(snapshot, p))
+    return min((e for e in ends if e > now), default=None)
+
+
+def force_deletions(
+    job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, counted: Tally
+) -> Iterator[Delete]:
+    """The lost pods that may go now: what their end meant is told first."""
+    if status.replica_records != list(counted.records):
+        return
+    for pod in snapshot.pods:
+        if pod.lost and not pod.forced and pod.role in _FENCED and not is_held(job, snapshot, pod):
+            yield Delete(Kind.POD, pod.name, pod.uid, Reason.NODE_LOST, grace_seconds=0)
+
+
+def diagnose(job: PSTrainingJob, snapshot: Snapshot) -> Diagnosis | None:
+    """The first pod whose volume makes the job wait for a lost node."""
+    held = (p for p in snapshot.pods if p.lost and p.role in _FENCED and is_held(job, snapshot, p))
+    return next((Diagnosis(p, Reason.NODE_LOST, _words(p)) for p in held), None)
+
+
+def is_held(job: PSTrainingJob, snapshot: Snapshot, pod: Pod) -> bool:
+    """Whether a lost pod's volume forbids to go on without its node."""
+    if job.spec.run_policy.force_delete_volumes or not _has_volume(job, pod.role):
+        return False
+    if snapshot.nodes is None:
+        return True
+    node = snapshot.nodes.get(pod.node)
+    return node is not None and not node.out_of_service
+
+
+def _is_lost(snapshot: Snapshot, pod: Pod, now: datetime) -> bool:
+    if not pod.deleting or pod.terminal or not pod.node:
+        return False
+    node = (snapshot.nodes or {}).get(pod.node)
+    if node is not None and (node.out_of_service or not node.answers):
+        return True
+    return _may_be_overdue(snapshot, pod) and pod.ends_at is not None and now >= pod.ends_at + OVERDUE
+
+
+def _words(pod: Pod) -> str:
+    return (
+        f"Pod {pod.name} is lost with its node {pod.node} and has a volume that nobody else may mount before the node "
+        f"is back. If nothing runs there any more: `kubectl taint node {pod.node} {OUT_OF_SERVICE}="
+        "nodeshutdown:NoExecute`, or set spec.runPolicy.forceDeleteVolumes for volumes that two nodes may mount."
+    )
+
+
+def _may_be_overdue(snapshot: Snapshot, pod: Pod) -> bool:
+    """Whether a deletion that takes too long means that the node is lost: of a node that is well it does not."""
+    if not pod.deleting or pod.terminal or not pod.node:
+        return False
+    if snapshot.nodes is not None:
+        node = snapshot.nodes.get(pod.node)
+        return node is None or not node.ready
+    return bool(pod.disruption) and cause(pod) is FailureReason.NODE_LOST
+
+
+def _has_volume(job: PSTrainingJob, role: str) -> bool:
+    """Whether pods of a role have a claim that another node could be asked to mount at the same time."""
+    own = job.spec.ps.template if role == names.PS else job.spec.chief.template
+    template = job.spec.worker.template if own is None else own
+    volumes = (template.get("spec") or {}).get("volumes") or ()
+    if any(kind in volume for volume in volumes for kind in _CLAIMS):
+        return True
+    if role == names.PS:
+        return bool(job.spec.ps.volume_claim_templates)
+    checkpoint = job.spec.checkpoint
+    return checkpoint is not None and (
+        checkpoint.volume_claim_template is not None or any(kind in (checkpoint.volume or {}) for kind in _CLAIMS)
+    )

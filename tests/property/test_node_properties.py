@@ -1,0 +1,108 @@
+"""What holds whatever nodes are lost and come back, in whatever order with everything else."""
+
+from typing import Any
+
+from hypothesis import given, note
+from hypothesis import strategies as st
+
+from pstraining.api import names
+from pstraining.core.actions import Apply, Create, Delete, Kind
+from pstraining.core.policies import node_loss
+from tests.property.test_planner_properties import STEPS, THOROUGH, play
+from tests.support.builders import job
+from tests.support.simulation import World
+
+CLAIM = {"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": {}}}
+NODES = ("node-0", "node-1", "node-2")
+CUTS = st.tuples(st.sampled_from(["cut", "heal"]), st.sampled_from(NODES), st.just(0), st.just(0))
+HISTORIES = st.lists(st.one_of(CUTS, CUTS, STEPS), max_size=14)
+SPECS = st.fixed_dictionaries(
+    {
+        "ps": st.sampled_from([{}, {"standby": {"mode": "Warm"}}, {"volumeClaimTemplates": [CLAIM]}]),
+        "runPolicy": st.fixed_dictionaries({"backoffLimit": st.just(1000), "forceDeleteVolumes": st.booleans()}),
+        "chief": st.fixed_dictionaries({"enabled": st.booleans()}),
+    }
+)
+
+
+class Watcher:
+    """Looks at every plan and every state."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.primaries: dict[tuple[str, str], str] = {}
+
+    def look(self) -> None:
+        """What must hold now."""
+        world = self.world
+        if world.job is None:
+            return
+        made = world.plan()
+        pods = {p.uid: p for p in node_loss.marked(world.snapshot(), world.now).pods}
+        held = "volumeClaimTemplates" in world.job["spec"]["ps"]
+        allowed = world.job["spec"]["runPolicy"]["forceDeleteVolumes"]
+        for action in made.actions:
+            if isinstance(action, Delete) and action.grace_seconds == 0:
+                lost = pods[action.uid]
+                assert lost.deleting, "force ends what is ending, and nothing else"
+                assert world.nodes is not None
+                assert world.nodes[lost.node] == "Unknown", "of a node that answers nothing is taken"
+                assert lost.role != names.PS or not held or allowed, "a volume is mounted by one node at a time"
+            elif isinstance(action, Create) and action.kind is Kind.JOB:
+                going = [p for p in pods.values() if p.role == names.CHIEF and not p.over]
+                assert not going, "a second chief beside one that counts"
+            elif isinstance(action, Apply) and action.kind is Kind.SERVICE:
+                self._primary(dict(action.body))
+        for (kind, _), child in world.children.items():
+            if kind == "Service":
+                self._primary(child)
+
+    def _primary(self, service: dict[str, Any]) -> None:
+        selector = service.get("spec", {}).get("selector") or {}
+        epoch = (service["metadata"].get("annotations") or {}).get(names.ANNOTATION_EPOCH)
+        if epoch is not None and names.LABEL_STS_POD in selector:
+            term = str((self.world.job or {}).get("status", {}).get("term"))
+            key = (f"{service['metadata']['name']} {term}", epoch)
+            known = self.primaries.setdefault(key, selector[names.LABEL_STS_POD])
+            assert known == selector[names.LABEL_STS_POD], f"two primaries in {key}"
+
+
+def step(world: World, what: tuple[str, str, int, int]) -> None:
+    assert world.nodes is not None
+    match what[0]:
+        case "cut" if list(world.nodes.values()).count("True") > 1:
+            world.cut(what[1])
+        case "heal":
+            world.heal(what[1])
+        case "cut":
+            pass
+        case _:
+            play(world, what)
+    world.controllers()
+
+
+@THOROUGH
+@given(spec=SPECS, history=HISTORIES)
+def test_lost_nodes_cost_time_and_never_the_job(spec: dict[str, Any], history: list[Any]) -> None:
+    world = World(job(ps=2, spec=spec), nodes=dict.fromkeys(NODES, "True"))
+    watcher = Watcher(world)
+    for what in history:
+        note(str(what))
+        step(world, what)
+        watcher.look()
+        world.reconcile()
+        watcher.look()
+    for name in NODES:
+        world.heal(name)
+    if world.job is not None and world.job["spec"]["runPolicy"].get("suspend"):
+        world.edit({"runPolicy": {"suspend": False}})
+    for _ in range(40):
+        before = len(world.writes), world.status_writes, set(world.pods)
+        world.reconcile()
+        world.controllers()
+        watcher.look()
+        if before == (len(world.writes), world.status_writes, set(world.pods)):
+            break
+    assert world.plan().actions == ()
+    assert world.job is not None
+    assert world.job["status"]["phase"] in ("Running", "Succeeded"), world.job["status"]

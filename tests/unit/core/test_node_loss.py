@@ -1,0 +1,198 @@
+"""Pods on nodes that are not heard of: which are lost, which are deleted by force, and what goes on without them."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from pstraining.api import names
+from pstraining.core.actions import Action, Delete
+from pstraining.core.policies import node_loss
+from pstraining.core.snapshot import Pod, observe
+from tests.support.builders import NOW, job, pod, stamp, typed
+from tests.support.simulation import World, node, phase
+
+GRACE = timedelta(seconds=30)
+OVERDUE = GRACE + node_loss.OVERDUE
+OUT = "node.kubernetes.io/out-of-service"
+BY_TAINT, BY_USER = "DeletionByTaintManager", ""
+
+
+def going(disruption: str, role: str = "ps", phase: str = "Running") -> dict[str, Any]:
+    """A pod that is being deleted since NOW."""
+    made = pod(role, phase=phase)
+    made["metadata"] |= {"deletionTimestamp": stamp(NOW + GRACE), "deletionGracePeriodSeconds": 30}
+    if disruption:
+        made["status"]["conditions"].append({"type": "DisruptionTarget", "status": "True", "reason": disruption})
+    return made
+
+
+def seen(found: dict[str, Any], now: datetime, nodes: list[dict[str, Any]] | None) -> Pod:
+    return node_loss.marked(observe(job(), (), [found], nodes), now).pods[0]
+
+
+LOST = [
+    # the node-1 of the pod, why it is deleted, seconds since then, lost
+    pytest.param([node("node-1")], BY_TAINT, OVERDUE, False, id="a node that is well ends it in its own time"),
+    pytest.param([node("node-1", "Unknown")], BY_TAINT, timedelta(0), True, id="a node that does not answer"),
+    pytest.param([node("node-1", "Unknown")], BY_USER, timedelta(0), True, id="whoever deleted it"),
+    pytest.param([node("node-1", "False")], BY_TAINT, GRACE, False, id="a kubelet that answers has its time"),
+    pytest.param([node("node-1", "False")], BY_USER, OVERDUE, True, id="but no more"),
+    pytest.param([node("node-1", "True", OUT)], BY_USER, timedelta(0), True, id="somebody vouches for it"),
+    pytest.param([], BY_USER, GRACE, False, id="its node may not have been seen yet"),
+    pytest.param([], BY_USER, OVERDUE, True, id="its node is gone"),
+    pytest.param(None, BY_TAINT, GRACE, False, id="nodes are not watched: in its time"),
+    pytest.param(None, BY_TAINT, OVERDUE, True, id="nodes are not watched: overdue"),
+    pytest.param(None, BY_USER, OVERDUE, False, id="nodes are not watched: nothing says that its node is lost"),
+]
+
+
+@pytest.mark.parametrize(("nodes", "disruption", "after", "lost"), LOST)
+def test_which_pods_are_lost(nodes: list[dict[str, Any]] | None, disruption: str, after: timedelta, lost: bool) -> None:
+    found = seen(going(disruption), NOW + after, nodes)
+    assert (found.lost, found.over) == (lost, lost)
+
+
+def test_a_pod_that_has_ended_or_is_wanted_is_not_lost() -> None:
+    nodes = [node("node-1", "Unknown")]
+    assert not seen(going(BY_TAINT, phase="Failed"), NOW, nodes).lost
+    assert not seen(pod("ps"), NOW, nodes).lost
+
+
+def test_when_a_pod_is_overdue_is_known_beforehand() -> None:
+    snapshot = observe(job(), (), [going(BY_TAINT)], None)
+    assert node_loss.look_again_at(snapshot, NOW) == NOW + OVERDUE
+    assert node_loss.look_again_at(snapshot, NOW + OVERDUE) is None
+
+
+CLAIM = {"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": {}}}
+VOLUME = {"ps": {"volumeClaimTemplates": [CLAIM]}}
+CHECKPOINT = {"checkpoint": {"volumeClaimTemplate": CLAIM["spec"]}}
+ALLOWED = {"runPolicy": {"forceDeleteVolumes": True}}
+UNKNOWN, VOUCHED = [node("node-1", "Unknown")], [node("node-1", "Unknown", OUT)]
+HELD: list[tuple[str, dict[str, Any], list[dict[str, Any]] | None, bool]] = [
+    ("ps", {}, UNKNOWN, False),
+    ("ps", CHECKPOINT, UNKNOWN, False),
+    ("ps", VOLUME, UNKNOWN, True),
+    ("ps", VOLUME, None, True),
+    ("ps", VOLUME, VOUCHED, False),
+    ("ps", VOLUME, [], False),
+    ("ps", VOLUME | ALLOWED, UNKNOWN, False),
+    ("ps", VOLUME | ALLOWED, None, False),
+    ("chief", VOLUME, UNKNOWN, False),
+    ("chief", CHECKPOINT, UNKNOWN, True),
+    ("chief", CHECKPOINT | ALLOWED, UNKNOWN, False),
+]
+
+
+@pytest.mark.parametrize(("role", "spec", "nodes", "held"), HELD)
+def test_what_a_volume_holds(role: str, spec: dict[str, Any], nodes: list[dict[str, Any]] | None, held: bool) -> None:
+    made = job(spec=spec)
+    snapshot = observe(made, (), [going(BY_TAINT, role)], nodes)
+    assert node_loss.is_held(typed(made), snapshot, snapshot.pods[0]) is held
+
+
+def two_nodes(**spec: Any) -> World:
+    world = World(job(spec=spec), nodes={"node-0": "True", "node-1": "True"})
+    world.settle()
+    return world
+
+
+def node_of(world: World, role: str) -> str:
+    found = [p for p in world.pods.values() if p["metadata"]["labels"][names.LABEL_ROLE] == role]
+    return str(max(found, key=lambda p: p["metadata"]["creationTimestamp"])["spec"]["nodeName"])
+
+
+def forced(actions: tuple[Action, ...]) -> list[str]:
+    return [a.name for a in actions if isinstance(a, Delete) and a.grace_seconds == 0]
+
+
+def test_a_parameter_server_comes_back_on_another_node() -> None:
+    world = two_nodes()
+    lost = node_of(world, "ps")
+    world.cut(lost)
+    world.settle()
+    assert node_of(world, "ps") != lost
+    assert phase(world) == "Running"
+    assert world.job is not None
+    assert world.job["status"]["ps"]["restarts"] == 1
+
+
+def test_what_happened_is_told_before_the_pod_goes() -> None:
+    world = two_nodes()
+    world.cut(node_of(world, "ps"))
+    assert forced(world.plan().actions) == []
+    world.reconcile()
+    assert "digits-ps-0" in forced(world.plan().actions)
+
+
+def test_one_with_a_volume_waits_for_its_node() -> None:
+    world = two_nodes(**VOLUME)
+    lost = node_of(world, "ps")
+    world.cut(lost)
+    world.settle()
+    assert "digits-ps-0" in world.pods
+    assert phase(world) == "Restarting"
+    told = world.condition("Running")
+    assert told["reason"] == "NodeLost"
+    assert f"kubectl taint node {lost} {OUT}" in told["message"]
+    world.heal(lost)
+    world.settle()
+    assert phase(world) == "Running"
+
+
+@pytest.mark.parametrize("checkpoint", [{}, CHECKPOINT], ids=["", "with a claim"])
+def test_a_lost_chief_does_not_hold_up_the_next_term(checkpoint: dict[str, Any]) -> None:
+    world = two_nodes(**checkpoint)
+    lost = node_of(world, "chief")
+    world.cut(lost)
+    world.settle()
+    assert world.job is not None
+    assert (world.job["status"]["term"], node_of(world, "chief") != lost) == (2, True)
+    assert world.names_of("Job") == ["digits-chief-2"]
+
+
+def test_an_old_attempt_that_ends_well_on_its_lost_node_counts_no_more() -> None:
+    world = two_nodes(**CHECKPOINT)
+    world.cut(node_of(world, "chief"))
+    world.settle()
+    world.end("chief", code=0, term=1)
+    world.settle()
+    assert phase(world) == "Running"
+    world.end("chief", code=0, term=2)
+    world.settle()
+    assert phase(world) == "Succeeded"
+
+
+def test_suspending_does_not_wait_for_a_lost_node() -> None:
+    world = two_nodes(chief={"enabled": False})
+    world.cut("node-0")
+    world.edit({"runPolicy": {"suspend": True}})
+    world.settle()
+    assert phase(world) == "Suspended"
+    world.edit({"runPolicy": {"suspend": False}})
+    world.settle()
+    assert phase(world) == "Running"
+
+
+def test_a_forced_pod_is_not_forced_again() -> None:
+    """A chief's pod stays until the Job controller lets it go."""
+    world = two_nodes()
+    world.cut(node_of(world, "chief"))
+    world.reconcile()
+    for _ in range(10):
+        world.reconcile()
+    names_of_writes = [n for kind, what, n in world.writes if kind == "Delete" and what == "Pod"]
+    assert len(names_of_writes) == len(set(names_of_writes))
+
+
+def test_a_standby_takes_over_from_a_lost_node() -> None:
+    world = two_nodes(ps={"standby": {"mode": "Warm"}})
+    primary = world.pods["digits-ps-0"]["spec"]["nodeName"]
+    world.pods["digits-standby-0"]["spec"]["nodeName"] = next(n for n in ("node-0", "node-1") if n != primary)
+    world.cut(primary)
+    world.settle()
+    assert world.job is not None
+    shard = world.job["status"]["shards"][0]
+    assert (shard["primary"], shard["lastCause"]) == ("digits-standby-0", "node lost")
+    assert node_of(world, "ps") != primary, "the new standby is on a node that is well"
