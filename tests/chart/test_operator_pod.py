@@ -56,6 +56,7 @@ def test_what_the_process_is_told(render: Render) -> None:
     assert fields == {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace"}
     assert {e["name"]: e["value"] for e in env if "value" in e} == {
         "PSTRAINING_NAMESPACES": "a,b",
+        "PSTRAINING_WATCH_NODES": "false",
         "PSTRAINING_LEASE_NAME": "pstraining-operator",
         "PSTRAINING_LEASE_DURATION_SECONDS": "30",
         "PSTRAINING_METRICS_PORT": "8080",

@@ -24,6 +24,7 @@ OPERATOR = {
     ("", "pods"): ("delete", "list", "patch", "watch"),
     ("events.k8s.io", "events"): ("create",),
 }
+CLUSTER = OPERATOR | {("", "nodes"): ("list", "watch")}
 LEASE = {("coordination.k8s.io", "leases"): ("create", "get", "update")}
 
 
@@ -45,19 +46,33 @@ def own_cluster_roles(rendered: Rendered) -> list[dict[str, Any]]:
     ]
 
 
+def environment(rendered: Rendered) -> dict[str, Any]:
+    container = rendered.one("Deployment")["spec"]["template"]["spec"]["containers"][0]
+    return {e["name"]: e.get("value") for e in container["env"]}
+
+
 def test_cluster_wide_it_has_exactly_these_verbs(render: Render) -> None:
     rendered = render()
     (role,) = own_cluster_roles(rendered)
-    assert granted(role["rules"]) == OPERATOR
+    assert granted(role["rules"]) == CLUSTER
+    assert environment(rendered)["PSTRAINING_WATCH_NODES"] == "true"
     binding = rendered.one("ClusterRoleBinding")
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "pstraining-operator", "namespace": NAMESPACE}]
+
+
+def test_nodes_need_not_be_watched(render: Render) -> None:
+    rendered = render({"watch": {"nodes": False}})
+    (role,) = own_cluster_roles(rendered)
+    assert granted(role["rules"]) == OPERATOR
+    assert environment(rendered)["PSTRAINING_WATCH_NODES"] == "false"
 
 
 def test_with_a_list_of_namespaces_it_has_roles_there_and_no_cluster_role(render: Render) -> None:
     rendered = render({"watch": {"namespaces": ["team-a", "team-b"]}})
     assert own_cluster_roles(rendered) == []
     assert rendered.of_kind("ClusterRoleBinding") == []
+    assert environment(rendered)["PSTRAINING_WATCH_NODES"] == "false"
     roles = {r["metadata"]["namespace"]: r for r in rendered.of_kind("Role")}
     bindings = {b["metadata"]["namespace"]: b for b in rendered.of_kind("RoleBinding")}
     assert set(roles) == set(bindings) == {"team-a", "team-b", NAMESPACE}
@@ -79,9 +94,7 @@ def test_the_lease_role_names_the_lease_that_the_operator_is_told(render: Render
     (role,) = rendered.of_kind("Role")
     assert granted(role["rules"]) == LEASE
     named = [rule["resourceNames"] for rule in role["rules"] if rule["verbs"] != ["create"]]
-    container = rendered.one("Deployment")["spec"]["template"]["spec"]["containers"][0]
-    env = {e["name"]: e.get("value") for e in container["env"]}
-    assert named == [[env["PSTRAINING_LEASE_NAME"]]]
+    assert named == [[environment(rendered)["PSTRAINING_LEASE_NAME"]]]
 
 
 def test_no_rule_has_a_star_or_touches_secrets(render: Render) -> None:

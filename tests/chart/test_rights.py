@@ -6,13 +6,13 @@ registration.
 
 from datetime import timedelta
 
-from pstraining.controller.registration import WATCHED
+from pstraining.controller.registration import NODES, WATCHED
 from pstraining.core.actions import Kind
 from pstraining.kube.client import EVENTS, RESOURCES
 from tests.support.builders import job
 from tests.support.simulation import World
 
-from .test_rbac import OPERATOR
+from .test_rbac import CLUSTER
 
 CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
 # A name that is taken is looked at once.
@@ -21,7 +21,7 @@ VERBS = {"Create": ("create", "get"), "Apply": ("patch",), "Delete": ("delete",)
 
 def test_every_right_is_used_and_every_call_is_allowed() -> None:
     used: dict[tuple[str, str], set[str]] = {}
-    for group, _, plural in WATCHED:
+    for group, _, plural in (*WATCHED, NODES):
         used.setdefault((group, plural), set()).update(("list", "watch"))
     for action, kind in {(w[0], w[1]) for w in a_life_with_everything()}:
         place = RESOURCES[Kind(kind)]
@@ -29,7 +29,7 @@ def test_every_right_is_used_and_every_call_is_allowed() -> None:
     used["pstraining.dev", "pstrainingjobs/status"] = {"patch"}
     used["pstraining.dev", "pstrainingjobs/finalizers"] = {"update"}  # not called: what blockOwnerDeletion asks for
     used[_group(EVENTS.api), EVENTS.plural] = {"create"}
-    assert {k: tuple(sorted(v)) for k, v in used.items()} == OPERATOR
+    assert {k: tuple(sorted(v)) for k, v in used.items()} == CLUSTER
 
 
 def a_life_with_everything() -> list[tuple[str, str, str]]:

@@ -90,6 +90,16 @@ class Cache:
             tuple(pod.read() for pod in entry.pods.values()),
         )
 
+    def on_node(self, name: str) -> tuple[Key, ...]:
+        """The jobs that have a pod on this node."""
+        # Texts are searched, not read: nodes are lost rarely, and there may be many pods.
+        mark = f'"nodeName":{json.dumps(name)}'.encode()
+        return tuple(
+            key
+            for key, entry in self._entries.items()
+            if any(isinstance(pod.body, bytes) and mark in pod.body for pod in entry.pods.values())
+        )
+
     def observed(self, raw: Object) -> Key | None:
         """Take in an object from the watch.
 

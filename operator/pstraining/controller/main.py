@@ -22,6 +22,7 @@ from pstraining.controller import logs, registration
 from pstraining.controller.cache import Cache
 from pstraining.controller.health import Check, Health, Heartbeat
 from pstraining.controller.metrics import Metrics
+from pstraining.controller.nodes import Nodes
 from pstraining.controller.reconciler import Decisions, Reconciler
 from pstraining.controller.settings import Settings, SettingsError
 from pstraining.controller.watch import Watches
@@ -54,6 +55,7 @@ class Operator:
     client: KubeClient
     lease: Lease
     cache: Cache
+    nodes: Nodes
     queue: WorkQueue
     watches: Watches
     metrics: Metrics
@@ -93,9 +95,9 @@ class Operator:
         return _status(done, stopping)
 
     async def _watch(self, stop: asyncio.Event) -> None:
-        registry = registration.build_registry(self.client.configuration)
+        registry = registration.build_registry(self.client.configuration, nodes=self.settings.watch_nodes)
         before = asyncio.all_tasks()
-        with self.watches.taken(registration.receiver(self.cache, self.queue), self.queue.open):
+        with self.watches.taken(registration.receiver(self.cache, self.nodes, self.queue), self.queue.open):
             tasks = await kopf.spawn_tasks(
                 registry=registry,
                 settings=registration.build_settings(),
@@ -177,14 +179,20 @@ def build(
         identity=settings.pod_name,
         duration=settings.lease_duration_seconds,
     )
-    cache = Cache()
+    cache, nodes = Cache(), Nodes()
     queue = WorkQueue(may_act=lambda: lease.held)
     metrics = Metrics(lambda: queue.depth, queue.oldest_age)
     reconciler = Reconciler(
-        cache=cache, port=client, decisions=decisions, launcher=launcher, metrics=metrics, instance=settings.pod_name
+        cache=cache,
+        nodes=nodes if settings.watch_nodes else None,
+        port=client,
+        decisions=decisions,
+        launcher=launcher,
+        metrics=metrics,
+        instance=settings.pod_name,
     )
-    watches = Watches(len(registration.WATCHED) * max(1, len(settings.namespaces)))
-    return Operator(settings, client, lease, cache, queue, watches, metrics, reconciler, stop)
+    watches = Watches(len(registration.WATCHED) * max(1, len(settings.namespaces)) + settings.watch_nodes)
+    return Operator(settings, client, lease, cache, nodes, queue, watches, metrics, reconciler, stop)
 
 
 def listen(stop: Callable[[], None]) -> None:

@@ -17,6 +17,7 @@ from pstraining.api import names
 from pstraining.controller.cache import Cache, Key
 from pstraining.controller.logs import about
 from pstraining.controller.metrics import Metrics
+from pstraining.controller.nodes import Nodes
 from pstraining.controller.pace import BURST, PASSES_PER_SECOND, Pace
 from pstraining.core.actions import Action, Create, Event, Kind, Outcome, Outcomes, Plan, Verdict
 from pstraining.core.snapshot import Snapshot, observe
@@ -65,6 +66,7 @@ class Reconciler:
         self,
         *,
         cache: Cache,
+        nodes: Nodes | None = None,
         port: ApiPort,
         decisions: Decisions,
         launcher: Launcher,
@@ -76,6 +78,7 @@ class Reconciler:
 
         Args:
             cache: what is known; told of every write.
+            nodes: what is known of nodes; None if they are not watched.
             port: the API server.
             decisions: core.
             launcher: the launcher that this operator carries.
@@ -84,6 +87,7 @@ class Reconciler:
             clock: the time of day; read once a pass.
         """
         self._cache = cache
+        self._nodes = nodes
         self._port = port
         self._executor = Executor(port, cache, metrics.wrote)
         self._decisions = decisions
@@ -111,7 +115,8 @@ class Reconciler:
             return None
         started, result = time.perf_counter(), "failed"
         try:
-            snapshot = observe(view.job, view.children, view.pods)
+            nodes = None if self._nodes is None else self._nodes.of(view.pods)
+            snapshot = observe(view.job, view.children, view.pods, nodes)
             if snapshot.deleting:
                 result = "idle"
                 return None

@@ -14,6 +14,7 @@ from kubernetes.aio.client import Configuration
 
 from pstraining.api import names
 from pstraining.controller.cache import Cache
+from pstraining.controller.nodes import KIND, Nodes
 from pstraining.controller.workqueue import WorkQueue
 
 RECONNECT = (0.2, 0.5, 1, 1, *(2,) * 600)
@@ -34,7 +35,9 @@ CHILDREN = (
     ("networking.k8s.io", "v1", "networkpolicies"),
 )
 WATCHED = (JOBS, *CHILDREN)
-"""Group, version and plural of every watched kind."""
+"""Group, version and plural of every kind that is watched where jobs are."""
+NODES = ("", "v1", "nodes")
+"""Watched only by an operator that may: nodes belong to no namespace."""
 
 
 def build_settings() -> kopf.OperatorSettings:
@@ -54,11 +57,12 @@ def build_settings() -> kopf.OperatorSettings:
     return settings
 
 
-def build_registry(configuration: Configuration) -> kopf.OperatorRegistry:
+def build_registry(configuration: Configuration, *, nodes: bool) -> kopf.OperatorRegistry:
     """kopf's handlers: the credentials, and one for every watched kind, which is never called.
 
     Args:
         configuration: where the API server is; kopf logs in in the same way as our own client.
+        nodes: whether nodes are watched.
     """
     registry = kopf.OperatorRegistry()
 
@@ -69,16 +73,21 @@ def build_registry(configuration: Configuration) -> kopf.OperatorRegistry:
         """Nothing: see the module's words."""
 
     kopf.on.login(id="login", registry=registry)(login)
-    for group, version, plural in WATCHED:
+    for group, version, plural in (*WATCHED, NODES) if nodes else WATCHED:
         kopf.on.event(group, version, plural, id=f"event-{plural}", registry=registry)(event)
     return registry
 
 
-def receiver(cache: Cache, queue: WorkQueue) -> Callable[[Mapping[str, Any]], None]:
+def receiver(cache: Cache, nodes: Nodes, queue: WorkQueue) -> Callable[[Mapping[str, Any]], None]:
     """What every event of the watches is given to: the cache learns of it, and its job is looked at again."""
 
     def receive(event: Mapping[str, Any]) -> None:
         found = event["object"]
+        if found.get("kind") == KIND:
+            if nodes.vanished(found) if event["type"] == "DELETED" else nodes.observed(found):
+                for lost in cache.on_node(found["metadata"]["name"]):
+                    queue.add(lost)
+            return
         key = cache.vanished(found) if event["type"] == "DELETED" else cache.observed(found)
         if key is not None:
             queue.add(key)

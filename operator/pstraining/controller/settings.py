@@ -53,6 +53,13 @@ def _format(value: str) -> LogFormat:
         raise ValueError("must be json or text") from None
 
 
+def _switch(value: str) -> bool:
+    found = {"true": True, "false": False}.get(value.strip().lower())
+    if found is None:
+        raise ValueError(f"must be true or false, not {value!r}")
+    return found
+
+
 def _between(low: int, high: int) -> Callable[[str], int]:
     def read(value: str) -> int:
         try:
@@ -83,6 +90,10 @@ class Settings:
 
     namespaces: tuple[str, ...] = _setting("PSTRAINING_NAMESPACES", _names, ())
     """The namespaces whose jobs are looked after, separated by commas; empty for all."""
+
+    watch_nodes: bool = _setting("PSTRAINING_WATCH_NODES", _switch, True)
+    """Whether to watch nodes, which takes a ClusterRole. Without, a pod counts as lost with its node only when its own
+    grace period is over."""
 
     lease_name: str = _setting("PSTRAINING_LEASE_NAME", _text, "pstraining-operator")
     """The Lease that lets one operator act at a time."""

@@ -1,0 +1,55 @@
+"""What is known of the cluster's nodes: whether each is heard of, and nothing that a heartbeat changes."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pstraining.core.snapshot import OUT_OF_SERVICE
+
+KIND = "Node"
+Object = Mapping[str, Any]
+
+
+class Nodes:
+    """The nodes, by name."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Object] = {}
+
+    def observed(self, raw: Object) -> bool:
+        """Take in a node from the watch; whether its pods have to be looked at again."""
+        new = _trim(raw)
+        name = new["metadata"]["name"]
+        old = self._nodes.get(name)
+        self._nodes[name] = new
+        # A node that has just come, and is well, changes nothing for anybody.
+        return new != old and not (old is None and _is_well(new))
+
+    def vanished(self, raw: Object) -> bool:
+        """A node is gone; whether its pods have to be looked at again."""
+        name = raw["metadata"]["name"]
+        found = self._nodes.get(name)
+        if found is None or found["metadata"]["uid"] != raw["metadata"]["uid"]:
+            return False
+        del self._nodes[name]
+        return True
+
+    def of(self, pods: Iterable[Object]) -> tuple[Object, ...]:
+        """The nodes of these pods, as many of them as exist."""
+        names = {(p.get("spec") or {}).get("nodeName") for p in pods}
+        return tuple(self._nodes[n] for n in sorted(n for n in names if n in self._nodes))
+
+
+def _trim(raw: Object) -> dict[str, Any]:
+    taints = (raw.get("spec") or {}).get("taints") or ()
+    conditions = (raw.get("status") or {}).get("conditions") or ()
+    return {
+        "metadata": {"name": raw["metadata"]["name"], "uid": raw["metadata"]["uid"]},
+        "spec": {"taints": [{"key": OUT_OF_SERVICE} for t in taints if t.get("key") == OUT_OF_SERVICE]},
+        "status": {
+            "conditions": [{"type": "Ready", "status": c["status"]} for c in conditions if c["type"] == "Ready"]
+        },
+    }
+
+
+def _is_well(node: Object) -> bool:
+    return node["status"]["conditions"] == [{"type": "Ready", "status": "True"}] and not node["spec"]["taints"]

@@ -1,0 +1,80 @@
+"""What of a node is a change, and whose pods are looked at then."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from pstraining.controller import registration
+from pstraining.controller.cache import Cache
+from pstraining.controller.nodes import Nodes
+from pstraining.controller.workqueue import WorkQueue
+from tests.support.builders import job, pod
+from tests.support.simulation import node
+
+OUT = "node.kubernetes.io/out-of-service"
+LOUD: dict[str, Any] = {"images": [{"names": ["a"]}], "addresses": [{"address": "10.0.0.1"}]}
+
+
+def test_a_heartbeat_is_no_change() -> None:
+    nodes = Nodes()
+    nodes.observed(node("a"))
+    later = node("a", "True", "example.com/anything")
+    later["status"] |= LOUD
+    later["status"]["conditions"][0]["lastHeartbeatTime"] = "2030-01-01T12:00:00Z"
+    later["status"]["conditions"].append({"type": "DiskPressure", "status": "True"})
+    assert not nodes.observed(later)
+
+
+@pytest.mark.parametrize("now", [node("a", "Unknown"), node("a", "False"), node("a", "True", OUT)])
+def test_what_matters_is(now: dict[str, Any]) -> None:
+    nodes = Nodes()
+    assert not nodes.observed(node("a")), "one that is well and new changes nothing"
+    assert nodes.observed(now)
+    assert not nodes.observed(copy.deepcopy(now))
+    assert nodes.observed(node("a")), "back again"
+
+
+def test_one_that_is_lost_at_first_sight_matters() -> None:
+    assert Nodes().observed(node("a", "Unknown"))
+
+
+def test_a_node_that_goes() -> None:
+    nodes = Nodes()
+    nodes.observed(node("a"))
+    older = node("a")
+    older["metadata"]["uid"] = "another"
+    assert not nodes.vanished(older), "its successor of that name is there"
+    assert nodes.vanished(node("a"))
+    assert not nodes.vanished(node("a"))
+
+
+def test_the_nodes_of_pods() -> None:
+    nodes = Nodes()
+    for name in ("node-1", "node-2"):
+        nodes.observed(node(name))
+    pending = pod("worker")
+    del pending["spec"]["nodeName"]
+    assert [n["metadata"]["name"] for n in nodes.of([pod("ps"), pod("chief"), pending])] == ["node-1"]
+
+
+@pytest.mark.asyncio
+async def test_only_jobs_with_a_pod_there_are_looked_at() -> None:
+    cache, nodes, queue = Cache(), Nodes(), WorkQueue()
+    receive = registration.receiver(cache, nodes, queue)
+    for name in ("here", "elsewhere"):
+        made = job()
+        made["metadata"] |= {"name": name, "uid": name}
+        found = pod("ps", job_uid=name, uid=name)
+        found["metadata"]["labels"]["pstraining.dev/job-name"] = name
+        found["metadata"]["name"] = f"{name}-ps-0"
+        found["spec"]["nodeName"] = "node-1" if name == "here" else "node-11"
+        cache.observed(made)
+        cache.observed(found)
+    receive({"type": None, "object": node("node-1")})
+    receive({"type": "MODIFIED", "object": node("node-1")})
+    assert queue.depth == 0
+    receive({"type": "MODIFIED", "object": node("node-1", "Unknown")})
+    assert (queue.depth, cache.on_node("node-1")) == (1, (("default", "here"),))
+    receive({"type": "DELETED", "object": node("node-1", "Unknown")})
+    assert nodes.of([pod("ps")]) == ()
