@@ -25,12 +25,13 @@ if role == "ps":
             held.append(server.accept())
     threading.Thread(target=serve, daemon=True).start()
 while True:
-    order = orders / f"{me}.exit"
-    if order.exists():
-        code = int(order.read_text())
-        order.rename(orders / f"{me}.done")
-        print(f"{me} was told to exit with {code}", file=sys.stderr)
-        sys.exit(code)
+    for name in (me, os.environ["PSTRAINING_POD_NAME"]):
+        order = orders / f"{name}.exit"
+        if order.exists():
+            code = int(order.read_text())
+            order.rename(orders / f"{name}.done")
+            print(f"{name} was told to exit with {code}", file=sys.stderr)
+            sys.exit(code)
     time.sleep(0.05)
 """
 
@@ -55,7 +56,7 @@ class Puppet:
         return cls(kube, namespace, name, orders)
 
     def exit(self, task: str, code: int) -> None:
-        """Tell a task, such as chief-0, to exit with a code."""
+        """Tell a task, such as chief-0, or the pod of one to exit with a code."""
         draft = self.orders / f".{task}"
         draft.write_text(str(code))
         draft.rename(self.orders / f"{task}.exit")

@@ -9,7 +9,7 @@ from pstraining.api import names
 from pstraining.core.actions import Action, Delete
 from pstraining.core.policies import node_loss
 from pstraining.core.snapshot import Pod, observe
-from tests.support.builders import NOW, job, pod, stamp, typed
+from tests.support.builders import NOW, TEMPLATE, deep_merge, job, pod, stamp, typed
 from tests.support.simulation import World, node, phase
 
 GRACE = timedelta(seconds=30)
@@ -70,6 +70,14 @@ VOLUME = {"ps": {"volumeClaimTemplates": [CLAIM]}}
 CHECKPOINT = {"checkpoint": {"volumeClaimTemplate": CLAIM["spec"]}}
 ALLOWED = {"runPolicy": {"forceDeleteVolumes": True}}
 UNKNOWN, VOUCHED = [node("node-1", "Unknown")], [node("node-1", "Unknown", OUT)]
+SHARED = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}
+EPHEMERAL = {"volumes": [{"name": "data", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}]}
+
+
+def in_template(role: str, volumes: dict[str, Any]) -> dict[str, Any]:
+    return {role: {"template": deep_merge(TEMPLATE, {"spec": volumes})}}
+
+
 HELD: list[tuple[str, dict[str, Any], list[dict[str, Any]] | None, bool]] = [
     ("ps", {}, UNKNOWN, False),
     ("ps", CHECKPOINT, UNKNOWN, False),
@@ -79,6 +87,12 @@ HELD: list[tuple[str, dict[str, Any], list[dict[str, Any]] | None, bool]] = [
     ("ps", VOLUME, [], False),
     ("ps", VOLUME | ALLOWED, UNKNOWN, False),
     ("ps", VOLUME | ALLOWED, None, False),
+    ("ps", in_template("worker", SHARED), UNKNOWN, False),
+    ("ps", in_template("ps", SHARED), UNKNOWN, True),
+    ("ps", in_template("worker", EPHEMERAL), UNKNOWN, True),
+    ("chief", in_template("chief", SHARED), UNKNOWN, True),
+    ("chief", {"checkpoint": {"volume": SHARED["volumes"][0]}}, UNKNOWN, True),
+    ("chief", {"checkpoint": {"volume": {"nfs": {"server": "s", "path": "/"}}}}, UNKNOWN, False),
     ("chief", VOLUME, UNKNOWN, False),
     ("chief", CHECKPOINT, UNKNOWN, True),
     ("chief", CHECKPOINT | ALLOWED, UNKNOWN, False),

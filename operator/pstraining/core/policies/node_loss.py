@@ -28,7 +28,7 @@ from pstraining.core.snapshot import OUT_OF_SERVICE, Pod, Snapshot
 OVERDUE = timedelta(seconds=5)
 """For so long beyond its grace period a kubelet that can still be heard may take to say that a pod has ended."""
 _FENCED = (names.PS, names.CHIEF)
-_CLAIMS = ("persistentVolumeClaim", "ephemeral")
+_CLAIM = "persistentVolumeClaim"
 
 
 def marked(snapshot: Snapshot, now: datetime) -> Snapshot:
@@ -56,7 +56,12 @@ def force_deletions(
 
 def diagnose(job: PSTrainingJob, snapshot: Snapshot) -> Diagnosis | None:
     """The first pod whose volume makes the job wait for a lost node."""
-    held = (p for p in snapshot.pods if p.lost and p.role in _FENCED and is_held(job, snapshot, p))
+    replaced = {(p.role, p.index) for p in snapshot.pods if p.container.running and not p.deleting and not p.terminal}
+    held = (
+        p
+        for p in snapshot.pods
+        if p.lost and p.role in _FENCED and (p.role, p.index) not in replaced and is_held(job, snapshot, p)
+    )
     return next((Diagnosis(p, Reason.NODE_LOST, _words(p)) for p in held), None)
 
 
@@ -98,15 +103,11 @@ def _may_be_overdue(snapshot: Snapshot, pod: Pod) -> bool:
 
 
 def _has_volume(job: PSTrainingJob, role: str) -> bool:
-    """Whether pods of a role have a claim that another node could be asked to mount at the same time."""
+    """Whether a role's pods have a volume of their own: one that all roles share can be mounted by two nodes anyway."""
     own = job.spec.ps.template if role == names.PS else job.spec.chief.template
-    template = job.spec.worker.template if own is None else own
-    volumes = (template.get("spec") or {}).get("volumes") or ()
-    if any(kind in volume for volume in volumes for kind in _CLAIMS):
-        return True
+    volumes = ((own or job.spec.worker.template).get("spec") or {}).get("volumes") or ()
+    asked = any("ephemeral" in v or (own is not None and _CLAIM in v) for v in volumes)
     if role == names.PS:
-        return bool(job.spec.ps.volume_claim_templates)
+        return asked or bool(job.spec.ps.volume_claim_templates)
     checkpoint = job.spec.checkpoint
-    return checkpoint is not None and (
-        checkpoint.volume_claim_template is not None or any(kind in (checkpoint.volume or {}) for kind in _CLAIMS)
-    )
+    return asked or (checkpoint is not None and (checkpoint.volume is None or _CLAIM in checkpoint.volume))

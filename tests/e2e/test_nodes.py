@@ -1,0 +1,195 @@
+"""Nodes whose network is cut, with all that runs on them running on: what the job does meanwhile, and after it.
+
+The operator runs on neither node. Its bounds begin with the moment at which Kubernetes itself gives a node up.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hack.cluster import faults
+from tests.e2e.test_standby import pointer, progress, resumed, start
+from tests.support.examples import Example
+from tests.support.kube import Kube, Object, job_condition, wait_for
+from tests.support.operator_process import OperatorProcess
+from tests.support.puppet import Puppet, template
+
+pytestmark = pytest.mark.cluster
+
+HOME = "node-1"
+"""Where pods go if they can."""
+PREFERS_HOME = {
+    "nodeAffinity": {
+        "preferredDuringSchedulingIgnoredDuringExecution": [
+            {
+                "weight": 100,
+                "preference": {
+                    "matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [HOME]}]
+                },
+            }
+        ]
+    }
+}
+OUT_OF_SERVICE = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
+NODE_LOSS_SECONDS = 2
+SLACK = 8
+"""Seconds for two busy cores; the operator itself takes a tenth of one."""
+
+
+@pytest.fixture
+def healed(kube: Kube) -> Iterator[None]:
+    """Whatever happens, all nodes are well afterwards."""
+    yield
+    for node in kube.list("Node"):
+        name = node["metadata"]["name"]
+        faults.restore(name)
+        kube.merge("Node", "", name, {"spec": {"taints": None}})
+    names = [n["metadata"]["name"] for n in kube.list("Node")]
+    wait_for(lambda: all(ready(kube, n)["status"] == "True" for n in names), "all nodes are ready again", 120)
+
+
+def ready(kube: Kube, node: str) -> Object:
+    found = kube.get("Node", "", node)
+    assert found is not None
+    condition: Object = next(c for c in found["status"]["conditions"] if c["type"] == "Ready")
+    return condition
+
+
+def cut(kube: Kube, node: str) -> datetime:
+    """Cut a node; the moment at which Kubernetes gave it up."""
+    assert faults.cut(node)
+    wait_for(lambda: ready(kube, node)["status"] == "Unknown", f"{node} is given up", 60)
+    return moment(ready(kube, node)["lastTransitionTime"])
+
+
+def moment(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def at_home(name: str, *, volume: bool = False, **spec: Any) -> Object:
+    """A job all of whose pods prefer one node; with `volume` the parameter server's template has a claim of its own."""
+    made = template(name)
+    made["spec"]["affinity"] = PREFERS_HOME
+    ps = {"replicas": 1} | ({"template": made} if volume else {})
+    return {"worker": {"replicas": 1, "template": made}, "ps": ps, **spec}
+
+
+def begun(kube: Kube, namespace: str, name: str, folder: Path, **spec: Any) -> Puppet:
+    puppet = Puppet.make(kube, namespace, name, folder, **spec)
+    puppet.wait_phase("Running")
+    assert all(p["spec"]["nodeName"] == HOME for p in puppet.pods())
+    return puppet
+
+
+def test_chief_and_parameter_server_are_lost_together(
+    kube: Kube,
+    own_operator: OperatorProcess,
+    namespace: str,
+    shared: Path,
+    healed: None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """And a second job, whose parameter server has a volume, waits until somebody vouches for the node."""
+    own_operator.start()
+    puppet = begun(kube, namespace, "moves", shared, **at_home("moves"))
+    held = begun(kube, namespace, "waits", shared, **at_home("waits", volume=True))
+    (old_chief,) = (p["metadata"]["name"] for p in puppet.pods("chief"))
+    lost = cut(kube, HOME)
+
+    def elsewhere(role: str) -> Object | None:
+        found = [p for p in puppet.pods(role) if p["spec"].get("nodeName") not in (None, HOME)]
+        return found[0] if found else None
+
+    for role in ("ps", "chief", "worker"):
+        made = wait_for(partial(elsewhere, role), f"another {role}", 60)
+        took = (moment(made["metadata"]["creationTimestamp"]) - lost).total_seconds()
+        with capsys.disabled():
+            print(f"\nnode given up: the next {role} {took:.0f} s later")
+        assert took <= NODE_LOSS_SECONDS + SLACK
+    status = puppet.wait_phase("Running")["status"]
+    assert (status["term"], status["ps"]["restarts"], status["chief"]["restarts"]) == (2, 1, 1)
+    assert all(r["failures"] == 0 for r in status["replicaRecords"]), "no fault of the program's"
+
+    def told() -> Object | None:
+        found = job_condition(held.job(), "Running")
+        return found if found["reason"] == "NodeLost" else None
+
+    waits = wait_for(told, f"why the other job waits: {held.job()}", 60)
+    assert f"kubectl taint node {HOME} node.kubernetes.io/out-of-service" in waits["message"]
+    assert kube.get("Pod", namespace, "waits-ps-0") is not None
+    taints = (kube.get("Node", "", HOME) or {})["spec"]["taints"]
+    kube.merge("Node", "", HOME, {"spec": {"taints": [*taints, OUT_OF_SERVICE]}})
+    held.wait_phase("Running")
+
+    # The former chief runs on, on its island, and ends well there.
+    puppet.exit(old_chief, 0)
+    wait_for((puppet.orders / f"{old_chief}.done").exists, "it has ended")
+    faults.restore(HOME)
+    wait_for(lambda: ready(kube, HOME)["status"] == "True", f"{HOME} is back", 120)
+    wait_for(lambda: not terminating(kube, namespace), "what was lost is gone", 90)
+    assert puppet.phase() == "Running", "an old term's success counts no more"
+    assert puppet.runs("chief-0") == 2
+    puppet.exit("chief-0", 0)
+    ended = puppet.wait_phase("Succeeded")["status"]
+    assert (ended["term"], ended["ps"]["restarts"]) == (2, 1), "the healing has cost nothing"
+
+
+def terminating(kube: Kube, namespace: str) -> list[Object]:
+    return [p for p in kube.list("Pod", namespace) if p["metadata"].get("deletionTimestamp")]
+
+
+def test_a_standby_takes_over_when_its_primarys_node_is_lost(
+    kube: Kube,
+    own_operator: OperatorProcess,
+    namespace: str,
+    shared: Path,
+    healed: None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own_operator.start()
+    example = start(kube, namespace, shared, "Warm")
+    service = f"{example.name}-ps-0"
+
+    def primary() -> Object:
+        found = kube.get("Pod", namespace, pointer(kube.get("Service", namespace, service)))
+        assert found is not None
+        return found
+
+    chief = kube.get("Pod", namespace, example.pod("chief"))
+    assert chief is not None
+    if primary()["spec"]["nodeName"] == chief["spec"]["nodeName"]:
+        move_primary(kube, example)
+    node, first = primary()["spec"]["nodeName"], primary()["metadata"]["name"]
+    assert node != chief["spec"]["nodeName"]
+    epoch = int(example.job()["status"]["takeovers"])
+    before = progress(example)
+    lost = cut(kube, node)
+    wait_for(lambda: pointer(kube.get("Service", namespace, service)) != first, "the pointer is flipped", 30)
+    told = wait_for(lambda: took_over(kube, namespace, epoch + 1), "a take-over is told", 30)
+    took = (moment(told["eventTime"]) - lost).total_seconds()
+    again = wait_for(lambda: resumed(example, before), "training goes on", 120, every=0.5)
+    with capsys.disabled():
+        print(f"\nnode given up: pointer {took:.1f} s later; {again}, of which 12 s are the node's grace")
+    assert took <= NODE_LOSS_SECONDS + SLACK
+    faults.restore(node)
+    status = example.wait_succeeded()["status"]
+    assert (status["takeovers"], status["term"]) == (epoch + 1, 1)
+    assert example.failures("chief") == 0
+
+
+def move_primary(kube: Kube, example: Example) -> None:
+    """A planned take-over, and the pair is whole again."""
+    note = {"metadata": {"annotations": {"pstraining.dev/takeover": "0@0"}}}
+    kube.merge("PSTrainingJob", example.namespace, example.name, note)
+    wait_for(lambda: example.job()["status"]["takeovers"] == 1, "the planned take-over", 60)
+    wait_for(lambda: example.job()["status"].get("standbySummary") == "1/1", f"a standby again: {example.job()}", 60)
+    wait_for(lambda: any(e.get("event") == "restored" for e in example.events("chief")), "training goes on", 60)
+
+
+def took_over(kube: Kube, namespace: str, count: int) -> Object | None:
+    found = [e for e in kube.list("Event", namespace) if e["reason"] == "TookOver"]
+    return max(found, key=lambda e: str(e["eventTime"])) if len(found) >= count else None
