@@ -177,6 +177,17 @@ class Snapshot:
         """The status as stored."""
         return self.job.get("status") or {}
 
+    @property
+    def round(self) -> int:
+        """How often the job has been restarted as a whole, by its stored status."""
+        found = self.status.get("jobRestarts")
+        return found if isinstance(found, int) else 0
+
+    def is_of_this_round(self, found: Pod | Child) -> bool:
+        """Whether something was made since the job was last restarted as a whole: what is older counts no more."""
+        number = found.round if isinstance(found, Pod) else max(0, found.number(names.LABEL_ROUND))
+        return number >= self.round
+
     def child(self, kind: Kind, name: str) -> Child | None:
         """The child of that kind and name."""
         return self.children.get((kind, name))

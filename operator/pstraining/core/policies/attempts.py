@@ -11,7 +11,7 @@ from datetime import datetime
 
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
-from pstraining.api.run_policy import RestartPolicy
+from pstraining.api.run_policy import FailureReason, RestartPolicy
 from pstraining.api.status import LastFailure, PSTrainingJobStatus, ReplicaRecord
 from pstraining.core.policies import budgets
 from pstraining.core.policies.failures import TABLE, Consequence, Decision, cause, decide, newest_end
@@ -99,7 +99,18 @@ def succeeded(job: PSTrainingJob, pod: Pod) -> bool:
     if pod.role == names.PS or runs_for_ever(job, pod.role, pod.index):
         return False
     runs = (pod.container.terminated, pod.container.last)
-    return pod.phase == "Succeeded" or any(t is not None and t.exit_code == 0 for t in runs)
+    ends = [t.finished_at for t in runs if t is not None and t.exit_code == 0]
+    given_up = _given_up_at(pod)
+    if given_up is not None:
+        # Another pod has its place by now: what a lost node tells late is history. (Of a chief its term says so.)
+        return any(end is not None and end <= given_up for end in ends)
+    return pod.phase == "Succeeded" or bool(ends)
+
+
+def _given_up_at(pod: Pod) -> datetime | None:
+    """When a worker's pod was deleted because its node was lost."""
+    evicted = bool(pod.disruption) and cause(pod) is FailureReason.NODE_LOST
+    return pod.deleted_at if evicted and pod.role == names.WORKER else None
 
 
 def runs_for_ever(job: PSTrainingJob, role: str, index: int) -> bool:
@@ -206,6 +217,8 @@ def _count(job: PSTrainingJob, record: ReplicaRecord, pod: Pod, decision: Decisi
 
 def _free(job: PSTrainingJob, pod: Pod, decision: Decision, new: int) -> int:
     """How many of the newly ended runs don't count."""
+    if decision.cause is FailureReason.NODE_LOST and decision.consequence is Consequence.RESTART_FREE:
+        return new  # a lost node that is back tells of ends that came after Kubernetes had given its pods up
     if TABLE[decision.cause].disruption:
         # The pod's own end is Kubernetes' doing; runs that ended before it are not.
         return 1 if decision.consequence is Consequence.RESTART_FREE else 0

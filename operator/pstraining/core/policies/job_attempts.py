@@ -48,8 +48,9 @@ def has_succeeded(job: PSTrainingJob, snapshot: Snapshot, role: str) -> bool:
     """Whether the newest attempt has ended with exit code 0: an older one that its lost node kept counts no more."""
     jobs, pods = jobs_of(snapshot, role), snapshot.pods_of(role)
     last = max((*jobs, *(p.term for p in pods)), default=0)
-    complete = last in jobs and _is(jobs[last], "Complete")
-    return complete or any(succeeded(job, p) for p in pods if p.term == last)
+    current = jobs.get(last)
+    complete = current is not None and snapshot.is_of_this_round(current) and _is(current, "Complete")
+    return complete or any(succeeded(job, p) for p in pods if p.term == last and snapshot.is_of_this_round(p))
 
 
 def decide(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, counted: Tally, role: str) -> Attempts:

@@ -81,9 +81,11 @@ def _late(job: PSTrainingJob, status: PSTrainingJobStatus, now: datetime) -> End
 def worker_succeeded(job: PSTrainingJob, snapshot: Snapshot, index: int) -> bool:
     """Whether that worker's program has ended with 0: its Deployment remembers, its pod shows it first."""
     child = snapshot.child(Kind.DEPLOYMENT, names.worker_name(job.metadata.name, index))
-    if child is not None and child.annotations.get(names.ANNOTATION_SUCCEEDED) == "true":
+    remembers = child is not None and child.annotations.get(names.ANNOTATION_SUCCEEDED) == "true"
+    if child is not None and remembers and snapshot.is_of_this_round(child):
         return True
-    return any(succeeded(job, p) for p in snapshot.pods_of(names.WORKER, index))
+    pods = (p for p in snapshot.pods_of(names.WORKER, index) if snapshot.is_of_this_round(p))
+    return any(succeeded(job, p) for p in pods)
 
 
 def _failed(job: PSTrainingJob, status: PSTrainingJobStatus, counted: Tally) -> End | None:
