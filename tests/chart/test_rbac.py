@@ -22,6 +22,7 @@ OPERATOR = {
     ("networking.k8s.io", "networkpolicies"): ALL,
     ("", "persistentvolumeclaims"): ("create", "delete", "get", "list", "watch"),
     ("", "pods"): ("delete", "list", "patch", "watch"),
+    ("", "events"): ("list", "watch"),
     ("events.k8s.io", "events"): ("create",),
 }
 CLUSTER = OPERATOR | {("", "nodes"): ("list", "watch")}

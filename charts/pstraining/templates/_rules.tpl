@@ -37,6 +37,10 @@ a call that is added to the operator is added here and there.
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch, patch, delete]
+# Why a StatefulSet or a Job has no pod is told nowhere else.
+- apiGroups: [""]
+  resources: [events]
+  verbs: [list, watch]
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create]

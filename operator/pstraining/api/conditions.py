@@ -66,6 +66,8 @@ class Reason(StrEnum):
     QUOTA_EXCEEDED = "QuotaExceeded"
     INIT_CONTAINER_FAILED = "InitContainerFailed"
     NODE_LOST = "NodeLost"
+    PODS_REFUSED = "PodsRefused"
+    STILL_WAITING = "StillWaiting"
     # How the shards stand
     STANDBY_MISSING = "StandbyMissing"
     STANDBYS_READY = "StandbysReady"

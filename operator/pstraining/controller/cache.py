@@ -81,6 +81,11 @@ class Cache:
         """The jobs."""
         return tuple(key for key, entry in self._entries.items() if entry.job is not None)
 
+    def has_job(self, key: Key) -> bool:
+        """Whether there is such a job."""
+        entry = self._entries.get(key)
+        return entry is not None and entry.job is not None
+
     def view(self, key: Key) -> View:
         """What is known of a job."""
         entry = self._entries.get(key) or _Entry()
@@ -99,6 +104,10 @@ class Cache:
             for key, entry in self._entries.items()
             if any(isinstance(pod.body, bytes) and mark in pod.body for pod in entry.pods.values())
         )
+
+    def job_of(self, reference: Object) -> Key | None:
+        """The job that the object of this kind, namespace and name belongs to."""
+        return self._places.get((str(reference["kind"]), str(reference.get("namespace")), str(reference["name"])))
 
     def observed(self, raw: Object) -> Key | None:
         """Take in an object from the watch.

@@ -19,10 +19,9 @@ import kopf
 
 from pstraining import __version__
 from pstraining.controller import logs, registration
-from pstraining.controller.cache import Cache
 from pstraining.controller.health import Check, Health, Heartbeat
+from pstraining.controller.known import Known
 from pstraining.controller.metrics import Metrics
-from pstraining.controller.nodes import Nodes
 from pstraining.controller.reconciler import Decisions, Reconciler
 from pstraining.controller.settings import Settings, SettingsError
 from pstraining.controller.watch import Watches
@@ -54,8 +53,7 @@ class Operator:
     settings: Settings
     client: KubeClient
     lease: Lease
-    cache: Cache
-    nodes: Nodes
+    known: Known
     queue: WorkQueue
     watches: Watches
     metrics: Metrics
@@ -97,7 +95,7 @@ class Operator:
     async def _watch(self, stop: asyncio.Event) -> None:
         registry = registration.build_registry(self.client.configuration, nodes=self.settings.watch_nodes)
         before = asyncio.all_tasks()
-        with self.watches.taken(registration.receiver(self.cache, self.nodes, self.queue), self.queue.open):
+        with self.watches.taken(registration.receiver(self.known, self.queue), self.queue.open):
             tasks = await kopf.spawn_tasks(
                 registry=registry,
                 settings=registration.build_settings(),
@@ -127,7 +125,7 @@ class Operator:
     async def _resync(self) -> None:
         while True:
             await asyncio.sleep(self.settings.resync_seconds or 1e9)
-            for key in self.cache.jobs():
+            for key in self.known.cache.jobs():
                 self.queue.add(key)
 
     async def _unless_stopped(self, work: Coroutine[None, None, None]) -> bool:
@@ -179,12 +177,11 @@ def build(
         identity=settings.pod_name,
         duration=settings.lease_duration_seconds,
     )
-    cache, nodes = Cache(), Nodes()
+    known = Known(watches_nodes=settings.watch_nodes)
     queue = WorkQueue(may_act=lambda: lease.held)
     metrics = Metrics(lambda: queue.depth, queue.oldest_age)
     reconciler = Reconciler(
-        cache=cache,
-        nodes=nodes if settings.watch_nodes else None,
+        known=known,
         port=client,
         decisions=decisions,
         launcher=launcher,
@@ -192,7 +189,7 @@ def build(
         instance=settings.pod_name,
     )
     watches = Watches(len(registration.WATCHED) * max(1, len(settings.namespaces)) + settings.watch_nodes)
-    return Operator(settings, client, lease, cache, nodes, queue, watches, metrics, reconciler, stop)
+    return Operator(settings, client, lease, known, queue, watches, metrics, reconciler, stop)
 
 
 def listen(stop: Callable[[], None]) -> None:

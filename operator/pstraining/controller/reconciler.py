@@ -14,13 +14,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pstraining.api import names
-from pstraining.controller.cache import Cache, Key
+from pstraining.controller.cache import Key
+from pstraining.controller.known import Known
 from pstraining.controller.logs import about
 from pstraining.controller.metrics import Metrics
-from pstraining.controller.nodes import Nodes
 from pstraining.controller.pace import BURST, PASSES_PER_SECOND, Pace
 from pstraining.core.actions import Action, Create, Event, Kind, Outcome, Outcomes, Plan, Verdict
-from pstraining.core.snapshot import Snapshot, observe
+from pstraining.core.snapshot import Snapshot
 from pstraining.kube.errors import ApiError, NotFound
 from pstraining.kube.events import build_event
 from pstraining.kube.executor import Executor
@@ -65,8 +65,7 @@ class Reconciler:
     def __init__(
         self,
         *,
-        cache: Cache,
-        nodes: Nodes | None = None,
+        known: Known,
         port: ApiPort,
         decisions: Decisions,
         launcher: Launcher,
@@ -77,8 +76,7 @@ class Reconciler:
         """Make a reconciler.
 
         Args:
-            cache: what is known; told of every write.
-            nodes: what is known of nodes; None if they are not watched.
+            known: what the watches have brought; told of every write.
             port: the API server.
             decisions: core.
             launcher: the launcher that this operator carries.
@@ -86,10 +84,9 @@ class Reconciler:
             instance: the operator's pod, named in events.
             clock: the time of day; read once a pass.
         """
-        self._cache = cache
-        self._nodes = nodes
+        self._known, self._cache = known, known.cache
         self._port = port
-        self._executor = Executor(port, cache, metrics.wrote)
+        self._executor = Executor(port, known.cache, metrics.wrote)
         self._decisions = decisions
         self._launcher = launcher
         self._metrics = metrics
@@ -108,15 +105,13 @@ class Reconciler:
         if wait > 0:
             self._slowed(key, pace)
             return wait
-        view = self._cache.view(key)
-        if view.job is None:
+        if not self._cache.has_job(key):
             self._paces.pop(key, None)
             self._metrics.phase(key, None)
             return None
         started, result = time.perf_counter(), "failed"
         try:
-            nodes = None if self._nodes is None else self._nodes.of(view.pods)
-            snapshot = observe(view.job, view.children, view.pods, nodes)
+            snapshot = self._known.snapshot(key)
             if snapshot.deleting:
                 result = "idle"
                 return None
@@ -124,7 +119,7 @@ class Reconciler:
             result = "wrote" if made.wrote else "idle"
             pace.left -= made.wrote
             if not made.wrote:
-                pace.idle(len(view.children) + len(view.pods), self._clock())
+                pace.idle(len(snapshot.children) + len(snapshot.pods), self._clock())
             return self._again(made)
         finally:
             self._metrics.passed(result, time.perf_counter() - started)

@@ -13,8 +13,8 @@ import kopf
 from kubernetes.aio.client import Configuration
 
 from pstraining.api import names
-from pstraining.controller.cache import Cache
-from pstraining.controller.nodes import KIND, Nodes
+from pstraining.controller import refusals
+from pstraining.controller.known import Known
 from pstraining.controller.workqueue import WorkQueue
 
 RECONNECT = (0.2, 0.5, 1, 1, *(2,) * 600)
@@ -34,7 +34,9 @@ CHILDREN = (
     # One small object a job. Unwatched it could not be seen to be gone or changed, and the job would stand open.
     ("networking.k8s.io", "v1", "networkpolicies"),
 )
-WATCHED = (JOBS, *CHILDREN)
+EVENTS = ("", "v1", "events")
+"""Of those that say that a pod could not be created."""
+WATCHED = (JOBS, *CHILDREN, EVENTS)
 """Group, version and plural of every kind that is watched where jobs are."""
 NODES = ("", "v1", "nodes")
 """Watched only by an operator that may: nodes belong to no namespace."""
@@ -54,6 +56,7 @@ def build_settings() -> kopf.OperatorSettings:
     settings.persistence.finalizer = f"{names.GROUP}/operator"
     for child in CHILDREN:
         settings.watching.label_selectors[child] = names.LABEL_JOB_UID
+    settings.watching.field_selectors[EVENTS] = refusals.FIELD_SELECTOR
     return settings
 
 
@@ -78,18 +81,11 @@ def build_registry(configuration: Configuration, *, nodes: bool) -> kopf.Operato
     return registry
 
 
-def receiver(cache: Cache, nodes: Nodes, queue: WorkQueue) -> Callable[[Mapping[str, Any]], None]:
-    """What every event of the watches is given to: the cache learns of it, and its job is looked at again."""
+def receiver(known: Known, queue: WorkQueue) -> Callable[[Mapping[str, Any]], None]:
+    """What every event of the watches is given to: it is taken in, and the jobs it matters to are looked at again."""
 
     def receive(event: Mapping[str, Any]) -> None:
-        found = event["object"]
-        if found.get("kind") == KIND:
-            if nodes.vanished(found) if event["type"] == "DELETED" else nodes.observed(found):
-                for lost in cache.on_node(found["metadata"]["name"]):
-                    queue.add(lost)
-            return
-        key = cache.vanished(found) if event["type"] == "DELETED" else cache.observed(found)
-        if key is not None:
+        for key in known.take(event["object"], event["type"]):
             queue.add(key)
 
     return receive

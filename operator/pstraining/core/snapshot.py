@@ -27,8 +27,9 @@ class Termination:
 
 @dataclass(frozen=True)
 class Container:
-    """The state of the wrapped container."""
+    """The state of the wrapped container, or of an init container."""
 
+    name: str = ""
     restarts: int = 0
     running: bool = False
     ready: bool = False
@@ -115,6 +116,8 @@ class Child:
     uid: str
     deleting: bool
     manifest: Manifest
+    refusal: str = ""
+    """Why Kubernetes could not create a pod of it, in its controller's words."""
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -202,7 +205,11 @@ class Snapshot:
 
 
 def observe(
-    job: Manifest, children: Iterable[Manifest], pods: Iterable[Manifest], nodes: Iterable[Manifest] | None = None
+    job: Manifest,
+    children: Iterable[Manifest],
+    pods: Iterable[Manifest],
+    nodes: Iterable[Manifest] | None = None,
+    refusals: Mapping[str, str] | None = None,
 ) -> Snapshot:
     """Freeze what the caches hold of one job.
 
@@ -211,12 +218,13 @@ def observe(
         children: objects of any kind but Pod that may belong to it; `kind` is set on each.
         pods: pods that carry the job's name as a label.
         nodes: the nodes that are known; None if nodes are not watched.
+        refusals: why pods of a workload could not be created, by the workload's uid.
     """
     uid = job["metadata"]["uid"]
     owned = {}
     for manifest in children:
         if controller_uid(manifest) == uid or _is_claim_of(manifest, uid):
-            child = _child(manifest)
+            child = _child(manifest, (refusals or {}).get(manifest["metadata"]["uid"], ""))
             owned[child.kind, child.name] = child
     mine = [p for m in pods if (p := _pod(m, uid)) is not None]
     found = None if nodes is None else {n.name: n for n in map(_node, nodes)}
@@ -242,7 +250,7 @@ def parse_time(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else None
 
 
-def _child(manifest: Manifest) -> Child:
+def _child(manifest: Manifest, refusal: str) -> Child:
     metadata = manifest["metadata"]
     return Child(
         kind=Kind(manifest["kind"]),
@@ -250,6 +258,7 @@ def _child(manifest: Manifest) -> Child:
         uid=metadata["uid"],
         deleting=bool(metadata.get("deletionTimestamp")),
         manifest=manifest,
+        refusal=refusal,
     )
 
 
@@ -327,6 +336,7 @@ def _container_state(status: Mapping[str, Any]) -> Container:
     state, last = status.get("state") or {}, status.get("lastState") or {}
     waiting = state.get("waiting") or {}
     return Container(
+        name=status.get("name", ""),
         restarts=int(status.get("restartCount", 0)),
         running="running" in state,
         ready=bool(status.get("ready")),

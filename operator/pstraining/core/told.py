@@ -149,7 +149,7 @@ def _running(situation: Situation, now: datetime) -> Told:
         return Told(Condition.RUNNING, False, Reason.SUSPENDED)
     # What a standby waits for is told as Degraded.
     primaries = redundancy.primaries_only(job, snapshot, situation.old)
-    trouble = node_loss.diagnose(job, primaries) or diagnose(primaries, now)
+    trouble = node_loss.diagnose(job, primaries) or diagnose(snapshot, now, primaries.pods)
     served = roles.ps_ready(job, snapshot, situation.old)
     if served and roles.chief_works(job, snapshot) and roles.enough_workers_work(job, snapshot):
         if trouble is not None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pstraining.controller import registration
-from pstraining.controller.cache import Cache
+from pstraining.controller.known import Known
 from pstraining.controller.nodes import Nodes
 from pstraining.controller.workqueue import WorkQueue
 from tests.support.builders import job, pod
@@ -60,8 +60,8 @@ def test_the_nodes_of_pods() -> None:
 
 @pytest.mark.asyncio
 async def test_only_jobs_with_a_pod_there_are_looked_at() -> None:
-    cache, nodes, queue = Cache(), Nodes(), WorkQueue()
-    receive = registration.receiver(cache, nodes, queue)
+    known, queue = Known(watches_nodes=True), WorkQueue()
+    receive, cache = registration.receiver(known, queue), known.cache
     for name in ("here", "elsewhere"):
         made = job()
         made["metadata"] |= {"name": name, "uid": name}
@@ -77,4 +77,4 @@ async def test_only_jobs_with_a_pod_there_are_looked_at() -> None:
     receive({"type": "MODIFIED", "object": node("node-1", "Unknown")})
     assert (queue.depth, cache.on_node("node-1")) == (1, (("default", "here"),))
     receive({"type": "DELETED", "object": node("node-1", "Unknown")})
-    assert nodes.of([pod("ps")]) == ()
+    assert known.nodes.of([pod("ps")]) == ()

@@ -11,7 +11,7 @@ import pytest
 
 from pstraining.api import names
 from pstraining.api.conditions import Reason
-from pstraining.controller.cache import Cache
+from pstraining.controller.known import Known
 from pstraining.controller.metrics import Metrics
 from pstraining.controller.pace import BURST
 from pstraining.controller.reconciler import REFUSED_DELAY, Decisions, Reconciler
@@ -38,9 +38,10 @@ class Bench:
 
     def restart(self, decisions: Decisions = DECISIONS) -> None:
         """A new process: an empty cache, which the listing fills."""
-        self.cache = Cache()
+        self.known = Known()
+        self.cache = self.known.cache
         self.reconciler = Reconciler(
-            cache=self.cache,
+            known=self.known,
             port=self.kube,
             decisions=decisions,
             launcher=LAUNCHER,

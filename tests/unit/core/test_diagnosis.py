@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
+from pstraining.api import names
 from pstraining.api.conditions import Reason
-from pstraining.core.policies.diagnosis import UNSCHEDULABLE_GRACE, diagnose, look_again_at
+from pstraining.core.policies.diagnosis import PATIENCE, UNSCHEDULABLE_GRACE, Diagnosis, diagnose, look_again_at
 from pstraining.core.snapshot import observe
-from tests.support.builders import NOW, job, pod, terminated
+from tests.support.builders import NOW, UID, job, pod, stamp, terminated
+from tests.support.simulation import World
 
 LATER = NOW + timedelta(minutes=1)
 
@@ -51,6 +53,7 @@ def test_parameter_servers_come_first() -> None:
     pods = (pod("worker", state=waiting("ErrImagePull")), pod("ps", state=waiting("ErrImagePull")))
     found = diagnose(observe(job(), (), pods), LATER)
     assert found is not None
+    assert found.pod is not None
     assert found.pod.role == "ps"
 
 
@@ -72,3 +75,113 @@ def test_a_pod_that_has_just_been_made_gets_a_moment_to_be_scheduled() -> None:
     assert look_again_at(seen, due - timedelta(seconds=1)) == due
     assert diagnose(seen, due) is not None
     assert look_again_at(seen, due) is None
+
+
+def test_an_init_container_that_ends_badly_is_told_with_its_name_and_last_words() -> None:
+    seen = pod("worker", phase="Pending", state=waiting("PodInitializing"))
+    ended = {"state": waiting("CrashLoopBackOff"), "lastState": terminated(4, "no such bucket")}
+    seen["status"]["initContainerStatuses"] = [{"name": "fetch", "image": "i", "restartCount": 3, **ended}]
+    found = diagnose(observe(job(), (), (seen,)), LATER)
+    assert found is not None
+    assert found.reason is Reason.INIT_CONTAINER_FAILED
+    assert "init container fetch keeps failing with exit code 4: no such bucket" in found.message
+    assert "-c fetch" in found.message
+
+
+def workload(kind: str, name: str, labels: dict[str, str], **status: Any) -> dict[str, Any]:
+    owner = {"controller": True, "uid": UID}
+    metadata = {
+        "name": name,
+        "uid": name,
+        "labels": labels,
+        "ownerReferences": [owner],
+        "creationTimestamp": stamp(NOW),
+    }
+    return {"kind": kind, "metadata": metadata, "spec": {"replicas": 1}, "status": status}
+
+
+STATEFUL_SET = workload("StatefulSet", "digits-ps", {names.LABEL_ROLE: "ps", names.LABEL_MEMBER: "0"})
+CHIEF = workload("Job", "digits-chief-1", {names.LABEL_ROLE: "chief", names.LABEL_TERM: "1"})
+WORKER_LABELS = {names.LABEL_ROLE: "worker", names.LABEL_INDEX: "0"}
+QUOTA = (
+    'create Pod digits-ps-0 in StatefulSet digits-ps failed error: pods "digits-ps-0" is forbidden: exceeded quota: '
+    "small, requested: cpu=2, used: cpu={}, limited: cpu=4"
+)
+WEBHOOK = (
+    'Error creating: pods "digits-chief-1-{}" is forbidden: violates PodSecurity "restricted:latest": seccompProfile.'
+)
+
+
+def refused(child: dict[str, Any], words: str, *pods: dict[str, Any]) -> Diagnosis | None:
+    return diagnose(observe(job(), (child,), pods, None, {child["metadata"]["uid"]: words}), NOW)
+
+
+def test_a_quota_is_told_and_what_others_use_of_it_is_not() -> None:
+    found = [refused(STATEFUL_SET, QUOTA.format(used)) for used in (3, 4)]
+    assert found[0] is not None
+    assert found[0] == found[1]
+    assert found[0].reason is Reason.QUOTA_EXCEEDED
+    assert "StatefulSet digits-ps can have no pod: exceeded quota: small, requested: cpu=2;" in found[0].message
+
+
+def test_who_refuses_a_pod_is_told_and_its_generated_name_is_not() -> None:
+    found = [refused(CHIEF, WEBHOOK.format(name)) for name in ("abcde", "fghij")]
+    assert found[0] is not None
+    assert found[0] == found[1]
+    assert found[0].reason is Reason.PODS_REFUSED
+    assert 'violates PodSecurity "restricted:latest": seccompProfile; see `kubectl describe job' in found[0].message
+
+
+def test_a_deployment_says_so_itself() -> None:
+    failing = {"type": "ReplicaFailure", "status": "True", "message": QUOTA.format(1)}
+    child = workload("Deployment", "digits-worker-0", WORKER_LABELS, conditions=[failing])
+    found = refused(child, "")
+    assert found is not None
+    assert found.reason is Reason.QUOTA_EXCEEDED
+
+
+def test_what_has_its_pod_is_refused_nothing() -> None:
+    assert refused(STATEFUL_SET, QUOTA, pod("ps")) is None
+    assert refused(CHIEF, WEBHOOK, pod("chief", term=1)) is None
+    found = refused(CHIEF, WEBHOOK, pod("chief", term=2))
+    assert found is not None, "another attempt's pod is not its own"
+
+
+SLOW = [
+    (pod("worker", state=waiting("ContainerCreating")), "(ContainerCreating); see `kubectl describe pod"),
+    (pod("ps", ready=False), "(it runs, and is not ready); see `kubectl logs"),
+    (pod("chief", term=1, phase="Pending", state={}), "(Pending)"),
+]
+
+
+@pytest.mark.parametrize(("seen", "words"), SLOW)
+def test_what_nobody_explains_is_told_after_a_minute(seen: dict[str, Any], words: str) -> None:
+    due = NOW + timedelta(seconds=1) + PATIENCE
+    snapshot = observe(job(), (), (seen,))
+    assert diagnose(snapshot, due - timedelta(seconds=1)) is None
+    assert look_again_at(snapshot, due - timedelta(seconds=1)) == due, "without asking again and again"
+    found = diagnose(snapshot, due)
+    assert found is not None
+    assert (found.reason, words in found.message) == (Reason.STILL_WAITING, True)
+    assert diagnose(snapshot, due + timedelta(hours=1)) == found, "in words that do not change"
+
+
+def test_a_workload_without_a_pod_is_told_too() -> None:
+    snapshot = observe(job(), (STATEFUL_SET,), ())
+    assert diagnose(snapshot, NOW) is None
+    assert look_again_at(snapshot, NOW) == NOW + PATIENCE
+    found = diagnose(snapshot, NOW + PATIENCE)
+    assert found is not None
+    assert found.message.startswith("StatefulSet digits-ps has lacked a pod for a minute")
+
+
+def test_the_status_says_it() -> None:
+    world = World(job())
+    world.settle()
+    world.pods["digits-ps-0"]["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    due = world.plan().requeue_at
+    assert due is not None
+    world.now = due
+    world.settle()
+    told = world.condition("Running")
+    assert (told["status"], told["reason"]) == ("False", "StillWaiting")

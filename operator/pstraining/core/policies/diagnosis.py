@@ -1,69 +1,158 @@
-"""What keeps a pod from running, in words that name the pod and the next step?
+"""What keeps a job's pods from running, in words that name the object and the next step?
 
-Messages are stable while the cause is: no counters, no times, so that a waiting job costs no writes.
+Messages are stable while the cause is: no counters, no times, no generated names: a waiting job costs no writes.
 """
 
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import chain
 
 from pstraining.api import names
 from pstraining.api.conditions import Reason
+from pstraining.core.actions import Kind
 from pstraining.core.policies.attempts import last_line
-from pstraining.core.snapshot import Container, Pod, Snapshot
+from pstraining.core.snapshot import Child, Container, Pod, Snapshot, parse_time
 
 _IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
 _CONFIG = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"}
 UNSCHEDULABLE_GRACE = timedelta(seconds=30)
 """A pod that has just been made is often unschedulable for a moment, such as the 5 to 15 s until a volume is bound."""
+PATIENCE = timedelta(seconds=60)
+"""What has not begun for so long is told even if nobody knows why."""
 _ROLES = (names.PS, names.CHIEF, names.WORKER, names.EVALUATOR)
+_WORKLOADS = (Kind.STATEFUL_SET, Kind.JOB, Kind.DEPLOYMENT)
+_REFUSED = re.compile(r'pods? "[^"]*" is forbidden: (?P<why>.*)', re.DOTALL)
+_QUOTA_MOVES = re.compile(r", used: .*", re.DOTALL)
+"""What is used of a quota changes with everybody's pods."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One pod that does not run, and why."""
+    """What does not run, and why."""
 
-    pod: Pod
     reason: Reason
     message: str
+    pod: Pod | None = None
 
 
-def diagnose(snapshot: Snapshot, now: datetime) -> Diagnosis | None:
-    """The first pod with a known trouble: parameter servers first, since everything waits for them."""
-    pods = sorted(snapshot.pods, key=lambda p: (_ROLES.index(p.role) if p.role in _ROLES else 9, p.index))
-    return next(
-        (d for p in pods if not p.deleting and not p.terminal and (d := diagnosis_of(p, now)) is not None), None
-    )
+def diagnose(snapshot: Snapshot, now: datetime, among: Iterable[Pod] | None = None) -> Diagnosis | None:
+    """The first trouble that is known: of parameter servers first, since everything waits for them.
+
+    Args:
+        snapshot: what is observed.
+        now: the present time.
+        among: the pods that matter; all if not given.
+    """
+    found = sorted(snapshot.pods if among is None else among, key=_by_role)
+    pods = [p for p in found if not p.deleting and not p.terminal]
+    known = (d for p in pods if (d := diagnosis_of(p, now)) is not None)
+    unknown = (_unexplained(p) for p in pods if _waits_since(p, now) <= now - PATIENCE)
+    return next(chain(known, _refusals(snapshot, now), unknown), None)
 
 
 def look_again_at(snapshot: Snapshot, now: datetime) -> datetime | None:
-    """When a pod that is still within its grace has to be told, if nothing happens until then."""
-    ends = (p.created + UNSCHEDULABLE_GRACE for p in snapshot.pods if p.unschedulable and not p.deleting)
+    """When something that is still within its grace has to be told, if nothing happens until then."""
+    here = [p for p in snapshot.pods if not p.deleting and not p.terminal]
+    ends = [p.created + UNSCHEDULABLE_GRACE for p in here if p.unschedulable]
+    ends += [_waits_since(p, now) + PATIENCE for p in here if _waits_since(p, now) <= now]
+    ends += [made + PATIENCE for c in _lacking(snapshot) if (made := _made(c)) is not None]
     return min((e for e in ends if e > now), default=None)
 
 
 def diagnosis_of(pod: Pod, now: datetime) -> Diagnosis | None:
     """What keeps this pod from running, if it is known."""
     if pod.unschedulable and now >= pod.created + UNSCHEDULABLE_GRACE:
-        return Diagnosis(pod, Reason.UNSCHEDULABLE, f"Pod {pod.name} cannot be scheduled: {pod.unschedulable}")
+        return Diagnosis(Reason.UNSCHEDULABLE, f"Pod {pod.name} cannot be scheduled: {pod.unschedulable}", pod)
     container = pod.blocked_init or pod.container
     look = f"see `kubectl describe pod {pod.name}`"
     if container.waiting_reason in _IMAGE:
         message = f"Pod {pod.name}: image {container.image!r} cannot be pulled; {look}"
-        return Diagnosis(pod, Reason.IMAGE_PULL_FAILED, message)
+        return Diagnosis(Reason.IMAGE_PULL_FAILED, message, pod)
     if container.waiting_reason in _CONFIG:
         message = f"Pod {pod.name}: its container cannot be started: {container.waiting_message}; {look}"
-        return Diagnosis(pod, Reason.CONTAINER_CONFIG_INVALID, message)
+        return Diagnosis(Reason.CONTAINER_CONFIG_INVALID, message, pod)
+    if pod.blocked_init is not None and (pod.blocked_init.terminated or pod.blocked_init.last) is not None:
+        return Diagnosis(Reason.INIT_CONTAINER_FAILED, _fails(pod, pod.blocked_init), pod)
     if container.waiting_reason == "CrashLoopBackOff":
-        return Diagnosis(pod, Reason.CRASH_LOOP, _crash(pod, container))
+        return Diagnosis(Reason.CRASH_LOOP, _fails(pod, container), pod)
     return None
 
 
-def _crash(pod: Pod, container: Container) -> str:
+def _by_role(pod: Pod) -> tuple[int, int]:
+    return _ROLES.index(pod.role) if pod.role in _ROLES else len(_ROLES), pod.index
+
+
+def _fails(pod: Pod, container: Container) -> str:
+    who, where = f"Pod {pod.name}", pod.name
+    if container is pod.blocked_init:
+        who, where = f"{who}: its init container {container.name}", f"{pod.name} -c {container.name}"
     end = container.last or container.terminated
     if end is None:
-        return f"Pod {pod.name} keeps failing; see `kubectl logs --previous {pod.name}`"
+        return f"{who} keeps failing; see `kubectl logs --previous {where}`"
     line = last_line(end.message)
     said = f": {line}" if line else ""
-    return (
-        f"Pod {pod.name} keeps failing with exit code {end.exit_code}{said}; see `kubectl logs --previous {pod.name}`"
-    )
+    return f"{who} keeps failing with exit code {end.exit_code}{said}; see `kubectl logs --previous {where}`"
+
+
+def _refusals(snapshot: Snapshot, now: datetime) -> Iterator[Diagnosis]:
+    """Workloads that have no pod: why Kubernetes makes none, in its own words where it has any."""
+    for child in _lacking(snapshot):
+        look = f"see `kubectl describe {child.kind.lower()} {child.name}`"
+        words, made = _words(child), _made(child)
+        if "exceeded quota" in words:
+            message = f"{child.kind} {child.name} can have no pod: {words}; raise the quota or ask for less"
+            yield Diagnosis(Reason.QUOTA_EXCEEDED, message)
+        elif words:
+            yield Diagnosis(Reason.PODS_REFUSED, f"{child.kind} {child.name} can have no pod: {words}; {look}")
+        elif made is not None and now >= made + PATIENCE:
+            message = f"{child.kind} {child.name} has lacked a pod for a minute, and nothing says why; {look}"
+            yield Diagnosis(Reason.STILL_WAITING, message)
+
+
+def _lacking(snapshot: Snapshot) -> Iterator[Child]:
+    """Workloads that are to have pods and have too few."""
+    for child in (c for kind in _WORKLOADS for c in snapshot.of_kind(kind) if not c.deleting):
+        pods = [p for p in snapshot.pods_of(child.labels.get(names.LABEL_ROLE, "")) if not p.deleting]
+        match child.kind:
+            case Kind.STATEFUL_SET:
+                found = sum(p.member == child.number(names.LABEL_MEMBER) for p in pods)
+                if found < child.replicas:
+                    yield child
+            case Kind.DEPLOYMENT:
+                if child.replicas and not any(p.index == child.number(names.LABEL_INDEX) for p in pods):
+                    yield child
+            case Kind.JOB:
+                number = max(child.number(names.LABEL_TERM), child.number(names.LABEL_ATTEMPT))
+                ended = (child.manifest.get("status") or {}).get("conditions")
+                if not ended and not any(p.term == number for p in pods):
+                    yield child
+
+
+def _words(child: Child) -> str:
+    """Why it has no pod, without what changes from one try to the next."""
+    conditions = (child.manifest.get("status") or {}).get("conditions") or ()
+    failing = (c for c in conditions if c.get("type") == "ReplicaFailure" and c.get("status") == "True")
+    said = next((str(c.get("message", "")) for c in failing), child.refusal)
+    found = _REFUSED.search(said)
+    return _QUOTA_MOVES.sub("", found["why"] if found else said).strip().rstrip(".")
+
+
+def _made(child: Child) -> datetime | None:
+    return parse_time(child.manifest["metadata"].get("creationTimestamp"))
+
+
+def _waits_since(pod: Pod, now: datetime) -> datetime:
+    """When a pod that does not serve or run began to wait; the future for one that does, or that has ended."""
+    works = pod.ready if pod.role == names.PS else pod.container.running
+    if works or pod.container.terminated is not None:
+        return now + PATIENCE
+    return max(t for t in (pod.created, pod.ready_changed, pod.container.started_at) if t is not None)
+
+
+def _unexplained(pod: Pod) -> Diagnosis:
+    state = pod.container.waiting_reason or ("it runs, and is not ready" if pod.container.running else pod.phase)
+    look = f"`kubectl logs {pod.name}`" if pod.container.running else f"`kubectl describe pod {pod.name}`"
+    message = f"Pod {pod.name} has not come up for a minute ({state}); see {look}"
+    return Diagnosis(Reason.STILL_WAITING, message, pod)

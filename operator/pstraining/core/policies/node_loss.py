@@ -62,7 +62,7 @@ def diagnose(job: PSTrainingJob, snapshot: Snapshot) -> Diagnosis | None:
         for p in snapshot.pods
         if p.lost and p.role in _FENCED and (p.role, p.index) not in replaced and is_held(job, snapshot, p)
     )
-    return next((Diagnosis(p, Reason.NODE_LOST, _words(p)) for p in held), None)
+    return next((Diagnosis(Reason.NODE_LOST, _words(p), p) for p in held), None)
 
 
 def is_held(job: PSTrainingJob, snapshot: Snapshot, pod: Pod) -> bool:

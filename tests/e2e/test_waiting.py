@@ -1,0 +1,79 @@
+"""Jobs that cannot run: what keeps each of them is told, by a real cluster's own words. All of them wait at once."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.support.kube import Kube, Object, job_condition, wait_for
+from tests.support.operator_process import OperatorProcess
+from tests.support.puppet import Puppet, template
+
+pytestmark = pytest.mark.cluster
+
+LATE = 60 + 60
+"""Seconds until a job that nobody can explain says so; half of it for busy cores."""
+
+
+def test_what_a_job_waits_for_is_told(kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path) -> None:
+    own_operator.start()
+    made = {
+        name: Puppet.make(kube, namespace, name, shared, **change(template(name)))
+        for name, (change, _, _) in CASES.items()
+    }
+    for name, (_, reason, words) in CASES.items():
+        wait_for(partial(told, made[name], reason, words), f"{name}: {reason}, {words!r}", LATE)
+
+
+def test_a_quota_is_told_and_the_job_runs_when_it_is_raised(
+    kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
+) -> None:
+    own_operator.start()
+    quota: Object = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few", "namespace": namespace}}
+    path = f"/api/v1/namespaces/{namespace}/resourcequotas"
+    kube.request("POST", path, quota | {"spec": {"hard": {"pods": "1"}}})
+    tight = Puppet.make(kube, namespace, "tight", shared)
+    wait_for(lambda: told(tight, "QuotaExceeded", "exceeded quota: few, requested: pods=1;"), "the quota is told", 60)
+    events = [e for e in kube.list("Event", namespace) if e["reason"] == "QuotaExceeded"]
+    assert len(events) <= 1
+    kube.request("PATCH", f"{path}/few", {"spec": {"hard": {"pods": "9"}}}, "application/merge-patch+json")
+    # Kubernetes tries again at growing intervals; a pod of ours that is gone makes it try at once.
+    tight.wait_phase("Running", 180)
+    assert job_condition(tight.job(), "Running")["reason"] == "Training"
+
+
+def told(puppet: Puppet, reason: str, words: str) -> Object | None:
+    found = job_condition(puppet.job(), "Running")
+    return found if (found["reason"], words in found["message"]) == (reason, True) else None
+
+
+def with_init(made: Object) -> Object:
+    failing = {"name": "fetch", "image": made["spec"]["containers"][0]["image"], "command": ["sh", "-c", "exit 4"]}
+    made["spec"]["initContainers"] = [failing]
+    return {"worker": {"replicas": 1, "template": made}}
+
+
+def refused(made: Object) -> Object:
+    """Nothing of the job's own is wrong: its namespace enforces `restricted`."""
+    made["spec"]["volumes"].append({"name": "host", "hostPath": {"path": "/"}})
+    return {"worker": {"replicas": 1, "template": made}}
+
+
+def elsewhere(made: Object) -> Object:
+    made["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "nowhere"}
+    return {"worker": {"replicas": 1, "template": made}}
+
+
+def endless(made: Object) -> Object:
+    slow = {"name": "fetch", "image": made["spec"]["containers"][0]["image"], "command": ["sleep", "600"]}
+    made["spec"]["initContainers"] = [slow]
+    return {"worker": {"replicas": 1, "template": made}}
+
+
+CASES: dict[str, tuple[Callable[[Object], Object], str, str]] = {
+    "init": (with_init, "InitContainerFailed", "its init container fetch keeps failing with exit code 4"),
+    "refused": (refused, "PodsRefused", 'StatefulSet refused-ps can have no pod: violates PodSecurity "restricted'),
+    "elsewhere": (elsewhere, "Unschedulable", "Pod elsewhere-ps-0 cannot be scheduled: 0/"),
+    "endless": (endless, "StillWaiting", "Pod endless-ps-0 has not come up for a minute (PodInitializing)"),
+}
