@@ -36,6 +36,8 @@ PREFERS_HOME = {
 }
 OUT_OF_SERVICE = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
 NODE_LOSS_SECONDS = 2
+POD_GRACE, OVERDUE = 2, 5
+"""What a puppet's pod gets to end, and when beyond that an operator without a view of nodes takes it for lost."""
 SLACK = 8
 """Seconds for two busy cores; the operator itself takes a tenth of one."""
 
@@ -181,10 +183,77 @@ def test_a_standby_takes_over_when_its_primarys_node_is_lost(
     assert example.failures("chief") == 0
 
 
+def test_two_halves_heal_with_one_term_and_one_primary(
+    kube: Kube,
+    own_operator: OperatorProcess,
+    namespace: str,
+    shared: Path,
+    healed: None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The half without the API server holds a chief and a primary that run on; the operator may not look at nodes."""
+    own_operator.start(settings={"PSTRAINING_WATCH_NODES": "false"})
+    warm = {"replicas": 2, "standby": {"mode": "Warm"}}
+    puppet = Puppet.make(kube, namespace, "halves", shared, **{"ps": warm, "workers": 2})
+    puppet.wait_phase("Running")
+    wait_whole(puppet)
+
+    def primaries() -> list[str]:
+        return [pointer(kube.get("Service", namespace, f"halves-ps-{shard}")) for shard in range(2)]
+
+    def place(pod: str) -> str:
+        return str((kube.get("Pod", namespace, pod) or {})["spec"]["nodeName"])
+
+    (chief,) = (p["metadata"]["name"] for p in puppet.pods("chief"))
+    island = place(chief)
+    if place(primaries()[0]) != island:
+        ask_to_take_over(kube, namespace, "halves")
+        wait_for(lambda: status_of(puppet)["takeovers"] == 1, "the planned take-over", 60)
+        wait_whole(puppet)
+    before, epochs = primaries(), status_of(puppet)["takeovers"]
+    cut_off = [shard for shard in range(2) if place(before[shard]) == island]
+    assert 0 in cut_off
+    lost = cut(kube, island)
+    made = wait_for(lambda: next((p for p in puppet.pods("chief") if p["metadata"]["name"] != chief), None), "term 2")
+    took = (moment(made["metadata"]["creationTimestamp"]) - lost).total_seconds()
+    with capsys.disabled():
+        print(f"\nnode given up: without a view of nodes the next chief {took:.0f} s later")
+    assert took <= NODE_LOSS_SECONDS + POD_GRACE + OVERDUE + SLACK
+    puppet.wait_phase("Running")
+    after = primaries()
+    assert [shard for shard in range(2) if after[shard] != before[shard]] == cut_off
+    assert all(place(name) != island for name in after)
+
+    faults.restore(island)
+    wait_for(lambda: ready(kube, island)["status"] == "True", f"{island} is back", 120)
+    wait_for(lambda: not terminating(kube, namespace), "what was lost is gone", 90)
+    wait_whole(puppet)
+    assert primaries() == after
+    assert [p["metadata"]["name"] for p in puppet.pods("chief")] == [made["metadata"]["name"]]
+    wait_for(lambda: puppet.runs("chief-0") == 2, "the new chief's program runs", 60)
+    puppet.exit("chief-0", 0)
+    ended = puppet.wait_phase("Succeeded")["status"]
+    assert (ended["term"], ended["takeovers"]) == (2, epochs + len(cut_off))
+    assert all(r["failures"] == 0 for r in ended["replicaRecords"]), "no fault of the program's"
+
+
+def status_of(puppet: Puppet) -> Object:
+    found: Object = (puppet.job() or {}).get("status") or {}
+    return found
+
+
+def wait_whole(puppet: Puppet) -> None:
+    wait_for(lambda: status_of(puppet).get("standbySummary") == "2/2", f"all standbys are ready: {puppet.job()}", 90)
+
+
+def ask_to_take_over(kube: Kube, namespace: str, name: str) -> None:
+    """Shard 0, in its first epoch."""
+    kube.merge("PSTrainingJob", namespace, name, {"metadata": {"annotations": {"pstraining.dev/takeover": "0@0"}}})
+
+
 def move_primary(kube: Kube, example: Example) -> None:
     """A planned take-over, and the pair is whole again."""
-    note = {"metadata": {"annotations": {"pstraining.dev/takeover": "0@0"}}}
-    kube.merge("PSTrainingJob", example.namespace, example.name, note)
+    ask_to_take_over(kube, example.namespace, example.name)
     wait_for(lambda: example.job()["status"]["takeovers"] == 1, "the planned take-over", 60)
     wait_for(lambda: example.job()["status"].get("standbySummary") == "1/1", f"a standby again: {example.job()}", 60)
     wait_for(lambda: any(e.get("event") == "restored" for e in example.events("chief")), "training goes on", 60)

@@ -210,3 +210,19 @@ def test_a_standby_takes_over_from_a_lost_node() -> None:
     shard = world.job["status"]["shards"][0]
     assert (shard["primary"], shard["lastCause"]) == ("digits-standby-0", "node lost")
     assert node_of(world, "ps") != primary, "the new standby is on a node that is well"
+
+
+def test_a_primary_that_is_not_ready_on_a_silent_node_is_lost_with_it() -> None:
+    """Kubernetes calls it not ready at once, and deletes it later."""
+    world = two_nodes(ps={"standby": {"mode": "Warm"}})
+    found = world.pods["digits-ps-0"]
+    changed = stamp(world.now)
+    found["status"]["conditions"] = [{"type": "Ready", "status": "False", "lastTransitionTime": changed}]
+    found["status"]["containerStatuses"][0]["state"] = {"running": {"startedAt": stamp(NOW)}}
+    assert world.nodes is not None
+    world.nodes[found["spec"]["nodeName"]] = "Unknown"
+    world.reconcile()
+    world.reconcile()
+    assert world.job is not None
+    shard = world.job["status"]["shards"][0]
+    assert (shard["primary"], shard["lastCause"]) == ("digits-standby-0", "node lost")
