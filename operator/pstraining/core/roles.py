@@ -60,8 +60,8 @@ def role_statuses(
 
 
 def works(pod: Pod) -> bool:
-    """The pod's container runs and nothing is about to end it."""
-    return pod.container.running and not pod.deleting and not pod.terminal
+    """The pod's container runs, as far as anybody knows, and nothing is about to end it."""
+    return pod.container.running and not (pod.deleting or pod.terminal or pod.silent)
 
 
 def ps_ready(job: PSTrainingJob, snapshot: Snapshot, old: PSTrainingJobStatus) -> bool:

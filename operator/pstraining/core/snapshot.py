@@ -73,6 +73,8 @@ class Pod:
     forced: bool = False
     """It is being deleted without waiting for its node."""
     node: str = ""
+    silent: bool = False
+    """Its node is not heard of: nobody knows what it does (policies/node_loss.py)."""
     lost: bool = False
     """It is being deleted and its node will not say that it has ended (policies/node_loss.py decides)."""
     ready_changed: datetime | None = None

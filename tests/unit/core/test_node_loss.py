@@ -226,3 +226,36 @@ def test_a_primary_that_is_not_ready_on_a_silent_node_is_lost_with_it() -> None:
     assert world.job is not None
     shard = world.job["status"]["shards"][0]
     assert (shard["primary"], shard["lastCause"]) == ("digits-standby-0", "node lost")
+
+
+@pytest.mark.parametrize(("role", "runs"), [("ps", "False"), ("chief", "False"), ("worker", "True")])
+def test_a_silent_node_is_told_before_its_pods_are_deleted(role: str, runs: str) -> None:
+    world = World(job(workers=2), nodes={"node-0": "True", "node-1": "True"})
+    world.settle()
+    for found in world.pods.values():
+        mine = found["metadata"]["labels"][names.LABEL_ROLE] == role
+        last = role != "worker" or found["metadata"]["labels"].get(names.LABEL_INDEX) == "1"
+        found["spec"]["nodeName"] = "node-1" if mine and last else "node-0"
+        if mine and last:
+            found["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+            name = found["metadata"]["name"]
+    assert world.nodes is not None
+    world.nodes["node-1"] = "Unknown"
+    world.reconcile()
+    told = world.condition("Running")
+    assert (told["status"], told["reason"]) == (runs, "NodeLost")
+    assert f"Node node-1 does not answer: pod {name} " in told["message"]
+    assert ("training goes on" in told["message"]) == (runs == "True")
+    world.nodes["node-1"] = "True"
+    for found in world.pods.values():
+        found["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+    world.reconcile()
+    assert world.condition("Running")["reason"] == "Training"
+
+
+def test_what_is_replaced_is_told_no_more() -> None:
+    world = two_nodes()
+    world.cut("node-1")
+    world.settle()
+    assert world.condition("Running")["reason"] == "Training"
+    assert any(p["spec"]["nodeName"] == "node-1" for p in world.pods.values()), "a worker's pod hangs there"

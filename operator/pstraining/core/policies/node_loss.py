@@ -28,13 +28,16 @@ from pstraining.core.snapshot import OUT_OF_SERVICE, Pod, Snapshot
 OVERDUE = timedelta(seconds=5)
 """For so long beyond its grace period a kubelet that can still be heard may take to say that a pod has ended."""
 _FENCED = (names.PS, names.CHIEF)
+_ROLES = (names.PS, names.CHIEF, names.WORKER, names.EVALUATOR)
 _CLAIM = "persistentVolumeClaim"
 
 
 def marked(snapshot: Snapshot, now: datetime) -> Snapshot:
-    """The snapshot with `lost` set on every pod from which nothing more will be heard, or nothing that counts."""
-    pods = tuple(replace(p, lost=True) if _is_lost(snapshot, p, now) else p for p in snapshot.pods)
-    return replace(snapshot, pods=pods)
+    """The snapshot with `silent` and `lost` set on the pods that are.
+
+    Of a silent pod nothing is heard now; of a lost one nothing more will be, or nothing that counts.
+    """
+    return replace(snapshot, pods=tuple(_marked(snapshot, p, now) for p in snapshot.pods))
 
 
 def look_again_at(snapshot: Snapshot, now: datetime) -> datetime | None:
@@ -55,14 +58,17 @@ def force_deletions(
 
 
 def diagnose(job: PSTrainingJob, snapshot: Snapshot) -> Diagnosis | None:
-    """The first pod whose volume makes the job wait for a lost node."""
+    """The first pod whose volume makes the job wait for a lost node, else the first one that is to be replaced."""
     replaced = {(p.role, p.index) for p in snapshot.pods if p.container.running and not p.deleting and not p.terminal}
     held = (
         p
         for p in snapshot.pods
         if p.lost and p.role in _FENCED and (p.role, p.index) not in replaced and is_held(job, snapshot, p)
     )
-    return next((Diagnosis(Reason.NODE_LOST, _words(p), p) for p in held), None)
+    follows = {(p.role, p.index) for p in snapshot.pods if not (p.silent or p.deleting or p.terminal)}
+    silent = sorted((p for p in snapshot.pods if p.silent and (p.role, p.index) not in follows), key=_by_role)
+    found = (*((_words(p), p) for p in held), *((_waits(p), p) for p in silent))
+    return next((Diagnosis(Reason.NODE_LOST, words, p) for words, p in found), None)
 
 
 def is_held(job: PSTrainingJob, snapshot: Snapshot, pod: Pod) -> bool:
@@ -73,6 +79,12 @@ def is_held(job: PSTrainingJob, snapshot: Snapshot, pod: Pod) -> bool:
         return True
     node = snapshot.nodes.get(pod.node)
     return node is not None and not node.out_of_service
+
+
+def _marked(snapshot: Snapshot, pod: Pod, now: datetime) -> Pod:
+    node, lost = (snapshot.nodes or {}).get(pod.node), _is_lost(snapshot, pod, now)
+    silent = lost or (node is not None and not node.answers and not pod.terminal)
+    return replace(pod, silent=silent, lost=lost) if silent else pod
 
 
 def _is_lost(snapshot: Snapshot, pod: Pod, now: datetime) -> bool:
@@ -90,6 +102,14 @@ def _words(pod: Pod) -> str:
         f"is back. If nothing runs there any more: `kubectl taint node {pod.node} {OUT_OF_SERVICE}="
         "nodeshutdown:NoExecute`, or set spec.runPolicy.forceDeleteVolumes for volumes that two nodes may mount."
     )
+
+
+def _waits(pod: Pod) -> str:
+    return f"Node {pod.node} does not answer: pod {pod.name} is replaced elsewhere unless the node is back in time."
+
+
+def _by_role(pod: Pod) -> tuple[int, int]:
+    return _ROLES.index(pod.role) if pod.role in _ROLES else len(_ROLES), pod.index
 
 
 def _may_be_overdue(snapshot: Snapshot, pod: Pod) -> bool:

@@ -152,7 +152,8 @@ def _shard(
     if service is None or service.deleting or ready is None:
         return shard
     loss = lost(primary, now, _new_term(snapshot))
-    if loss is not None and loss.cause is Cause.NOT_READY and _is_silent(snapshot, primary):
+    if loss is not None and loss.cause is Cause.NOT_READY and primary is not None and primary.silent:
+        # Kubernetes calls the pods of a silent node not ready at once, long before it deletes them.
         loss = replace(loss, cause=Cause.NODE_LOST)
     if loss is None and asked.get(index) == pointer.epoch:
         loss = Loss(Cause.REQUESTED, now, alive=True)
@@ -218,12 +219,6 @@ def _pointer(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus
 
 def _service(job: PSTrainingJob, snapshot: Snapshot, index: int) -> Child | None:
     return snapshot.child(Kind.SERVICE, names.ps_service(job.metadata.name, index))
-
-
-def _is_silent(snapshot: Snapshot, pod: Pod | None) -> bool:
-    """Nobody hears of the pod's node: Kubernetes then calls its pods not ready at once, long before it deletes them."""
-    node = (snapshot.nodes or {}).get(pod.node) if pod is not None else None
-    return node is not None and not node.answers
 
 
 def _new_term(snapshot: Snapshot) -> datetime | None:
