@@ -79,10 +79,12 @@ def chief_works(job: PSTrainingJob, snapshot: Snapshot) -> bool:
 
 
 def enough_workers_work(job: PSTrainingJob, snapshot: Snapshot) -> bool:
-    """As many workers as worker.minReplicas asks for run, or have succeeded; without it, one."""
+    """As many workers as worker.minReplicas asks for run, or have succeeded; without it, one runs or all are done."""
     working = {p.index for p in snapshot.pods_of(names.WORKER) if works(p)}
-    fewest = job.spec.worker.min_replicas
-    return len(working) >= 1 if fewest is None else len(working | _succeeded_workers(job, snapshot)) >= fewest
+    done, fewest = _succeeded_workers(job, snapshot), job.spec.worker.min_replicas
+    if fewest is None:
+        return len(working) >= 1 or len(done) == job.spec.worker.replicas
+    return len(working | done) >= fewest
 
 
 def _served(job: PSTrainingJob, snapshot: Snapshot, old: PSTrainingJobStatus) -> set[int]:
