@@ -19,6 +19,7 @@ if str(ROOT) not in sys.path:
 from hack import fields  # noqa: E402 (the path comes first)
 from hack.failure_table import failure_table  # noqa: E402
 from hack.reference import reference  # noqa: E402 (the path comes first)
+from hack.tfjob_table import tfjob_table  # noqa: E402 (the path comes first)
 
 CRD = ROOT / "crds" / "pstraining.dev_pstrainingjobs.yaml"
 CHART = ROOT / "charts" / "pstraining"
@@ -89,6 +90,7 @@ def generated() -> dict[Path, str]:
         CRD: definition,
         CHART / "files" / "crd.yaml": definition,
         REFERENCE.with_name("failures.md"): failure_table(),
+        REFERENCE.with_name("tfjob.md"): tfjob_table(),
         REFERENCE: reference(yaml.safe_load(definition)),
         FIELDS: fields.page(yaml.safe_load(definition)),
         readme: chart_readme(readme.read_text(encoding="utf-8"), table),

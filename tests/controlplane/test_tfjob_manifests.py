@@ -1,0 +1,61 @@
+"""Every manifest of the table of TFJob's features on a real API server: taken with its children, or refused."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pstraining.core import desired
+from pstraining.kube.client import KubeClient
+from pstraining.resources import workloads
+from tests.support import builders
+from tests.support.kube import ApiError, Kube, Target
+from tests.tfjob.cases import CASES
+from tests.tfjob.simulated import typed
+from tests.tfjob.table import Case
+
+
+@pytest.fixture
+def kube(cluster: dict[str, str], client: KubeClient) -> Kube:
+    """A client beside the one that has put the CRD in place."""
+    return Kube(Target(*cluster.values()))
+
+
+def posted(kube: Kube, namespace: str, body: dict[str, Any]) -> None:
+    """Create an object, strictly, but only as if."""
+    path = kube.path(body["kind"], namespace)
+    metadata = {**body["metadata"], "namespace": namespace}
+    kube.request("POST", path + "?dryRun=All&fieldValidation=Strict", {**body, "metadata": metadata})
+
+
+def children(case: Case) -> Iterator[dict[str, Any]]:
+    """All that the operator would create."""
+    job = typed(case)
+    yield from desired.children(job, "launcher", builders.LAUNCHER)
+    for role, wanted in (("chief", job.spec.chief.enabled), ("evaluator", job.spec.evaluator.enabled)):
+        if wanted:
+            yield workloads.build_attempt(job, role, 1, "launcher")
+
+
+def test_manifests_are_taken_or_refused(kube: Kube, namespace: str) -> None:
+    wrong = []
+    for case in CASES:
+        try:
+            posted(kube, namespace, case.manifest())
+            said = ""
+        except ApiError as error:
+            said = error.message
+        if (case.refused not in said) if case.refused else said:
+            wrong.append(f"{case.name}: {said or 'it is taken'}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_is_rendered_is_taken(kube: Kube, namespace: str) -> None:
+    wrong = []
+    for case in CASES:
+        for child in children(case) if not case.refused else ():
+            try:
+                posted(kube, namespace, child)
+            except ApiError as error:
+                wrong.append(f"{case.name}: {child['kind']} {child['metadata']['name']}: {error.message}")
+    assert not wrong, "\n".join(wrong)
