@@ -175,6 +175,24 @@ def test_a_workload_without_a_pod_is_told_too() -> None:
     assert found.message.startswith("StatefulSet digits-ps has lacked a pod for a minute")
 
 
+def test_a_pod_that_is_just_being_replaced_is_not_missed() -> None:
+    """However old its StatefulSet is."""
+    world = World(job())
+    world.settle()
+    for child in world.children.values():
+        child["metadata"]["creationTimestamp"] = stamp(world.now)
+    world.now += timedelta(minutes=10)
+    world.delete_pod("ps")
+    world.reconcile()
+    assert world.condition("Running")["reason"] == Reason.WAITING_FOR_PODS
+    world.pods = {n: p for n, p in world.pods.items() if n != "digits-ps-0"}
+    made = world.reconcile()
+    assert made.requeue_at == world.now + PATIENCE
+    world.now += PATIENCE
+    world.reconcile()
+    assert world.condition("Running")["reason"] == Reason.STILL_WAITING
+
+
 def test_the_status_says_it() -> None:
     world = World(job())
     world.settle()

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from itertools import chain
 
 from pstraining.api import names
-from pstraining.api.conditions import Reason
+from pstraining.api.conditions import Condition, Reason
 from pstraining.core.actions import Kind
 from pstraining.core.policies.attempts import last_line
 from pstraining.core.snapshot import Child, Container, Pod, Snapshot, parse_time
@@ -57,7 +57,7 @@ def look_again_at(snapshot: Snapshot, now: datetime) -> datetime | None:
     here = [p for p in snapshot.pods if not p.deleting and not p.terminal]
     ends = [p.created + UNSCHEDULABLE_GRACE for p in here if p.unschedulable]
     ends += [_waits_since(p, now) + PATIENCE for p in here if _waits_since(p, now) <= now]
-    ends += [made + PATIENCE for c in _lacking(snapshot) if (made := _made(c)) is not None]
+    ends += [since + PATIENCE for c in _lacking(snapshot) if (since := _lacks_since(snapshot, c)) is not None]
     return min((e for e in ends if e > now), default=None)
 
 
@@ -100,13 +100,13 @@ def _refusals(snapshot: Snapshot, now: datetime) -> Iterator[Diagnosis]:
     """Workloads that have no pod: why Kubernetes makes none, in its own words where it has any."""
     for child in _lacking(snapshot):
         look = f"see `kubectl describe {child.kind.lower()} {child.name}`"
-        words, made = _words(child), _made(child)
+        words, since = _words(child), _lacks_since(snapshot, child)
         if "exceeded quota" in words:
             message = f"{child.kind} {child.name} can have no pod: {words}; raise the quota or ask for less"
             yield Diagnosis(Reason.QUOTA_EXCEEDED, message)
         elif words:
             yield Diagnosis(Reason.PODS_REFUSED, f"{child.kind} {child.name} can have no pod: {words}; {look}")
-        elif made is not None and now >= made + PATIENCE:
+        elif since is not None and now >= since + PATIENCE:
             message = f"{child.kind} {child.name} has lacked a pod for a minute, and nothing says why; {look}"
             yield Diagnosis(Reason.STILL_WAITING, message)
 
@@ -139,8 +139,14 @@ def _words(child: Child) -> str:
     return _QUOTA_MOVES.sub("", found["why"] if found else said).strip().rstrip(".")
 
 
-def _made(child: Child) -> datetime | None:
-    return parse_time(child.manifest["metadata"].get("creationTimestamp"))
+def _lacks_since(snapshot: Snapshot, child: Child) -> datetime | None:
+    """Since when at most a workload can have lacked a pod: while training runs, one is just being replaced."""
+    made = parse_time(child.manifest["metadata"].get("creationTimestamp"))
+    told = snapshot.status.get("conditions") or ()
+    running = next((c for c in told if c.get("type") == Condition.RUNNING), None)
+    if made is None or running is None:
+        return made
+    return None if running.get("status") == "True" else max(made, parse_time(running["lastTransitionTime"]) or made)
 
 
 def _waits_since(pod: Pod, now: datetime) -> datetime:
