@@ -11,7 +11,8 @@ HEAD = f"""# For users of TFJob
 
 What TFJob's features are called here, and how they behave. Each of the {len(CASES)} rows has a manifest, and is a test:
 it is played in a simulated world (`tests/unit/tfjob`), and its manifest is taken or refused by a real API server
-(`tests/controlplane/test_tfjob_manifests.py`).
+(`tests/controlplane/test_tfjob_manifests.py`). Those with a *K* are played with real pods on real kubelets, too
+(`tests/e2e/test_tfjob.py`).
 
 What stands in brackets is not in TFJob's documentation but what it does. *Asked in* says where TFJob's users asked for
 what is better here; #n is an issue or pull request of kubeflow/trainer. `common_types.go` and `tensorflow_types.go` are
@@ -32,6 +33,6 @@ def _lines(cases: tuple[Case, ...]) -> Iterator[str]:
     for case in cases:
         tfjob = f"{case.tfjob} ({case.source})"
         ours = f"{case.ours}: `{case.refused}`" if case.refused and case.ours in ("Refused", "The same") else case.ours
-        where = f"[{case.name}]({FOLDER}/{case.name}.yaml)"
+        where = f"[{case.name}]({FOLDER}/{case.name}.yaml)" + (" *K*" if case.real else "")
         cells = (case.feature, tfjob, ours, case.asked, where)
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

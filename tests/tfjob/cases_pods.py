@@ -2,6 +2,8 @@
 
 from tests.tfjob.table import API, GUIDE, TYPES, Case, Sees
 
+WRAPPED = ("python3", "/pstraining/launch.py", "--", "python", "-m", "digits", "--batch_size=32")
+
 PODS = (
     Case(
         name="sidecar",
@@ -38,7 +40,7 @@ PODS = (
         tfjob="Run as the template says",
         source=GUIDE,
         ours="The same, by the launcher: both, in order",
-        renders={"worker": {"spec": {"containers": [{"name": "tensorflow", "workingDir": "/src"}]}}},
+        renders={"worker": {"spec": {"containers": [{"command": WRAPPED, "workingDir": "/src"}]}}},
         lacks={"worker": ('"args"',)},
     ),
     Case(

@@ -78,7 +78,7 @@ REFUSED = (
     Case(
         name="misspelled-policy",
         feature="A restartPolicy that does not exist",
-        tfjob="(Taken, and treated as Never)",
+        tfjob="(Taken; then its pods are refused, over and over)",
         source=API,
         ours="Refused",
         refused="spec.worker.restartPolicy: Unsupported value",

@@ -1,6 +1,6 @@
 """What follows a failure."""
 
-from tests.tfjob.table import API, GUIDE, Case, DeletePod, Exit, Sees, tasks
+from tests.tfjob.table import API, TYPES, Case, DeletePod, Exit, Sees, tasks
 
 RESTARTS = (
     Case(
@@ -54,6 +54,20 @@ RESTARTS = (
         real=True,
     ),
     Case(
+        name="default-restart-policy",
+        feature="No `restartPolicy`",
+        tfjob="Never",
+        source=TYPES,
+        ours="OnFailure, within `backoffLimit` (6): a bug of the program still ends the job",
+        asked="#1560, #690",
+        play=(
+            *(step for _ in range(6) for step in (Exit("worker-0", 1), Sees("Running"))),
+            Sees("Running", failures={"worker/0": 6}),
+            Exit("worker-0", 1),
+            Sees("Failed", "BackoffLimitExceeded", failed="worker/0", says=("failed 7 times",)),
+        ),
+    ),
+    Case(
         name="restart-always",
         feature="`restartPolicy: Always`",
         tfjob="A worker is started again after exit 0, too",
@@ -68,6 +82,7 @@ RESTARTS = (
             Exit("chief-0", 0),
             Sees("Succeeded", "ChiefSucceeded"),
         ),
+        real=True,
     ),
     Case(
         name="exit-code-permanent",
@@ -207,9 +222,9 @@ RESTARTS = (
     ),
     Case(
         name="rule-for-an-exit-code",
-        feature="Exit code 138: the user's own retryable error",
-        tfjob="138 (SIGUSR1) is kept for users; other codes cannot be chosen",
-        source=GUIDE,
+        feature="A meaning for an exit code of one's own",
+        tfjob="(128 and more is retryable, less is not: no other choice)",
+        source="`train_util.go`",
         ours="`failurePolicy.rules` give any code, role and reason a meaning",
         asked="#1188, #751",
         play=(
@@ -218,6 +233,7 @@ RESTARTS = (
             Exit("worker-0", 43),
             Sees("Failed", "FailureRule", says=("rules[1]",), failed="worker/0"),
         ),
+        real=True,
     ),
     Case(
         name="restart-all",
@@ -228,10 +244,11 @@ RESTARTS = (
         asked="#2000",
         play=(
             Exit("worker-0", 7),
-            Sees("Running", ready={"ps": 1, "worker": 1}),
+            Sees("Running", ready={"ps": 1, "worker": 1}, runs={"ps-0": 2, "worker-0": 2}),
             Exit("worker-0", 7),
             Sees("Failed", "RestartsExceeded", failed="worker/0"),
         ),
+        real=True,
     ),
     Case(
         name="fewest-workers",
@@ -248,5 +265,6 @@ RESTARTS = (
             Exit("worker-0", 1),
             Sees("Failed", "TooFewWorkers", failed="worker/0"),
         ),
+        real=True,
     ),
 )

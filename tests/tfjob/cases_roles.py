@@ -130,6 +130,7 @@ ROLES = (
             Exit("chief-0", 0),
             Sees("Succeeded", "ChiefSucceeded"),
         ),
+        real=True,
     ),
     Case(
         name="builtin-server",

@@ -59,6 +59,7 @@ RUN_POLICY = (
             Exit("chief-0", 0),
             Sees("Succeeded", pods=tasks("ps-0")),
         ),
+        real=True,
     ),
     Case(
         name="keep-failed",
@@ -100,6 +101,7 @@ RUN_POLICY = (
         source=API,
         ours="The same",
         play=(Exit("worker-0", 1), Sees(gone=True)),
+        real=True,
     ),
     Case(
         name="active-deadline",
@@ -146,6 +148,7 @@ RUN_POLICY = (
             Exit("chief-0", 0),
             Sees("Succeeded"),
         ),
+        real=True,
     ),
     Case(
         name="suspend-and-resume",

@@ -106,7 +106,7 @@ class Case:
     cluster: Mapping[str, tuple[str, ...]] | None = None
     """TF_CONFIG's cluster, in full."""
     renders: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """By role, what a pod template holds beside other things; of lists the named items."""
+    """By role, what a pod template holds beside other things; of lists the named items, a tuple is a list in full."""
     lacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By role, words that are nowhere in the training container."""
     absent: tuple[str, ...] = ()

@@ -17,9 +17,11 @@ def named(case: Case) -> str:
 
 
 def holds(wanted: Any, found: Any) -> bool:
-    """Whether `found` has all of `wanted`: maps level by level, of lists each item somewhere."""
+    """Whether `found` has all of `wanted`: maps level by level, of lists each item somewhere, tuples as they are."""
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(k in found and holds(v, found[k]) for k, v in wanted.items())
+    if isinstance(wanted, tuple):
+        return list(wanted) == found
     if isinstance(wanted, list):
         return isinstance(found, list) and all(any(holds(w, f) for f in found) for w in wanted)
     return bool(wanted == found)
