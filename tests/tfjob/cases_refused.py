@@ -12,6 +12,22 @@ REFUSED = (
         refused='unknown field "spec.tfReplicaSpecs"',
     ),
     Case(
+        name="master",
+        feature="`Master`",
+        tfjob="The same as Chief, for old manifests",
+        source=TYPES,
+        ours="Refused: it is `spec.chief`",
+        refused='unknown field "spec.master"',
+    ),
+    Case(
+        name="dynamic-worker-switch",
+        feature="`enableDynamicWorker` as a field",
+        tfjob="Switches sparse TF_CONFIGs on",
+        source=TYPES,
+        ours="Refused: workers can always be scaled",
+        refused='unknown field "spec.enableDynamicWorker"',
+    ),
+    Case(
         name="no-ps",
         feature="A job without PS",
         tfjob="Taken: all-reduce and single-worker jobs are TFJobs, too",

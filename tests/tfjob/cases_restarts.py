@@ -221,6 +221,19 @@ RESTARTS = (
         ),
     ),
     Case(
+        name="ps-ends",
+        feature="A PS ends with 0",
+        tfjob="(It has succeeded and does not run again: training hangs)",
+        source=API,
+        ours="It is started again, and counted: a PS's program must not end before the job does",
+        play=(
+            Exit("ps-0", 0),
+            Sees("Running", restarts={"ps": 1}, failures={"ps/0": 1}, ready={"ps": 1}),
+            Exit("ps-0", 0),
+            Sees("Failed", "BackoffLimitExceeded", failed="ps/0"),
+        ),
+    ),
+    Case(
         name="rule-for-an-exit-code",
         feature="A meaning for an exit code of one's own",
         tfjob="(128 and more is retryable, less is not: no other choice)",

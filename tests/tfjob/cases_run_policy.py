@@ -2,6 +2,8 @@
 
 from tests.tfjob.table import API, GUIDE, Case, DeletePod, Exit, Later, Scale, Sees, Suspend, tasks
 
+NOTHING = dict.fromkeys(("Created", "Running", "Restarting", "Suspended", "Succeeded", "Failed"), "False")
+
 RUN_POLICY = (
     Case(
         name="clean-all",
@@ -218,6 +220,23 @@ RUN_POLICY = (
             Sees("Running", ready={"ps": 1}, conditions={"Failed": "False"}, failures={"ps/0": 0}),
             Exit("chief-0", 0),
             Sees("Succeeded"),
+        ),
+    ),
+    Case(
+        name="conditions",
+        feature="Conditions",
+        tfjob="Created, Running, Restarting, Suspended, Succeeded, Failed; the last of the list is the state",
+        source=API,
+        ours="The same types, each true or false at any time: `kubectl wait --for=condition=Succeeded pstj/conditions`",
+        asked="#1598, #889",
+        play=(
+            Sees("Running", "Training", conditions={**NOTHING, "Created": "True", "Running": "True"}),
+            Suspend(),
+            Sees("Suspended", conditions={**NOTHING, "Created": "True", "Suspended": "True"}),
+            Suspend(False),
+            Sees("Running", conditions={**NOTHING, "Created": "True", "Running": "True"}),
+            Exit("chief-0", 1),
+            Sees("Failed", conditions={**NOTHING, "Created": "True", "Failed": "True"}, failed="chief/0"),
         ),
     ),
     Case(

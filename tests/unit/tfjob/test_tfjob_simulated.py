@@ -21,7 +21,7 @@ def holds(wanted: Any, found: Any) -> bool:
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(k in found and holds(v, found[k]) for k, v in wanted.items())
     if isinstance(wanted, tuple):
-        return list(wanted) == found
+        return bool(list(wanted) == found)
     if isinstance(wanted, list):
         return isinstance(found, list) and all(any(holds(w, f) for f in found) for w in wanted)
     return bool(wanted == found)
