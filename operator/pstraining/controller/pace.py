@@ -26,6 +26,8 @@ MAX_NEWS_WAIT: Final = 4.0
 UPS: Final = {"ready": 0, "replicas": None, "summary": None, "readyStandbys": 0, "members": None}
 """Fields of a role or shard that good news may change; those with a number here must not fall."""
 ROLES: Final = ("ps", "worker", "chief", "evaluator")
+COUNTED: Final = ("restarts", "jobRestarts", "takeovers", "replicaRecords", "activeSeconds", "completionTime")
+"""Fields of a status that do not move while a job comes up."""
 
 
 @dataclass
@@ -89,6 +91,23 @@ def only_good_news(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     before, after = old.get("shards") or [], new.get("shards") or []
     pairs = [(old.get(role) or {}, new.get(role) or {}) for role in ROLES]
     return len(before) == len(after) and all(_grows(*p) for p in (*pairs, *zip(before, after, strict=True)))
+
+
+def only_comes_up(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Whether a status tells of a job's start and nothing else: nobody acts on it, and it may wait (turns.py)."""
+    if new.get("phase") not in ("Pending", "Running") or old.get("phase") not in (None, "Pending", "Running"):
+        return False
+    if old and any(old.get(k) != new.get(k) for k in (*COUNTED, "observedGeneration", "term")):
+        return False
+    before = {c.get("type"): c.get("status") for c in old.get("conditions") or ()}
+    for condition in new.get("conditions") or ():
+        kind, status = condition.get("type"), condition.get("status")
+        if kind == "Running":
+            if status != "True" and (before.get(kind) == "True" or condition.get("reason") != "WaitingForPods"):
+                return False
+        elif kind not in ("Created", "CheckpointNotDurable") and status != before.get(kind, "False"):
+            return False
+    return True
 
 
 def _told(status: Mapping[str, Any]) -> list[tuple[Any, ...]]:

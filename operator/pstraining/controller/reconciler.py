@@ -5,6 +5,7 @@ pass that wrote anything another one follows at once: it sees its predecessor's 
 is nothing left to do.
 """
 
+import contextlib
 import logging
 import secrets
 import time
@@ -18,7 +19,8 @@ from pstraining.controller.cache import Key
 from pstraining.controller.known import Known
 from pstraining.controller.logs import about
 from pstraining.controller.metrics import Metrics
-from pstraining.controller.pace import BURST, PASSES_PER_SECOND, Pace
+from pstraining.controller.pace import BURST, PASSES_PER_SECOND, Pace, only_comes_up
+from pstraining.controller.turns import LOOK_AGAIN, Turns
 from pstraining.core.actions import Action, Create, Event, Kind, Outcome, Outcomes, Plan, Verdict
 from pstraining.core.snapshot import Snapshot
 from pstraining.kube.errors import ApiError, NotFound
@@ -72,6 +74,7 @@ class Reconciler:
         metrics: Metrics,
         instance: str,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        look: Callable[[Key], None] = lambda key: None,
     ) -> None:
         """Make a reconciler.
 
@@ -83,6 +86,7 @@ class Reconciler:
             metrics: counts passes, writes and errors.
             instance: the operator's pod, named in events.
             clock: the time of day; read once a pass.
+            look: asks for a pass over a job.
         """
         self._known, self._cache = known, known.cache
         self._port = port
@@ -93,6 +97,7 @@ class Reconciler:
         self._instance = instance
         self._clock = clock
         self._paces: dict[Key, Pace] = {}
+        self._turns = Turns(look)
 
     async def reconcile(self, key: Key) -> float | None:
         """Make one pass.
@@ -107,6 +112,7 @@ class Reconciler:
             return wait
         if not self._cache.has_job(key):
             self._paces.pop(key, None)
+            self._turns.forget(key)
             self._metrics.phase(key, None)
             return None
         started, result = time.perf_counter(), "failed"
@@ -122,6 +128,7 @@ class Reconciler:
                 pace.idle(len(snapshot.children) + len(snapshot.pods), self._clock())
             return self._again(made)
         finally:
+            self._turns.done(key)
             self._metrics.passed(result, time.perf_counter() - started)
 
     def failed(self, key: Key, error: Exception, delay: float) -> None:
@@ -136,14 +143,16 @@ class Reconciler:
     async def _pass(self, key: Key, snapshot: Snapshot, pace: Pace) -> _Pass:
         now = self._clock()
         plan = self._decisions.plan(snapshot, now, self._launcher)
-        outcomes = await self._executor.execute(snapshot.namespace, snapshot.name, snapshot.uid, plan.actions)
+        creates = any(isinstance(action, Create) for action in plan.actions)
+        with self._turns.creating() if creates else contextlib.nullcontext():
+            outcomes = await self._executor.execute(snapshot.namespace, snapshot.name, snapshot.uid, plan.actions)
         self._metrics.executed((o.action for o in outcomes.with_verdict(Verdict.DONE)), self._clock())
         for outcome in outcomes.outcomes:
             if outcome.verdict in (Verdict.INVALID, Verdict.REFUSED, Verdict.NAME_TAKEN):
                 self._refused(snapshot, outcome)
         status = self._decisions.next_status(snapshot, outcomes, now)
         news = status != snapshot.status
-        held = pace.hold(snapshot.status, status, now) if news and not plan.actions else 0.0
+        held = self._held(key, snapshot, status, pace, outcomes, now) if news else 0.0
         written = news and not held and await self._write_status(key, snapshot, status)
         sent = tuple(o.action for o in outcomes.with_verdict(Verdict.DONE))
         if sent or written:
@@ -152,6 +161,16 @@ class Reconciler:
             await self._tell(snapshot, self._decisions.events(snapshot, status), now)
         self._metrics.phase(key, str(status.get("phase") or "") or None)
         return _Pass(outcomes, written, plan.requeue_at, held, sent)
+
+    def _held(
+        self, key: Key, snapshot: Snapshot, status: dict[str, Any], pace: Pace, outcomes: Outcomes, now: datetime
+    ) -> float:
+        """Seconds for which a new status waits; 0 to write it now."""
+        if all(o.verdict is Verdict.DONE and isinstance(o.action, Create) for o in outcomes.outcomes):
+            sound = not any(p.terminal or p.deleting or p.container.restarts for p in snapshot.pods)
+            if sound and only_comes_up(snapshot.status, status) and not self._turns.may_tell(key):
+                return LOOK_AGAIN
+        return 0.0 if outcomes.outcomes else pace.hold(snapshot.status, status, now)
 
     async def _write_status(self, key: Key, snapshot: Snapshot, status: dict[str, Any]) -> bool:
         metadata = snapshot.job["metadata"]

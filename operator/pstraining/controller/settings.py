@@ -116,7 +116,7 @@ class Settings:
     log_format: LogFormat = _setting("PSTRAINING_LOG_FORMAT", _format, LogFormat.JSON)  # noqa: RUF009
     """One JSON object a line, or text for people."""
 
-    workers: int = _setting("PSTRAINING_WORKERS", _between(1, 64), 16)
+    workers: int = _setting("PSTRAINING_WORKERS", _between(1, 64), 32)
     """Jobs that are worked on at a time. Passes wait for the API server most of the time."""
 
     resync_seconds: int = _setting("PSTRAINING_RESYNC_SECONDS", _between(0, 7 * 86400), 10 * 3600)

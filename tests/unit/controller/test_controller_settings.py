@@ -10,7 +10,7 @@ from pstraining.controller.settings import LogFormat, Settings, SettingsError
 def test_the_defaults_do() -> None:
     settings = Settings.from_env({"POD_NAME": "op-0"})
     assert settings == Settings(pod_name="op-0", lease_namespace="default")
-    assert (settings.namespaces, settings.workers, settings.lease_duration_seconds) == ((), 16, 15)
+    assert (settings.namespaces, settings.workers, settings.lease_duration_seconds) == ((), 32, 15)
     assert (settings.metrics_port, settings.health_port) == (8080, 8081)
     assert Settings.from_env({}).pod_name
 
