@@ -116,6 +116,9 @@ def test_chief_and_parameter_server_are_lost_together(
     assert (status["term"], status["ps"]["restarts"], status["chief"]["restarts"]) == (2, 1, 1)
     assert all(r["failures"] == 0 for r in status["replicaRecords"]), "no fault of the program's"
 
+    events = [e for e in kube.list("Event", namespace) if e["regarding"]["name"] == "moves"]
+    assert any(e["reason"] == "NodeLost" and f"Node {HOME} does not answer" in e["note"] for e in events)
+
     def told() -> Object | None:
         found = job_condition(held.job(), "Running")
         return found if found["reason"] == "NodeLost" else None

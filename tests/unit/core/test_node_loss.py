@@ -259,3 +259,21 @@ def test_what_is_replaced_is_told_no_more() -> None:
     world.settle()
     assert world.condition("Running")["reason"] == "Training"
     assert any(p["spec"]["nodeName"] == "node-1" for p in world.pods.values()), "a worker's pod hangs there"
+
+
+@pytest.mark.parametrize("end", ["scaled away", "succeeded"])
+def test_a_lost_worker_that_nobody_wants_is_not_waited_for(end: str) -> None:
+    world = World(job(workers=2), nodes={"node-0": "True", "node-1": "True"})
+    world.settle()
+    for found in world.pods.values():
+        second = found["metadata"]["labels"].get(names.LABEL_INDEX) == "1"
+        found["spec"]["nodeName"] = "node-1" if second else "node-0"
+    if end == "succeeded":
+        world.end("worker", 1)
+        world.reconcile()
+    else:
+        world.edit({"worker": {"replicas": 1}})
+    world.cut("node-1")
+    world.settle()
+    assert any(p["spec"]["nodeName"] == "node-1" for p in world.pods.values())
+    assert world.condition("Running")["reason"] == "Training"

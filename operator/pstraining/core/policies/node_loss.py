@@ -66,8 +66,8 @@ def diagnose(job: PSTrainingJob, snapshot: Snapshot) -> Diagnosis | None:
         if p.lost and p.role in _FENCED and (p.role, p.index) not in replaced and is_held(job, snapshot, p)
     )
     follows = {(p.role, p.index) for p in snapshot.pods if not (p.silent or p.deleting or p.terminal)}
-    silent = sorted((p for p in snapshot.pods if p.silent and (p.role, p.index) not in follows), key=_by_role)
-    found = (*((_words(p), p) for p in held), *((_waits(p), p) for p in silent))
+    silent = (p for p in snapshot.pods if p.silent and (p.role, p.index) not in follows and _is_wanted(snapshot, p))
+    found = (*((_words(p), p) for p in held), *((_waits(p), p) for p in sorted(silent, key=_by_role)))
     return next((Diagnosis(Reason.NODE_LOST, words, p) for words, p in found), None)
 
 
@@ -106,6 +106,14 @@ def _words(pod: Pod) -> str:
 
 def _waits(pod: Pod) -> str:
     return f"Node {pod.node} does not answer: pod {pod.name} is replaced elsewhere unless the node is back in time."
+
+
+def _is_wanted(snapshot: Snapshot, pod: Pod) -> bool:
+    """Workers that were scaled away, or have succeeded, are not replaced."""
+    if pod.role != names.WORKER:
+        return True
+    child = snapshot.child(Kind.DEPLOYMENT, names.worker_name(snapshot.name, pod.index))
+    return child is not None and child.replicas > 0
 
 
 def _by_role(pod: Pod) -> tuple[int, int]:
