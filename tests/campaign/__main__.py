@@ -59,8 +59,7 @@ def main() -> int:
 async def _campaign(asked: argparse.Namespace, environment: Mapping[str, str]) -> int:
     started, results = time.monotonic(), Results(seed=asked.seed)
     folder = Path(tempfile.mkdtemp(prefix="campaign-"))
-    async with opened(folder, dict(environment)) as campaign:
-        await campaign.install(yaml.safe_load(CRD.read_text()))
+    async with opened(folder, dict(environment), yaml.safe_load(CRD.read_text())) as campaign:
         found: list[Plan] = []
         for workload in asked.workload or WORKLOADS:
             before, own = await campaign.reference(workload)

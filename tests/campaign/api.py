@@ -119,7 +119,10 @@ class Watched:
 
         Raises:
             TimeoutError: it does not become true.
+            AssertionError: nothing is seen any more.
         """
+        for task in self._tasks:
+            assert not task.done(), f"the campaign's own watch ended: {task.exception()}"
         try:
             async with asyncio.timeout(limit), self._changed:
                 await self._changed.wait_for(check)

@@ -273,14 +273,15 @@ def _kubeconfig(url: str) -> dict[str, object]:
 
 
 @asynccontextmanager
-async def opened(folder: Path, environment: dict[str, str]) -> AsyncIterator[Campaign]:
-    """A campaign on the cluster that the environment names."""
+async def opened(folder: Path, environment: dict[str, str], crd: Object) -> AsyncIterator[Campaign]:
+    """A campaign on the cluster that the environment names, with this CRD."""
     api = Api(await load_configuration(environment))
     watched = Watched(api)
     forks = await Forks.open()
-    await watched.open()
     campaign = Campaign(api, watched, forks, folder)
     try:
+        await campaign.install(crd)
+        await watched.open()
         yield campaign
     finally:
         await forks.close()

@@ -38,10 +38,9 @@ class Judge:
 def judge(cluster: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
     """A campaign on a cluster with the CRD of this tree."""
     loop = asyncio.new_event_loop()
-    opening = opened(tmp_path_factory.mktemp("campaign"), cluster)
+    opening = opened(tmp_path_factory.mktemp("campaign"), cluster, yaml.safe_load(CRD.read_text()))
     campaign = loop.run_until_complete(opening.__aenter__())
     try:
-        loop.run_until_complete(campaign.install(yaml.safe_load(CRD.read_text())))
         yield Judge(loop, campaign)
     finally:
         loop.run_until_complete(opening.__aexit__(None, None, None))
