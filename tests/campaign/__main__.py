@@ -40,6 +40,7 @@ def main() -> int:
     parser.add_argument("--without", default="", help="switch a guard off, to see that its faults are found")
     parser.add_argument("--list", action="store_true", help="only run undisturbed, and list the writes")
     parser.add_argument("--table", type=Path, help="write the results here")
+    parser.add_argument("--parts", type=Path, help="add the results to those that earlier parts kept in this file")
     parser.add_argument("--guards", action="store_true", help="then show that every fault class can be found")
     asked = parser.parse_args()
     stand = Stand(Progress())
@@ -84,10 +85,13 @@ async def _campaign(asked: argparse.Namespace, environment: Mapping[str, str]) -
 
         await run_all(campaign, found, asked.at_once, tell)
     results.seconds = time.monotonic() - started
+    bad, took = sum(results.diverged.values()), results.seconds
+    if asked.parts is not None:
+        results.take(asked.parts)
+        results.save(asked.parts)
     if asked.table is not None:
         results.write(asked.table)
-    bad = sum(results.diverged.values())
-    say(f"{len(found)} plans, {bad} diverge, {results.seconds:.0f} s")
+    say(f"{len(found)} plans, {bad} diverge, {took:.0f} s")
     return 1 if bad else 0
 
 

@@ -257,6 +257,7 @@ class _Attempt:
                 break
             await asyncio.sleep(0.2)
         else:
+            self.result.leaked = len(left)
             self.result.problems.append(f"left behind when the job was deleted: {sorted(left)}")
         await api.ask("DELETE", f"/apis/events.k8s.io/v1/namespaces/{self.namespace}/events")
 

@@ -51,6 +51,8 @@ class Run:
     """Pods that ever were, by task."""
     problems: list[str] = field(default_factory=list)
     """What went wrong whatever the comparison says."""
+    leaked: int = 0
+    """Objects that were still there when the job was gone."""
     fired: bool = True
     operators: int = 1
     seconds: float = 0.0

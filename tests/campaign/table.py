@@ -1,5 +1,6 @@
-"""The campaign's results as a page: fault classes down, workloads across."""
+"""The campaign's results as a page: fault classes down, workloads across; parts of a campaign add up."""
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,26 +28,59 @@ class Results:
     seed: int = 0
     points: dict[str, int] = field(default_factory=dict)
     """Writes of each workload; every one is crashed at."""
+    struck: dict[str, set[str]] = field(default_factory=dict)
+    """Those of them at which something went wrong."""
+    leaked: Counter[str] = field(default_factory=Counter)
+    """By workload: objects that were left behind when their job was deleted."""
 
     def add(self, run: Run, problems: Sequence[str]) -> None:
         """Count a plan."""
         key = (run.plan.fault, run.plan.workload)
         self.plans[key] += 1
         self.diverged[key] += bool(problems)
+        self.leaked[run.plan.workload] += run.leaked
+        if run.plan.at is not None and run.fired:
+            self.struck.setdefault(run.plan.workload, set()).add(str(run.plan.at))
+
+    def save(self, path: Path) -> None:
+        """Keep the results of a part for the next one."""
+        cells = [[*key, count, self.diverged[key]] for key, count in sorted(self.plans.items())]
+        struck = {name: sorted(points) for name, points in self.struck.items()}
+        told = {"cells": cells, "seconds": self.seconds, "points": self.points, "struck": struck, "leaked": self.leaked}
+        path.write_text(json.dumps({"seed": self.seed, **told}, indent=1))
+
+    def take(self, path: Path) -> None:
+        """Add what an earlier part has kept, if there was one; a workload that is played again counts anew."""
+        if not path.exists():
+            return
+        told = json.loads(path.read_text())
+        for fault, workload, count, bad in told["cells"]:
+            if workload not in self.points:
+                self.plans[fault, workload] += count
+                self.diverged[fault, workload] += bad
+        self.struck = {**{name: set(points) for name, points in told["struck"].items()}, **self.struck}
+        self.points = {**told["points"], **self.points}
+        self.leaked = Counter({**told["leaked"], **self.leaked})
+        self.seconds += told["seconds"]
 
     def page(self) -> str:
         """The page."""
         workloads = list(self.points)
+        struck = [len(self.struck.get(w, ())) for w in workloads]
         classes = [*map(str, OnWrite), *(f"watch {w}" for w in OnWatch)]
         rows = [
             ["fault", *workloads, "all"],
             ["---"] * (len(workloads) + 2),
             *([name, *(self._cell(name, w) for w in workloads), self._sum(name)] for name in classes),
             ["writes", *(str(self.points[w]) for w in workloads), str(sum(self.points.values()))],
+            ["struck", *(str(n) for n in struck), str(sum(struck))],
         ]
         table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
         total, bad = sum(self.plans.values()), sum(self.diverged.values())
-        tail = f"\n{total} plans, {bad} diverge; seed {self.seed}; {self.seconds / 60:.0f} minutes.\n"
+        tail = (
+            f"\n{total} plans, {bad} diverge, {self.leaked.total()} objects left behind; seed {self.seed}; "
+            f"{self.seconds / 60:.0f} minutes.\n"
+        )
         return HEAD + table + tail
 
     def write(self, path: Path) -> None:
