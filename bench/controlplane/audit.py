@@ -93,8 +93,8 @@ class AuditLog:
 
 
 def counts(writes: list[Write], agent: str) -> Counter[str]:
-    """An agent's writes by verb and resource, the Lease left out."""
-    mine = [w for w in writes if w.agent == agent and w.resource != "leases"]
+    """An agent's writes that were taken, by verb and resource, the Lease left out."""
+    mine = [w for w in writes if w.agent == agent and w.ok and w.resource != "leases"]
     return Counter(f"{w.verb} {w.resource}" for w in mine)
 
 

@@ -5,6 +5,7 @@ Addresses are short names: the pods' own search path completes them in one look-
 
 import hashlib
 import json
+from dataclasses import dataclass, field
 from typing import Any
 
 from pstraining.api import contract, names
@@ -59,10 +60,25 @@ def document(job: PSTrainingJob, term: int = 1, *, ended: bool = False) -> str:
     return json.dumps(content, indent=1)
 
 
+@dataclass
+class _Digests:
+    """Those of the job that was asked for last, which does not change: every one of its pods carries one."""
+
+    job: PSTrainingJob | None = None
+    found: dict[int, str] = field(default_factory=dict)
+
+
+_digests = _Digests()
+
+
 def digest(job: PSTrainingJob, role: str, term: int) -> str:
     """A short hash of what that role reads in the map: the term is for the PSs alone."""
-    text = document(job, term if role == names.PS else 1)
-    return hashlib.sha256(text.encode()).hexdigest()[:10]
+    if _digests.job is not job:
+        _digests.job, _digests.found = job, {}
+    term = term if role == names.PS else 1
+    if term not in _digests.found:
+        _digests.found[term] = hashlib.sha256(document(job, term).encode()).hexdigest()[:10]
+    return _digests.found[term]
 
 
 def build(job: PSTrainingJob, term: int, *, ended: bool = False) -> dict[str, Any]:
