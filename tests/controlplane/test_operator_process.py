@@ -115,6 +115,7 @@ async def test_it_only_lists_what_belongs_to_jobs(
     lists = {s.path.rsplit("/", 1)[-1]: s.query for s in proxy.seen if s.method == "GET" and f"/{namespace}/" in s.path}
     lists.pop("pstraining-operator")
     assert lists.pop(names.PLURAL).get("labelSelector") is None
+    assert lists.pop("events").get("fieldSelector") == "reason=FailedCreate"
     assert set(lists) == {plural for _, _, plural in CHILDREN}
     assert {q.get("labelSelector") for q in lists.values()} == {names.LABEL_JOB_UID}
 

@@ -1,0 +1,167 @@
+"""Rows of the failure table that only a real kubelet, kernel or scheduler brings about. All jobs run at once."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.kube import Kube, Object, job_condition, wait_for
+from tests.support.operator_process import OperatorProcess
+from tests.support.puppet import PROGRAM, Puppet, template
+
+pytestmark = pytest.mark.cluster
+
+GREEDY = PROGRAM.replace(
+    "while True:\n    for name",
+    'if role == "worker" and len((orders / f"{me}.runs").read_text().splitlines()) == 1:\n'
+    "    hog = [bytearray(1 << 20) for _ in range(4096)]\n"
+    "while True:\n    for name",
+)
+LAVISH = PROGRAM.replace(
+    "while True:\n    for name",
+    'if role == "worker" and len((orders / f"{me}.runs").read_text().splitlines()) == 1:\n'
+    '    pathlib.Path("/scratch/much").write_bytes(bytes(64 << 20))\n'
+    "while True:\n    for name",
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One cause: the worker's template, what is done to it, and what is told."""
+
+    reason: str
+    make: Callable[[str], Object]
+    policy: str
+    fails: bool
+    """The job, at once; otherwise the worker runs again."""
+    failures: int = 0
+    exit_code: int | None = None
+    """What the program is told to end with."""
+
+
+def plain(name: str) -> Object:
+    return template(name)
+
+
+def greedy(name: str) -> Object:
+    made = template(name, GREEDY)
+    made["spec"]["containers"][0]["resources"] = {"limits": {"memory": "128Mi"}}
+    return made
+
+
+def lavish(name: str) -> Object:
+    made = template(name, LAVISH)
+    made["spec"]["volumes"].append({"name": "scratch", "emptyDir": {"sizeLimit": "1Mi"}})
+    made["spec"]["containers"][0]["volumeMounts"].append({"name": "scratch", "mountPath": "/scratch"})
+    return made
+
+
+def with_init(name: str) -> Object:
+    made = template(name)
+    image = made["spec"]["containers"][0]["image"]
+    script = "import sys; sys.exit(4)"
+    made["spec"]["initContainers"] = [{"name": "fetch", "image": image, "command": ["python3", "-c", script]}]
+    return made
+
+
+CASES = {
+    "oom-again": Case("OOMKilled", greedy, "OnFailure", fails=False, failures=1),
+    "oom-never": Case("OOMKilled", greedy, "Never", fails=True),
+    "oom-code": Case("OOMKilled", greedy, "ExitCode", fails=False, failures=1),
+    "init-never": Case("InitFailed", with_init, "Never", fails=True),
+    "init-code": Case("InitFailed", with_init, "ExitCode", fails=True),
+    "late-never": Case("StartTimeout", plain, "Never", fails=True, exit_code=75),
+    "late-code": Case("StartTimeout", plain, "ExitCode", fails=False, failures=1, exit_code=75),
+    "full-never": Case("Evicted", lavish, "Never", fails=False),
+}
+
+
+def test_causes(kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path) -> None:
+    own_operator.start()
+    puppets = {}
+    for name, case in CASES.items():
+        worker = {"replicas": 1, "template": case.make(name), "restartPolicy": case.policy}
+        # The others' template has neither the worker's limit nor its init container.
+        others: Any = {"ps": {"replicas": 1, "template": template(name)}, "chief": {"template": template(name)}}
+        puppets[name] = Puppet.make(kube, namespace, name, shared, **{**others, "worker": worker})
+    for name, case in CASES.items():
+        if case.exit_code is not None:
+            wait_for(partial(has_run, puppets[name], 1), f"{name}: worker 0 runs", 150)
+            puppets[name].exit("worker-0", case.exit_code)
+    for name, case in CASES.items():
+        puppet = puppets[name]
+        if case.fails:
+            failed = job_condition(puppet.wait_phase("Failed", 150), "Failed")
+            assert failed["reason"] == "ReplicaFailed", name
+            assert puppet.runs("worker-0") <= 1, f"{name}: what failed for good never runs again"
+        else:
+            wait_for(partial(has_run, puppet, 2), f"{name}: it is started again: {puppet.job()}", 180)
+            wait_for(partial(restarted, puppet), f"{name}: it is told")
+            assert record(puppet)["failures"] == case.failures, name
+            assert puppet.phase() != "Failed", name
+        if case.fails or case.failures:
+            told = status(puppet)["worker"]["lastFailure"]
+            assert told["reason"] == case.reason, (name, told)
+
+
+def has_run(puppet: Puppet, times: int) -> bool:
+    return puppet.runs("worker-0") >= times
+
+
+def restarted(puppet: Puppet) -> bool:
+    return int(record(puppet).get("restarts", 0)) >= 1
+
+
+def status(puppet: Puppet) -> Object:
+    found: Object = (puppet.job() or {}).get("status") or {}
+    return found
+
+
+def record(puppet: Puppet) -> Object:
+    return next((r for r in status(puppet).get("replicaRecords", []) if r["role"] == "worker"), {})
+
+
+PRIORITY = "/apis/scheduling.k8s.io/v1/priorityclasses"
+
+
+@pytest.fixture
+def urgent(kube: Kube, namespace: str) -> Iterator[str]:
+    """A PriorityClass above all jobs."""
+    name = f"urgent-{namespace}"
+    body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": 1000}
+    kube.request("POST", PRIORITY, body)
+    yield name
+    kube.request("DELETE", f"{PRIORITY}/{name}")
+
+
+def test_a_preempted_worker_is_free_and_comes_back_when_there_is_room(
+    kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, urgent: str
+) -> None:
+    own_operator.start()
+    large = {"requests": {"memory": "14Gi"}}  # of the 24 GiB of one node: two do not fit
+    made = template("humble")
+    made["spec"]["containers"][0]["resources"] = large
+    made["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "node-0"}
+    worker = {"replicas": 1, "template": made, "restartPolicy": "Never"}
+    others: Any = {"ps": {"replicas": 1, "template": template("humble")}, "chief": {"template": template("humble")}}
+    puppet = Puppet.make(kube, namespace, "humble", shared, **{**others, "worker": worker})
+    wait_for(partial(has_run, puppet, 1), "worker 0 runs", 120)
+    pod = template("humble")["spec"] | {
+        "nodeSelector": {"kubernetes.io/hostname": "node-0"},
+        "priorityClassName": urgent,
+    }
+    pod["containers"][0] |= {"resources": large, "command": ["sleep", "600"], "volumeMounts": []}
+    pod["containers"][0]["securityContext"] = {
+        **{"allowPrivilegeEscalation": False, "runAsNonRoot": True, "runAsUser": 1000},
+        **{"capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"}},
+    }
+    metadata = {"name": "urgent", "namespace": namespace}
+    kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod})
+    wait_for(partial(restarted, puppet), f"its end is told: {puppet.job()}", 90)
+    assert record(puppet)["failures"] == 0
+    kube.delete("Pod", namespace, "urgent", grace=0)
+    wait_for(partial(has_run, puppet, 2), "it is back", 120)
+    assert puppet.phase() != "Failed"
