@@ -1,0 +1,140 @@
+"""How jobs end on real kubelets: whose success counts, when time is up, and what stays to be looked at."""
+
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.support.kube import Kube, Object, job_condition, wait_for
+from tests.support.operator_process import OperatorProcess
+from tests.support.puppet import Puppet, template
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def begun(own_operator: OperatorProcess) -> OperatorProcess:
+    own_operator.start()
+    return own_operator
+
+
+def has_run(puppet: Puppet, task: str, times: int = 1) -> bool:
+    return puppet.runs(task) >= times
+
+
+def status(puppet: Puppet) -> Object:
+    found: Object = (puppet.job() or {}).get("status") or {}
+    return found
+
+
+def test_all_workers_have_to_succeed(kube: Kube, begun: OperatorProcess, namespace: str, shared: Path) -> None:
+    puppet = Puppet.make(kube, namespace, "all", shared, successPolicy="AllWorkers")
+    puppet.wait_phase("Running")
+    wait_for(partial(has_run, puppet, "worker-1"), "worker 1 runs")
+    for task in ("chief-0", "worker-0"):
+        puppet.exit(task, 0)
+    wait_for(lambda: status(puppet)["worker"]["succeeded"] == 1, "worker 0's success is told")
+    wait_for(lambda: status(puppet)["chief"]["succeeded"] == 1, "the chief's success is told")
+    assert (puppet.phase(), puppet.runs("chief-0")) == ("Running", 1)
+    puppet.exit("worker-1", 0)
+    puppet.wait_phase("Succeeded")
+    assert job_condition(puppet.job(), "Succeeded")["reason"] == "AllWorkersSucceeded"
+    assert [puppet.runs(t) for t in ("chief-0", "worker-0", "worker-1")] == [1, 1, 1]
+
+
+def test_time_is_up(kube: Kube, begun: OperatorProcess, namespace: str, shared: Path) -> None:
+    """To the second, and nothing is left."""
+    puppet = Puppet.make(kube, namespace, "late", shared, runPolicy={"activeDeadlineSeconds": 15})
+    found = puppet.wait_phase("Failed")["status"]
+    assert job_condition(puppet.job(), "Failed")["reason"] == "DeadlineExceeded"
+    active = datetime.fromisoformat(found["completionTime"]) - datetime.fromisoformat(found["startTime"])
+    assert timedelta(seconds=15) <= active <= timedelta(seconds=18)
+    wait_for(lambda: not kube.list("Pod", namespace), "its pods are gone", 90)
+
+
+def test_of_three_parameter_servers_the_one_that_failed_stays(
+    kube: Kube, begun: OperatorProcess, namespace: str, shared: Path
+) -> None:
+    keep = {"onFailure": "Failed", "keepFailedSeconds": 30}
+    ps = {"replicas": 3, "restartPolicy": "Never"}
+    puppet = Puppet.make(kube, namespace, "keeps", shared, ps=ps, runPolicy={"cleanPodPolicy": keep})
+    puppet.wait_phase("Running")
+    (failing,) = (p for p in puppet.pods("ps") if p["metadata"]["name"] == "keeps-ps-1")
+    puppet.exit("ps-1", 7)
+    found = puppet.wait_phase("Failed")["status"]
+    assert found["failedReplica"] == "ps/1"
+    assert "exit code 7" in job_condition(puppet.job(), "Failed")["message"]
+    wait_for(lambda: len(kube.list("Pod", namespace)) == 1, f"one pod is left: {names(kube, namespace)}", 60)
+    (left,) = kube.list("Pod", namespace)
+    assert left["metadata"]["uid"] == failing["metadata"]["uid"], "it, and no successor of it"
+    # Its container has been started again, and idles.
+    states = wait_for(lambda: idles(kube, namespace, "keeps-ps-1"), "it idles", 30)
+    assert "was told to exit with 7" in kube.log(namespace, "keeps-ps-1", previous=True), states
+    wait_for(lambda: not kube.list("Pod", namespace), "it goes when it has been kept long enough", 90)
+    assert datetime.now(UTC) - datetime.fromisoformat(found["completionTime"]) >= timedelta(seconds=30)
+    assert not kube.list("StatefulSet", namespace)
+
+
+def idles(kube: Kube, namespace: str, pod: str) -> list[Object]:
+    said = kube.log(namespace, pod)
+    states: list[Object] = (kube.get("Pod", namespace, pod) or {})["status"]["containerStatuses"]
+    assert "Traceback" not in said, (said, states)
+    return states if "idles until it is removed" in said else []
+
+
+def names(kube: Kube, namespace: str) -> list[str]:
+    return [p["metadata"]["name"] for p in kube.list("Pod", namespace)]
+
+
+def test_an_evaluator_beside_the_job(kube: Kube, begun: OperatorProcess, namespace: str, shared: Path) -> None:
+    puppet = Puppet.make(kube, namespace, "judged", shared, evaluator={"enabled": True})
+    puppet.wait_phase("Running")
+    wait_for(partial(has_run, puppet, "evaluator-0"), "the evaluator runs")
+    config = (puppet.orders / "evaluator-0.runs").read_text()
+    assert '"task": {"type": "evaluator", "index": 0}' in config
+    chiefs = (puppet.orders / "chief-0.runs").read_text()
+    assert "judged-evaluator" not in chiefs, "it is no part of the cluster that trains"
+    puppet.exit("evaluator-0", 3)
+    wait_for(partial(has_run, puppet, "evaluator-0", 2), "it is started again")
+    puppet.exit("evaluator-0", 0)
+    wait_for(lambda: status(puppet)["evaluator"]["succeeded"] == 1, "its success is told")
+    assert (puppet.phase(), status(puppet)["evaluatorAttempt"]) == ("Running", 2)
+    puppet.exit("chief-0", 0)
+    puppet.wait_phase("Succeeded")
+    wait_for(lambda: len(kube.list("Pod", namespace)) == 2, f"both logs are left: {names(kube, namespace)}", 60)
+    assert sorted(p["metadata"]["labels"]["pstraining.dev/role"] for p in kube.list("Pod", namespace)) == [
+        *("chief", "evaluator"),
+    ]
+
+
+def test_only_the_failures_of_the_window_count(
+    kube: Kube, begun: OperatorProcess, namespace: str, shared: Path
+) -> None:
+    window = timedelta(seconds=15)
+    backoff = {"limit": 1, "windowSeconds": int(window.total_seconds())}
+    worker = {"replicas": 1, "template": template("window"), "backoff": backoff}
+    puppet = Puppet.make(kube, namespace, "window", shared, worker=worker)
+    wait_for(partial(has_run, puppet, "worker-0"), "worker 0 runs", 90)
+    puppet.exit("worker-0", 1)
+    wait_for(partial(has_run, puppet, "worker-0", 2), "it runs again")
+    over = datetime.now(UTC) + window
+    wait_for(lambda: datetime.now(UTC) > over, "its first failure is no more of the window's")
+    puppet.exit("worker-0", 1)
+    wait_for(partial(has_run, puppet, "worker-0", 3), "once in the window is allowed", 60)
+    puppet.exit("worker-0", 1)
+    puppet.wait_phase("Failed")
+    assert job_condition(puppet.job(), "Failed")["reason"] == "BackoffLimitExceeded"
+
+
+def test_a_worker_is_given_up(kube: Kube, begun: OperatorProcess, namespace: str, shared: Path) -> None:
+    worker = {"replicas": 2, "template": template("fewer"), "restartPolicy": "Never", "minReplicas": 1}
+    puppet = Puppet.make(kube, namespace, "fewer", shared, worker=worker)
+    puppet.wait_phase("Running")
+    wait_for(partial(has_run, puppet, "worker-1"), "worker 1 runs")
+    puppet.exit("worker-1", 3)
+    wait_for(lambda: any(r.get("givenUp") for r in status(puppet)["replicaRecords"]), "worker 1 is given up")
+    wait_for(lambda: len(puppet.pods("worker")) == 1, "its pod is freed")
+    assert (puppet.phase(), puppet.runs("worker-1")) == ("Running", 1)
+    puppet.exit("chief-0", 0)
+    puppet.wait_phase("Succeeded")
