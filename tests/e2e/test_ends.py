@@ -111,7 +111,7 @@ def test_an_evaluator_beside_the_job(kube: Kube, begun: OperatorProcess, namespa
 def test_only_the_failures_of_the_window_count(
     kube: Kube, begun: OperatorProcess, namespace: str, shared: Path
 ) -> None:
-    window = timedelta(seconds=15)
+    window = timedelta(seconds=40)  # the kubelet waits for 10 s before the third run
     backoff = {"limit": 1, "windowSeconds": int(window.total_seconds())}
     worker = {"replicas": 1, "template": template("window"), "backoff": backoff}
     puppet = Puppet.make(kube, namespace, "window", shared, worker=worker)

@@ -157,7 +157,11 @@ def look_at(addresses: Iterable[str]) -> dict[str, Sight]:
 
 def beside(name: str) -> Any:
     """The file of that name beside this one, as a module."""
-    return import_module(f".{name}", __package__) if __package__ else import_module(name)
+    if __package__:
+        return import_module(f".{name}", __package__)
+    # Python looks where this file's link led to; the kubelet removes that folder whenever the cluster map changes.
+    sys.path[0] = os.path.dirname(os.path.abspath(__file__))
+    return import_module(name)
 
 
 def log(message: str) -> None:
