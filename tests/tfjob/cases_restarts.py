@@ -213,12 +213,26 @@ RESTARTS = (
         asked="#690",
         play=(
             Exit("ps-0", 1),
-            Sees("Running", restarts={"ps": 1}, failures={"ps/0": 1}, ready={"ps": 2}),
+            Sees("Running", ready={"ps": 2}, runs={"ps-0": 2}),
             DeletePod("ps-1"),
-            Sees("Running", failures={"ps/1": 0}, ready={"ps": 2}),
+            Sees("Running", failures={"ps/1": 0}, ready={"ps": 2}, runs={"ps-0": 2, "ps-1": 2, "worker-0": 1}),
             Exit("worker-0", 0),
             Sees("Succeeded"),
         ),
+        real=True,
+    ),
+    Case(
+        name="ps-never",
+        feature="A PS fails under Never",
+        tfjob="The job fails",
+        source=API,
+        ours="The same; of several parameter servers the one that failed stays, idle",
+        asked="#1059",
+        play=(
+            Exit("ps-1", 9),
+            Sees("Failed", "ReplicaFailed", says=("exit code 9",), failed="ps/1", pods=tasks("ps-1")),
+        ),
+        real=True,
     ),
     Case(
         name="ps-ends",

@@ -66,7 +66,7 @@ RUN_POLICY = (
     Case(
         name="keep-failed",
         feature="Keep failed pods for debugging",
-        tfjob="(Only with None, which keeps all)",
+        tfjob="(Running and None keep them, as long as the job exists)",
         source="#903, #1059",
         ours="The default on failure: the replica that failed stays, for `keepFailedSeconds`",
         asked="#903, #1059",
