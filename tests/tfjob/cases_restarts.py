@@ -271,7 +271,7 @@ RESTARTS = (
         asked="#2000",
         play=(
             Exit("worker-0", 7),
-            Sees("Running", ready={"ps": 1, "worker": 1}, runs={"ps-0": 2, "worker-0": 2}),
+            Sees("Running", ready={"ps": 1, "worker": 1}, runs={"ps-0": 2}),
             Exit("worker-0", 7),
             Sees("Failed", "RestartsExceeded", failed="worker/0"),
         ),

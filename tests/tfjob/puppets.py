@@ -1,6 +1,7 @@
 """Plays a case on a real cluster: the case's own manifest, with a puppet as every role's program."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from tests.tfjob.simulated import all_tasks
 from tests.tfjob.table import Case, DeletePod, Exit, Later, Scale, Sees, Step, Suspend, differences, split
 
 STARTED_S, SEEN_S = 300, 150
+HOLDS_S = 3
+"""What stays at a job's end is looked at for so long: at first everything is still there."""
 CLAIM = "checkpoints"
 
 
@@ -75,6 +78,10 @@ class Played:
             wait_for(lambda: not wrong(), what, SEEN_S)
         except AssertionError:
             raise AssertionError(f"{what}: {'; '.join(wrong())}") from None
+        until = time.monotonic() + (HOLDS_S if sees.pods and sees is self.case.play[-1] else 0)
+        while time.monotonic() < until:
+            assert not (found := wrong()), f"{what}, but then: {'; '.join(found)}"
+            time.sleep(0.2)
 
 
 def _task(pod: dict[str, Any]) -> str:
