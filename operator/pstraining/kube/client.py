@@ -24,10 +24,10 @@ logger = logging.getLogger(__name__)
 
 IN_FLIGHT: Final = 32
 """Requests that are in flight at a time; more only make an API server slower."""
-ADDRESSES: Final = 2
-"""Creations of Services with an address of their own among them. An API server gives addresses one after the other:
-with 16 at a time it made a third of what it made with one (38 and 119 a second), and some took longer than ten seconds,
-so that they were sent again."""
+ADDRESSES: Final = 8
+"""Creations of Services with an address of their own among them. With 16 at a time an API server made a third of what
+it made with one (38 and 119 a second, 71 with 8), and under load some took longer than ten seconds, so that they were
+sent again. With 2 a busy one, which took a second for each, held all other creations up."""
 JSON: Final = "application/json"
 APPLY: Final = "application/apply-patch+yaml"
 
