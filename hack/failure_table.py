@@ -1,7 +1,9 @@
 """docs/reference/failures.md, from the table that the operator decides by."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
+from hack.functions import exists
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.run_policy import FailureReason, RestartPolicy
 from pstraining.core.policies.failures import FIRST_RETRYABLE, TABLE, Consequence, decide
@@ -19,17 +21,36 @@ Exit code 0 of a worker, the chief or the evaluator is success (under `Always` a
 that fails because a parameter server was lost is run again in place by its launcher: that is the server's failure, not
 the program's. Exit codes from {FIRST_RETRYABLE} on are signals (128 + number).
 
+*Shown by* is the test below `tests/e2e` that brings the cause about on a real kubelet.
+
 """
 _WORDS = {
     Consequence.RESTART: "started again, counted",
     Consequence.RESTART_FREE: "started again, free",
     Consequence.FAIL_JOB: "the job fails",
 }
+_E2E = Path(__file__).resolve().parents[1] / "tests" / "e2e"
+_CAUSES, _CODES_TEST = "test_failure_causes.py::test_causes", "test_failures.py::test_exit_codes_under_every_policy"
+_TESTS: dict[FailureReason, str] = {
+    FailureReason.ERROR: _CODES_TEST,
+    FailureReason.OOM_KILLED: _CAUSES,
+    FailureReason.START_TIMEOUT: _CAUSES,
+    FailureReason.INIT_FAILED: _CAUSES,
+    FailureReason.EVICTED: "test_failures.py::test_what_kubernetes_ends_is_free_even_under_never",
+    FailureReason.PREEMPTED: "test_failure_causes.py::test_a_preempted_worker_is_free_and_comes_back",
+    FailureReason.NODE_LOST: "test_nodes.py::test_chief_and_parameter_server_are_lost_together",
+    FailureReason.DELETED: "test_failures.py::test_what_kubernetes_ends_is_free_even_under_never",
+}
+"""What shows each cause on a real kubelet."""
 _CODES: dict[FailureReason, tuple[int, ...]] = {
     FailureReason.ERROR: (1, FIRST_RETRYABLE),
     FailureReason.OOM_KILLED: (137,),
     FailureReason.START_TIMEOUT: (75,),
 }
+
+
+class FailureTableError(Exception):
+    """The table and the tests do not agree."""
 
 
 def failure_table() -> str:
@@ -39,15 +60,17 @@ def failure_table() -> str:
 
 def _lines() -> Iterator[str]:
     policies = list(RestartPolicy)
-    yield f"| `reason` | what happens | how it is recognised | {' | '.join(f'`{p}`' for p in policies)} |"
-    yield "|---|---|---|" + "---|" * len(policies)
+    yield f"| `reason` | what happens | how it is recognised | {' | '.join(f'`{p}`' for p in policies)} | shown by |"
+    yield "|---|---|---|" + "---|" * len(policies) + "---|"
     for why, row in TABLE.items():
+        if not exists(_E2E, _TESTS[why]):
+            raise FailureTableError(f"hack/failure_table.py: tests/e2e has no {_TESTS[why]}, which shows {why}")
         for code in _CODES.get(why, (137,)):
             seen = row.seen
             if why is FailureReason.ERROR:
                 seen = f"exit code 1 to {FIRST_RETRYABLE - 1}" if code < FIRST_RETRYABLE else "exit code 128 to 255"
             cells = (_WORDS[decide(_job(policy), "worker", why, code).consequence] for policy in policies)
-            yield f"| `{why}` | {row.what} | {seen} | {' | '.join(cells)} |"
+            yield f"| `{why}` | {row.what} | {seen} | {' | '.join(cells)} | `{_TESTS[why]}` |"
 
 
 def _job(policy: RestartPolicy) -> PSTrainingJob:

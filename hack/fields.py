@@ -3,15 +3,14 @@
 The table `fields.toml` is kept by hand and checked here: no field is missing in it, and what it names exists.
 """
 
-import ast
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hack.functions import exists
 from hack.reference import bounds, default, fields
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -104,7 +103,7 @@ def check(table: Mapping[str, Entry], wanted: Mapping[str, Any]) -> None:
         wrong += [
             f"{entry.path}: there is no {place}"
             for folder, place in ((CODE, entry.by), (TESTS, entry.test))
-            if not _exists(folder, place)
+            if not exists(folder, place)
         ]
     if wrong:
         raise FieldError(f"hack/{TABLE.name}:\n" + "\n".join(wrong))
@@ -137,16 +136,3 @@ def _ruled(schema: Mapping[str, Any], path: str) -> Iterator[str]:
             yield named[0]
     for name, child in (schema.get("properties") or {}).items():
         yield from _ruled(child, f"{path}.{name}" if path else name)
-
-
-def _exists(folder: Path, place: str) -> bool:
-    file, _, function = place.partition("::")
-    return bool(function) and function in _functions(folder / file)
-
-
-@cache
-def _functions(file: Path) -> frozenset[str]:
-    if not file.is_file():
-        return frozenset()
-    nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-    return frozenset(n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))

@@ -137,7 +137,7 @@ def urgent(kube: Kube, namespace: str) -> Iterator[str]:
     kube.request("DELETE", f"{PRIORITY}/{name}")
 
 
-def test_a_preempted_worker_is_free_and_comes_back_when_there_is_room(
+def test_a_preempted_worker_is_free_and_comes_back(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, urgent: str
 ) -> None:
     own_operator.start()

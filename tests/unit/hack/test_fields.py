@@ -4,9 +4,10 @@ import re
 
 import pytest
 
-from hack import fields, switch_off
+from hack import failure_table, fields, switch_off
 from hack.fields import FieldError
 from pstraining.api.crd import custom_resource_definition
+from pstraining.api.run_policy import FailureReason
 
 SPEC = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
 CODE, TEST = "core/planner.py::plan", "core/test_life.py::test_time_to_live"
@@ -81,3 +82,10 @@ def test_a_job_that_cannot_be_read_without_the_field_shows_nothing(
     monkeypatch.setattr(fields, "entries", lambda text: entry("spec.ps.replicas"))
     assert switch_off.main([]) == 1
     assert "NOT MISSED (pytest ended with 70)" in capsys.readouterr().out
+
+
+def test_every_cause_of_failure_names_a_test_that_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "test_failure_causes.py::test_causes" in failure_table.failure_table()
+    monkeypatch.setitem(failure_table._TESTS, FailureReason.OOM_KILLED, "test_failure_causes.py::test_gone")
+    with pytest.raises(failure_table.FailureTableError, match="test_gone"):
+        failure_table.failure_table()
