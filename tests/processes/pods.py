@@ -151,10 +151,14 @@ class Pod:
         write_whole(self.folder / "order", str(code))
 
     def close(self) -> None:
-        """Stop whatever is left."""
+        """Stop whatever is left, with all that it has started: a launcher that is killed ends nobody."""
         if self.process is not None and self.runs():
+            below = list(descendants(self.pid))
             self.process.kill()
             self.process.wait()
+            for pid in below:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 class FakePs:
@@ -220,6 +224,19 @@ def get(port: int, path: str, *, method: str = "GET", host: str = "127.0.0.1") -
         return 0, {}
     finally:
         connection.close()
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started, or adopted."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """All processes below one."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for child in children(pid):
+            yield from descendants(child)
+            yield child
 
 
 def is_alive(pid: int) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.pods import FakePs, Pod, eventually, is_alive, write_whole
+from tests.processes.pods import FakePs, Pod, children, eventually, is_alive, write_whole
 
 MakePod = Callable[..., Pod]
 NEVER = 600.0  # a grace that no test waits for
@@ -32,10 +32,6 @@ def is_quiet(pid: int) -> bool:
         switches.append([line for line in lines if "ctxt_switches" in line])
         time.sleep(1 if len(switches) == 1 else 0)
     return switches[0] == switches[1]
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 # ---- start
