@@ -181,6 +181,10 @@ class Kube:
             yield name
         finally:
             self.delete("Namespace", "", name)
+            # Volumes belong to no namespace; those that share() has made are named after theirs.
+            for volume in self.list("PersistentVolume", selector="pstraining-test=true"):
+                if volume["spec"]["claimRef"]["namespace"] == name:
+                    self.delete("PersistentVolume", "", volume["metadata"]["name"])
 
     def _has_account(self, namespace: str) -> bool:
         try:
