@@ -5,6 +5,7 @@ operator is saved. The parent is a process with one thread and no event loop, so
 """
 
 import asyncio
+import importlib
 import json
 import os
 import select
@@ -153,6 +154,7 @@ def _operate(order: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    # Everything is imported before the first fork.
-
+    # Everything is imported before the first fork: what an operator runs is what there was when the campaign began.
+    for needed in ("pstraining.controller.main", "tests.campaign.guards"):
+        importlib.import_module(needed)
     serve()
