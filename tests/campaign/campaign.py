@@ -61,8 +61,8 @@ class Campaign:
         """
         runs = list(await asyncio.gather(*(self.run(Plan(workload)) for _ in range(UNDISTURBED))))
         for run in runs:
-            problems = [*run.problems, *oracle.compare(run, runs)]
-            assert not problems, f"{workload}, undisturbed: {problems}"
+            problems = oracle.compare(run, runs)
+            assert not problems, f"{workload}, undisturbed: {problems}; log: {run.log}"
         self.references[workload] = runs
         # Points that not every run reaches are no points: nothing could be demanded there.
         sure = set.intersection(*({a.point for a in run.attempts} for run in runs))
@@ -73,7 +73,12 @@ class Campaign:
     async def judge(self, plan: Plan) -> tuple[Run, list[str]]:
         """Run a plan and compare it."""
         run = await self.run(plan)
-        return run, oracle.compare(run, self.references[plan.workload])
+        problems = oracle.compare(run, self.references[plan.workload])
+        if problems and run.log is not None:
+            problems.append(f"log: {run.log}")
+        elif run.log is not None:
+            run.log.unlink(missing_ok=True)
+        return run, problems
 
     async def run(self, plan: Plan) -> Run:
         """Run a plan."""
@@ -83,7 +88,7 @@ class Campaign:
         try:
             run = await attempt.play()
         except Exception as error:  # noqa: BLE001 - one plan's trouble is a result, not the end of the campaign
-            run = Run(plan, problems=[f"{type(error).__name__}: {error}"])
+            run = Run(plan, problems=[f"{type(error).__name__}: {error}"], log=attempt.log)
         if not run.problems:
             self._free.put_nowait(namespace)
         run.seconds = time.monotonic() - started
@@ -122,12 +127,12 @@ class _Attempt:
 
     def __init__(self, campaign: Campaign, plan: Plan, namespace: str) -> None:
         self.campaign, self.plan, self.namespace = campaign, plan, namespace
-        self.result = Run(plan)
+        self.name = f"{len(campaign._made)}-{uuid.uuid4().hex[:8]}"
+        self.log = campaign.folder / f"{self.name}.log"
+        self.result = Run(plan, log=self.log)
         self.proxy = FaultProxy(campaign.api, plan, self._crash)
         self.stage = Stage(campaign.api, campaign.watched, namespace, self._begun)
         self.operator: Forked | None = None
-        self.name = f"{len(campaign._made)}-{uuid.uuid4().hex[:8]}"
-        self.log = campaign.folder / f"{self.name}.log"
 
     async def play(self) -> Run:
         async with serving(self.proxy):
@@ -146,10 +151,6 @@ class _Attempt:
                 if self.operator is not None:
                     self.operator.kill()
                     await self.operator.ended
-        if self.result.problems:
-            self.result.problems.append(f"log: {self.log}")
-        else:
-            self.log.unlink(missing_ok=True)
         return self.result
 
     def _begun(self) -> None:

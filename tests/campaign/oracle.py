@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pstraining.api import names
@@ -30,7 +31,7 @@ IN_FLIGHT_SECONDS = 0.3
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 POD = re.compile(r"\b(job(?:-[a-z]+)+-\d+)(?:-[a-z0-9]{6,10})?(?:-[bcdfghjklmnpqrstvwxz2456789]{5})?\b")
-VARYING = ("uid", "resourceVersion", "creationTimestamp", "managedFields", "generateName")
+VARYING = ("uid", "resourceVersion", "creationTimestamp", "managedFields", "generateName", "activeSeconds")
 HASHES = ("pod-template-hash", "controller-revision-hash", names.ANNOTATION_CLUSTER_HASH)
 
 Key = tuple[str, str, str]
@@ -51,6 +52,8 @@ class Run:
     """Pods that ever were, by task."""
     problems: list[str] = field(default_factory=list)
     """What went wrong whatever the comparison says."""
+    log: Path | None = None
+    """What its operators said."""
     leaked: int = 0
     """Objects that were still there when the job was gone."""
     fired: bool = True

@@ -81,8 +81,11 @@ def _lacks(job: PSTrainingJob, shard: Shard, old: PSTrainingJobStatus, now: date
     had = known is not None and (known.ready_standbys > 0 or known.takeovers > 0)
     if missing <= 0 or had or _was_degraded(old):
         return missing > 0
-    starting = sum(_starts(p, now) for p in shard.members if p is not None)
-    return missing > 0 and starting < missing and any(p is not None for p in shard.members)
+    there = [p for p in shard.members if p is not None]
+    # Every member has a StatefulSet of its own: the pod of one may come a moment after that of the other is ready.
+    fresh = any(now < p.created + START_GRACE for p in there)
+    starting = sum(_starts(p, now) for p in there) + fresh * (len(shard.members) - len(there))
+    return starting < missing and bool(there)
 
 
 def _was_degraded(old: PSTrainingJobStatus) -> bool:

@@ -354,6 +354,23 @@ def test_a_standby_that_finds_no_node_is_told_and_the_job_runs() -> None:
     assert world.condition("Running")["reason"] == "Training"
 
 
+def test_a_standby_whose_pod_is_not_made_yet_is_missed_after_its_time_only() -> None:
+    world = World(job(spec=WARM))
+    world.reconcile()
+    world.controllers()
+    late = world.pods.pop("digits-standby-0")
+    for found in world.pods.values():
+        found["metadata"]["creationTimestamp"] = world.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    fail(world, ready=True, state=STARTED)
+    world.reconcile()
+    assert "Degraded" not in {c["type"] for c in (world.job or {})["status"]["conditions"]}, "the other was faster"
+    due = world.plan().requeue_at
+    assert due is not None
+    world.now = due
+    world.reconcile()
+    assert world.condition("Degraded")["message"] == f"Shard 0: there is no pod {late['metadata']['name']} yet"
+
+
 def test_a_pod_that_is_ended_gets_no_other_write() -> None:
     world = warm()
     assert world.job is not None

@@ -119,8 +119,9 @@ def fence(
 
 
 def look_again_at(found: tuple[Shard, ...], now: datetime) -> datetime | None:
-    """When a member that starts has had its time, if nothing happens until then."""
-    members = (p for s in found if len(s.members) > 1 for p in s.members if p is not None and not usable(p))
+    """When a member that starts, or has no pod yet, has had its time, if nothing happens until then."""
+    several = [s for s in found if len(s.members) > 1]
+    members = (p for s in several for p in s.members if p is not None and (not usable(p) or None in s.members))
     moments = (moment for p in members for moment in (p.created, p.ready_changed) if moment is not None)
     return min((end for m in moments if (end := m + START_GRACE) > now), default=None)
 
