@@ -4,6 +4,8 @@ What may differ, and why; everything else is a divergence:
 
 - Status writes: a fault may let the operator see in two steps what it saw in one, or in one what it saw in two. So up
   to STATUS_SLACK more than in any undisturbed run, and any number fewer: the end state is compared in any case.
+- Times, and how long the job was active: a fault takes its time.
+- A plan for a status write that did not come, as two were one this time, is played again, and must strike at last.
 - Events: posted once and never again, as the status says the same; a crash or a refused post may lose those of a pass.
   None may be told twice.
 - Tries: what was refused or lost is tried again, so up to TRIES_SLACK more requests than writes for each object.
