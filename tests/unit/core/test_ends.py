@@ -224,3 +224,14 @@ def test_a_finished_job_is_three_objects() -> None:
     world.end("chief")
     world.settle()
     assert len(world.children) + len(world.pods) + 1 == 3
+
+
+def test_a_finished_chief_stays_though_its_pod_is_seen_as_it_was() -> None:
+    world = running()
+    (name,) = (n for n, p in world.pods.items() if "chief" in n)
+    before = deep_merge({}, world.pods[name])
+    world.end("chief")
+    world.settle()
+    world.pods[name] = before
+    assert phase(world) == "Succeeded"
+    assert not world.plan().actions, "an operator that has just started may be told old things: the log is not lost"

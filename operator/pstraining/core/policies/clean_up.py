@@ -57,9 +57,9 @@ def clean_up(
     """Decide what is freed once the end is on record."""
     over = _kept_until(job, status)
     failed = status.failed_replica if over is None or now < over else ""
-    kept = {c.name: ordinal for c, ordinal in _kept(job, snapshot, end, failed)}
+    kept = {c.name: ordinal for c, ordinal in _kept(job, snapshot, status, end, failed)}
     workloads = [c for k in _WORKLOADS for c in snapshot.of_kind(k)]
-    runs_on = [c for c in workloads if c.name in kept and not _is_over(snapshot, c)]
+    runs_on = [c for c in workloads if c.name in kept and not _is_over(snapshot, status, c)]
     gone = [c for c in workloads if c.name not in kept]
     everything = any(policy(job, r, end) is CleanUp.NONE for r in _roles(snapshot))
     if not everything:
@@ -91,14 +91,16 @@ def _kept_until(job: PSTrainingJob, status: PSTrainingJobStatus) -> datetime | N
     return status.completion_time + timedelta(seconds=job.spec.run_policy.clean_pod_policy.keep_failed_seconds)
 
 
-def _kept(job: PSTrainingJob, snapshot: Snapshot, end: Condition, failed: str) -> Iterator[tuple[Child, int | None]]:
+def _kept(
+    job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, end: Condition, failed: str
+) -> Iterator[tuple[Child, int | None]]:
     """What stays, and of a StatefulSet the one ordinal that does; None for all of it."""
     for child in (c for k in _WORKLOADS for c in snapshot.of_kind(k)):
         role = _role(child)
         match policy(job, role, end):
             case CleanUp.NONE:
                 yield child, None
-            case CleanUp.RUNNING if _is_newest_attempt(snapshot, child) and _is_over(snapshot, child):
+            case CleanUp.RUNNING if _is_newest_attempt(snapshot, child) and _is_over(snapshot, status, child):
                 yield child, None
             case CleanUp.FAILED if failed.partition("/")[0] == role:
                 yield from _failed(job, snapshot, child, int(failed.partition("/")[2]))
@@ -131,11 +133,14 @@ def _is_newest_attempt(snapshot: Snapshot, child: Child) -> bool:
     return bool(jobs) and jobs[max(jobs)] is child
 
 
-def _is_over(snapshot: Snapshot, child: Child) -> bool:
+def _is_over(snapshot: Snapshot, status: PSTrainingJobStatus, child: Child) -> bool:
     """An attempt that has ended by itself: its pod holds the log and costs nothing."""
     if child.kind is not Kind.JOB:
         return False
     role = _role(child)
+    told = status.chief if role == names.CHIEF else status.evaluator
+    if told is not None and told.succeeded and _is_newest_attempt(snapshot, child):
+        return True  # on record: pods that are seen as they were long ago, by an operator that has just started, lie
     number = child.number(names.LABEL_TERM if role == names.CHIEF else names.LABEL_ATTEMPT)
     pods = [p for p in snapshot.pods_of(role) if p.term == number]
     # The container's end is seen a moment before the pod's.
