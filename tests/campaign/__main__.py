@@ -58,7 +58,7 @@ def main() -> int:
 
 
 async def _campaign(asked: argparse.Namespace, environment: Mapping[str, str]) -> int:
-    started, results = time.monotonic(), Results(seed=asked.seed)
+    started, results = time.monotonic(), Results(seed=asked.seed, thin=asked.thin)
     folder = Path(tempfile.mkdtemp(prefix="campaign-"))
     async with opened(folder, dict(environment), yaml.safe_load(CRD.read_text())) as campaign:
         found: list[Plan] = []

@@ -8,6 +8,7 @@ What may differ, and why; everything else is a divergence:
 - A plan for a status write that did not come, as two were one this time, is played again, and must strike at last.
 - Events: posted once and never again, as the status says the same; a crash or a refused post may lose those of a pass.
   None may be told twice.
+- An applied change whose answer is lost is applied again, and changes nothing.
 - Old lists of pods: an operator that is told that there are none says so, and that they are back.
 - Pods that go in the workload: one that has gone meanwhile is not told of the new cluster map.
 - Tries: what was refused or lost is tried again, so up to TRIES_SLACK more requests than writes for each object.
@@ -151,8 +152,8 @@ def _writes(run: Run, undisturbed: Sequence[Run]) -> list[str]:
             low = 0
         if kind == "events" and run.plan.on_write is OnWrite.STALE and "pods" in run.plan.kinds:
             high += 1
-        late = run.plan.on_write is OnWrite.LATE and run.plan.at is not None
-        if late and run.plan.at is not None and (kind, name) == (run.plan.at.kind, run.plan.at.name):
+        again = run.plan.on_write is OnWrite.LATE or (run.plan.on_write is OnWrite.LOST and verb == "apply")
+        if again and run.plan.at is not None and (kind, name) == (run.plan.at.kind, run.plan.at.name):
             high += 1
         if not low <= done[key] <= high:
             wanted = str(low) if low == high else f"{low} to {high}"

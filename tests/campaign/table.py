@@ -26,6 +26,8 @@ class Results:
     diverged: Counter[tuple[str, str]] = field(default_factory=Counter)
     seconds: float = 0.0
     seed: int = 0
+    thin: int = 1
+    """One in so many plans that are no mere crash was played."""
     points: dict[str, int] = field(default_factory=dict)
     """Writes of each workload; every one is crashed at."""
     struck: dict[str, set[str]] = field(default_factory=dict)
@@ -77,9 +79,10 @@ class Results:
         ]
         table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
         total, bad = sum(self.plans.values()), sum(self.diverged.values())
+        share = "" if self.thin == 1 else f"; every crash, and one in {self.thin} of the other plans"
         tail = (
             f"\n{total} plans, {bad} diverge, {self.leaked.total()} objects left behind; seed {self.seed}; "
-            f"{self.seconds / 60:.0f} minutes.\n"
+            f"{self.seconds / 60:.0f} minutes{share}.\n"
         )
         return HEAD + table + tail
 
