@@ -118,9 +118,11 @@ def members(group: str) -> set[int]:
     """All processes in a group and below it, in any hierarchy."""
     pids: set[int] = set()
     for tree in hierarchies():
-        for file in (tree.path / group).rglob("cgroup.procs"):
+        # Groups vanish while they are walked through, which os.walk takes as it comes.
+        for folder, _, files in os.walk(tree.path / group):
             with contextlib.suppress(OSError):
-                pids.update(int(pid) for pid in file.read_text().split())
+                if "cgroup.procs" in files:
+                    pids.update(int(pid) for pid in Path(folder, "cgroup.procs").read_text().split())
     return pids - {0, os.getpid()}
 
 

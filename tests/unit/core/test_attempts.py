@@ -36,6 +36,14 @@ CASES = {
     "a worker that succeeded and idles": (pod("worker", restarts=1, last=terminated(0)), []),
     "a PS that ended with 0": (pod("ps", restarts=1, last=terminated(0)), [("ps", 0, 1, 1)]),
     "a deleted pod": (pod("worker", deleting=True), [("worker", 0, 0, 1)]),
+    "an evicted pod whose container was started once more meanwhile": (
+        pod("worker", phase="Failed", disrupted=True, restarts=1, last=terminated(143)),
+        [("worker", 0, 0, 2)],
+    ),
+    "an evicted pod that had failed before": (
+        pod("worker", phase="Failed", disrupted=True, restarts=1, last=terminated(1)),
+        [("worker", 0, 1, 2)],
+    ),
     "an evicted pod": (pod("chief", term=1, phase="Failed", disrupted=True), [("chief", 0, 0, 1)]),
     "a pod that failed before it was deleted": (
         pod("worker", restarts=1, last=terminated(1), deleting=True),

@@ -1,6 +1,9 @@
 """Control groups of both versions are recognised, and so are missing capabilities."""
 
+import os
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,3 +58,22 @@ def test_creating_delegates_controllers_in_version_2(tmp_path: Path, monkeypatch
 def test_capabilities_are_read_from_the_effective_set() -> None:
     assert cgroups.has_capability(cgroups.CAP_SYS_RESOURCE, "CapEff:\t000001ffffffffff\n")
     assert not cgroups.has_capability(cgroups.CAP_SYS_RESOURCE, "CapEff:\t000001fffeffffff\n")
+
+
+def test_groups_that_vanish_meanwhile_have_no_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tree:
+        path = tmp_path
+
+    (tmp_path / "node" / "pod").mkdir(parents=True)
+    (tmp_path / "node" / "cgroup.procs").write_text("")
+    scan = os.scandir
+
+    def vanishing(path: Any) -> Any:
+        found = scan(path)
+        if str(path).endswith("node"):
+            shutil.rmtree(tmp_path / "node" / "pod", ignore_errors=True)
+        return found
+
+    monkeypatch.setattr(cgroups, "hierarchies", lambda: [Tree()])
+    monkeypatch.setattr(os, "scandir", vanishing)
+    assert cgroups.members("node") == set()

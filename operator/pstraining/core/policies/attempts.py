@@ -215,13 +215,22 @@ def _count(job: PSTrainingJob, record: ReplicaRecord, pod: Pod, decision: Decisi
     )
 
 
+_STOPPED = (128 + 9, 128 + 15)
+"""SIGKILL and SIGTERM."""
+
+
 def _free(job: PSTrainingJob, pod: Pod, decision: Decision, new: int) -> int:
     """How many of the newly ended runs don't count."""
     if decision.cause is FailureReason.NODE_LOST and decision.consequence is Consequence.RESTART_FREE:
         return new  # a lost node that is back tells of ends that came after Kubernetes had given its pods up
     if TABLE[decision.cause].disruption:
-        # The pod's own end is Kubernetes' doing; runs that ended before it are not.
-        return 1 if decision.consequence is Consequence.RESTART_FREE else 0
+        if decision.consequence is not Consequence.RESTART_FREE:
+            return 0
+        # The pod's own end is Kubernetes' doing; runs that ended before it are not, unless by the signal that began it:
+        # a kubelet may start a container once more between that and the end.
+        before = pod.container.last
+        stopped = before is not None and before.exit_code in _STOPPED
+        return min(new, 2 if stopped else 1)
     exited_well = runs_for_ever(job, pod.role, pod.index) and _exit_code(pod) == 0
     return new if exited_well or decision.consequence is Consequence.RESTART_FREE else 0
 
