@@ -69,10 +69,9 @@ def test_groups_that_vanish_meanwhile_have_no_members(tmp_path: Path, monkeypatc
     scan = os.scandir
 
     def vanishing(path: Any) -> Any:
-        found = scan(path)
-        if str(path).endswith("node"):
-            shutil.rmtree(tmp_path / "node" / "pod", ignore_errors=True)
-        return found
+        if str(path).endswith("pod"):
+            shutil.rmtree(path, ignore_errors=True)
+        return scan(path)
 
     monkeypatch.setattr(cgroups, "hierarchies", lambda: [Tree()])
     monkeypatch.setattr(os, "scandir", vanishing)
