@@ -64,20 +64,21 @@ def plan(snapshot: Snapshot, now: datetime, launcher: Launcher) -> Plan:
         return Plan()
     lost = tuple(node_loss.force_deletions(job, snapshot, status, counted))
     overdue = node_loss.look_again_at(snapshot, now)
+
+    def stop(why: Reason) -> Plan:
+        return Plan((*_deletions(stopping.next_step(job, snapshot).delete, why), *lost), overdue)
+
     if job.spec.run_policy.suspend:
-        stop = _deletions(stopping.next_step(job, snapshot).delete, Reason.SUSPENDED)
-        return Plan((*stop, *lost), overdue)
+        return stop(Reason.SUSPENDED)
     refused = refused_generation(status)
     if refused == snapshot.generation:
         return Plan()
     if refused is not None and stopping.workloads(snapshot):
         return Plan(tuple(_deletions(stopping.workloads(snapshot), Reason.NOT_DESIRED)))
     if rounds.is_due(snapshot, status):
-        stop = _deletions(stopping.next_step(job, snapshot).delete, Reason.JOB_RESTARTED)
-        return Plan((*stop, *lost), overdue)
+        return stop(Reason.JOB_RESTARTED)
     if rescaling.is_due(job, snapshot):
-        stop = _deletions(stopping.next_step(job, snapshot).delete, Reason.RESHARDING)
-        return Plan((*stop, *lost), overdue)
+        return stop(Reason.RESHARDING)
     found = redundancy.shards(job, snapshot, status, now)
     times = (overdue, look_again_at(snapshot, now), redundancy.look_again_at(found, now), deadline.ends_at(job, status))
     due = min((t for t in times if t is not None), default=None)

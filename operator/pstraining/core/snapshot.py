@@ -131,6 +131,15 @@ class Child:
         """metadata.annotations."""
         return self.manifest["metadata"].get("annotations") or {}
 
+    @property
+    def conditions(self) -> tuple[Mapping[str, Any], ...]:
+        """status.conditions."""
+        return tuple((self.manifest.get("status") or {}).get("conditions") or ())
+
+    def true_condition(self, kind: str) -> Mapping[str, Any] | None:
+        """The condition of that type, if it is true."""
+        return next((c for c in self.conditions if c.get("type") == kind and c.get("status") == "True"), None)
+
     def number(self, label: str) -> int:
         """A label as a number; -1 if somebody has made it something else."""
         text = self.labels.get(label, "")

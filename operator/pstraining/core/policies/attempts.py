@@ -14,7 +14,15 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.run_policy import FailureReason, RestartPolicy
 from pstraining.api.status import LastFailure, PSTrainingJobStatus, ReplicaRecord
 from pstraining.core.policies import budgets
-from pstraining.core.policies.failures import TABLE, Consequence, Decision, cause, decide, newest_end
+from pstraining.core.policies.failures import (
+    TABLE,
+    Consequence,
+    Decision,
+    cause,
+    decide,
+    is_given_up_with_its_node,
+    newest_end,
+)
 from pstraining.core.policies.rescaling import began
 from pstraining.core.snapshot import Pod, Snapshot, Termination
 from pstraining.resources.pods import Task, has_chief_duty
@@ -41,6 +49,10 @@ class Tally:
     def restarts(self, role: str) -> int:
         """How often replicas of a role were started again."""
         return sum(r.restarts for r in self.records if r.role == role)
+
+    def is_told(self, status: PSTrainingJobStatus) -> bool:
+        """Whether all of it is on record, so that evidence may go."""
+        return status.replica_records == list(self.records)
 
     def record(self, pod: Pod) -> ReplicaRecord | None:
         """What is counted of the replica that this pod is."""
@@ -109,8 +121,7 @@ def succeeded(job: PSTrainingJob, pod: Pod) -> bool:
 
 def _given_up_at(pod: Pod) -> datetime | None:
     """When a worker's pod was deleted because its node was lost."""
-    evicted = bool(pod.disruption) and cause(pod) is FailureReason.NODE_LOST
-    return pod.deleted_at if evicted and pod.role == names.WORKER else None
+    return pod.deleted_at if pod.role == names.WORKER and is_given_up_with_its_node(pod) else None
 
 
 def runs_for_ever(job: PSTrainingJob, role: str, index: int) -> bool:

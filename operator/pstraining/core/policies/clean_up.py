@@ -15,7 +15,7 @@ from pstraining.api.run_policy import CleanUp
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Kind
 from pstraining.core.policies.failures import role_spec
-from pstraining.core.policies.job_attempts import jobs_of
+from pstraining.core.policies.job_attempts import NUMBER, jobs_of
 from pstraining.core.snapshot import Child, Snapshot
 
 _WORKLOADS = (Kind.STATEFUL_SET, Kind.DEPLOYMENT, Kind.JOB)
@@ -141,7 +141,7 @@ def _is_over(snapshot: Snapshot, status: PSTrainingJobStatus, child: Child) -> b
     told = status.chief if role == names.CHIEF else status.evaluator
     if told is not None and told.succeeded and _is_newest_attempt(snapshot, child):
         return True  # on record: pods that are seen as they were long ago, by an operator that has just started, lie
-    number = child.number(names.LABEL_TERM if role == names.CHIEF else names.LABEL_ATTEMPT)
+    number = child.number(NUMBER.get(role, names.LABEL_ATTEMPT))
     pods = [p for p in snapshot.pods_of(role) if p.term == number]
     # The container's end is seen a moment before the pod's.
     return all(p.over or p.container.terminated is not None for p in pods)

@@ -4,6 +4,7 @@ Messages are stable while the cause is: no counters, no times, no generated name
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -45,7 +46,7 @@ def diagnose(snapshot: Snapshot, now: datetime, among: Iterable[Pod] | None = No
         now: the present time.
         among: the pods that matter; all if not given.
     """
-    found = sorted(snapshot.pods if among is None else among, key=_by_role)
+    found = sorted(snapshot.pods if among is None else among, key=by_role)
     pods = [p for p in found if not p.deleting and not p.terminal]
     known = (d for p in pods if (d := diagnosis_of(p, now)) is not None)
     unknown = (_unexplained(p) for p in pods if _waits_since(p, now) <= now - PATIENCE)
@@ -80,7 +81,8 @@ def diagnosis_of(pod: Pod, now: datetime) -> Diagnosis | None:
     return None
 
 
-def _by_role(pod: Pod) -> tuple[int, int]:
+def by_role(pod: Pod) -> tuple[int, int]:
+    """What orders pods by how much waits for them."""
     return _ROLES.index(pod.role) if pod.role in _ROLES else len(_ROLES), pod.index
 
 
@@ -113,28 +115,28 @@ def _refusals(snapshot: Snapshot, now: datetime) -> Iterator[Diagnosis]:
 
 def _lacking(snapshot: Snapshot) -> Iterator[Child]:
     """Workloads that are to have pods and have too few."""
+    # Looked up, not searched for each: a pass over a large job asks this twice.
+    pods = [p for p in snapshot.pods if not p.deleting]
+    members = Counter((p.role, p.member) for p in pods)
+    indices, attempts = {(p.role, p.index) for p in pods}, {(p.role, p.term) for p in pods}
     for child in (c for kind in _WORKLOADS for c in snapshot.of_kind(kind) if not c.deleting):
-        pods = [p for p in snapshot.pods_of(child.labels.get(names.LABEL_ROLE, "")) if not p.deleting]
+        role = child.labels.get(names.LABEL_ROLE, "")
         match child.kind:
             case Kind.STATEFUL_SET:
-                found = sum(p.member == child.number(names.LABEL_MEMBER) for p in pods)
-                if found < child.replicas:
-                    yield child
+                lacks = members[role, child.number(names.LABEL_MEMBER)] < child.replicas
             case Kind.DEPLOYMENT:
-                if child.replicas and not any(p.index == child.number(names.LABEL_INDEX) for p in pods):
-                    yield child
-            case Kind.JOB:
+                lacks = child.replicas > 0 and (role, child.number(names.LABEL_INDEX)) not in indices
+            case _:
                 number = max(child.number(names.LABEL_TERM), child.number(names.LABEL_ATTEMPT))
-                ended = (child.manifest.get("status") or {}).get("conditions")
-                if not ended and not any(p.term == number for p in pods):
-                    yield child
+                lacks = not child.conditions and (role, number) not in attempts
+        if lacks:
+            yield child
 
 
 def _words(child: Child) -> str:
     """Why it has no pod, without what changes from one try to the next."""
-    conditions = (child.manifest.get("status") or {}).get("conditions") or ()
-    failing = (c for c in conditions if c.get("type") == "ReplicaFailure" and c.get("status") == "True")
-    said = next((str(c.get("message", "")) for c in failing), child.refusal)
+    failing = child.true_condition("ReplicaFailure")
+    said = child.refusal if failing is None else str(failing.get("message", ""))
     found = _REFUSED.search(said)
     return _QUOTA_MOVES.sub("", found["why"] if found else said).strip().rstrip(".")
 

@@ -132,6 +132,11 @@ def cause(pod: Pod) -> FailureReason:
     return FailureReason.ERROR
 
 
+def is_given_up_with_its_node(pod: Pod) -> bool:
+    """Whether Kubernetes has ended a pod because its node is lost."""
+    return _DISRUPTIONS.get(pod.disruption) is FailureReason.NODE_LOST
+
+
 def decide(job: PSTrainingJob, role: str, why: FailureReason, exit_code: int | None) -> Decision:
     """What follows a failure.
 

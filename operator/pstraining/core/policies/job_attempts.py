@@ -41,16 +41,17 @@ def jobs_of(snapshot: Snapshot, role: str) -> dict[int, Child]:
 def newest(snapshot: Snapshot, status: PSTrainingJobStatus, role: str) -> int:
     """The highest number ever used; 0 before the first."""
     told = status.term if role == names.CHIEF else status.evaluator_attempt
-    return max((told, *jobs_of(snapshot, role), *(p.term for p in snapshot.pods_of(role))))
+    return max(told, _newest_seen(snapshot, role))
 
 
 def has_succeeded(job: PSTrainingJob, snapshot: Snapshot, role: str) -> bool:
     """Whether the newest attempt has ended with exit code 0: an older one that its lost node kept counts no more."""
-    jobs, pods = jobs_of(snapshot, role), snapshot.pods_of(role)
-    last = max((*jobs, *(p.term for p in pods)), default=0)
-    current = jobs.get(last)
-    complete = current is not None and snapshot.is_of_this_round(current) and _is(current, "Complete")
-    return complete or any(succeeded(job, p) for p in pods if p.term == last and snapshot.is_of_this_round(p))
+    last = _newest_seen(snapshot, role)
+    current = jobs_of(snapshot, role).get(last)
+    if current is not None and snapshot.is_of_this_round(current) and current.true_condition("Complete"):
+        return True
+    pods = (p for p in snapshot.pods_of(role) if p.term == last and snapshot.is_of_this_round(p))
+    return any(succeeded(job, p) for p in pods)
 
 
 def decide(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, counted: Tally, role: str) -> Attempts:
@@ -63,16 +64,14 @@ def decide(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, 
     ended = current is None or current.deleting or _ended(snapshot, current, last, role)
     create = last + 1 if ended and not alive else None
     # An older attempt is evidence until what ended it is on record; then its log has had a whole attempt to be read.
-    told = status.replica_records == list(counted.records)
-    old = tuple(c for n, c in sorted(existing.items()) if n < last and not c.deleting) if told else ()
-    return Attempts(create, old)
+    old = (c for n, c in sorted(existing.items()) if n < last and not c.deleting)
+    return Attempts(create, tuple(old) if counted.is_told(status) else ())
+
+
+def _newest_seen(snapshot: Snapshot, role: str) -> int:
+    return max((*jobs_of(snapshot, role), *(p.term for p in snapshot.pods_of(role))), default=0)
 
 
 def _ended(snapshot: Snapshot, child: Child, number: int, role: str) -> bool:
     pods = [p for p in snapshot.pods_of(role) if p.term == number]
-    return _is(child, "Failed") or (bool(pods) and all(p.over for p in pods))
-
-
-def _is(child: Child, condition: str) -> bool:
-    conditions = (child.manifest.get("status") or {}).get("conditions") or ()
-    return any(c.get("type") == condition and c.get("status") == "True" for c in conditions)
+    return child.true_condition("Failed") is not None or (bool(pods) and all(p.over for p in pods))

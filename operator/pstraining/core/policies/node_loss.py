@@ -17,18 +17,16 @@ from datetime import datetime, timedelta
 from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.api.models import PSTrainingJob
-from pstraining.api.run_policy import FailureReason
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Delete, Kind
 from pstraining.core.policies.attempts import Tally
-from pstraining.core.policies.diagnosis import Diagnosis
-from pstraining.core.policies.failures import cause
+from pstraining.core.policies.diagnosis import Diagnosis, by_role
+from pstraining.core.policies.failures import is_given_up_with_its_node
 from pstraining.core.snapshot import OUT_OF_SERVICE, Pod, Snapshot
 
 OVERDUE = timedelta(seconds=5)
 """For so long beyond its grace period a kubelet that can still be heard may take to say that a pod has ended."""
 _FENCED = (names.PS, names.CHIEF)
-_ROLES = (names.PS, names.CHIEF, names.WORKER, names.EVALUATOR)
 _CLAIM = "persistentVolumeClaim"
 
 
@@ -50,7 +48,7 @@ def force_deletions(
     job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, counted: Tally
 ) -> Iterator[Delete]:
     """The lost pods that may go now: what their end meant is told first."""
-    if status.replica_records != list(counted.records):
+    if not counted.is_told(status):
         return
     for pod in snapshot.pods:
         if pod.lost and not pod.forced and pod.role in _FENCED and not is_held(job, snapshot, pod):
@@ -67,7 +65,7 @@ def diagnose(job: PSTrainingJob, snapshot: Snapshot) -> Diagnosis | None:
     )
     follows = {(p.role, p.index) for p in snapshot.pods if not (p.silent or p.deleting or p.terminal)}
     silent = (p for p in snapshot.pods if p.silent and (p.role, p.index) not in follows and _is_wanted(snapshot, p))
-    found = (*((_words(p), p) for p in held), *((_waits(p), p) for p in sorted(silent, key=_by_role)))
+    found = (*((_words(p), p) for p in held), *((_waits(p), p) for p in sorted(silent, key=by_role)))
     return next((Diagnosis(Reason.NODE_LOST, words, p) for words, p in found), None)
 
 
@@ -116,10 +114,6 @@ def _is_wanted(snapshot: Snapshot, pod: Pod) -> bool:
     return child is not None and child.replicas > 0
 
 
-def _by_role(pod: Pod) -> tuple[int, int]:
-    return _ROLES.index(pod.role) if pod.role in _ROLES else len(_ROLES), pod.index
-
-
 def _may_be_overdue(snapshot: Snapshot, pod: Pod) -> bool:
     """Whether a deletion that takes too long means that the node is lost: of a node that is well it does not."""
     if not pod.deleting or pod.terminal or not pod.node:
@@ -127,7 +121,7 @@ def _may_be_overdue(snapshot: Snapshot, pod: Pod) -> bool:
     if snapshot.nodes is not None:
         node = snapshot.nodes.get(pod.node)
         return node is None or not node.ready
-    return bool(pod.disruption) and cause(pod) is FailureReason.NODE_LOST
+    return is_given_up_with_its_node(pod)
 
 
 def _has_volume(job: PSTrainingJob, role: str) -> bool:

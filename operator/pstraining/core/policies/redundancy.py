@@ -13,11 +13,10 @@ from enum import StrEnum
 from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.api.models import PSTrainingJob
-from pstraining.api.run_policy import FailureReason
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Apply, Delete, Kind
 from pstraining.core.policies.attempts import Tally
-from pstraining.core.policies.failures import cause
+from pstraining.core.policies.failures import is_given_up_with_its_node
 from pstraining.core.snapshot import Child, Pod, Snapshot
 from pstraining.resources import redundancy, services
 from pstraining.resources.services import Pointer
@@ -110,7 +109,7 @@ def fence(
     snapshot: Snapshot, status: PSTrainingJobStatus, counted: Tally, found: tuple[Shard, ...]
 ) -> Iterator[Delete]:
     """Ends former primaries that still run: clients that are connected to them would go on with them."""
-    if status.replica_records != list(counted.records):
+    if not counted.is_told(status):
         return  # what they did is told first
     for shard in found:
         for pod in snapshot.pods_of(names.PS, shard.index):
@@ -153,9 +152,6 @@ def _shard(
     if service is None or service.deleting or ready is None:
         return shard
     loss = lost(primary, now, _new_term(snapshot))
-    if loss is not None and loss.cause is Cause.NOT_READY and primary is not None and primary.silent:
-        # Kubernetes calls the pods of a silent node not ready at once, long before it deletes them.
-        loss = replace(loss, cause=Cause.NODE_LOST)
     if loss is None and asked.get(index) == pointer.epoch:
         loss = Loss(Cause.REQUESTED, now, alive=True)
     return shard if loss is None else replace(shard, loss=loss, successor=ready)
@@ -174,8 +170,8 @@ def lost(primary: Pod | None, now: datetime, new_term: datetime | None = None) -
     container = primary.container
     end = container.terminated or container.last
     if primary.deleting:
-        lost_node = bool(primary.disruption) and cause(primary) is FailureReason.NODE_LOST
-        return Loss(Cause.NODE_LOST if lost_node else Cause.DELETED, primary.deleted_at)
+        given_up = is_given_up_with_its_node(primary)
+        return Loss(Cause.NODE_LOST if given_up else Cause.DELETED, primary.deleted_at)
     if primary.terminal:
         detail = f"with code {end.exit_code}" if end is not None else f"({primary.reason or primary.phase})"
         return Loss(Cause.ENDED, end.finished_at if end is not None else None, detail)
@@ -187,7 +183,8 @@ def lost(primary: Pod | None, now: datetime, new_term: datetime | None = None) -
         anew = new_term is not None and new_term <= changed < new_term + START_GRACE
         if anew and now < changed + START_GRACE:
             return None
-        return Loss(Cause.NOT_READY, changed, alive=True)
+        # Kubernetes calls the pods of a silent node not ready at once, long before it deletes them.
+        return Loss(Cause.NODE_LOST if primary.silent else Cause.NOT_READY, changed, alive=True)
     if end is not None:
         return Loss(Cause.ENDED, end.finished_at, f"with code {end.exit_code}")
     if now >= primary.created + START_GRACE:
