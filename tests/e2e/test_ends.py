@@ -23,19 +23,14 @@ def has_run(puppet: Puppet, task: str, times: int = 1) -> bool:
     return puppet.runs(task) >= times
 
 
-def status(puppet: Puppet) -> Object:
-    found: Object = (puppet.job() or {}).get("status") or {}
-    return found
-
-
 def test_all_workers_have_to_succeed(kube: Kube, begun: OperatorProcess, namespace: str, shared: Path) -> None:
     puppet = Puppet.make(kube, namespace, "all", shared, successPolicy="AllWorkers")
     puppet.wait_phase("Running")
     wait_for(partial(has_run, puppet, "worker-1"), "worker 1 runs")
     for task in ("chief-0", "worker-0"):
         puppet.exit(task, 0)
-    wait_for(lambda: status(puppet)["worker"]["succeeded"] == 1, "worker 0's success is told")
-    wait_for(lambda: status(puppet)["chief"]["succeeded"] == 1, "the chief's success is told")
+    wait_for(lambda: puppet.status()["worker"]["succeeded"] == 1, "worker 0's success is told")
+    wait_for(lambda: puppet.status()["chief"]["succeeded"] == 1, "the chief's success is told")
     assert (puppet.phase(), puppet.runs("chief-0")) == ("Running", 1)
     puppet.exit("worker-1", 0)
     puppet.wait_phase("Succeeded")
@@ -98,8 +93,8 @@ def test_an_evaluator_beside_the_job(kube: Kube, begun: OperatorProcess, namespa
     puppet.exit("evaluator-0", 3)
     wait_for(partial(has_run, puppet, "evaluator-0", 2), "it is started again")
     puppet.exit("evaluator-0", 0)
-    wait_for(lambda: status(puppet)["evaluator"]["succeeded"] == 1, "its success is told")
-    assert (puppet.phase(), status(puppet)["evaluatorAttempt"]) == ("Running", 2)
+    wait_for(lambda: puppet.status()["evaluator"]["succeeded"] == 1, "its success is told")
+    assert (puppet.phase(), puppet.status()["evaluatorAttempt"]) == ("Running", 2)
     puppet.exit("chief-0", 0)
     puppet.wait_phase("Succeeded")
     wait_for(lambda: len(kube.list("Pod", namespace)) == 2, f"both logs are left: {names(kube, namespace)}", 60)
@@ -133,7 +128,7 @@ def test_a_worker_is_given_up(kube: Kube, begun: OperatorProcess, namespace: str
     puppet.wait_phase("Running")
     wait_for(partial(has_run, puppet, "worker-1"), "worker 1 runs")
     puppet.exit("worker-1", 3)
-    wait_for(lambda: any(r.get("givenUp") for r in status(puppet)["replicaRecords"]), "worker 1 is given up")
+    wait_for(lambda: any(r.get("givenUp") for r in puppet.status()["replicaRecords"]), "worker 1 is given up")
     wait_for(lambda: len(puppet.pods("worker")) == 1, "its pod is freed")
     assert (puppet.phase(), puppet.runs("worker-1")) == ("Running", 1)
     puppet.exit("chief-0", 0)

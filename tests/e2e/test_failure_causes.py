@@ -100,10 +100,10 @@ def test_causes(kube: Kube, own_operator: OperatorProcess, namespace: str, share
         else:
             wait_for(partial(has_run, puppet, 2), f"{name}: it is started again: {puppet.job()}", 180)
             wait_for(partial(restarted, puppet), f"{name}: it is told")
-            assert record(puppet)["failures"] == case.failures, name
+            assert puppet.worker_record()["failures"] == case.failures, name
             assert puppet.phase() != "Failed", name
         if case.fails or case.failures:
-            told = status(puppet)["worker"]["lastFailure"]
+            told = puppet.status()["worker"]["lastFailure"]
             assert told["reason"] == case.reason, (name, told)
 
 
@@ -112,16 +112,7 @@ def has_run(puppet: Puppet, times: int) -> bool:
 
 
 def restarted(puppet: Puppet) -> bool:
-    return int(record(puppet).get("restarts", 0)) >= 1
-
-
-def status(puppet: Puppet) -> Object:
-    found: Object = (puppet.job() or {}).get("status") or {}
-    return found
-
-
-def record(puppet: Puppet) -> Object:
-    return next((r for r in status(puppet).get("replicaRecords", []) if r["role"] == "worker"), {})
+    return int(puppet.worker_record().get("restarts", 0)) >= 1
 
 
 PRIORITY = "/apis/scheduling.k8s.io/v1/priorityclasses"
@@ -161,7 +152,7 @@ def test_a_preempted_worker_is_free_and_comes_back(
     metadata = {"name": "urgent", "namespace": namespace}
     kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod})
     wait_for(partial(restarted, puppet), f"its end is told: {puppet.job()}", 90)
-    assert record(puppet)["failures"] == 0
+    assert puppet.worker_record()["failures"] == 0
     kube.delete("Pod", namespace, "urgent", grace=0)
     wait_for(partial(has_run, puppet, 2), "it is back", 120)
     assert puppet.phase() != "Failed"

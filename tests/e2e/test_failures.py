@@ -24,18 +24,12 @@ def with_worker(puppet_name: str, policy: str, **worker: Any) -> Object:
     return {"worker": {"replicas": 1, "template": template(puppet_name), "restartPolicy": policy, **worker}}
 
 
-def worker_record(puppet: Puppet) -> Object:
-    status = (puppet.job() or {}).get("status") or {}
-    found: list[Object] = status.get("replicaRecords", [])
-    return next((r for r in found if r["role"] == "worker"), {})
-
-
 def has_run(puppet: Puppet, task: str, times: int) -> Callable[[], bool]:
     return lambda: puppet.runs(task) == times
 
 
 def counts(puppet: Puppet, field: str, value: int) -> Callable[[], bool]:
-    return lambda: worker_record(puppet).get(field) == value
+    return lambda: puppet.worker_record().get(field) == value
 
 
 def worker_pod(puppet: Puppet) -> str:
@@ -91,7 +85,7 @@ def test_what_kubernetes_ends_is_free_even_under_never(
     for name, puppet in puppets.items():
         wait_for(has_run(puppet, "worker-0", 2), f"{name}: it is replaced")
         wait_for(counts(puppet, "restarts", 1), f"{name}: its restart is told")
-        assert worker_record(puppet).get("failures", 0) == 0, name
+        assert puppet.worker_record().get("failures", 0) == 0, name
         assert puppet.phase() != "Failed", name
 
 

@@ -211,9 +211,9 @@ def test_two_halves_heal_with_one_term_and_one_primary(
     island = place(chief)
     if place(primaries()[0]) != island:
         ask_to_take_over(kube, namespace, "halves")
-        wait_for(lambda: status_of(puppet)["takeovers"] == 1, "the planned take-over", 60)
+        wait_for(lambda: puppet.status()["takeovers"] == 1, "the planned take-over", 60)
         wait_whole(puppet)
-    before, epochs = primaries(), status_of(puppet)["takeovers"]
+    before, epochs = primaries(), puppet.status()["takeovers"]
     cut_off = [shard for shard in range(2) if place(before[shard]) == island]
     assert 0 in cut_off
     lost = cut(kube, island)
@@ -240,13 +240,8 @@ def test_two_halves_heal_with_one_term_and_one_primary(
     assert all(r["failures"] == 0 for r in ended["replicaRecords"]), "no fault of the program's"
 
 
-def status_of(puppet: Puppet) -> Object:
-    found: Object = (puppet.job() or {}).get("status") or {}
-    return found
-
-
 def wait_whole(puppet: Puppet) -> None:
-    wait_for(lambda: status_of(puppet).get("standbySummary") == "2/2", f"all standbys are ready: {puppet.job()}", 90)
+    wait_for(lambda: puppet.status().get("standbySummary") == "2/2", f"all standbys are ready: {puppet.job()}", 90)
 
 
 def ask_to_take_over(kube: Kube, namespace: str, name: str) -> None:

@@ -70,9 +70,18 @@ class Puppet:
         """The job as stored."""
         return self.kube.get("PSTrainingJob", self.namespace, self.name)
 
+    def status(self) -> Object:
+        """The job's status; empty before the first."""
+        found: Object = (self.job() or {}).get("status") or {}
+        return found
+
+    def worker_record(self) -> Object:
+        """What is counted of its first worker; empty while nothing is."""
+        return next((r for r in self.status().get("replicaRecords", []) if r["role"] == "worker"), {})
+
     def phase(self) -> str:
         """The job's phase."""
-        return str(((self.job() or {}).get("status") or {}).get("phase", ""))
+        return str(self.status().get("phase", ""))
 
     def wait_phase(self, phase: str, seconds: float = 90) -> Object:
         """Wait until the job's phase is this one."""
