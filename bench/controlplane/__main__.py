@@ -1,7 +1,7 @@
 """The benchmark of the control plane: `python -m bench.controlplane`, or `make bench`.
 
-Needs a cluster with fake nodes and an audit log; without one that is named by the environment, the local one is
-brought up and taken down again. Programs run in turn within a round, so that ratios hold on a busy machine too.
+Needs a cluster with fake nodes and an audit log. Unless the local one is up already, it is brought up anew for every
+program, and taken down again. Programs run in turn within a round, so that ratios hold on a busy machine too.
 """
 
 import argparse
@@ -11,11 +11,12 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.controlplane import poison, report, runs
-from bench.controlplane.place import Bench, opened
+from bench.controlplane.place import Bench, Renew, opened
 from bench.controlplane.runs import Figures
 from bench.controlplane.shapes import Shape
 from hack.cluster.layout import read_layout
@@ -24,7 +25,8 @@ from pstraining.kube.connection import CONTEXT, KUBECONFIG
 
 ROOT = Path(__file__).parents[2]
 OUT = ROOT / "docs" / "benchmarks"
-SHAPES = "100x1+2,10x10+100,1x10+100"
+SHAPES = "100x1+2,10x10+100,1x10+100,1000x1+2"
+FIGURES = "controlplane.json"
 FAKE_NODES = 20
 
 
@@ -35,31 +37,47 @@ def shape(text: str) -> Shape:
     return Shape(int(jobs), int(ps), int(workers))
 
 
-async def measure(bench: Bench, options: argparse.Namespace) -> Figures:
-    """Everything that was asked for."""
-    found: Figures = {
+async def measure(
+    bench: Bench,
+    options: argparse.Namespace,
+    earlier: Figures | None = None,
+    keep: Callable[[Figures], None] = lambda found: None,
+) -> Figures:
+    """Everything that was asked for.
+
+    Args:
+        bench: where.
+        options: what.
+        earlier: figures that stay where they are not taken again.
+        keep: is given what there is after every step, as the whole takes hours.
+    """
+    found: Figures = {"shapes": {}} | (earlier or {})
+    found |= {
         "taken": datetime.now(UTC).date().isoformat(),
         "version": __version__,
         "cores": os.cpu_count(),
         "floor_concurrency": options.concurrency,
-        "shapes": {},
     }
     for wanted in (shape(text) for text in options.shapes.split(",") if text):
         rounds = [await _round(bench, wanted, options.concurrency) for _ in range(options.rounds)]
         found["shapes"][wanted.name] = report.medians(rounds) | {"each": rounds}
         _say(f"{wanted.name}: {report.medians(rounds)}")
+        keep(found)
     if options.live:
         live = Shape(options.live, 1, 2)
         life = await runs.operator(bench, live, idle=options.idle, reactions=options.reactions)
         found["life"] = {live.name: life}
         _say(f"{live.name}: {life}")
+        keep(found)
     if options.finished:
         found["finished"] = await runs.finished(bench, [int(n) for n in options.finished.split(",")])
         found["growth"] = report.growth(found["finished"])
         _say(f"finished: {found['finished']}, {found['growth']}")
+        keep(found)
     if options.poisoned:
-        found["poisoned"] = await poison.measure(bench, options.poisoned)
+        found["poisoned"] = await poison.measure(bench, options.poisoned, options.rounds)
         _say(f"poisoned: {found['poisoned']}")
+        keep(found)
     return found
 
 
@@ -91,6 +109,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--poisoned", type=int, default=1000, help="jobs of which every twentieth is poisoned")
     found.add_argument("--limit", type=float, default=900.0, help="seconds that one step may take")
     found.add_argument("--out", type=Path, default=OUT)
+    found.add_argument("--add", action="store_true", help="keep earlier figures that are not taken again")
     found.add_argument("--no-check", action="store_true", help="do not fail when a figure is above its limit")
     return found
 
@@ -98,32 +117,52 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     """Measure, write the figures down, and compare them with the thresholds."""
     options = parser().parse_args()
-    hack = [sys.executable, "-m", "hack.cluster"]
     layout = read_layout(os.environ)
     was_up = layout.kubeconfig.exists()
-    if not was_up:
-        subprocess.run([*hack, "up", "--nodes", "1"], cwd=ROOT, check=True)
-    subprocess.run([*hack, "kwok", "up", "--nodes", str(FAKE_NODES)], cwd=ROOT, check=True)
+    target = {KUBECONFIG: str(layout.kubeconfig), CONTEXT: layout.context}
     try:
-        target = {KUBECONFIG: str(layout.kubeconfig), CONTEXT: layout.context}
+        _up()
         with tempfile.TemporaryDirectory() as folder:
-            found = asyncio.run(_measured(target, layout.audit_log, Path(folder), options))
+            renew = None if was_up else _renew
+            found = asyncio.run(_measured(target, layout.audit_log, Path(folder), options, renew))
     finally:
-        subprocess.run([*hack, "kwok", "down"], cwd=ROOT, check=True)
-        if not was_up:
-            subprocess.run([*hack, "down"], cwd=ROOT, check=True)
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "controlplane.json").write_text(json.dumps(found, indent=1) + "\n")
-    (options.out / "controlplane-figures.md").write_text(report.page(found))
+        _hack("kwok", "down") if was_up else _hack("down")
     failed = [check for check in report.checks(found) if not check.ok]
     for check in failed:
         _say(f"above its limit: {check.what}: {check.value:.3g} > {check.limit:.3g}")
     return 1 if failed and not options.no_check else 0
 
 
-async def _measured(target: dict[str, str], audit: Path, folder: Path, options: argparse.Namespace) -> Figures:
-    async with opened(target, audit, folder, options.limit) as bench:
-        return await measure(bench, options)
+async def _measured(
+    target: dict[str, str], audit: Path, folder: Path, options: argparse.Namespace, renew: Renew | None
+) -> Figures:
+    async with opened(target, audit, folder, options.limit, renew) as bench:
+        earlier = json.loads((options.out / FIGURES).read_text()) if options.add else None
+        return await measure(bench, options, earlier, lambda found: _keep(found, options.out))
+
+
+def _keep(found: Figures, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / FIGURES).write_text(json.dumps(found, indent=1) + "\n")
+    (folder / "controlplane-figures.md").write_text(report.page(found))
+
+
+def _up() -> None:
+    _hack("up", "--nodes", "1")
+    _hack("kwok", "up", "--nodes", str(FAKE_NODES))
+
+
+def _renew() -> None:
+    _hack("down")
+    _up()
+
+
+def _hack(*arguments: str) -> None:
+    """The local cluster's commands; what they say is shown when one fails."""
+    command = [sys.executable, "-m", "hack.cluster", *arguments]
+    done = subprocess.run(command, check=False, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode != 0:
+        raise RuntimeError(f"hack.cluster {' '.join(arguments)} failed: {done.stdout.decode()[-2000:]}")
 
 
 def _say(text: str) -> None:

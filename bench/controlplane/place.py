@@ -3,7 +3,7 @@
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +24,10 @@ CONCURRENCY = 32
 """Requests in flight while a load is created."""
 CRD = ROOT / "crds" / "pstraining.dev_pstrainingjobs.yaml"
 MERGE = "application/merge-patch+json"
+Renew = Callable[[], None]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Bench:
     """One cluster."""
 
@@ -36,17 +37,28 @@ class Bench:
     folder: Path
     limit: float
     """Seconds that anything may take."""
+    renew: Renew | None = None
+    """Makes the cluster anew, at the same place; None for one that is somebody else's."""
 
     @asynccontextmanager
     async def namespace(self, what: str) -> AsyncIterator[str]:
-        """A fresh namespace, quite gone afterwards."""
+        """A fresh namespace, quite gone afterwards.
+
+        Where that is allowed a whole cluster goes with it: every program meets the same empty one, and the thousands of
+        objects of a large load need not be collected one by one.
+        """
         name = f"bench-{what}-{uuid.uuid4().hex[:6]}"
         await self.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         try:
             yield name
         finally:
-            await self.request("DELETE", f"/api/v1/namespaces/{name}")
-            await self._gone(name)
+            if self.renew is None:
+                await self.request("DELETE", f"/api/v1/namespaces/{name}")
+                await self._gone(name)
+            else:
+                await self.client.close()
+                await asyncio.to_thread(self.renew)
+                self.client = await _connected(self.starter.target)
 
     async def request(self, method: str, path: str, body: Any = None, content: str = "application/json") -> Any:
         """One request."""
@@ -96,18 +108,25 @@ class Bench:
 
 
 @asynccontextmanager
-async def opened(target: dict[str, str], audit: Path, folder: Path, limit: float) -> AsyncIterator[Bench]:
+async def opened(
+    target: dict[str, str], audit: Path, folder: Path, limit: float, renew: Renew | None = None
+) -> AsyncIterator[Bench]:
     """The bench on one cluster, with the CRD in place."""
-    client = KubeClient(await load_configuration(target), user_agent=f"{LOADER}/1", timeout=60)
+    bench = Bench(await _connected(target), AuditLog(audit), Starter(target, folder), folder, limit, renew)
     try:
-        crd = yaml.safe_load(CRD.read_text())
-        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd['metadata']['name']}"
-        await client._request("PATCH", path, {"fieldManager": LOADER, "force": "true"}, crd, APPLY)
-        while not await client.api_is_served():  # noqa: ASYNC110
-            await asyncio.sleep(0.2)
-        yield Bench(client, AuditLog(audit), Starter(target, folder), folder, limit)
+        yield bench
     finally:
-        await client.close()
+        await bench.client.close()
+
+
+async def _connected(target: dict[str, str]) -> KubeClient:
+    client = KubeClient(await load_configuration(target), user_agent=f"{LOADER}/1", timeout=60)
+    crd = yaml.safe_load(CRD.read_text())
+    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd['metadata']['name']}"
+    await client._request("PATCH", path, {"fieldManager": LOADER, "force": "true"}, crd, APPLY)
+    while not await client.api_is_served():  # noqa: ASYNC110
+        await asyncio.sleep(0.2)
+    return client
 
 
 async def together(work: Iterable[Any], concurrency: int = CONCURRENCY) -> list[Any]:

@@ -13,7 +13,7 @@ import aiohttp
 from aiohttp import web
 from kubernetes.aio.client import ApiClient, Configuration
 
-from bench.controlplane import audit
+from bench.controlplane import audit, report
 from bench.controlplane.audit import OPERATOR
 from bench.controlplane.place import Bench
 from bench.controlplane.runs import QUIET, Figures, percentile
@@ -27,14 +27,20 @@ def is_poisoned(number: int, share: int = 20) -> bool:
     return number % share == share - 1
 
 
-async def measure(bench: Bench, jobs: int) -> Figures:
-    """A clean run, then one for each poison."""
-    found: Figures = {"jobs": jobs, "poisoned": sum(is_poisoned(n) for n in range(jobs))}
+async def measure(bench: Bench, jobs: int, rounds: int) -> Figures:
+    """Rounds of a clean run and one of each poison; the ratios are made within a round."""
+    each = [await _round(bench, jobs) for _ in range(rounds)]
+    medians = {poison: report.medians([found[poison] for found in each]) for poison in ("clean", REFUSE, HANG)}
+    for poison, found in medians.items():
+        # Not one healthy job may be lost in any round.
+        found["unfinished"] = max(one[poison]["unfinished"] for one in each)
+    return medians | {"jobs": jobs, "poisoned": sum(is_poisoned(n) for n in range(jobs)), "each": each}
+
+
+async def _round(bench: Bench, jobs: int) -> dict[str, Figures]:
     clean = await _run(bench, jobs, "")
-    for poison in (REFUSE, HANG):
-        sick = await _run(bench, jobs, poison)
-        found[poison] = sick | {"p99_ratio": sick["p99"] / clean["p99"]}
-    return found | {"clean": clean}
+    found = {poison: await _run(bench, jobs, poison) for poison in (REFUSE, HANG)}
+    return {"clean": clean} | {k: sick | {"p99_ratio": sick["p99"] / clean["p99"]} for k, sick in found.items()}
 
 
 async def _run(bench: Bench, jobs: int, poison: str) -> Figures:

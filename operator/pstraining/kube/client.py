@@ -4,7 +4,6 @@ The typed Api classes validate every body and parse every answer into models, wh
 itself; what is needed of them here is eight paths and five verbs.
 """
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import aiohttp
+import orjson
 from kubernetes.aio.client import ApiClient, Configuration
 
 from pstraining.api import names
@@ -185,7 +185,7 @@ class KubeClient:
         if not 200 <= answer.status <= 299:
             raise _told(from_response(answer.status, data, answer.headers), method, path)
         try:
-            found = json.loads(data)
+            found = orjson.loads(data)
         except ValueError as error:
             raise _told(from_exception(error), method, path) from error
         return found if isinstance(found, dict) else {}

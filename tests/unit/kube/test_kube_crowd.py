@@ -40,7 +40,7 @@ def names_of(*actions: Action) -> list[list[str]]:
     return [[actions[position].name for position in stage] for stage in stages(actions)]
 
 
-def test_the_first_of_every_role_goes_alone_and_ahead() -> None:
+def test_the_first_of_every_role_goes_alone_and_ahead_then_what_containers_wait_for_and_what_is_slow() -> None:
     ps = create("ps", Kind.STATEFUL_SET, names.PS)
     chief = create("chief", Kind.JOB, names.CHIEF)
     service, launcher = create("service", Kind.SERVICE), create("launcher")
@@ -48,7 +48,7 @@ def test_the_first_of_every_role_goes_alone_and_ahead() -> None:
         ["worker-0"],
         ["ps"],
         ["chief"],
-        ["worker-1", "worker-2", "launcher", "service"],
+        ["launcher", "service", "worker-1", "worker-2"],
     ]
 
 
