@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from pstraining.core.actions import Create
 from pstraining.resources.launcher import Launcher
-from tests.support.builders import job
+from tests.support.builders import job, stamp
 from tests.support.simulation import World, phase, running
 
 
@@ -125,7 +126,15 @@ def test_no_second_chief_while_the_first_may_still_run() -> None:
     del world.children["Job", "digits-chief-1"]
     assert world.plan().actions == ()
     world.controllers()
-    assert [a.name for a in world.plan().actions] == ["digits", "digits-chief-2", "digits-ps-0"]
+    actions = world.plan().actions
+    assert [a.name for a in actions] == ["digits", "digits-chief-2", "digits-ps-0"]
+    assert [a.in_place_of for a in actions if isinstance(a, Create)] == ["digits-chief-1"], "it may be unseen, not gone"
+
+
+def test_a_chief_that_is_seen_to_have_failed_is_not_asked_for() -> None:
+    world = running()
+    world.end("chief", code=1)
+    assert [a.in_place_of for a in world.plan().actions if isinstance(a, Create)] == [None]
 
 
 @pytest.mark.parametrize("role", ["worker", "ps"])
@@ -172,6 +181,28 @@ def test_suspend_frees_what_runs_and_resume_starts_the_next_term() -> None:
     assert world.names_of("Job") == ["digits-chief-2"]
     assert world.job is not None
     assert world.job["status"]["restarts"] == 0, "a suspension is no failure"
+
+
+@pytest.mark.parametrize(
+    ("stop", "resume"),
+    [({"runPolicy": {"suspend": True}}, {"runPolicy": {"suspend": False}}), ({"ps": {"replicas": 2}}, {})],
+)
+def test_pods_that_are_stopped_before_it_is_told_are_nobodys_failure(
+    stop: dict[str, Any], resume: dict[str, Any]
+) -> None:
+    """The status that tells why they stop was refused, or an operator died before it."""
+    world = running()
+    world.edit(stop)
+    world.reconcile(stop_after=len(world.plan().actions))
+    for pod in world.pods.values():
+        pod["metadata"] |= {"deletionTimestamp": stamp(world.now), "deletionGracePeriodSeconds": 30}
+    world.reconcile()
+    world.settle()
+    world.edit(resume)
+    world.settle()
+    assert phase(world) == "Running"
+    assert world.job is not None
+    assert (world.job["status"]["restarts"], world.job["status"]["replicaRecords"]) == (0, [])
 
 
 def test_a_job_that_is_created_suspended_creates_nothing() -> None:

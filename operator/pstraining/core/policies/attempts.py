@@ -23,7 +23,7 @@ from pstraining.core.policies.failures import (
     is_given_up_with_its_node,
     newest_end,
 )
-from pstraining.core.policies.rescaling import began
+from pstraining.core.policies.rescaling import began, is_due
 from pstraining.core.snapshot import Pod, Snapshot, Termination
 from pstraining.resources.pods import Task, has_chief_duty
 from pstraining.resources.redundancy import standbys
@@ -85,9 +85,11 @@ def tally(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus) -
     records = {key_of(r): r for r in status.replica_records if _wanted(job, r) or key_of(r) in seen}
     failures = []
     since = _since(status)
+    # Status says why pods stop once they do; a write that failed there must not make failures of them.
+    stopping = job.spec.run_policy.suspend or is_due(job, snapshot)
     if since is not None and status.completion_time is None:
         for pod in snapshot.pods:
-            if not _counts(job, pod, since, status.job_restarts):
+            if (stopping and pod.deleting) or not _counts(job, pod, since, status.job_restarts):
                 continue
             key = key_of(pod)
             old = records.get(key, ReplicaRecord(role=pod.role, index=pod.index, member=pod.member))
