@@ -4,6 +4,7 @@ The operator runs on neither node. Its bounds begin with the moment at which Kub
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -184,6 +185,51 @@ def test_a_standby_takes_over_when_its_primarys_node_is_lost(
     status = example.wait_succeeded()["status"]
     assert (status["takeovers"], status["term"]) == (epoch + 1, 1)
     assert example.failures("chief") == 0
+
+
+def test_without_a_standby_the_parameter_server_of_a_lost_node_comes_back_elsewhere(
+    kube: Kube,
+    own_operator: OperatorProcess,
+    namespace: str,
+    shared: Path,
+    healed: None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What the standby is measured against."""
+    own_operator.start()
+    example = start(kube, namespace, shared, "None")
+    home = node_of(kube, example, "ps")
+    if home == node_of(kube, example, "chief"):
+        with cordoned(kube, home):
+            kube.delete("Pod", namespace, example.pod("ps"))
+            wait_for(lambda: node_of(kube, example, "ps") not in ("", home), "the parameter server is elsewhere", 60)
+        wait_for(lambda: any(e.get("event") == "restored" for e in example.events("chief")), "training goes on", 120)
+    before = progress(example)
+    lost = cut(kube, node_of(kube, example, "ps"))
+    again = wait_for(lambda: resumed(example, before), "training goes on", 180, every=0.5)
+    made = kube.get("Pod", namespace, example.pod("ps"))
+    assert made is not None
+    took = (moment(made["metadata"]["creationTimestamp"]) - lost).total_seconds()
+    with capsys.disabled():
+        print(
+            f"\nmode None, node given up: the next ps {took:.0f} s later; {again}, of which 12 s are the node's grace"
+        )
+    assert 0 <= took <= NODE_LOSS_SECONDS + SLACK
+    assert example.wait_succeeded()["status"]["term"] == 1
+
+
+def node_of(kube: Kube, example: Example, role: str) -> str:
+    pod = kube.get("Pod", example.namespace, example.pod(role))
+    return str((pod or {}).get("spec", {}).get("nodeName", ""))
+
+
+@contextmanager
+def cordoned(kube: Kube, node: str) -> Iterator[None]:
+    kube.merge("Node", "", node, {"spec": {"unschedulable": True}})
+    try:
+        yield
+    finally:
+        kube.merge("Node", "", node, {"spec": {"unschedulable": None}})
 
 
 def test_two_halves_heal_with_one_term_and_one_primary(

@@ -130,17 +130,23 @@ def test_a_standby_takes_over(
     assert len(told) == 1
 
 
+@pytest.mark.parametrize("what", ["process", "container", "pod"])
 def test_without_a_standby_the_program_waits_for_its_parameter_server(
-    kube: Kube, namespace: str, shared: Path, own_operator: OperatorProcess, capsys: pytest.CaptureFixture[str]
+    kube: Kube,
+    namespace: str,
+    shared: Path,
+    own_operator: OperatorProcess,
+    what: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """What the others are measured against."""
     own_operator.start()
     example = start(kube, namespace, shared, "None")
     before = progress(example)
-    lose(example, "pod")
+    lose(example, what)
     again = wait_for(lambda: resumed(example, before), "training goes on", 120, every=0.5)
     with capsys.disabled():
-        print(f"\nmode None, pod deleted: {again}")
+        print(f"\nmode None, {what}: {again}")
     example.wait_succeeded()
 
 
