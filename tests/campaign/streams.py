@@ -45,10 +45,11 @@ async def disturb(fault: OnWatch, events: AsyncIterator[bytes], send: Send, dice
                         pass
             await send(GONE)
         case OnWatch.DOUBLED:
-            before = b""
+            before: dict[str, bytes] = {}
             async for event in events:
-                await send(event + event + before)
-                before = event
+                uid = json.loads(event)["object"]["metadata"].get("uid", "")
+                await send(event + event + before.get(uid, b""))
+                before[uid] = event
         case OnWatch.DELAYED:
             await delayed(events, send, lambda: DELAY_SECONDS)
         case OnWatch.REORDERED:
