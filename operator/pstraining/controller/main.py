@@ -7,6 +7,7 @@ are wrong.
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -42,6 +43,8 @@ FINISH_SECONDS = 6.0
 """What passes under way get at SIGTERM."""
 RELEASE_SECONDS = 2.0
 """What giving the Lease up may take; a successor waits for it to run out otherwise."""
+GARBAGE = 20_000
+"""New objects after which cycles among them are looked for; Python's 700 is for programs that make few."""
 CRD_POLL = 2.0
 """Seconds between two looks for our API while its CRD is not installed."""
 
@@ -209,6 +212,9 @@ def main() -> None:
     from pstraining.core import planner, status
     from pstraining.launcher import launcher_files, launcher_version
 
+    # What is imported lives as long as the process, and JSON holds no cycles: looking for them often is a waste.
+    gc.freeze()
+    gc.set_threshold(GARBAGE)
     decisions = Decisions(planner.plan, status.next_status, status.events)
     launcher = Launcher(version=launcher_version(), files=launcher_files())
     sys.exit(asyncio.run(run(settings, decisions, launcher)))

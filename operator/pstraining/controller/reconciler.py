@@ -150,8 +150,9 @@ class Reconciler:
             now_stored = await self._read_again(key, snapshot)
             if now_stored is None:
                 return _Pass(Outcomes(), False, None)
-            snapshot = now_stored
-            plan = self._decisions.plan(snapshot, now, self._launcher)
+            if _version(now_stored) != _version(snapshot):
+                snapshot = now_stored
+                plan = self._decisions.plan(snapshot, now, self._launcher)
         creates = any(isinstance(action, Create) for action in plan.actions)
         with self._turns.creating() if creates else contextlib.nullcontext():
             outcomes = await self._executor.execute(snapshot.namespace, snapshot.name, snapshot.uid, plan.actions)
@@ -259,6 +260,10 @@ class Reconciler:
         if status is not None:
             told.append(f"Status {status.get('phase', '')}".strip())
         logger.info("%s", "; ".join(told), extra=_about(snapshot) | {"writes": len(told)})
+
+
+def _version(snapshot: Snapshot) -> str:
+    return str(snapshot.job["metadata"].get("resourceVersion", ""))
 
 
 def _about(snapshot: Snapshot) -> dict[str, Any]:
