@@ -88,6 +88,8 @@ def checks(found: Figures) -> Iterator[Check]:
         yield from check(f"growth exponent of {what}", value, "growth_exponent")
     for point in found.get("finished", ()):
         yield from check(f"{point['jobs']} finished jobs: writes at restart", point["writes"], "restart_writes")
+        per_job = point["objects"] / point["jobs"]
+        yield from check(f"{point['jobs']} finished jobs: objects per job", per_job, "objects_per_finished_job")
     for poison in ("500", "hang"):
         sick = found.get("poisoned", {}).get(poison)
         if sick:

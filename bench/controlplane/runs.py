@@ -9,8 +9,9 @@ from bench.controlplane.audit import FLOOR, OPERATOR
 from bench.controlplane.floor import write_plan
 from bench.controlplane.place import Bench, sample, together
 from bench.controlplane.programs import Program
-from bench.controlplane.shapes import Shape
+from bench.controlplane.shapes import Shape, job, rendered
 from pstraining.api import names
+from pstraining.core.actions import Kind
 from pstraining.kube.errors import ApiError
 
 Figures = dict[str, Any]
@@ -81,15 +82,34 @@ async def finished(bench: Bench, sizes: list[int]) -> list[Figures]:
     async with bench.namespace("finished") as namespace:
         made = 0
         for size in sizes:
-            shape = Shape(size, 1, 2)
-            names_made = [m["metadata"]["name"] for m in shape.manifests(namespace)[made:]]
-            await bench.create_jobs(namespace, shape.manifests(namespace)[made:])
-            await together(bench.set_status(namespace, name, _ended()) for name in names_made)
+            manifests = [job(namespace, f"b-{number}", 1, 2, chief=True) for number in range(made, size)]
+            await together(_finish(bench, namespace, m) for m in await bench.create_jobs(namespace, manifests))
+            await _chiefs_end(bench, namespace, size)
             made = size
             # The first start may write what the bench's statuses lack; the second is what is measured.
             await _restart(bench, namespace)
             found.append(await _restart(bench, namespace) | {"jobs": size})
     return found
+
+
+async def _finish(bench: Bench, namespace: str, stored: dict[str, Any]) -> None:
+    """What a job that has succeeded leaves: its status, and its chief's Job with a pod, whose log may be read."""
+    await bench.set_status(namespace, stored["metadata"]["name"], _ended())
+    for made in rendered(stored, stored["metadata"]["uid"]):
+        if made.kind is Kind.JOB:
+            await bench.client.create(made.kind, namespace, made.body)
+
+
+async def _chiefs_end(bench: Bench, namespace: str, count: int) -> None:
+    """Wait until so many Jobs are complete: KWOK completes their pods at once."""
+    end = asyncio.get_running_loop().time() + bench.limit
+    while True:
+        jobs = await bench.list(f"/apis/batch/v1/namespaces/{namespace}/jobs")
+        if sum((j.get("status") or {}).get("succeeded", 0) for j in jobs) == count:
+            return
+        if asyncio.get_running_loop().time() > end:
+            raise TimeoutError(f"not all chiefs of {namespace} end")
+        await asyncio.sleep(1.0 + count / 500)
 
 
 async def _restart(bench: Bench, namespace: str) -> Figures:

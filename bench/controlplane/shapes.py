@@ -43,15 +43,15 @@ class Shape:
         return [job(namespace, f"b-{number}", self.ps, self.workers) for number in range(self.jobs)]
 
 
-def job(namespace: str, name: str, ps: int, workers: int) -> dict[str, Any]:
-    """A job on fake nodes. It has no chief, as KWOK completes a Job's pods at once."""
+def job(namespace: str, name: str, ps: int, workers: int, *, chief: bool = False) -> dict[str, Any]:
+    """A job on fake nodes. While it is to run it has no chief, as KWOK completes a Job's pods at once."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
         "metadata": {"name": name, "namespace": namespace},
         "spec": {
             "ps": {"replicas": ps},
-            "chief": {"enabled": False},
+            "chief": {"enabled": chief},
             "worker": {
                 "replicas": workers,
                 "template": {
@@ -66,9 +66,9 @@ def job(namespace: str, name: str, ps: int, workers: int) -> dict[str, Any]:
     }
 
 
-def rendered(manifest: dict[str, Any]) -> list[Create]:
-    """The creations that the operator would make for a job as the API server stores it, with UID for its uid."""
-    found = {**manifest, "metadata": {**manifest["metadata"], "uid": UID, "generation": 1, "resourceVersion": "1"}}
+def rendered(manifest: dict[str, Any], uid: str = UID) -> list[Create]:
+    """The creations that the operator would make for a job as the API server stores it."""
+    found = {**manifest, "metadata": {**manifest["metadata"], "uid": uid, "generation": 1, "resourceVersion": "1"}}
     launcher = Launcher(version=launcher_version(), files=launcher_files())
     made = plan(observe(found, (), ()), datetime.now(UTC), launcher).actions
     return [action for action in made if isinstance(action, Create)]

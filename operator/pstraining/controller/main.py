@@ -98,7 +98,9 @@ class Operator:
     async def _watch(self, stop: asyncio.Event) -> None:
         registry = registration.build_registry(self.client.configuration, nodes=self.settings.watch_nodes)
         before = asyncio.all_tasks()
-        with self.watches.taken(registration.receiver(self.known, self.queue), self.queue.open):
+        with self.watches.taken(
+            registration.receiver(self.known, self.queue, self.reconciler.patience), self.queue.open
+        ):
             tasks = await kopf.spawn_tasks(
                 registry=registry,
                 settings=registration.build_settings(),

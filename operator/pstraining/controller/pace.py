@@ -1,9 +1,9 @@
 """How fast the passes over one job may follow each other, and which status may wait for company.
 
-Three brakes, none of which holds back a decision for longer than a tenth of a second, and all of which may be lost
-without harm: a budget of writing passes (more of them mean that something undoes what we do), a rest after a pass over
-a large job that found nothing to do (its pods come up one by one, and each of them is an event), and a wait for good
-news: a status that says nothing but that more pods are up is told together with the next ones.
+Brakes that may be lost without harm, none of which holds back what has gone wrong for longer than a tenth of a second:
+a budget of writing passes (more of them mean that something undoes what we do); a rest after a pass over a large job
+that found nothing to do, a longer one from pods that merely come up, one by one, each an event or three; and a wait for
+good news: a status that says nothing but that more pods are up is told together with the next ones.
 """
 
 from collections.abc import Mapping
@@ -19,6 +19,8 @@ LARGE: Final = 50
 """Objects from which on a job is large: a pass over it costs milliseconds."""
 REST: Final = 0.1
 """Seconds that a large job rests after a pass that found nothing to do."""
+CALM: Final = 1.0
+"""Seconds for which nobody looks at it, after such a pass, because of pods that merely come up."""
 NEWS_WAIT: Final = 0.25
 """Seconds that the first good news waits for company; it doubles with every status of nothing but good news."""
 MAX_NEWS_WAIT: Final = 4.0
@@ -26,6 +28,7 @@ MAX_NEWS_WAIT: Final = 4.0
 UPS: Final = {"ready": 0, "replicas": None, "summary": None, "readyStandbys": 0, "members": None}
 """Fields of a role or shard that good news may change; those with a number here must not fall."""
 ROLES: Final = ("ps", "worker", "chief", "evaluator")
+_STARTING: Final = ("ContainerCreating", "PodInitializing")
 COUNTED: Final = ("restarts", "jobRestarts", "takeovers", "replicaRecords", "activeSeconds", "completionTime")
 """Fields of a status that do not move while a job comes up."""
 
@@ -38,6 +41,7 @@ class Pace:
     left: float = float(BURST)
     warned: bool = False
     rest_until: datetime | None = None
+    calm_until: datetime | None = None
     news_since: datetime | None = None
     news_told: datetime | None = None
     news_count: int = 0
@@ -46,7 +50,7 @@ class Pace:
         """Seconds until the next pass."""
         gained = max(0.0, (now - self.at).total_seconds()) * PASSES_PER_SECOND
         self.left, self.at = min(float(BURST), self.left + gained), now
-        return max(0.0, (1.0 - self.left) / PASSES_PER_SECOND, self._rest(now))
+        return max(0.0, (1.0 - self.left) / PASSES_PER_SECOND, _left(self.rest_until, now, REST))
 
     @property
     def exhausted(self) -> bool:
@@ -55,7 +59,13 @@ class Pace:
 
     def idle(self, objects: int, now: datetime) -> None:
         """A pass over so many objects found nothing to do."""
-        self.rest_until = now + timedelta(seconds=REST) if objects >= LARGE else None
+        large = objects >= LARGE
+        self.rest_until = now + timedelta(seconds=REST) if large else None
+        self.calm_until = now + timedelta(seconds=CALM) if large else None
+
+    def patience(self, now: datetime) -> float:
+        """Seconds for which a pod that merely comes up need not be looked at."""
+        return _left(self.calm_until, now, CALM)
 
     def hold(self, old: Mapping[str, Any], new: Mapping[str, Any], now: datetime) -> float:
         """Seconds for which a new status is held back; 0 to write it now."""
@@ -76,9 +86,19 @@ class Pace:
         self.news_since, self.news_told, self.news_count = None, now, self.news_count + 1
         return 0.0
 
-    def _rest(self, now: datetime) -> float:
-        left = (self.rest_until - now).total_seconds() if self.rest_until is not None else 0.0
-        return left if 0.0 < left <= REST else 0.0
+
+def merely_comes_up(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod as the watch shows it has only been made, placed or started, and nothing of it has ever ended."""
+    status = pod.get("status") or {}
+    conditions = {c.get("type"): c.get("status") for c in status.get("conditions") or ()}
+    phase = status.get("phase", "Pending")
+    if "deletionTimestamp" in pod["metadata"] or conditions.get("DisruptionTarget") == "True":
+        return False
+    # One that runs without being ready may have been.
+    if phase != "Pending" and (phase, conditions.get("Ready")) != ("Running", "True"):
+        return False
+    containers = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    return not any(c.get("restartCount") or _in_trouble(c.get("state") or {}) for c in containers)
 
 
 def only_good_news(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
@@ -108,6 +128,17 @@ def only_comes_up(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
         elif kind not in ("Created", "CheckpointNotDurable") and status != before.get(kind, "False"):
             return False
     return True
+
+
+def _in_trouble(state: Mapping[str, Any]) -> bool:
+    why = (state.get("waiting") or {}).get("reason")
+    return bool((state.get("terminated") or {}).get("exitCode")) or why not in (None, *_STARTING)
+
+
+def _left(until: datetime | None, now: datetime, most: float) -> float:
+    """Seconds until then; none if the clock was set back."""
+    left = (until - now).total_seconds() if until is not None else 0.0
+    return left if 0.0 < left <= most else 0.0
 
 
 def _told(status: Mapping[str, Any]) -> list[tuple[Any, ...]]:

@@ -134,6 +134,11 @@ class Reconciler:
             self._turns.done(key)
             self._metrics.passed(result, time.perf_counter() - started)
 
+    def patience(self, key: Key) -> float:
+        """Seconds for which the news that a pod of this job comes up may wait."""
+        pace = self._paces.get(key)
+        return pace.patience(self._clock()) if pace is not None else 0.0
+
     def failed(self, key: Key, error: Exception, delay: float) -> None:
         """Log and count a pass that raised; the queue repeats it."""
         self._metrics.failed(error, retried=True)

@@ -14,8 +14,11 @@ from kubernetes.aio.client import Configuration
 
 from pstraining.api import names
 from pstraining.controller import refusals
+from pstraining.controller.cache import Key
 from pstraining.controller.known import Known
+from pstraining.controller.pace import merely_comes_up
 from pstraining.controller.workqueue import WorkQueue
+from pstraining.core.actions import Kind
 
 RECONNECT = (0.2, 0.5, 1, 1, *(2,) * 600)
 """Seconds between kopf's tries to reach an API server that is away; at the end the process exits."""
@@ -81,12 +84,26 @@ def build_registry(configuration: Configuration, *, nodes: bool) -> kopf.Operato
     return registry
 
 
-def receiver(known: Known, queue: WorkQueue) -> Callable[[Mapping[str, Any]], None]:
-    """What every event of the watches is given to: it is taken in, and the jobs it matters to are looked at again."""
+def receiver(
+    known: Known, queue: WorkQueue, patience: Callable[[Key], float] = lambda key: 0.0
+) -> Callable[[Mapping[str, Any]], None]:
+    """What every event of the watches is given to: it is taken in, and the jobs it matters to are looked at again.
+
+    Args:
+        known: takes it in.
+        queue: of jobs to be looked at.
+        patience: seconds for which the news that a pod of a job comes up may wait.
+    """
 
     def receive(event: Mapping[str, Any]) -> None:
-        for key in known.take(event["object"], event["type"]):
-            queue.add(key)
+        found, kind = event["object"], event["type"]
+        calm = kind != "DELETED" and found.get("kind") == Kind.POD and merely_comes_up(found)
+        for key in known.take(found, kind):
+            wait = patience(key) if calm else 0.0
+            if wait:
+                queue.add_after(key, wait)
+            else:
+                queue.add(key)
 
     return receive
 

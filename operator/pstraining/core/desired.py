@@ -5,7 +5,7 @@ operator restarts nothing; its number of replicas is all that is corrected. Serv
 and are corrected whenever a field that we render differs.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -49,20 +49,28 @@ def children(
     carried: Launcher,
     pointers: Mapping[int, Pointer] = MappingProxyType({}),
     term: int = 1,
+    there: Container[tuple[Kind, str]] = (),
 ) -> Iterator[dict[str, Any]]:
     """All children but the chief's Jobs, in the order of creation.
 
     What holds pods goes first: a template that the API server refuses then shows before anything else exists, and
-    images are pulled while the rest is written.
+    images are pulled while the rest is written. Of workers that are there only an outline is rendered: there may be
+    many, and it is all that is corrected.
     """
-    yield workloads.build_worker(job, 0, launcher_map)
+
+    def worker(index: int) -> dict[str, Any]:
+        if (Kind.DEPLOYMENT, names.worker_name(job.metadata.name, index)) in there:
+            return workloads.outline_worker(job, index)
+        return workloads.build_worker(job, index, launcher_map)
+
+    yield worker(0)
     claim = workloads.build_checkpoint_claim(job)
     if claim is not None:
         yield claim
     for member in range(1 + redundancy.standbys(job)):
         yield workloads.build_parameter_servers(job, launcher_map, member, term)
     for index in range(1, job.spec.worker.replicas):
-        yield workloads.build_worker(job, index, launcher_map)
+        yield worker(index)
     policy = network_policy.build(job)
     if policy is not None:
         yield policy

@@ -131,7 +131,7 @@ def _running(
     pointers = {s.index: s.next_pointer for s in shards}
     roles = {role: job_attempts.decide(job, snapshot, status, counted, role) for role in job_attempts.NUMBER}
     term = roles[names.CHIEF].create or max(1, job_attempts.newest(snapshot, status, names.CHIEF))
-    children = desired.children(job, launcher_map, launcher, pointers, term)
+    children = desired.children(job, launcher_map, launcher, pointers, term, snapshot.children)
     wanted = [rounds.stamped(manifest, status) for manifest in children]
     early = desired.early(job, snapshot, wanted)
     yield from desired.missing_and_drifted(job, snapshot, status, early)

@@ -7,6 +7,7 @@ job does not control are left out, whatever their labels say.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 from pstraining.api import names
@@ -191,7 +192,7 @@ class Snapshot:
         """The status as stored."""
         return self.job.get("status") or {}
 
-    @property
+    @cached_property
     def round(self) -> int:
         """How often the job has been restarted as a whole, by its stored status."""
         found = self.status.get("jobRestarts")
@@ -208,11 +209,28 @@ class Snapshot:
 
     def of_kind(self, kind: Kind) -> tuple[Child, ...]:
         """All children of that kind, by name."""
-        return tuple(c for (k, _), c in sorted(self.children.items()) if k is kind)
+        return self._by_kind.get(kind, ())
 
     def pods_of(self, role: str, index: int | None = None) -> tuple[Pod, ...]:
         """The pods of a role, oldest first."""
-        return tuple(p for p in self.pods if p.role == role and index in (None, p.index))
+        return self._by_replica.get((role, index), ())
+
+    # A pass asks for every replica of a large job many times: to look through all pods each time is n squared.
+
+    @cached_property
+    def _by_kind(self) -> dict[Kind, tuple[Child, ...]]:
+        found: dict[Kind, list[Child]] = {}
+        for (kind, _), child in sorted(self.children.items()):
+            found.setdefault(kind, []).append(child)
+        return {kind: tuple(children) for kind, children in found.items()}
+
+    @cached_property
+    def _by_replica(self) -> dict[tuple[str, int | None], tuple[Pod, ...]]:
+        found: dict[tuple[str, int | None], list[Pod]] = {}
+        for pod in self.pods:
+            found.setdefault((pod.role, None), []).append(pod)
+            found.setdefault((pod.role, pod.index), []).append(pod)
+        return {replica: tuple(pods) for replica, pods in found.items()}
 
 
 def observe(

@@ -36,16 +36,21 @@ def build_parameter_servers(job: PSTrainingJob, launcher: str, member: int = 0, 
 
 def build_worker(job: PSTrainingJob, index: int, launcher: str) -> dict[str, Any]:
     """One worker's Deployment: an identity of its own that survives rescheduling, also while the operator is down."""
-    spec = {
-        "replicas": 1,
+    found = outline_worker(job, index)
+    found["spec"] |= {
         "strategy": {"type": "Recreate"},
         "revisionHistoryLimit": 0,
         "selector": {"matchLabels": role_selector(job, names.WORKER, index)},
         "template": pods.build(job, pods.Task(names.WORKER, index), launcher),
     }
+    return found
+
+
+def outline_worker(job: PSTrainingJob, index: int) -> dict[str, Any]:
+    """As much of a worker's Deployment as is ever corrected."""
     found = metadata(job, names.worker_name(job.metadata.name, index), names.WORKER)
     found["labels"] |= {names.LABEL_ROLE: names.WORKER, names.LABEL_INDEX: str(index)}
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": found, "spec": spec}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": found, "spec": {"replicas": 1}}
 
 
 def retire_worker(job: PSTrainingJob, index: int, uid: str, why: str) -> dict[str, Any]:

@@ -5,7 +5,21 @@ from typing import Any
 
 import pytest
 
-from pstraining.controller.pace import BURST, LARGE, MAX_NEWS_WAIT, NEWS_WAIT, REST, Pace, only_good_news
+from pstraining.api import names
+from pstraining.controller.known import Known
+from pstraining.controller.pace import (
+    BURST,
+    CALM,
+    LARGE,
+    MAX_NEWS_WAIT,
+    NEWS_WAIT,
+    REST,
+    Pace,
+    merely_comes_up,
+    only_good_news,
+)
+from pstraining.controller.registration import receiver
+from pstraining.controller.workqueue import WorkQueue
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -84,6 +98,58 @@ def test_a_large_job_rests_after_an_idle_pass() -> None:
     assert not pace.exhausted
     assert pace.wait(at(REST)) == 0
     assert pace.wait(at(-3600)) == 0
+
+
+def test_pods_of_a_large_job_that_merely_come_up_wait_for_longer() -> None:
+    pace = Pace(NOW)
+    assert pace.patience(NOW) == 0, "before the first pass nobody knows how it is"
+    pace.idle(LARGE, NOW)
+    assert pace.patience(at(REST)) == pytest.approx(CALM - REST)
+    assert (pace.patience(at(CALM)), pace.patience(at(-3600))) == (0, 0)
+    pace.idle(LARGE - 1, NOW)
+    assert pace.patience(NOW) == 0
+
+
+READY = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+BEGINS: dict[str, Any] = {"state": {"waiting": {"reason": "ContainerCreating"}}, "restartCount": 0}
+
+
+@pytest.mark.parametrize(
+    ("pod", "calm"),
+    [
+        ({"status": {}}, True),
+        ({"status": {"phase": "Pending", "containerStatuses": [BEGINS]}}, True),
+        ({"status": {"phase": "Pending", "initContainerStatuses": [{"state": {"terminated": {"exitCode": 0}}}]}}, True),
+        ({"status": READY}, True),
+        ({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]}}, False),
+        ({"status": {"phase": "Failed"}}, False),
+        ({"status": {"phase": "Succeeded"}}, False),
+        ({"status": {"phase": "Pending"}, "metadata": {"deletionTimestamp": "2030-01-01T12:00:00Z"}}, False),
+        ({"status": {**READY, "containerStatuses": [{**BEGINS, "state": {"running": {}}, "restartCount": 1}]}}, False),
+        ({"status": {"containerStatuses": [{"state": {"waiting": {"reason": "ErrImagePull"}}}]}}, False),
+        ({"status": {"containerStatuses": [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]}}, False),
+        ({"status": {"initContainerStatuses": [{"state": {"terminated": {"exitCode": 1}}}]}}, False),
+        ({"status": {"conditions": [{"type": "DisruptionTarget", "status": "True"}]}}, False),
+    ],
+)
+def test_what_may_wait_is_a_pod_of_which_nothing_has_ended(pod: dict[str, Any], calm: bool) -> None:
+    assert merely_comes_up({"metadata": {}, **pod}) is calm
+
+
+@pytest.mark.asyncio
+async def test_news_that_may_wait_is_told_later_and_all_other_at_once() -> None:
+    known, queue = Known(), WorkQueue()
+    receive = receiver(known, queue, lambda key: 60.0)
+    labels = {names.LABEL_JOB: "digits"}
+
+    def pod(name: str, **status: Any) -> dict[str, Any]:
+        metadata = {"name": name, "namespace": "default", "uid": name, "labels": labels, "resourceVersion": "1"}
+        return {"kind": "Pod", "metadata": metadata, "status": status}
+
+    receive({"type": "ADDED", "object": pod("up")})
+    assert queue.depth == 0
+    receive({"type": "ADDED", "object": pod("down", phase="Failed")})
+    assert queue.depth == 1
 
 
 def test_a_budget_of_writing_passes() -> None:
