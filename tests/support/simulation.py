@@ -221,7 +221,6 @@ class World:
             if self.refuse is not None and (message := self.refuse(action)):
                 return Outcome(action, Verdict.INVALID, message)
             assert key not in self.children, f"{key} created twice"
-            assert (key[0], action.in_place_of) not in self.children, f"{action.in_place_of} is there"
             self.serial += 1
             self.children[key] = deep_merge(dict(action.body), {"metadata": {"uid": f"uid-{self.serial}"}})
             self._version(self.children[key])

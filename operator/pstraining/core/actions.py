@@ -39,8 +39,6 @@ class Create:
     name: str
     body: Manifest
     reason: Reason
-    in_place_of: str | None = None
-    """The object of this kind whose absence is the only reason: the API server is asked whether it is really gone."""
 
 
 @dataclass(frozen=True)

@@ -139,9 +139,7 @@ def _running(
         if found.create is not None:
             made = rounds.stamped(workloads.build_attempt(job, role, found.create, launcher_map), status)
             again = Reason.NEXT_TERM if role == names.CHIEF else Reason.NEXT_ATTEMPT
-            missing = None if found.missing is None else workloads.attempt_name(snapshot.name, role, found.missing)
-            why = Reason.DESIRED if found.create == 1 else again
-            yield Create(Kind.JOB, made["metadata"]["name"], made, why, missing)
+            yield Create(Kind.JOB, made["metadata"]["name"], made, Reason.DESIRED if found.create == 1 else again)
     written = {(a.kind, a.name) for a in taken}
     late = [m for m in wanted if m not in early and (m["kind"], m["metadata"]["name"]) not in written]
     yield from desired.missing_and_drifted(job, snapshot, status, late)

@@ -66,15 +66,11 @@ class Executor:
             The outcomes in the order of the actions.
 
         Raises:
-            Conflict: what is observed is out of date; plan again when it has caught up. Nothing is written where it is
-                an object whose absence a plan relies on.
+            Conflict: what is observed is out of date; plan again when it has caught up.
             NotFound: an object to be changed is gone, or the namespace is.
             Transient: try again later.
         """
         planned = tuple(actions)
-        for action in planned:
-            if isinstance(action, Create) and action.in_place_of is not None:
-                await self._must_be_gone(namespace, job, action.kind, action.in_place_of)
         found: dict[int, Outcome] = {}
         for stage in stages(planned):
             found |= await self._stage(namespace, job, job_uid, planned, stage)
@@ -139,15 +135,6 @@ class Executor:
             self._on_write(action.kind, "create")
         self._memory.wrote(namespace, job, written)
         return Outcome(action, Verdict.DONE)
-
-    async def _must_be_gone(self, namespace: str, job: str, kind: Kind, name: str) -> None:
-        """Lists and watches may begin with what was long ago, before there was such an object."""
-        try:
-            found = await self._port.get(kind, namespace, name)
-        except NotFound:
-            return
-        self._memory.wrote(namespace, job, found)
-        raise Conflict(f"{kind} {name} exists, and had not been seen")
 
     async def _delete(self, namespace: str, job: str, action: Delete) -> None:
         try:

@@ -85,14 +85,11 @@ def build_attempt(job: PSTrainingJob, role: str, number: int, launcher: str) -> 
         "podReplacementPolicy": "Failed",
         "template": template,
     }
-    found = metadata(job, attempt_name(job.metadata.name, role, number), role)
+    chief = role == names.CHIEF
+    name = names.chief_job(job.metadata.name, number) if chief else names.evaluator_job(job.metadata.name, number)
+    found = metadata(job, name, role)
     found["labels"] |= {names.LABEL_ROLE: role, pods.number_label(role): str(number)}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": found, "spec": spec}
-
-
-def attempt_name(job: str, role: str, number: int) -> str:
-    """The name of the Job of one attempt."""
-    return names.chief_job(job, number) if role == names.CHIEF else names.evaluator_job(job, number)
 
 
 def build_checkpoint_claim(job: PSTrainingJob) -> dict[str, Any] | None:

@@ -1,6 +1,5 @@
 """The executor on the fake: what becomes of actions, and what is raised to the queue."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,13 +31,8 @@ class Bench:
     """An executor with everything around it."""
 
     def __init__(self) -> None:
-        self.kube = FakeKube()
+        self.kube, self.cache = FakeKube(), Cache()
         self.counted: list[tuple[str, str]] = []
-        self.restart()
-
-    def restart(self) -> None:
-        """A new process: an empty cache."""
-        self.cache = Cache()
         self.executor = Executor(self.kube, self.cache, lambda kind, verb: self.counted.append((kind, verb)))
 
     async def run(self, *actions: Action) -> Outcomes:
@@ -184,17 +178,3 @@ async def test_what_is_raised_to_the_queue(bench: Bench, verb: str, error: Excep
     with pytest.raises(type(error)):
         await bench.run(actions[verb], create("c"))
     assert ("ConfigMap", "c") not in bench.kube.world
-
-
-async def test_what_a_plan_takes_to_be_gone_is_asked_for_before_anything_is_written(bench: Bench) -> None:
-    await bench.run(create("chief-1"))
-    bench.restart()
-    following = replace(create("chief-2"), in_place_of="chief-1")
-    with pytest.raises(Conflict, match="chief-1 exists"):
-        await bench.run(create("before"), following)
-    assert [r[2] for r in bench.kube.requests] == ["chief-1"]
-    assert bench.seen() == {"chief-1": {}}, "the next plan knows it"
-
-
-async def test_what_is_gone_is_followed(bench: Bench) -> None:
-    assert verdicts(await bench.run(replace(create("chief-2"), in_place_of="chief-1"))) == [Verdict.DONE]

@@ -24,8 +24,6 @@ class Attempts:
     """What to do about a role's attempts."""
 
     create: int | None = None
-    missing: int | None = None
-    """The newest attempt of which nothing is seen: what is created takes its place."""
     delete: tuple[Child, ...] = ()
 
 
@@ -67,8 +65,7 @@ def decide(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, 
     create = last + 1 if ended and not alive else None
     # An older attempt is evidence until what ended it is on record; then its log has had a whole attempt to be read.
     old = (c for n, c in sorted(existing.items()) if n < last and not c.deleting)
-    missing = last if create is not None and current is None and last > 0 else None
-    return Attempts(create, missing, tuple(old) if counted.is_told(status) else ())
+    return Attempts(create, tuple(old) if counted.is_told(status) else ())
 
 
 def _newest_seen(snapshot: Snapshot, role: str) -> int:
