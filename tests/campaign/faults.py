@@ -39,7 +39,7 @@ class OnWrite(StrEnum):
     LATE = "arrives late"
     """No answer; the request reaches the API server when the workload is over."""
     STALE = "crash after, old lists"
-    """The next operator is shown the lists of the past, and events only after a while."""
+    """The next operator is first shown the lists of the past, and events only after a while."""
 
 
 class OnWatch(StrEnum):

@@ -25,7 +25,6 @@ from pstraining.core.policies.attempts import Tally
 from pstraining.core.snapshot import Snapshot
 from pstraining.kube import client, errors, executor
 from pstraining.kube.client import RESOURCES, KubeClient
-from pstraining.kube.executor import Executor
 
 TIMEOUT = 3.0
 """Seconds that a request may take; ten in production."""
@@ -56,10 +55,6 @@ def _patched(owner: Any, name: str, new: Any) -> Callable[[], None]:
 
 
 def _nothing(*_: Any, **__: Any) -> None:
-    return None
-
-
-async def _no_question(*_: Any) -> None:
     return None
 
 
@@ -131,9 +126,7 @@ GUARDS: dict[str, Guard] = {
     "memory": Guard("our own writes are known before the watch tells", _patched(Cache, "wrote", _nothing)),
     "versions": Guard("an older object never replaces a newer", _patched(cache, "_supersedes", lambda new, old: True)),
     "tombstones": Guard("what is gone stays gone", _patched(Cache, "_bury", _nothing)),
-    "asking": Guard(
-        "what is not seen is asked for before it is replaced", _patched(Executor, "_must_be_gone", _no_question)
-    ),
+    "fence": Guard("a list older than our Lease is not believed", _patched(Watches, "_is_old", lambda *_: False)),
     "ownership": Guard(
         "a name that is taken is looked at before it is called a conflict",
         _patched(executor, "controller_uid", lambda found: None),

@@ -99,7 +99,7 @@ class FaultProxy:
             return web.Response(body=stale, content_type="application/json")
         answer = await self.api.send(request.method, request.path_qs, headers, body)
         kind = _kind_of_list(request.path)
-        if kind:
+        if kind and self.generation == 1:
             self.first_lists.setdefault(kind, answer.body)
         return web.Response(status=answer.status, body=answer.body, headers=answer.headers)
 
@@ -187,11 +187,11 @@ class FaultProxy:
                 await response.write(line)
 
     def _stale(self, path: str) -> bytes | None:
-        """The list of long ago, for an operator that comes after a crash."""
-        if self.plan.on_write is not OnWrite.STALE or self.generation < 2:
-            return None
+        """The list of long ago, for an operator that comes after a crash and asks for the first time."""
         kind = _kind_of_list(path)
-        return self.first_lists.get(kind) if kind in self.plan.kinds else None
+        if self.plan.on_write is not OnWrite.STALE or self.generation < 2 or kind not in self.plan.kinds:
+            return None
+        return self.first_lists.pop(kind, None)
 
     def _note(self, request: web.Request, body: bytes) -> Attempt:
         found = PATH.match(request.path)

@@ -17,6 +17,7 @@ LAST_STATUS = Point("status", "pstrainingjobs", "job", 4)
 FOUND = {
     "evidence": (Plan("fail", OnWrite.CRASH_TWICE, Point("status", "pstrainingjobs", "job", 5)),),
     "lists": (Plan("create", OnWrite.CRASH_BEFORE, CREATE_SERVICE),),
+    "fence": (Plan("fail", OnWrite.STALE, Point("create", "events", "Running", 2), group="all"),),
     "ownership": (Plan("create", OnWrite.STALE, CREATE_SERVICE, group="services"),),
     "no-answer": (Plan("create", OnWrite.LOST, CREATE_SERVICE),),
     "retry": tuple(Plan("create", f, LAST_STATUS) for f in (OnWrite.CONFLICT, OnWrite.BROKEN, OnWrite.AWAY)),

@@ -10,7 +10,7 @@ from .conftest import NAMESPACE, Render, Rendered
 ALL = ("create", "delete", "get", "list", "patch", "watch")
 
 OPERATOR = {
-    ("pstraining.dev", "pstrainingjobs"): ("delete", "get", "list", "watch"),
+    ("pstraining.dev", "pstrainingjobs"): ("delete", "list", "watch"),
     ("pstraining.dev", "pstrainingjobs/status"): ("patch",),
     ("pstraining.dev", "pstrainingjobs/finalizers"): ("update",),
     ("apps", "statefulsets"): ALL,

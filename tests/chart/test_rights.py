@@ -26,7 +26,6 @@ def test_every_right_is_used_and_every_call_is_allowed() -> None:
     for action, kind in {(w[0], w[1]) for w in a_life_with_everything()}:
         place = RESOURCES[Kind(kind)]
         used.setdefault((_group(place.api), place.plural), set()).update(VERBS[action])
-    used["pstraining.dev", "pstrainingjobs"].add("get")  # before a process first writes for a job
     used["pstraining.dev", "pstrainingjobs/status"] = {"patch"}
     used["pstraining.dev", "pstrainingjobs/finalizers"] = {"update"}  # not called: what blockOwnerDeletion asks for
     used[_group(EVENTS.api), EVENTS.plural] = {"create"}

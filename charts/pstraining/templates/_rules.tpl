@@ -5,7 +5,7 @@ a call that is added to the operator is added here and there.
 {{- define "pstraining.rules" -}}
 - apiGroups: [pstraining.dev]
   resources: [pstrainingjobs]
-  verbs: [get, list, watch, delete] # get: before a process first writes; delete: ttlSecondsAfterFinished
+  verbs: [list, watch, delete] # delete: ttlSecondsAfterFinished
 - apiGroups: [pstraining.dev]
   resources: [pstrainingjobs/status]
   verbs: [patch]

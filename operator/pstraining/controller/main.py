@@ -193,7 +193,8 @@ def build(
         metrics=metrics,
         instance=settings.pod_name,
     )
-    watches = Watches(len(registration.WATCHED) * max(1, len(settings.namespaces)) + settings.watch_nodes)
+    streams = len(registration.WATCHED) * max(1, len(settings.namespaces)) + settings.watch_nodes
+    watches = Watches(streams, fence=lambda: lease.version)
     return Operator(settings, client, lease, known, queue, watches, metrics, reconciler, stop)
 
 

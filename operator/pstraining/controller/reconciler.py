@@ -97,8 +97,6 @@ class Reconciler:
         self._instance = instance
         self._clock = clock
         self._paces: dict[Key, Pace] = {}
-        # Jobs that this process has read itself: lists and watches may begin with what was long ago.
-        self._read: dict[Key, str] = {}
         self._turns = Turns(look)
 
     async def reconcile(self, key: Key) -> float | None:
@@ -114,7 +112,6 @@ class Reconciler:
             return wait
         if not self._cache.has_job(key):
             self._paces.pop(key, None)
-            self._read.pop(key, None)
             self._turns.forget(key)
             self._metrics.phase(key, None)
             return None
@@ -151,13 +148,6 @@ class Reconciler:
     async def _pass(self, key: Key, snapshot: Snapshot, pace: Pace) -> _Pass:
         now = self._clock()
         plan = self._decisions.plan(snapshot, now, self._launcher)
-        if plan.actions and self._read.get(key) != snapshot.uid:
-            now_stored = await self._read_again(key, snapshot)
-            if now_stored is None:
-                return _Pass(Outcomes(), False, None)
-            if _version(now_stored) != _version(snapshot):
-                snapshot = now_stored
-                plan = self._decisions.plan(snapshot, now, self._launcher)
         creates = any(isinstance(action, Create) for action in plan.actions)
         with self._turns.creating() if creates else contextlib.nullcontext():
             outcomes = await self._executor.execute(snapshot.namespace, snapshot.name, snapshot.uid, plan.actions)
@@ -176,17 +166,6 @@ class Reconciler:
             await self._tell(snapshot, self._decisions.events(snapshot, status), now)
         self._metrics.phase(key, str(status.get("phase") or "") or None)
         return _Pass(outcomes, written, plan.requeue_at, held, sent)
-
-    async def _read_again(self, key: Key, snapshot: Snapshot) -> Snapshot | None:
-        """The job as it is stored now, None if it is gone: its status fences what an earlier process did."""
-        try:
-            found = await self._port.get(Kind.PS_TRAINING_JOB, snapshot.namespace, snapshot.name)
-        except NotFound:
-            self._cache.deleted(Kind.PS_TRAINING_JOB, snapshot.namespace, snapshot.name, snapshot.uid)
-            return None
-        self._read[key] = snapshot.uid
-        self._cache.wrote(snapshot.namespace, snapshot.name, found)
-        return self._known.snapshot(key)
 
     def _held(
         self, key: Key, snapshot: Snapshot, status: dict[str, Any], pace: Pace, outcomes: Outcomes, now: datetime
@@ -265,10 +244,6 @@ class Reconciler:
         if status is not None:
             told.append(f"Status {status.get('phase', '')}".strip())
         logger.info("%s", "; ".join(told), extra=_about(snapshot) | {"writes": len(told)})
-
-
-def _version(snapshot: Snapshot) -> str:
-    return str(snapshot.job["metadata"].get("resourceVersion", ""))
 
 
 def _about(snapshot: Snapshot) -> dict[str, Any]:

@@ -6,21 +6,32 @@ objects that are missing from the new list get no DELETED event: they would stay
 job would have its children created again and again. kopf has no hook for this, so its generator of watch events is
 wrapped while the operator runs: what an earlier listing or event had shown and a later listing does not is told as
 deleted. Objects end here: kopf itself is given nothing but its own marks (registration.py says why).
+
+Nor is a list believed that is older than what is known: than anything that its stream has shown, or than the write that
+made the Lease ours, which followed all that an earlier operator has done. An API server promises newer ones; should one
+that lags behind the others answer all the same, it is asked again, as what such a list does not hold would be taken for
+lost: pods, and the chief's terms. Versions are compared as numbers of one store, which they are in all practice.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import aclosing, contextmanager
+from typing import Any, Final
 
-from kopf._cogs.clients import watching
+from kopf._cogs.clients import fetching, watching
 
 logger = logging.getLogger(__name__)
 
 BREATH = 100
 """Objects after which others get their turn: a listing comes in thousands."""
+CATCH_UP: Final = 10.0
+"""Seconds for which an old list is asked for again; then it is taken: Leases may have a store of their own."""
+AGAIN: Final = 0.2
+"""Seconds between two such lists."""
+OWN_STORE: Final = ("events",)
+"""Kinds that are often kept apart, with numbers of their own."""
 Receiver = Callable[[dict[str, Any]], None]
 """Takes an event with its type (None while listing) and object."""
 Stream = tuple[str, str | None]
@@ -30,10 +41,24 @@ Stream = tuple[str, str | None]
 class Watches:
     """The streams that kopf holds open."""
 
-    def __init__(self, expected: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Expect so many streams: one for every kind and namespace."""
+    def __init__(
+        self,
+        expected: int,
+        clock: Callable[[], float] = time.monotonic,
+        fence: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Watch nothing yet.
+
+        Args:
+            expected: streams, one for every kind and namespace.
+            clock: seconds.
+            fence: the version of the write that made the Lease ours; 0 if it is not known.
+        """
         self._expected = expected
         self._clock = clock
+        self._fence = fence
+        self._newest: dict[Stream, int] = {}
+        self._taken_as_they_are: set[Stream] = set()
         self._listed: set[Stream] = set()
         self._last: dict[Stream, float] = {}
 
@@ -54,18 +79,53 @@ class Watches:
             receive: is given every event.
             synced: is called whenever a listing ends and every stream has listed what there is.
         """
-        original = watching.infinite_watch
+        watch, fetch = watching.infinite_watch, fetching.fetch_objs
 
         async def infinite_watch(**kwargs: Any) -> AsyncIterator[Any]:
             stream = (kwargs["resource"].plural, kwargs["namespace"])
-            async for mark in self._take(stream, original(**kwargs), receive, synced):
+            async for mark in self._take(stream, watch(**kwargs), receive, synced):
                 yield mark
 
-        watching.infinite_watch = infinite_watch
+        async def fetch_objs(**kwargs: Any) -> AsyncIterator[Any]:
+            stream = (kwargs["resource"].plural, kwargs["namespace"])
+            async for chunk in self._believed(stream, lambda: fetch(**kwargs)):
+                yield chunk
+
+        watching.infinite_watch, fetching.fetch_objs = infinite_watch, fetch_objs
         try:
             yield
         finally:
-            watching.infinite_watch = original
+            watching.infinite_watch, fetching.fetch_objs = watch, fetch
+
+    async def _believed(self, stream: Stream, fetch: Callable[[], Any]) -> AsyncIterator[Any]:
+        """The chunks of a list, each with the version of the whole, once it is not older than what is known."""
+        end = self._clock() + CATCH_UP
+        while True:
+            async with aclosing(fetch()) as chunks:
+                async for objects, version in chunks:
+                    if self._is_old(stream, version):
+                        if self._clock() < end:
+                            break
+                        logger.warning(
+                            "The API server's list of %s is older than what is known, and stays so", stream[0]
+                        )
+                        self._taken_as_they_are.add(stream)
+                    self._seen(stream, version)
+                    yield objects, version
+                else:
+                    return
+            logger.info("The API server's list of %s is older than what is known: asked again", stream[0])
+            await asyncio.sleep(AGAIN)
+
+    def _is_old(self, stream: Stream, version: str) -> bool:
+        if stream in self._taken_as_they_are or not str(version).isdigit():
+            return False
+        fence = 0 if stream[0] in OWN_STORE else self._fence()
+        return int(version) < max(fence, self._newest.get(stream, 0))
+
+    def _seen(self, stream: Stream, version: str | None) -> None:
+        if str(version).isdigit():
+            self._newest[stream] = max(self._newest.get(stream, 0), int(str(version)))
 
     async def _take(
         self, stream: Stream, events: AsyncIterator[Any], receive: Receiver, synced: Callable[[], None]
@@ -82,6 +142,8 @@ class Watches:
                 self._listed.add(stream)
                 if self.synced:
                     synced()
+            if not isinstance(event, watching.Bookmark):
+                self._seen(stream, event["object"].get("metadata", {}).get("resourceVersion"))
             if isinstance(event, watching.Bookmark) or event["type"] == "BOOKMARK":
                 yield event
                 continue

@@ -74,6 +74,12 @@ class Lease:
         self._clock = clock
         self._observed: Observed | None = None
         self._renewed: float | None = None
+        self._version = 0
+
+    @property
+    def version(self) -> int:
+        """The resourceVersion of the write that made it ours; 0 while it is not, or where versions are no numbers."""
+        return self._version
 
     @property
     def held(self) -> bool:
@@ -188,5 +194,8 @@ class Lease:
         except Conflict:
             return None
         self._note(written.get("spec") or {})
+        if not self._version:
+            version = str(written["metadata"].get("resourceVersion", ""))
+            self._version = int(version) if version.isdigit() else 0
         self._renewed = sent
         return self._identity

@@ -1,7 +1,6 @@
 """Passes on the fake API server, with a stand-in's decisions: what is written, what follows, what is raised."""
 
 import contextlib
-import copy
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -129,8 +128,7 @@ async def test_an_operator_that_dies_between_any_two_writes_is_followed(bench: B
 
 
 async def test_a_status_from_an_old_view_is_not_written(bench: Bench) -> None:
-    made = bench.submit()
-    bench.reconciler._read[KEY] = made["metadata"]["uid"]  # long ago
+    bench.submit()
     bench.kube.put({**bench.stored(), "spec": {"a": 2}})
     with pytest.raises(Conflict):
         await bench.reconciler.reconcile(KEY)
@@ -323,34 +321,3 @@ async def test_odd_pods_do_no_harm(bench: Bench, labels: dict[str, str]) -> None
     bench.kube.put(found)
     bench.kube.deliver(bench.cache)
     assert await bench.settle() == 3
-
-
-async def test_a_job_is_read_before_a_process_first_writes_for_it(bench: Bench) -> None:
-    """Lists and watches may be older than what the last process wrote: its status fences what must not happen twice."""
-    planned: list[Any] = []
-
-    def recording(snapshot: Snapshot, now: datetime, launcher: Launcher) -> Plan:
-        planned.append(snapshot.status)
-        return plan(snapshot, now, launcher)
-
-    old = copy.deepcopy(bench.submit())
-    await bench.settle()
-    there, bench.kube.objects = bench.kube.objects, {}
-    bench.restart(replace(DECISIONS, plan=recording))
-    bench.kube.objects = there
-    bench.known.take(old, None)
-    told = copy.deepcopy(bench.stored()["status"])
-    await bench.reconciler.reconcile(KEY)
-    assert planned == [{}, told]
-    await bench.reconciler.reconcile(KEY)
-    assert len(planned) == 3, "once in a process's life"
-
-
-async def test_a_job_that_was_seen_and_is_gone_is_none(bench: Bench) -> None:
-    old = copy.deepcopy(bench.submit())
-    bench.restart()
-    bench.known.take(old, None)
-    bench.kube.remove(Kind.PS_TRAINING_JOB, *KEY)
-    assert await bench.reconciler.reconcile(KEY) is None
-    assert bench.kube.writes() == []
-    assert bench.cache.jobs() == ()

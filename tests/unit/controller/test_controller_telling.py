@@ -11,11 +11,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from kopf._cogs.clients import watching
+from kopf._cogs.clients import fetching, watching
 from prometheus_client import generate_latest
 
 from pstraining.api.conditions import Reason
-from pstraining.controller import logs
+from pstraining.controller import logs, watch
 from pstraining.controller.health import Health, Heartbeat
 from pstraining.controller.metrics import Metrics, recovered, restarts, takeovers
 from pstraining.controller.settings import LogFormat
@@ -250,12 +250,64 @@ async def test_the_same_list_again_means_nothing() -> None:
     assert told == [(None, "a"), (None, "a"), ("DELETED", "a")], "the third list was empty"
 
 
+async def believed(watches: Watches, plural: str, *versions: str) -> list[str]:
+    """What a list leads to whose versions, asked for again and again, are these."""
+    asked = iter(versions)
+
+    async def fetch() -> AsyncIterator[Any]:
+        version = next(asked)
+        for part in ("a", "b"):
+            yield [f"{part}{version}"], version
+
+    return [item async for items, _ in watches._believed((plural, None), fetch) for item in items]
+
+
+@pytest.mark.asyncio
+async def test_a_list_that_is_older_than_the_lease_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "AGAIN", 0.0)
+    watches = Watches(expected=1, fence=lambda: 50)
+    assert await believed(watches, "pods", "49", "7", "50") == ["a50", "b50"]
+    assert await believed(watches, "events", "7") == ["a7", "b7"], "kept apart, with numbers of their own"
+    assert await believed(watches, "jobs", "abc") == ["aabc", "babc"], "nothing to compare"
+
+
+@pytest.mark.asyncio
+async def test_a_list_that_is_older_than_what_its_stream_has_shown_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch, "AGAIN", 0.0)
+
+    async def stream() -> AsyncIterator[Any]:
+        yield {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "90"}}}
+
+    watches = Watches(expected=1)
+    async for _ in watches._take(("pods", None), stream(), lambda found: None, lambda: None):
+        pass
+    assert await believed(watches, "pods", "89", "90") == ["a90", "b90"]
+    assert await believed(watches, "pods", "89", "91") == ["a91", "b91"]
+    assert await believed(watches, "jobs", "1") == ["a1", "b1"]
+
+
+@pytest.mark.asyncio
+async def test_an_old_list_is_believed_in_the_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Leases may be kept in a store with higher numbers."""
+    monkeypatch.setattr(watch, "AGAIN", 0.0)
+    seconds = iter(range(1000))
+    watches = Watches(expected=1, clock=lambda: float(next(seconds)), fence=lambda: 50)
+    assert await believed(watches, "pods", *["7"] * 100) == ["a7", "b7"]
+    assert caplog.text.count("stays so") == 1
+    assert await believed(watches, "pods", "8") == ["a8", "b8"], "and at once from then on"
+
+
 @pytest.mark.asyncio
 async def test_the_wrapping_is_undone() -> None:
-    original = watching.infinite_watch
+    original = watching.infinite_watch, fetching.fetch_objs
     with Watches(expected=1).taken(lambda found: None):
-        assert watching.infinite_watch is not original
-    assert watching.infinite_watch is original
+        assert watching.infinite_watch is not original[0]
+        assert fetching.fetch_objs is not original[1]
+    assert (watching.infinite_watch, fetching.fetch_objs) == original
 
 
 def test_silence_is_that_of_the_quietest_stream() -> None:

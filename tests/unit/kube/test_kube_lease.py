@@ -34,8 +34,9 @@ def test_the_first_one_takes_it_at_once() -> None:
     async def story() -> None:
         kube = FakeKube()
         a = candidate(kube, "a")
-        assert not a.held
+        assert (a.held, a.version) == (False, 0)
         await a.acquire()
+        assert str(a.version) == kube.objects["Lease", "ns", "operator"]["metadata"]["resourceVersion"]
         assert (a.held, holder(kube), now()) == (True, "a", 0.0)
         assert kube.objects["Lease", "ns", "operator"]["spec"]["leaseDurationSeconds"] == 15
 
