@@ -16,15 +16,15 @@ LAST_STATUS = Point("status", "pstrainingjobs", "job", 4)
 
 FOUND = {
     "evidence": (Plan("fail", OnWrite.CRASH_TWICE, Point("status", "pstrainingjobs", "job", 5)),),
-    "lists": (Plan("create", OnWrite.CRASH_BEFORE, CREATE_SERVICE),),
+    "lists": tuple(Plan("create", f, CREATE_SERVICE) for f in (OnWrite.CRASH_BEFORE, OnWrite.CRASH_AFTER)),
     "fence": (Plan("fail", OnWrite.STALE, Point("create", "events", "Running", 2), group="all"),),
-    "ownership": (Plan("create", OnWrite.STALE, CREATE_SERVICE, group="services"),),
+    "ownership": (Plan("create", OnWrite.LOST, CREATE_SERVICE, OnWatch.DELAYED, "services"),),
     "no-answer": (Plan("create", OnWrite.LOST, CREATE_SERVICE),),
     "retry": tuple(Plan("create", f, LAST_STATUS) for f in (OnWrite.CONFLICT, OnWrite.BROKEN, OnWrite.AWAY)),
     "retry-after": (Plan("create", OnWrite.TOO_MANY, FIRST_STATUS),),
     "time-out": (Plan("create", OnWrite.HANGS, FIRST_STATUS),),
     "uid": (Plan("suspend", OnWrite.LATE, DELETE_WORKER),),
-    "memory": (Plan("create", on_watch=OnWatch.DELAYED, group="all"),),
+    "memory": tuple(Plan("create", on_watch=f, group="all") for f in (OnWatch.DELAYED, OnWatch.REORDERED)),
     "tombstones": (Plan("suspend", on_watch=OnWatch.DOUBLED, group="all"),),
     "versions": (Plan("suspend", on_watch=OnWatch.DOUBLED, group="all"),),
     "relist": (Plan("suspend", on_watch=OnWatch.DROPPED, group="pods"),),
@@ -47,6 +47,12 @@ def verdicts(judge: Judge) -> dict[Plan, list[str]]:
 
 def test_every_guard_has_its_faults() -> None:
     assert FOUND.keys() == GUARDS.keys()
+
+
+def test_every_class_of_fault_is_found() -> None:
+    plans = [p for found in FOUND.values() for p in found]
+    assert {p.on_write for p in plans} - {None} == set(OnWrite)
+    assert {p.on_watch for p in plans} - {None} == set(OnWatch)
 
 
 @pytest.mark.parametrize("guard", FOUND)
