@@ -44,12 +44,16 @@ WATCHED = (JOBS, *CHILDREN, EVENTS)
 NODES = ("", "v1", "nodes")
 """Watched only by an operator that may: nodes belong to no namespace."""
 
+CHUNK = 250
+"""Objects in one answer to a list. A list of thousands at once leaves a process several times as large behind."""
+
 
 def build_settings() -> kopf.OperatorSettings:
     """kopf's settings: children by label on the server's side, no scanning, no posting, quick to reconnect and stop."""
     settings = kopf.OperatorSettings()
     settings.scanning.disabled = True
     settings.posting.enabled = False
+    settings.watching.chunk_size = CHUNK
     settings.networking.error_backoffs = RECONNECT
     settings.networking.connect_timeout = 10
     settings.queueing.idle_timeout = 1.0
