@@ -19,7 +19,7 @@ from pstraining.controller.cache import Key
 from pstraining.controller.known import Known
 from pstraining.controller.logs import about
 from pstraining.controller.metrics import Metrics
-from pstraining.controller.pace import BURST, PASSES_PER_SECOND, Pace, only_comes_up
+from pstraining.controller.pace import BURST, CALM, PASSES_PER_SECOND, Pace, only_comes_up
 from pstraining.controller.turns import LOOK_AGAIN, Turns
 from pstraining.core.actions import Action, Create, Event, Kind, Outcome, Outcomes, Plan, Verdict
 from pstraining.core.snapshot import Snapshot
@@ -133,6 +133,8 @@ class Reconciler:
 
     def patience(self, key: Key) -> float:
         """Seconds for which the news that a pod of this job comes up may wait."""
+        if self._turns.busy():
+            return CALM  # it could not be told just now
         pace = self._paces.get(key)
         return pace.patience(self._clock()) if pace is not None else 0.0
 

@@ -46,14 +46,14 @@ class Turns:
             yield
         finally:
             del self._creating[mark]
-            if not self._busy():
+            if not self.busy():
                 self._all()
 
     def may_tell(self, key: Key) -> bool:
         """Whether this job may be told now; if not, its turn will come."""
         now = self._clock()
         since = self._waiting.setdefault(key, now)
-        if self._turn is None or self._turn == key or not self._busy() or now - since >= MAX_WAIT:
+        if self._turn is None or self._turn == key or not self.busy() or now - since >= MAX_WAIT:
             del self._waiting[key]
             self._turn = self._turn or key
             return True
@@ -64,7 +64,7 @@ class Turns:
         if self._turn != key:
             return
         self._turn = None
-        if not self._busy():
+        if not self.busy():
             self._all()
         elif self._waiting:
             self._turn = next(iter(self._waiting))
@@ -75,11 +75,11 @@ class Turns:
         self._waiting.pop(key, None)
         self.done(key)
 
-    def _all(self) -> None:
-        for key in list(self._waiting):
-            self._look(key)
-
-    def _busy(self) -> bool:
+    def busy(self) -> bool:
         """Whether creations are under way; each began after those before it in the dict."""
         newest = next(reversed(self._creating.values()), None)
         return newest is not None and self._clock() - newest < HANGING
+
+    def _all(self) -> None:
+        for key in list(self._waiting):
+            self._look(key)

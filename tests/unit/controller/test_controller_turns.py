@@ -7,7 +7,7 @@ import pytest
 
 from pstraining.controller.known import Known
 from pstraining.controller.metrics import Metrics
-from pstraining.controller.pace import only_comes_up
+from pstraining.controller.pace import CALM, only_comes_up
 from pstraining.controller.reconciler import Reconciler
 from pstraining.controller.turns import HANGING, LOOK_AGAIN, MAX_WAIT, Turns
 from pstraining.core.actions import Kind, Manifest
@@ -157,8 +157,10 @@ async def test_children_of_many_jobs_come_before_what_is_told_of_them() -> None:
     assert {verb for verb, _, name in kube.writes() if name.startswith("second")} == {"create"}
     assert await reconciler.reconcile(("default", "second")) == LOOK_AGAIN
     assert kube.writes() == []
+    assert reconciler.patience(("default", "second")) == CALM, "that its pods come up could not be told"
     kube.go.set()
     await asyncio.gather(slow, first)
+    assert reconciler.patience(("default", "second")) == 0
     assert ("default", "second") in looked
     kube.writes()
     await reconciler.reconcile(("default", "second"))
