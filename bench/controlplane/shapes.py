@@ -6,8 +6,8 @@ from typing import Any
 
 from pstraining.api import names
 from pstraining.core.actions import Create
+from pstraining.core.observe import observe
 from pstraining.core.planner import plan
-from pstraining.core.snapshot import observe
 from pstraining.launcher import launcher_files, launcher_version
 from pstraining.resources.launcher import Launcher
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from pstraining.api import names
 from pstraining.core.actions import Action, Apply, Create, Delete, Event, Kind, Outcome, Outcomes, Plan, Verdict
+from pstraining.core.observe import observe
 from pstraining.core.planner import plan
-from pstraining.core.snapshot import Snapshot, observe
+from pstraining.core.snapshot import Snapshot
 from pstraining.core.status import events, next_status
 from pstraining.resources.launcher import Launcher
 from tests.support.builders import LAUNCHER, NOW, deep_merge, job, pod, terminated

@@ -9,7 +9,8 @@ from pstraining.controller.cache import Cache, Key
 from pstraining.controller.nodes import Nodes
 from pstraining.controller.refusals import Refusals
 from pstraining.core.actions import Kind
-from pstraining.core.snapshot import Snapshot, observe
+from pstraining.core.observe import observe
+from pstraining.core.snapshot import Snapshot
 
 Object = Mapping[str, Any]
 

@@ -12,8 +12,8 @@ from pstraining.api import names
 from pstraining.api.conditions import Condition, Phase, Reason
 from pstraining.controller.cache import Key
 from pstraining.core.actions import Action, Apply, Kind, Verdict
+from pstraining.core.observe import parse_time
 from pstraining.core.policies.redundancy import Cause
-from pstraining.core.snapshot import parse_time
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 RECOVERY_SECONDS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)

@@ -1,7 +1,7 @@
 """What the cache keeps of an object: all that planning reads, and little more.
 
 Fields that only move (heartbeats, probe times, counts that the pods tell anyway) are dropped, so that an update of
-nothing else is not a change and costs no pass. What `core.snapshot.observe` reads of a pod must be kept here.
+nothing else is not a change and costs no pass. What `core.observe.observe` reads of a pod must be kept here.
 """
 
 import sys

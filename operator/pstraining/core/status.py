@@ -13,6 +13,7 @@ from pstraining.api.conditions import Condition, Phase, Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus, StatusCondition
 from pstraining.core.actions import Create, Event, Kind, Outcomes, Verdict
+from pstraining.core.observe import parse_time
 from pstraining.core.planner import is_ours, read_job, read_status
 from pstraining.core.policies import deadline, job_attempts, node_loss, rounds
 from pstraining.core.policies.attempts import key_of, tally
@@ -20,7 +21,7 @@ from pstraining.core.policies.outcome import End, new_end, recorded_end
 from pstraining.core.policies.stopping import workloads
 from pstraining.core.roles import role_statuses
 from pstraining.core.shards import shard_statuses, standby_summary, took_over
-from pstraining.core.snapshot import Snapshot, parse_time
+from pstraining.core.snapshot import Snapshot
 from pstraining.core.told import Situation, conditions
 from pstraining.resources.workloads import worker_selector_text
 

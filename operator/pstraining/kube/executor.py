@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from pstraining.api import names
 from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Outcome, Outcomes, Verdict
-from pstraining.core.snapshot import controller_uid
+from pstraining.core.observe import controller_uid
 from pstraining.kube.errors import Conflict, NotFound, Refused
 from pstraining.kube.port import ApiPort, Object
 from pstraining.kube.stages import Stage, stages

@@ -10,7 +10,7 @@ from pstraining.api import names
 from pstraining.controller.cache import MAX_TOMBSTONES, Cache
 from pstraining.controller.trim import trim
 from pstraining.core.actions import Kind
-from pstraining.core.snapshot import observe
+from pstraining.core.observe import observe
 from tests.support import builders
 
 KEY = ("default", "digits")

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from pstraining.api.status import PSTrainingJobStatus, ReplicaRecord
+from pstraining.core.observe import observe
 from pstraining.core.policies.attempts import Tally, last_line, tally
-from pstraining.core.snapshot import observe
 from tests.support.builders import NOW, job, pod, terminated, typed
 
 STARTED = PSTrainingJobStatus(start_time=NOW)

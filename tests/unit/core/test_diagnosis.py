@@ -7,8 +7,8 @@ import pytest
 
 from pstraining.api import names
 from pstraining.api.conditions import Reason
+from pstraining.core.observe import observe
 from pstraining.core.policies.diagnosis import PATIENCE, UNSCHEDULABLE_GRACE, Diagnosis, diagnose, look_again_at
-from pstraining.core.snapshot import observe
 from tests.support.builders import NOW, UID, job, pod, stamp, terminated
 from tests.support.simulation import World
 

@@ -7,9 +7,9 @@ import pytest
 
 from pstraining.api.run_policy import FailureReason, RestartPolicy
 from pstraining.api.status import PSTrainingJobStatus
+from pstraining.core.observe import observe
 from pstraining.core.policies.attempts import Tally, tally
 from pstraining.core.policies.failures import TABLE, Consequence, cause, decide
-from pstraining.core.snapshot import observe
 from pstraining.launcher import launch
 from tests.support.builders import NOW, job, pod, terminated, typed
 

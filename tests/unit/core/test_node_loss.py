@@ -7,8 +7,9 @@ import pytest
 
 from pstraining.api import names
 from pstraining.core.actions import Action, Delete
+from pstraining.core.observe import observe
 from pstraining.core.policies import node_loss
-from pstraining.core.snapshot import Pod, observe
+from pstraining.core.snapshot import Pod
 from tests.support.builders import NOW, TEMPLATE, deep_merge, job, pod, stamp, typed
 from tests.support.simulation import World, node, phase
 

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
-from pstraining.core.snapshot import parse_time
+from pstraining.core.observe import parse_time
 from tests.support.builders import NOW, job, stamp
 from tests.support.simulation import World
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pstraining.core.actions import Create
-from pstraining.core.snapshot import observe
+from pstraining.core.observe import observe
 from tests.support.builders import job
 from tests.support.simulation import World, phase, running
 

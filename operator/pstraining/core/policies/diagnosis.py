@@ -13,8 +13,9 @@ from itertools import chain
 from pstraining.api import names
 from pstraining.api.conditions import Condition, Reason
 from pstraining.core.actions import Kind
+from pstraining.core.observe import parse_time
 from pstraining.core.policies.attempts import last_line
-from pstraining.core.snapshot import Child, Container, Pod, Snapshot, parse_time
+from pstraining.core.snapshot import Child, Container, Pod, Snapshot
 
 _IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
 _CONFIG = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"}

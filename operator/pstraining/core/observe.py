@@ -1,0 +1,196 @@
+"""From what the caches hold of one job to a snapshot of it.
+
+`observe` reads raw objects as the API server sends them and never raises for what a cluster may hold; children that the
+job does not control are left out, whatever their labels say.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from pstraining.api import names
+from pstraining.core.actions import Kind, Manifest
+from pstraining.core.snapshot import OUT_OF_SERVICE, Child, Container, Node, Pod, Snapshot, Termination
+
+
+def observe(
+    job: Manifest,
+    children: Iterable[Manifest],
+    pods: Iterable[Manifest],
+    nodes: Iterable[Manifest] | None = None,
+    refusals: Mapping[str, str] | None = None,
+) -> Snapshot:
+    """Freeze what the caches hold of one job.
+
+    Args:
+        job: the PSTrainingJob.
+        children: objects of any kind but Pod that may belong to it; `kind` is set on each.
+        pods: pods that carry the job's name as a label.
+        nodes: the nodes that are known; None if nodes are not watched.
+        refusals: why pods of a workload could not be created, by the workload's uid.
+    """
+    uid = job["metadata"]["uid"]
+    owned = {}
+    for manifest in children:
+        if controller_uid(manifest) == uid or _is_claim_of(manifest, uid):
+            child = _child(manifest, (refusals or {}).get(manifest["metadata"]["uid"], ""))
+            owned[child.kind, child.name] = child
+    mine = [p for m in pods if (p := _pod(m, uid)) is not None]
+    found = None if nodes is None else {n.name: n for n in map(_node, nodes)}
+    return Snapshot(job=job, children=owned, pods=tuple(sorted(mine, key=lambda p: (p.created, p.name))), nodes=found)
+
+
+def controller_uid(manifest: Manifest) -> str | None:
+    """The uid of the object's controller, if it has one."""
+    for reference in manifest["metadata"].get("ownerReferences") or ():
+        if reference.get("controller"):
+            return str(reference.get("uid"))
+    return None
+
+
+def _is_claim_of(manifest: Manifest, job_uid: str) -> bool:
+    """A PS's claim outlives its StatefulSet, and perhaps the job: a label is all that it has of it."""
+    labels = manifest["metadata"].get("labels") or {}
+    return manifest["kind"] == Kind.CLAIM and labels.get(names.LABEL_JOB_UID) == job_uid
+
+
+def parse_time(text: str | None) -> datetime | None:
+    """A Kubernetes timestamp (RFC 3339, UTC) as an aware datetime."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else None
+
+
+def _child(manifest: Manifest, refusal: str) -> Child:
+    metadata = manifest["metadata"]
+    return Child(
+        kind=Kind(manifest["kind"]),
+        name=metadata["name"],
+        uid=metadata["uid"],
+        deleting=bool(metadata.get("deletionTimestamp")),
+        manifest=manifest,
+        refusal=refusal,
+    )
+
+
+def _pod(manifest: Manifest, job_uid: str) -> Pod | None:
+    metadata, spec, status = manifest["metadata"], manifest.get("spec") or {}, manifest.get("status") or {}
+    labels = metadata.get("labels") or {}
+    role, created = labels.get(names.LABEL_ROLE), parse_time(metadata.get("creationTimestamp"))
+    # Labels alone don't make a pod ours, but a pod's owner is a child of ours and not the job: the uid label, which no
+    # other job shares, stands for the chain.
+    if labels.get(names.LABEL_JOB_UID) != job_uid or role is None or created is None:
+        return None
+    index = labels.get(names.LABEL_INDEX) or labels.get(names.LABEL_POD_INDEX) or "0"
+    term = labels.get(names.LABEL_TERM) or labels.get(names.LABEL_ATTEMPT) or "0"
+    member = labels.get(names.LABEL_MEMBER) or "0"
+    round_ = labels.get(names.LABEL_ROUND) or "0"
+    if not (index.isdecimal() and term.isdecimal() and member.isdecimal() and round_.isdecimal()):
+        return None  # labels that somebody else has written
+    conditions = {c.get("type"): c for c in status.get("conditions") or ()}
+    scheduled = conditions.get("PodScheduled", {})
+    containers = spec.get("containers") or ()
+    return Pod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        role=role,
+        index=int(index),
+        term=int(term),
+        created=created,
+        phase=status.get("phase", "Pending"),
+        deleting=bool(metadata.get("deletionTimestamp")),
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        disruption=_disruption(conditions.get("DisruptionTarget", {}), status),
+        unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
+        reason=status.get("reason", ""),
+        cluster_hash=(metadata.get("annotations") or {}).get(names.ANNOTATION_CLUSTER_HASH, ""),
+        container=_container(status.get("containerStatuses") or (), main_container_name(containers)),
+        member=int(member),
+        deleted_at=_deleted_at(metadata),
+        ends_at=parse_time(metadata.get("deletionTimestamp")),
+        forced=bool(metadata.get("deletionTimestamp")) and metadata.get("deletionGracePeriodSeconds") == 0,
+        node=spec.get("nodeName", ""),
+        ready_changed=parse_time(conditions.get("Ready", {}).get("lastTransitionTime")),
+        blocked_init=_blocked_init(status.get("initContainerStatuses") or ()),
+        init_failures=_init_failures(status.get("initContainerStatuses") or ()),
+        round=int(round_),
+    )
+
+
+def _node(manifest: Manifest) -> Node:
+    conditions = (manifest.get("status") or {}).get("conditions") or ()
+    ready = next((str(c.get("status")) for c in conditions if c.get("type") == "Ready"), "Unknown")
+    taints = {t.get("key") for t in (manifest.get("spec") or {}).get("taints") or ()}
+    return Node(manifest["metadata"]["name"], ready == "True", ready != "Unknown", OUT_OF_SERVICE in taints)
+
+
+def _deleted_at(metadata: Mapping[str, Any]) -> datetime | None:
+    """deletionTimestamp is when the grace period will have ended."""
+    end = parse_time(metadata.get("deletionTimestamp"))
+    return end and end - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
+
+
+def main_container_name(containers: Iterable[Mapping[str, Any]]) -> str:
+    """The wrapped container: the one named `tensorflow`, else the first, which is then the only one."""
+    found = [str(c.get("name", "")) for c in containers]
+    return names.MAIN_CONTAINER if names.MAIN_CONTAINER in found or not found else found[0]
+
+
+def _container(statuses: Iterable[Mapping[str, Any]], name: str) -> Container:
+    for status in statuses:
+        if status.get("name") == name:
+            return _container_state(status)
+    return Container()
+
+
+def _container_state(status: Mapping[str, Any]) -> Container:
+    state, last = status.get("state") or {}, status.get("lastState") or {}
+    waiting = state.get("waiting") or {}
+    return Container(
+        name=status.get("name", ""),
+        restarts=int(status.get("restartCount", 0)),
+        running="running" in state,
+        ready=bool(status.get("ready")),
+        waiting_reason=waiting.get("reason", ""),
+        waiting_message=waiting.get("message", ""),
+        image=status.get("image", ""),
+        started_at=parse_time((state.get("running") or {}).get("startedAt")),
+        terminated=_termination(state.get("terminated")),
+        last=_termination(last.get("terminated")),
+    )
+
+
+def _termination(terminated: Mapping[str, Any] | None) -> Termination | None:
+    if not terminated:
+        return None
+    return Termination(
+        exit_code=int(terminated.get("exitCode", 0)),
+        reason=terminated.get("reason", ""),
+        message=terminated.get("message", ""),
+        finished_at=parse_time(terminated.get("finishedAt")),
+    )
+
+
+def _disruption(condition: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+    if condition.get("status") == "True":
+        return str(condition.get("reason") or "TerminationByKubelet")
+    reason = str(status.get("reason", ""))
+    return reason if reason in ("Evicted", "NodeLost", "Preempting", "Shutdown", "Terminated") else ""
+
+
+def _init_failures(statuses: Iterable[Mapping[str, Any]]) -> int:
+    """Failed runs; a sidecar, which runs on, is none of them."""
+    found = 0
+    for status in statuses:
+        container = _container_state(status)
+        failed = container.terminated is not None and container.terminated.exit_code != 0
+        if container.terminated is not None or container.waiting_reason == "CrashLoopBackOff":
+            found += container.restarts + (failed or container.waiting_reason == "CrashLoopBackOff")
+    return found
+
+
+def _blocked_init(statuses: Iterable[Mapping[str, Any]]) -> Container | None:
+    for status in statuses:
+        container = _container_state(status)
+        failed = container.terminated is not None and container.terminated.exit_code != 0
+        if failed or container.waiting_reason not in ("", "PodInitializing"):
+            return container
+    return None
