@@ -88,6 +88,7 @@ def test_an_evaluator_beside_the_job(kube: Kube, begun: OperatorProcess, namespa
     wait_for(partial(has_run, puppet, "evaluator-0"), "the evaluator runs")
     config = (puppet.orders / "evaluator-0.runs").read_text()
     assert '"task": {"type": "evaluator", "index": 0}' in config
+    wait_for(partial(has_run, puppet, "chief-0"), "the chief runs")
     chiefs = (puppet.orders / "chief-0.runs").read_text()
     assert "judged-evaluator" not in chiefs, "it is no part of the cluster that trains"
     puppet.exit("evaluator-0", 3)
