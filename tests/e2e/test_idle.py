@@ -107,7 +107,7 @@ def _restart_operator(kube: Kube, namespace: str) -> None:
     def ready() -> bool:
         pods = kube.list("Pod", namespace, "app.kubernetes.io/name=pstraining")
         conditions = [
-            c for p in pods if p["metadata"]["uid"] != old["metadata"]["uid"] for c in p["status"]["conditions"]
+            c for p in pods if p["metadata"]["uid"] != old["metadata"]["uid"] for c in p["status"].get("conditions", ())
         ]
         return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
