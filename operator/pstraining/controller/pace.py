@@ -40,8 +40,8 @@ class Pace:
     at: datetime
     left: float = float(BURST)
     warned: bool = False
-    rest_until: datetime | None = None
-    calm_until: datetime | None = None
+    idle_since: datetime | None = None
+    """When the last pass over a large job found nothing to do."""
     news_since: datetime | None = None
     news_told: datetime | None = None
     news_count: int = 0
@@ -50,7 +50,7 @@ class Pace:
         """Seconds until the next pass."""
         gained = max(0.0, (now - self.at).total_seconds()) * PASSES_PER_SECOND
         self.left, self.at = min(float(BURST), self.left + gained), now
-        return max(0.0, (1.0 - self.left) / PASSES_PER_SECOND, _left(self.rest_until, now, REST))
+        return max(0.0, (1.0 - self.left) / PASSES_PER_SECOND, _left(self.idle_since, now, REST))
 
     @property
     def exhausted(self) -> bool:
@@ -59,13 +59,11 @@ class Pace:
 
     def idle(self, objects: int, now: datetime) -> None:
         """A pass over so many objects found nothing to do."""
-        large = objects >= LARGE
-        self.rest_until = now + timedelta(seconds=REST) if large else None
-        self.calm_until = now + timedelta(seconds=CALM) if large else None
+        self.idle_since = now if objects >= LARGE else None
 
     def patience(self, now: datetime) -> float:
         """Seconds for which a pod that merely comes up need not be looked at."""
-        return _left(self.calm_until, now, CALM)
+        return _left(self.idle_since, now, CALM)
 
     def hold(self, old: Mapping[str, Any], new: Mapping[str, Any], now: datetime) -> float:
         """Seconds for which a new status is held back; 0 to write it now."""
@@ -135,10 +133,10 @@ def _in_trouble(state: Mapping[str, Any]) -> bool:
     return bool((state.get("terminated") or {}).get("exitCode")) or why not in (None, *_STARTING)
 
 
-def _left(until: datetime | None, now: datetime, most: float) -> float:
-    """Seconds until then; none if the clock was set back."""
-    left = (until - now).total_seconds() if until is not None else 0.0
-    return left if 0.0 < left <= most else 0.0
+def _left(since: datetime | None, now: datetime, seconds: float) -> float:
+    """What is left of so many seconds; nothing if the clock was set back."""
+    left = seconds - (now - since).total_seconds() if since is not None else 0.0
+    return left if 0.0 < left <= seconds else 0.0
 
 
 def _told(status: Mapping[str, Any]) -> list[tuple[Any, ...]]:
