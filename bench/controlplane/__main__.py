@@ -75,9 +75,9 @@ async def measure(
         _say(f"finished: {found['finished']}, {found['growth']}")
         keep(found)
     if options.poisoned:
-        found["poisoned"] = await poison.measure(bench, options.poisoned, options.rounds)
-        _say(f"poisoned: {found['poisoned']}")
-        keep(found)
+        async for found["poisoned"] in poison.measure(bench, options.poisoned, options.rounds):
+            _say(f"poisoned: {found['poisoned']}")
+            keep(found)
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
@@ -18,12 +18,13 @@ from pstraining.controller.registration import CHILDREN
 from pstraining.core.actions import Kind
 from pstraining.kube.client import APPLY, KubeClient, Resource
 from pstraining.kube.connection import load_configuration
-from pstraining.kube.errors import ApiError, NotFound
+from pstraining.kube.errors import ApiError, NotFound, Transient
 
 CONCURRENCY = 32
 """Requests in flight while a load is created."""
 CRD = ROOT / "crds" / "pstraining.dev_pstrainingjobs.yaml"
 MERGE = "application/merge-patch+json"
+LIST_ATTEMPTS: Final = 5
 Renew = Callable[[], None]
 
 
@@ -75,7 +76,12 @@ class Bench:
         await self.request("PATCH", path, {"status": status}, MERGE)
 
     async def list(self, path: str) -> list[dict[str, Any]]:
-        """All objects of a collection."""
+        """All objects of a collection; a list of thousands may be late on a machine that is measured to its limit."""
+        for _ in range(LIST_ATTEMPTS - 1):
+            try:
+                return list((await self.request("GET", path)).get("items") or ())
+            except Transient:
+                await asyncio.sleep(1.0)
         return list((await self.request("GET", path)).get("items") or ())
 
     async def running_jobs(self, namespace: str, prefix: str = "") -> int:

@@ -27,9 +27,15 @@ def is_poisoned(number: int, share: int = 20) -> bool:
     return number % share == share - 1
 
 
-async def measure(bench: Bench, jobs: int, rounds: int) -> Figures:
-    """Rounds of a clean run and one of each poison; the ratios are made within a round."""
-    each = [await _round(bench, jobs) for _ in range(rounds)]
+async def measure(bench: Bench, jobs: int, rounds: int) -> AsyncIterator[Figures]:
+    """Rounds of a clean run and one of each poison, as far as they are; the ratios are made within a round."""
+    each: list[dict[str, Figures]] = []
+    for _ in range(rounds):
+        each.append(await _round(bench, jobs))
+        yield _summary(jobs, each)
+
+
+def _summary(jobs: int, each: list[dict[str, Figures]]) -> Figures:
     medians = {poison: report.medians([found[poison] for found in each]) for poison in ("clean", REFUSE, HANG)}
     for poison, found in medians.items():
         # Not one healthy job may be lost in any round.

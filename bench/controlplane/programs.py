@@ -12,21 +12,10 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.usage import Usage, usage
 from pstraining.kube.connection import CONTEXT, KUBECONFIG
 
 ROOT = Path(__file__).parents[2]
-TICKS = os.sysconf("SC_CLK_TCK")
-
-
-@dataclass(frozen=True)
-class Usage:
-    """What a process has cost so far."""
-
-    cpu: float
-    """Seconds, user and system."""
-    rss: float
-    peak: float
-    """Megabytes now and at most."""
 
 
 @dataclass
@@ -38,11 +27,7 @@ class Program:
 
     def usage(self) -> Usage:
         """Its cost so far."""
-        folder = Path(f"/proc/{self.process.pid}")
-        fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
-        rss, peak = (int(status[name].split()[0]) / 1024 for name in ("VmRSS", "VmHWM"))
-        return Usage((int(fields[11]) + int(fields[12])) / TICKS, rss, peak)
+        return usage(self.process.pid)
 
     async def idle(self, seconds: float, limit: float, share: float = 0.05) -> None:
         """Wait until it has used less than a share of a core for so long."""

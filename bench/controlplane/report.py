@@ -66,14 +66,17 @@ def checks(found: Figures) -> Iterator[Check]:
         if value is not None:
             yield Check(what, float(value), limit[name])
 
+    def memory(what: str, figures: Figures) -> Check:
+        allowed = limit["memory_mb"] + limit["memory_kb_per_object"] * figures["objects"] / 1024
+        return Check(f"{what}: memory, MB", figures["rss"], allowed)
+
     for name, shape in found.get("shapes", {}).items():
         yield from check(f"{name}: T_children / floor", shape.get("children_ratio"), "children_ratio")
         yield from check(f"{name}: CPU / watch-only", shape.get("cpu_ratio"), "cpu_ratio")
         yield from check(f"{name}: creates - children", shape["creates"] - shape["children"], "creates_beyond_children")
         yield from check(f"{name}: other writes", shape["other_writes"], "other_writes")
         yield from check(f"{name}: failed writes", shape["failed_writes"], "failed_writes")
-        allowed = limit["memory_mb"] + limit["memory_kb_per_object"] * shape["objects"] / 1024
-        yield Check(f"{name}: memory, MB", shape["rss"], allowed)
+        yield memory(name, shape)
         if name.endswith(SMALL):
             yield from check(f"{name}: CPU-ms per job", shape["cpu_ms_per_job"], "cpu_ms_per_small_job")
             yield from check(
@@ -90,6 +93,7 @@ def checks(found: Figures) -> Iterator[Check]:
         yield from check(f"{point['jobs']} finished jobs: writes at restart", point["writes"], "restart_writes")
         per_job = point["objects"] / point["jobs"]
         yield from check(f"{point['jobs']} finished jobs: objects per job", per_job, "objects_per_finished_job")
+        yield memory(f"{point['jobs']} finished jobs", point)
     for poison in ("500", "hang"):
         sick = found.get("poisoned", {}).get(poison)
         if sick:

@@ -102,7 +102,7 @@ async def _finish(bench: Bench, namespace: str, stored: dict[str, Any]) -> None:
 
 async def _chiefs_end(bench: Bench, namespace: str, count: int) -> None:
     """Wait until so many Jobs are complete: KWOK completes their pods at once."""
-    end = asyncio.get_running_loop().time() + bench.limit
+    end = asyncio.get_running_loop().time() + bench.limit + count / 10
     while True:
         jobs = await bench.list(f"/apis/batch/v1/namespaces/{namespace}/jobs")
         if sum((j.get("status") or {}).get("succeeded", 0) for j in jobs) == count:
