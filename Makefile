@@ -6,7 +6,7 @@ PY := $(VENV)/bin/python
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench test-lint test-drift test-unit test-chart test-training test-controlplane test-e2e \
+.PHONY: help demo test bench soak test-lint test-drift test-unit test-chart test-training test-controlplane test-e2e \
         campaign install generate format image cluster-up cluster-down clean python
 
 help: ## Show this list
@@ -28,8 +28,16 @@ test-e2e: install ## Jobs on a real cluster
 test-lint test-drift test-unit test-chart test-training test-controlplane test-e2e:
 	@$(PY) hack/run_tests.py $(@:test-%=%)
 
-bench: install ## Measure the control plane beside programs that do less, and check its thresholds (an hour)
-	@$(PY) -m bench.controlplane
+soak: install ## Slow versions of tests: training compared after 200 updates, 30 processes and 1,000 threads killed
+	@PSTRAINING_THOROUGH=1 PSTRAINING_SYNC_STEPS=200 PSTRAINING_KILLS=30 PSTRAINING_SIMULATED_KILLS=1000 $(PY) -m pytest \
+		tests/training/test_runtime_sync.py tests/training/test_runtime_embedding.py tests/training/test_runtime_ledger.py \
+		tests/training/test_runtime_compression.py tests/training/test_runtime_updates.py tests/training/test_bench_smoke.py \
+		tests/training/test_runtime_hybrid_faults.py tests/training/test_runtime_silence.py \
+		tests/training/test_runtime_epochs.py
+
+BENCHES := controlplane training training.accuracy training.auto training.hybrid
+bench: install ## Measure the control plane and the runtime beside others, and check their limits (half a day)
+	@failed=0; for part in $(BENCHES); do $(PY) -m bench.$$part || failed=1; done; exit $$failed
 
 campaign: install ## Disturb the operator at every write and every watch; results in docs/benchmarks/campaign.md
 	@$(PY) -m tests.campaign --guards --table docs/benchmarks/campaign.md

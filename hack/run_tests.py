@@ -75,7 +75,8 @@ LAYERS = (
         options=("-n", "auto", "--maxprocesses", "4"),
     ),
     Layer("chart", helm=True, tests=("tests/chart",)),
-    Layer("training", tests=("tests/processes", "tests/training")),
+    # Two at a time: they wait for processes as much as they compute. The tests of a file share their servers.
+    Layer("training", tests=("tests/processes", "tests/training"), options=("-n", "2", "--dist", "loadfile")),
     Layer("controlplane", cluster=True, tests=("tests/controlplane",)),
     Layer("e2e", cluster=True, images=True, helm=True, tests=("tests/e2e",)),
 )

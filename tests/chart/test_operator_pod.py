@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from pstraining.api import contract, names
+
 from .conftest import NAMESPACE, Render
 
 # Pod Security Standards, "restricted": the volume types that are allowed.
@@ -149,6 +151,19 @@ def test_selectors_are_labels_of_the_pod(render: Render) -> None:
         assert selector.items() <= labels
         assert "app.kubernetes.io/version" not in selector
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
+
+
+def test_the_jobs_monitor_finds_their_pods_and_the_runtimes_port(render: Render) -> None:
+    assert not [item for item in render().objects if item["kind"] == "PodMonitor"]
+    wanted = {"jobsPodMonitor": {"enabled": True, "interval": "5s", "labels": {"release": "prometheus"}}}
+    monitor = render({"metrics": wanted}).one("PodMonitor")
+    assert monitor["spec"]["selector"] == {"matchExpressions": [{"key": names.LABEL_JOB, "operator": "Exists"}]}
+    assert monitor["spec"]["podMetricsEndpoints"] == [{"port": contract.METRICS_PORT_NAME, "interval": "5s"}]
+    assert monitor["spec"]["podTargetLabels"] == [names.LABEL_JOB, names.LABEL_ROLE, names.LABEL_INDEX]
+    assert monitor["spec"]["namespaceSelector"] == {"any": True}
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    some = render({"metrics": wanted, "watch": {"namespaces": ["a", "b"], "nodes": False}}).one("PodMonitor")
+    assert some["spec"]["namespaceSelector"] == {"matchNames": ["a", "b"]}
 
 
 def test_everything_but_cluster_wide_objects_lies_in_the_release_namespace(render: Render) -> None:

@@ -65,6 +65,42 @@ AT_APPLY = {
     "a name with a digit first": (edit("metadata.name", "2024-run"), "metadata.name must be lower-case"),
     "a name too long": (edit("metadata.name", "a" * 41), "at most 40 characters"),
     "a wrong mode": (edit("spec.training.mode", "Psync"), "spec.training.mode"),
+    "a wrong codec": (edit("spec.training.compression.push", "Zip"), "spec.training.compression.push"),
+    "a bound on staleness with Sync": (
+        edit("spec.training", {"mode": "Sync", "maxStaleness": 4}),
+        "only with mode Async do workers run apart",
+    ),
+    "backup workers without Sync": (edit("spec.training.backupWorkers", 1), "only an update of mode Sync waits"),
+    "ordered sums without Sync": (edit("spec.training.orderedSums", True), "added up only with mode Sync"),
+    "ordered sums and backup workers": (
+        edit("spec.training", {"mode": "Sync", "orderedSums": True, "backupWorkers": 1}),
+        "it does not go with backupWorkers",
+    ),
+    "a codec for pulls without Sync": (edit("spec.training.compression.pull", "Int8"), "may be None, Bf16 or Auto"),
+    "ordered sums and Auto": (
+        edit("spec.training", {"mode": "Sync", "orderedSums": True, "compression": {"push": "Auto"}}),
+        "compression Auto, which goes by the clock",
+    ),
+    "compression with Hybrid": (
+        edit("spec.training", {"mode": "Hybrid", "compression": {"push": "Int8"}}),
+        "spec.training.compression does not go with mode Hybrid",
+    ),
+    "local steps with Hybrid": (
+        edit("spec.training", {"mode": "Hybrid", "localSteps": 2}),
+        "spec.training.localSteps does not go with mode Hybrid",
+    ),
+    "backup workers with Hybrid": (
+        edit("spec.training", {"mode": "Hybrid", "backupWorkers": 1}),
+        "only an update of mode Sync waits",
+    ),
+    "ordered sums with Hybrid": (
+        edit("spec.training", {"mode": "Hybrid", "orderedSums": True}),
+        "added up only with mode Sync",
+    ),
+    "local steps and accumulation": (
+        edit("spec.training", {"localSteps": 2, "accumulationSteps": 2}),
+        "localSteps and accumulationSteps do not go together",
+    ),
     "a wrong policy": (
         edit("spec.runPolicy.cleanPodPolicy.onSuccess", "Never"),
         "spec.runPolicy.cleanPodPolicy.onSuccess",

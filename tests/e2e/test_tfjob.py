@@ -24,4 +24,4 @@ def test_jobs_go_as_a_tfjob_user_expects(
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         played = {c.name: pool.submit(lambda case: Played(kube, namespace, shared, case).play(), c) for c in REAL}
     wrong = [f"{name}: {error}" for name, future in played.items() if (error := future.exception()) is not None]
-    assert not wrong, "\n".join(wrong)
+    assert not wrong, "\n".join([*wrong, "the operator's last words:", own_operator.log.read_text()[-8000:]])

@@ -23,6 +23,25 @@ def test_digits(kube: Kube, namespace: str, shared: Path) -> None:
     assert example.job()["status"]["restarts"] == 0
 
 
+def test_digits_in_step_while_a_worker_is_lost(kube: Kube, namespace: str, shared: Path) -> None:
+    """Synchronous and compressed, by the manifest alone: the other one waits for a lost worker for a moment only."""
+    training = {"steps": 4000, "mode": "Sync", "compression": {"push": "Int8", "pull": "Int8"}}
+    example = Example.start(kube, namespace, "digits", shared, {"training": training})
+    example.wait_event("worker", "worker", 0)
+    example.wait_event("worker", "worker", 1)
+    victim = example.pod("worker", 1)
+    faults.kill_process(f"{namespace}/{victim}", "examples.digits")
+    example.kube.delete("Pod", namespace, victim, grace=0)
+    wait_for(lambda: example.pod("worker", 1) != victim, "worker 1 is replaced")
+    example.wait_event("worker", "worker", 1)
+    gaps = [event["gap_seconds"] for event in example.events("worker", 0) if event.get("event") == "worker"]
+    assert max(gaps[1:]) <= 5.0, "the first gap is the wait for the other worker to come up"
+    example.wait_succeeded()
+    result = example.wait_event("result")
+    assert result["step"] == training["steps"], "every update counts, and none is made beyond"
+    assert result["test_accuracy"] >= 0.95
+
+
 @pytest.mark.parametrize("name", ["plain_tensorflow", "between_graph"])
 def test_examples_without_our_runtime(kube: Kube, namespace: str, shared: Path, name: str) -> None:
     example = Example.start(kube, namespace, name, shared)

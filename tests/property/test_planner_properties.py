@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, example, given, note, settings
 from hypothesis import strategies as st
 
 from pstraining.api import names
@@ -80,6 +80,7 @@ def spec_of(world: World) -> dict[str, Any]:
 
 @THOROUGH
 @given(spec=SPECS, history=HISTORIES)
+@example(spec={}, history=[("die", "", 5, 0), ("end", "chief", 0, 1), ("die", "", 1, 0), ("delete", "chief", 0, 0)])
 def test_every_history_settles_and_then_costs_nothing(spec: dict[str, Any], history: list[Any]) -> None:
     world = World(job(spec=spec))
     for step in history:

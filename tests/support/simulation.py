@@ -129,9 +129,10 @@ class World:
         self.controllers()
 
     def delete_pod(self, role: str, index: int = 0, member: int = 0) -> None:
-        """Somebody deletes a task's pod; it is seen going."""
+        """Somebody deletes a task's pod; it is seen going. One that has ended stays, as its Job begins no other."""
         for found in self.pods.values():
-            if _key(found)[:2] == (role, index) and _key(found)[3] == member:
+            ended = found["status"]["phase"] in ("Succeeded", "Failed")
+            if _key(found)[:2] == (role, index) and _key(found)[3] == member and not ended:
                 found["metadata"]["deletionTimestamp"] = "2030-01-01T12:00:00Z"
                 if role in (names.CHIEF, names.EVALUATOR):
                     found["status"]["phase"] = "Failed"

@@ -77,11 +77,23 @@ class Played:
         try:
             wait_for(lambda: not wrong(), what, SEEN_S)
         except AssertionError:
-            raise AssertionError(f"{what}: {'; '.join(wrong())}") from None
+            raise AssertionError(f"{what}: {'; '.join(wrong())}; {self._as_it_is()}") from None
         until = time.monotonic() + (HOLDS_S if sees.pods and sees is self.case.play[-1] else 0)
         while time.monotonic() < until:
             assert not (found := wrong()), f"{what}, but then: {'; '.join(found)}"
             time.sleep(0.2)
+
+    def _as_it_is(self) -> str:
+        """The job's status and its pods', for whoever reads that a case went wrong."""
+        pods = {
+            pod["metadata"]["name"]: (
+                pod["metadata"].get("deletionTimestamp", ""),
+                pod["status"].get("phase"),
+                pod["status"].get("containerStatuses"),
+            )
+            for pod in self.kube.list("Pod", self.namespace, f"pstraining.dev/job-name={self.case.name}")
+        }
+        return json.dumps({"status": self.puppet.status(), "pods": pods})
 
 
 def _task(pod: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from pstraining.runtime.local import LocalJob
 
-pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 
 
 def test_all_workers_end_at_the_global_step(tmp_path: Path) -> None:

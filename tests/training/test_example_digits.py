@@ -7,7 +7,7 @@ import pytest
 
 from pstraining.runtime.local import LocalJob
 
-pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 
 
 def test_digits_reaches_its_accuracy_and_a_second_run_finds_it_done(tmp_path: Path) -> None:

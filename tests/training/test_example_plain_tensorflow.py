@@ -1,15 +1,15 @@
 """TensorFlow's own strategy in a job: a program that knows nothing of us trains, and resumes after a lost server."""
 
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from pstraining.runtime.local import LocalJob
 from tests.support.kube import wait_for
+from tests.training.test_runtime_faults import finished, transcript, until
 
-pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
 
 
 def test_it_knows_nothing_of_us() -> None:
@@ -21,20 +21,14 @@ def test_it_knows_nothing_of_us() -> None:
 
 def test_a_lost_server_ends_the_chief_and_its_next_run_resumes(tmp_path: Path) -> None:
     program = ["-m", "examples.plain_tensorflow", "--steps", "800", "--checkpoint-seconds", "1"]
-    with LocalJob(program, ps=1, workers=2, restarts=1, checkpoint={"path": str(tmp_path)}) as job:
+    with LocalJob(program, ps=1, workers=2, restarts=3, checkpoint={"path": str(tmp_path)}) as job:
         chief = job.leader
-        deadline = time.monotonic() + 200
-        killed = False
-        while (code := job.supervise()) is None:
-            told = "\n".join(chief.lines[-20:])
-            assert time.monotonic() < deadline, told
-            if not killed and chief.events("checkpoint"):
-                killed = True
-                job.kill("ps-0")
-            time.sleep(0.05)
-        assert code == 0, "\n".join(chief.lines[-30:])
-        assert killed
-        assert chief.starts == 2, "TensorFlow's coordinator does not survive the loss of a parameter server"
+        until(job, lambda: bool(chief.events("checkpoint")), "its first checkpoint")
+        job.kill("ps-0")
+        assert finished(job, 300) == 0, transcript(job)
+        # Three times if its second run finds a worker that has yet to notice.
+        told = f"TensorFlow's coordinator does not survive the loss of a parameter server\n{transcript(job)}"
+        assert chief.starts in (2, 3), told
         assert chief.events("restored")[0]["step"] >= chief.events("checkpoint")[0]["step"] > 0
         result = chief.events("result")[0]
         assert result["step"] >= 800

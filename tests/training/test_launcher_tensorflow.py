@@ -16,7 +16,7 @@ import pytest
 from pstraining.launcher import launch
 from tests.processes.pods import Pod, closing, eventually, free_ports, get
 
-pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 CHECK_SERVER_DEF = """
 import json, sys
 import tensorflow as tf

@@ -10,16 +10,19 @@ import pytest
 from pstraining.runtime.checkpoint import Checkpoints, name_of
 from pstraining.runtime.local import LocalJob
 
-pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 PROGRAM = ["-m", "examples.digits"]
 
 
-def job(folder: Path | None, *, steps: int, workers: int = 1, **more: Any) -> LocalJob:
+def job(
+    folder: Path | None, *, steps: int, workers: int = 1, more: dict[str, Any] | None = None, **options: Any
+) -> LocalJob:
     checkpoint = {"path": str(folder), "keep": 3, "intervalSeconds": 1} if folder else None
-    return LocalJob(PROGRAM, workers=workers, restarts=1, training={"steps": steps}, checkpoint=checkpoint, **more)
+    training = {"steps": steps, **(more or {})}
+    return LocalJob(PROGRAM, workers=workers, restarts=1, training=training, checkpoint=checkpoint, **options)
 
 
-def until(run: LocalJob, condition: Callable[[], Any], what: str, seconds: float = 90) -> Any:
+def until(run: LocalJob, condition: Callable[[], Any], what: str, seconds: float = 180) -> Any:
     """Supervise the job until the condition holds."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
@@ -30,7 +33,7 @@ def until(run: LocalJob, condition: Callable[[], Any], what: str, seconds: float
     return found
 
 
-def finished(run: LocalJob, seconds: float = 120) -> int:
+def finished(run: LocalJob, seconds: float = 200) -> int:
     deadline = time.monotonic() + seconds
     while (code := run.supervise()) is None:
         assert time.monotonic() < deadline, f"the job did not end\n{transcript(run)}"

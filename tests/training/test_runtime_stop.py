@@ -11,7 +11,7 @@ from pstraining.runtime.local import LocalJob, Process
 from tests.support.kube import wait_for
 from tests.training.test_runtime_faults import PROGRAM, finished, job, steps_of, transcript, until
 
-pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 RARELY = {"keep": 3, "intervalSeconds": 3600}
 
 

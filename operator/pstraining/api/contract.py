@@ -16,6 +16,9 @@ STATUS_PORT_NAME: Final = "status"
 RING_PORTS: Final = range(2224, 2240)
 """Kept for all-reduce among workers. With the two ports before them they are the ports of training, one range, which
 only the job's own pods reach."""
+METRICS_PORT: Final = 2240
+"""Where the runtime serves metrics on a chief and on workers: no port of training, which are closed to others."""
+METRICS_PORT_NAME: Final = "pst-metrics"
 
 MOUNT_DIR: Final = "/pstraining"
 """Where the launcher and the cluster map are mounted together, read-only, as one projected volume."""
@@ -57,6 +60,8 @@ ENV_CHECKPOINT_DIR: Final = "PSTRAINING_CHECKPOINT_DIR"
 """Where checkpoints belong; set on every task when the job has a checkpoint volume, mounted on the chief alone."""
 ENV_START_TIMEOUT: Final = "PSTRAINING_START_TIMEOUT_SECONDS"
 """How long the launcher waits for the PSs before the program starts."""
+ENV_METRICS_PORT: Final = "PSTRAINING_METRICS_PORT"
+"""For a template to set: another port for the runtime's metrics, 0 for any."""
 
 EXIT_START_TIMEOUT: Final = 75
 """The launcher's exit code when the PSs did not answer in time (EX_TEMPFAIL)."""

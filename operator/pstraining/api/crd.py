@@ -95,6 +95,7 @@ def _spec_schema() -> dict[str, Any]:
     _attach(_at(spec, "ps"), rules.ps())
     _attach(_at(spec, "worker"), rules.worker())
     _attach(_at(spec, "checkpoint"), rules.checkpoint())
+    _attach(_at(spec, "training"), rules.training())
     shortened: dict[str, Any] = _shorten(spec)
     return shortened
 

@@ -13,6 +13,7 @@ from pydantic import Field
 from pstraining.api import schemas
 from pstraining.api.base import Model
 from pstraining.api.run_policy import Backoff, CleanPodPolicy, FailurePolicy, RestartPolicy, RunPolicy, SuccessPolicy
+from pstraining.api.training import TrainingSpec
 
 PodTemplate = Annotated[dict[str, Any], Field(json_schema_extra=schemas.pod_template)]
 """A pod template, opaque but for a skeleton of its containers."""
@@ -214,8 +215,12 @@ class CheckpointSpec(Model):
         description="Where the volume is mounted in the chief; every program finds it in PSTRAINING_CHECKPOINT_DIR.",
     )
     keep: int = Field(default=3, ge=1, le=1000, description="How many checkpoints the runtime keeps.")
-    interval_seconds: int = Field(
-        default=60, ge=1, le=86400, description="Seconds between two checkpoints of the runtime."
+    interval_seconds: int | None = Field(
+        default=None,
+        ge=1,
+        le=86400,
+        description="Seconds between two checkpoints of the runtime. Unless given, it follows from what a checkpoint "
+        "costs and how often parameter servers are lost (Young's rule), 5 seconds to 10 minutes.",
     )
     volume: VolumeSource | None = Field(
         default=None,
@@ -223,21 +228,6 @@ class CheckpointSpec(Model):
     )
     volume_claim_template: ClaimTemplate | None = Field(
         default=None, description="A claim's spec; the claim <job>-checkpoint is created and goes with the job."
-    )
-
-
-class Mode(StrEnum):
-    """How updates reach the parameters."""
-
-    ASYNC = "Async"
-
-
-class TrainingSpec(Model):
-    """Settings for programs that use pstraining.runtime; others ignore them."""
-
-    mode: Mode = Field(default=Mode.ASYNC, description="Async: every worker applies its updates on its own.")
-    steps: int | None = Field(
-        default=None, ge=1, le=2**53, description="Global steps to train, in place of the program's own number."
     )
 
 

@@ -66,6 +66,71 @@ def root() -> list[Rule]:
     ]
 
 
+def training() -> list[Rule]:
+    """On spec.training."""
+    sync = "has(self.mode) && self.mode == 'Sync'"
+    hybrid = "has(self.mode) && self.mode == 'Hybrid'"
+    pull = "!has(self.compression) || !has(self.compression.pull) || self.compression.pull in ['None', 'Bf16', 'Auto']"
+    auto = "((has(self.compression.push) && self.compression.push == 'Auto') || (has(self.compression.pull) && "
+    auto += "self.compression.pull == 'Auto'))"
+    plain = " && ".join(
+        f"(!has(self.compression.{way}) || self.compression.{way} == 'None')" for way in ("push", "pull")
+    )
+    return [
+        {
+            "rule": f"!({hybrid}) || !has(self.compression) || ({plain})",
+            "message": "spec.training.compression does not go with mode Hybrid: dense gradients travel among workers",
+            "fieldPath": ".compression",
+        },
+        {
+            "rule": f"!({hybrid}) || !has(self.localSteps) || self.localSteps == 1",
+            "message": "spec.training.localSteps does not go with mode Hybrid; use accumulationSteps",
+            "fieldPath": ".localSteps",
+        },
+        {
+            "rule": f"{pull} || ({sync})",
+            "message": "spec.training.compression.pull: with mode Async it may be None, Bf16 or Auto; other codecs "
+            "need mode Sync; set spec.training.mode, too",
+            "fieldPath": ".compression",
+        },
+        {
+            "rule": "!has(self.localSteps) || self.localSteps == 1 || !has(self.accumulationSteps) || "
+            "self.accumulationSteps == 1",
+            "message": "spec.training.localSteps and accumulationSteps do not go together",
+            "fieldPath": ".localSteps",
+        },
+        {
+            "rule": "!has(self.maxStaleness) || !has(self.mode) || self.mode == 'Async'",
+            "message": "spec.training.maxStaleness: only with mode Async do workers run apart; take it away",
+            "fieldPath": ".maxStaleness",
+        },
+        {
+            "rule": f"!has(self.backupWorkers) || self.backupWorkers == 0 || ({sync})",
+            "message": "spec.training.backupWorkers: only an update of mode Sync waits for workers; set "
+            "spec.training.mode, too",
+            "fieldPath": ".backupWorkers",
+        },
+        {
+            "rule": f"!has(self.orderedSums) || !self.orderedSums || ({sync})",
+            "message": "spec.training.orderedSums: gradients are added up only with mode Sync; set "
+            "spec.training.mode, too",
+            "fieldPath": ".orderedSums",
+        },
+        {
+            "rule": "!has(self.orderedSums) || !self.orderedSums || !has(self.backupWorkers) || "
+            "self.backupWorkers == 0",
+            "message": "spec.training.orderedSums waits for every worker: it does not go with backupWorkers",
+            "fieldPath": ".orderedSums",
+        },
+        {
+            "rule": f"!has(self.orderedSums) || !self.orderedSums || !has(self.compression) || !{auto}",
+            "message": "spec.training.orderedSums repeats a run bit for bit: compression Auto, which goes by the "
+            "clock, does not",
+            "fieldPath": ".orderedSums",
+        },
+    ]
+
+
 def pod_spec(path: str) -> list[Rule]:
     """On a template's pod spec."""
     containers = "self.containers"

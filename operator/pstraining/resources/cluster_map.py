@@ -53,7 +53,9 @@ def document(job: PSTrainingJob, term: int = 1, *, ended: bool = False) -> str:
     if spec.ps.on_chief_restart is not None:
         content["onChiefRestart"] = spec.ps.on_chief_restart
     if spec.checkpoint is not None:
-        kept = spec.checkpoint.model_dump(by_alias=True, include={"path", "keep", "interval_seconds"})
+        kept = spec.checkpoint.model_dump(
+            by_alias=True, include={"path", "keep", "interval_seconds"}, exclude_none=True
+        )
         content["checkpoint"] = kept
     if ended:
         content["ended"] = True

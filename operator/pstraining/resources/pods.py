@@ -144,8 +144,12 @@ def _wrap(job: PSTrainingJob, task: Task, container: dict[str, Any]) -> None:
 
 
 def _own_ports(task: Task) -> dict[int, str]:
-    ports = {contract.TF_PORT: contract.TF_PORT_NAME}
-    return ports | {contract.STATUS_PORT: contract.STATUS_PORT_NAME} if task.role == names.PS else ports
+    further = {
+        names.PS: {contract.STATUS_PORT: contract.STATUS_PORT_NAME},
+        names.CHIEF: {contract.METRICS_PORT: contract.METRICS_PORT_NAME},
+        names.WORKER: {contract.METRICS_PORT: contract.METRICS_PORT_NAME},
+    }
+    return {contract.TF_PORT: contract.TF_PORT_NAME} | further.get(task.role, {})
 
 
 def _identity(job: PSTrainingJob, task: Task) -> list[dict[str, Any]]:

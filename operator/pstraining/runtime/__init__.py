@@ -5,7 +5,22 @@ the same program. Importing this package imports neither TensorFlow nor Keras, s
 TensorFlow's server without ever paying for them.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from pstraining.runtime.settings import CheckpointSettings, TrainingSettings
+from pstraining.runtime.sources import Files, Ranges
 from pstraining.runtime.trainer import Trainer
 
-__all__ = ["CheckpointSettings", "Trainer", "TrainingSettings"]
+if TYPE_CHECKING:
+    from pstraining.runtime.embedding import Embedding
+
+__all__ = ["CheckpointSettings", "Embedding", "Files", "Ranges", "Trainer", "TrainingSettings"]
+
+
+def __getattr__(name: str) -> Any:
+    """The layer is imported when it is asked for: it needs Keras."""
+    if name == "Embedding":
+        from pstraining.runtime.embedding import Embedding
+
+        return Embedding
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

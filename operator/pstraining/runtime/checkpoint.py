@@ -5,6 +5,7 @@ under another name, forced to disk and renamed, so a reader sees all of it or no
 knows them, not as the servers hold them: any number of servers can take them up. One process writes, the chief.
 """
 
+import errno
 import json
 import os
 import re
@@ -18,6 +19,7 @@ import numpy as np
 
 from pstraining.runtime.layout import Array, Layout
 from pstraining.runtime.progress import event
+from pstraining.runtime.settings import SettingsError
 from pstraining.runtime.state import State
 
 FORMAT: Final = 1
@@ -25,6 +27,8 @@ ARRAYS: Final = "state.npz"
 METADATA: Final = "metadata.json"
 _NAME: Final = re.compile(r"ckpt-(\d{10})")
 _TEMPORARY: Final = ".tmp-"
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What a disk or a quota that is full answers."""
 
 
 class CorruptCheckpointError(Exception):
@@ -85,16 +89,49 @@ class Checkpoints:
             metadata = json.loads((path / METADATA).read_text(encoding="utf-8"))
             if metadata["format"] != FORMAT:
                 raise CorruptCheckpointError(f"format {metadata['format']} is not known")
+            if metadata["step"] != step:
+                raise CorruptCheckpointError(f"the metadata is of step {metadata['step']}")
             with np.load(path / ARRAYS, allow_pickle=False) as arrays:
+                if set(arrays.files) != set(metadata["arrays"]):
+                    raise CorruptCheckpointError("the metadata names other tensors than there are")
                 values = {name: _checked(name, arrays[name], expected) for name, expected in metadata["arrays"].items()}
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
             raise CorruptCheckpointError(f"{type(error).__name__}: {error}") from error
         return _from_arrays(int(metadata["step"]), values)
 
+    def prepare(self) -> None:
+        """Make the folder if it is not there.
+
+        Raises:
+            SettingsError: it cannot be written to. That it is full is no reason: room may be made.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            trial = self.folder / f"{_TEMPORARY}trial"
+            trial.mkdir(exist_ok=True)
+            trial.rmdir()
+        except OSError as error:
+            if error.errno not in FULL:
+                raise SettingsError(
+                    f"checkpoint.path: {self.folder} cannot be written to ({error.strerror}): mount a volume there, or "
+                    "give another path"
+                ) from None
+
     def save(self, state: State, *, term: int, layout: Layout) -> Path:
-        """Write a checkpoint and delete superfluous ones; returns its folder."""
+        """Write a checkpoint and delete superfluous ones; returns its folder.
+
+        Raises:
+            OSError: it could not be written; nothing is left of it, and what was there before still is.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._sweep()
+        try:
+            return self._write(state, term, layout)
+        except OSError:
+            self._sweep()
+            raise
+
+    def _write(self, state: State, term: int, layout: Layout) -> Path:
         final = self.folder / name_of(state.step)
         temporary = self.folder / f"{_TEMPORARY}{final.name}"
         temporary.mkdir()
@@ -129,10 +166,13 @@ def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
     """Let `write` make a file beside `path`, force it to disk and rename it to `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{_TEMPORARY}{path.name}")
-    write(temporary)
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        write(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
 
 

@@ -1,16 +1,16 @@
 """The chief's duty: it owns the state's life, and takes no part in training.
 
 It puts the parameter servers under its term, initialises or restores their state, saves checkpoints, watches for
-servers that lost their state, ends training at the step budget, and evaluates what it restored from the last
-checkpoint. It can die at any moment: the next term finds whole state on the servers or a checkpoint, and one that
-finds a checkpoint at the step budget evaluates it and ends without training. Told to stop by SIGTERM, it lets no update
-in any more and saves the newest state first, if it has a folder for checkpoints.
+servers that lost their state, ends training at the step budget or when a callback asks for it, and evaluates what it
+restored from the last checkpoint. It can die at any moment: the next term finds whole state on the servers or a
+checkpoint, and one that finds training at its end evaluates it and ends without training. Told to stop by SIGTERM, it
+lets no update in any more and saves the newest state first, if it has a folder for checkpoints.
 """
 
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,22 +19,35 @@ import tensorflow as tf
 
 from pstraining.api import contract
 from pstraining.runtime import recovery
-from pstraining.runtime.checkpoint import Checkpoints, write_whole
+from pstraining.runtime.account import ChiefAccount
+from pstraining.runtime.checkpoint import write_whole
 from pstraining.runtime.client import Client, ShardLostError
+from pstraining.runtime.control import RefusedError, StoreControl
+from pstraining.runtime.following import Following, Wishes
 from pstraining.runtime.model import Model
-from pstraining.runtime.progress import PROGRESS_SECONDS, Rate, event, say
+from pstraining.runtime.progress import event
 from pstraining.runtime.recovery import ChiefAction
+from pstraining.runtime.saving import Saver
 from pstraining.runtime.settings import CheckpointSettings, TrainingSettings
+from pstraining.runtime.shard import EARLY
 from pstraining.runtime.state import State
 from pstraining.runtime.stopping import StoppedError, StopRequest
-from pstraining.runtime.store import ParameterStore, RefusedError, StoreControl
+from pstraining.runtime.store import ParameterStore
 
 POLL: Final = 0.1
 """Seconds between looks at the servers' records."""
+GATHER_POLL: Final = 0.01
+"""The same while workers bring their dense parameters."""
+ALONE_SECONDS: Final = 10.0
+"""How long there may be no worker to bring them."""
 GOOD_BYE_SECONDS: Final = 10.0
 """How long the chief waits for workers to leave."""
 RESULT_FILE: Final = "result.json"
 WEIGHTS_FILE: Final = "final.weights.h5"
+
+
+class StateLostError(Exception):
+    """No worker is there any more to bring the newest dense parameters to the servers."""
 
 
 class SupersededError(RuntimeError):
@@ -48,6 +61,12 @@ class Duties:
     training: TrainingSettings
     checkpoint: CheckpointSettings
     evaluate: Callable[[], Any] | None
+    positions: int | None = None
+    """How many positions of handed out data there are; None: the data ends nothing."""
+    by_pieces: bool = False
+    """Whether data is handed out, and epochs are counted by it; else they are counted by steps."""
+    wishes: Wishes = field(default_factory=Wishes)
+    account: ChiefAccount = field(default_factory=ChiefAccount)
 
 
 class Chief:
@@ -69,10 +88,17 @@ class Chief:
         self._joins = client.cluster.task.type == "worker"
         self._initial = store.model.values()
         path = duties.checkpoint.path
-        self._checkpoints = Checkpoints(Path(path), keep=duties.checkpoint.keep) if path else None
-        self._rate = Rate(duties.training.steps)
-        self._told = self._saved = time.monotonic()
-        self._kept_step = 0  # up to here the state on the servers is in a checkpoint, or is the initial one
+        self._saver = (
+            Saver(duties.checkpoint, store.layout, term=lambda: self._term, saved=duties.account.saved)
+            if path
+            else None
+        )
+        steps = duties.training.steps
+        total = duties.positions if duties.by_pieces else steps
+        self._following = Following(self._control, duties.wishes, duties.account, steps=steps, total=total)
+        self._has_led = False
+        self._early = False  # training was ended before its time
+        self._is_lost = False  # whether what is on the servers has no newest dense parameters any more
 
     def run(self) -> dict[str, float]:
         """Lead the job to its end; returns the result.
@@ -81,7 +107,7 @@ class Chief:
             SupersededError: a chief of a later term has taken over.
             SystemExit: it was told to stop, and has saved the newest state.
         """
-        if self._checkpoints is None:
+        if self._saver is None:
             event("no_checkpoints", reason="no checkpoint folder: losing a parameter server starts from the beginning")
         while True:
             try:
@@ -91,9 +117,12 @@ class Chief:
                 break
             except ShardLostError as lost:
                 self._client.recover(lost)
+            except StateLostError:
+                event("state_lost", reason="no worker is left that has the newest dense parameters")
+                self._is_lost = True
             except RefusedError:  # someone else changed the records; look again and decide anew
                 time.sleep(POLL)
-        return conclude(self._store.model, self._duties, final)
+        return conclude(self._store.model, self._duties, final, self._saver)
 
     def _lead(self) -> State:
         try:
@@ -104,14 +133,18 @@ class Chief:
 
     def _save_and_shut(self) -> State:
         """Let no update in any more, so that none is lost, and save the state; the next chief goes on from it."""
-        if self._checkpoints and not any(shard.done for shard in self._store.read()):
+        self._control.gather(self._waiting())
+        if self._saver and not any(shard.done for shard in self._store.read()):
             self._control.set_record(self._term, generation=-self._shards[0].generation)
-        state = self._save()
+        state = self._save_last()
         event("stopped", term=self._term, step=state.step)
         return state
 
     def _take_over(self) -> None:
         """Bring every server under this term, with one whole set of parameters on them."""
+        if self._is_lost:
+            self._control.set_record(self._term, generation=0)
+            self._is_lost = False
         if self._joins:  # worker 0 of a job without a chief has no terms of its own: it takes the next one
             self._joins = False
             self._term = max(self._term, 1 + max(shard.fence for shard in self._store.read()))
@@ -122,7 +155,7 @@ class Chief:
                 self._control.set_record(self._term, generation=abs(self._shards[0].generation))
             else:
                 self._restore()
-        if any(shard.done for shard in self._shards) and self._shards[0].step < self._duties.training.steps:
+        if any(shard.done for shard in self._shards) and not self._is_over():
             self._control.set_record(self._term, done=0)
 
     def _decide(self) -> ChiefAction:
@@ -135,15 +168,24 @@ class Chief:
     def _restore(self) -> None:
         """Put the newest checkpoint on all servers together, or the initial values when there is none."""
         started = time.monotonic()
-        state = self._checkpoints.newest() if self._checkpoints else None
+        state = self._saver.checkpoints.newest() if self._saver else None
         fresh = state is None
+        self._early = state is not None and state.ended_early
         generation = time.time_ns() // 1_000_000  # any number that no earlier set had
         self._own()
         self._control.restore(
-            state or State(0, self._initial, {}, {}), term=self._term, generation=generation, fresh=fresh
+            state or State(0, self._initial, {}, {}),
+            term=self._term,
+            generation=generation,
+            fresh=fresh,
+            done=EARLY if self._early else 0,
         )
-        self._saved = time.monotonic()
-        self._kept_step = state.step if state else 0
+        if self._saver:
+            self._saver.restored(state, lost=self._has_led)
+        self._duties.account.restores += not fresh
+        self._following.restored()
+        if fresh:  # before anybody can have trained
+            self._following.begin(0)
         event(
             "initialized" if fresh else "restored",
             term=self._term,
@@ -160,59 +202,108 @@ class Chief:
                 event("not_owned", reason=str(error).partition("\n")[0])
 
     def _watch(self) -> None:
-        """Until the step budget is reached: look, tell, save, and restore what was lost."""
+        """Until training is over: look, tell, save, and restore what was lost."""
+        self._has_led = True
         while True:
             self._look_in()
             self._stop.check()
             if self._decide() is not ChiefAction.PROCEED:
                 self._take_over()
-            step = self._shards[0].step
-            now = time.monotonic()
-            if now - self._told >= PROGRESS_SECONDS:
-                self._told = now
-                say(self._rate.line(step, self._control.take_loss()))
-            if step >= self._duties.training.steps:
+            if self._is_over():
                 return
-            if self._checkpoints and now - self._saved >= self._duties.checkpoint.interval_seconds:
-                self._save()
+            done = self._trained()
+            self._following.begin(done)
+            if self._following.stop_asked:
+                self._early = True
+                event("ended_early", step=self._shards[0].step, reason="a callback has set model.stop_training")
+                return
+            self._following.look(self._shards[0].step, done, self._snapshot, self._term)
+            if self._saver and self._saver.is_due():
+                self._saver.try_to_save(self._snapshot())
             time.sleep(POLL)
 
-    def _save(self) -> State:
-        started = time.monotonic()
-        state = self._control.snapshot(term=self._term)
-        if self._checkpoints and state.step != self._kept_step:
-            path = self._checkpoints.save(state, term=self._term, layout=self._store.layout)
-            self._saved, self._kept_step = time.monotonic(), state.step
-            event("checkpoint", step=state.step, path=str(path), seconds=round(self._saved - started, 3))
+    def _snapshot(self) -> State:
+        state = self._control.snapshot(term=self._term, wait=self._waiting())
+        self._control.go_on()
         return state
+
+    def _trained(self) -> int:
+        """Steps, or pieces of handed out data."""
+        return self._control.data_trained() if self._duties.by_pieces else self._shards[0].step
+
+    def _is_over(self) -> bool:
+        """Whether all steps are made, or all data is trained, or training was ended before."""
+        duties = self._duties
+        self._early |= any(shard.early for shard in self._shards)
+        if self._early or duties.training.is_over(self._shards[0].step):
+            return True
+        if duties.positions is None:
+            return False
+        position, held = self._control.data_left()
+        return position >= duties.positions and not held
+
+    def _save_last(self) -> State:
+        state = self._snapshot()
+        state = state.ended() if self._early else state
+        if self._saver:
+            self._saver.save_last(state)
+        return state
+
+    def _waiting(self) -> Callable[[], None]:
+        """What to do while workers bring what they have: look in, and see whether anybody is there to bring it."""
+        alone_since: list[float] = []
+
+        def wait() -> None:
+            self._look_in()
+            if self._decide() is not ChiefAction.PROCEED:
+                raise RefusedError("the servers' state has changed")
+            if self._control.workers_present():
+                alone_since.clear()
+            elif not alone_since:
+                alone_since.append(time.monotonic())
+            elif time.monotonic() - alone_since[0] > ALONE_SECONDS:
+                raise StateLostError
+            time.sleep(GATHER_POLL)
+
+        return wait
 
     def _end(self) -> State:
         """Tell everybody that training is done, and save its last state."""
-        self._control.set_record(self._term, done=1)
+        self._control.gather(self._waiting())
+        self._control.set_record(self._term, done=EARLY if self._early else 1)
         deadline = time.monotonic() + GOOD_BYE_SECONDS
         while (left := self._control.workers_present()) and time.monotonic() < deadline:
-            self._look_in()
-            self._stop.check()
-            time.sleep(POLL)
+            self._pause()
         if left:
             event("workers_left_behind", number=left)
-        return self._save()
+        final = self._save_last()
+        self._following.finish(final, self._trained(), early=self._early, wait=self._pause)
+        return final
+
+    def _pause(self) -> None:
+        self._look_in()
+        self._stop.check()
+        time.sleep(POLL)
 
 
-def conclude(model: Model, duties: Duties, final: State) -> dict[str, float]:
-    """Evaluate the last checkpoint as it is on disk (or, with no folder, the last state), and export the weights."""
-    folder = Path(duties.checkpoint.path) if duties.checkpoint.path else None
-    if folder:
-        final = Checkpoints(folder, keep=duties.checkpoint.keep).load(final.step)
+def conclude(model: Model, duties: Duties, final: State, saver: Saver | None) -> dict[str, float]:
+    """Evaluate the last checkpoint as it is on disk (or, with no folder, the last state), and export the weights.
+
+    Raises:
+        NotSavedError: there is no room for the weights and the result; the checkpoint is there.
+    """
+    if saver:
+        final = saver.read_back(final)
     model.assign(final.variables)
     result: dict[str, float] = {"step": final.step}
     if duties.evaluate is not None:
         measured = model.keras.evaluate(duties.evaluate(), return_dict=True, verbose=0)
         result |= {f"test_{name}": float(np.asarray(value)) for name, value in measured.items()}
-    if folder:
-        weights = folder / WEIGHTS_FILE
-        write_whole(weights, lambda path: _save_weights(model.keras, path))
-        write_whole(folder / RESULT_FILE, lambda path: path.write_text(json.dumps(result) + "\n", encoding="utf-8"))
+    if saver:
+        folder = saver.checkpoints.folder
+        with saver.exporting():
+            write_whole(folder / WEIGHTS_FILE, lambda path: _save_weights(model.keras, path))
+            write_whole(folder / RESULT_FILE, lambda path: path.write_text(json.dumps(result) + "\n", encoding="utf-8"))
     event("result", **result)
     return result
 
@@ -220,6 +311,9 @@ def conclude(model: Model, duties: Duties, final: State) -> dict[str, float]:
 def _save_weights(model: Any, path: Path) -> None:
     """Keras wants its own suffix."""
     named = path.with_name(f"{path.name}.weights.h5")
-    with tf.device("CPU:0"):
-        model.save_weights(named)
-    named.replace(path)
+    try:
+        with tf.device("CPU:0"):
+            model.save_weights(named)
+        named.replace(path)
+    finally:
+        named.unlink(missing_ok=True)

@@ -3,32 +3,30 @@
 The one place that knows which of TensorFlow's errors mean "a server is gone". Every call to a server goes through
 `Client.call`; nothing else may hold a tensor that lives on a server (a remote handle kept over a restart fails for
 ever). Reconnecting is `update_server_def`, by one thread, while no call is under way, and only when every server in the
-map answers: with one of them down it would wait for ever.
+map answers: with one of them down it would wait for ever. The watchdog sees to it that a call to a server that falls
+silent fails.
 """
 
-import os
-import sys
+import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from pstraining.runtime import network, recovery
+from pstraining.runtime import network, probing, recovery
 from pstraining.runtime.cluster import Cluster
+from pstraining.runtime.links import Links
 from pstraining.runtime.progress import event
+from pstraining.runtime.watchdog import Watchdog
 
-EXIT_STUCK: Final = 75
-"""The process's exit code when TensorFlow itself no longer comes back from connecting (EX_TEMPFAIL)."""
-CALL_PATIENCE: Final = 60.0
-"""Seconds after which a call's connections are cut; doubled each time, so an honestly long step is made in the end."""
-CONNECT_PATIENCE: Final = 30.0
-"""The same while connecting, and the grace after it before the process gives up."""
 POLL: Final = 0.1
-"""Seconds between probes of servers that are down."""
+"""Seconds between questions to servers that are down."""
+TELL_SECONDS: Final = 10.0
+"""Seconds between words about who is missing."""
 
 
 class ShardLostError(Exception):
@@ -54,7 +52,13 @@ class Client:
         self._idle = threading.Condition()
         self._calls = 0
         self._connecting = False
-        self._watchdog = Watchdog(cluster)
+        self._watchdog = Watchdog(cluster.ps)
+        self.links = Links(cluster.ps, network.split(cluster.own_address)[1])
+
+    @property
+    def reconnects(self) -> int:
+        """How often the connection was mended."""
+        return self._connection
 
     def connect(self) -> None:
         """Wait for the servers and open the context.
@@ -65,7 +69,15 @@ class Client:
         spec = tf.train.ClusterSpec({task.type: {task.index: self.cluster.own_address}, "ps": list(self.cluster.ps)})
         self._wait_for_servers()
         self._watchdog.start()
-        tf.config.experimental_connect_to_cluster(spec, job_name=task.type, task_index=task.index, protocol="grpc")
+        # Not by tf.config.experimental_connect_to_cluster: it names a leader for collectives, which nobody uses here.
+        definition = tf.train.ServerDef(
+            cluster=spec.as_cluster_def(),
+            job_name=task.type,
+            task_index=task.index,
+            protocol="grpc",
+            default_session_config=context.context().config,
+        )
+        context.set_server_def(definition)
         with self._exclusive():
             self._reach_all(first=True)
 
@@ -79,11 +91,17 @@ class Client:
         Raises:
             ShardLostError: a server is gone or was replaced; reconnect, and look at its state before going on.
         """
+        return self._guarded(function, arguments, lambda result: tf.nest.map_structure(lambda t: t.numpy(), result))
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """The same for a function whose results are used here further: they stay tensors, on this task's device."""
+        return self._guarded(function, arguments, lambda result: result)
+
+    def _guarded(self, function: Callable[..., Any], arguments: Sequence[Any], use: Callable[[Any], Any]) -> Any:
         with self._shared() as connection:
             try:
-                with self._watchdog.watching("call", CALL_PATIENCE), tf.device(self.local):
-                    result = function(*arguments)
-                    fetched = tf.nest.map_structure(lambda tensor: tensor.numpy(), result)
+                with self._watchdog.watching("call"), tf.device(self.local):
+                    fetched = use(function(*arguments))
                 self._failures.pop(function, None)
             except tf.errors.OpError as error:
                 name = _CODES.get(error.error_code, "OTHER")
@@ -96,6 +114,11 @@ class Client:
                 # Without the cause: its traceback holds tensors of the lost server.
                 raise ShardLostError(f"{name}: {_first_line(error)}", connection) from None
             return fetched
+
+    def brought_home(self, result: Any) -> Any:
+        """Emits what brings a function's results to this task: a tensor must not stay on a server."""
+        with tf.device(self.local):
+            return tf.nest.map_structure(tf.identity, result)
 
     def recover(self, lost: ShardLostError) -> None:
         """Reconnect, unless another thread already has since the call failed; returns when all servers answer."""
@@ -112,7 +135,7 @@ class Client:
         """Open the context on every server; TensorFlow is lazy, so a first operation on each is part of it."""
         while True:
             try:
-                with self._watchdog.watching("connect", CONNECT_PATIENCE, fatal=True):
+                with self._watchdog.watching("connect", fatal=True):
                     if not first:
                         context.context().update_server_def(context.get_server_def())
                     for device in self.shards:
@@ -125,10 +148,10 @@ class Client:
                 self._wait_for_servers()
 
     def _wait_for_servers(self) -> None:
-        """Return when every server accepts connections; says who is missing every 10 seconds."""
-        told = time.monotonic()
-        while missing := network.silent(self.cluster.ps):
-            if time.monotonic() - told >= 10:
+        """Return when every server answers; says who is missing, at once and every 10 seconds."""
+        told = -math.inf
+        while missing := probing.silent(self.cluster.ps):
+            if time.monotonic() - told >= TELL_SECONDS:
                 told = time.monotonic()
                 event("waiting", what="parameter servers", missing=missing)
             time.sleep(POLL)
@@ -160,67 +183,6 @@ class Client:
                 self._idle.notify_all()
 
 
-class Watchdog:
-    """Keeps sockets to the servers alive-checked, and cuts them when a call takes longer than its patience."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._addresses = cluster.ps
-        self._lock = threading.Lock()
-        self._watched: dict[int, _Watched] = {}
-        self._number = 0
-        self._stopped = threading.Event()
-
-    def start(self) -> None:
-        """Begin, in a thread that ends with the process."""
-        threading.Thread(target=self._run, name="pstraining-watchdog", daemon=True).start()
-
-    @contextmanager
-    def watching(self, what: str, patience: float, *, fatal: bool = False) -> Iterator[None]:
-        """Watch what runs inside; with `fatal`, end the process if cutting the connections does not help."""
-        with self._lock:
-            self._number += 1
-            number = self._number
-            self._watched[number] = _Watched(what, patience, fatal)
-        try:
-            yield
-        finally:
-            with self._lock:
-                del self._watched[number]
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._stopped.set()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(1):
-            network.keep_alive(self._addresses)
-            with self._lock:
-                watched = list(self._watched.values())
-            for item in watched:
-                item.look(self._addresses)
-
-
-class _Watched:
-    """Something under way that talks to the servers."""
-
-    def __init__(self, what: str, patience: float, fatal: bool) -> None:
-        self.what, self.patience, self.fatal = what, patience, fatal
-        self.since = time.monotonic()
-        self.cuts = 0
-
-    def look(self, addresses: tuple[str, ...]) -> None:
-        waited = time.monotonic() - self.since
-        if waited < self.patience:
-            return
-        if self.fatal and self.cuts:
-            event("stuck", what=self.what, seconds=round(waited, 1))
-            sys.stdout.flush()
-            os._exit(EXIT_STUCK)
-        self.cuts += 1
-        self.patience *= 2
-        event("cut", what=self.what, seconds=round(waited, 1), connections=network.cut(addresses))
-
-
 _CODES: Final = {
     tf.errors.UNAVAILABLE: "UNAVAILABLE",
     tf.errors.ABORTED: "ABORTED",
@@ -233,4 +195,7 @@ _CODES: Final = {
 
 
 def _first_line(error: Exception) -> str:
-    return (str(getattr(error, "message", error)).splitlines() or [""])[0][:200]
+    """The first line that says something: a graph's error begins with where it was."""
+    lines = str(getattr(error, "message", error)).splitlines()
+    telling = [line for line in lines if "assertion failed" in line] or lines or [""]
+    return telling[0][:200]

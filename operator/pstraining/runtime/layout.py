@@ -20,6 +20,9 @@ import numpy.typing as npt
 LARGE_BYTES: Final = 256 * 1024
 """From this size a tensor is a segment of its own: copying it into a packed vector costs more than a call."""
 
+TABLE: Final = "table"
+"""The group of embedding tables: row r of each lies on server r modulo the number of servers."""
+
 Array = npt.NDArray[Any]
 
 
@@ -49,16 +52,27 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Piece:
-    """Elements `begin` to `end` of the flattened tensor number `tensor`."""
+    """Elements `begin` to `end` of the flattened tensor number `tensor`; with a stride, every so manieth row of them.
+
+    Of a table, `begin` is the first row and `end` the number of rows times the length of one.
+    """
 
     tensor: int
     begin: int
     end: int
+    stride: int = 0
+    width: int = 0
+    """Length of a row, with a stride."""
 
     @property
     def size(self) -> int:
         """Number of elements."""
-        return self.end - self.begin
+        return self.rows * self.width if self.stride else self.end - self.begin
+
+    @property
+    def rows(self) -> int:
+        """Number of rows, with a stride."""
+        return len(range(self.begin, self.end // self.width, self.stride))
 
 
 @dataclass(frozen=True)
@@ -85,8 +99,12 @@ class Layout:
     segments: tuple[Segment, ...]
 
     def on(self, ps: int) -> tuple[Segment, ...]:
-        """The segments of one parameter server."""
-        return tuple(segment for segment in self.segments if segment.ps == ps)
+        """The segments of one parameter server, without tables."""
+        return tuple(segment for segment in self.segments if segment.ps == ps and segment.group != TABLE)
+
+    def tables_on(self, ps: int) -> tuple[Segment, ...]:
+        """One parameter server's rows of every table."""
+        return tuple(segment for segment in self.segments if segment.ps == ps and segment.group == TABLE)
 
     def fingerprint(self, *extra: str) -> int:
         """A positive number that two tasks share only if they agree on the layout (and on `extra`)."""
@@ -104,6 +122,7 @@ def plan(tensors: Sequence[Tensor], ps: int) -> Layout:
         raise ValueError("a layout needs at least one parameter server")
     if len({tensor.path for tensor in tensors}) != len(tensors):
         raise ValueError("two tensors share a path")
+    tables = [number for number, tensor in enumerate(tensors) if tensor.group == TABLE]
     parts = _cut(tensors, ps)
     load = [0] * ps
     owner: dict[Piece, int] = {}
@@ -122,14 +141,20 @@ def plan(tensors: Sequence[Tensor], ps: int) -> Layout:
             else:
                 packed.setdefault((tensor.group, tensor.dtype), []).append(part)
         segments += [Segment(target, *key, tuple(pieces)) for key, pieces in sorted(packed.items())]
+        for number in tables:
+            tensor = tensors[number]
+            rows = Piece(number, target, tensor.size, stride=ps, width=tensor.shape[1])
+            segments.append(Segment(target, TABLE, tensor.dtype, (rows,)))
     return Layout(tuple(tensors), ps, tuple(segments))
 
 
 def _cut(tensors: Sequence[Tensor], ps: int) -> list[tuple[Piece, int]]:
     """Pieces with their bytes: whole tensors, except large ones of more than half a server's share."""
-    half_share = sum(tensor.bytes for tensor in tensors) / ps / 2
+    half_share = sum(tensor.bytes for tensor in tensors if tensor.group != TABLE) / ps / 2
     parts: list[tuple[Piece, int]] = []
     for index, tensor in enumerate(tensors):
+        if tensor.group == TABLE:
+            continue
         pieces = 1
         if ps > 1 and tensor.bytes >= LARGE_BYTES and tensor.bytes > half_share:
             pieces = min(ps, math.ceil(tensor.bytes / half_share))
@@ -141,7 +166,10 @@ def _cut(tensors: Sequence[Tensor], ps: int) -> list[tuple[Piece, int]]:
 
 
 def pack(layout: Layout, segment: Segment, values: Mapping[str, Array]) -> Array:
-    """The vector of a segment from whole tensors by path. Shape: [segment.size]."""
+    """The vector of a segment from whole tensors by path. Shape: [segment.size], or [rows, width] of a table."""
+    if segment.group == TABLE:
+        (piece,) = segment.pieces
+        return np.ascontiguousarray(values[layout.tensors[piece.tensor].path][piece.begin :: piece.stride])
     parts = [
         np.reshape(values[layout.tensors[piece.tensor].path], [-1])[piece.begin : piece.end] for piece in segment.pieces
     ]
@@ -160,6 +188,9 @@ def unpack(
             tensor = layout.tensors[piece.tensor]
             if piece.tensor in wanted:
                 whole = found.setdefault(piece.tensor, np.empty([tensor.size], vector.dtype))
+                if piece.stride:
+                    whole.reshape(tensor.shape)[piece.begin :: piece.stride] = vector
+                    continue
                 whole[piece.begin : piece.end] = vector[offset : offset + piece.size]
             offset += piece.size
     return {

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +48,20 @@ class Process:
         return [line for line in found if line.get("event") == name]
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a process runs."""
+
+    host: str = "127.0.0.1"
+    """Its address, which the others reach."""
+    prefix: tuple[str, ...] = ()
+    """A command that runs its command there: ("ip", "netns", "exec", "one")."""
+
+
+def _here(_: Task) -> Place:
+    return Place()
+
+
 class LocalJob:
     """A job's processes; a context manager that leaves none behind.
 
@@ -60,9 +74,10 @@ class LocalJob:
         training: the job's `spec.training`.
         checkpoint: the job's `spec.checkpoint`.
         echo: where the processes' lines go, each with its task's name; None: they are only kept.
+        place: where each task runs, when it is not simply here.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one argument for each thing that a job is made of
         self,
         command: Sequence[str],
         *,
@@ -73,13 +88,14 @@ class LocalJob:
         training: Mapping[str, Any] | None = None,
         checkpoint: Mapping[str, Any] | None = None,
         echo: TextIO | None = None,
+        place: Callable[[Task], Place] = _here,
     ) -> None:
-        self._command, self._restarts, self._echo = list(command), restarts, echo
+        self._command, self._restarts, self._echo, self._place = list(command), restarts, echo, place
         self._checkpoint = dict(checkpoint or {})
         self._stack = ExitStack()
         with ExitStack() as held:  # all ports are held at once, so that no two tasks get the same
             self.cluster = {
-                role: [f"127.0.0.1:{_port(held)}" for _ in range(number)]
+                role: [f"{place(Task(role, index)).host}:{_port(held)}" for index in range(number)]
                 for role, number in {"chief": int(chief), "worker": workers, "ps": ps}.items()
                 if number
             }
@@ -118,7 +134,7 @@ class LocalJob:
         former = self.processes.get(task.label)
         term = former.term + 1 if former and task.type == "chief" else 1
         popen = subprocess.Popen(
-            [sys.executable, "-u", *self._command],
+            [*self._place(task).prefix, sys.executable, "-u", *self._command],
             env=self._environment_of(task, term),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -185,7 +201,7 @@ class LocalJob:
             contract.ENV_TASK_TYPE: task.type,
             contract.ENV_TASK_INDEX: str(task.index),
             contract.ENV_TERM: str(term),
-            contract.ENV_POD_IP: "127.0.0.1",
+            contract.ENV_POD_IP: self._place(task).host,
         }
         if self._checkpoint.get("path"):
             environment[contract.ENV_CHECKPOINT_DIR] = str(self._checkpoint["path"])
@@ -217,6 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-chief", action="store_true", help="worker 0 does the chief's duty")
     parser.add_argument("--restarts", type=int, default=3, help="starts of a failed process (default 3)")
     parser.add_argument("--steps", type=int, help="overrides the program's steps, as spec.training.steps does")
+    parser.add_argument("--training", default="{}", help="the job's spec.training, as JSON")
     parser.add_argument("--checkpoint-dir", help="folder for checkpoints")
     parser.add_argument("-m", dest="module", help="module to run; its own arguments follow")
     parser.add_argument("program", nargs=argparse.REMAINDER, help="or a file to run, and its arguments")
@@ -224,13 +241,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = (["-m", options.module] if options.module else []) + options.program
     if not command:
         parser.error("give a module with -m, or a file")
+    training = json.loads(options.training) | ({"steps": options.steps} if options.steps else {})
     job = LocalJob(
         command,
         ps=options.ps,
         workers=options.workers,
         chief=not options.no_chief,
         restarts=options.restarts,
-        training={"steps": options.steps} if options.steps else None,
+        training=training,
         checkpoint={"path": str(Path(options.checkpoint_dir).resolve())} if options.checkpoint_dir else None,
         echo=sys.stdout,
     )

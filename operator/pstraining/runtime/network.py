@@ -1,13 +1,13 @@
 """Ports, sockets and TensorFlow's network settings. Knows no TensorFlow.
 
 TensorFlow waits for ever on a peer that is silent and on a server that is down; what is here keeps that from
-happening: probe before connecting, keepalive on TensorFlow's own sockets, and a way to cut them.
+happening: keepalive on TensorFlow's own sockets, who is at their other ends, and a way to cut them.
 """
 
 import os
 import socket
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -31,6 +31,9 @@ KEEPALIVE: Final = (
 )
 """A silent peer is given up after 3 seconds: measured 2.3 to 3.6 until the call fails, idle or active."""
 
+Endpoint = tuple[str, int]
+"""Host, or numeric address, and port."""
+
 
 def set_environment() -> None:
     """Give TensorFlow the settings above where the environment does not say otherwise."""
@@ -38,29 +41,20 @@ def set_environment() -> None:
         os.environ.setdefault(name, value)
 
 
-def split(address: str) -> tuple[str, int]:
+def split(address: str) -> Endpoint:
     """Host and port of host:port or [v6]:port."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 
 
-def answers(address: str, timeout: float = 1.0) -> bool:
-    """Whether something accepts TCP connections there."""
-    try:
-        with socket.create_connection(split(address), timeout=timeout):
-            return True
-    except OSError:
-        return False
+def joined(endpoint: Endpoint) -> str:
+    """host:port or [v6]:port."""
+    host, port = endpoint
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def silent(addresses: Sequence[str]) -> list[str]:
-    """The addresses that do not accept a connection now."""
-    return [address for address in addresses if not answers(address)]
-
-
-def sockets_to(addresses: Sequence[str]) -> Iterator[socket.socket]:
-    """This process's TCP connections to the ports of `addresses`, whoever opened them; each is valid until the next."""
-    ports = {split(address)[1] for address in addresses}
+def connections() -> Iterator[socket.socket]:
+    """This process's TCP sockets, whoever opened them; each is valid until the next."""
     for name in os.listdir("/proc/self/fd"):
         try:
             if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
@@ -68,8 +62,17 @@ def sockets_to(addresses: Sequence[str]) -> Iterator[socket.socket]:
             duplicate = os.dup(int(name))
         except OSError:
             continue  # closed meanwhile
-        with socket.socket(fileno=duplicate) as found, suppress(OSError, IndexError, TypeError):
-            if found.type == socket.SOCK_STREAM and found.getpeername()[1] in ports:
+        with socket.socket(fileno=duplicate) as found:
+            if found.type == socket.SOCK_STREAM and found.family in (socket.AF_INET, socket.AF_INET6):
+                yield found
+
+
+def sockets_to(addresses: Sequence[str]) -> Iterator[socket.socket]:
+    """This process's TCP connections to the ports of `addresses`, whoever opened them; each is valid until the next."""
+    ports = {split(address)[1] for address in addresses}
+    for found in connections():
+        with suppress(OSError):
+            if found.getpeername()[1] in ports:
                 yield found
 
 
@@ -81,11 +84,26 @@ def keep_alive(addresses: Sequence[str]) -> None:
                 found.setsockopt(*option)
 
 
-def cut(addresses: Sequence[str]) -> int:
-    """Shut down the connections to `addresses`, so that calls that hang on them fail; returns how many."""
-    number = 0
-    for found in sockets_to(addresses):
+def peers(addresses: Sequence[str]) -> set[Endpoint]:
+    """Numeric addresses at the other ends of this process's connections to the ports of `addresses`."""
+    found = set()
+    for connection in sockets_to(addresses):
         with suppress(OSError):
-            found.shutdown(socket.SHUT_RDWR)
-            number += 1
+            found.add(_peer(connection))
+    return found
+
+
+def cut_peers(peers: Collection[Endpoint]) -> int:
+    """Shut down the connections to `peers`, so that calls that hang on them fail; returns how many."""
+    number = 0
+    for connection in sockets_to([joined(peer) for peer in peers]):
+        with suppress(OSError):
+            if _peer(connection) in peers:
+                connection.shutdown(socket.SHUT_RDWR)
+                number += 1
     return number
+
+
+def _peer(connection: socket.socket) -> Endpoint:
+    host, port = connection.getpeername()[:2]
+    return str(host).removeprefix("::ffff:"), int(port)  # gRPC's sockets are of IPv6 also where it speaks IPv4

@@ -45,6 +45,21 @@ def check(optimizer: Any) -> None:
         raise OptimizerError("loss_scale_factor is not supported")
 
 
+def check_for_tables(optimizer: Any) -> None:
+    """Refuse what cannot be done to some rows of a table alone.
+
+    Raises:
+        OptimizerError: says what.
+    """
+    if isinstance(optimizer, keras.optimizers.Nadam):
+        raise OptimizerError("Nadam cannot train embedding tables by rows; use Adam or another optimizer")
+    if optimizer.use_ema or optimizer.gradient_accumulation_steps:
+        raise OptimizerError(
+            "use_ema and gradient_accumulation_steps cannot be used with embedding tables; "
+            "spec.training.accumulationSteps accumulates on the workers"
+        )
+
+
 def group_of(optimizer: Any, variable: Any) -> str:
     """The layout's group of a trainable variable: whether the optimizer decays it."""
     if getattr(optimizer, "weight_decay", None) is None:
@@ -59,8 +74,11 @@ def clip(optimizer: Any, gradients: list[Any]) -> list[Any]:
     return list(optimizer._clip_gradients(gradients))
 
 
-def clone(optimizer: Any, variables: list[Any], groups: list[str]) -> Any:
-    """The same optimizer, built on vectors whose groups are `groups`; call it where variables go to the server."""
+def clone(optimizer: Any, variables: list[Any], groups: list[str], *, fused: bool = True) -> Any:
+    """The same optimizer, built on vectors whose groups are `groups`; call it where variables go to the server.
+
+    With `fused`, TensorFlow's kernels replace Keras's composed arithmetic on large vectors, where they do the same.
+    """
     config = optimizer.get_config()
     config["clipnorm"] = config["global_clipnorm"] = None
     rate = getattr(optimizer, "_learning_rate", None)
@@ -72,15 +90,31 @@ def clone(optimizer: Any, variables: list[Any], groups: list[str]) -> Any:
     if undecayed:
         copy.exclude_from_weight_decay(var_list=undecayed)
     copy.build(variables)
-    fused, composed = _fused(copy), copy.update_step
-    if fused is not None:
+    kernel, composed = _fused(copy) if fused else None, copy.update_step
+    if kernel is not None:
 
         def update_step(gradient: Any, variable: Any, learning_rate: Any) -> Any:
             large = variable.shape.num_elements() * variable.dtype.size >= LARGE_BYTES
-            return (fused if large else composed)(gradient, variable, learning_rate)
+            return (kernel if large else composed)(gradient, variable, learning_rate)
 
         copy.update_step = update_step
     return copy
+
+
+def state_of(copy: Any) -> tuple[dict[tuple[str, int], Any], dict[str, Any]]:
+    """A clone's own state: slots by name and number of the vector, which is called segment<number>; and scalars.
+
+    Without the learning rate: that is the program's, also after a restore.
+    """
+    slots: dict[tuple[str, int], Any] = {}
+    scalars: dict[str, Any] = {}
+    for variable in copy.variables:
+        head, _, slot = variable.name.partition("_")
+        if head.startswith("segment") and head[7:].isdecimal():
+            slots[slot, int(head[7:])] = variable.value
+        elif variable is not getattr(copy, "_learning_rate", None):
+            scalars[f"counter{len(scalars)}"] = variable.value  # Keras numbers names by process; the order is fixed
+    return slots, scalars
 
 
 UpdateStep = Callable[[Any, Any, Any], Any]

@@ -2,17 +2,24 @@
 
 import json
 import math
+import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 REPORT_SECONDS: Final = 1.0
 """Seconds between a worker's reports."""
 PROGRESS_SECONDS: Final = 2.0
 """Seconds between the chief's progress lines."""
+BAR: Final = 20
+"""Characters in the bar on a terminal."""
+ERASE: Final = "\r\x1b[K"
 _lock = threading.Lock()
+_shown = threading.Event()
+"""A terminal's last line is a progress line, which whatever comes next replaces."""
 
 
 def event(name: str, **fields: Any) -> None:
@@ -31,7 +38,9 @@ def say(text: str) -> None:
 
 def _print(text: str) -> None:
     with _lock:  # one write a line: threads and processes share the stream
-        sys.stdout.write(text + "\n")
+        begin = ERASE if _shown.is_set() else ""
+        _shown.clear()
+        sys.stdout.write(f"{begin}{text}\n")
         sys.stdout.flush()
 
 
@@ -52,9 +61,11 @@ class StepReports:
         self._last: float | None = None
         self._reported = clock()
         self._loss = math.nan
+        self._staleness: list[int] = []  # of the updates since the last report
 
-    def step(self, global_step: int, loss: float) -> None:
-        """An update was applied."""
+    def step(self, global_step: int, loss: float, staleness: int = 0) -> None:
+        """An update was applied; others have made `staleness` ones since it fetched the parameters."""
+        self._staleness.append(staleness)
         now = self._clock()
         if self._last is not None:
             gap = now - self._last
@@ -75,30 +86,110 @@ class StepReports:
             loss=self._loss,
             gap_seconds=round(self._recent_gap, 4),
             longest_gap_seconds=round(self.longest_gap, 4),
+            staleness_mean=round(sum(self._staleness) / max(1, len(self._staleness)), 2),
+            staleness_max=max(self._staleness, default=0),
         )
-        self._reported, self._recent_gap = self._clock(), 0.0
+        self._reported, self._recent_gap, self._staleness = self._clock(), 0.0, []
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How the job stands, as its chief sees it."""
+
+    step: int
+    loss: float = math.nan
+    """Mean since the last line."""
+    epoch: int = 0
+    """The one under way, from 0."""
+    done: int = 0
+    """What `Rate.total` counts."""
+    samples: float = 0.0
+    sent: float = 0.0
+    """Bytes from all workers to the parameter servers."""
+    received: float = 0.0
 
 
 class Rate:
-    """Steps per second over the last lines, and the time that is left."""
+    """Progress lines: how far training is, how fast it went since the last line, and the time that is left.
 
-    def __init__(self, steps: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.steps = steps
+    Args:
+        steps: in the whole job, if they are limited.
+        epochs: in the whole job, if they are known; one goes without saying.
+        total: steps, or pieces of data, in the whole job, if anybody knows.
+    """
+
+    def __init__(
+        self,
+        steps: int | None,
+        epochs: int | None = None,
+        total: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.steps, self.epochs, self.total = steps, epochs, total
         self._clock = clock
-        self._last: tuple[float, int] | None = None
-        self._rate = math.nan
+        self._last: tuple[float, Seen] | None = None
+        self._rates: dict[str, float] = {}
 
-    def line(self, step: int, loss: float) -> str:
-        """A progress line at this global step."""
+    def line(self, seen: Seen) -> str:
+        """A progress line of how the job stands."""
         now = self._clock()
-        if self._last is not None and now > self._last[0] and step >= self._last[1]:
-            self._rate = (step - self._last[1]) / (now - self._last[0])
-        self._last = (now, step)
-        text = f"step {step}/{self.steps}"
-        if math.isfinite(loss):
-            text += f"  loss {loss:.4f}"
-        if math.isfinite(self._rate):
-            text += f"  {self._rate:.1f} steps/s"
-            if self._rate > 0:
-                text += f"  ETA {max(0, self.steps - step) / self._rate:.0f} s"
-        return text
+        if self._last is not None and now > self._last[0] and seen.step >= self._last[1].step:
+            before, seconds = self._last[1], now - self._last[0]
+            names = ("step", "done", "samples", "sent", "received")
+            self._rates = {name: max(0.0, getattr(seen, name) - getattr(before, name)) / seconds for name in names}
+        self._last = (now, seen)
+        parts = [f"step {seen.step}" if self.steps is None else f"step {seen.step}/{self.steps}"]
+        if self.epochs != 1:
+            parts.append(f"epoch {seen.epoch + 1}" + (f"/{self.epochs}" if self.epochs else ""))
+        if math.isfinite(seen.loss):
+            parts.append(f"loss {seen.loss:.4f}")
+        return "  ".join([*parts, *self._speed(seen)])
+
+    def _speed(self, seen: Seen) -> list[str]:
+        if not (rates := self._rates):
+            return []
+        found = [f"{rates['step']:.1f} steps/s"]
+        if rates["samples"]:
+            found.append(f"{rates['samples']:.0f} samples/s")
+        if rates["sent"] or rates["received"]:
+            found.append(f"up {_amount(rates['sent'])}/s  down {_amount(rates['received'])}/s")
+        if rates["done"] and self.total is not None:
+            found.append(f"ETA {max(0, self.total - seen.done) / rates['done']:.0f} s")
+        return found
+
+    def speeds(self) -> dict[str, float]:
+        """Steps, samples and bytes a second between the last two lines."""
+        names = {
+            "steps_per_second": "step",
+            "samples_per_second": "samples",
+            "sent_bytes_per_second": "sent",
+            "received_bytes_per_second": "received",
+        }
+        return {name: self._rates[rate] for name, rate in names.items() if self._rates}
+
+    def fraction(self, seen: Seen) -> float | None:
+        """How much of all is done, from 0 to 1; None: nobody knows how much that is."""
+        return min(1.0, seen.done / self.total) if self.total else None
+
+
+def _amount(number: float) -> str:
+    """Bytes in the unit that suits them."""
+    for unit in ("B", "kB", "MB"):
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:.3g} GB"
+
+
+def show(text: str, fraction: float | None) -> None:
+    """Tell people how the job stands: on a terminal in one line that is written anew, with a bar; else as a line."""
+    if not sys.stdout.isatty():
+        say(text)
+        return
+    columns = shutil.get_terminal_size().columns - 1
+    filled = "" if fraction is None else "#" * round(fraction * BAR)
+    bar = "" if fraction is None else f"[{filled:.<{BAR}}] {fraction:4.0%}  "
+    with _lock:
+        sys.stdout.write(f"{ERASE}{(bar + text)[:columns]}")
+        sys.stdout.flush()
+        _shown.set()

@@ -33,6 +33,8 @@ class Shard:
     """Updates applied on this server; the first server's is the job's global step."""
     layout: int = 0
     """Fingerprint of the layout that the shard was written with."""
+    early: bool = False
+    """Training is done before its time, because the program wanted it so."""
 
 
 @dataclass(frozen=True)

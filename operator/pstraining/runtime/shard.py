@@ -1,19 +1,24 @@
 """One parameter server's part of the state, as operations to emit inside a traced function.
 
-A shard is its segments, a clone of the optimizer on them (slots and iteration count live beside the vectors), and a
-record. Every write is made in the server's critical section, where the record is checked first.
+A shard is its segments, a clone of the optimizer on them (slots and iteration count live beside the vectors), a record,
+the members, and what the update mode keeps beside them. Every write is made in the server's critical section, where the
+record is checked first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import keras
 import tensorflow as tf
 
 from pstraining.runtime import optimizer as optimizers
-from pstraining.runtime.critical import after, critical
+from pstraining.runtime.critical import after, critical, one, zero
 from pstraining.runtime.layout import Layout
-from pstraining.runtime.model import STATE
+from pstraining.runtime.ledger import Ledger
+from pstraining.runtime.membership import Membership
+from pstraining.runtime.model import STATE, Touched
+from pstraining.runtime.tables import RowOptimizer
 from pstraining.runtime.variables import PSVariable, variables_on
 
 Tensor = Any
@@ -25,56 +30,115 @@ STEP: Final = 3
 LAYOUT: Final = 4
 RECORD_SIZE: Final = 5
 """The record is one vector, so that it is read and written whole. int64[5]; see `recovery.Shard`."""
-WORKER_SLOTS: Final = 4096
-"""Workers that can say hello and good-bye."""
+
+EARLY: Final = 2
+"""In the record's field DONE: training was ended before its time; 1: it is done, 0: it goes on."""
+
+
+@dataclass(frozen=True)
+class UpdateState:
+    """What an update mode wants of the servers."""
+
+    name: str = ""
+    """Tells apart what tasks must agree on."""
+    fused: bool = True
+    """Whether fused kernels may replace Keras's arithmetic."""
+    make_extra: Callable[["Shard"], Any] | None = None
+    """Creates the mode's own variables on a server, whose segments and vectors are there already."""
+    with_ledger: bool = False
+    """Whether data is handed out."""
+    deals_to: int = 0
+    """How many workers are handed theirs together; 0: each when it asks."""
+    on_newcomer: Callable[["Shard", Tensor, Tensor], list[Any]] = lambda shard, worker, newcomer: []
+    """Emits what a server does when a process takes a worker's index: the index, and whether another process had it."""
+    follow: Callable[["Shard", Tensor, Tensor], Tensor] | None = None
+    """Where servers are always at the same step: emits what makes one follow to the step after the given one. Its
+    arguments are the session and that step."""
+    hold_up: Callable[["Shard", Tensor], Tensor] | None = None
+    """Where workers have newer dense parameters than the servers: emits what makes them bring those and make no step
+    for so many seconds; the server's step, and how many steps its dense parameters are behind. int64[2]."""
 
 
 class Shard:
-    """The named variables of one server. Creating it sends nothing."""
+    """The named variables of one server. Creating it sends nothing.
 
-    def __init__(self, *, device: str, container: str, layout: Layout, ps: int, optimizer: Any) -> None:
-        self.device, self.container = device, container
-        self.segments = layout.on(ps)
+    Args:
+        device: the server's.
+        container: the job's container there.
+        layout: of the whole model.
+        ps: number of the server.
+        optimizer: the user's; it is cloned.
+        decayed: for each table whether the optimizer decays it.
+        updates: what the update mode wants; its own variables are kept as `extra`.
+    """
+
+    def __init__(
+        self,
+        *,
+        device: str,
+        container: str,
+        layout: Layout,
+        ps: int,
+        optimizer: Any,
+        decayed: Sequence[bool],
+        updates: UpdateState,
+    ) -> None:
+        self.device, self.container, self.number = device, container, ps
+        self.segments, self.tables = layout.on(ps), layout.tables_on(ps)
         made: list[PSVariable] = []
         with variables_on(device, container=container, prefix=str(ps), made=made):
             self.record = tf.Variable(tf.zeros([RECORD_SIZE], tf.int64))
             self.losses = tf.Variable(tf.zeros([2], tf.float64))
             """Sum and number of the losses since the chief last took them; kept on the first server."""
-            self.present = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64))
-            """1 for every worker that said hello and not yet good-bye; kept on the first server."""
+            self.members = Membership()
             vectors = [
                 keras.Variable(initializer="zeros", shape=(segment.size,), dtype=segment.dtype, name=f"segment{number}")
                 for number, segment in enumerate(self.segments)
             ]
             self._trained = [number for number, segment in enumerate(self.segments) if segment.group != STATE]
             self._vectors = vectors
+            self.vectors: list[PSVariable] = [vector.value for vector in vectors]
             self._clone = None
             if self._trained:
                 self._clone = optimizers.clone(
                     optimizer,
                     [vectors[number] for number in self._trained],
                     [self.segments[number].group for number in self._trained],
+                    fused=updates.fused,
                 )
-        self.vectors: list[PSVariable] = [vector.value for vector in vectors]
-        self.slots: dict[tuple[str, int], PSVariable] = {}
-        """The optimizer's vectors, by slot name and number of the segment."""
-        self.scalars: dict[str, PSVariable] = {}
-        """The optimizer's own state, without the learning rate: that is the program's, also after a restore."""
-        self._sort_optimizer_variables()
-        written = {id(variable) for variable in [*self.vectors, *self.slots.values(), *self.scalars.values()]}
+            rows = [
+                keras.Variable(
+                    initializer="zeros",
+                    shape=(table.pieces[0].rows, table.pieces[0].width),
+                    dtype=table.dtype,
+                    name=f"segment{len(self.segments) + number}",
+                )
+                for number, table in enumerate(self.tables)
+            ]
+            self.rows: list[PSVariable] = [table.value for table in rows]
+            """This server's rows of every table. Each of shape [rows, width]."""
+            self._row_optimizer = RowOptimizer(optimizer, rows, decayed) if rows else None
+            clones = [self._clone, self._row_optimizer and self._row_optimizer.clone]
+            held = [getattr(clone, "_learning_rate", None) for clone in clones]
+            self._rates = [rate.value for rate in held if isinstance(rate, keras.Variable)]
+            self.ledger = Ledger(updates.deals_to) if updates.with_ledger and ps == 0 else None
+            self.extra = updates.make_extra(self) if updates.make_extra else None
+        slots, self._counters = optimizers.state_of(self._clone) if self._clone else ({}, {})
+        # Rows count by the record.
+        of_rows = optimizers.state_of(self._row_optimizer.clone)[0] if self._row_optimizer else {}
+        self.slots: dict[tuple[str, int], PSVariable] = slots | of_rows
+        """The optimizer's vectors, by slot name and number of the segment; tables come after the segments."""
+        self.scalars: dict[str, PSVariable] = self._counters | (self.ledger.saved() if self.ledger else {})
+        """The optimizer's own counters, and the ledger's variables, which no other server has."""
+        own = [*self.vectors, *self.rows, *self.slots.values(), *self.scalars.values()]
+        written = {id(variable) for variable in own}
         self._rest = [variable for variable in made if id(variable) not in written and variable is not self.record]
 
-    def _sort_optimizer_variables(self) -> None:
-        if self._clone is None:
-            return
-        for variable in self._clone.variables:
-            if variable is getattr(self._clone, "_learning_rate", None):
-                continue
-            head, _, slot = variable.name.partition("_")
-            if head.startswith("segment") and head[7:].isdecimal():
-                self.slots[slot, int(head[7:])] = variable.value
-            else:  # Keras numbers the names of some by process, their order is fixed
-                self.scalars[f"counter{len(self.scalars)}"] = variable.value
+    @property
+    def dense(self) -> list[PSVariable]:
+        """All state but that of tables: vectors, the optimizer's vectors, and its scalars."""
+        slots = [value for (_, number), value in self.slots.items() if number < len(self.segments)]
+        return [*self.vectors, *slots, *self._counters.values()]
 
     # What follows emits operations; each runs in the critical section unless it says otherwise.
 
@@ -83,10 +147,18 @@ class Shard:
         with tf.device(self.device):
             return self._record_or_zeros()
 
-    def pull(self) -> list[Tensor]:
-        """The segments' vectors as they are now; outside the section. Each of shape [segment.size]."""
+    def pull(self, dtype: str | None = None) -> list[Tensor]:
+        """The parameters, as they are now; outside the section. One per segment, each of shape [segment.size].
+
+        Args:
+            dtype: what trained float32 vectors are turned into on the way.
+        """
         with tf.device(self.device):
-            return [vector.read_value() for vector in self.vectors]
+            vectors = [vector.read_value() for vector in self.vectors]
+            return [
+                tf.cast(vector, dtype) if dtype and segment.dtype == "float32" and segment.group != STATE else vector
+                for vector, segment in zip(vectors, self.segments, strict=True)
+            ]
 
     def raise_fence(self, observed: Tensor, term: Tensor) -> Tensor:
         """Compare and set: put the shard under `term` if its fence is still `observed`; 1 if done."""
@@ -96,10 +168,10 @@ class Shard:
 
             def apply() -> Tensor:
                 raised = tf.concat([tf.reshape(term, [1]), record[1:]], 0)
-                return after([self.record.assign(raised, read_value=False)], tf.constant(1, tf.int64))
+                return after([self.record.assign(raised, read_value=False)], one())
 
             allowed = tf.equal(record[FENCE], observed) & (term >= record[FENCE])
-            return tf.cond(allowed, apply, _refuse)
+            return tf.cond(allowed, apply, zero)
 
         return critical(self.device, self.container, [observed, term], body)
 
@@ -111,9 +183,9 @@ class Shard:
 
             def apply() -> Tensor:
                 merged = tf.where(tf.equal(mask, 1), values, record)
-                return after([self.record.assign(merged, read_value=False)], tf.constant(1, tf.int64))
+                return after([self.record.assign(merged, read_value=False)], one())
 
-            return tf.cond(tf.equal(record[FENCE], term), apply, _refuse)
+            return tf.cond(tf.equal(record[FENCE], term), apply, zero)
 
         return critical(self.device, self.container, [term, values, mask], body)
 
@@ -122,12 +194,12 @@ class Shard:
 
         Args:
             term: the chief's term. int64[].
-            vectors: the segments' vectors.
+            vectors: the segments' vectors, and the tables' rows.
             optimizer_state: slots and scalars in the order of `slots` and `scalars`; None: the optimizer's own
                 initial values, made on the server.
         """
         own = [*self.slots.values(), *self.scalars.values()]
-        targets = list(self.vectors) + (own if optimizer_state is not None else [])
+        targets = [*self.vectors, *self.rows] + (own if optimizer_state is not None else [])
         initial = self._rest + (own if optimizer_state is None else [])
 
         def body(term: Tensor, *values: Tensor) -> Tensor:
@@ -136,9 +208,9 @@ class Shard:
                     variable.assign(value, read_value=False) for variable, value in zip(targets, values, strict=True)
                 ]
                 written += [variable.assign(variable.initial(), read_value=False) for variable in initial]
-                return after(written, tf.constant(1, tf.int64))
+                return after(written, one())
 
-            return tf.cond(tf.equal(self.record.read_value()[FENCE], term), apply, _refuse)
+            return tf.cond(tf.equal(self.record.read_value()[FENCE], term), apply, zero)
 
         return critical(self.device, self.container, [term, *vectors, *(optimizer_state or [])], body)
 
@@ -146,40 +218,89 @@ class Shard:
         """The record, and vectors, slots and scalars as they are between two updates."""
 
         def body() -> list[Tensor]:
-            variables = [self.record, *self.vectors, *self.slots.values(), *self.scalars.values()]
+            variables = [self.record, *self.vectors, *self.rows, *self.slots.values(), *self.scalars.values()]
             return [variable.read_value() for variable in variables]
 
         record, *values = critical(self.device, self.container, [], body)
         return record, values
 
-    def push(self, session: Tensor, loss: Tensor, vectors: Sequence[Tensor]) -> Tensor:
-        """Apply one worker's gradients (and changes of state), if its session is the shard's.
+    def in_session(self, record: Tensor, session: Tensor) -> Tensor:
+        """Whether updates of this session are let in. bool[].
 
         Args:
-            session: term and generation that the worker synchronised with. int64[2].
-            loss: the batch's mean loss. float64[].
+            record: as read in the critical section. int64[5].
+            session: term and generation that a worker synchronised with. int64[2].
+        """
+        same = tf.equal(record[FENCE], session[0]) & tf.equal(record[GENERATION], session[1])
+        return same & tf.equal(record[DONE], 0)
+
+    def apply(
+        self, vectors: Sequence[Tensor], touched: Sequence[Touched], losses: Tensor, *, moves: bool = False
+    ) -> list[Any]:
+        """Make one step, in the critical section: the operations that are yet to be waited for.
+
+        Args:
             vectors: one per segment: its gradient, or the change of a segment of state.
+            touched: for each table local indices of rows, without repetition, and their gradients.
+            losses: sum and number of the losses that it came from. float64[2].
+            moves: the vectors of trained segments are changes, too, made by optimizers on the workers.
+        """
+        if self._clone is not None and not moves:
+            self._clone.apply([vectors[number] for number in self._trained], [self._vectors[n] for n in self._trained])
+        for number, segment in enumerate(self.segments):
+            if moves or segment.group == STATE:
+                self.vectors[number].assign_add(vectors[number], read_value=False)
+        return self.apply_rows(touched, losses)
+
+    def apply_rows(self, touched: Sequence[Touched], losses: Tensor) -> list[Any]:
+        """The same for the tables alone."""
+        moved = self._row_optimizer.apply(self.record.read_value()[STEP], touched) if self._row_optimizer else []
+        with tf.control_dependencies(moved):
+            return self.count_step(losses)
+
+    def fetch_rows(self, table: int, indices: Tensor) -> Tensor:
+        """Rows of a table by their local indices, as they are now; outside the section. [n, width]."""
+        with tf.device(self.device):
+            variable = self.rows[table]
+            return tf.raw_ops.ResourceGather(resource=variable.handle, indices=indices, dtype=variable.dtype)
+
+    def count_step(self, losses: Tensor) -> list[Any]:
+        """Count one step without changing the parameters."""
+        return [
+            self.record.assign_add(tf.one_hot(STEP, RECORD_SIZE, dtype=tf.int64), read_value=False),
+            self.losses.assign_add(losses, read_value=False),
+        ]
+
+    def take_piece(self, session: Tensor, identity: Tensor, limit: Tensor) -> Tensor:
+        """Give a worker a piece of the data, on the first server.
+
+        Args:
+            session: term and generation. int64[2].
+            identity: worker and incarnation. int64[2].
+            limit: the first position that is not handed out any more. int64[].
 
         Returns:
-            Whether it was applied, done, and the shard's step. int64[3].
+            1, its position and how many of its batches are done; 0 if there is none left, -1 if the worker's session is
+            over. int64[3].
         """
+        ledger = self.ledger
+        assert ledger is not None  # noqa: S101 - asked of the first server of a job with a ledger
 
-        def body(session: Tensor, loss: Tensor, *vectors: Tensor) -> Tensor:
-            record = self.record.read_value()
+        def body(session: Tensor, identity: Tensor, limit: Tensor) -> Tensor:
+            allowed = self.in_session(self.record.read_value(), session)
+            allowed &= self.members.is_current(identity[0], identity[1])
+            return tf.cond(
+                allowed,
+                lambda: ledger.take(identity[0], self.members, limit),
+                lambda: tf.constant([-1, 0, 0], tf.int64),
+            )
 
-            def apply() -> Tensor:
-                self._apply(vectors)
-                counted = [
-                    self.record.assign_add(tf.one_hot(STEP, RECORD_SIZE, dtype=tf.int64), read_value=False),
-                    self.losses.assign_add(tf.stack([loss, tf.ones([], tf.float64)]), read_value=False),
-                ]
-                return after(counted, tf.constant(1, tf.int64))
+        return critical(self.device, self.container, [session, identity, limit], body)
 
-            same = tf.equal(record[FENCE], session[0]) & tf.equal(record[GENERATION], session[1])
-            accepted = tf.cond(same & tf.equal(record[DONE], 0), apply, _refuse)
-            return tf.stack([accepted, record[DONE], record[STEP] + accepted])
-
-        return critical(self.device, self.container, [session, loss, *vectors], body)
+    def data_left(self) -> Tensor:
+        """The first position nobody was given, how many pieces are being trained, the first not done. int64[3]."""
+        assert self.ledger is not None  # noqa: S101 - asked of the first server of a job with a ledger
+        return critical(self.device, self.container, [], self.ledger.left)
 
     def take_losses(self) -> Tensor:
         """Sum and number of the losses since the last call. float64[2]."""
@@ -191,23 +312,70 @@ class Shard:
 
         return critical(self.device, self.container, [], body)
 
-    def set_present(self, worker: Tensor, value: Tensor) -> Tensor:
-        """Note a worker's hello (1) or good-bye (0); outside the section."""
+    def hello(self, worker: Tensor, incarnation: Tensor, on_newcomer: Callable[[Tensor, Tensor], list[Any]]) -> Tensor:
+        """Let a worker's process take its index, unless a newer one has; 1 if it has it now. int64[].
+
+        Args:
+            worker: its index. int64[].
+            incarnation: when the process began. int64[].
+            on_newcomer: emits what has to be done about the index's former process, from the
+                index and whether there will be another.
+        """
+
+        def body(worker: Tensor, incarnation: Tensor) -> Tensor:
+            newcomer = self.members.is_newer(worker, incarnation)
+            changed = on_newcomer(worker, newcomer)
+            with tf.control_dependencies(changed):
+                return self.members.hello(worker, incarnation)
+
+        return critical(self.device, self.container, [worker, incarnation], body)
+
+    def good_bye(self, worker: Tensor, incarnation: Tensor) -> Tensor:
+        """Free a worker's index; 1 if the process had it. int64[]."""
+        return critical(self.device, self.container, [worker, incarnation], self.members.good_bye)
+
+    def beat(self, worker: Tensor, incarnation: Tensor, report: Tensor) -> Tensor:
+        """Note a sign of life, and what the worker tells with it; 1 if the process still has its index. int64[]."""
+
+        def body(worker: Tensor, incarnation: Tensor, report: Tensor) -> Tensor:
+            current = self.members.is_current(worker, incarnation)
+            return tf.cond(current, lambda: after(self.members.hear_report(worker, report), one()), zero)
+
+        return critical(self.device, self.container, [worker, incarnation, report], body)
+
+    def read_reports(self, workers: int) -> Tensor:
+        """What so many workers told last; outside the section. string[workers]."""
         with tf.device(self.device):
-            operation = tf.raw_ops.ResourceScatterUpdate(
-                resource=self.present.handle, indices=tf.reshape(worker, [1]), updates=tf.reshape(value, [1])
-            )
-            return after([operation], tf.constant(1, tf.int64))
+            indices = tf.range(workers, dtype=tf.int64)
+            reports = self.members.reports
+            return tf.raw_ops.ResourceGather(resource=reports.handle, indices=indices, dtype=reports.dtype)
+
+    def set_learning_rate(self, term: Tensor, rate: Tensor) -> Tensor:
+        """Overwrite the optimizer's learning rate, where it is a number, under the fence; 1 if done. float64[]."""
+
+        def body(term: Tensor, rate: Tensor) -> Tensor:
+            def apply() -> Tensor:
+                written = [variable.assign(tf.cast(rate, variable.dtype), read_value=False) for variable in self._rates]
+                return after(written, one())
+
+            return tf.cond(tf.equal(self.record.read_value()[FENCE], term), apply, zero)
+
+        return critical(self.device, self.container, [term, rate], body)
+
+    def learning_rate(self) -> Tensor:
+        """The optimizer's learning rate, NaN where it is no number or nothing is trained here; outside. float64[]."""
+        with tf.device(self.device):
+            return tf.cast(self._rates[0].read_value() if self._rates else float("nan"), tf.float64)
 
     def mark(self, file: str) -> Tensor:
         """Write an empty file where the server runs; outside the section."""
         with tf.device(self.device):
-            return after([tf.raw_ops.WriteFile(filename=file, contents="")], tf.constant(1, tf.int64))
+            return after([tf.raw_ops.WriteFile(filename=file, contents="")], one())
 
-    def count_present(self) -> Tensor:
-        """How many workers have not said good-bye; outside the section. int64[]."""
+    def count_alive(self) -> Tensor:
+        """How many workers take part; outside the section. int64[]."""
         with tf.device(self.device):
-            return tf.reduce_sum(self.present.read_value())
+            return tf.math.count_nonzero(self.members.alive())
 
     def _record_or_zeros(self) -> Tensor:
         return tf.cond(
@@ -215,14 +383,3 @@ class Shard:
             self.record.read_value,
             lambda: tf.zeros([RECORD_SIZE], tf.int64),
         )
-
-    def _apply(self, vectors: Sequence[Tensor]) -> None:
-        if self._clone is not None:
-            self._clone.apply([vectors[number] for number in self._trained], [self._vectors[n] for n in self._trained])
-        for number, segment in enumerate(self.segments):
-            if segment.group == STATE:
-                self.vectors[number].assign_add(vectors[number], read_value=False)
-
-
-def _refuse() -> Tensor:
-    return tf.constant(0, tf.int64)

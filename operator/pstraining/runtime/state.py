@@ -1,8 +1,13 @@
 """The state of training by logical names."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
 
 from pstraining.runtime.layout import Array
+
+_ENDED: Final = "ended_early"
 
 
 @dataclass(frozen=True)
@@ -15,7 +20,16 @@ class State:
     slots: dict[str, dict[str, Array]]
     """The optimizer's tensors by slot, then by the path of their variable."""
     scalars: dict[str, Array]
-    """The optimizer's own counters."""
+    """The optimizer's own counters, and what is no server's."""
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether training was ended with this state before its time, so that nobody trains it on."""
+        return _ENDED in self.scalars
+
+    def ended(self) -> "State":
+        """The same, as the last one of a training that was ended before its time."""
+        return replace(self, scalars={**self.scalars, _ENDED: np.asarray(1, np.int64)})
 
 
 class StateMismatchError(RuntimeError):

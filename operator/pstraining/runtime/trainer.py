@@ -4,13 +4,16 @@ import importlib.util
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pstraining.runtime import cluster as clusters
 from pstraining.runtime import network
-from pstraining.runtime.settings import CheckpointSettings, TrainingSettings, resolve
+from pstraining.runtime.settings import CheckpointSettings, SettingsError, TrainingSettings, resolve
+from pstraining.runtime.sources import Source
 
 
 class Trainer:
@@ -26,30 +29,60 @@ class Trainer:
         optimizer: makes the Keras optimizer; it must work element by element (Lamb, Adafactor and Muon do not).
         loss: as for `keras.Model.compile`.
         data: a worker's `tf.data.Dataset` of (x, y) or (x, y, sample_weight) batches, from its index and the number of
-            workers. A dataset that ends is begun again.
+            workers; a dataset that ends is begun again. Or `Ranges` or `Files`, of which each worker is handed one
+            piece after the other, so that every sample is trained once an epoch, whoever fails.
         steps: updates of the parameters in the whole job, by all workers together.
+        epochs: how often all of `Ranges` or `Files` is trained, or `steps_per_epoch` steps are made; in place of
+            `steps`, or whichever comes first.
+        steps_per_epoch: updates, by all workers together, in an epoch of data that is not handed out. Without it all
+            training is one epoch.
+        validation: makes the dataset on which the chief evaluates a snapshot at the end of an epoch, while training
+            goes on; what comes of it is in the epoch's logs as val_loss and val_<metric>.
+        validation_every: epochs from one validation to the next.
+        callbacks: makes Keras callbacks, which run on the chief: of training's and epochs' begin and end. In them
+            `self.model` is a Keras model with a snapshot of the parameters; its `stop_training` ends the job.
+        train_step: computes the loss in the place of `loss`: traced from the Keras model and a batch of the dataset,
+            whatever that is, to a scalar or to (scalar, {name: scalar}); the means of the latter are in the logs.
+        tensorboard: folder for TensorBoard's event files; by default "tensorboard" beside the checkpoints, if there
+            are any. False: none.
         evaluate: makes the dataset on which the chief evaluates the last checkpoint.
         metrics: as for `keras.Model.compile`, or a function that makes them.
         checkpoint: where and how often the chief saves; its folder also gets `result.json` and `final.weights.h5`.
+        training: how updates are made, by the names of `TrainingSettings`: `{"mode": "Sync", "backup_workers": 1}`.
 
-    The job's `spec.training` and `spec.checkpoint` override `steps` and `checkpoint`, field by field.
+    The job's `spec.training` and `spec.checkpoint` override `steps`, `training` and `checkpoint`, field by field.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one argument for each thing that a program decides
         self,
         model: Callable[[], Any],
         optimizer: Callable[[], Any],
         loss: Any,
-        data: Callable[[int, int], Any],
+        data: Callable[[int, int], Any] | Source,
         *,
-        steps: int,
+        steps: int | None = None,
+        epochs: int | None = None,
         evaluate: Callable[[], Any] | None = None,
         metrics: Sequence[Any] | Callable[[], Sequence[Any]] | None = None,
+        steps_per_epoch: int | None = None,
+        validation: Callable[[], Any] | None = None,
+        validation_every: int = 1,
+        callbacks: Callable[[], Sequence[Any]] | None = None,
+        train_step: Callable[[Any, Any], Any] | None = None,
+        tensorboard: str | Path | bool | None = None,
         checkpoint: CheckpointSettings | None = None,
+        training: Mapping[str, Any] | None = None,
     ) -> None:
         self._model, self._optimizer, self._loss, self._metrics = model, optimizer, loss, metrics
         self._data, self._evaluate = data, evaluate
-        self._training = {"steps": steps}
+        if (steps_per_epoch is not None and steps_per_epoch < 1) or validation_every < 1:
+            raise SettingsError("steps_per_epoch and validation_every must be at least 1")
+        if steps_per_epoch is not None and not callable(data):
+            raise SettingsError("steps_per_epoch: an epoch of Ranges or Files is all of it")
+        self._steps_per_epoch, self._train_step, self._tensorboard = steps_per_epoch, train_step, tensorboard
+        self._validation, self._validation_every, self._callbacks = validation, validation_every, callbacks
+        given = {"steps": steps, "epochs": epochs}
+        self._training = {**{name: value for name, value in given.items() if value is not None}, **(training or {})}
         self._checkpoint = (checkpoint or CheckpointSettings()).model_dump()
 
     def run(self) -> dict[str, float] | None:
@@ -67,6 +100,10 @@ class Trainer:
         if cluster.task.type == "ps":
             become_server()
         training = resolve("training", TrainingSettings, self._training, cluster.training)
+        if training.epochs and callable(self._data) and not self._steps_per_epoch:
+            raise SettingsError(
+                "training.epochs: only data from Ranges or Files has epochs of its own; give steps, or steps_per_epoch"
+            )
         checkpoint = resolve("checkpoint", CheckpointSettings, self._checkpoint, cluster.checkpoint)
         network.set_environment()
         return self._take_part(cluster, training, checkpoint)
@@ -76,23 +113,58 @@ class Trainer:
     ) -> dict[str, float] | None:
         import tensorflow as tf
 
+        from pstraining.runtime import epochs, metrics, modes
+        from pstraining.runtime.account import ChiefAccount, WorkerAccount
+        from pstraining.runtime.callbacks import check
         from pstraining.runtime.chief import Chief, Duties
         from pstraining.runtime.client import Client
+        from pstraining.runtime.following import Wishes
         from pstraining.runtime.model import Model
+        from pstraining.runtime.modes.base import Identity
+        from pstraining.runtime.repeatable import make_repeatable
         from pstraining.runtime.stopping import StopRequest
         from pstraining.runtime.store import ParameterStore
         from pstraining.runtime.worker import Worker
 
+        if training.ordered_sums:
+            make_repeatable()
+        source = None if callable(self._data) else self._data
+        if source:
+            divided = epochs.by_pieces(training.epochs, source.count)
+        else:
+            steps, divided = epochs.by_steps(training.steps, training.epochs, self._steps_per_epoch)
+            training = training.model_copy(update={"steps": steps})
+        mode = modes.choose(training, workers=cluster.workers, with_ledger=source is not None)
         client = Client(cluster)
         client.connect()
 
-        def store() -> ParameterStore:
-            return ParameterStore(client, Model(self._model, self._optimizer, self._loss, self._metrics))
+        def store(*, with_tables: bool) -> ParameterStore:
+            model = Model(
+                self._model,
+                self._optimizer,
+                self._loss,
+                self._metrics,
+                train_step=self._train_step,
+                with_tables=with_tables,
+            )
+            return ParameterStore(client, model, mode.state)
+
+        account, chiefs = WorkerAccount(), ChiefAccount()
+        numbers = metrics.Metrics(
+            worker=account if cluster.task.type == "worker" else None,
+            chief=chiefs if cluster.is_chief else None,
+            links=client.links.look,
+            reconnects=lambda: client.reconnects,
+        )
+        metrics.serve(numbers, in_pod=cluster.in_pod)
 
         def work() -> None:
             with tf.device(client.local):
                 index, workers = cluster.task.index, cluster.workers
-                Worker(client, store(), lambda: self._data(index, workers), steps=training.steps).run()
+                held, identity = store(with_tables=False), Identity(index, time.time_ns())
+                updates = mode.make(held, identity)
+                data = source or partial(cast("Callable[[int, int], Any]", self._data), index, workers)
+                Worker(held, identity, updates, data, training=training, account=account).run()
 
         if not cluster.is_chief:
             work()
@@ -101,12 +173,35 @@ class Trainer:
         stop = StopRequest()
         stop.install()
         with tf.device(client.local):
-            duties = Duties(training, checkpoint, self._evaluate)
-            chief = Chief(client, store(), duties, look_in=worker.look_in, stop=stop)
+            callbacks = list(self._callbacks()) if self._callbacks else []
+            check(callbacks)
+            duties = Duties(
+                training,
+                checkpoint,
+                self._evaluate,
+                positions=training.positions(source.count) if source and training.epochs else None,
+                by_pieces=source is not None,
+                account=chiefs,
+                wishes=Wishes(
+                    divided,
+                    self._validation,
+                    self._validation_every,
+                    callbacks,
+                    summaries=self._summaries(checkpoint.path),
+                    local_optimizers=training.local_steps > 1,
+                ),
+            )
+            chief = Chief(client, store(with_tables=True), duties, look_in=worker.look_in, stop=stop)
             worker.start()
             result = chief.run()
         worker.join()
         return result
+
+    def _summaries(self, checkpoints: str | None) -> Path | None:
+        """The folder for TensorBoard."""
+        if isinstance(self._tensorboard, str | Path):
+            return Path(self._tensorboard)
+        return Path(checkpoints) / "tensorboard" if checkpoints and self._tensorboard is not False else None
 
 
 class _Beside:

@@ -106,11 +106,12 @@ def variables_on(device: str, *, container: str, prefix: str, made: list[PSVaria
         with tf.Graph().as_default():
             probe = tf.convert_to_tensor(initial())
             dtype = tf.as_dtype(kwargs.get("dtype") or probe.dtype)
+        given = kwargs.get("shape")
         variable = PSVariable(
             name=f"{prefix}/{len(made)}",
             container=container,
             device=device,
-            shape=probe.shape,
+            shape=probe.shape if given is None else given,
             dtype=dtype,
             initial=lambda: tf.cast(initial(), dtype),
         )

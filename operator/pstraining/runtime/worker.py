@@ -4,78 +4,222 @@ It needs nothing but the parameter servers. When they are gone, or their state i
 update is refused, it looks at the servers' records again.
 """
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from pstraining.runtime import recovery
-from pstraining.runtime.client import Client, ShardLostError
-from pstraining.runtime.data import Batches
-from pstraining.runtime.modes.async_ import AsyncUpdates
+import tensorflow as tf
+
+from pstraining.api.training import NonFinite
+from pstraining.runtime import links, recovery, tally
+from pstraining.runtime.account import WorkerAccount
+from pstraining.runtime.client import ShardLostError
+from pstraining.runtime.data import Batches, Draw, EndOfDataError, HandedOutBatches, OwnBatches
+from pstraining.runtime.membership import BEAT_SECONDS
+from pstraining.runtime.modes.base import Identity, Reply, Updates
 from pstraining.runtime.progress import StepReports, event
+from pstraining.runtime.settings import TrainingSettings
+from pstraining.runtime.sources import Source
 from pstraining.runtime.store import ParameterStore
 
 POLL: Final = 0.05
 """Seconds between looks at the servers' records while there is nothing to work on."""
 
 
+ASK_AGAIN_SECONDS: Final = 2.0
+"""Seconds after which a worker without data asks whether some has come back."""
+
+
+class SessionOverError(Exception):
+    """The servers are under another term, hold another set, or know a newer process of this worker."""
+
+
+class NonFiniteError(ArithmeticError):
+    """A gradient with NaN or infinity in it."""
+
+
 class Worker:
     """One worker's loop."""
 
-    def __init__(self, client: Client, store: ParameterStore, make_data: Callable[[], Any], *, steps: int) -> None:
-        self._client, self._store, self._steps = client, store, steps
-        self._index = client.cluster.task.index
-        self._batches = Batches(make_data, client.local)
-        self._updates = AsyncUpdates(store)
-        self._reports = StepReports(self._index)
+    def __init__(
+        self,
+        store: ParameterStore,
+        identity: Identity,
+        updates: Updates,
+        data: Callable[[], Any] | Source,
+        *,
+        training: TrainingSettings,
+        account: WorkerAccount | None = None,
+    ) -> None:
+        self._client, self._store, self._identity, self._training = store.client, store, identity, training
+        self._batches: Batches = (
+            OwnBatches(data, store.client.local)
+            if callable(data)
+            else HandedOutBatches(data, self._take_piece, store.client.local)
+        )
+        self._limit = training.positions(None if callable(data) else data.count)
+        self._updates = updates
+        self._reports = StepReports(identity.worker)
+        self._account = account or WorkerAccount()
+        self._in_session = self._prepared = False
+        self._pending: Draw | None = None  # what is to be trained next; kept until it is part of the parameters
+        self._session: recovery.Session | None = None
+        self._is_unsure = False  # whether what is pending has come to some servers
+        self._resent: Draw | None = None
 
     def run(self) -> None:
         """Train until the job is done."""
         done = False
-        while not done:
-            try:
-                session = self._wait_for_state()
-                if session is None:
-                    break
-                done = self._train(session)
-            except ShardLostError as lost:
-                self._client.recover(lost)
+        with self._beating():
+            while not done:
+                try:
+                    session = self._wait_for_state()
+                    if session is None:
+                        break
+                    done = self._train(session)
+                except ShardLostError as lost:
+                    self._is_unsure = True
+                    self._client.recover(lost)
         self._say_good_bye()
         self._reports.report("worker_done")
 
     def _wait_for_state(self) -> recovery.Session | None:
         """A session once the servers hold one whole set; None when the job is done."""
-        told = time.monotonic()
+        told, superseded = time.monotonic(), False
         while True:
             shards = self._store.read()
+            self._updates.rest(shards)
             session = recovery.session(shards, layout=self._store.fingerprint)
             if session is not None:
                 if all(shard.done for shard in shards):
                     return None
-                if shards[0].step < self._steps:
-                    self._store.say(self._index, present=True)
-                    return session
+                if not self._training.is_over(shards[0].step) and not superseded:
+                    self._prepare()
+                    if self._store.hello(self._identity.worker, self._identity.incarnation):
+                        return session
+                    superseded = True  # for good: this process idles until the job is done, or it is ended
+                    event("superseded", worker=self._identity.worker, reason="a newer process has this worker's index")
             if time.monotonic() - told >= 10:
                 told = time.monotonic()
-                event("waiting", what="the chief", worker=self._index)
+                event("waiting", what="the end" if superseded else "the chief", worker=self._identity.worker)
             time.sleep(POLL)
+
+    def _prepare(self) -> None:
+        """Make the first step as quick as the others, before anybody waits for it."""
+        if not self._prepared:
+            self._updates.prepare(self._batches.sample(self._training.batches_per_update))
+            self._prepared = True
+
+    def _take_piece(self) -> tuple[int, int] | None:
+        """A piece of the data, as the first server hands it out."""
+        assert self._session is not None  # noqa: S101 - pieces are asked for in a session
+        who = (self._identity.worker, self._identity.incarnation)
+        state, position, done = self._store.take_piece(self._session, who, self._limit)
+        if state < 0:
+            raise SessionOverError
+        return (position, done) if state else None
 
     def _train(self, session: recovery.Session) -> bool:
         """Step until the session is over; True when the job is done."""
+        same_set = self._session is not None and self._session.generation == session.generation
+        resends = self._is_unsure and same_set and self._updates.counts_once
+        if not resends and self._batches.reset():
+            self._pending = None
+        self._session, self._is_unsure, self._resent = session, False, self._pending if resends else None
+        self._updates.begin(session)
+        self._account.begin()
+        self._in_session = True
+        try:
+            return self._step_through(session)
+        except SessionOverError:
+            return False
+        except EndOfDataError:
+            self._in_session = False
+            return self._wait_for_the_others(session)
+        finally:
+            self._in_session = False
+
+    def _wait_for_the_others(self, session: recovery.Session) -> bool:
+        """Nothing is left to train, but what others train may come back; True when the job is done."""
+        self._store.good_bye(self._identity.worker, self._identity.incarnation)
+        until = time.monotonic() + ASK_AGAIN_SECONDS
+        while time.monotonic() < until:
+            shards = self._store.read()
+            self._updates.rest(shards)
+            if all(shard.done for shard in shards):
+                return True
+            if recovery.session(shards, layout=self._store.fingerprint) != session:
+                return False
+            time.sleep(POLL)
+        return False
+
+    def _step_through(self, session: recovery.Session) -> bool:
         while True:
-            reply = self._updates.step(self._batches.next(), session)
+            if self._pending is None:
+                self._pending = self._batches.draw(self._training.batches_per_update)
+            reply = self._updates.step(self._pending.batches, self._pending.progress)
             if reply.done:
                 return True
             if not reply.accepted:
-                event("refused", worker=self._index, term=session.term, step=reply.step)
+                self._is_unsure = self._pending is not self._resent  # refused twice: it is another worker's by now
+                event("refused", worker=self._identity.worker, term=session.term, step=reply.step)
                 return False
-            self._reports.step(reply.step, reply.loss)
-            if reply.step >= self._steps:  # the chief will say so; until then nothing is left to do
+            if not reply.finite:
+                self._leave_out(reply)
+            samples = sum(int(tf.nest.flatten(batch)[0].shape[0]) for batch in self._pending.batches)
+            self._account.made(
+                reply.step, reply.loss, samples=samples, applied=reply.applied, staleness=reply.staleness
+            )
+            if reply.applied:
+                self._pending = None
+            self._reports.step(reply.step, reply.loss, reply.staleness)
+            if self._training.is_over(reply.step):  # the chief will say so; until then nothing is left to do
                 return False
+
+    def _leave_out(self, reply: Reply) -> None:
+        """Tell of a gradient that is not finite, and end if that is the policy."""
+        so_far = self._account.left_out = self._account.left_out + 1
+        event("non_finite", worker=self._identity.worker, step=reply.step, loss=reply.loss, so_far=so_far)
+        if self._training.non_finite is NonFinite.FAIL:
+            raise NonFiniteError(
+                f"worker {self._identity.worker}: the gradient at step {reply.step} has NaN or infinity in it, and was "
+                "not applied. Lower the learning rate, clip gradients or look at the data; spec.training.nonFinite: "
+                "Skip leaves such batches out"
+            )
+
+    @contextmanager
+    def _beating(self) -> Iterator[None]:
+        """Inside, the servers hear of this worker however long a step takes."""
+        ended = threading.Event()
+
+        def beat() -> None:
+            while not ended.wait(BEAT_SECONDS):
+                if not self._in_session:
+                    continue  # the servers may hold nothing yet
+                with suppress(ShardLostError):  # the training thread finds it, too, and mends it
+                    self._beat()
+
+        thread = threading.Thread(target=beat, name="pstraining-beat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join(timeout=BEAT_SECONDS)
+
+    def _beat(self) -> None:
+        """Give a sign of life, and with it what was counted."""
+        moved = links.total(self._client.links.look())
+        counters = self._account.counters(moved.sent, moved.received, self._store.model.step.metrics())
+        who = self._identity
+        self._store.beat(who.worker, who.incarnation, tally.encode(who.incarnation, counters))
 
     def _say_good_bye(self) -> None:
         """Tell the chief, who waits for it a little; it does not matter if it cannot be told."""
         try:
-            self._store.say(self._index, present=False)
+            self._beat()
+            self._store.good_bye(self._identity.worker, self._identity.incarnation)
         except ShardLostError as lost:
-            event("good_bye_failed", worker=self._index, reason=str(lost))
+            event("good_bye_failed", worker=self._identity.worker, reason=str(lost))

@@ -48,7 +48,19 @@ def test_every_manifest_is_valid_and_owned(addressing: str) -> None:
 
 
 def test_the_cluster_map() -> None:
-    spec = {"checkpoint": {"volume": {"emptyDir": {}}}, "training": {"steps": 5}}
+    training = {
+        "mode": "Sync",
+        "steps": 5,
+        "epochs": 3,
+        "accumulationSteps": 4,
+        "localSteps": 1,
+        "compression": {"push": "Int8", "pull": "OneBit", "errorFeedback": False, "topKPermille": 5},
+        "maxStaleness": 9,
+        "backupWorkers": 1,
+        "orderedSums": False,
+        "nonFinite": "Skip",
+    }
+    spec = {"checkpoint": {"volume": {"emptyDir": {}}}, "training": training}
     document = json.loads(cluster_map.document(typed(job(ps=2, workers=2, spec=spec))))
     assert document == {
         "job": "digits",
@@ -59,8 +71,8 @@ def test_the_cluster_map() -> None:
             "ps": ["digits-ps-0:2222", "digits-ps-1:2222"],
         },
         "term": 1,
-        "training": {"mode": "Async", "steps": 5},
-        "checkpoint": {"path": "/checkpoints", "keep": 3, "intervalSeconds": 60},
+        "training": training,
+        "checkpoint": {"path": "/checkpoints", "keep": 3},
     }
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from pstraining.api import contract
 from pstraining.resources import pods
 from pstraining.resources.pods import Task
 from tests.support.builders import job, typed
@@ -122,6 +123,16 @@ def test_checkpoints_are_mounted_where_the_chiefs_duty_is() -> None:
     assert "/ckpt" in mounts(template("worker", alone, index=0))
     assert env(template("worker", alone, index=0))["PSTRAINING_TERM"] == "1"
     assert "/ckpt" not in mounts(template("worker", alone, index=1))
+
+
+def test_who_trains_and_who_leads_declare_the_port_of_their_metrics() -> None:
+    def ports(built: dict[str, Any]) -> dict[str, int]:
+        return {port["name"]: port["containerPort"] for port in main(built)["ports"]}
+
+    metrics = {contract.METRICS_PORT_NAME: contract.METRICS_PORT}
+    training = {contract.TF_PORT_NAME: contract.TF_PORT}
+    assert ports(template("chief", term=1)) == ports(template("worker", index=0)) == training | metrics
+    assert ports(template("ps")) == training | {contract.STATUS_PORT_NAME: contract.STATUS_PORT}
 
 
 def test_names_in_dns() -> None:

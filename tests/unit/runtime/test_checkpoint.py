@@ -75,9 +75,28 @@ def other_format(path: Path) -> None:
     path.write_text(json.dumps({**metadata, "format": 99}))
 
 
+def other_step(path: Path) -> None:
+    path.write_text(path.read_text().replace('"step": 20', '"step": 21'))
+
+
+def other_shape(path: Path) -> None:
+    metadata = json.loads(path.read_text())
+    metadata["arrays"]["model/dense/kernel"][1] = [3, 2]
+    path.write_text(json.dumps(metadata))
+
+
+def one_less(path: Path) -> None:
+    metadata = json.loads(path.read_text())
+    del metadata["arrays"]["model/dense/kernel"]
+    path.write_text(json.dumps(metadata))
+
+
 @pytest.mark.parametrize(
     ("file", "damage"),
     [
+        ("metadata.json", other_step),
+        ("metadata.json", other_shape),
+        ("metadata.json", one_less),
         ("state.npz", cut),
         ("state.npz", flip),
         ("state.npz", Path.unlink),

@@ -17,21 +17,15 @@ def address(server: socket.socket) -> str:
     return f"127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_a_port_answers_or_is_silent(server: socket.socket) -> None:
-    here = address(server)
-    assert network.silent([here]) == []
-    server.close()
-    assert network.silent([here]) == [here]
-    assert network.silent(["no-such-host.invalid:1"]) == ["no-such-host.invalid:1"]
-
-
 def test_connections_to_a_port_are_kept_alive_and_cut_without_leaking(server: socket.socket) -> None:
     with server, socket.create_connection(server.getsockname()) as mine, server.accept()[0] as theirs:
         before = len(os.listdir("/proc/self/fd"))
         network.keep_alive([address(server)])
         assert mine.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert theirs.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0, "only ours to the server"
-        assert network.cut([address(server)]) == 1
+        assert network.peers([address(server)]) == {server.getsockname()}
+        assert network.cut_peers([("127.0.0.2", server.getsockname()[1])]) == 0, "another server with that port"
+        assert network.cut_peers([server.getsockname()]) == 1
         assert theirs.recv(1) == b""
         assert mine.fileno() >= 0
         assert len(os.listdir("/proc/self/fd")) == before
@@ -40,8 +34,9 @@ def test_connections_to_a_port_are_kept_alive_and_cut_without_leaking(server: so
 @pytest.mark.parametrize(
     ("text", "expected"), [("a:1", ("a", 1)), ("10.0.0.1:22", ("10.0.0.1", 22)), ("[fd00::1]:3", ("fd00::1", 3))]
 )
-def test_addresses_are_split(text: str, expected: tuple[str, int]) -> None:
+def test_addresses_are_split_and_joined(text: str, expected: tuple[str, int]) -> None:
     assert network.split(text) == expected
+    assert network.joined(expected) == text
 
 
 def test_the_pods_own_network_settings_win(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,14 @@
 
 import json
 import math
+import os
+import pty
+import subprocess
+import sys
 
 import pytest
 
-from pstraining.runtime.progress import Rate, StepReports, event
+from pstraining.runtime.progress import Rate, Seen, StepReports, event
 
 
 class Clock:
@@ -30,12 +34,51 @@ def test_a_worker_reports_its_longest_gap_once_a_second(capsys: pytest.CaptureFi
 
 def test_the_chief_tells_rate_and_time_left() -> None:
     clock = Clock()
-    rate = Rate(1000, clock)
-    assert rate.line(0, math.nan) == "step 0/1000"
+    rate = Rate(1000, 1, 1000, clock)
+    assert rate.line(Seen(0)) == "step 0/1000"
     clock.now += 2
-    assert rate.line(100, 0.25) == "step 100/1000  loss 0.2500  50.0 steps/s  ETA 18 s"
+    assert rate.line(Seen(100, 0.25, done=100)) == "step 100/1000  loss 0.2500  50.0 steps/s  ETA 18 s"
     clock.now += 2
-    assert rate.line(40, 0.25).endswith("50.0 steps/s  ETA 19 s"), "set back by a restore: the former rate stands"
+    set_back = rate.line(Seen(40, 0.25, done=40))
+    assert set_back.endswith("50.0 steps/s  ETA 19 s"), "set back by a restore: the former rate stands"
+
+
+def test_the_chief_tells_epochs_samples_and_bytes() -> None:
+    clock = Clock()
+    rate = Rate(None, 5, 50, clock)  # pieces of data, and no limit of steps
+    rate.line(Seen(10, done=5, samples=320, sent=1e3, received=2e6))
+    clock.now += 4
+    seen = Seen(30, epoch=1, done=15, samples=960, sent=3e3, received=8.44e9)
+    expected = "step 30  epoch 2/5  5.0 steps/s  160 samples/s  up 500 B/s  down 2.11 GB/s  ETA 14 s"
+    assert rate.line(seen) == expected
+    assert rate.fraction(seen) == 0.3
+    assert rate.speeds()["samples_per_second"] == 160
+    unknown = Rate(None, None, None, clock)
+    assert unknown.line(Seen(3, epoch=2)) == "step 3  epoch 3"
+    assert unknown.fraction(Seen(3)) is None
+
+
+def test_a_terminal_has_one_line_with_a_bar_that_other_lines_replace() -> None:
+    """On a real pseudo-terminal; through a pipe the same program prints plain lines."""
+    program = (
+        "from pstraining.runtime.progress import event, show\n"
+        "show('step 1/4', 0.25); show('step 2/4', 0.5); event('checkpoint', step=2); show('step 3', None)"
+    )
+    command = [sys.executable, "-c", program]
+    master, slave = pty.openpty()
+    with os.fdopen(master, "rb", buffering=0) as terminal:
+        subprocess.run(command, stdout=slave, check=True, env={**os.environ, "COLUMNS": "80"})
+        os.close(slave)
+        shown = terminal.read(4096).decode()
+    first, second, event_line, last = shown.split("\r\x1b[K")[1:]
+    assert first == "[#####...............]  25%  step 1/4"
+    assert second == "[##########..........]  50%  step 2/4"
+    assert event_line.startswith('{"event": "checkpoint"')
+    assert event_line.endswith("\r\n")
+    assert last == "step 3"
+    plain = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert plain.splitlines()[:2] == ["step 1/4", "step 2/4"]
+    assert "\x1b" not in plain
 
 
 def test_an_event_is_json_also_for_a_loss_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,8 +6,15 @@ from typing import Any
 import pytest
 
 from pstraining.api.models import PSTrainingJob
+from pstraining.api.training import Codec, CompressionSpec, Mode, TrainingSpec
 from pstraining.resources import cluster_map
-from pstraining.runtime.settings import CheckpointSettings, SettingsError, TrainingSettings, resolve
+from pstraining.runtime.settings import (
+    CheckpointSettings,
+    CompressionSettings,
+    SettingsError,
+    TrainingSettings,
+    resolve,
+)
 
 
 @pytest.mark.parametrize(
@@ -15,7 +22,7 @@ from pstraining.runtime.settings import CheckpointSettings, SettingsError, Train
     [
         ({"steps": 10}, {}, TrainingSettings(steps=10)),
         ({"steps": 10}, {"steps": 20}, TrainingSettings(steps=20)),
-        ({"steps": 10}, {"mode": "Async"}, TrainingSettings(steps=10, mode="Async")),
+        ({"steps": 10}, {"mode": "Async"}, TrainingSettings(steps=10, mode=Mode.ASYNC)),
     ],
 )
 def test_the_jobs_fields_override_the_programs(
@@ -33,11 +40,43 @@ def test_a_programs_names_are_pythons_and_a_jobs_names_are_the_apis() -> None:
 @pytest.mark.parametrize(
     ("job", "message"),
     [
-        ({"steps": 0}, "training.steps: input should be greater than 0"),
+        ({"steps": 0}, "training.steps: input should be greater than or equal to 1"),
         ({"steps": "many"}, "training.steps: input should be a valid integer"),
-        ({"steps": 10, "mode": "Sync"}, "training.mode: input should be 'Async'"),
+        ({"steps": 10, "mode": "sync"}, "training.mode: input should be 'Async', 'Sync' or 'Hybrid'"),
+        ({"steps": 10, "backupWorkers": 1}, "training: backupWorkers and orderedSums need mode Sync"),
+        ({"steps": 10, "mode": "Sync", "maxStaleness": 1}, "training: maxStaleness needs mode Async"),
+        ({"steps": 10, "maxStaleness": 0}, "training.maxStaleness: input should be greater than or equal to 1"),
+        ({"steps": 10, "mode": "Hybrid", "backupWorkers": 1}, "training: backupWorkers and orderedSums need mode Sync"),
+        (
+            {"steps": 10, "mode": "Hybrid", "localSteps": 2},
+            "training: localSteps and compression do not go with mode Hybrid",
+        ),
+        (
+            {"steps": 10, "mode": "Hybrid", "compression": {"push": "Int8"}},
+            "training: localSteps and compression do not go with mode Hybrid",
+        ),
+        (
+            {"steps": 10, "mode": "Hybrid", "compression": {"pull": "Bf16"}},
+            "training: localSteps and compression do not go with mode Hybrid",
+        ),
+        (
+            {"steps": 10, "compression": {"push": "Zip"}},
+            "training.compression.push: input should be 'None', 'Bf16', 'Int8', 'OneBit', 'TopK' or 'Auto'",
+        ),
+        (
+            {"steps": 10, "mode": "Sync", "backupWorkers": 1, "orderedSums": True},
+            "training: orderedSums waits for every worker: it does not go with backupWorkers",
+        ),
+        (
+            {"steps": 10, "mode": "Sync", "orderedSums": True, "compression": {"push": "Auto"}},
+            "training: orderedSums repeats a run bit for bit: compression Auto, which goes by the clock, does not",
+        ),
+        (
+            {"steps": 10, "compression": {"pull": "Int8"}},
+            "training: compression.pull may be None, Bf16 or Auto in mode Async: other codecs need mode Sync",
+        ),
         ({"steps": 10, "stepz": 1}, "training.stepz: unknown field"),
-        ({}, "training.steps: field required"),
+        ({}, "training: one of steps and epochs must be given"),
     ],
 )
 def test_a_wrong_field_is_named(job: dict[str, Any], message: str) -> None:
@@ -49,6 +88,12 @@ def test_a_wrong_field_is_named(job: dict[str, Any], message: str) -> None:
 def test_a_python_name_in_the_jobs_fields_is_unknown() -> None:
     with pytest.raises(SettingsError, match=r"checkpoint\.interval_seconds: unknown field"):
         resolve("checkpoint", CheckpointSettings, {}, {"interval_seconds": 3})
+
+
+def test_what_is_inside_a_field_is_merged_too() -> None:
+    script = {"steps": 1, "mode": "Sync", "compression": {"push": "Int8", "top_k_permille": 3}}
+    found = resolve("training", TrainingSettings, script, {"compression": {"pull": "OneBit", "push": "TopK"}})
+    assert found.compression == CompressionSettings(push=Codec.TOP_K, pull=Codec.ONE_BIT, top_k_permille=3)
 
 
 def test_settings_do_not_change() -> None:
@@ -69,4 +114,16 @@ def test_what_the_operator_writes_is_what_the_runtime_reads(spec: dict[str, Any]
     training = resolve("training", TrainingSettings, {"steps": 5}, written["training"])
     assert training.steps == (7 if spec else 5)
     checkpoint = resolve("checkpoint", CheckpointSettings, {}, written.get("checkpoint", {}))
-    assert (checkpoint.keep, checkpoint.interval_seconds) == (3, 60)
+    assert (checkpoint.keep, checkpoint.interval_seconds) == (3, None)
+
+
+@pytest.mark.parametrize(("job", "runtime"), [(TrainingSpec, TrainingSettings), (CompressionSpec, CompressionSettings)])
+def test_every_field_of_the_job_is_one_of_the_runtimes_within_the_same_bounds(job: Any, runtime: Any) -> None:
+    spec, own = job.model_json_schema(), runtime.model_json_schema()
+    assert spec["properties"].keys() == own["properties"].keys()
+    for name, field in spec["properties"].items():
+        (value,) = [option for option in field["anyOf"] if option != {"type": "null"}]
+        described = own["properties"][name]
+        described = next((one for one in described.get("anyOf", ()) if one != {"type": "null"}), described)
+        assert value.keys() <= described.keys(), name
+        assert all(described[key] == wanted for key, wanted in value.items() if key != "$ref"), name

@@ -1,1 +1,68 @@
 """Ways to bring workers' gradients into the parameters, one a module."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pstraining.api.training import Mode as UpdateMode
+from pstraining.runtime import forms
+from pstraining.runtime.computation import Computation
+from pstraining.runtime.modes import async_, hybrid, sync
+from pstraining.runtime.modes.async_ import AsyncUpdates
+from pstraining.runtime.modes.base import Identity, Updates
+from pstraining.runtime.modes.hybrid import HybridUpdates
+from pstraining.runtime.modes.sync import SyncUpdates
+from pstraining.runtime.settings import TrainingSettings
+from pstraining.runtime.shard import UpdateState
+from pstraining.runtime.store import ParameterStore
+from pstraining.runtime.sums import Gathering
+from pstraining.runtime.wire import PushWire
+
+
+@dataclass(frozen=True)
+class Mode:
+    """An update mode: what it wants of the servers, and the worker's side of it."""
+
+    state: UpdateState
+    make: Callable[[ParameterStore, Identity], Updates]
+
+
+def choose(training: TrainingSettings, *, workers: int, with_ledger: bool = False) -> Mode:
+    """The mode that the settings ask for, in a job of so many workers.
+
+    With a ledger, the first server hands data out.
+    """
+    name = _name(training) + (" with ledger" if with_ledger else "")
+    moves, is_sync = training.local_steps > 1, training.mode is UpdateMode.SYNC
+    choices = forms.plan(training.compression, with_shadow=is_sync)
+
+    def parts(store: ParameterStore) -> tuple[Computation, PushWire]:
+        # In the mode Sync the servers take the mean of the workers' moves; else each adds its share.
+        computation = Computation(store, moves=moves, share=1.0 if is_sync else 1.0 / workers)
+        feedback = training.compression.error_feedback
+        return computation, PushWire(store, [form.push for form in choices], feedback=feedback)
+
+    if training.mode is UpdateMode.HYBRID:
+        around = Gathering(workers=workers, dense=False)
+        state = replace(hybrid.state(name, around), with_ledger=with_ledger)
+        return Mode(state, lambda store, identity: HybridUpdates(store, identity, around, Computation(store)))
+    if not is_sync:
+        bound = training.max_staleness
+        state = async_.state(name, with_ledger=with_ledger, bound=bound)
+        return Mode(
+            state,
+            lambda store, identity: AsyncUpdates(store, identity, choices, *parts(store), moves=moves, bound=bound),
+        )
+    gathering = Gathering(
+        workers=workers,
+        backups=training.backup_workers,
+        ordered=training.ordered_sums,
+        moves=moves,
+        pulls=tuple(form.pull for form in choices),
+    )
+    state = replace(sync.state(name, gathering), with_ledger=with_ledger)
+    return Mode(state, lambda store, identity: SyncUpdates(store, identity, gathering, choices, *parts(store)))
+
+
+def _name(training: TrainingSettings) -> str:
+    """What tasks of a job must agree on: the variables on the servers, and what is sent to them, depend on it."""
+    return training.model_dump_json(include={"mode", "local_steps", "ordered_sums", "compression"})

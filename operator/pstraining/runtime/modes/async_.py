@@ -1,59 +1,282 @@
-"""Asynchronous updates: every worker pulls, computes and pushes on its own, in one call.
+"""Asynchronous updates: every worker pulls, computes and pushes on its own.
 
-A gradient is applied when it arrives, on parameters that other workers have moved meanwhile.
+A gradient is applied when it arrives, on parameters that other workers have moved meanwhile; how far, is told with the
+reply, and can be bounded (`staleness`).
 """
 
-from dataclasses import dataclass
-from typing import Any
+import math
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import tensorflow as tf
 
+from pstraining.runtime.computation import FINITE, LOSS, Computation, Contribution, Rows
+from pstraining.runtime.critical import after, critical, one, zero
+from pstraining.runtime.forms import Chooser, Form
+from pstraining.runtime.ledger import Progress
+from pstraining.runtime.model import Touched
+from pstraining.runtime.modes.base import Identity, Reply, Tensor, as_tensor
 from pstraining.runtime.recovery import Session
+from pstraining.runtime.recovery import Shard as ShardRecord
+from pstraining.runtime.shard import DONE, STEP, Shard, UpdateState
+from pstraining.runtime.staleness import Clocks, ask
 from pstraining.runtime.store import ParameterStore
+from pstraining.runtime.wire import Left, Parts, PushWire
+
+FIRST_PAUSE: Final = 0.001
+LONGEST_PAUSE: Final = 0.05
+"""Seconds between looks while a slower worker is waited for; doubled from the first to the longest."""
 
 
-@dataclass(frozen=True)
-class Reply:
-    """What a step came to."""
+class Encoded(NamedTuple):
+    """An update as it was sent, to be sent again as the same bytes."""
 
-    accepted: bool
-    """Every server applied it. When only some did (a chief took over at that moment), it counts as refused."""
-    done: bool
-    step: int
-    """The job's global step after it."""
-    loss: float
+    contribution: Contribution
+    parts: Parts
+    left: Left
+    form: int
+    version: int
+    """The global step whose parameters it was computed on."""
+
+
+def state(name: str, *, with_ledger: bool, bound: int | None) -> UpdateState:
+    """What asynchronous updates want of the servers; `bound` is how many updates workers may be apart."""
+    return UpdateState(
+        name=name,
+        with_ledger=with_ledger,
+        make_extra=lambda shard: Clocks(shard.members, bound=bound),
+        on_newcomer=lambda shard, worker, newcomer: _clocks(shard).begin(worker, newcomer),
+    )
 
 
 class AsyncUpdates:
-    """A worker's step in the mode Async."""
+    """A worker's steps in the mode Async.
 
-    def __init__(self, store: ParameterStore) -> None:
-        self._store, self._client = store, store.client
-        self._step = tf.function(self._emit, reduce_retracing=True)
+    Args:
+        store: the model and the servers.
+        identity: the worker.
+        forms: in which updates may travel.
+        computation: makes gradients.
+        wire: encodes them.
+        moves: they are moves of the parameters.
+        bound: how many updates the worker may be ahead of the slowest living one; None: any number.
+    """
 
-    def step(self, batch: Any, session: Session) -> Reply:
-        """Compute one batch's gradient on the newest parameters and push it.
+    counts_once = True
 
-        Raises:
-            ShardLostError: from `Client.call`; some servers may have applied it.
-        """
+    def __init__(
+        self,
+        store: ParameterStore,
+        identity: Identity,
+        forms: Sequence[Form],
+        computation: Computation,
+        wire: PushWire,
+        *,
+        moves: bool = False,
+        bound: int | None = None,
+    ) -> None:
+        self._store, self._client, self._moves = store, store.client, moves
+        self._bound = math.inf if bound is None else bound
+        self._ahead = self._number = 0
+        self._sent: Sequence[Any] | None = None
+        self._encoded: Encoded | None = None
+        self._generation = 0
+        self._computation, self._wire = computation, wire
+        self._forms, self._chooser = forms, Chooser(forms, identity.worker)
+        numbers = range(len(forms))
+        self._whole = [tf.function(partial(self._emit_whole, form), reduce_retracing=True) for form in numbers]
+        self._pull = [tf.function(partial(self._emit_pull, form), autograph=False) for form in numbers]
+        self._push = [
+            tf.function(partial(self._emit_push, form), autograph=False, reduce_retracing=True) for form in numbers
+        ]
+        self._ask = tf.function(self._emit_ask, autograph=False)
         with tf.device(self._client.local):
-            token = tf.constant([session.term, session.generation], tf.int64)
-        accepted, done, step, loss = self._client.call(self._step, batch, token)
-        return Reply(bool(accepted), bool(done), int(step), float(loss))
+            self._identity = identity.tensor()
 
-    def _emit(self, batch: Any, session: Any) -> Any:
-        model = self._store.model
-        pulled = self._store.emit_pull()
+    def prepare(self, batches: Sequence[Any]) -> None:
+        """Nothing, for nobody waits; but where forms are compared all are made ready, with the token of no session."""
+        if len(self._forms) == 1:
+            return
+        self.begin(Session(0, 0))
+        contribution = self._computation.over(batches)
+        self._wire.prepare(contribution.vectors)
+        for form in range(len(self._forms)):
+            self._encoded = None
+            self._told(batches, form, None)
+        self._encoded = None
+
+    def rest(self, shards: Sequence[ShardRecord]) -> None:
+        """Nothing: the servers have all there is."""
+
+    def begin(self, session: Session) -> None:
+        """Carry this session from now on."""
+        if session.generation != self._generation:
+            self._generation, self._encoded = session.generation, None
         with tf.device(self._client.local):
-            for variable, value in zip(model.variables, pulled, strict=True):
-                variable.value.assign(value)
-            loss, gradients = model.loss_and_gradients(batch)
-            trained = len(gradients)
-            changes = [
-                variable.value.read_value() - value
-                for variable, value in zip(model.variables[trained:], pulled[trained:], strict=True)
-            ]
-        reply = self._store.emit_push([*gradients, *changes], session, loss)
+            self._session = tf.constant([session.term, session.generation], tf.int64)
+
+    def step(self, batches: Sequence[Any], progress: Progress | None = None) -> Reply:
+        """Compute the gradient on the newest parameters and push it; in one call where nothing stands between."""
+        if over := self._wait_for_the_slowest():
+            return over
+        if batches is not self._sent:  # else its reply was lost, and some servers may have it
+            self._number, self._sent, self._encoded = self._number + 1, batches, None
+        started = time.perf_counter()
+        (accepted, done, step, ahead, loss, finite, version), left, form = self._told(
+            batches, self._chooser.proposed, progress
+        )
+        if accepted and finite:
+            self._wire.keep(left)
+        if accepted:
+            self._encoded = None
+            self._chooser.note(form, time.perf_counter() - started, step=int(step))
+        self._ahead = int(ahead)
+        return Reply(
+            accepted=bool(accepted),
+            applied=bool(accepted),
+            done=bool(done),
+            step=int(step),
+            loss=float(loss),
+            finite=bool(finite),
+            staleness=max(0, int(step - version) - 1),
+            ahead=self._ahead,
+        )
+
+    def _told(self, batches: Sequence[Any], form: int, progress: Progress | None) -> tuple[Sequence[float], Left, int]:
+        """Pull, compute and push in this form, or push again: what the servers say, what is left, the form."""
+        with tf.device(self._client.local):
+            who = (self._session, self._identity, tf.concat([as_tensor(progress), [self._number]], 0))
+        if self._encoded is None:
+            if self._computation.is_one_pass(batches) and self._wire.is_plain(form):
+                return self._client.call(self._whole[form], batches[0], *who), Left([], owes=False), form
+            version = int(self._client.call(self._pull[form]))
+            contribution = self._computation.over(batches)
+            self._encoded = Encoded(contribution, *self._wire.encode(contribution.vectors, form), form, version)
+        sent = self._encoded
+        load = (sent.contribution.amounts, sent.parts, sent.contribution.rows)
+        return [*self._client.call(self._push[sent.form], *load, *who), sent.version], sent.left, sent.form
+
+    def _wait_for_the_slowest(self) -> Reply | None:
+        """Return once this worker is within its bound; with a reply if its session is over."""
+        pause = FIRST_PAUSE
+        while self._ahead >= self._bound:
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+            allowed, done, step, ahead = self._client.call(self._ask, self._session, self._identity)
+            if done or not allowed:
+                return Reply(False, False, bool(done), int(step), math.nan)
+            self._ahead = int(ahead)
+        return None
+
+    def _emit_pull(self, form: int) -> Tensor:
+        """Fetch the parameters; the first server's step before it was read. int64[]."""
+        first = self._store.shards[0]
+        with tf.device(first.device):
+            version = first.record.read_value()[STEP]
+        others = [tf.constant(0)] * (len(self._store.shards) - 1)
+        with tf.control_dependencies([self._store.emit_pull(self._forms[form].fetched_as, [version, *others])]):
+            return self._client.brought_home(version)
+
+    def _emit_ask(self, session: Tensor, identity: Tensor) -> Tensor:
+        """Whether the session goes on, done, the step, and how far this worker is ahead. int64[4]."""
+        first = self._store.shards[0]
+
+        def body(session: Tensor, identity: Tensor) -> Tensor:
+            record = first.record.read_value()
+            allowed = first.in_session(record, session) & first.members.is_current(identity[0], identity[1])
+            ahead = tf.cond(allowed, lambda: ask(_clocks(first), identity[0]), zero)
+            return tf.stack([tf.cast(allowed, tf.int64), record[DONE], record[STEP], ahead])
+
+        return self._client.brought_home(critical(first.device, first.container, [session, identity], body))
+
+    def _emit_whole(self, form: int, batch: Any, session: Tensor, identity: Tensor, what: Tensor) -> Tensor:
+        version = self._emit_pull(form)
+        with tf.control_dependencies([version]), tf.device(self._client.local):
+            amounts, vectors, rows = self._computation.emit(batch)
+        parts = [[[vector] for vector in row] for row in vectors]
+        told = self._emit_push(form, amounts, parts, rows, session, identity, what)
+        with tf.device(self._client.local):
+            return tf.concat([told, [tf.cast(version, tf.float64)]], 0)
+
+    def _emit_push(
+        self, form: int, amounts: Tensor, parts: Parts, rows: Rows, session: Tensor, identity: Tensor, what: Tensor
+    ) -> Tensor:
+        replies = [
+            _push(
+                shard,
+                session,
+                identity,
+                what,
+                amounts,
+                self._wire.decode(number, parts[number], form),
+                rows[number],
+                moves=self._moves,
+            )
+            for number, shard in enumerate(self._store.shards)
+        ]
         with tf.device(self._client.local):  # one tensor: every fetch is a round trip
-            return tf.concat([tf.cast(reply, tf.float64), tf.reshape(tf.cast(loss, tf.float64), [1])], 0)
+            stacked = tf.stack([tf.identity(reply) for reply in replies])
+            reply = tf.stack([tf.reduce_min(stacked[:, 0]), tf.reduce_max(stacked[:, 1]), *tf.unstack(stacked[0, 2:])])
+            return tf.concat([tf.cast(reply, tf.float64), amounts[LOSS : FINITE + 1]], 0)
+
+
+def _clocks(shard: Shard) -> Clocks:
+    assert isinstance(shard.extra, Clocks)  # noqa: S101 - `state` says so
+    return shard.extra
+
+
+def _push(
+    shard: Shard,
+    session: Tensor,
+    identity: Tensor,
+    what: Tensor,
+    amounts: Tensor,
+    vectors: Sequence[Tensor],
+    rows: Sequence[Touched],
+    *,
+    moves: bool,
+) -> Tensor:
+    """Apply one worker's gradients (and changes of state), if its session is the shard's; not if they are not finite.
+
+    Args:
+        shard: the server.
+        session: term and generation. int64[2].
+        identity: worker and incarnation. int64[2].
+        what: the worker's progress in its data, and its number for the update. int64[4].
+        amounts: see `Contribution`.
+        vectors: one per segment.
+        rows: one per table.
+        moves: the vectors are moves.
+
+    Returns:
+        Whether it was let in, done, the shard's step, and how far the worker is ahead. int64[4].
+    """
+
+    def body(session: Tensor, identity: Tensor, what: Tensor, amounts: Tensor, *arrived: Tensor) -> Tensor:
+        gradients, touched = tf.nest.pack_sequence_as([list(vectors), list(rows)], arrived)
+        record, clocks, ledger = shard.record.read_value(), _clocks(shard), shard.ledger
+        worker, progress, number = identity[0], what[:3], what[3]
+        is_new = clocks.is_new(worker, number)
+        allowed = shard.in_session(record, session) & shard.members.is_current(worker, identity[1])
+        if ledger:
+            allowed &= ledger.owes(worker, progress) | ~is_new
+
+        def apply() -> Tensor:
+            written = shard.apply(gradients, touched, tf.stack([amounts[LOSS], tf.ones([], tf.float64)]), moves=moves)
+            return after([*written, shard.members.hear(worker)], one())
+
+        def move_on() -> Tensor:
+            advanced = [ledger.advance(worker, progress)] if ledger else []
+            with tf.control_dependencies([*advanced, *clocks.note(worker, number)]):
+                return clocks.ahead(worker)
+
+        applied = tf.cond(allowed & is_new & tf.equal(amounts[FINITE], 1), apply, zero)
+        with tf.control_dependencies([applied]):
+            ahead = tf.cond(allowed, move_on, zero)
+            return tf.stack([tf.cast(allowed, tf.int64), record[DONE], record[STEP] + applied, ahead])
+
+    return critical(
+        shard.device, shard.container, [session, identity, what, amounts, *tf.nest.flatten([vectors, rows])], body
+    )

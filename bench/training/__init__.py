@@ -1,0 +1,1 @@
+"""The benchmark of the training runtime: `python -m bench.training`."""

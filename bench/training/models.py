@@ -1,0 +1,74 @@
+"""The models and data that are trained here and by the programs beside which the runtime is measured.
+
+What matters is what training costs, not what it learns: shapes are all that a model has.
+"""
+
+from typing import Any, Final
+
+BATCH: Final = 8
+Layers = list[tuple[int, int, bool]]
+"""Dense layers one after the other: rows, columns, and whether there is a bias."""
+
+SHAPES: Final[dict[str, Layers]] = {
+    "small": [(32, 32, True)] * 32,  # 64 tensors, 135 KB
+    "dense": [(1024, 1024, False)] * 4,  # 16.8 MB
+    "big": [(2500, 2500, False)] * 4,  # 100 MB
+    "uneven": [
+        (2000, 2000, False),
+        (2000, 8, True),
+        *[(8, 8, True)] * 100,
+    ],  # 16.2 MB, 16 of them in one of 203 tensors
+    "tiny": [(256, 256, False)] * 4,  # 1 MB
+}
+ROWS, WIDTH = 50_000, 128
+"""Of the model `table`: an embedding table of 25.6 MB."""
+IDS_PER_BATCH: Final = 2048
+
+
+def bytes_of(name: str) -> int:
+    """Size of a model's parameters, which are float32."""
+    return sum(4 * (rows * columns + bias * columns) for rows, columns, bias in SHAPES[name])
+
+
+def build(name: str) -> Any:
+    """A Keras model with this shape."""
+    import keras
+
+    if name == "table":
+        from pstraining.runtime import Embedding
+
+        ids = keras.Input((IDS_PER_BATCH // BATCH,), dtype="int32")
+        rows = keras.layers.GlobalAveragePooling1D()(Embedding(ROWS, WIDTH, name="table")(ids))
+        return keras.Model(ids, keras.layers.Dense(2)(rows))
+    layers = SHAPES[name]
+    hidden = [keras.layers.Dense(columns, activation="relu", use_bias=bias) for _, columns, bias in layers]
+    return keras.Sequential([keras.Input((layers[0][0],)), *hidden])
+
+
+def arrays(name: str, worker: int) -> tuple[Any, Any]:
+    """Inputs and targets of 64 batches, the same in every run. Half of the ids of the model `table` come twice."""
+    import numpy as np
+
+    random = np.random.default_rng(worker)
+    if name == "table":
+        ids = np.stack([random.choice(ROWS, IDS_PER_BATCH // 2, replace=False) for _ in range(64)])
+        twice = np.concatenate([ids, ids[:, ::-1]], 1).reshape([64 * BATCH, -1]).astype("int32")
+        return twice, random.normal(size=(64 * BATCH, 2)).astype("float32")
+    rows, columns = SHAPES[name][0][0], SHAPES[name][-1][1]
+    x, y = (random.normal(size=(64 * BATCH, width)).astype("float32") for width in (rows, columns))
+    return x, y
+
+
+def batches(name: str, worker: int) -> Any:
+    """Batches without end."""
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices(arrays(name, worker)).repeat().batch(BATCH, drop_remainder=True)
+
+
+def touched_rows() -> int:
+    """Different rows of the table in one batch."""
+    import numpy as np
+
+    ids, _ = arrays("table", 0)
+    return int(np.mean([len(np.unique(batch)) for batch in ids.reshape([64, -1])]))

@@ -1,0 +1,90 @@
+"""Scores of runs, compared in pairs: how much is lost at most, and whether that is little enough. Pure.
+
+A pair is a variant's run and the plain one's of the same fold and seed: the same test samples, initial values and
+batches. The bound is that of a t-interval over the pairs' differences, one-sided, 95 %. Runs of one fold share their
+test samples, so the pairs are not quite independent and the interval is a little too narrow.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from statistics import mean, stdev
+from typing import Final
+
+from scipy.stats import t
+
+CONFIDENCE: Final = 0.95
+PLAIN: Final = "Sync"
+"""The variant that the others are compared with."""
+CONTROL: Final = "without feedback"
+"""In the name of a variant that has to lose more than the limit somewhere, or the comparison shows nothing."""
+
+Scores = Mapping[str, float]
+"""Points out of 100, by fold and seed."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What a variant loses against the plain one, in points."""
+
+    mean: float
+    deviation: float
+    """Of the pairs' differences."""
+    bound: float
+    """The mean is below it with the confidence above."""
+    pairs: int
+
+
+def loss(plain: Scores, variant: Scores) -> Loss:
+    """Compare two variants' runs.
+
+    Raises:
+        ValueError: they are not of the same folds and seeds, or there is only one.
+    """
+    if plain.keys() != variant.keys() or len(plain) < 2:
+        raise ValueError("two variants are compared over the same folds and seeds, two at least")
+    lost = [plain[key] - variant[key] for key in plain]
+    deviation = stdev(lost)
+    bound = mean(lost) + float(t.ppf(CONFIDENCE, len(lost) - 1)) * deviation / sqrt(len(lost))
+    return Loss(mean(lost), deviation, bound, len(lost))
+
+
+def failures(tasks: Mapping[str, Mapping[str, Scores]], limits: Mapping[str, float]) -> list[str]:
+    """What does not hold, in words.
+
+    Args:
+        tasks: scores by task and variant.
+        limits: for each task how many points a variant may lose.
+    """
+    found = []
+    controls = []
+    for task, variants in tasks.items():
+        for name, scores in variants.items():
+            if name == PLAIN:
+                continue
+            lost = loss(variants[PLAIN], scores)
+            if CONTROL in name:
+                controls.append(lost.bound > limits[task])
+            elif lost.bound > limits[task]:
+                found.append(f"{task}, {name}: up to {lost.bound:.2f} points are lost, {limits[task]} may be")
+    if not any(controls):
+        found.append(f"no variant {CONTROL} failed: the comparison cannot tell a bad codec from a good one")
+    return found
+
+
+def table(tasks: Mapping[str, Mapping[str, Scores]], limits: Mapping[str, float]) -> str:
+    """A table in Markdown."""
+    rows = [
+        "| task | variant | mean score | lost, mean | deviation | lost at most | limit | |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for task, variants in tasks.items():
+        for name, scores in variants.items():
+            row: Sequence[str] = ["", "", "", "", "the measure"]
+            if name != PLAIN:
+                lost = loss(variants[PLAIN], scores)
+                verdict = "holds" if lost.bound <= limits[task] else "fails"
+                verdict += ", as it has to" if CONTROL in name and verdict == "fails" else ""
+                row = [f"{lost.mean:+.2f}", f"{lost.deviation:.2f}", f"{lost.bound:+.2f}", str(limits[task]), verdict]
+            rows.append("| " + " | ".join([task, name, f"{mean(scores.values()):.2f}", *row]) + " |")
+    return "\n".join(rows) + "\n"

@@ -1,0 +1,60 @@
+"""The program that is measured: a model of a given shape on data that is drawn at random, trained until it is stopped.
+
+BENCH_MODEL says which of `models`. Every gradient takes BENCH_DELAY seconds longer, as if it had taken that long to
+compute; on the worker of index BENCH_SLOW ten times as long.
+"""
+
+import os
+import time
+from functools import partial
+from typing import Any, Final
+
+from bench.training import models
+from pstraining.runtime import Trainer
+
+SLOWER: Final = 10
+NAME: Final = os.environ["BENCH_MODEL"]
+
+
+def optimizer() -> Any:
+    """Adam, with two slots."""
+    import keras
+
+    return keras.optimizers.Adam(1e-4)
+
+
+def data(worker: int, _: int) -> Any:
+    """Batches without end."""
+    return models.batches(NAME, worker).prefetch(2)
+
+
+def loss() -> Any:
+    """The mean squared error, a while later if that is asked for."""
+    delay = float(os.environ.get("BENCH_DELAY", "0"))
+    if not delay:
+        return "mse"
+    if f"worker-{os.environ.get('BENCH_SLOW')}" == _label():
+        delay *= SLOWER
+
+    def late(target: Any, predicted: Any) -> Any:
+        import tensorflow as tf
+
+        def wait(value: Any) -> Any:
+            time.sleep(delay)
+            return value
+
+        error = tf.reduce_mean(tf.square(target - predicted), -1)
+        with tf.control_dependencies([tf.numpy_function(wait, [error], error.dtype)]):
+            return tf.identity(error)
+
+    return late
+
+
+def _label() -> str:
+    from pstraining.runtime.cluster import read
+
+    return read().task.label
+
+
+if __name__ == "__main__":
+    Trainer(partial(models.build, NAME), optimizer, loss(), data, steps=10**9).run()

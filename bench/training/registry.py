@@ -1,0 +1,14 @@
+"""Everything that can be measured. A new module adds its `MEASUREMENTS` here, and its figures to thresholds.toml."""
+
+from typing import Final
+
+from bench.training import shaped, speed, starting, stragglers, volume
+from bench.training.measurement import Measurement
+
+MEASUREMENTS: Final[tuple[Measurement, ...]] = (
+    *volume.MEASUREMENTS,
+    *starting.MEASUREMENTS,
+    *stragglers.MEASUREMENTS,
+    *speed.MEASUREMENTS,
+    *shaped.MEASUREMENTS,
+)

@@ -1,0 +1,231 @@
+"""Jobs of real processes, measured while they train."""
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bench.training import models, network
+from bench.training.measurement import Effort
+from pstraining.runtime.cluster import Task
+from pstraining.runtime.local import LocalJob, Place
+
+RESTARTS = 3
+"""Of a process that is lost before its job is watched: TensorFlow's server may die when many clients come at once."""
+LIMIT = 240.0
+"""Seconds for which nothing may be heard of a job."""
+WARM_REPORTS = 3
+"""Reports of a worker, one a second at most, after which it counts as warm."""
+Passed = Mapping[str, tuple[int, int]]
+"""Bytes out of every task and into it."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is trained, and how."""
+
+    model: str
+    ps: int = 1
+    workers: int = 2
+    chief: bool = True
+    training: Mapping[str, Any] | None = None
+    environment: Mapping[str, str] | None = None
+    program: str = "bench.training.program"
+    """A module that prints what `StepReports` does."""
+    reporters: tuple[str, ...] = ()
+    """Tasks whose reports are waited for, of which the first one's are read; by default all workers."""
+
+    @property
+    def tasks(self) -> list[str]:
+        """Labels of all tasks."""
+        numbered = {"ps": self.ps, "worker": self.workers}
+        found = [f"{role}-{index}" for role, number in numbered.items() for index in range(number)]
+        return [*found, *(["chief"] if self.chief else [])]
+
+    @property
+    def samples_per_step(self) -> int:
+        """Samples that are part of an update of the parameters."""
+        training = dict(self.training or {})
+        batches = int(training.get("accumulationSteps", training.get("localSteps", 1)))
+        in_update = self.workers - int(training.get("backupWorkers", 0)) if training.get("mode") == "Sync" else 1
+        return models.BATCH * batches * in_update
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a job did in the time that it was watched."""
+
+    steps_per_second: float
+    """Updates of the parameters, by all workers together."""
+    samples_per_second: float
+    """Samples that are part of them."""
+    steps: int
+    bytes: int
+    """On the network, both directions and headers."""
+    links: Passed
+    """By task where each has a link of its own."""
+
+    @property
+    def bytes_per_sample(self) -> float:
+        """On the network, for each sample that is part of an update."""
+        return self.bytes / self.steps * self.steps_per_second / self.samples_per_second
+
+
+@dataclass(frozen=True)
+class _Look:
+    """A job at a report."""
+
+    step: int
+    at: float
+    """Seconds of the monotonic clock."""
+    links: Passed
+
+
+class Running:
+    """A job that trains, and is warm."""
+
+    def __init__(self, job: LocalJob, load: Load, effort: Effort, links: network.Links | None) -> None:
+        self._job, self._load, self._seconds = job, load, effort.seconds
+        self._passed: Callable[[], Passed] = links.passed if links else lambda: {"lo": (network.sent(), 0)}
+        self._names = load.reporters or tuple(f"worker-{index}" for index in range(load.workers))
+        self._wait_for(1 if effort.small else WARM_REPORTS)
+
+    def watch(self) -> Figures:
+        """What it does in the time that was asked for, from one report to another.
+
+        Raises:
+            TimeoutError: it stands still.
+            RuntimeError: a process of it was lost meanwhile.
+        """
+        begin = end = self._look(after=time.monotonic())
+        starts = self._starts()
+        while end.at - begin.at < self._seconds:
+            end = self._look(after=end.at)
+        if self._starts() != starts:
+            raise RuntimeError(
+                "a process was lost while its job was watched: these figures are not of undisturbed training"
+            )
+        steps, lasted = end.step - begin.step, end.at - begin.at
+        moved = {
+            task: (now[0] - begin.links[task][0], now[1] - begin.links[task][1]) for task, now in end.links.items()
+        }
+        return Figures(
+            steps_per_second=steps / lasted,
+            samples_per_second=steps * self._load.samples_per_step / lasted,
+            steps=steps,
+            bytes=sum(out for out, _ in moved.values()),
+            links=moved,
+        )
+
+    def pause(self) -> None:
+        """Let all its processes stand still."""
+        self._job.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let them go on, and wait until they do."""
+        reports = len(self._reports(self._names[0]))
+        self._job.signal(signal.SIGCONT)
+        self._wait_for(reports + 1, self._names[:1])
+
+    def _starts(self) -> int:
+        return sum(process.starts for process in self._job.processes.values())
+
+    def _reports(self, name: str) -> list[dict[str, Any]]:
+        return self._job.processes[name].events("worker")
+
+    def _wait_for(self, reports: int, names: tuple[str, ...] = ()) -> None:
+        deadline = time.monotonic() + LIMIT
+        while any(len(self._reports(name)) < reports for name in names or self._names):
+            self._supervise(deadline, "the workers do not train")
+            time.sleep(0.1)
+
+    def _look(self, after: float) -> _Look:
+        """The job at the next report."""
+        deadline = time.monotonic() + LIMIT
+        while True:
+            events = self._reports(self._names[0])
+            if events and events[-1]["monotonic"] > after:
+                return _Look(int(events[-1]["step"]), float(events[-1]["monotonic"]), self._passed())
+            self._supervise(deadline, "the job stands still")
+            time.sleep(0.01)
+
+    def _supervise(self, deadline: float, what: str) -> None:
+        code = self._job.supervise()
+        if code is None and time.monotonic() < deadline:
+            return
+        ended = [process for process in self._job.processes.values() if process.popen.poll() is not None]
+        told = ended or list(self._job.processes.values())
+        lines = [f"{process.task.label}: {line}" for process in told for line in process.lines[-30:]]
+        codes = {process.task.label: process.popen.returncode for process in ended}
+        raise TimeoutError("\n".join([f"{what}; exit codes: {codes}", *lines]))
+
+
+@contextmanager
+def running(load: Load, effort: Effort, links: network.Links | None = None) -> Iterator[Running]:
+    """A job, warm.
+
+    Args:
+        load: what to run.
+        effort: how long to watch it.
+        links: where each task runs; None: all on the loopback interface.
+
+    Raises:
+        TimeoutError: the job does not come to train.
+    """
+    load = _small(load, effort) if effort.small else load
+    job = LocalJob(
+        ["-m", load.program],
+        ps=load.ps,
+        workers=load.workers,
+        chief=load.chief,
+        training=load.training,
+        restarts=RESTARTS,
+        place=with_variables({"BENCH_MODEL": load.model, **(load.environment or {})}, links),
+    )
+    with job:
+        yield Running(job, load, effort, links)
+
+
+def _small(load: Load, effort: Effort) -> Load:
+    """The same kind of job with fewer processes."""
+    return replace(load, model=effort.model(load.model), workers=min(load.workers, 2), chief="chief" in load.reporters)
+
+
+def measure(load: Load, effort: Effort, links: network.Links | None = None) -> Figures:
+    """Run a job and watch it."""
+    with running(load, effort, links) as job:
+        found = job.watch()
+    print(f"  {load}: {found.steps_per_second:.4g} steps/s", file=sys.stderr, flush=True)
+    return found
+
+
+def in_turn(loads: Sequence[Load], effort: Effort) -> list[list[Figures]]:
+    """For each round what each job does while the others stand still."""
+    with ExitStack() as stack:
+        jobs = []
+        for load in loads:
+            jobs.append(stack.enter_context(running(load, effort)))
+            jobs[-1].pause()
+        found = []
+        for _ in range(effort.rounds):
+            row = []
+            for job in jobs:
+                job.resume()
+                row.append(job.watch())
+                job.pause()
+            found.append(row)
+        return found
+
+
+def with_variables(variables: Mapping[str, str], links: network.Links | None) -> Callable[[Task], Place]:
+    """Where each task runs, and with which environment variables besides its own."""
+    settings = ("env", *(f"{name}={value}" for name, value in variables.items()))
+
+    def place(task: Task) -> Place:
+        found = links.place(task) if links else Place()
+        return replace(found, prefix=(*found.prefix, *settings))
+
+    return place

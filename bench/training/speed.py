@@ -1,0 +1,94 @@
+"""Speed beside TensorFlow's own ways of distributed training: same model, servers, workers and link, in turn."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from bench.training import formulas, models
+from bench.training.figures import Taken
+from bench.training.measurement import Effort, Measurement
+from bench.training.network import Links
+from bench.training.runs import Load, in_turn, measure
+from bench.training.volume import SYNC
+
+PEERS: Final = "bench.training.peers"
+
+
+@dataclass(frozen=True)
+class Duel:
+    """Two jobs in turn."""
+
+    what: str
+    ours: Load
+    theirs: Load
+    peer: str
+
+    @property
+    def ratio(self) -> str:
+        """The name of the figure that counts."""
+        return f"{self.what}: steps/s, ours / {self.peer}"
+
+    @property
+    def rates(self) -> tuple[str, str]:
+        """Names of the figures that it is made of."""
+        return f"{self.what}: steps/s, ours", f"{self.what}: steps/s, {self.peer}"
+
+    def take(self, effort: Effort) -> Taken:
+        """Both, in turn: for each round the ratio and the rates."""
+        rounds = in_turn((self.ours, self.theirs), effort)
+        found = [[figures.steps_per_second for figures in row] for row in rounds]
+        return {
+            self.ratio: [ours / theirs for ours, theirs in found],
+            **{name: [row[number] for row in found] for number, name in enumerate(self.rates)},
+        }
+
+    @property
+    def measurement(self) -> Measurement:
+        """This, by its name."""
+        return Measurement(f"speed: {self.what}, {self.peer}", (self.ratio, *self.rates), self.take)
+
+
+def _duels() -> tuple[Duel, ...]:
+    found = []
+    for model in ("small", "big"):
+        strategy = Load(model, ps=2, program=f"{PEERS}.parameter_server", reporters=("chief",))
+        found.append(Duel(f"{model}, Async", Load(model, ps=2), strategy, "ParameterServerStrategy"))
+    for model in ("small", "big"):
+        replicas = Load(model, ps=2, program=f"{PEERS}.sync_replicas", chief=False)
+        ours = Load(model, ps=2, training=SYNC)
+        found.append(Duel(f"{model}, Sync", ours, replicas, "SyncReplicasOptimizer"))
+    ring = Load("big", ps=0, program=f"{PEERS}.all_reduce", chief=False)
+    found.append(Duel("big, dense", Load("big", ps=2, training=SYNC), ring, "MultiWorkerMirroredStrategy"))
+    return tuple(found)
+
+
+DUELS: Final = _duels()
+WORKERS, SERVERS = 4, 1
+BUSIEST: Final = f"busiest link, n={WORKERS} k={SERVERS}, in sizes of the model: "
+FORMULAS: Final[Mapping[str, float]] = {
+    "plain parameter servers, by the formula": formulas.parameter_servers(WORKERS, SERVERS),
+    "all-reduce, by the formula": formulas.all_reduce(WORKERS),
+    "optimum, by the formula": formulas.optimum(WORKERS, SERVERS),
+}
+OURS, RING = "ours, Sync, measured", "MultiWorkerMirroredStrategy, measured"
+
+
+def busiest(effort: Effort) -> Taken:
+    """Bytes of an update in the busier direction of the busiest link, measured, beside what the formulas say."""
+    loads = {
+        OURS: Load("dense", ps=SERVERS, workers=WORKERS, training=SYNC),
+        RING: Load("dense", ps=0, workers=WORKERS, chief=False, program=f"{PEERS}.all_reduce"),
+    }
+    found = {BUSIEST + name: value for name, value in FORMULAS.items()}
+    for name, load in loads.items():
+        with Links(load.tasks) as links:
+            figures = measure(load, effort, links)
+        most = max(number for both in figures.links.values() for number in both)
+        found[BUSIEST + name] = most / figures.steps / models.bytes_of(effort.model("dense"))
+    return found
+
+
+MEASUREMENTS: Final = (
+    *(duel.measurement for duel in DUELS),
+    Measurement("bytes: busiest link", tuple(BUSIEST + name for name in (*FORMULAS, OURS, RING)), busiest),
+)

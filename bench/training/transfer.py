@@ -1,0 +1,102 @@
+"""The program of a worker that only pulls and pushes, in turn with a raw TCP stream over the same link.
+
+By the functions that a worker's step is made of when it has more to do between pull and push. The optimizer is SGD
+without slots: the link is to be measured, not arithmetic. BENCH_MODEL says which model, BENCH_ROUNDS how often,
+BENCH_RAW where the stream's other end is.
+"""
+
+import itertools
+import os
+import time
+from functools import partial
+from typing import Any
+
+from bench.training import models, raw
+from pstraining.runtime import cluster as clusters
+from pstraining.runtime import network
+from pstraining.runtime.progress import event
+from pstraining.runtime.recovery import Session
+from pstraining.runtime.settings import TrainingSettings
+from pstraining.runtime.trainer import become_server
+
+SESSION = Session(1, 1)
+
+
+def transfer(cluster: clusters.Cluster) -> None:
+    """Pull and push, and tell how long each took."""
+    import tensorflow as tf
+
+    from pstraining.runtime.client import Client
+
+    client = Client(cluster)
+    client.connect()
+    with tf.device(client.local):
+        name = os.environ["BENCH_MODEL"]
+        pull, push = _prepared(client, name)
+        host, port = network.split(os.environ["BENCH_RAW"])
+        stream, size = raw.Stream(host, port), models.bytes_of(name)
+        for warm in (pull, push, partial(stream.pull, size), partial(stream.push, size)):
+            warm()
+        for _ in range(int(os.environ["BENCH_ROUNDS"])):
+            event(
+                "transfer",
+                megabytes=size / 1e6,
+                pull=_timed(pull),
+                raw_pull=stream.pull(size),
+                push=_timed(push),
+                raw_push=stream.push(size),
+            )
+    event("transferred")
+
+
+def _prepared(client: Any, name: str) -> tuple[Any, Any]:
+    """What pulls the whole model, and what pushes a gradient of it."""
+    import keras
+    import tensorflow as tf
+
+    from pstraining.runtime import modes
+    from pstraining.runtime.control import StoreControl
+    from pstraining.runtime.model import Model
+    from pstraining.runtime.modes.async_ import AsyncUpdates
+    from pstraining.runtime.modes.base import Identity, as_tensor
+    from pstraining.runtime.state import State
+    from pstraining.runtime.store import ParameterStore
+
+    mode = modes.choose(TrainingSettings(steps=1), workers=1)
+    model = Model(partial(models.build, name), lambda: keras.optimizers.SGD(1e-9), "mse")
+    store, identity = ParameterStore(client, model, mode.state), Identity(0, 1)
+    control = StoreControl(store)
+    control.raise_fence(store.read(), SESSION.term)
+    fresh = State(0, model.values(), {}, {})
+    control.restore(fresh, term=SESSION.term, generation=SESSION.generation, fresh=True)
+    store.hello(identity.worker, identity.incarnation)
+    updates = mode.make(store, identity)
+    assert isinstance(updates, AsyncUpdates)
+    updates.begin(SESSION)
+    batch = next(iter(models.batches(name, 0)))
+    contribution = updates._computation.over([batch])
+    parts, _ = updates._wire.encode(contribution.vectors, 0)
+    numbers = itertools.count(1)
+    arguments = (contribution.amounts, parts, contribution.rows, updates._session, updates._identity)
+
+    def push() -> None:
+        with tf.device(client.local):
+            what = tf.concat([as_tensor(None), [next(numbers)]], 0)  # no number is applied twice
+            told = client.call(updates._push[0], *arguments, what)
+        assert told[0], "the push was refused"
+
+    return partial(client.call, updates._pull[0]), push
+
+
+def _timed(what: Any) -> float:
+    started = time.monotonic()
+    what()
+    return time.monotonic() - started
+
+
+if __name__ == "__main__":
+    own = clusters.read()
+    if own.task.type == "ps":
+        become_server()
+    network.set_environment()
+    transfer(own)

@@ -1,0 +1,79 @@
+"""Bytes on the network: of a sample with each codec, of embeddings, and how evenly servers are loaded."""
+
+from typing import Any, Final
+
+from bench.training import models
+from bench.training.figures import Taken
+from bench.training.measurement import Effort, Measurement
+from bench.training.network import Links
+from bench.training.runs import Load, measure
+
+SYNC: Final[dict[str, Any]] = {"mode": "Sync"}
+MODES: Final[dict[str, dict[str, Any]]] = {"Async": {"mode": "Async"}, "Sync": SYNC}
+
+
+def coded(codec: str, **more: Any) -> dict[str, Any]:
+    """Synchronous training with a codec both ways."""
+    return {**SYNC, "compression": {"push": codec, "pull": codec}, **more}
+
+
+CODECS: Final[dict[str, dict[str, Any]]] = {
+    "Bf16": coded("Bf16"),
+    "Int8": coded("Int8"),
+    "OneBit": coded("OneBit"),
+    "TopK, 4 accumulated": coded("TopK", accumulationSteps=4),
+}
+DENSE: Final = "bytes a sample: dense, over the formula 2M / batch"
+
+
+def fewer(codec: str) -> str:
+    """A figure's name."""
+    return f"bytes a sample: dense / {codec}"
+
+
+def codecs(effort: Effort) -> Taken:
+    """Bytes on the network for each useful sample, both directions together, against dense synchronous training."""
+    dense = measure(Load("dense", training=SYNC), effort).bytes_per_sample
+    found = {DENSE: dense / (2 * models.bytes_of(effort.model("dense")) / models.BATCH)}
+    for name, training in CODECS.items():
+        found[fewer(name)] = dense / measure(Load("dense", training=training), effort).bytes_per_sample
+    return found
+
+
+def touched(mode: str) -> str:
+    """A figure's name."""
+    return f"embedding, {mode}: bytes / size of touched rows"
+
+
+def embeddings(effort: Effort) -> Taken:
+    """Everything on the network over the size of what must travel: each different row of a batch, there and back.
+
+    The rest are the rows' numbers (8 bytes each way), headers, the dense layer, signs of life and the chief's looks.
+    """
+    rows = 2 * 4 * models.WIDTH * models.touched_rows() / models.BATCH
+    loads = {name: Load("table", ps=2, training=training) for name, training in MODES.items()}
+    return {touched(name): measure(load, effort).bytes_per_sample / rows for name, load in loads.items()}
+
+
+def uneven(mode: str) -> str:
+    """A figure's name."""
+    return f"even load, {mode}: bytes of the busiest of 3 servers / their mean"
+
+
+def balance(effort: Effort) -> Taken:
+    """Bytes into and out of each of three servers that hold one huge and two hundred tiny tensors."""
+    found = {}
+    for name, training in MODES.items():
+        load = Load("uneven", ps=3, training=training)
+        with Links(load.tasks) as links:
+            figures = measure(load, effort, links)
+        each = [sum(figures.links[f"ps-{index}"]) for index in range(load.ps)]
+        found[uneven(name)] = max(each) / (sum(each) / len(each))
+    return found
+
+
+MEASUREMENTS: Final = (
+    Measurement("bytes: codecs", (DENSE, *map(fewer, CODECS)), codecs),
+    Measurement("bytes: embeddings", tuple(map(touched, MODES)), embeddings),
+    Measurement("bytes: balance", tuple(map(uneven, MODES)), balance),
+)

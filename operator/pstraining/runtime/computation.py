@@ -1,0 +1,177 @@
+"""A worker's own part of an update: the gradient of one batch, or of several together, on its local parameters."""
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import tensorflow as tf
+
+from pstraining.runtime import tables
+from pstraining.runtime.model import STATE, ModelError, Touched
+from pstraining.runtime.store import ParameterStore
+from pstraining.runtime.training_step import samples
+
+Tensor = Any
+
+WEIGHT: Final = 0
+LOSS: Final = 1
+FINITE: Final = 2
+
+
+Rows = list[list[Touched]]
+"""Each server's share of the touched rows, table by table: local indices, without repetition, and gradients."""
+
+
+class Contribution(NamedTuple):
+    """What a worker has to say about an update, on its own device."""
+
+    amounts: Tensor
+    """Number of samples, their mean loss, and 1 if the gradient has no NaN or infinity in it. float64[3]."""
+    vectors: list[list[Tensor]]
+    """A vector for every segment of every server: the mean gradient, or the change of a segment of state."""
+    rows: Rows
+
+
+class Computation:
+    """Emits and runs a model's passes over batches.
+
+    Args:
+        store: the model and the servers' segments.
+        moves: send how far this worker's own optimizer moves the parameters over several batches (local SGD), in
+            place of a gradient; its slots stay with this worker.
+        share: what a move counts.
+
+    Raises:
+        ModelError: local steps cannot move the rows of tables.
+    """
+
+    def __init__(self, store: ParameterStore, *, moves: bool = False, share: float = 1.0) -> None:
+        self._store, self._moves, self._share = store, moves, share
+        if moves and store.model.tables:
+            raise ModelError("spec.training.localSteps: embedding tables need every step; use accumulationSteps")
+        if moves:
+            with tf.device(store.client.local):
+                store.model.optimizer.build(store.model.trainable)
+        self._one = tf.function(self._emit_one, reduce_retracing=True)
+        self._mean = tf.function(self._emit_mean, autograph=False, reduce_retracing=True)
+        self._walk = tf.function(self._emit_walk, reduce_retracing=True)
+        self._return = tf.function(self._emit_return, autograph=False)
+        self._sum = tf.function(self._emit_sum, autograph=False, reduce_retracing=True)
+        self._is_state = [[segment.group == STATE for segment in shard.segments] for shard in store.shards]
+
+    def is_one_pass(self, batches: Sequence[Any]) -> bool:
+        """Whether `emit` makes their contribution."""
+        return len(batches) == 1 and not self._moves
+
+    def over(self, batches: Sequence[Any]) -> Contribution:
+        """The contribution of several batches: the gradient of the mean loss of all their samples.
+
+        Variables that change without a gradient change from batch to batch, as in one process.
+
+        Raises:
+            ShardLostError: rows of a table could not be fetched.
+        """
+        run = self._store.client.run
+        if self._moves:
+            return self._moved(batches)
+        total = run(self._one, batches[0])
+        if len(batches) > 1:
+            total = run(self._sum, None, total)
+            for batch in batches[1:]:
+                total = run(self._sum, total, run(self._one, batch))
+        return Contribution(*run(self._mean, total, len(batches) > 1))
+
+    def emit(self, batch: Any) -> Contribution:
+        """Emits one batch's contribution, on this task's device."""
+        return Contribution(*self._emit_mean(self._emit_one(batch), summed=False))
+
+    def _moved(self, batches: Sequence[Any]) -> Contribution:
+        """Train locally from what the servers hold, and go back there."""
+        model, run = self._store.model, self._store.client.run
+        before = [variable.value.read_value() for variable in model.variables]
+        told = [run(self._walk, batch) for batch in batches]
+        amounts, vectors = run(self._return, before, told)
+        return Contribution(amounts, vectors, rows=[[] for _ in self._store.shards])
+
+    def _emit_walk(self, batch: Any) -> Tensor:
+        """One step of this worker's own optimizer. The amounts of a `Contribution`."""
+        model = self._store.model
+        loss, gradients, _ = model.loss_and_gradients(batch, self._store.fetch_rows)
+        model.optimizer.apply(gradients, model.trainable)
+        return _amounts(batch, loss, _are_finite(gradients))
+
+    def _emit_return(self, before: Sequence[Tensor], told: Sequence[Tensor]) -> tuple[Tensor, list[list[Tensor]]]:
+        model = self._store.model
+        changes = [variable.value.read_value() - value for variable, value in zip(model.variables, before, strict=True)]
+        trained = len(model.trainable)
+        scaled = [*(change * self._share for change in changes[:trained]), *changes[trained:]]
+        with tf.control_dependencies(scaled):
+            for variable, value in zip(model.variables, before, strict=True):
+                variable.value.assign(value)
+        amounts = tf.stack(told)
+        weight = tf.reduce_sum(amounts[:, WEIGHT])
+        loss = tf.reduce_sum(amounts[:, WEIGHT] * amounts[:, LOSS]) / weight
+        return tf.stack([weight, loss, tf.reduce_min(amounts[:, FINITE])]), self._store.pack(scaled)
+
+    def _emit_one(self, batch: Any) -> tuple[Tensor, list[list[Tensor]], list[Touched]]:
+        """Amounts, vectors, and the touched rows of every table."""
+        model = self._store.model
+        state = model.variables[len(model.trainable) :]
+        with tf.device(self._store.client.local):
+            before = [variable.value.read_value() for variable in state]
+            with tf.control_dependencies(before):
+                loss, gradients, touched = model.loss_and_gradients(batch, self._store.fetch_rows)
+            changes = [variable.value.read_value() - value for variable, value in zip(state, before, strict=True)]
+            vectors = self._store.pack([*gradients, *changes])
+            finite = _are_finite([*tf.nest.flatten(vectors), *(gradient for _, gradient in touched)])
+            return _amounts(batch, loss, finite), vectors, touched
+
+    def _emit_sum(self, total: Any, new: Any) -> Any:
+        """Sums so far: of the samples, the losses and the gradients, each times its samples."""
+        amounts, vectors, touched = new
+        weight = amounts[WEIGHT]
+        summed = tf.stack([weight, weight * amounts[LOSS], amounts[FINITE]])
+        parts = self._per_segment(lambda vector, is_state: vector if is_state else _times(vector, weight), vectors)
+        weighted = [(indices, _times(gradient, weight)) for indices, gradient in touched]
+        if total is None:
+            return summed, parts, weighted
+        before, earlier, rows = total
+        summed = tf.stack([*tf.unstack((before + summed)[:FINITE]), tf.minimum(before[FINITE], summed[FINITE])])
+        together = [tables.merged(pair) for pair in zip(rows, weighted, strict=True)]
+        return summed, tf.nest.map_structure(tf.add, earlier, parts), together
+
+    def _emit_mean(self, total: Any, summed: bool) -> tuple[Tensor, list[list[Tensor]], Rows]:
+        """Means of sums, or of one batch as it is; each server's share of the touched rows."""
+        amounts, vectors, touched = total
+        with tf.device(self._store.client.local):
+            if summed:
+                share = 1.0 / amounts[WEIGHT]
+                vectors = self._per_segment(lambda vector, state: vector if state else _times(vector, share), vectors)
+                touched = [(indices, _times(gradient, share)) for indices, gradient in touched]
+                amounts = tf.stack([amounts[WEIGHT], amounts[LOSS] * share, amounts[FINITE]])
+            servers = len(self._store.shards)
+            shares = [tables.split(indices, gradient, servers) for indices, gradient in touched]
+            return amounts, vectors, [[table[number] for table in shares] for number in range(servers)]
+
+    def _per_segment(self, change: Any, vectors: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        return [
+            [change(vector, is_state) for vector, is_state in zip(row, kinds, strict=True)]
+            for row, kinds in zip(vectors, self._is_state, strict=True)
+        ]
+
+
+def _amounts(batch: Any, loss: Tensor, finite: Tensor) -> Tensor:
+    return tf.stack([tf.cast(value, tf.float64) for value in (samples(batch), loss, finite)])
+
+
+def _are_finite(values: Sequence[Tensor]) -> Tensor:
+    """Whether there is no NaN or infinity in any of them, by their sums: one pass, and nothing as large is written.
+
+    A sum that overflows counts as infinite; gradients whose sum does are of no use either. Not so in float16, whose
+    largest number is 65504.
+    """
+    wide = [tf.cast(value, tf.float32) if value.dtype == tf.float16 else value for value in values]
+    return tf.reduce_all(tf.math.is_finite([tf.cast(tf.reduce_sum(value), tf.float64) for value in wide]))
+
+
+def _times(vector: Tensor, factor: Tensor) -> Tensor:
+    return vector * tf.cast(factor, vector.dtype)

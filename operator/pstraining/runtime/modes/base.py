@@ -1,0 +1,88 @@
+"""What all update modes share: the worker's side of them as a port, and what an update says about itself."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import tensorflow as tf
+
+from pstraining.runtime.ledger import NO_PROGRESS, Progress
+from pstraining.runtime.recovery import Session
+from pstraining.runtime.recovery import Shard as ShardRecord
+
+Tensor = Any
+
+FIRST_PAUSE: Final = 0.0002
+LONGEST_PAUSE: Final = 0.01
+"""Seconds between looks while others have yet to deliver; doubled from the first to the longest."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a worker's step came to."""
+
+    accepted: bool
+    """Its session goes on. When only some servers took an update (a chief took over at that moment), it does not."""
+    applied: bool
+    """The batches are part of the parameters; if not, they are to be trained again."""
+    done: bool
+    """Training is over."""
+    step: int
+    """The job's global step after it."""
+    loss: float
+    """Mean over the samples."""
+    finite: bool = True
+    """Whether the gradient was free of NaN and infinity; one that is not is left out, and counts as applied."""
+    staleness: int = 0
+    """How many updates of others were made since the parameters that it was computed on."""
+    ahead: int = 0
+    """How many updates this worker is ahead of the slowest living one, where that is bounded."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A worker's process, as the servers know it."""
+
+    worker: int
+    incarnation: int
+    """When the process began, in nanoseconds since 1970: of two with the same index, the newer one counts."""
+
+    def tensor(self) -> Tensor:
+        """Index and incarnation. int64[2]."""
+        return tf.constant([self.worker, self.incarnation], tf.int64)
+
+
+def as_tensor(progress: Progress | None) -> Tensor:
+    """A progress as servers take it. int64[3]."""
+    return tf.constant(progress.numbers() if progress else NO_PROGRESS, tf.int64)
+
+
+class Updates(Protocol):
+    """How a worker's batches get into the parameters."""
+
+    counts_once: bool
+    """Whether the same batches, given again because their reply was lost, count once as long as the set of parameters
+    is the same. If not, the servers have to be asked what has come of them."""
+
+    def prepare(self, batches: Sequence[Any]) -> None:
+        """Do whatever takes long the first time, without an effect: from `begin` on others may wait for this worker."""
+
+    def begin(self, session: Session) -> None:
+        """Start over with what the servers hold: nothing that was fetched earlier counts any more."""
+
+    def rest(self, shards: Sequence[ShardRecord]) -> None:
+        """Do what others may want of this worker; called now and then while it has nothing to train.
+
+        Args:
+            shards: what the servers have just said of themselves.
+
+        Raises:
+            ShardLostError: a server is gone.
+        """
+
+    def step(self, batches: Sequence[Any], progress: Progress | None = None) -> Reply:
+        """Make one update of these batches, and with it move the worker on in its data.
+
+        Raises:
+            ShardLostError: from `Client.call`; some servers may have applied it.
+        """

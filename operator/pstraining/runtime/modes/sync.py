@@ -1,0 +1,235 @@
+"""Synchronous updates: one step is the mean of one gradient of every worker, all computed on the same parameters.
+
+Equal to one process that trains on all workers' batches together. Workers run the rounds themselves (`rounds`): whoever
+sees that everything is there applies it, so no other process is in the path and none can stop it.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from pstraining.runtime import rounds
+from pstraining.runtime.computation import Computation, Rows
+from pstraining.runtime.forms import Chooser, Form
+from pstraining.runtime.gathering import ShardRounds
+from pstraining.runtime.layout import Array
+from pstraining.runtime.ledger import Progress
+from pstraining.runtime.modes.base import Identity, Reply, Tensor, as_tensor
+from pstraining.runtime.recovery import Session
+from pstraining.runtime.recovery import Shard as ShardRecord
+from pstraining.runtime.rounds import Delivery, Move
+from pstraining.runtime.shard import Shard, UpdateState
+from pstraining.runtime.store import ParameterStore, as_shard
+from pstraining.runtime.sums import Gathering, Sums
+from pstraining.runtime.sync_operations import FORM, SERVED, THERE, Said, SyncOperations, Turn
+from pstraining.runtime.wire import Left, Parts, PushWire
+
+
+class Load(NamedTuple):
+    """A gradient on its way."""
+
+    amounts: Tensor
+    parts: Parts
+    rows: Rows
+    left: Left
+
+
+def state(name: str, gathering: Gathering) -> UpdateState:
+    """What synchronous updates want of the servers, under a name for it that all tasks share."""
+
+    def on_newcomer(shard: Shard, worker: Tensor, newcomer: Tensor) -> list[Any]:
+        return ShardRounds(shard, gathering).forget(worker, newcomer)
+
+    def follow(shard: Shard, session: Tensor, step: Tensor) -> Tensor:
+        return ShardRounds(shard, gathering).follow(session, step)
+
+    return UpdateState(
+        name=f"{name} of {gathering.workers}" if gathering.ordered else name,
+        fused=not gathering.ordered,  # one order of arithmetic on any number of servers
+        make_extra=lambda shard: Sums(shard, gathering),
+        on_newcomer=on_newcomer,
+        follow=follow,
+        deals_to=gathering.workers if gathering.ordered else 0,
+    )
+
+
+class SyncUpdates:
+    """A worker's steps in the mode Sync."""
+
+    counts_once = False
+
+    def __init__(
+        self,
+        store: ParameterStore,
+        identity: Identity,
+        gathering: Gathering,
+        forms: Sequence[Form],
+        computation: Computation,
+        wire: PushWire,
+    ) -> None:
+        self._store, self._client, self._worker = store, store.client, identity.worker
+        self._computation, self._wire = computation, wire
+        self._numbers, self._chooser = range(len(forms)), Chooser(forms, identity.worker)
+        self._asks = gathering.backups > 0
+        rounds_of = [ShardRounds(shard, gathering) for shard in store.shards]
+        self._ops = SyncOperations(store, rounds_of, computation, wire, len(forms))
+        with tf.device(self._client.local):
+            self._identity = identity.tensor()
+        self._step: int | None = None
+        self._attempt = self._form = 0
+        self._usual_wait = 0.0
+        """Seconds that the others usually take after this worker."""
+
+    def prepare(self, batches: Sequence[Any]) -> None:
+        """Trace every function that a step needs, with the token of no session, which the servers refuse."""
+        self.begin(Session(0, 0))
+        contribution = self._computation.over(batches)
+        self._wire.prepare(contribution.vectors)
+        with tf.device(self._client.local):
+            self._progress = as_tensor(None)
+        call, ops, turn = self._client.call, self._ops, self._turn(0)
+        call(ops.look, self._identity)
+        if self._asks:
+            call(ops.admit, turn)
+        for form in self._numbers:
+            if self._is_one_call(batches, form):
+                self._client.run(ops.whole[form], batches[0], turn)
+            parts, _ = self._wire.encode(contribution.vectors, form)
+            call(ops.bring[form], contribution.amounts, parts, contribution.rows, turn)
+            call(ops.apply[form], turn)
+            call(ops.fetch[form], turn)
+        call(ops.pull)
+
+    def rest(self, shards: Sequence[ShardRecord]) -> None:
+        """Nothing: the servers have all there is."""
+
+    def begin(self, session: Session) -> None:
+        """Carry this session from now on, and fetch the parameters anew."""
+        self._token, self._step = session, None
+        with tf.device(self._client.local):
+            self._session = tf.constant([session.term, session.generation], tf.int64)
+
+    def step(self, batches: Sequence[Any], progress: Progress | None = None) -> Reply:
+        """Compute the gradient, bring it into the round, and return when the round is over."""
+        if self._step is None and (over := self._fetch()):
+            return over
+        with tf.device(self._client.local):
+            self._progress = as_tensor(progress)
+        started, form = time.perf_counter(), self._form
+        load, said = self._begun(batches)
+        _, loss, finite = load.amounts.numpy().tolist()
+        reply = self._take_part(load, said, loss)
+        if reply.applied and finite:
+            self._wire.keep(load.left)
+        if reply.applied and self._step is not None:  # one that missed a step says nothing about the form
+            self._chooser.note(form, time.perf_counter() - started, step=reply.step)
+        return replace(reply, finite=bool(finite))
+
+    def _fetch(self) -> Reply | None:
+        """The parameters of the newest step that every server has made; a reply when the session is over."""
+        while True:
+            view, over = self._looked(0.0)
+            if over:
+                return over
+            steps = [shard.step for shard in view.shards]
+            if min(steps) != max(steps):
+                self._client.call(self._ops.apply[self._form], self._turn(min(steps)))
+                continue
+            heads = self._client.call(self._ops.pull)
+            if (heads[:, 0] == heads[0, 0]).all():  # else others made a step meanwhile: these are no step's parameters
+                self._step, self._form = (int(number) for number in heads[0])
+                return None
+
+    def _is_one_call(self, batches: Sequence[Any], form: int) -> bool:
+        """Whether nothing stands between computing a gradient and bringing it in."""
+        return self._computation.is_one_pass(batches) and self._wire.is_plain(form) and not self._asks
+
+    def _begun(self, batches: Sequence[Any]) -> tuple[Load, Said | None]:
+        """The gradient, and what the servers say if it is brought in with the same call."""
+        assert self._step is not None  # noqa: S101 - `step` has fetched it
+        if self._is_one_call(batches, self._form):
+            whole, turn = self._ops.whole[self._form], self._turn(self._step)
+            contribution, answer = self._client.run(whole, batches[0], turn)
+            said = Said(*(part.numpy() for part in answer))
+        else:
+            contribution, said = self._computation.over(batches), None
+        parts, left = self._wire.encode(contribution.vectors, self._form)
+        return Load(contribution.amounts, parts, contribution.rows, left), said
+
+    def _take_part(self, load: Load, said: Said | None, loss: float) -> Reply:
+        """Take part in the round of this worker's step until it is over, and fetch what comes of it."""
+        assert self._step is not None  # noqa: S101 - `step` has fetched it
+        step, move, since = self._step, Move.WAIT if said else Move.DELIVER, time.perf_counter()
+        made = step
+        while True:
+            if move is Move.DELIVER:
+                said, since = self._hand_in(load), time.perf_counter()
+            if said:
+                delivery: Delivery | None = rounds.delivery(said.delivered.tolist())
+                fetched: Array | None = said.fetched
+                if delivery is Delivery.VOID:
+                    return Reply(False, False, False, step, loss)
+            else:
+                delivery = None
+                fetched = self._moved_on(move, step, since)
+            if fetched is not None and fetched[THERE]:
+                self._usual_wait = (self._usual_wait + time.perf_counter() - since) / 2
+                self._step, self._form = step + 1, int(fetched[FORM])
+                return Reply(True, int(fetched[SERVED]) == step + 1, False, step + 1, loss)
+            if move is Move.PULL:  # it is more than one step behind, or has another form: it begins with all parameters
+                self._step = None
+                return Reply(True, self._served == step + 1, False, made, loss)
+            said, move = None, Move.WAIT
+            if delivery is Delivery.INCOMPLETE:
+                continue  # the others have yet to deliver
+            view, over = self._looked(loss)
+            if over:
+                return over
+            move, made = rounds.next_move(view, worker=self._worker, step=step), view.arbiter.step
+
+    def _moved_on(self, move: Move, step: int, since: float) -> Array | None:
+        """Do what a move asks for; what was fetched, if it is tried."""
+        if move is Move.GIVE_UP:
+            self._client.call(self._ops.give_up, self._turn(step))
+            return None
+        if move is Move.WAIT:
+            time.sleep(rounds.pause(time.perf_counter() - since, usual=self._usual_wait))
+        operation = self._ops.apply if move is Move.APPLY else self._ops.fetch
+        fetched: Array = self._client.call(operation[self._form], self._turn(step))
+        return fetched
+
+    def _hand_in(self, load: Load) -> Said | None:
+        """Deliver, and make the step if everything is on every server by it; None if the round has no room."""
+        assert self._step is not None  # noqa: S101 - `step` has fetched it
+        turn = self._turn(self._step)
+        if self._asks and not self._client.call(self._ops.admit, turn):
+            return None
+        return Said(*self._client.call(self._ops.bring[self._form], load.amounts, load.parts, load.rows, turn))
+
+    def _looked(self, loss: float) -> tuple[rounds.View, Reply | None]:
+        """What the servers say; with it a reply if this worker's session is over."""
+        answers = self._client.call(self._ops.look, self._identity)
+        records = [as_shard(heads) for heads, _ in answers]
+        shards = tuple(
+            rounds.ShardRound(step=int(heads[3]), attempt=int(heads[5]), delivered=rounds.mask(sets[0].tobytes()))
+            for heads, sets in answers
+        )
+        head, sets = answers[0]
+        self._attempt, self._served = int(head[5]), int(head[7])
+        view = rounds.View(
+            shards, admitted=rounds.mask(sets[1].tobytes()), closed=bool(head[6]), alive=rounds.mask(sets[2].tobytes())
+        )
+        done = any(record.done for record in records)
+        mine = all(Session(record.fence, record.generation) == self._token for record in records)
+        if done or not mine:
+            return view, Reply(False, False, done, view.arbiter.step, loss)
+        return view, None
+
+    def _turn(self, step: int) -> Turn:
+        with tf.device(self._client.local):
+            place = tf.constant([step, self._attempt], tf.int64)
+            proposed = tf.constant(self._chooser.proposed, tf.int64)
+        return Turn(self._session, self._identity, place, self._progress, proposed)

@@ -1,0 +1,163 @@
+"""The traced functions of a worker's synchronous steps."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import tensorflow as tf
+
+from pstraining.runtime.computation import Computation, Contribution, Rows
+from pstraining.runtime.critical import after as waited_for
+from pstraining.runtime.critical import arbiter_first, one, zero
+from pstraining.runtime.gathering import ShardRounds
+from pstraining.runtime.layout import Array
+from pstraining.runtime.store import ParameterStore
+from pstraining.runtime.wire import Parts, PushWire, as_parts
+
+Tensor = Any
+
+SERVED: Final = 1
+FORM: Final = 2
+THERE: Final = 3
+"""Places in what is said about a step that may be fetched; see `ShardRounds.fetch`."""
+
+
+class Turn(NamedTuple):
+    """What a worker says with everything."""
+
+    session: Tensor
+    """Term and generation. int64[2]."""
+    identity: Tensor
+    """Worker and incarnation. int64[2]."""
+    place: Tensor
+    """Step and attempt. int64[2]."""
+    progress: Tensor
+    """In its data. int64[3]."""
+    proposed: Tensor
+    """The form that the next round is to have. int64[]."""
+
+
+class Said(NamedTuple):
+    """What the servers say to a gradient."""
+
+    delivered: Array
+    """For every server what `ShardRounds.deliver` says. int64[servers, 8]."""
+    fetched: Array
+    """What has come of it: the arbiter's word, as `ShardRounds.fetch` says it; at THERE 1 if the local parameters are
+    those of the next step now. int64[4]."""
+
+
+class SyncOperations:
+    """Each returns only when every server that it asks has answered.
+
+    Args:
+        store: the model and the servers.
+        servers: their part in rounds.
+        computation: makes gradients.
+        wire: encodes them.
+        forms: in how many forms updates may travel.
+    """
+
+    def __init__(
+        self,
+        store: ParameterStore,
+        servers: Sequence[ShardRounds],
+        computation: Computation,
+        wire: PushWire,
+        forms: int,
+    ) -> None:
+        self._store, self._local, self._home = store, store.client.local, store.client.brought_home
+        self._servers, self._computation, self._wire = servers, computation, wire
+        self._shadowed = [_shadowed(servers, store, form) for form in range(forms)]
+
+        def traced(emit: Any, **options: Any) -> Any:
+            return tf.function(emit, **({"autograph": False} | options))
+
+        def by_form(emit: Any, **options: Any) -> list[Any]:
+            return [traced(partial(emit, form), **options) for form in range(forms)]
+
+        self.pull = traced(self._emit_pull)
+        self.look = traced(lambda identity: [self._home(server.look(identity)) for server in servers])
+        self.admit = traced(lambda turn: self._home(servers[0].admit(*turn[:3])))
+        self.give_up = traced(lambda turn: self._home(servers[0].give_up(turn.session, turn.place)))
+        self.whole = by_form(self._emit_whole, autograph=True, reduce_retracing=True)
+        self.bring = by_form(self._emit_bring, reduce_retracing=True)
+        self.apply, self.fetch = by_form(self._emit_apply), by_form(self._emit_fetch)
+
+    def _emit_pull(self) -> Tensor:
+        """Bring the local parameters to what workers hold; each server's step and form. int64[servers, 2]."""
+        found = [self._home(server.whole()) for server in self._servers]
+        held = self._store.emit_hold([vectors for _, vectors in found])
+        with tf.device(self._local):
+            return waited_for([held], tf.stack([head for head, _ in found]))
+
+    def _emit_whole(self, form: int, batch: Any, turn: Turn) -> tuple[Contribution, Said]:
+        """Compute a gradient, and bring it in."""
+        contribution = self._computation.emit(batch)
+        parts = as_parts(contribution.vectors)
+        return contribution, self._emit_bring(form, contribution.amounts, parts, contribution.rows, turn)
+
+    def _emit_bring(self, form: int, amounts: Tensor, parts: Parts, rows: Rows, turn: Turn) -> Said:
+        """Deliver; if everything is on every server then, make the step and fetch it."""
+
+        def emit(number: int, arbiters: Tensor) -> Tensor:
+            vectors = self._wire.decode(number, parts[number], form)
+            session, identity, place, progress, _ = turn
+            go = arbiters[0]
+            return self._servers[number].deliver(session, identity, place, progress, go, amounts, vectors, rows[number])
+
+        answers = [self._home(answer) for answer in arbiter_first(self._servers, emit)]
+        with tf.device(self._local):
+            delivered = tf.stack(answers)
+            inside, closed, admitted, counts = delivered[:, 0], delivered[0, 4], delivered[0, 5], delivered[:, 6]
+            whole = tf.reduce_all(tf.equal(inside, 1) & tf.equal(counts, admitted)) & tf.equal(closed, 1)
+            go = tf.cast(whole, tf.int64)
+        return Said(delivered, self._emit_apply(form, turn, go))
+
+    def _emit_apply(self, form: int, turn: Turn, go: Tensor | None = None) -> Tensor:
+        """Make the step, if `go` is not 0, and fetch it if it is made. int64[4]; see `Said`."""
+        brought: list[list[list[Tensor]]] = []
+
+        def emit(number: int, arbiters: Tensor) -> Tensor:
+            session, identity, place, _, proposed = turn
+            wanted = arbiters[FORM] if number else proposed  # the others take the arbiter's form
+            server = self._servers[number]
+            head, parts = self._home(server.apply_and_fetch(form, session, identity, place, arbiters[0], wanted))
+            brought.append(parts)
+            return head
+
+        heads = arbiter_first(self._servers, emit, go)
+        return self._emit_move(form, heads, brought)
+
+    def _emit_fetch(self, form: int, turn: Turn) -> Tensor:
+        """Bring the local parameters to the next step, if every server has made just that. int64[4]; see `Said`."""
+        found = [self._home(server.fetch(form, turn.identity, turn.place)) for server in self._servers]
+        return self._emit_move(form, [head for head, _ in found], [parts for _, parts in found])
+
+    def _emit_move(self, form: int, heads: Sequence[Tensor], brought: Sequence[Sequence[Sequence[Tensor]]]) -> Tensor:
+        with tf.device(self._local):
+            there = tf.reduce_min(tf.stack(heads)[:, THERE])
+
+            def move() -> Tensor:
+                servers = zip(self._servers, brought, strict=True)
+                values = self._store.unpack([server.unshadowed(form, parts) for server, parts in servers])
+                variables = zip(self._store.model.variables, values, self._shadowed[form], strict=True)
+                done = [
+                    (variable.value.assign_add if shadowed else variable.value.assign)(value, read_value=False)
+                    for variable, value, shadowed in variables
+                ]
+                return waited_for(done, one())
+
+            moved = tf.cond(tf.equal(there, 1), move, zero)
+            return tf.concat([heads[0][:THERE], [moved]], 0)
+
+
+def _shadowed(servers: Sequence[ShardRounds], store: ParameterStore, form: int) -> list[bool]:
+    """For each variable of the model whether it is fetched as a move of its shadow."""
+    moved = [
+        shard.segments[number]
+        for server, shard in zip(servers, store.shards, strict=True)
+        for number in server.moved(form)
+    ]
+    found = {piece.tensor for segment in moved for piece in segment.pieces}
+    return [index in found for index in range(len(store.model.tensors))]

@@ -1,0 +1,78 @@
+"""What the workers tell of themselves, added up on the chief.
+
+A worker sends its counters with its signs of life, as JSON: cheap, off the path of a step, and at most a second old. A
+counter begins at 0 with its process, so what a process has told is kept when another one takes its place.
+
+Pure; importing it imports no TensorFlow.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+
+Counters = dict[str, float]
+
+SAMPLES = "samples"
+SENT = "sent_bytes"
+RECEIVED = "received_bytes"
+METRIC = "metric/"
+"""Before a metric's name: the sum of its values, each times the samples that it is of."""
+WEIGHT = "weight/"
+"""Before a metric's name: the number of those samples."""
+
+
+def encode(incarnation: int, counters: Mapping[str, float]) -> str:
+    """A worker's report. Counters that are not finite numbers are left out."""
+    finite = {name: value for name, value in counters.items() if math.isfinite(value)}
+    return json.dumps({"incarnation": incarnation, "counters": finite})
+
+
+class Tally:
+    """The sum of all workers' counters."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[int, Counters]] = {}
+        self._begun = False
+        self.total: Counters = {}
+        """Of all workers, since the first look; what they did before it counts for none."""
+
+    def note(self, reports: Sequence[str]) -> None:
+        """Take in every worker's newest report, by index; an empty one says nothing."""
+        for worker, text in enumerate(reports):
+            if not text:
+                continue
+            report = json.loads(text)
+            incarnation, counters = int(report["incarnation"]), dict(report["counters"])
+            former, before = self._last.get(worker, (incarnation, {} if self._begun else counters))
+            for name, value in counters.items():
+                known = before.get(name, 0.0) if former == incarnation else 0.0
+                self.total[name] = self.total.get(name, 0.0) + value - known
+            self._last[worker] = (incarnation, counters)
+        self._begun = True
+
+
+class Window:
+    """What has come to a tally, and to the losses, since a moment."""
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally, self._from = tally, dict(tally.total)
+        self._loss = self._losses = 0.0
+
+    def add_losses(self, total: float, number: float) -> None:
+        """Sum and number of the losses that were collected."""
+        self._loss, self._losses = self._loss + total, self._losses + number
+
+    @property
+    def loss(self) -> float:
+        """Mean of the losses; NaN if there was none."""
+        return self._loss / self._losses if self._losses else math.nan
+
+    def counted(self, name: str) -> float:
+        """How much a counter has grown."""
+        return self._tally.total.get(name, 0.0) - self._from.get(name, 0.0)
+
+    def metrics(self) -> dict[str, float]:
+        """The mean of every metric of a training step of the program's own."""
+        names = [name.removeprefix(METRIC) for name in self._tally.total if name.startswith(METRIC)]
+        weights = {name: self.counted(WEIGHT + name) for name in names}
+        return {name: self.counted(METRIC + name) / weight for name, weight in weights.items() if weight}

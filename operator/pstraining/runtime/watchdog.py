@@ -1,0 +1,119 @@
+"""Nothing waits for ever on a parameter server that is silent: a thread that looks after what is under way.
+
+TensorFlow puts no limit on a call, and rightly so: a step may honestly take minutes. So a call that takes long makes
+this process ask the servers whether they are there (`probing`), and connections to those that are not are cut, which
+fails the call. Calls to servers that answer are let alone.
+"""
+
+import atexit
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from pstraining.runtime import network, probing
+from pstraining.runtime.progress import event
+
+EXIT_STUCK: Final = 75
+"""The process's exit code when TensorFlow itself no longer comes back from connecting (EX_TEMPFAIL)."""
+TICK: Final = 0.25
+"""Seconds between looks at what is under way."""
+ASK_AFTER: Final = 1.0
+"""Seconds that something is under way before the servers are asked, and between questions while it goes on.
+
+With TICK and the patience of a question, a server is noticed 2 to 3.3 seconds after it fell silent.
+"""
+CALL_PATIENCE: Final = 60.0
+"""Seconds after which a call's connections are cut although all servers answer; doubled for the calls that follow, so
+that an honestly long step is made in the end."""
+CONNECT_PATIENCE: Final = 30.0
+"""The same while connecting, and the grace after it before the process gives up."""
+KEEP_ALIVE_SECONDS: Final = 1.0
+"""Seconds between looks for new connections that are not kept alive yet."""
+
+
+class Watchdog:
+    """Keeps sockets to the servers alive-checked, and cuts those that a call waits on in vain.
+
+    Args:
+        addresses: of the parameter servers, host:port.
+    """
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._addresses = addresses
+        self._lock = threading.Lock()
+        self._watched: dict[int, _Watched] = {}
+        self._number = 0
+        self._stopped = threading.Event()
+        self._asked = self._kept_alive = 0.0
+        self._patience = CALL_PATIENCE
+
+    def start(self) -> None:
+        """Begin, in a thread that ends with the process."""
+        threading.Thread(target=self._run, name="pstraining-watchdog", daemon=True).start()
+        # Without, a process that ends waits for a silent server to take its leave: 15 s measured.
+        atexit.register(self.cut_silent)
+
+    @contextmanager
+    def watching(self, what: str, *, fatal: bool = False) -> Iterator[None]:
+        """Watch what runs inside; with `fatal`, end the process if cutting the connections does not help."""
+        with self._lock:
+            self._number += 1
+            number = self._number
+            self._watched[number] = _Watched(what, CONNECT_PATIENCE if fatal else self._patience, fatal)
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._watched[number]
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(TICK):
+            now = time.monotonic()
+            if now - self._kept_alive >= KEEP_ALIVE_SECONDS:
+                self._kept_alive = now
+                network.keep_alive(self._addresses)
+            with self._lock:
+                watched = list(self._watched.values())
+            if now - self._asked >= ASK_AFTER and any(now - item.since >= ASK_AFTER for item in watched):
+                self.cut_silent()
+                self._asked = time.monotonic()
+            for item in watched:
+                if item.look(self._addresses) and not item.fatal:
+                    self._patience = max(self._patience, item.patience)
+
+    def cut_silent(self) -> None:
+        """Ask every server that this process is connected to, and cut the connections to those that do not answer."""
+        if silent := probing.silent_peers(network.peers(self._addresses)):
+            event("silent", servers=[network.joined(peer) for peer in silent], cut=network.cut_peers(silent))
+
+
+class _Watched:
+    """Something under way that talks to the servers."""
+
+    def __init__(self, what: str, patience: float, fatal: bool) -> None:
+        self.what, self.patience, self.fatal = what, patience, fatal
+        self.since = time.monotonic()
+        self.cuts = 0
+
+    def look(self, addresses: Sequence[str]) -> bool:
+        """Cut what has lasted too long; whether it has."""
+        waited = time.monotonic() - self.since
+        if waited < self.patience:
+            return False
+        if self.fatal and self.cuts:
+            event("stuck", what=self.what, seconds=round(waited, 1))
+            sys.stdout.flush()
+            os._exit(EXIT_STUCK)
+        self.cuts += 1
+        self.patience *= 2
+        number = network.cut_peers(network.peers(addresses))
+        event("cut", what=self.what, seconds=round(waited, 1), connections=number)
+        return True

@@ -1,0 +1,328 @@
+"""Hybrid rounds under random histories: all workers and all servers make every step of the same gradients.
+
+The servers are a model of what `ring_rounds` emits, one compare-and-set each, and a ring is a model of what `ring`
+does: the sum is there for a member once all have put theirs in, unless one has left before it took it. Workers
+interleave at every message, die anywhere, and come back with nothing; what they hold is whose gradients it is made of.
+"""
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pstraining.runtime.rings import Next, RingView, Standing, is_made, next_move, passing
+from pstraining.runtime.rounds import ShardRound
+
+WORKERS, SERVERS, STEPS = 4, 2, 5
+Gradient = tuple[int, int]
+"""A worker, and a number that no other gradient has."""
+
+
+@dataclass
+class Server:
+    step: int = 0
+    attempt: int = 0
+    delivered: dict[int, Gradient] = field(default_factory=dict)
+    history: list[frozenset[Gradient]] = field(default_factory=list)
+
+    def make_step(self) -> None:
+        self.history.append(frozenset(self.delivered.values()))
+        self.step += 1
+        self.delivered = {}
+
+
+@dataclass
+class Circle:
+    """The ring of one attempt."""
+
+    members: int
+    put: dict[int, Gradient] = field(default_factory=dict)
+    taken: set[int] = field(default_factory=set)
+    met: dict[int, int | None] = field(default_factory=dict)
+    """The steps that members have told, and then the parameters that they have come to."""
+    broken: bool = False
+
+
+@dataclass
+class Worker:
+    """What a process holds; the history stands for its dense parameters."""
+
+    index: int
+    history: list[frozenset[Gradient]] | None = None
+    ring: int | None = None
+    left: int | None = None
+    held: int | None = None
+    sum: frozenset[Gradient] = frozenset()
+
+    @property
+    def standing(self) -> Standing:
+        step = None if self.history is None else len(self.history)
+        return Standing(self.index, step, self.ring, self.left, self.held)
+
+
+@dataclass
+class Cluster:
+    servers: list[Server] = field(default_factory=lambda: [Server() for _ in range(SERVERS)])
+    members: int = 0
+    admitted: int = 0
+    closed: bool = False
+    made_in: int = 0
+    ready: int = (1 << WORKERS) - 1
+    circles: dict[int, Circle] = field(default_factory=dict)
+    workers: dict[int, Worker] = field(default_factory=dict)
+    gradients: int = 0
+    restores: int = 0
+    compared: dict[tuple[int, int], frozenset[Gradient]] = field(default_factory=dict)
+
+    def look(self) -> RingView:
+        arbiter = self.servers[0]
+        shards = tuple(ShardRound(s.step, s.attempt, sum(1 << w for w in s.delivered)) for s in self.servers)
+        assert arbiter is self.servers[0]
+        return RingView(shards, self.admitted, self.closed, self.made_in, self.members, self.ready)
+
+    def form(self, step: int, attempt: int) -> None:
+        arbiter = self.servers[0]
+        if (arbiter.step, arbiter.attempt) == (step, attempt):
+            arbiter.attempt += 1
+            self.members, self.admitted, self.closed, arbiter.delivered = self.ready, 0, False, {}
+
+    def deliver(self, number: int, worker: int, gradient: Gradient, step: int, attempt: int) -> bool:
+        server = self.servers[number]
+        if number == 0:
+            if server.step != step or server.attempt != attempt or not self.members >> worker & 1:
+                return False
+            self.admitted |= 1 << worker
+            self.closed = self.admitted == self.members
+        elif server.step != step or attempt < server.attempt:
+            return False
+        elif attempt > server.attempt:
+            server.attempt, server.delivered = attempt, {}
+        server.delivered[worker] = gradient
+        return True
+
+    def apply(self, number: int, step: int, attempt: int) -> bool:
+        server = self.servers[number]
+        if server.step == step and (number > 0 or (server.attempt == attempt and self.closed)):
+            server.make_step()
+            if number == 0:
+                self.made_in, self.admitted, self.closed = attempt, 0, False
+        return server.step == step + 1
+
+    def leave(self, me: Worker) -> None:
+        if me.ring is not None:
+            self.circles[me.ring].broken = True
+            me.left, me.ring = me.ring, None
+
+    def restore(self) -> None:
+        """The chief puts what is saved on all servers: here the beginning."""
+        self.restores += 1
+        number = self.servers[0].attempt + 1
+        self.servers = [Server(attempt=number) for _ in range(SERVERS)]
+        self.members, self.admitted, self.closed = 0, 0, False
+        for circle in self.circles.values():
+            circle.broken = True
+        for worker in self.workers.values():
+            worker.history, worker.ring, worker.left, worker.held = None, None, None, None
+
+
+class Rules:
+    """What workers do; a test switches one off."""
+
+    delivers_early = False
+    trusts_any_attempt = False
+
+
+def process(cluster: Cluster, me: Worker):  # type: ignore[no-untyped-def]
+    """A worker's program; every yield is a place where others act, or where it dies."""
+    gradient: Gradient | None = None
+    while True:
+        view = cluster.look()
+        yield
+        restores = cluster.restores
+        if me.ring is not None and cluster.circles[me.ring].broken:
+            cluster.leave(me)
+        move = next_move(view, me.standing)
+        made = is_made(view, me.standing) or (Rules.trusts_any_attempt and me.held is not None)
+        if move is Next.MISSED and made and view.arbiter.step == len(me.history or ()) + 1:
+            move = Next.SETTLE
+        if move is Next.SETTLE:
+            assert me.history is not None
+            me.history.append(me.sum)
+            me.held, gradient = None, None
+            if len(me.history) >= STEPS and view.arbiter.step >= STEPS:
+                return
+        elif move is Next.MISSED:
+            cluster.leave(me)
+            me.history, me.held, gradient = None, None, None
+        elif move in (Next.FOLLOW, Next.APPLY):
+            step = min(shard.step for shard in view.shards)
+            go = cluster.apply(0, step, view.arbiter.attempt)
+            yield
+            for number in range(1, SERVERS):
+                if go and restores == cluster.restores:
+                    cluster.apply(number, step, view.arbiter.attempt)
+                yield
+        elif move is Next.FORM:
+            cluster.form(view.arbiter.step, view.arbiter.attempt)
+        elif move is Next.JOIN:
+            yield from _join(cluster, me, view)
+        elif move is Next.SUM:
+            if gradient is None:
+                cluster.gradients += 1
+                gradient = (me.index, cluster.gradients)
+                yield
+            yield from _sum(cluster, me, gradient)
+        elif move is Next.DELIVER and gradient is not None and me.held is not None:
+            step, attempt = len(me.history or ()), me.held
+            go = cluster.deliver(0, me.index, gradient, step, attempt)
+            yield
+            for number in range(1, SERVERS):
+                if go and restores == cluster.restores:
+                    cluster.deliver(number, me.index, gradient, step, attempt)
+                yield
+        if view.arbiter.step >= STEPS and move is Next.WAIT:
+            return
+        yield
+
+
+def _join(cluster: Cluster, me: Worker, view: RingView):  # type: ignore[no-untyped-def]
+    attempt = view.arbiter.attempt
+    circle = cluster.circles.setdefault(attempt, Circle(view.members))
+    me.left = attempt
+    circle.met[me.index] = me.standing.step
+    while sum(1 << w for w in circle.met) != circle.members:
+        yield
+        if circle.broken or cluster.look().arbiter.attempt != attempt:
+            circle.broken = True
+            return
+    order = [w for w in range(WORKERS) if circle.members >> w & 1]
+    steps = [circle.met[w] for w in order]
+    if view.arbiter.step == 0 and all(step != 0 for step in steps):
+        if me.history is None:
+            me.history = []  # the servers have the beginning
+    elif (way := passing(steps, view.arbiter.step)) is not None and me.history is None:
+        source = cluster.workers.get(order[way.source])
+        if circle.broken or source is None or source.history is None or len(source.history) != view.arbiter.step:
+            circle.broken = True
+            return
+        me.history = list(source.history)
+    me.ring, me.left = attempt, None
+
+
+def _sum(cluster: Cluster, me: Worker, gradient: Gradient):  # type: ignore[no-untyped-def]
+    assert me.ring is not None
+    circle, number = cluster.circles[me.ring], me.ring
+    circle.put[me.index] = gradient
+    if Rules.delivers_early:
+        me.held, me.sum = number, frozenset(circle.put.values())
+        return
+    me.held = None
+    while sum(1 << w for w in circle.put) != circle.members:
+        yield
+        if circle.broken or me.ring is None:
+            cluster.leave(me)
+            return
+    yield
+    if circle.broken or me.ring is None:  # the last bytes have not come
+        cluster.leave(me)
+        return
+    me.held, me.sum = number, frozenset(circle.put.values())
+    circle.taken.add(me.index)
+    if len(circle.taken) == circle.members.bit_count():
+        circle.put, circle.taken = {}, set()
+
+
+def run(seed: int, deaths: float) -> Cluster:
+    """Interleave workers at random until the steps are made.
+
+    Raises:
+        AssertionError: two hold different parameters of one step, or it does not end.
+    """
+    draw = random.Random(seed)
+    cluster = Cluster()
+    running = {}
+    for index in range(WORKERS):
+        cluster.workers[index] = Worker(index)
+        running[index] = process(cluster, cluster.workers[index])
+    ended: set[int] = set()
+    for _ in range(100_000):
+        if cluster.servers[0].step >= STEPS and all(s.step >= STEPS for s in cluster.servers):
+            return cluster
+        for index in range(WORKERS):
+            if index not in running and index not in ended and draw.random() < 0.05:
+                cluster.workers[index] = Worker(index)
+                running[index] = process(cluster, cluster.workers[index])
+                if cluster.members >> index & 1:
+                    cluster.form(cluster.servers[0].step, cluster.servers[0].attempt)
+                cluster.ready |= 1 << index
+        if draw.random() < deaths:  # somebody is suspected, and may come back
+            _suspect(cluster, draw.randrange(WORKERS))
+        suspected = [w for w in running if not cluster.ready >> w & 1]
+        if suspected and draw.random() < 0.05:
+            cluster.ready |= 1 << draw.choice(suspected)
+        newest = cluster.servers[0].step
+        living = [cluster.workers[i] for i in running]
+        may = [w for w in living if w.history is not None or newest == 0]
+        saved = any(len(w.history or ()) == newest or _can_settle(cluster, w) for w in may)
+        if newest and not saved and living:
+            cluster.restore()
+        if not running:
+            continue
+        index = draw.choice(sorted(running))
+        if draw.random() < deaths:
+            del running[index], cluster.workers[index]
+            _suspect(cluster, index)
+            continue
+        try:
+            next(running[index])
+        except StopIteration:
+            del running[index]
+            ended.add(index)
+            cluster.ready &= ~(1 << index)
+        _compare(cluster)
+    raise AssertionError(f"seed {seed}: it does not end: {cluster}")
+
+
+def _suspect(cluster: Cluster, index: int) -> None:
+    """Its neighbours leave the rings that it is part of, and others are formed without it."""
+    cluster.ready &= ~(1 << index)
+    for circle in cluster.circles.values():
+        circle.broken |= bool(circle.members >> index & 1)
+
+
+def _can_settle(cluster: Cluster, worker: Worker) -> bool:
+    return is_made(cluster.look(), worker.standing)
+
+
+def _compare(cluster: Cluster) -> None:
+    """All parameters of one step, wherever they are, are made of the same gradients."""
+    histories = [server.history for server in cluster.servers]
+    histories += [worker.history for worker in cluster.workers.values() if worker.history is not None]
+    for history in histories:
+        for step, made in enumerate(history):
+            first = cluster.compared.setdefault((cluster.restores, step), made)
+            assert first == made, f"step {step + 1} was made of {set(first)} and of {set(made)}"
+            assert made, "no step is made of nothing"
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 2**32), deaths=st.sampled_from([0.0, 0.003, 0.02]))
+def test_a_step_is_made_of_the_same_gradients_everywhere(seed: int, deaths: float) -> None:
+    cluster = run(seed, deaths)
+    if not deaths:
+        assert not cluster.restores
+        assert all(len(made) == WORKERS for made in cluster.servers[0].history)
+
+
+@pytest.mark.parametrize("rule", ["delivers_early", "trusts_any_attempt"])
+def test_without_a_rule_parameters_come_to_differ(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
+    monkeypatch.setattr(Rules, rule, True)
+    differing = 0
+    for seed in range(100):
+        try:
+            run(seed, 0.02)
+        except AssertionError as error:
+            differing += "was made of" in str(error)
+    assert differing, "the property cannot fail"

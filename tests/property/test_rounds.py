@@ -1,0 +1,197 @@
+"""Rounds under random histories: a gradient is part of a step on all servers or on none, and every round ends.
+
+The servers are a model of what `gathering` emits, one compare-and-set each; workers interleave at every message, die
+between two servers, fall silent, and come back.
+"""
+
+import random
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pstraining.runtime.rounds import Move, ShardRound, View, next_move, quorum
+
+WORKERS, SERVERS = 4, 3
+
+
+@dataclass
+class Server:
+    """One server's variables."""
+
+    step: int = 0
+    attempt: int = 0
+    delivered: int = 0
+    admitted: int = 0
+    closed: bool = False
+    history: list[int] = field(default_factory=list)
+    """Whose gradients each step was made of."""
+
+    def clear(self) -> None:
+        self.delivered = self.admitted = 0
+        self.closed = False
+
+    def make_step(self) -> None:
+        self.history.append(self.delivered)
+        self.step += 1
+        self.clear()
+
+
+@dataclass
+class Cluster:
+    """The servers, and who is heard of."""
+
+    backups: int
+    servers: list[Server] = field(default_factory=lambda: [Server() for _ in range(SERVERS)])
+    alive: int = (1 << WORKERS) - 1
+
+    def close(self) -> None:
+        arbiter = self.servers[0]
+        wanted = quorum(alive=self.alive.bit_count(), expected=WORKERS, backups=self.backups, waits=False)
+        arbiter.closed = arbiter.closed or arbiter.admitted.bit_count() >= wanted
+
+    def deliver(self, number: int, worker: int, step: int, attempt: int) -> bool:
+        server, me = self.servers[number], 1 << worker
+        if number == 0:
+            if server.step != step or server.attempt != attempt or (server.closed and not server.admitted & me):
+                return False
+            server.admitted |= me
+            self.close()
+        elif server.step != step or attempt < server.attempt:
+            return False
+        elif attempt > server.attempt:
+            server.attempt, server.delivered = attempt, 0
+        server.delivered |= me
+        return True
+
+    def look(self) -> View:
+        self.close()
+        arbiter = self.servers[0]
+        shards = tuple(ShardRound(s.step, s.attempt, s.delivered) for s in self.servers)
+        return View(shards, admitted=arbiter.admitted, closed=arbiter.closed, alive=self.alive)
+
+    def apply(self, number: int, step: int, attempt: int) -> bool:
+        server = self.servers[number]
+        if server.step == step and (number > 0 or (server.attempt == attempt and server.closed)):
+            server.make_step()
+        return server.step == step + 1
+
+    def give_up(self, step: int, attempt: int) -> None:
+        arbiter = self.servers[0]
+        if (arbiter.step, arbiter.attempt) == (step, attempt):
+            arbiter.attempt += 1
+            arbiter.clear()
+
+
+def worker(cluster: Cluster, index: int, until: int):  # type: ignore[no-untyped-def]
+    """A worker's program; every yield is a place where others act, or where it dies."""
+    while True:
+        seen = cluster.look()
+        yield
+        steps = [shard.step for shard in seen.shards]
+        if min(steps) != max(steps):
+            yield from _apply(cluster, min(steps), seen.arbiter.attempt)
+            continue
+        step, attempt, move = steps[0], seen.arbiter.attempt, Move.DELIVER
+        if step >= until:
+            return
+        while move is not Move.PULL:
+            if move is Move.DELIVER:
+                go = cluster.deliver(0, index, step, attempt)
+                yield
+                for number in range(1, SERVERS):
+                    if go:
+                        cluster.deliver(number, index, step, attempt)
+                    yield
+            elif move is Move.APPLY:
+                yield from _apply(cluster, step, attempt)
+            elif move is Move.GIVE_UP:
+                cluster.give_up(step, attempt)
+            view = cluster.look()
+            attempt = view.arbiter.attempt
+            yield
+            move = next_move(view, worker=index, step=step)
+
+
+def _apply(cluster: Cluster, step: int, attempt: int):  # type: ignore[no-untyped-def]
+    go = cluster.apply(0, step, attempt)
+    yield
+    for number in range(1, SERVERS):
+        if go:
+            cluster.apply(number, step, attempt)
+        yield
+
+
+def run(seed: int, backups: int, deaths: float, *, until: int = 5) -> Cluster:
+    """Interleave workers at random until all that are left have ended."""
+    draw = random.Random(seed)
+    cluster = Cluster(backups)
+    running = {index: worker(cluster, index, until) for index in range(WORKERS)}
+    ended: set[int] = set()
+    for _ in range(200_000):
+        if not running:
+            if len(ended) == WORKERS:
+                return cluster
+            index = draw.choice([w for w in range(WORKERS) if w not in ended])
+            running[index] = worker(cluster, index, until)  # its next process
+            cluster.alive |= 1 << index
+        index = draw.choice(sorted(running))
+        if draw.random() < deaths:
+            del running[index]
+            if draw.random() < 0.5:
+                cluster.alive &= ~(1 << index)  # noticed; else it is merely paused, and its next process comes
+            else:
+                running[index] = worker(cluster, index, until)
+            continue
+        try:
+            next(running[index])
+        except StopIteration:
+            del running[index]
+            ended.add(index)
+            cluster.alive &= ~(1 << index)  # it has said good-bye
+        for lost in range(WORKERS):
+            if lost not in running and lost not in ended and draw.random() < 0.02:
+                running[lost] = worker(cluster, lost, until)
+                cluster.alive |= 1 << lost
+    raise AssertionError(f"seed {seed}: the rounds do not end: {cluster}")
+
+
+@settings(max_examples=400, deadline=None)
+@given(seed=st.integers(0, 2**32), backups=st.integers(0, 2), deaths=st.sampled_from([0.0, 0.01, 0.1]))
+def test_every_step_is_made_of_the_same_gradients_on_all_servers(seed: int, backups: int, deaths: float) -> None:
+    cluster = run(seed, backups, deaths)
+    histories = [server.history for server in cluster.servers]
+    assert histories[0] == histories[1] == histories[2], f"seed {seed}"
+    assert len(histories[0]) == 5
+    assert all(histories[0]), "no step is made of nothing"
+    if not deaths:
+        assert all(made.bit_count() >= WORKERS - backups for made in histories[0][:1])
+
+
+def test_without_the_arbiters_decision_servers_come_to_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same histories, with a server that makes its step as soon as it holds enough: it can be told apart."""
+
+    def hasty(self: Cluster, number: int, worker_index: int, step: int, attempt: int) -> bool:
+        server = self.servers[number]
+        taken = deliver(self, number, worker_index, step, attempt)
+        if number and server.step == step and server.delivered.bit_count() >= self.alive.bit_count():
+            server.make_step()
+        return taken
+
+    deliver = Cluster.deliver
+    monkeypatch.setattr(Cluster, "deliver", hasty)
+    differing = 0
+    for seed in range(60):
+        try:
+            cluster = run(seed, 0, 0.1)
+        except AssertionError:
+            differing += 1
+            continue
+        differing += cluster.servers[0].history != cluster.servers[1].history
+    assert differing, "the property cannot fail"
+
+
+def test_views_are_values() -> None:
+    shard = ShardRound(1, 2, 3)
+    assert replace(shard) == shard

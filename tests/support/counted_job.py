@@ -1,0 +1,104 @@
+"""A job in a network of its own: what its tasks say that they sent, beside what the network's interface has carried.
+
+`python -m tests.support.counted_job FOLDER` needs root; it prints one JSON object.
+"""
+
+import json
+import os
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from bench.training import network
+from pstraining.runtime.local import LocalJob
+
+HEADER: Final = 66
+"""Of a TCP segment on the loopback interface: Ethernet 14, IPv4 20, TCP with timestamps 32."""
+TASKS: Final = ("chief", "worker-0", "worker-1")
+
+
+def scrape(port: int) -> dict[str, float]:
+    """Values by name, and by name{label} where there is one."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    found = {}
+    for family in families:
+        for sample in family.samples:
+            label = ",".join(sample.labels.values())
+            found[f"{sample.name}{{{label}}}" if label else sample.name] = sample.value
+    return found
+
+
+def carried() -> int:
+    """Bytes that have crossed the loopback interface, without headers."""
+    for line in Path("/proc/self/net/dev").read_text().splitlines():
+        name, _, numbers = line.partition(":")
+        if name.strip() == "lo":
+            total, packets = (int(number) for number in numbers.split()[8:10])
+            return total - HEADER * packets
+    raise OSError("there is no loopback interface")
+
+
+def steps(scraped: dict[str, float]) -> float:
+    """A worker's steps, or those that the chief knows of."""
+    return scraped.get("pstraining_worker_steps_total", scraped.get("pstraining_global_step", 0.0))
+
+
+def payload(scrapes: dict[str, dict[str, float]]) -> float:
+    """Bytes on all links of all tasks, both ways."""
+    return sum(value for found in scrapes.values() for name, value in found.items() if "_bytes_total{" in name)
+
+
+def until(job: LocalJob, condition: Callable[[], Any]) -> Any:
+    """What the condition returns, once it returns something."""
+    deadline = time.monotonic() + 120
+    while not (found := condition()):
+        assert job.supervise() is None, [process.lines[-5:] for process in job.processes.values()]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def main(folder: str) -> None:
+    """Train, look twice, and tell the difference."""
+    network.leave()
+    plan = {"width": 20_000, "pace": 0.02, "validation": False, "trainer": {"epochs": 1000, "steps_per_epoch": 40}}
+    os.environ |= {"PSTRAINING_METRICS_PORT": "0", "FITTING_FOLDER": folder, "FITTING_PLAN": json.dumps(plan)}
+    checkpoint = {"path": str(Path(folder) / "checkpoints"), "intervalSeconds": 2}
+    with LocalJob(["-m", "tests.support.fitting"], ps=2, workers=2, restarts=2, checkpoint=checkpoint) as job:
+
+        def all_scraped() -> dict[str, dict[str, float]]:
+            return {task: scrape(job.processes[task].events("metrics")[-1]["port"]) for task in TASKS}
+
+        def look() -> tuple[dict[str, dict[str, float]], float]:
+            """What all tasks tell, and what the interface has carried half-way through asking them."""
+            first, scrapes, second = carried(), all_scraped(), carried()
+            return scrapes, (first + second) / 2
+
+        chief = job.processes["chief"]
+        until(job, lambda: len(chief.events("epoch")) >= 2 and chief.events("checkpoint"))
+        before, crossed = look()
+        epochs = len(chief.events("epoch"))
+        lines = len([line for line in chief.lines if "samples/s" in line])
+        until(job, lambda: len(chief.events("epoch")) >= epochs + 2)
+        until(job, lambda: len([line for line in chief.lines if "samples/s" in line]) >= lines + 2)
+        until(job, lambda: all(steps(found) > steps(before[task]) for task, found in all_scraped().items()))
+        after, later = look()
+        told = {
+            "payload": payload(after) - payload(before),
+            "carried": later - crossed,
+            "losses": [line["loss"] for line in chief.events("epoch")],
+            "before": before,
+            "after": after,
+            "lines": [line for line in chief.lines if line.startswith("step ")],
+        }
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

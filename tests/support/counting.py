@@ -1,0 +1,62 @@
+"""A program whose parameters tell how often each sample was trained: `python -m tests.support.counting`.
+
+Sample i is row i of a table, and the loss is the mean of a batch's rows. Adagrad's slot adds up the squares of their
+gradients, each one over the number of samples in its update: with batches of one size, a row that was trained once by
+an update of n batches has 1 / n squared, in units of one batch; one that was trained never or twice has no such number.
+"""
+
+import os
+import time
+from typing import Any
+
+from pstraining.runtime import Embedding, Ranges, Trainer
+
+SAMPLES = int(os.environ.get("COUNTING_SAMPLES", "3000"))
+BATCH, BLOCK = 10, 50
+PACE = float(os.environ.get("COUNTING_PACE", "0.03"))
+"""Seconds that a batch takes at least."""
+
+
+def model() -> Any:
+    import keras
+
+    ids = keras.Input((), dtype="int64")
+    return keras.Model(ids, Embedding(SAMPLES, 1, embeddings_initializer="zeros", name="samples")(ids))
+
+
+def optimizer() -> Any:
+    import keras
+
+    return keras.optimizers.Adagrad(1.0, initial_accumulator_value=0.0)
+
+
+def loss(_: Any, predicted: Any) -> Any:
+    import keras
+
+    return keras.ops.mean(predicted, axis=-1)
+
+
+def read(begin: int, end: int) -> Any:
+    import tensorflow as tf
+
+    def paced() -> Any:
+        for first in range(begin, end, BATCH):
+            time.sleep(PACE)
+            ids = list(range(first, min(first + BATCH, end)))
+            yield ids, [0.0] * len(ids)
+
+    shapes = (tf.TensorSpec([None], tf.int64), tf.TensorSpec([None], tf.float32))
+    return tf.data.Dataset.from_generator(paced, output_signature=shapes)
+
+
+def times_trained(accumulated: Any, workers: int) -> list[int]:
+    """How often each sample was trained, as far as it is once; 0 for never and 2 for more."""
+    once = [1 / (n * BATCH) ** 2 for n in range(1, workers + 1)]
+    return [
+        0 if value == 0 else 1 if any(abs(value / one - 1) < 1e-4 for one in once) else 2
+        for value in accumulated.ravel().tolist()
+    ]
+
+
+if __name__ == "__main__":
+    Trainer(model, optimizer, loss, Ranges(SAMPLES, BLOCK, read), epochs=1).run()

@@ -1,0 +1,81 @@
+"""Workers as threads on real parameter servers."""
+
+import faulthandler
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pstraining.runtime.ledger import Progress
+from tests.support.servers import Rig
+
+
+class Crew:
+    """Workers as threads, each with the batches that it trains; what one raises is raised by `join`.
+
+    Args:
+        rig: whose workers they are.
+        shares: each one's batches.
+        accumulation: batches for one update.
+        until: the global step at which they end, whatever is left of their batches.
+        progress: for each worker where each of its updates brings it in handed out data.
+    """
+
+    def __init__(
+        self,
+        rig: Rig,
+        shares: Sequence[Sequence[Any]],
+        *,
+        accumulation: int = 1,
+        until: int | None = None,
+        progress: Sequence[Sequence[Progress]] | None = None,
+    ) -> None:
+        self.errors: list[BaseException] = []
+        self.replies: list[list[Any]] = [[] for _ in shares]
+        self._accumulation, self._until, self._progress = accumulation, until, progress
+        self.threads = [
+            threading.Thread(target=self._run, args=(rig.workers[worker], share, worker), daemon=True)
+            for worker, share in enumerate(shares)
+        ]
+        self._rig = rig
+        for thread in [*self.threads, threading.Thread(target=self._beat, daemon=True)]:
+            thread.start()
+
+    def _beat(self) -> None:
+        """Signs of life of the workers that run, as their processes give them."""
+        while any(thread.is_alive() for thread in self.threads):
+            for thread, who in zip(self.threads, self._rig.identities, strict=False):
+                if thread.is_alive():
+                    self._rig.store.beat(who.worker, who.incarnation)
+            time.sleep(0.5)
+
+    def _run(self, updates: Any, share: Sequence[Any], worker: int) -> None:
+        replies, progress = self.replies[worker], iter(self._progress[worker] if self._progress else ())
+        try:
+            pending: list[Any] = []
+            for batch in share:
+                pending.append(batch)
+                if len(pending) == self._accumulation:
+                    brought = next(progress, None)
+                    while True:
+                        reply = updates.step(pending, brought)
+                        replies.append(reply)
+                        assert reply.accepted
+                        if self._until is not None and reply.step >= self._until:
+                            return
+                        if reply.applied:
+                            break
+                    pending = []
+        except BaseException as error:  # noqa: BLE001 - raised again by join
+            self.errors.append(error)
+
+    def join(self, seconds: float = 120) -> None:
+        deadline = time.monotonic() + seconds
+        while any(thread.is_alive() for thread in self.threads) and not self.errors:
+            if time.monotonic() > deadline:
+                faulthandler.dump_traceback(all_threads=True)
+                told = [[(reply.step, reply.applied) for reply in replies] for replies in self.replies]
+                raise AssertionError(f"a worker did not come to an end; the workers' steps: {told}")
+            time.sleep(0.01)
+        if self.errors:  # the others may wait for the one that failed
+            raise self.errors[0]

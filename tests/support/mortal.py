@@ -1,0 +1,121 @@
+"""Processes as threads that die between any two words with a parameter server, at random, and are replaced."""
+
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+AFTERLIFE = 0.5
+"""Of the processes that are given up, how many go on for a few more calls beside their successors."""
+LAST_CALLS = 5
+
+
+class KilledError(BaseException):
+    """What ends such a thread; nothing in the program catches it."""
+
+
+class Kills:
+    """How many are killed, and when.
+
+    Args:
+        number: kills altogether.
+        seed: of all that is drawn.
+    """
+
+    def __init__(self, number: int, seed: int) -> None:
+        self.left, self.made = number, 0
+        self._draw, self._lock = random.Random(seed), threading.Lock()
+
+    def strike(self, chance: float) -> bool:
+        """Whether the process that asks is killed now."""
+        with self._lock:
+            hit = self.left > 0 and self._draw.random() < chance
+            self.left -= hit
+            self.made += hit
+            return hit
+
+    def lingers(self) -> bool:
+        """Whether a killed process goes on for a while, as one on a node that was given up."""
+        with self._lock:
+            return self._draw.random() < AFTERLIFE
+
+
+class Fate:
+    """One process's."""
+
+    def __init__(self, kills: Kills, chance: float) -> None:
+        self._kills, self._chance = kills, chance
+        self._calls_left: int | None = None
+        self.over = threading.Event()
+        """It is given up, and another one may be started."""
+
+    def knock(self) -> None:
+        """Between two words."""
+        if self._calls_left is not None:
+            self._calls_left -= 1
+            if self._calls_left <= 0:
+                raise KilledError
+        elif self._kills.strike(self._chance):
+            self.over.set()
+            if not self._kills.lingers():
+                raise KilledError
+            self._calls_left = LAST_CALLS
+
+
+_fates: dict[int, Fate] = {}
+"""By thread."""
+
+
+def mortal(guarded: Callable[..., Any]) -> Callable[..., Any]:
+    """`Client._guarded` for threads that may be killed before and after each call."""
+
+    def call(*arguments: Any) -> Any:
+        fate = _fates.get(threading.get_ident())
+        if fate:
+            fate.knock()
+        found = guarded(*arguments)
+        if fate:
+            fate.knock()
+        return found
+
+    return call
+
+
+class Line(threading.Thread):
+    """A task's processes, one after the other, until one has come to its end.
+
+    Args:
+        kills: who dies.
+        chance: of being killed at each moment.
+        process: runs the process of that number, from 1.
+    """
+
+    def __init__(self, kills: Kills, chance: float, process: Callable[[int], None]) -> None:
+        super().__init__(daemon=True)
+        self._kills, self._chance, self._process = kills, chance, process
+        self.error: BaseException | None = None
+        self._done = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        number = 0
+        while not self._done.is_set() and self.error is None:
+            number += 1
+            fate = Fate(self._kills, self._chance)
+            thread = threading.Thread(target=self._live, args=(number, fate), daemon=True)
+            thread.start()
+            while thread.is_alive() and not fate.over.wait(0.02):
+                pass
+
+    def _live(self, number: int, fate: Fate) -> None:
+        _fates[threading.get_ident()] = fate
+        try:
+            self._process(number)
+            if not fate.over.is_set():
+                self._done.set()
+        except KilledError:
+            pass
+        except BaseException as error:  # noqa: BLE001 - for the test
+            self.error = error
+        finally:
+            del _fates[threading.get_ident()]

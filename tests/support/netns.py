@@ -1,0 +1,43 @@
+"""A network of its own for a test's processes, in which packets can be lost."""
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+CLONE_NEWNET = 0x40000000
+
+
+@contextmanager
+def own_network() -> Iterator[None]:
+    """Inside, this thread and the processes that it starts share a network that has a loopback interface only.
+
+    Skips the test where none may be made.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    former = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    try:
+        if libc.unshare(CLONE_NEWNET):
+            pytest.skip(f"a network namespace cannot be made here: {os.strerror(ctypes.get_errno())}")
+        try:
+            subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+            yield
+        finally:
+            if libc.setns(former, CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), "the way back to the former network namespace")
+    finally:
+        os.close(former)
+
+
+@contextmanager
+def cut_off(port: int) -> Iterator[None]:
+    """Inside, nothing reaches a server's port or comes from it, and nobody is told; in a network of its own."""
+    with ExitStack() as stack:
+        for way in ("--dport", "--sport"):
+            rule = ["INPUT", "-p", "tcp", way, str(port), "-j", "DROP"]
+            subprocess.run(["iptables", "-w", "-I", *rule], check=True)
+            stack.callback(subprocess.run, ["iptables", "-w", "-D", *rule], check=True)
+        yield

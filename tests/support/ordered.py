@@ -1,0 +1,34 @@
+"""A program on the digits whose data is handed out: `python -m tests.support.ordered`."""
+
+import os
+from typing import Any
+
+from pstraining.runtime import Ranges, Trainer
+
+SIZE, BLOCK, BATCH = 600, 70, 10
+
+
+def model() -> Any:
+    import keras
+
+    keras.utils.set_random_seed(int(os.environ.get("ORDERED_SEED", "1")))
+    return keras.Sequential([keras.Input((64,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(10, "softmax")])
+
+
+def optimizer() -> Any:
+    import keras
+
+    return keras.optimizers.Adam(0.01)
+
+
+def read(begin: int, end: int) -> Any:
+    import tensorflow as tf
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    x, y = digits.data[begin:end].astype("float32") / 16, digits.target[begin:end]
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+
+
+if __name__ == "__main__":
+    Trainer(model, optimizer, "sparse_categorical_crossentropy", Ranges(SIZE, BLOCK, read), epochs=1).run()

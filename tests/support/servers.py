@@ -1,0 +1,175 @@
+"""A model on real parameter servers, and small models and data to try on it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from pstraining.runtime import network
+from pstraining.runtime.local import LocalJob
+from pstraining.runtime.recovery import Session
+from pstraining.runtime.settings import TrainingSettings, resolve
+from pstraining.runtime.trainer import launcher_file
+
+GENERATION = 7
+SESSION = Session(1, GENERATION)
+
+
+@contextmanager
+def connected(ps: int) -> Iterator[Any]:
+    """A client on so many servers of its own, whose processes are its `servers`; once in a process."""
+    network.set_environment()
+    own = LocalJob([], ps=0, workers=1, chief=False).cluster  # an address for this process
+    with LocalJob([str(launcher_file()), "serve"], ps=ps, workers=0, chief=False) as job:
+        from pstraining.runtime.client import Client
+        from pstraining.runtime.cluster import Cluster, Task
+
+        addresses = {role: tuple(tasks) for role, tasks in {**job.cluster, **own}.items()}
+        client = Client(Cluster(job="test", task=Task("worker", 0), addresses=addresses))
+        client.connect()
+        client.servers = [job.processes[f"ps-{index}"].popen for index in range(ps)]  # type: ignore[attr-defined]
+        yield client
+        client.close()
+
+
+class Rig:
+    """A model on the first `ps` servers, initialised under term 1, and one worker or more on it.
+
+    Workers share the process's one connection; each has a model of its own.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        optimizer: Callable[[], Any],
+        *,
+        ps: int,
+        build: Callable[[], Any],
+        workers: int = 1,
+        loss: Any = "sparse_categorical_crossentropy",
+        with_ledger: bool = False,
+        **training: Any,
+    ) -> None:
+        from pstraining.runtime import modes
+        from pstraining.runtime.control import StoreControl
+        from pstraining.runtime.modes.base import Identity
+
+        settings = resolve("training", TrainingSettings, {"steps": 1, **training}, {})
+        self.mode = modes.choose(settings, workers=workers, with_ledger=with_ledger)
+        self._client, self._ps, self._make = client, ps, (build, optimizer, loss)
+        self.store = self.new_store(with_tables=True)
+        self.model = self.store.model
+        self.control = StoreControl(self.store)
+        self.initial = self.model.values()
+        # A worker has no tables of its own; the chief, whose store the first one is, has.
+        stores = [
+            self.new_store() if self.model.tables else self.store,
+            *(self.new_store() for _ in range(workers - 1)),
+        ]
+        self.identities = [Identity(worker, 1) for worker in range(workers)]
+        # Tests look behind the port, too.
+        self.workers: list[Any] = [
+            self.mode.make(store, who) for store, who in zip(stores, self.identities, strict=True)
+        ]
+
+    def new_store(self, *, with_tables: bool = False) -> Any:
+        """Another process's view of the same servers."""
+        import tensorflow as tf
+
+        from pstraining.runtime.model import Model
+        from pstraining.runtime.store import ParameterStore
+
+        everything = self._client.shards
+        try:
+            self._client.shards = everything[: self._ps]
+            with tf.device(self._client.local):
+                return ParameterStore(self._client, Model(*self._make, with_tables=with_tables), self.mode.state)
+        finally:
+            self._client.shards = everything
+
+    def start(self, state: Any = None, *, term: int = 1) -> None:
+        from pstraining.runtime.state import State
+
+        self.control.raise_fence(self.store.read(), term)
+        fresh = State(0, self.initial, {}, {})
+        self.control.restore(state or fresh, term=term, generation=GENERATION, fresh=state is None)
+        for who in self.identities:
+            assert self.store.hello(who.worker, who.incarnation)
+        for updates in self.workers:
+            updates.begin(Session(term, GENERATION))
+
+    def train(self, batches: Any) -> None:
+        for batch in batches:
+            assert self.step(batch).accepted
+
+    def step(self, batch: Any, session: Session | None = None) -> Any:
+        """One update of the first worker, of one batch."""
+        if session:
+            self.workers[0].begin(session)
+        return self.workers[0].step([batch])
+
+
+def prepare(rig: Rig, made: Any) -> None:
+    """Trace everything that these batches' updates need, as workers do before they take part."""
+    for updates in rig.workers:
+        updates.prepare(made)
+        updates.begin(SESSION)
+
+
+def in_float64(build: Callable[[], Any]) -> Callable[[], Any]:
+    """The model with parameters, and all arithmetic, in double precision."""
+
+    def built() -> Any:
+        import keras
+
+        former = keras.config.dtype_policy()
+        keras.config.set_dtype_policy("float64")
+        try:
+            return build()
+        finally:
+            keras.config.set_dtype_policy(former)
+
+    return built
+
+
+def small() -> Any:
+    import keras
+
+    return keras.Sequential(
+        [
+            keras.Input((8,)),
+            keras.layers.Dense(32, activation="relu"),
+            keras.layers.LayerNormalization(),
+            keras.layers.Dense(16, activation="tanh"),
+            keras.layers.Dense(3, activation="softmax"),
+        ]
+    )
+
+
+def large() -> Any:
+    """With one tensor of more than 256 KB that is cut, and statistics."""
+    import keras
+
+    return keras.Sequential(
+        [
+            keras.Input((8,)),
+            keras.layers.Dense(400, activation="relu"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dense(400, activation="relu"),
+            keras.layers.Dense(3, activation="softmax"),
+        ]
+    )
+
+
+def batches(number: int, *, seed: int = 0) -> Any:
+    import tensorflow as tf
+
+    random = np.random.default_rng(seed)
+    return [
+        (
+            tf.constant(random.normal(size=(16, 8)).astype("float32")),
+            tf.constant(random.integers(0, 3, 16)),
+        )
+        for _ in range(number)
+    ]

@@ -1,0 +1,49 @@
+"""The benchmarks of accuracy and of Auto, in small."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pstraining.runtime.auto import CODED
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
+
+
+def test_a_run_is_the_same_run_again_and_differs_with_its_seed(client: Any) -> None:
+    from bench.training.accuracy import VARIANTS, Course
+    from bench.training.tasks import TASKS
+
+    task = replace(TASKS["digits"], steps=40)
+    plain = Course(client, task, VARIANTS["Sync"], "smoke.plain")
+    first = plain.run(0, 0)
+    assert 50 < first < 98, "it learns in 40 updates, and has not learned all"
+    coded = Course(client, task, VARIANTS["OneBit both ways"], "smoke.coded")
+    lossy = coded.run(0, 0)
+    assert 50 < lossy < 98
+    again, other = plain.run(0, 0), plain.run(0, 1)
+    assert abs(again - first) < 0.3, "nothing is left of the run before but the order in which two workers' sums meet"
+    assert abs(coded.run(0, 0) - lossy) < 0.6, "nor of what its workers owed"
+    assert other != first
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a network of its own needs root")
+def test_a_slow_link_gets_the_codec(tmp_path: Path) -> None:
+    """A model of 16.8 MB behind 100 Mbit/s."""
+    command = ["bench.training.auto", "--links", "100", "--models", "16.8 MB", "--mode", "Async", "--slices", "1"]
+    ended = subprocess.run(
+        [sys.executable, "-m", *command, "--seconds", "1", "--out", str(tmp_path / "points.json")],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr[-2000:]
+    (point,) = json.loads((tmp_path / "points.json").read_text())
+    assert point["chosen"] == CODED
+    assert point["seconds"]["Auto"] < 0.6 * point["seconds"]["None"]

@@ -1,0 +1,34 @@
+"""The runtime's benchmark comes to its figures, with every kind of load; their values are `make bench`'s business."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.training.registry import MEASUREMENTS
+from tests.support.cover import THOROUGH
+
+ROOT = Path(__file__).parents[2]
+KINDS = ["bytes: balance", "start", "small, Async", "links"]
+KINDS += ["straggler: backup", "small, Sync", "big, dense"] if THOROUGH else []
+pytestmark = [
+    pytest.mark.training,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace needs root"),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_figures_come_out(kind: str, tmp_path: Path) -> None:
+    (measurement,) = [found for found in MEASUREMENTS if kind in found.name]
+    options = ["--small", "--seconds", "1", "--rounds", "1", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "bench.training", *options, "--only", measurement.name]
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=390)
+    kept = json.loads((tmp_path / "training.json").read_text())["figures"]
+    assert set(kept) == set(measurement.figures), done.stderr[-3000:]
+    assert all(figure["value"] > 0 for figure in kept.values()), kept
+    assert done.returncode == 1, "figures that were never taken fail the run"
+    assert "missing: bytes a sample: dense / Int8" in done.stderr

@@ -1,0 +1,38 @@
+"""The plain Keras script and the job that it becomes: the same epochs, logs and callbacks, and the same accuracy."""
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pstraining.runtime.local import LocalJob
+from tests.training.test_runtime_faults import finished, transcript
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
+ROOT = Path(__file__).parents[2]
+
+
+def logged(folder: Path) -> list[dict[str, str]]:
+    with (folder / "log.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_job_does_what_the_script_does(tmp_path: Path) -> None:
+    plain, job = tmp_path / "plain", tmp_path / "job"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "operator"), str(ROOT)])}
+    subprocess.run([sys.executable, "-m", "examples.fit.plain", str(plain)], env=environment, check=True, timeout=120)
+    with LocalJob(["-m", "examples.fit"], workers=2, restarts=2, checkpoint={"path": str(job)}) as run:
+        assert finished(run) == 0, transcript(run)
+        result = run.processes["chief"].events("result")[0]
+    rows, expected = logged(job), logged(plain)
+    assert [int(row["epoch"]) for row in expected] == list(range(8))
+    assert int(rows[-1]["epoch"]) == 7
+    assert {"loss", "val_loss", "val_accuracy"} <= rows[-1].keys()
+    # Two workers' batches are one of twice the size: half the updates, and not quite the same place.
+    assert float(rows[-1]["val_accuracy"]) >= float(expected[-1]["val_accuracy"]) - 0.05
+    assert result["test_accuracy"] == pytest.approx(float(rows[-1]["val_accuracy"]))
+    assert (job / "best.keras").is_file()
+    assert list((job / "tensorboard").glob("events.*"))

@@ -1,0 +1,38 @@
+"""The builtin parameter server when its first clients come all at once."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pstraining.launcher import launch
+from tests.processes.pods import eventually, free_ports
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
+ROUNDS, CLIENTS = 10, 6
+"""A server without `hold_a_context` dies in three of eight rounds."""
+
+
+def test_clients_that_connect_at_once_do_not_kill_the_server() -> None:
+    for number in range(ROUNDS):
+        address = f"127.0.0.1:{free_ports()}"
+        config = {"cluster": {"ps": [address]}, "task": {"type": "ps", "index": 0}}
+        environment = {**os.environ, "TF_CONFIG": json.dumps(config), "TF_CPP_MIN_LOG_LEVEL": "2"}
+        ps = subprocess.Popen([sys.executable, str(Path(launch.__file__)), "serve"], env=environment)
+        try:
+            eventually(partial(_accepts, *launch.host_and_port(address)))
+            crowd = [sys.executable, "-m", "tests.support.crowd", address, str(CLIENTS)]
+            said = subprocess.run(crowd, check=True, capture_output=True, text=True, timeout=60).stdout
+            assert ps.poll() is None, f"round {number}: the server ended with {ps.returncode}"
+            assert said.split()[-1] == str(CLIENTS), f"round {number}: served {said}"
+        finally:
+            ps.kill()
+            ps.wait()
+
+
+def _accepts(host: str, port: int) -> bool:
+    return launch.knock(host, port).port == launch.OPEN

@@ -1,0 +1,261 @@
+"""Auto compression on real parameter servers: changes of form lose nothing, and the faster form is chosen."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pstraining.api.training import Codec as Name
+from pstraining.runtime.auto import CODED, PLAIN
+from tests.support.crew import Crew
+from tests.support.servers import SESSION, Rig, batches, large, prepare
+from tests.training.test_runtime_compression import with_one_to_spare
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
+
+AUTO = {"push": "Auto", "pull": "Auto"}
+
+
+class Told:
+    """Proposes what it is told, one form after the other, and then the last one for ever."""
+
+    def __init__(self, forms: Sequence[int]) -> None:
+        self._forms, self._made = list(forms), 0
+
+    @property
+    def proposed(self) -> int:
+        return self._forms[min(self._made, len(self._forms) - 1)]
+
+    def note(self, form: int, seconds: float, *, step: int) -> None:
+        self._made += 1
+
+
+def total_sent(rig: Rig, forms: Sequence[int], *, taken: Sequence[bool], feedback: bool = True) -> float:
+    """How far what came, by TopK or as it is, is from what was wanted; relative, of the worst segment.
+
+    A gradient that was not taken is sent again with the next step, as an update that was dropped is.
+    """
+    from pstraining.runtime import codecs
+    from pstraining.runtime.wire import PushWire
+
+    wire = PushWire(rig.store, [None, codecs.find(Name.TOP_K, permille=5)], feedback=feedback)
+    drawn = np.random.default_rng(0)
+    came = [[np.zeros(s.size) for s in shard.segments] for shard in rig.store.shards]
+    wanted = [[np.zeros(s.size) for s in shard.segments] for shard in rig.store.shards]
+    for form, kept in zip(forms, taken, strict=True):
+        vectors: list[list[Any]] = [
+            [drawn.normal(size=s.size).astype(s.dtype) for s in shard.segments] for shard in rig.store.shards
+        ]
+        parts, left = wire.encode(vectors, form)
+        if not kept:
+            continue
+        wire.keep(left)
+        for number, row in enumerate(vectors):
+            for index, (vector, sent) in enumerate(zip(row, wire.decode(number, parts[number], form), strict=True)):
+                came[number][index] += np.asarray(sent)
+                wanted[number][index] += vector
+    pairs = [(a, b) for row in zip(came, wanted, strict=True) for a, b in zip(*row, strict=True)]
+    return max(float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in pairs)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_owed_is_sent_with_the_next_push_in_either_form(client: Any, seed: int) -> None:
+    import keras
+
+    rig = Rig(client, lambda: keras.optimizers.SGD(0.1), ps=2, build=large)
+    drawn = random.Random(seed)
+    forms = [drawn.choice([PLAIN, CODED]) for _ in range(30)]
+    taken = [drawn.random() < 0.7 for _ in forms]
+    still_owed = total_sent(rig, [*forms, CODED], taken=[*taken, True])
+    assert still_owed > 0.01, "the codec keeps something back"
+    assert total_sent(rig, [*forms, CODED, PLAIN], taken=[*taken, True, True]) < 1e-5
+    assert total_sent(rig, [*forms, CODED, PLAIN], taken=[*taken, True, False]) > 0.01
+    assert total_sent(rig, [*forms, CODED, PLAIN], taken=[*taken, True, True], feedback=False) > 0.01
+
+
+def steady() -> Any:
+    """A model whose gradient does not depend on its parameters, under a loss that is linear in what it returns."""
+    import keras
+
+    return keras.Sequential([keras.Input((8,)), keras.layers.Dense(300, use_bias=False)])
+
+
+def linear(y: Any, predicted: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.reduce_mean(predicted * tf.cast(y[:, tf.newaxis] + 1, predicted.dtype), axis=-1)
+
+
+@pytest.mark.parametrize("mode", ["Sync", "Async"])
+@pytest.mark.parametrize("feedback", [True, False])
+def test_a_run_that_changes_forms_ends_where_one_without_ends(client: Any, mode: str, feedback: bool) -> None:
+    import keras
+
+    def trained(container: str, forms: Sequence[int], compression: dict[str, Any]) -> Any:
+        client.container = container
+        rig = Rig(
+            client,
+            lambda: keras.optimizers.SGD(0.1),
+            ps=2,
+            build=steady,
+            loss=linear,
+            mode=mode,
+            compression=compression,
+        )
+        rig.model.assign({path: np.ones_like(value) for path, value in rig.initial.items()})
+        rig.initial = rig.model.values()
+        if compression:
+            rig.workers[0]._chooser = Told(forms)
+        rig.start()
+        prepare(rig, batches(1))
+        rig.train(batches(len(forms)))
+        return rig.control.snapshot(term=1).variables
+
+    # The last two are equal: in Sync a form is proposed for the round that follows.
+    forms = [CODED, CODED, PLAIN, CODED, CODED, CODED, PLAIN, PLAIN]
+    container = client.container
+    plain = trained(container, forms, {})
+    changing = trained(f"{container}.auto", forms, {"push": "Auto", "error_feedback": feedback})
+    off = max(float(np.abs(changing[path] - value).max()) for path, value in plain.items())
+    assert (off < 2e-6) is feedback, off
+
+
+def test_workers_hold_the_same_bits_through_every_change(client: Any) -> None:
+    import keras
+
+    rig = Rig(client, lambda: keras.optimizers.Adam(1e-3), ps=3, build=large, workers=2, mode="Sync", compression=AUTO)
+    rig.start()
+    rng = random.Random(5)
+    fresh = rig.new_store()
+    own: Any = rig.mode.make(fresh, rig.identities[0])
+    exact = set()
+    for _ in range(12):
+        for worker in rig.workers:
+            worker._chooser = Told([rng.choice([PLAIN, CODED]) for _ in range(4)])
+        Crew(rig, [batches(4, seed=rng.randrange(1000)) for _ in range(2)]).join()
+        held = [worker._store.model.values() for worker in rig.workers]
+        assert len({(worker._step, worker._form) for worker in rig.workers}) == 1
+        own.begin(SESSION)
+        assert own._fetch() is None
+        for path, value in fresh.model.values().items():
+            for one in held:
+                np.testing.assert_array_equal(one[path], value, err_msg=path)
+        state = rig.control.snapshot(term=1)
+        off = max(float(np.abs(state.variables[path] - value).max()) for path, value in held[0].items())
+        assert off < 0.1
+        exact.add(off == 0)
+        if len(exact) == 2:
+            break
+    assert exact == {True, False}, "both forms were the last one once"
+
+
+def test_a_late_worker_begins_with_the_whole_of_whatever_is_held(client: Any) -> None:
+    rig = with_one_to_spare(client, AUTO)
+    late = rig.workers[2]
+    for number, forms in enumerate([[CODED], [PLAIN], [CODED, PLAIN]]):
+        assert late._fetch() is None
+        for worker in rig.workers:
+            worker._chooser = Told(forms)
+        Crew(rig, [batches(5, seed=2 * number), batches(5, seed=2 * number + 1)]).join()
+        reply = late.step(batches(1, seed=99))
+        assert (reply.accepted, reply.applied) == (True, False)
+        assert late._fetch() is None
+        rig.workers[0].begin(SESSION)
+        rig.workers[0]._fetch()
+        ours, others = late._store.model.values(), rig.workers[0]._store.model.values()
+        for path, value in others.items():
+            np.testing.assert_array_equal(ours[path], value, err_msg=path)
+
+
+@pytest.mark.parametrize("pull", ["Int8", "Auto"])
+def test_a_round_without_a_gradient_is_fetched_as_any_other(client: Any, pull: str) -> None:
+    import keras
+    import tensorflow as tf
+
+    rig = Rig(
+        client,
+        lambda: keras.optimizers.SGD(0.05),
+        ps=2,
+        build=large,
+        mode="Sync",
+        compression={"pull": pull},
+        non_finite="Skip",
+    )
+    rig.start()
+    rig.workers[0]._chooser = Told([CODED])
+    rig.train(batches(3))
+    x, y = batches(1)[0]
+    reply = rig.step((tf.fill(x.shape, float("nan")), y))
+    assert (reply.applied, reply.finite, reply.step) == (True, False, 4)
+    held = rig.model.values()
+    rig.workers[0].begin(SESSION)
+    rig.workers[0]._fetch()
+    for path, value in rig.model.values().items():
+        np.testing.assert_array_equal(held[path], value, err_msg=path)
+
+
+def test_parameters_are_fetched_of_one_step(client: Any) -> None:
+    """A worker that begins while others make a step must hold what they hold, or later moves are added to a mixture."""
+    import keras
+
+    rig = Rig(client, lambda: keras.optimizers.SGD(0.05), ps=2, build=large, workers=2, mode="Sync", compression=AUTO)
+    rig.start()
+    ahead, late = rig.workers
+    rig.store.good_bye(1, 1)
+    ahead._chooser = Told([CODED])
+    rig.train(batches(3))
+    looked = late._looked
+    pulls: list[int] = []
+
+    def look_and_be_overtaken(loss: float) -> Any:
+        found = looked(loss)
+        if not pulls:
+            pulls.append(1)
+            rig.train(batches(1, seed=9))
+        return found
+
+    late._looked = look_and_be_overtaken
+    assert late._fetch() is None
+    assert (late._step, late._form) == (ahead._step, ahead._form)
+    for path, value in ahead._store.model.values().items():
+        np.testing.assert_array_equal(late._store.model.values()[path], value, err_msg=path)
+
+
+@pytest.mark.parametrize("mode", ["Sync", "Async"])
+def test_both_ways_of_auto_train(client: Any, mode: str) -> None:
+    import keras
+
+    rig = Rig(client, lambda: keras.optimizers.Adam(3e-3), ps=2, build=large, mode=mode, compression=AUTO)
+    rig.start()
+    prepare(rig, batches(1))
+    rig.workers[0]._chooser = Told([PLAIN, CODED, CODED, PLAIN] * 15)
+    (one,) = batches(1)
+    losses = [rig.step(one).loss for _ in range(60)]
+    assert losses[-1] < 0.3 * losses[0]
+
+
+def test_a_link_that_is_not_slow_needs_no_codec(client: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    """On the loopback interface of this machine, for a model of 6.5 MB: it looks, says so, and goes on without."""
+    import json
+
+    import keras
+    import tensorflow as tf
+
+    def wide() -> Any:
+        return keras.Sequential([keras.Input((8,)), *(keras.layers.Dense(1270) for _ in range(2))])
+
+    rig = Rig(client, lambda: keras.optimizers.SGD(0.01), ps=1, build=wide, loss="mse", compression={"push": "Auto"})
+    rig.start()
+    worker, one = rig.workers[0], (tf.ones([4, 8]), tf.ones([4, 1270]))
+    prepare(rig, [one])
+    for _ in range(100):
+        rig.step(one)
+        if worker._chooser._known.chosen is not None:
+            break
+    lines = [json.loads(line) for line in capfd.readouterr().out.splitlines() if line.startswith("{")]
+    (told,) = [line for line in lines if line["event"] == "compression"]
+    assert told["on"] == (told["coded_seconds"] < 0.95 * told["plain_seconds"])
+    assert told["on"] is False, told
+    assert min(told["samples"]) >= 4

@@ -1,0 +1,68 @@
+"""A program that is run again where it has finished, and one whose disk is full."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pstraining.runtime.checkpoint import Checkpoints
+from pstraining.runtime.local import LocalJob
+from tests.support.volumes import filled, small_disk
+from tests.training.test_runtime_faults import finished, job, steps_of, transcript, until
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
+
+
+def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Every checkpoint's files, with the time of their writing."""
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes())
+        for path in sorted(folder.glob("ckpt-*/*"))
+    }
+
+
+def run_to_the_end(folder: Path, *, steps: int) -> tuple[dict[str, Any], LocalJob]:
+    with job(folder, steps=steps, ps=2) as run:
+        assert finished(run) == 0, transcript(run)
+        (result,) = run.processes["chief"].events("result")
+    return {name: value for name, value in result.items() if name not in ("time", "monotonic")}, run
+
+
+def test_a_second_run_trains_nothing_and_one_with_more_steps_goes_on(tmp_path: Path) -> None:
+    first, _ = run_to_the_end(tmp_path, steps=300)
+    saved, recorded = contents(tmp_path), json.loads((tmp_path / "result.json").read_text())
+    assert saved
+    assert recorded == {name: value for name, value in first.items() if name != "event"}
+
+    second, run = run_to_the_end(tmp_path, steps=300)
+    assert second == first
+    assert contents(tmp_path) == saved
+    assert json.loads((tmp_path / "result.json").read_text()) == recorded
+    assert [line["steps"] for line in run.processes["worker-0"].events("worker_done")] == [0]
+
+    third, run = run_to_the_end(tmp_path, steps=400)
+    assert [line["step"] for line in run.processes["chief"].events("restored")] == [first["step"]]
+    assert third["step"] >= 400
+    assert run.processes["worker-0"].events("worker_done")[0]["steps"] == third["step"] - first["step"]
+
+
+def test_a_full_disk_stops_no_training_and_the_end_is_an_error_that_a_further_run_mends(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "40m") as disk, job(disk, steps=2500, workers=2) as run:
+        chief = run.processes["chief"]
+        until(run, lambda: chief.events("checkpoint"), "a checkpoint")
+        with filled(disk):
+            failed = until(run, lambda: chief.events("checkpoint_failed"), "a failure that is told")[0]
+            assert "No space left" in failed["reason"]
+            assert failed["retry_seconds"] == 10
+            kept = Checkpoints(disk, keep=3).steps()
+            assert failed["newest"] == kept[-1]
+            until(run, lambda: steps_of(run, "worker-0") > failed["step"] + 100, "training that goes on")
+            until(run, lambda: chief.starts == 2, "an end that cannot be saved")
+            assert chief.events("not_saved")[0]["newest"] == kept[-1]
+            assert any("Make room there" in line for line in chief.lines), transcript(run)
+            assert Checkpoints(disk, keep=3).steps() == kept
+            assert not [entry.name for entry in disk.iterdir() if entry.name.startswith(".tmp")]
+        assert finished(run) == 0, transcript(run)
+        assert not chief.events("restored"), "the servers still had the last state"
+        assert chief.events("result")[0]["step"] >= 2500

@@ -1,0 +1,219 @@
+"""Codecs, error feedback and shadows, on tensors and on real parameter servers."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pstraining.api.training import Codec as Name
+from tests.support.crew import Crew
+from tests.support.servers import SESSION, Rig, batches, large
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
+
+CODED = [Name.BF16, Name.INT8, Name.ONE_BIT, Name.TOP_K]
+BYTES = {Name.BF16: 2.0, Name.INT8: 1.02, Name.ONE_BIT: 0.13, Name.TOP_K: 0.05}
+"""At most so many bytes an element, for long vectors; TopK of ten in a thousand."""
+
+
+def codec(name: Name, permille: int = 10) -> Any:
+    from pstraining.runtime import codecs
+
+    return codecs.find(name, permille=permille)
+
+
+def vector(seed: int, size: int) -> Any:
+    import tensorflow as tf
+
+    random = np.random.default_rng(seed)
+    return tf.constant((random.normal(size=size) * 10 ** random.uniform(-4, 4)).astype("float32"))
+
+
+@pytest.mark.parametrize("name", CODED)
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32), size=st.integers(1024, 9000))
+def test_what_is_lost_is_bounded(name: Name, seed: int, size: int) -> None:
+    x = vector(seed, size)
+    used = codec(name)
+    parts = used.encode(x)
+    for part, (shape, dtype) in zip(parts, used.parts(size), strict=True):
+        assert part.dtype == dtype
+        assert all(wanted in (None, found) for wanted, found in zip(shape, part.shape, strict=True))
+    again = used.encode(x)
+    assert all((a.numpy() == b.numpy()).all() for a, b in zip(parts, again, strict=True))
+    lost = np.abs(x.numpy() - used.decode(parts, size).numpy())
+    largest = np.abs(x.numpy()).max()
+    if name is Name.BF16:
+        assert (lost <= np.abs(x.numpy()) / 256).all()
+    elif name is Name.INT8:
+        assert lost.max() <= largest / 254 * 1.001
+    else:  # a compressor in the sense of error feedback: it takes some of the vector away
+        assert (lost**2).sum() < (x.numpy() ** 2).sum()
+
+
+@pytest.mark.parametrize("name", CODED)
+def test_the_bytes(name: Name) -> None:
+    size = 3_000_001
+    sent = sum(part.numpy().nbytes for part in codec(name).encode(vector(1, size)))
+    assert sent / size <= BYTES[name]
+
+
+@pytest.mark.parametrize("name", CODED)
+def test_nothing_is_nothing(name: Name) -> None:
+    import tensorflow as tf
+
+    used = codec(name)
+    np.testing.assert_array_equal(used.decode(used.encode(tf.zeros([5000])), 5000), np.zeros(5000))
+
+
+def test_equal_values_are_not_held_back_for_ever() -> None:
+    import tensorflow as tf
+
+    used = codec(Name.TOP_K)
+    np.testing.assert_array_equal(used.decode(used.encode(tf.ones([5000])), 5000), np.ones(5000))
+
+
+@pytest.mark.parametrize("name", CODED)
+@pytest.mark.parametrize("feedback", [True, False])
+def test_error_feedback_sends_everything_in_the_end(client: Any, name: Name, feedback: bool) -> None:
+    import keras
+
+    from pstraining.runtime.wire import PushWire
+
+    rig = Rig(client, lambda: keras.optimizers.SGD(0.1), ps=2, build=large)
+    wire = PushWire(rig.store, [codec(name)], feedback=feedback)
+    vectors: list[list[Any]] = [
+        [vector(s.size, s.size) if s.group != "state" else vector(1, s.size) for s in shard.segments]
+        for shard in rig.store.shards
+    ]
+    rounds = 120
+    totals = [[np.zeros(segment.size) for segment in shard.segments] for shard in rig.store.shards]
+    for _ in range(rounds):
+        parts, left = wire.encode(vectors, 0)
+        wire.keep(left)
+        for number, row in enumerate(totals):
+            for total, came in zip(row, wire.decode(number, parts[number], 0), strict=True):
+                np.add(total, came.numpy(), out=total)
+    worst = 0.0
+    for wishes, sums in zip(vectors, totals, strict=True):
+        for wanted, sent in zip(wishes, sums, strict=True):
+            off = np.linalg.norm(sent / rounds - wanted.numpy()) / np.linalg.norm(wanted.numpy())
+            worst = max(worst, float(off))
+    if feedback:
+        assert worst < 0.5
+    elif name in (Name.ONE_BIT, Name.TOP_K):
+        assert worst > 0.55, "without feedback it is lost for good"
+
+
+@pytest.mark.parametrize("name", CODED)
+def test_workers_hold_the_servers_shadow_bit_for_bit(client: Any, name: Name) -> None:
+    import keras
+
+    rig = Rig(
+        client,
+        lambda: keras.optimizers.Adam(1e-3),
+        ps=2,
+        build=large,
+        workers=2,
+        mode="Sync",
+        compression={"push": name.value, "pull": name.value},
+    )
+    rig.start()
+    Crew(rig, [batches(12, seed=worker) for worker in range(2)]).join()
+    held = rig.model.values()
+    rig.workers[0].begin(SESSION)
+    rig.workers[0]._fetch()
+    for path, value in rig.model.values().items():
+        np.testing.assert_array_equal(held[path], value, err_msg=path)
+    state = rig.control.snapshot(term=1)
+    off = max(float(np.abs(state.variables[path] - value).max()) for path, value in held.items())
+    assert off > 0, "the shadow is not the parameters themselves"
+    assert off < 0.1
+
+
+def with_one_to_spare(client: Any, compression: dict[str, str]) -> Rig:
+    """Three workers, of which a step needs two."""
+    import keras
+
+    rig = Rig(
+        client,
+        lambda: keras.optimizers.SGD(0.05),
+        ps=2,
+        build=large,
+        workers=3,
+        mode="Sync",
+        backup_workers=1,
+        compression=compression,
+    )
+    rig.start()
+    return rig
+
+
+def test_a_worker_that_missed_a_step_begins_with_the_whole_shadow(client: Any) -> None:
+    rig = with_one_to_spare(client, {"pull": "Int8"})
+    late = rig.workers[2]
+    assert late._fetch() is None
+    Crew(rig, [batches(5, seed=0), batches(5, seed=1)]).join()
+    reply = late.step(batches(1, seed=2))
+    assert (reply.accepted, reply.applied) == (True, False)
+    stores = [worker._store for worker in rig.workers]
+    late._fetch()
+    rig.workers[0].begin(SESSION)
+    rig.workers[0]._fetch()
+    for path, value in stores[0].model.values().items():
+        np.testing.assert_array_equal(stores[2].model.values()[path], value, err_msg=path)
+
+
+@pytest.mark.parametrize("name", [Name.BF16, Name.INT8, Name.ONE_BIT, Name.TOP_K])
+def test_async_pushes_through_a_codec(client: Any, name: Name) -> None:
+    import keras
+
+    pull = "Bf16" if name is Name.BF16 else "None"
+    rig = Rig(
+        client,
+        lambda: keras.optimizers.Adam(3e-3),
+        ps=2,
+        build=large,
+        compression={"push": name.value, "pull": pull, "top_k_permille": 50},
+    )
+    rig.start()
+    (one,) = batches(1)
+    losses = [rig.step(one).loss for _ in range(60)]
+    assert losses[-1] < 0.3 * losses[0]
+
+
+@pytest.mark.parametrize("mode", ["Sync", "Async"])
+def test_local_steps_are_the_workers_own_and_their_mean_is_taken(client: Any, mode: str) -> None:
+    import keras
+
+    from tests.training.test_runtime_sync import convolutional
+
+    rig = Rig(
+        client,
+        lambda: keras.optimizers.SGD(0.1),
+        ps=2,
+        build=convolutional,
+        workers=2,
+        mode=mode,
+        local_steps=4,
+    )
+    rig.start()
+    shares = [batches(4, seed=worker) for worker in range(2)]
+    crew = Crew(rig, shares[:1] if mode == "Async" else shares, accumulation=4)
+    crew.join()
+    ends = []
+    for share in shares[: len(crew.threads)]:
+        model = convolutional()
+        model.compile(optimizer=keras.optimizers.SGD(0.1), loss="sparse_categorical_crossentropy", jit_compile=False)
+        for variable, tensor in zip(model.trainable_variables, rig.model.tensors, strict=True):
+            variable.assign(rig.initial[tensor.path])
+        for batch in share:
+            model.train_on_batch(*batch)
+        ends.append([variable.numpy() for variable in model.trainable_variables])
+    state = rig.control.snapshot(term=1)
+    assert state.step == 1
+    for index, tensor in enumerate(rig.model.tensors):
+        moved = sum(end[index] - rig.initial[tensor.path] for end in ends) / 2
+        np.testing.assert_allclose(state.variables[tensor.path], rig.initial[tensor.path] + moved, rtol=1e-4, atol=1e-6)

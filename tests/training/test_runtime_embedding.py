@@ -1,0 +1,256 @@
+"""Embedding tables on real parameter servers: equal to Keras's own layer, and only touched rows move."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pstraining.runtime.checkpoint import Checkpoints
+from tests.support.cover import cover
+from tests.support.crew import Crew
+from tests.support.servers import Rig, in_float64
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
+ROWS, WIDTH, FEATURES = 50, 4, 3
+STEPS = int(os.environ.get("PSTRAINING_SYNC_STEPS", "50"))
+"""Updates after which ordered sums are compared; `make soak` takes 200."""
+
+
+def clicks(layer: Callable[..., Any], *, twice: bool = True) -> Callable[[], Any]:
+    """A functional model of two tables, one of them used twice, or each of them once."""
+
+    def build() -> Any:
+        import keras
+
+        items = keras.Input((FEATURES,), dtype="int32")
+        user = keras.Input((), dtype="int32")
+        shared = layer(ROWS, WIDTH, name="items")
+        looked_up = [keras.layers.Flatten()(shared(items)), *([shared(user)] if twice else [])]
+        joined = keras.layers.Concatenate()([*looked_up, layer(20, 2, name="users")(user % 20)])
+        hidden = keras.layers.Dense(8, activation="relu")(joined)
+        return keras.Model([items, user], keras.layers.Dense(1, activation="sigmoid")(hidden))
+
+    return build
+
+
+def ours(*, twice: bool = True) -> Callable[[], Any]:
+    from pstraining.runtime import Embedding
+
+    return clicks(Embedding, twice=twice)
+
+
+def batches(number: int, *, seed: int, rows: int = ROWS) -> list[Any]:
+    import tensorflow as tf
+
+    random = np.random.default_rng(seed)
+    return [
+        (
+            (tf.constant(random.integers(0, rows, (16, FEATURES))), tf.constant(random.integers(0, rows, 16))),
+            tf.constant(random.integers(0, 2, (16, 1)).astype("float64")),
+        )
+        for _ in range(number)
+    ]
+
+
+def alone(
+    rig: Rig, make: Callable[[], Any], steps: Any, *, build: Callable[[], Any] | None = None, ordered: bool = False
+) -> dict[str, Any]:
+    """Values by path after the same updates of Keras's own layers in one process.
+
+    Args:
+        rig: gives the initial values.
+        make: the optimizer.
+        steps: the batches of every update.
+        build: the model with Keras's own layers; without, that of `clicks` in double precision.
+        ordered: add the gradients of the batches in their order, in place of one gradient of all of them.
+    """
+    import keras
+    import tensorflow as tf
+    from keras.src.utils import naming
+
+    naming.reset_uids()  # as for the rig's model: layers are numbered by process
+    model = (build or in_float64(clicks(keras.layers.Embedding)))()
+    model.compile(optimizer=make(), loss="binary_crossentropy", jit_compile=False)
+    paths = {}
+    for variable in model.trainable_variables:
+        path = variable.path.removesuffix("/embeddings")
+        variable.assign(rig.initial[path])
+        paths[path] = variable
+
+    @tf.function(jit_compile=False)  # type: ignore[untyped-decorator]
+    def gradients(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = model.compute_loss(x=x, y=y, y_pred=model(x, training=True), training=True)
+        found = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+        return [tf.convert_to_tensor(value) for value in found]
+
+    @tf.function(jit_compile=False)  # type: ignore[untyped-decorator]
+    def apply(found: Any) -> None:
+        model.optimizer.apply(found, model.trainable_variables)
+
+    for step in steps:
+        if ordered:
+            parts = [gradients(*batch) for batch in step]
+            apply([sum(values[1:], values[0]) / len(parts) for values in zip(*parts, strict=True)])
+        else:
+            x = tuple(tf.concat([batch[0][k] for batch in step], 0) for k in range(2))
+            apply(gradients(x, tf.concat([batch[1] for batch in step], 0)))
+    return {path: variable.numpy() for path, variable in paths.items()}
+
+
+OPTIMIZERS = {
+    "SGD": lambda: _keras().SGD(0.5),
+    "Adagrad": lambda: _keras().Adagrad(0.1),
+    "clipped": lambda: _keras().SGD(0.5, clipvalue=0.01),
+}
+"""Those for which a row that is not touched stays as it is."""
+
+
+def _keras() -> Any:
+    import keras
+
+    return keras.optimizers
+
+
+def equal(state: Any, expected: dict[str, Any], rtol: float = 1e-9) -> None:
+    assert set(expected) == set(state.variables)
+    for path, value in expected.items():
+        np.testing.assert_allclose(state.variables[path], value, rtol=rtol, atol=1e-12, err_msg=path)
+
+
+@pytest.mark.parametrize(("name", "ps"), cover(sorted(OPTIMIZERS), [1, 2, 3]))
+@pytest.mark.parametrize("mode", ["Async", "Sync"])
+def test_tables_equal_keras_in_one_process(client: Any, name: str, ps: int, mode: str) -> None:
+    workers = 2 if mode == "Sync" else 1
+    make = OPTIMIZERS[name]
+    rig = Rig(client, make, ps=ps, build=in_float64(ours()), workers=workers, loss="binary_crossentropy", mode=mode)
+    rig.start()
+    shares = [batches(30, seed=worker) for worker in range(workers)]
+    Crew(rig, shares).join()
+    equal(rig.control.snapshot(term=1), alone(rig, make, list(zip(*shares, strict=True))))
+
+
+@pytest.mark.usefixtures("plain_arithmetic")
+@pytest.mark.parametrize(("name", "ps"), cover(["SGD", "Adagrad"], [1, 2, 3]))
+def test_with_ordered_sums_tables_equal_one_process_bit_for_bit(client: Any, name: str, ps: int) -> None:
+    """Each table is looked up once: of two uses we add the sums, and TensorFlow all gradients one after the other."""
+    import keras
+
+    make, build = OPTIMIZERS[name], ours(twice=False)
+    rig = Rig(client, make, ps=ps, build=build, workers=2, loss="binary_crossentropy", mode="Sync", ordered_sums=True)
+    rig.start()
+    shares = [batches(STEPS, seed=worker) for worker in range(2)]
+    Crew(rig, shares).join()
+    steps = list(zip(*shares, strict=True))
+    expected = alone(rig, make, steps, build=clicks(keras.layers.Embedding, twice=False), ordered=True)
+    state = rig.control.snapshot(term=1)
+    assert set(expected) == set(state.variables)
+    for path, value in expected.items():
+        np.testing.assert_array_equal(state.variables[path], value, err_msg=path)
+
+
+def test_optimizers_with_momentum_equal_keras_where_every_row_is_touched(client: Any) -> None:
+    make = lambda: _keras().AdamW(1e-2, weight_decay=0.1)  # noqa: E731
+    rig = Rig(client, make, ps=2, build=in_float64(ours()), loss="binary_crossentropy")
+    rig.start()
+    steps = [_touching_all(seed) for seed in range(20)]
+    Crew(rig, [steps]).join()
+    # Keras takes the weight decay through float32.
+    equal(rig.control.snapshot(term=1), alone(rig, make, [[step] for step in steps]), rtol=1e-5)
+
+
+def _touching_all(seed: int) -> Any:
+    import tensorflow as tf
+
+    random = np.random.default_rng(seed)
+    users = np.concatenate([np.arange(ROWS), random.integers(0, ROWS, 14)])
+    items = random.integers(0, ROWS, (64, FEATURES))
+    return (tf.constant(items), tf.constant(users)), tf.constant(random.integers(0, 2, (64, 1)).astype("float64"))
+
+
+def test_accumulated_batches_equal_one_large_batch(client: Any) -> None:
+    make = OPTIMIZERS["Adagrad"]
+    rig = Rig(
+        client,
+        make,
+        ps=2,
+        build=in_float64(ours()),
+        workers=2,
+        loss="binary_crossentropy",
+        mode="Sync",
+        accumulation_steps=4,
+    )
+    rig.start()
+    shares = [batches(40, seed=worker) for worker in range(2)]
+    Crew(rig, shares, accumulation=4).join()
+    steps = [[*shares[0][k : k + 4], *shares[1][k : k + 4]] for k in range(0, 40, 4)]
+    equal(rig.control.snapshot(term=1), alone(rig, make, steps))
+
+
+def test_rows_that_no_batch_touches_stay_as_they_are(client: Any) -> None:
+    rig = Rig(client, lambda: _keras().Adam(1e-2), ps=2, build=ours(), loss="binary_crossentropy")
+    rig.start()
+    Crew(rig, [batches(10, seed=0, rows=20)]).join()
+    state = rig.control.snapshot(term=1)
+    (path,) = [name for name in rig.initial if name.endswith("items")]
+    np.testing.assert_array_equal(state.variables[path][20:], rig.initial[path][20:])
+    assert (state.variables[path][:20] != rig.initial[path][:20]).any(axis=1).all()
+
+
+def test_a_checkpoint_of_tables_restores_bit_equal_onto_another_number_of_servers(client: Any, tmp_path: Path) -> None:
+    def rig(ps: int) -> Rig:
+        return Rig(client, lambda: _keras().Adam(1e-2), ps=ps, build=ours(), loss="binary_crossentropy")
+
+    first = rig(3)
+    first.start()
+    Crew(first, [batches(5, seed=0)]).join()
+    saved = first.control.snapshot(term=1)
+    Checkpoints(tmp_path, keep=1).save(saved, term=1, layout=first.store.layout)
+    client.container += ".after"
+    second = rig(2)
+    second.start(Checkpoints(tmp_path, keep=1).newest())
+    state = second.control.snapshot(term=1)
+    for path, value in saved.variables.items():
+        np.testing.assert_array_equal(state.variables[path], value)
+    for slot, values in saved.slots.items():
+        for path, value in values.items():
+            np.testing.assert_array_equal(state.slots[slot][path], value)
+    more = batches(3, seed=1)
+    Crew(first, [more]).join()
+    Crew(second, [more]).join()
+    one, other = first.control.snapshot(term=1), second.control.snapshot(term=1)
+    for path, value in one.variables.items():
+        np.testing.assert_allclose(other.variables[path], value, rtol=0, atol=1e-6)
+
+
+def test_an_index_outside_the_table_is_named(client: Any) -> None:
+    import tensorflow as tf
+
+    rig = Rig(client, lambda: _keras().SGD(0.1), ps=2, build=ours(), loss="binary_crossentropy")
+    rig.start()
+    ((items, user), y) = batches(1, seed=0)[0]
+    from pstraining.runtime.client import ShardLostError
+
+    with pytest.raises((ShardLostError, tf.errors.InvalidArgumentError), match="layer items"):
+        rig.step(((items + ROWS, user), y))
+
+
+@pytest.mark.parametrize("name", ["Nadam"])
+def test_an_optimizer_that_cannot_train_rows_is_refused(client: Any, name: str) -> None:
+    from pstraining.runtime.optimizer import OptimizerError
+
+    with pytest.raises(OptimizerError, match=name):
+        Rig(client, getattr(_keras(), name), ps=1, build=ours())
+
+
+def test_outside_a_job_it_is_keras_own_layer() -> None:
+    import keras
+
+    model = ours()()
+    twin = keras.Model.from_config(model.get_config())
+    assert [w.shape for w in twin.weights] == [w.shape for w in model.weights]
+    x = [np.zeros((2, FEATURES), int), np.ones(2, int)]
+    assert model.predict(x, verbose=0).shape == (2, 1)

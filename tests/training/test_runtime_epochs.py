@@ -1,0 +1,239 @@
+"""Epochs, validation and callbacks on the chief of a job of real processes."""
+
+import csv
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pstraining.runtime.checkpoint import Checkpoints
+from pstraining.runtime.local import LocalJob
+from tests.support import fitting
+from tests.support.cover import in_soak
+from tests.support.servers import Rig, batches, small
+from tests.training.test_runtime_faults import finished, steps_of, transcript, until
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(400)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FITTING_FOLDER", str(tmp_path))
+    return tmp_path
+
+
+def job(monkeypatch: pytest.MonkeyPatch, plan: dict[str, Any], folder: Path | None = None, **options: Any) -> LocalJob:
+    monkeypatch.setenv("FITTING_PLAN", json.dumps(plan))
+    checkpoint = {"path": str(folder / "checkpoints"), "keep": 3, "intervalSeconds": 1} if folder else None
+    return LocalJob(["-m", "tests.support.fitting"], checkpoint=checkpoint, **{"workers": 2, "ps": 2} | options)
+
+
+@pytest.mark.parametrize("mode", ["Async", "Sync"])
+def test_every_epoch_is_told_once_with_its_snapshot(mode: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = {"epochs": 4, "steps_per_epoch": 60, "validation_every": 2}
+    plan = {"trainer": trainer, "pace": 0.06, "train_step": True, "evaluate": True}  # so slow that none ends unseen
+    with job(monkeypatch, plan, folder, training={"mode": mode}) as run:
+        assert finished(run) == 0, transcript(run)
+        chief = run.processes["chief"]
+        result, epochs = chief.events("result")[0], chief.events("epoch")
+    calls = [(line["call"], line.get("epoch")) for line in fitting.notes(folder) if line["call"] != "test_begin"]
+    expected = [(name, epoch) for epoch in range(4) for name in ("epoch_begin", "epoch_end")]
+    assert calls == [("train_begin", None), *expected, ("train_end", None)]
+    begin, ends = fitting.notes(folder, "train_begin")[0], fitting.notes(folder, "epoch_end")
+    assert (begin["epochs"], begin["steps"]) == (4, 60)
+    assert len({line["weights"] for line in ends}) == 4, "each looks at a snapshot of its own"
+    logs = [line["logs"] for line in ends]
+    assert logs[3]["loss"] < 0.8 * logs[0]["loss"]
+    assert all(0 < line["hits"] <= 1 and line["learning_rate"] == pytest.approx(0.01) for line in logs)
+    assert logs[3]["hits"] > logs[0]["hits"], "a training step of one's own tells metrics"
+    assert ["val_loss" in line for line in logs] == [False, True, False, True], "every second epoch is validated"
+    assert len(fitting.notes(folder, "test_begin")) == 2
+    for line in (ends[1], ends[3]):
+        assert line["accuracy"] == pytest.approx(line["logs"]["val_accuracy"]), "one snapshot for both"
+    assert result["test_accuracy"] == pytest.approx(logs[3]["val_accuracy"]), "the last one is the result"
+    assert [line["step"] >= 60 * (line["epoch"] + 1) for line in epochs] == [True] * 4
+    if mode == "Sync":
+        assert result["step"] == 240
+
+
+def test_keras_own_callbacks_stop_the_job_for_good(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = {"keras": True, "trainer": {"epochs": 50, "steps_per_epoch": 50}, "pace": 0.02}
+    with job(monkeypatch, plan, folder, restarts=1) as run:
+        assert finished(run) == 0, transcript(run)
+        chief = run.processes["chief"]
+        step = chief.events("result")[0]["step"]
+        assert chief.events("ended_early")
+        assert step < 400, "patience is 2 epochs"
+        for worker in ("worker-0", "worker-1"):
+            assert run.processes[worker].popen.wait(30) == 0
+    ends = [line["epoch"] for line in fitting.notes(folder, "epoch_end")]
+    assert len(ends) == 3
+    with (folder / "log.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["epoch"]) for row in rows] == ends
+    assert all(float(row["val_loss"]) > 0 and float(row["loss"]) > 0 for row in rows)
+    import keras
+
+    assert keras.saving.load_model(folder / "best.keras").count_params() == 8 * 16 + 16 + 16 * 2 + 2
+    # Run again, on fresh servers: it ends where it ended, and nobody trains or calls back.
+    with job(monkeypatch, plan, folder) as again:
+        assert finished(again) == 0, transcript(again)
+        assert again.processes["chief"].events("result")[0]["step"] == step
+        assert not again.processes["worker-0"].events("worker")
+    assert len(fitting.notes(folder, "epoch_end")) == 3
+    assert Checkpoints(folder / "checkpoints", keep=3).steps()[-1] == step
+
+
+def test_a_chief_that_dies_when_training_was_stopped_early_does_not_train_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = {"trainer": {"epochs": 50, "steps_per_epoch": 50}, "pace": 0.02, "stop_after": 0}
+    with job(monkeypatch, plan, None, restarts=1) as run:
+        chief = run.processes["chief"]
+        until(run, lambda: chief.events("ended_early"), "the early end")
+        until(run, lambda: run.processes["worker-0"].events("worker_done"), "the workers' end")
+        run.kill("chief")
+        assert finished(run) == 0, transcript(run)
+        assert chief.term == 2
+        ended = chief.events("ended_early")[0]["step"]
+        assert ended <= chief.events("result")[-1]["step"] < 50 * 50 / 2, "what was under way, and no epochs more"
+    assert {line["term"] for line in fitting.notes(folder)} == {1}
+
+
+def test_the_next_chief_goes_on_in_the_epoch_that_is_under_way(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # So slow that training lasts longer than a chief takes to start.
+    plan = {"trainer": {"epochs": 8, "steps_per_epoch": 60}, "pace": 0.15}
+    with job(monkeypatch, plan, folder, restarts=1) as run:
+        until(run, lambda: len(fitting.notes(folder, "epoch_end")) >= 2, "two epochs")
+        run.kill("chief")
+        assert finished(run) == 0, transcript(run)
+    ends = [(line["term"], line["epoch"]) for line in fitting.notes(folder, "epoch_end")]
+    assert {term for term, _ in ends} == {1, 2}
+    numbers = [epoch for _, epoch in ends]
+    assert numbers == sorted(set(numbers)), "no epoch is told twice"
+    assert numbers[-1] == 7
+    begins = [line["epoch"] for line in fitting.notes(folder, "epoch_begin") if line["term"] == 2]
+    assert begins[0] >= 2, "it does not begin anew"
+
+
+@in_soak
+def test_validation_holds_up_neither_training_nor_the_restoring_of_a_lost_server(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = {"validation_batches": 60, "validation_pace": 0.1}  # six seconds
+    plan = {"trainer": {"epochs": 400, "steps_per_epoch": 20}, "pace": 0.02, **slow}
+    with job(monkeypatch, plan, folder, restarts=1) as run:
+        chief = run.processes["chief"]
+        until(run, lambda: fitting.notes(folder, "test_begin"), "a validation")
+        run.kill("ps-1")
+        until(run, lambda: chief.events("restored"), "the state that is back")
+        restored = chief.events("restored")[0]["step"]
+        until(run, lambda: steps_of(run, "worker-0") > restored + 20, "steps after it")
+        assert not fitting.notes(folder, "epoch_end"), "the validation still goes on"
+        end = until(run, lambda: fitting.notes(folder, "epoch_end"), "its end")[0]
+        assert 0 < end["logs"]["val_accuracy"] <= 1
+        assert end["accuracy"] == pytest.approx(end["logs"]["val_accuracy"]), "the snapshot is as it was taken"
+        second = until(run, lambda: fitting.notes(folder, "epoch_end")[1:], "the next one")[0]
+        assert second["epoch"] > end["epoch"] + 1, "epochs that ended meanwhile are told as one"
+
+
+def test_a_callback_that_raises_ends_the_job_with_its_words(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = {"trainer": {"epochs": 50, "steps_per_epoch": 30}, "fail_after": 1}
+    with job(monkeypatch, plan, None) as run:
+        assert finished(run) == 1, transcript(run)
+        text = "\n".join(run.processes["chief"].lines)
+    assert "CallbackError: a callback or the validation has failed: RuntimeError: this callback does not like" in text
+
+
+def test_a_learning_rate_that_callbacks_set_is_the_servers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = {"trainer": {"epochs": 6, "steps_per_epoch": 60}, "pace": 0.06, "no_rate_from": 2}
+    with job(monkeypatch, plan, folder, restarts=2) as run:
+        assert finished(run) == 0, transcript(run)
+        assert [line["value"] for line in run.processes["chief"].events("learning_rate")] == [0.0]
+    weights = [line["weights"] for line in fitting.notes(folder, "epoch_end")]
+    assert weights[0] != weights[1], "it trains at first"
+    assert weights[3] == weights[4] == weights[5], "and does not move without a learning rate"
+
+
+def test_servers_take_a_learning_rate_from_the_chief_that_rules_alone(client: Any) -> None:
+    import keras
+
+    from pstraining.runtime.control import RefusedError
+
+    rig = Rig(client, lambda: keras.optimizers.Adam(0.125), ps=3, build=small)
+    rig.start()
+    assert rig.control.learning_rate() == 0.125
+    with pytest.raises(RefusedError):
+        rig.control.set_learning_rate(2, 0.0)
+    rig.control.set_learning_rate(1, 0.0)
+    rig.train(batches(2))
+    before = rig.control.snapshot(term=1).variables
+    for path, value in rig.initial.items():
+        np.testing.assert_array_equal(before[path], value)
+    rig.control.set_learning_rate(1, 0.25)
+    assert rig.control.learning_rate() == 0.25
+    rig.train(batches(1))
+    after = rig.control.snapshot(term=1).variables
+    assert all((after[path] != value).any() for path, value in rig.initial.items())
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
+    client.container += ".scheduled"
+    scheduled = Rig(client, lambda: keras.optimizers.SGD(schedule), ps=3, build=small)
+    scheduled.start()
+    assert scheduled.control.learning_rate() is None
+
+
+def test_epochs_of_data_that_is_handed_out_are_passes_over_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = {"trainer": {"epochs": 3}, "pieces": True, "pace": 0.05}
+    with job(monkeypatch, plan, folder, training={"mode": "Sync"}) as run:
+        assert finished(run) == 0, transcript(run)
+        told = run.processes["chief"].events("epoch")
+    assert [line["epoch"] for line in told] == [0, 1, 2]
+    # Two workers of 10 pieces of 4 batches an epoch: at least 20 synchronous steps each.
+    assert [line["step"] >= 20 * (line["epoch"] + 1) - 4 for line in told] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("BackupAndRestore", {"backup_dir": "b"}, "the chief's checkpoints do it"),
+        ("ModelCheckpoint", {"filepath": "m.keras", "save_freq": 10}, "at the end of epochs alone"),
+        ("EarlyStopping", {"restore_best_weights": True}, "ModelCheckpoint(save_best_only=True)"),
+        ("TerminateOnNaN", {}, "nonFinite"),
+    ],
+)
+def test_a_callback_that_could_not_do_its_work_is_refused(name: str, arguments: dict[str, Any], words: str) -> None:
+    import keras
+
+    from pstraining.runtime.callbacks import CallbackError, check
+
+    with pytest.raises(CallbackError, match=name) as found:
+        check([getattr(keras.callbacks, name)(**arguments)])
+    assert words in str(found.value)
+
+
+def test_a_callback_of_batches_is_refused_and_one_of_epochs_is_not() -> None:
+    import keras
+
+    from pstraining.runtime.callbacks import CallbackError, check
+
+    class Batches(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            pass
+
+    with pytest.raises(CallbackError, match=r"Batches\.on_train_batch_end would never be called"):
+        check([Batches()])
+    with pytest.raises(CallbackError, match="not a keras"):
+        check([print])
+    with pytest.raises(CallbackError, match="LambdaCallback"):
+        check([keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: None)])
+    check(
+        [
+            keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None),
+            keras.callbacks.CSVLogger(os.devnull),
+            keras.callbacks.ModelCheckpoint("m.keras"),
+            keras.callbacks.EarlyStopping(),
+        ]
+    )

@@ -1,0 +1,314 @@
+"""Hybrid updates on real parameter servers: equal to one process, and all workers hold the same bits."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pstraining.runtime.checkpoint import Checkpoints
+from pstraining.runtime.ledger import Progress
+from pstraining.runtime.modes.base import Identity
+from tests.support.crew import Crew
+from tests.support.servers import GENERATION, SESSION, Rig, batches, in_float64, large, small
+from tests.training import test_runtime_embedding as embedding
+from tests.training.test_runtime_sync import STEPS, alone, convolutional, optimizer
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
+
+
+class HybridRig(Rig):
+    """A rig whose workers bring their dense parameters home when the state is asked for."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, mode="Hybrid", **options)
+
+    def snapshot(self) -> Any:
+        ended = threading.Event()
+
+        def rest() -> None:
+            while not ended.wait(0.01):
+                for updates in self.workers:
+                    updates.rest(self.store.read())
+
+        thread = threading.Thread(target=rest)
+        thread.start()
+        try:
+            return self.control.snapshot(term=1)
+        finally:
+            ended.set()
+            thread.join()
+            self.control.go_on()
+
+    def replace(self, worker: int) -> None:
+        """The next process of a worker."""
+        self.workers[worker].close()
+        self.identities[worker] = Identity(worker, self.identities[worker].incarnation + 1)
+        self.workers[worker] = self.mode.make(self.new_store(), self.identities[worker])
+        assert self.store.hello(worker, self.identities[worker].incarnation)
+        self.workers[worker].begin(SESSION)
+        self.workers[worker]._enroll()  # so that the others do not begin without it
+
+    def assert_replicas_are_equal(self) -> None:
+        first, *others = (updates._replica.read() for updates in self.workers)
+        for other in others:
+            for one, two in zip(first, other, strict=True):
+                np.testing.assert_array_equal(one, two)
+
+
+@pytest.fixture
+def rigs(client: Any) -> Iterator[Any]:
+    """Makes rigs, and closes their workers' connections."""
+    with ExitStack() as stack:
+
+        def make(*arguments: Any, **options: Any) -> HybridRig:
+            rig = HybridRig(client, *arguments, **options)
+            stack.callback(lambda: [updates.close() for updates in rig.workers])
+            rig.start()
+            return rig
+
+        yield make
+
+
+def shares_of(workers: int, make: Any, steps: int) -> list[list[Any]]:
+    """Batches for each worker; a third one's are twice as large.
+
+    All of a step's together are a power of two, by which Keras divides exactly: it does so in float32.
+    """
+    import tensorflow as tf
+
+    found = [make(steps, seed=worker) for worker in range(workers)]
+    if workers == 3:
+        more = make(steps, seed=3)
+        pairs = zip(found[2], more, strict=True)
+        found[2] = [tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), one, two) for one, two in pairs]
+    return found
+
+
+def sgd() -> Any:
+    return optimizer("momentum")
+
+
+@pytest.mark.usefixtures("plain_arithmetic")
+@pytest.mark.parametrize(
+    ("name", "ps", "workers"), [("SGD", 1, 2), ("momentum", 2, 3), ("Adam", 2, 3), ("Adagrad", 3, 2), ("Adam", 1, 1)]
+)
+def test_it_equals_one_process_on_all_batches_together(rigs: Any, name: str, ps: int, workers: int) -> None:
+    build = in_float64(convolutional)
+    rig = rigs(lambda: optimizer(name), ps=ps, build=build, workers=workers)
+    shares = shares_of(workers, batches, STEPS)
+    Crew(rig, shares).join()
+    state = rig.snapshot()
+    assert state.step == STEPS
+    rig.assert_replicas_are_equal()
+    expected = alone(rig, build, name, list(zip(*shares, strict=True)), ordered=False)
+    for variable, tensor in zip(expected.trainable_variables, rig.model.tensors, strict=True):
+        np.testing.assert_allclose(state.variables[tensor.path], variable.numpy(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.usefixtures("plain_arithmetic")
+@pytest.mark.parametrize(("name", "ps", "workers"), [("SGD", 2, 2), ("Adagrad", 1, 3), ("clipped", 2, 2)])
+def test_with_tables_it_equals_keras_in_one_process(rigs: Any, name: str, ps: int, workers: int) -> None:
+    make = embedding.OPTIMIZERS[name]
+    build = in_float64(embedding.ours())
+    rig = rigs(make, ps=ps, build=build, workers=workers, loss="binary_crossentropy")
+    shares = shares_of(workers, embedding.batches, 30)
+    Crew(rig, shares).join()
+    embedding.equal(rig.snapshot(), embedding.alone(rig, make, list(zip(*shares, strict=True))))
+    rig.assert_replicas_are_equal()
+
+
+@pytest.mark.usefixtures("plain_arithmetic")
+def test_accumulated_batches_equal_one_large_batch(rigs: Any) -> None:
+    build = in_float64(convolutional)
+    rig = rigs(lambda: optimizer("Adam"), ps=2, build=build, workers=2, accumulation_steps=4)
+    shares = [batches(40, seed=worker) for worker in range(2)]
+    Crew(rig, shares, accumulation=4).join()
+    steps = [[*shares[0][k : k + 4], *shares[1][k : k + 4]] for k in range(0, 40, 4)]
+    state, expected = rig.snapshot(), alone(rig, build, "Adam", steps, ordered=False)
+    for variable, tensor in zip(expected.trainable_variables, rig.model.tensors, strict=True):
+        np.testing.assert_allclose(state.variables[tensor.path], variable.numpy(), rtol=1e-9, atol=1e-12)
+
+
+def test_gradients_with_nan_never_reach_the_parameters(rigs: Any) -> None:
+    import tensorflow as tf
+
+    rig = rigs(lambda: optimizer("Adam"), ps=2, build=small, workers=2)
+    good = batches(1, seed=0)[0]
+    bad = (tf.fill([16, 8], float("nan")), good[1])
+    crew = Crew(rig, [[good, bad], [bad, bad]])
+    crew.join()
+    assert [reply.finite for reply in crew.replies[0]] == [True, False]
+    state, expected = rig.snapshot(), alone(rig, small, "Adam", [[good]], ordered=False)
+    assert state.step == 2
+    for variable, tensor in zip(expected.trainable_variables, rig.model.tensors, strict=True):
+        np.testing.assert_allclose(state.variables[tensor.path], variable.numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_batches_that_are_trained_already_are_refused(rigs: Any) -> None:
+    rig = rigs(sgd, ps=2, build=small, with_ledger=True)
+    assert rig.store.take_piece(SESSION, (0, 1), 3) == (1, 0, 0)
+    one, two = batches(2)
+    assert rig.workers[0].step([one], Progress(0, 1, finished=False)).applied
+    reply = rig.workers[0].step([one], Progress(0, 1, finished=False))
+    assert (reply.accepted, reply.applied, reply.done) == (False, False, False)
+    rig.workers[0].begin(SESSION)
+    assert rig.workers[0].step([two], Progress(0, 2, finished=True)).applied
+    assert [shard.step for shard in rig.store.read()] == [2, 2]
+
+
+def test_statistics_are_averaged_and_equal_on_all_workers(rigs: Any) -> None:
+    rig = rigs(sgd, ps=2, build=large, workers=2)
+    Crew(rig, [batches(5, seed=worker) for worker in range(2)]).join()
+    rig.assert_replicas_are_equal()
+    state = rig.snapshot()
+    changed = [path for path, value in state.variables.items() if (value != rig.initial[path]).any()]
+    assert any("moving_mean" in path for path in changed)
+
+
+def test_one_that_comes_late_gets_what_the_others_have(rigs: Any) -> None:
+    rig = rigs(lambda: optimizer("Adam"), ps=2, build=small, workers=2)
+    Crew(rig, [batches(3, seed=0), batches(3, seed=1)]).join()
+    rig.replace(1)
+    assert rig.workers[1]._replica.step is None
+    Crew(rig, [batches(3, seed=2), batches(3, seed=3)]).join()
+    rig.assert_replicas_are_equal()
+    assert rig.workers[1]._replica.step == rig.snapshot().step
+
+
+def test_a_worker_that_vanished_without_a_word_is_left_out(rigs: Any) -> None:
+    rig = rigs(sgd, ps=2, build=small, workers=3)
+    Crew(rig, [batches(2, seed=worker) for worker in range(3)]).join()
+    rig.workers[1]._links.close()
+    started = time.monotonic()
+    crew = Crew(rig, [batches(5, seed=5), [], batches(5, seed=6)])
+    crew.join()
+    assert [reply.step for reply in crew.replies[0] if reply.applied] == [3, 4, 5, 6, 7]
+    assert time.monotonic() - started < 10
+    one, _, other = (updates._replica.read() for updates in rig.workers)
+    for left, right in zip(one, other, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_parameters_that_differ_are_noticed_and_replaced(
+    rigs: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from pstraining.runtime.modes import hybrid
+
+    monkeypatch.setattr(hybrid, "CHECK_STEPS", 1)
+    rig = rigs(sgd, ps=2, build=small, workers=3)
+    Crew(rig, [batches(2, seed=worker) for worker in range(3)]).join()
+    (vector, *_) = rig.workers[1]._replica._parts[0].vectors
+    vector.assign(vector.value + 1e-3)
+    Crew(rig, [batches(3, seed=worker) for worker in range(3)]).join()
+    rig.assert_replicas_are_equal()
+    assert '"event": "diverged"' in capfd.readouterr().out
+
+
+@pytest.mark.usefixtures("plain_arithmetic")
+def test_a_checkpoint_is_restored_equal_onto_another_number_of_servers(rigs: Any, client: Any, tmp_path: Path) -> None:
+    def rig(ps: int) -> Any:
+        build = in_float64(embedding.ours())
+        return rigs(lambda: optimizer("Adam"), ps=ps, build=build, workers=2, loss="binary_crossentropy")
+
+    first = rig(3)
+    Crew(first, [embedding.batches(5, seed=worker) for worker in range(2)]).join()
+    saved = first.snapshot()
+    Checkpoints(tmp_path, keep=1).save(saved, term=1, layout=first.store.layout)
+    more = [embedding.batches(3, seed=7), embedding.batches(3, seed=8)]
+    Crew(first, more).join()
+    expected = first.snapshot()
+    client.container += ".after"
+    second = rig(2)
+    second.start(Checkpoints(tmp_path, keep=1).newest())
+    for updates in second.workers:  # it is of another set than the one that the rig has begun with
+        updates._replica.step = None
+    Crew(second, more).join()
+    state = second.snapshot()
+    assert state.step == expected.step == saved.step + 3
+    for path, value in expected.variables.items():
+        np.testing.assert_allclose(state.variables[path], value, rtol=1e-9, atol=1e-12)
+
+
+def test_when_nobody_has_the_newest_parameters_the_set_is_given_up(rigs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pstraining.runtime.modes import hybrid
+
+    monkeypatch.setattr(hybrid, "LOST_SECONDS", 0.5)
+    rig = rigs(sgd, ps=2, build=small, workers=2)
+    Crew(rig, [batches(3, seed=worker) for worker in range(2)]).join()
+    for worker in range(2):
+        rig.replace(worker)
+    assert {record.generation for record in rig.store.read()} == {GENERATION}
+    replies: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda w=worker: replies.append(rig.workers[w].step(batches(1)))) for worker in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [reply.accepted for reply in replies] == [False, False]
+    assert rig.store.read()[0].generation == 0, "the chief sees by it that it has to restore"
+
+
+def test_no_step_is_made_while_the_chief_saves(rigs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pstraining.runtime import control
+
+    monkeypatch.setattr(control, "HOLD_UP_SECONDS", 60.0)
+    rig = rigs(sgd, ps=2, build=small, workers=2)
+    Crew(rig, [batches(2, seed=worker) for worker in range(2)]).join()
+    assert rig.control._hold_up
+    seen = []
+
+    def wait() -> None:
+        seen.append([record.step for record in rig.store.read()])
+        for updates in rig.workers:
+            updates.rest(rig.store.read())
+
+    assert rig.control.gather(wait) == 2
+    crew = Crew(rig, [batches(1, seed=worker) for worker in range(2)])
+    deadline = time.monotonic() + 20
+    while not all(updates._held is not None for updates in rig.workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert [record.step for record in rig.store.read()] == [2, 2]
+    rig.control.go_on()
+    crew.join()
+    assert [record.step for record in rig.store.read()] == [3, 3]
+
+
+def test_one_worker_brings_the_parameters_and_another_one_if_it_does_not(
+    rigs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pstraining.runtime import ring_rounds
+
+    monkeypatch.setattr(ring_rounds, "CLAIM_SECONDS", 2.0)
+    rig = rigs(sgd, ps=2, build=small, workers=2)
+    Crew(rig, [batches(2, seed=worker) for worker in range(2)]).join()
+    first, second = rig.workers
+
+    def claims(updates: Any) -> int:
+        import tensorflow as tf
+
+        return int(rig.control.client.call(updates._ops.claim, updates._session, tf.constant(2, tf.int64)))
+
+    assert claims(first) == 0, "nobody wants them"
+    found: list[int] = []
+
+    def wait() -> None:
+        if not found:
+            found.extend([claims(first), claims(second)])
+            deadline = time.monotonic() + 20
+            while not claims(second):  # asking does not put it off
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        second.rest(rig.store.read())  # it brings them once what it has claimed here is free again
+
+    assert rig.control.gather(wait) == 2
+    assert found == [1, 0]
+    assert claims(first) == 0, "they are there"
+    rig.control.go_on()

@@ -1,0 +1,198 @@
+"""Data that is handed out: nothing lost and nothing trained twice, whoever is killed."""
+
+import copy
+import gc
+import os
+import random
+import time
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pstraining.api.training import Mode
+from pstraining.runtime.checkpoint import Checkpoints
+from pstraining.runtime.ledger import Progress
+from pstraining.runtime.local import LocalJob
+from pstraining.runtime.settings import CheckpointSettings, TrainingSettings
+from pstraining.runtime.sources import Ranges
+from tests.support import counting
+from tests.support.mortal import Kills, Line, mortal
+from tests.support.servers import SESSION, Rig, batches, small
+from tests.training.test_runtime_faults import finished, steps_of, transcript, until
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(900)]
+KILLS = int(os.environ.get("PSTRAINING_KILLS", "5"))
+"""Processes that are killed; `make soak` takes 30."""
+SIMULATED_KILLS = int(os.environ.get("PSTRAINING_SIMULATED_KILLS", "100"))
+"""Threads that are killed; `make soak` takes 1,000."""
+WORKERS = 3
+
+
+def sgd() -> Any:
+    import keras
+
+    return keras.optimizers.SGD(0.1)
+
+
+@pytest.mark.parametrize("mode", ["Async", "Sync"])
+def test_a_place_in_the_data_moves_with_the_update_and_not_without(client: Any, mode: str) -> None:
+    rig = Rig(client, sgd, ps=2, build=small, mode=mode, with_ledger=True)
+    rig.start()
+    who = (0, 1)
+    assert rig.store.take_piece(SESSION, who, 3) == (1, 0, 0)
+    assert rig.store.take_piece(SESSION, who, 3) == (1, 0, 0), "a worker that asks again is told the same"
+    (one,) = batches(1)
+    assert rig.workers[0].step([one], Progress(0, 1, finished=False)).applied
+    assert rig.store.take_piece(SESSION, who, 3) == (1, 0, 1), "a process that takes over goes on behind the update"
+    assert rig.workers[0].step([one], Progress(0, 2, finished=True)).applied
+    assert rig.store.take_piece(SESSION, who, 3) == (1, 1, 0)
+    assert rig.store.take_piece(SESSION, (0, 0), 3)[0] == -1, "an older process gets nothing"
+    saved = rig.control.snapshot(term=1)
+    for _ in range(2):
+        _, position, _ = rig.store.take_piece(SESSION, who, 3)
+        assert rig.workers[0].step([one], Progress(position, 1, finished=True)).applied
+    assert rig.store.take_piece(SESSION, who, 3)[0] == 0, "all is handed out"
+    assert rig.control.data_left() == (3, 0)
+
+    rig.start(saved)
+    assert rig.store.take_piece(SESSION, who, 3) == (1, 1, 0), "a checkpoint has the place in the data, too"
+
+
+@pytest.mark.parametrize("mode", ["Async", "Sync"])
+def test_batches_that_are_trained_or_given_to_another_worker_are_refused(client: Any, mode: str) -> None:
+    """As when a server stood still, and what it was sent before its worker came again takes effect after that."""
+    rig = Rig(client, sgd, ps=2, build=small, mode=mode, with_ledger=True)
+    rig.start()
+    assert rig.store.take_piece(SESSION, (0, 1), 3) == (1, 0, 0)
+    one, two = batches(2)
+    assert rig.workers[0].step([one], Progress(0, 1, finished=False)).applied
+    for void in (Progress(0, 1, finished=False), Progress(1, 1, finished=False)):
+        reply = rig.workers[0].step([two], void)
+        assert (reply.accepted, reply.applied, reply.done) == (False, False, False)
+        assert rig.store.read()[0].step == 1, "counted by the server that knows who trains what"
+    assert rig.workers[0].step([two], Progress(0, 2, finished=True)).applied
+    assert rig.store.read()[0].step == 2
+
+
+def test_what_a_vanished_worker_held_goes_to_the_next_one_that_asks(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pstraining.runtime import ledger
+
+    monkeypatch.setattr(ledger, "RECLAIM_SECONDS", 1.0)
+    rig = Rig(client, sgd, ps=1, build=small, workers=2, with_ledger=True)
+    rig.start()
+    assert rig.store.take_piece(SESSION, (1, 1), 10) == (1, 0, 0)
+    assert rig.store.take_piece(SESSION, (0, 1), 10) == (1, 1, 0)
+    assert rig.workers[0].step(batches(1), Progress(1, 1, finished=True)).applied
+    deadline = time.monotonic() + 20
+    while True:
+        rig.store.beat(0, 1)
+        state, position, _ = rig.store.take_piece(SESSION, (0, 1), 10)
+        assert state == 1
+        if position == 0:
+            return
+        assert rig.workers[0].step(batches(1), Progress(position, 1, finished=True)).applied
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_in_step_no_sample_is_lost_or_trained_twice_whoever_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = 1500 + 600 * KILLS
+    monkeypatch.setenv("COUNTING_SAMPLES", str(samples))
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    with LocalJob(
+        ["-m", "tests.support.counting"],
+        ps=2,
+        workers=WORKERS,
+        restarts=10 * KILLS,
+        training={"mode": "Sync"},
+        checkpoint={"path": str(tmp_path), "keep": 2, "intervalSeconds": 1},
+    ) as run:
+        until(run, lambda: all(steps_of(run, f"worker-{k}") for k in range(WORKERS)), "all workers' steps")
+        for number in range(KILLS):
+            # The first kill is a server's: what is trained then is what the newest checkpoint has not.
+            names = [f"worker-{k}" for k in range(WORKERS)] + ["chief", "chief"]
+            victim = "ps-1" if number == 1 else draw.choice(names)
+            run.kill(victim)
+            killed = time.time()
+            until(run, partial(_goes_on, run, killed + 1), f"steps after {victim} was killed")
+        assert finished(run, 300) == 0, transcript(run)
+        state = Checkpoints(tmp_path, keep=2).newest()
+    assert state is not None
+    (accumulated,) = state.slots["accumulator"].values()
+    times = counting.times_trained(accumulated[:samples], WORKERS)
+    assert times.count(1) == samples, f"lost {times.count(0)}, twice {times.count(2)} of {samples} (seed {seed})"
+
+
+def test_in_step_no_sample_is_lost_or_trained_twice_at_whatever_word_somebody_dies(
+    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers and chiefs as threads on real servers, killed between any two calls, some of them after a while only."""
+    # They import Keras, which must not be loaded before the client has connected.
+    from pstraining.runtime.chief import Chief, Duties, SupersededError
+    from pstraining.runtime.modes.base import Identity
+    from pstraining.runtime.worker import Worker
+
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    samples = 60 * SIMULATED_KILLS
+    monkeypatch.setattr(counting, "SAMPLES", samples)
+    monkeypatch.setattr(counting, "PACE", 0.0)
+    monkeypatch.setattr(client, "_guarded", mortal(client._guarded))
+    source = Ranges(samples, counting.BLOCK, counting.read)
+    training = TrainingSettings(mode=Mode.SYNC, epochs=1)
+    checkpoint = CheckpointSettings(path=str(tmp_path), interval_seconds=1, keep=2)
+    rig = Rig(
+        client,
+        counting.optimizer,
+        ps=2,
+        build=counting.model,
+        loss=counting.loss,
+        workers=WORKERS,
+        mode="Sync",
+        with_ledger=True,
+    )
+    rig.start()
+    duties = Duties(training, checkpoint, None, training.positions(source.count))
+
+    def work(worker: int, number: int) -> None:
+        # A copy, for one that is given up goes on beside its successor, and processes share nothing.
+        updates, identity = copy.copy(rig.workers[worker]), Identity(worker, 1 + number)
+        updates._identity = identity.tensor()
+        Worker(updates._store, identity, updates, source, training=training).run()
+
+    def lead(number: int) -> None:
+        chief = Chief(client, rig.store, duties)
+        chief._term = 1 + number
+        with suppress(SupersededError):  # one that was given up
+            chief.run()
+
+    kills = Kills(SIMULATED_KILLS, seed)
+    lines = [Line(kills, 1 / 40, partial(work, worker)) for worker in range(WORKERS)]
+    lines.append(Line(kills, 1 / 20, lead))
+    deadline = time.monotonic() + 60 + 2 * SIMULATED_KILLS
+    while any(line.is_alive() for line in lines):
+        assert time.monotonic() < deadline, f"the job stands still (seed {seed})"
+        if errors := [line.error for line in lines if line.error]:
+            raise errors[0]
+        time.sleep(0.05)
+    assert kills.left == 0, f"the job was over after {kills.made} kills: it needs more samples"
+    gc.collect()  # what the killed leave is thrown away here, and not in the middle of another test's call
+    state = Checkpoints(tmp_path, keep=2).newest()
+    assert state is not None
+    (accumulated,) = state.slots["accumulator"].values()
+    times = counting.times_trained(accumulated[:samples], WORKERS)
+    assert times.count(1) == samples, f"lost {times.count(0)}, twice {times.count(2)} of {samples} (seed {seed})"
+
+
+def _goes_on(run: LocalJob, since: float) -> bool:
+    """Whether worker 0 has told of steps after that time, or the job is over."""
+    return any(e["time"] > since for e in run.processes["worker-0"].events("worker")) or run.supervise() is not None

@@ -1,0 +1,98 @@
+"""Runs that can be repeated bit for bit: with data that is handed out, and from a checkpoint."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pstraining.runtime.checkpoint import Checkpoints
+from pstraining.runtime.ledger import Progress
+from pstraining.runtime.local import LocalJob
+from tests.support.crew import Crew
+from tests.support.servers import SESSION, Rig, batches, small
+from tests.training.test_runtime_faults import finished, transcript, until
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
+
+
+def sgd() -> Any:
+    import keras
+
+    return keras.optimizers.SGD(0.1)
+
+
+def test_workers_get_their_pieces_in_the_order_of_their_numbers_whoever_asks_first(client: Any) -> None:
+    rig = Rig(client, sgd, ps=2, build=small, workers=3, mode="Sync", ordered_sums=True, with_ledger=True)
+    rig.start()
+    assert rig.store.take_piece(SESSION, (2, 1), 4) == (1, 2, 0)
+    assert rig.store.take_piece(SESSION, (0, 1), 4) == (1, 0, 0)
+    assert rig.store.take_piece(SESSION, (1, 1), 4) == (1, 1, 0)
+    shares = batches(3)
+    done = [[Progress(k, 1, finished=True)] for k in range(3)]
+    Crew(rig, [[share] for share in shares], progress=done).join()
+    assert rig.store.take_piece(SESSION, (2, 1), 4)[0] == 0, "one is left, and the first worker has it"
+    assert rig.store.take_piece(SESSION, (0, 1), 4) == (1, 3, 0)
+    assert rig.control.data_left() == (4, 1)
+    for who in rig.identities[1:]:
+        rig.store.good_bye(who.worker, who.incarnation)
+    # The others have nothing to train, and are not waited for.
+    Crew(rig, [[shares[0]]], progress=[[Progress(3, 1, finished=True)]]).join()
+    assert rig.control.data_left() == (4, 0)
+
+
+@pytest.mark.parametrize("name", ["Adam", "Adagrad"])
+def test_a_run_goes_on_from_its_state_as_if_it_had_not_been_interrupted(client: Any, name: str) -> None:
+    import keras
+
+    rig = Rig(
+        client,
+        lambda: getattr(keras.optimizers, name)(0.05),
+        ps=3,
+        build=small,
+        workers=2,
+        mode="Sync",
+        ordered_sums=True,
+    )
+    shares = [batches(20, seed=worker) for worker in range(2)]
+    rig.start()
+    Crew(rig, [share[:10] for share in shares]).join()
+    half = rig.control.snapshot(term=1)
+    Crew(rig, [share[10:] for share in shares]).join()
+    whole = rig.control.snapshot(term=1)
+    rig.start(half)
+    Crew(rig, [share[10:] for share in shares]).join()
+    again = rig.control.snapshot(term=1)
+    assert again.step == whole.step == 20
+    for path, value in whole.variables.items():
+        np.testing.assert_array_equal(again.variables[path], value)
+
+
+def test_a_job_that_is_begun_again_from_a_checkpoint_ends_with_the_same_bits(tmp_path: Path) -> None:
+    """Three jobs: one in a go, one of which every process is lost, and the one that goes on from its checkpoint."""
+
+    def job(folder: Path) -> LocalJob:
+        return LocalJob(
+            ["-m", "tests.support.ordered"],
+            ps=2,
+            workers=3,
+            training={"mode": "Sync", "orderedSums": True, "epochs": 6},
+            checkpoint={"path": str(folder), "intervalSeconds": 1},
+        )
+
+    def whole(folder: Path) -> Any:
+        with job(folder) as run:
+            assert finished(run) == 0, transcript(run)
+            restored = [event["step"] for event in run.processes["chief"].events("restored")]
+        state = Checkpoints(folder, keep=3).newest()
+        assert state is not None
+        return state, restored
+
+    expected, _ = whole(tmp_path / "whole")
+    with job(tmp_path / "parts") as run:
+        until(run, lambda: run.processes["chief"].events("checkpoint"), "a checkpoint")
+    found, restored = whole(tmp_path / "parts")
+    assert restored
+    assert 0 < restored[0] < found.step == expected.step
+    for path, value in expected.variables.items():
+        np.testing.assert_array_equal(found.variables[path], value)

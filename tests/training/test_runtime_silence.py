@@ -1,0 +1,164 @@
+"""Servers that fall silent without dying: nothing waits for them longer than 5 seconds."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pstraining.runtime import probing
+from pstraining.runtime.checkpoint import Checkpoints
+from pstraining.runtime.local import LocalJob, Process
+from tests.support import counting
+from tests.support.cover import in_soak
+from tests.support.netns import cut_off, own_network
+from tests.support.servers import Rig, batches, small
+from tests.training.test_runtime_faults import finished, steps_of, transcript, until
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
+LONGEST_HANG = 15.0
+"""Seconds. The aim is 5, and is measured where nothing else runs; if nobody asked, it would be 60 and more."""
+SILENCE = 20.0
+
+
+def sgd() -> Any:
+    import keras
+
+    return keras.optimizers.SGD(0.1)
+
+
+@contextmanager
+def stopped(server: Any, seconds: float) -> Iterator[None]:
+    """Inside, the process is stopped, for so long at most: its port still accepts, its kernel still acknowledges."""
+    server.send_signal(signal.SIGSTOP)
+    go_on = threading.Timer(seconds, server.send_signal, [signal.SIGCONT])
+    go_on.start()
+    try:
+        yield
+    finally:
+        go_on.cancel()
+        go_on.join()
+        server.send_signal(signal.SIGCONT)
+
+
+def lost_after(call: Callable[[], Any]) -> tuple[Any, float]:
+    from pstraining.runtime.client import ShardLostError
+
+    began = time.monotonic()
+    with pytest.raises(ShardLostError) as lost:
+        call()
+    return lost.value, time.monotonic() - began
+
+
+@pytest.mark.parametrize("traced", [True, False])
+def test_a_call_to_a_silent_server_fails_and_is_mended(
+    client: Any, traced: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rig = Rig(client, sgd, ps=2, build=small)
+    rig.start()
+    if traced:
+        rig.train(batches(1))
+    with stopped(client.servers[1], 60):
+        lost, seconds = lost_after(lambda: rig.step(batches(1)[0]))
+        assert seconds <= LONGEST_HANG
+        again, seconds = lost_after(lambda: rig.step(batches(1)[0]))
+        assert seconds <= LONGEST_HANG
+    assert '"event": "silent"' in capsys.readouterr().out
+    client.recover(lost)
+    client.recover(again)
+    rig.train(batches(2))
+
+
+def test_connecting_waits_for_a_silent_server_and_says_so(client: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    rig = Rig(client, sgd, ps=2, build=small)
+    rig.start()
+    began = time.monotonic()
+    with stopped(client.servers[1], 7), client._exclusive():  # it fell silent after it had answered
+        client._reach_all(first=False)
+    assert time.monotonic() - began >= 6
+    told = capsys.readouterr().out
+    assert told.index('"event": "silent"') < told.index('"event": "waiting"')
+    rig.train(batches(2))
+
+
+def test_a_server_that_works_long_is_let_alone(
+    client: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import tensorflow as tf
+
+    asked: list[list[Any]] = []
+    ask = probing.silent_peers
+
+    def noted(peers: Any) -> list[Any]:
+        asked.append(ask(peers))
+        return asked[-1]
+
+    monkeypatch.setattr(probing, "silent_peers", noted)
+
+    def emit(seconds: Any) -> Any:
+        with tf.device(client.shards[0]):
+            until = tf.timestamp() + seconds
+            matrix = tf.ones([500, 500])
+            body = lambda value: [tf.matmul(value, matrix) / 500.0]  # noqa: E731
+            (value,) = tf.while_loop(lambda _: tf.timestamp() < until, body, [matrix])
+            return client.brought_home(tf.reduce_mean(value))
+
+    began = time.monotonic()
+    held = tf.function(emit, autograph=False)
+    assert client.call(held, tf.constant(6.0, tf.float64)) == pytest.approx(1.0, rel=1e-3)
+    assert time.monotonic() - began >= 6
+    assert len(asked) >= 2
+    assert not any(asked)
+    assert '"event": "silent"' not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("mode", "silent"), [pytest.param("Async", "stopped", marks=in_soak), ("Async", "cut off")])
+def test_a_job_whose_server_falls_silent_says_so_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, silent: str
+) -> None:
+    samples = 3000
+    monkeypatch.setenv("COUNTING_SAMPLES", str(samples))
+    monkeypatch.setenv("COUNTING_PACE", "0.05")
+    checkpoint = {"path": str(tmp_path), "intervalSeconds": 3600}
+    program = ["-m", "tests.support.counting"]
+    with (
+        own_network() if silent == "cut off" else nullcontext(),
+        LocalJob(program, ps=2, workers=2, training={"mode": mode}, checkpoint=checkpoint) as run,
+        ExitStack() as fault,
+    ):
+        trainers = [run.processes[name] for name in ("chief", "worker-0", "worker-1")]
+        until(run, lambda: steps_of(run, "worker-0") and steps_of(run, "worker-1"), "all workers' steps")
+        server = run.processes["ps-1"].popen
+        if silent == "stopped":
+            fault.enter_context(stopped(server, SILENCE))
+        else:
+            fault.enter_context(cut_off(int(run.cluster["ps"][1].rpartition(":")[2])))
+        began = time.time()
+        for process in trainers:
+            until(run, partial(told_since, process, "waiting", began), f"{process.task.label} waits", LONGEST_HANG)
+        hangs = {process.task.label: told_since(process, "waiting", began)[0]["time"] - began for process in trainers}
+        print(f"{mode}, {silent}: waited after {hangs}")
+        assert max(hangs.values()) <= LONGEST_HANG, transcript(run)
+        remaining = SILENCE - (time.time() - began)
+        time.sleep(max(0.0, remaining))  # that is the fault
+        fault.close()
+        over = time.time()
+        for process in trainers:
+            until(run, partial(told_since, process, "reconnected", over - 1), f"{process.task.label} reconnects", 30)
+        assert finished(run) == 0, transcript(run)
+        assert all(process.starts == 1 for process in run.processes.values())
+        assert not run.processes["chief"].events("restored"), "the server kept its state"
+        state = Checkpoints(tmp_path, keep=3).newest()
+    assert state is not None
+    (accumulated,) = state.slots["accumulator"].values()
+    times = counting.times_trained(accumulated[:samples], 2)
+    assert times.count(1) == samples, f"lost {times.count(0)}, twice {times.count(2)} of {samples}"
+
+
+def told_since(process: Process, name: str, began: float) -> list[dict[str, Any]]:
+    return [line for line in process.events(name) if line["time"] >= began]

@@ -1,0 +1,199 @@
+"""Asynchronous workers that run apart: how far, how far at most, and updates whose replies are lost."""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+
+from pstraining.runtime import membership
+from tests.support.kube import wait_for
+from tests.support.servers import SESSION, Rig, batches, small
+from tests.training.test_runtime_silence import sgd, stopped
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
+BOUND = 3
+
+
+class Runner:
+    """A worker that steps as fast as it may."""
+
+    def __init__(self, updates: Any, batch: Any) -> None:
+        self.replies: list[Any] = []
+        self.errors: list[BaseException] = []
+        self._updates, self._batch = updates, batch
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def made(self) -> int:
+        """Updates so far."""
+        assert not self.errors, self.errors
+        return len(self.replies)
+
+    def end(self) -> None:
+        self._ended.set()
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        try:
+            while not self._ended.is_set():
+                self.replies.append(self._updates.step([self._batch]))
+        except BaseException as error:  # noqa: BLE001 - raised again by `made`
+            self.errors.append(error)
+
+
+@contextmanager
+def running(updates: Any) -> Iterator[Runner]:
+    runner = Runner(updates, batches(1)[0])
+    try:
+        yield runner
+    finally:
+        runner.end()
+
+
+@contextmanager
+def beating(rig: Rig, worker: int) -> Iterator[None]:
+    """Inside, the worker gives signs of life, as its process does."""
+    ended = threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(0.2):
+            rig.store.beat(worker, 1)
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(10)
+
+
+def started(client: Any, **training: Any) -> Rig:
+    rig = Rig(client, sgd, ps=2, build=small, workers=2, **training)
+    rig.start()
+    return rig
+
+
+def at_least(runner: Runner, number: int) -> bool:
+    return runner.made >= number
+
+
+def furthest(rig: Rig, steps: int) -> int:
+    """How far ahead of the other one a worker gets, at every moment of so many steps of the slow one."""
+    slow, (batch,) = rig.workers[1], batches(1)
+    found = 0
+    with beating(rig, 1), running(rig.workers[0]) as fast:
+        for number in range(steps):
+            wait_for(partial(at_least, fast, number + BOUND), "the fast one's steps", 30, 0.01)
+            found = max(found, fast.made - number)
+            settled = fast.made
+            time.sleep(0.1)  # time to go too far
+            found = max(found, fast.made - number)
+            assert settled <= fast.made
+            assert slow.step([batch]).accepted
+        assert max(reply.ahead for reply in fast.replies) <= BOUND
+    return found
+
+
+def test_no_worker_is_further_ahead_of_the_slowest_than_the_bound(client: Any) -> None:
+    assert furthest(started(client, max_staleness=BOUND), 8) == BOUND
+
+
+def test_without_a_bound_nobody_waits(client: Any) -> None:
+    assert furthest(started(client), 2) > BOUND
+
+
+def test_a_dead_worker_is_not_waited_for_and_has_not_to_make_up_for_it(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(membership, "LAPSE_SECONDS", 1.0)
+    rig = started(client, max_staleness=BOUND)
+    assert rig.step(batches(1)[0]).accepted
+    with running(rig.workers[0]) as fast:
+        wait_for(lambda: fast.made > 20, "steps after the other one was given up", 30, 0.01)
+        back = rig.workers[1].step(batches(1))
+        assert back.accepted
+        with beating(rig, 1):
+            assert back.ahead == 0
+            settled = wait_for(lambda: fast.made, "where the fast one is", 10)
+            for _ in range(5):  # it moves the other one on at once, however much was missed
+                assert rig.workers[1].step(batches(1)).accepted
+            wait_for(lambda: fast.made >= settled + 2, "steps of both", 10, 0.01)
+
+
+def test_a_newcomer_starts_where_the_slowest_is(client: Any) -> None:
+    from pstraining.runtime.modes.base import Identity
+
+    rig = started(client, max_staleness=BOUND)
+    for _ in range(5):
+        assert all(updates.step(batches(1)).accepted for updates in rig.workers)
+    assert rig.store.hello(1, 2)
+    newcomer = rig.mode.make(rig.store, Identity(1, 2))
+    newcomer.begin(SESSION)
+    replies = [rig.workers[0].step(batches(1)) for _ in range(BOUND)]
+    assert [reply.ahead for reply in replies] == [1, 2, 3], "it counts from where the other one was"
+    assert newcomer.step(batches(1)).accepted
+    assert rig.workers[0].step(batches(1)).ahead == BOUND
+
+
+@pytest.mark.parametrize("others", [0, 3])
+def test_updates_tell_how_old_their_parameters_were(client: Any, others: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = started(client, accumulation_steps=2)
+    assert rig.workers[0].step(batches(2)).staleness == 0
+    between(rig.workers[0], lambda: [rig.workers[1].step(batches(2)) for _ in range(others)], monkeypatch)
+    assert rig.workers[0].step(batches(2)).staleness == others
+
+
+def between(updates: Any, what: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do something between a worker's next pull and its push."""
+    over = updates._computation.over
+
+    def computed(found: Any) -> Any:
+        contribution = over(found)
+        monkeypatch.undo()
+        what()
+        return contribution
+
+    monkeypatch.setattr(updates._computation, "over", computed)
+
+
+def test_an_update_whose_reply_was_lost_counts_once_on_every_server(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pstraining.runtime.client import ShardLostError
+
+    rig = started(client, accumulation_steps=2)
+    updates = rig.workers[0]
+    assert updates.step(batches(2)).applied
+    again, server = batches(2), client.servers[1]
+    with ExitStack() as stops:
+        between(updates, lambda: stops.enter_context(stopped(server, 20)), monkeypatch)
+        with pytest.raises(ShardLostError) as lost:
+            updates.step(again)
+    client.recover(lost.value)
+    assert rig.store.read()[0].step == 2, "the server that was there has it"
+    for _ in range(2):
+        updates.begin(SESSION)
+        assert updates.step(again).applied
+        assert [shard.step for shard in rig.store.read()] == [2, 2]
+    assert updates.step(batches(2)).step == 3
+
+
+def test_what_another_worker_trains_by_now_is_refused(client: Any) -> None:
+    from pstraining.runtime.ledger import Progress
+
+    rig = started(client, with_ledger=True)
+    pieces = itertools.count()
+    assert rig.store.take_piece(SESSION, (0, 1), 9)[1] == next(pieces)
+    (batch,) = batches(1)
+    assert rig.workers[0].step([batch], Progress(0, 1, finished=True)).applied
+    assert not rig.workers[0].step([batch], Progress(0, 1, finished=True)).accepted, "its piece is over"
+    assert rig.store.take_piece(SESSION, (0, 1), 9)[1] == next(pieces)
+    assert rig.workers[0].step([batch], Progress(1, 1, finished=True)).applied

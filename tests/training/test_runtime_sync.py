@@ -1,0 +1,211 @@
+"""Synchronous updates on real parameter servers: equal to one process, whatever happens to a worker."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pstraining.runtime.modes.base import Identity
+from tests.support.cover import cover
+from tests.support.crew import Crew
+from tests.support.servers import SESSION, Rig, batches, in_float64, prepare, small
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
+STEPS = int(os.environ.get("PSTRAINING_SYNC_STEPS", "50"))
+"""Updates after which parameters are compared; `make soak` takes 200."""
+
+
+def convolutional() -> Any:
+    import keras
+
+    return keras.Sequential(
+        [
+            keras.Input((8,)),
+            keras.layers.Reshape((4, 2, 1)),
+            keras.layers.Conv2D(4, (2, 2), activation="relu", padding="same"),
+            keras.layers.MaxPooling2D((2, 1)),
+            keras.layers.Flatten(),
+            keras.layers.Dense(3, activation="softmax"),
+        ]
+    )
+
+
+OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "SGD": ("SGD", {"learning_rate": 0.1}),
+    "momentum": ("SGD", {"learning_rate": 0.05, "momentum": 0.9}),
+    "Adam": ("Adam", {"learning_rate": 1e-2}),
+    "Adagrad": ("Adagrad", {"learning_rate": 0.1}),
+}
+
+
+def optimizer(name: str) -> Any:
+    import keras
+
+    kind, options = OPTIMIZERS[name]
+    return getattr(keras.optimizers, kind)(**options)
+
+
+def alone(rig: Rig, build: Callable[[], Any], name: str, steps: Sequence[Sequence[Any]], *, ordered: bool) -> Any:
+    """One process's model after the same updates: of the union of a step's batches, or their gradients in order."""
+    import tensorflow as tf
+
+    model = build()
+    own = optimizer(name)
+    model.compile(optimizer=own, loss="sparse_categorical_crossentropy", jit_compile=False)
+    for variable, tensor in zip(model.trainable_variables, rig.model.tensors, strict=True):
+        variable.assign(rig.initial[tensor.path])
+
+    @tf.function(jit_compile=False)  # type: ignore[untyped-decorator]
+    def gradients(batch: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = model.compute_loss(x=batch[0], y=batch[1], y_pred=model(batch[0], training=True), training=True)
+        return tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+
+    @tf.function(jit_compile=False)  # type: ignore[untyped-decorator]
+    def apply(found: Any) -> None:
+        own.apply(found, model.trainable_variables)
+
+    for step in steps:
+        if ordered:
+            parts = [gradients(batch) for batch in step]
+            total = parts[0]
+            for part in parts[1:]:
+                total = [a + b for a, b in zip(total, part, strict=True)]
+            apply([value / tf.cast(len(parts), value.dtype) for value in total])
+        else:
+            apply(gradients(tuple(tf.concat(part, 0) for part in zip(*step, strict=True))))
+    return model
+
+
+@pytest.mark.usefixtures("plain_arithmetic")
+@pytest.mark.parametrize(("name", "ps"), cover(sorted(OPTIMIZERS), [1, 2, 3]))
+@pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "float64"])
+def test_it_equals_one_process_on_all_batches_together(client: Any, name: str, ps: int, ordered: bool) -> None:
+    build = convolutional if ordered else in_float64(convolutional)
+    rig = Rig(client, lambda: optimizer(name), ps=ps, build=build, workers=2, mode="Sync", ordered_sums=ordered)
+    rig.start()
+    shares = [batches(STEPS, seed=worker) for worker in range(2)]
+    Crew(rig, shares).join()
+    state = rig.control.snapshot(term=1)
+    assert state.step == STEPS
+    expected = alone(rig, build, name, list(zip(*shares, strict=True)), ordered=ordered)
+    for variable, tensor in zip(expected.trainable_variables, rig.model.tensors, strict=True):
+        if ordered:
+            np.testing.assert_array_equal(state.variables[tensor.path], variable.numpy())
+        else:
+            np.testing.assert_allclose(state.variables[tensor.path], variable.numpy(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "ps"), cover(sorted(OPTIMIZERS), [3, 1, 2]))
+def test_accumulated_batches_equal_one_large_batch(client: Any, name: str, ps: int) -> None:
+    build = in_float64(convolutional)
+    rig = Rig(client, lambda: optimizer(name), ps=ps, build=build, workers=2, mode="Sync", accumulation_steps=4)
+    rig.start()
+    shares = [batches(4 * STEPS, seed=worker) for worker in range(2)]
+    Crew(rig, shares, accumulation=4).join()
+    state = rig.control.snapshot(term=1)
+    assert state.step == STEPS
+    steps = [[*shares[0][k : k + 4], *shares[1][k : k + 4]] for k in range(0, 4 * STEPS, 4)]
+    expected = alone(rig, build, name, steps, ordered=False)
+    for variable, tensor in zip(expected.trainable_variables, rig.model.tensors, strict=True):
+        np.testing.assert_allclose(state.variables[tensor.path], variable.numpy(), rtol=1e-9, atol=1e-12)
+
+
+def test_a_worker_that_fell_silent_is_not_waited_for_and_may_come_back(client: Any) -> None:
+    rig = Rig(client, lambda: optimizer("SGD"), ps=2, build=small, workers=2, mode="Sync")
+    rig.start()
+    first, second = batches(2, seed=0), batches(2, seed=1)
+    crew = Crew(rig, [first[:1], second[:1]])
+    crew.join()
+    assert rig.control.snapshot(term=1).step == 1
+    rig.control.client.call(_waited_until(rig, 0.0))
+    started = time.monotonic()
+    reply = rig.workers[0].step([first[1]])  # the other one is silent for as long as the server remembers it
+    assert (reply.applied, reply.step) == (True, 2)
+    assert time.monotonic() - started < 10
+    late = rig.workers[1].step([second[1]])
+    assert (late.accepted, late.applied) == (True, False), "its gradient is of the step before"
+    crew = Crew(rig, [batches(5, seed=2), batches(5, seed=3)])
+    crew.join()
+
+
+def _waited_until(rig: Rig, moment: float) -> Any:
+    """Ends the time in which workers that have not come yet are waited for."""
+    import tensorflow as tf
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def change() -> Any:
+        shard = rig.store.shards[0]
+        with tf.device(shard.device):
+            done = shard.extra.wait_until.assign(tf.constant(moment, tf.float64), read_value=False)
+        with tf.control_dependencies([done]), tf.device(rig.control.client.local):
+            return tf.constant(0)
+
+    return change
+
+
+def test_a_slow_workers_gradients_are_dropped_with_a_backup_worker(client: Any) -> None:
+    rig = Rig(client, lambda: optimizer("SGD"), ps=2, build=small, workers=3, mode="Sync", backup_workers=1)
+    rig.start()
+    rig.control.client.call(_waited_until(rig, 0.0))
+    crew = Crew(rig, [batches(30, seed=0), batches(30, seed=1), []])
+    crew.join()
+    late = rig.workers[2].step(batches(1))
+    assert late.accepted
+    assert rig.control.snapshot(term=1).step >= 30
+
+
+def test_what_a_former_process_of_a_worker_delivered_does_not_count(client: Any) -> None:
+    rig = Rig(client, lambda: optimizer("SGD"), ps=2, build=small, workers=2, mode="Sync")
+    rig.start()
+    old = Crew(rig, [[], batches(1, seed=5)])
+    updates = rig.workers[1]
+    deadline = time.monotonic() + 30
+    while not int(updates._looked(0.0)[0].admitted):
+        assert time.monotonic() < deadline
+    newer = Identity(1, 2)
+    assert rig.store.hello(newer.worker, newer.incarnation)
+    assert not rig.store.hello(1, 1), "the older process is refused"
+    again = rig.mode.make(rig.new_store(), newer)
+    again.begin(SESSION)
+    fresh = batches(2, seed=6)
+    both = [
+        threading.Thread(target=rig.workers[0].step, args=([fresh[0]],)),
+        threading.Thread(target=again.step, args=([fresh[1]],)),
+    ]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join(60)
+        assert not thread.is_alive()
+    old.threads[1].join(1)
+    state = rig.control.snapshot(term=1)
+    expected = alone(rig, small, "SGD", [fresh], ordered=False)
+    for variable, tensor in zip(expected.trainable_variables, rig.model.tensors, strict=True):
+        np.testing.assert_allclose(state.variables[tensor.path], variable.numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_with_nan_never_reach_the_parameters(client: Any) -> None:
+    import tensorflow as tf
+
+    rig = Rig(client, lambda: optimizer("Adam"), ps=2, build=small, workers=2, mode="Sync")
+    rig.start()
+    good = batches(2, seed=0)
+    bad = (tf.fill([16, 8], float("nan")), good[1][1])
+    prepare(rig, [good[0]])  # a worker that traces for long is not waited for
+    Crew(rig, [[good[0]], [bad]]).join()
+    state = rig.control.snapshot(term=1)
+    expected = alone(rig, small, "Adam", [[good[0]]], ordered=False)
+    for variable, tensor in zip(expected.trainable_variables, rig.model.tensors, strict=True):
+        np.testing.assert_allclose(state.variables[tensor.path], variable.numpy(), rtol=1e-4, atol=1e-6)
+    crew = Crew(rig, [[bad], [bad]])
+    crew.join()
+    assert not crew.replies[0][0].finite
+    after = rig.control.snapshot(term=1)
+    assert after.step == 2
+    for path, value in state.variables.items():
+        np.testing.assert_array_equal(after.variables[path], value)

@@ -1,0 +1,87 @@
+"""What a running job tells of itself: metrics, bytes, progress lines, summaries."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import counted_job
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    """A job that was looked at, and its folder."""
+    if os.geteuid() != 0:
+        pytest.skip("a network of its own needs root")
+    folder = tmp_path_factory.mktemp("counted")
+    command = [sys.executable, "-m", "tests.support.counted_job", str(folder)]
+    found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=220).stdout
+    return json.loads(found.splitlines()[-1]), folder
+
+
+def test_the_links_account_is_what_the_network_has_carried(seen: tuple[dict[str, Any], Path]) -> None:
+    told, _ = seen
+    assert told["carried"] > 10e6
+    # Both ends of a scrape are not one moment, and what is on its way is not acknowledged yet.
+    assert told["payload"] / told["carried"] == pytest.approx(1, abs=0.05)
+
+
+def test_every_task_tells_its_numbers(seen: tuple[dict[str, Any], Path]) -> None:
+    before, after = seen[0]["before"], seen[0]["after"]
+    chief = after["chief"]
+    steps = sum(after[worker]["pstraining_worker_steps_total"] for worker in counted_job.TASKS[1:])
+    assert before["chief"]["pstraining_global_step"] < chief["pstraining_global_step"] <= steps + 2
+    assert chief["pstraining_epoch"] == chief["pstraining_global_step"] // 40
+    assert chief["pstraining_workers_present"] == 2
+    assert chief["pstraining_checkpoints_total"] >= 1
+    assert chief["pstraining_checkpoint_bytes"] > 3 * 4 * 200_000, "parameters and two slots of 220,002"
+    assert any(chief["pstraining_epoch_log{loss}"] == pytest.approx(loss) for loss in seen[0]["losses"])
+    for worker in counted_job.TASKS[1:]:
+        found = after[worker]
+        made = found["pstraining_worker_steps_total"]
+        assert made > before[worker]["pstraining_worker_steps_total"]
+        assert found["pstraining_worker_samples_total"] == 10 * made
+        assert found["pstraining_worker_step_seconds_count"] >= made - 2
+        assert found["pstraining_worker_staleness_sum"] > 0, "two workers, asynchronously"
+        assert found["pstraining_worker_longest_gap_seconds"] > 0
+        assert found["pstraining_sent_bytes_total{ps-0}"] > 0
+        moved = sum(value for name, value in found.items() if name.startswith("pstraining_sent_bytes_total{"))
+        assert moved > 0.8 * 220_002 * 4 * made, "a gradient of all parameters a step"
+    assert "pstraining_worker_steps_total" not in chief
+
+
+def test_the_chiefs_line_tells_epoch_samples_and_bytes(seen: tuple[dict[str, Any], Path]) -> None:
+    line = seen[0]["lines"][-1]
+    form = (
+        r"step \d+/40000  epoch \d+/1000  loss [\d.]+  [\d.]+ steps/s  (\d+) samples/s"
+        r"  up ([\d.]+) MB/s  down ([\d.]+) MB/s  ETA \d+ s"
+    )
+    found = re.fullmatch(form, line)
+    assert found, line
+    assert float(found[1]) > 0
+    assert float(found[2]) > 0.5
+
+
+def test_tensorboard_finds_the_same_numbers(seen: tuple[dict[str, Any], Path]) -> None:
+    import tensorflow as tf
+
+    found: dict[str, list[tuple[int, float]]] = {}
+    for file in sorted((seen[1] / "checkpoints" / "tensorboard").glob("events.*")):
+        for record in tf.data.TFRecordDataset(str(file)):
+            written = tf.compat.v1.Event.FromString(record.numpy())
+            for value in written.summary.value:
+                assert value.metadata.plugin_data.plugin_name == "scalars"
+                found.setdefault(value.tag, []).append((written.step, float(tf.make_ndarray(value.tensor))))
+    names = {"loss", "workers", "steps_per_second", "samples_per_second", "sent_bytes_per_second"}
+    assert names | {"epoch/loss", "epoch/learning_rate"} <= found.keys()
+    steps = [step for step, _ in found["epoch/loss"]]
+    assert len(steps) >= 2
+    assert steps == sorted(steps)
+    assert all(rate == pytest.approx(0.01) for _, rate in found["epoch/learning_rate"])

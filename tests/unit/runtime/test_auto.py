@@ -1,0 +1,140 @@
+"""Whether compression pays: tables of decisions, and a worker that is played through."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pstraining.runtime import auto
+from pstraining.runtime.auto import BLOCK, CODED, FEW, FIRST_HOLD, MANY, MARGIN, PLAIN, Auto, decide
+
+
+@pytest.mark.parametrize(
+    ("plain", "coded", "expected"),
+    [
+        ([], [], None),
+        ([9.0] * (FEW - 1), [1.0] * MANY, None),
+        ([9.0] * FEW, [1.0] * FEW, CODED),
+        ([1.0] * FEW, [9.0] * FEW, PLAIN),
+        ([1.0] * FEW, [1.2] * FEW, None),
+        ([9.0] * (FEW - 1) + [1.0], [1.0] * FEW, None),  # one of them is not apart
+        ([1.2] * MANY, [1.0] * MANY, CODED),
+        ([1.0] * MANY, [1.2] * MANY, PLAIN),
+        ([1.0] * MANY, [1.0] * MANY, PLAIN),
+        ([1.0] * MANY, [MARGIN + 0.01] * MANY, PLAIN),
+        ([1.0] * MANY, [MARGIN - 0.01] * MANY, CODED),
+        ([1.0] * MANY, [0.8] * (MANY - 2) + [90.0] * 2, CODED),  # a pause of the machine is no argument
+    ],
+)
+def test_the_decision(plain: list[float], coded: list[float], expected: int | None) -> None:
+    assert decide((tuple(plain), tuple(coded))) == expected
+
+
+@dataclass
+class Played:
+    """A worker whose steps take what `seconds` says, by the step's number and form."""
+
+    seconds: Callable[[int, int], float]
+    known: Auto = field(default_factory=Auto)
+    made: int = 0
+
+    def step(self, form: int | None = None) -> int:
+        """One step, in the form that somebody else proposes or in the worker's own; its form."""
+        form = auto.proposal(self.known) if form is None else form
+        self.known = auto.observed(self.known, form, self.seconds(self.made, form))
+        self.made += 1
+        return form
+
+    def steps(self, number: int) -> list[int]:
+        return [self.step() for _ in range(number)]
+
+
+def constant(plain: float, coded: float) -> Callable[[int, int], float]:
+    return lambda _, form: (plain, coded)[form]
+
+
+def noisy(plain: float, coded: float, seed: int, noise: float) -> Callable[[int, int], float]:
+    drawn = random.Random(seed)
+    return lambda _, form: (plain, coded)[form] * drawn.uniform(1, 1 + noise)
+
+
+@given(plain=st.floats(1e-3, 1e3), ratio=st.floats(0.05, 20), seed=st.integers(0, 2**32), noise=st.floats(0, 0.08))
+def test_the_faster_form_is_found_and_equal_ones_cost_little(
+    plain: float, ratio: float, seed: int, noise: float
+) -> None:
+    worker = Played(noisy(plain, plain * ratio, seed, noise))
+    worker.steps(2 * BLOCK * MANY)
+    assert not worker.known.looking
+    if ratio < 0.85:
+        assert worker.known.chosen == CODED
+    elif ratio > 1.15:
+        assert worker.known.chosen == PLAIN
+    else:
+        costs = {PLAIN: plain, CODED: plain * ratio}
+        assert min(costs.values()) / costs[worker.known.chosen or PLAIN] > 0.85
+
+
+@given(seed=st.integers(0, 2**32))
+def test_forms_take_turns_while_looking_and_what_drifts_does_not_decide(seed: int) -> None:
+    drawn = random.Random(seed)
+    worker = Played(lambda made, form: (1.0, 0.8)[form] * (1 + made / 30) * drawn.uniform(1, 1.05))
+    forms = []
+    while worker.known.looking:
+        forms.append(worker.step())
+    assert forms[: 4 * BLOCK] == ([PLAIN] * BLOCK + [CODED] * BLOCK) * 2
+    assert worker.known.chosen == CODED
+
+
+def test_a_clear_case_is_settled_early() -> None:
+    worker = Played(constant(10.0, 1.0))
+    forms = []
+    while worker.known.looking:
+        forms.append(worker.step())
+    assert len(forms) == 4 * BLOCK
+
+
+def test_it_looks_again_ever_more_seldom() -> None:
+    worker = Played(constant(1.0, 2.0))
+    looked = [step for step, form in enumerate(worker.steps(10_000)) if form == CODED]
+    begins = [step for step in looked if step - 1 not in looked and step - BLOCK - 1 not in looked]
+    begins = [begin for begin, former in zip(begins, [-FIRST_HOLD, *begins], strict=False) if begin - former > 50]
+    gaps = [b - a for a, b in pairwise(begins)]
+    assert len(gaps) >= 4
+    assert all(1.8 < later / earlier < 2.2 for earlier, later in pairwise(gaps))
+    assert len(looked) < 100
+
+
+@pytest.mark.parametrize("chosen", [PLAIN, CODED])
+def test_it_looks_earlier_when_the_speed_changes(chosen: int) -> None:
+    """A link that becomes slow, or fast again, at step 400."""
+    fast, slow = (1.0, 1.2), (10.0, 3.0)
+    before, then = (fast, slow) if chosen == PLAIN else (slow, fast)
+    worker = Played(lambda made, form: before[form] if made < 400 else then[form])
+    worker.steps(400)
+    assert worker.known.chosen == chosen
+    worker.steps(100)
+    assert worker.known.chosen == 1 - chosen
+
+
+def test_a_hold_that_is_over_once_begins_short_again_after_another_choice() -> None:
+    worker = Played(lambda made, form: ((1.0, 2.0) if made < 2000 else (9.0, 1.0))[form])
+    worker.steps(2000)
+    assert worker.known.hold > FIRST_HOLD
+    worker.steps(200)
+    assert (worker.known.chosen, worker.known.hold) == (CODED, FIRST_HOLD)
+
+
+@given(orders=st.lists(st.booleans(), min_size=400, max_size=400))
+def test_workers_that_follow_each_others_proposals_agree(orders: list[bool]) -> None:
+    """In step every worker's step has the form that the one proposed who happened to make the last step."""
+    workers = [Played(noisy(1.0, 0.6, seed, 0.05)) for seed in range(2)]
+    form = PLAIN
+    for first in orders:
+        for worker in workers:
+            worker.step(form)
+        form = auto.proposal(workers[0 if first else 1].known)
+    assert [worker.known.chosen for worker in workers] == [CODED, CODED]

@@ -1,0 +1,64 @@
+"""Epochs as numbers: by steps, by pieces, told once each."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pstraining.runtime.epochs import Ends, Epochs, by_pieces, by_steps
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ((100, None, None), (100, Epochs(None, 1))),
+        ((None, 5, 20), (100, Epochs(20, 5))),
+        ((70, 5, 20), (70, Epochs(20, 4))),  # the step budget comes first; the last epoch is not whole
+        ((200, 5, 20), (100, Epochs(20, 5))),  # the epochs come first
+        ((100, None, 20), (100, Epochs(20, 5))),
+        ((None, None, 20), (None, Epochs(20, None))),
+    ],
+)
+def test_steps_and_epochs_say_one_budget(
+    given: tuple[int | None, int | None, int | None], expected: tuple[int | None, Epochs]
+) -> None:
+    assert by_steps(*given) == expected
+
+
+@pytest.mark.parametrize(
+    ("epochs", "done", "under_way", "ended", "ended_when_over"),
+    [
+        (Epochs(10, 3), 0, 0, 0, 0),
+        (Epochs(10, 3), 9, 0, 0, 1),
+        (Epochs(10, 3), 10, 1, 1, 1),
+        (Epochs(10, 3), 25, 2, 2, 3),
+        (Epochs(10, 3), 34, 2, 3, 3),  # Async made a few steps more
+        (Epochs(None, 1), 99, 0, 0, 1),
+        (by_pieces(None, 4), 9, 2, 2, 3),
+    ],
+)
+def test_an_epoch_is_under_way_until_all_of_it_is_trained(
+    epochs: Epochs, done: int, under_way: int, ended: int, ended_when_over: int
+) -> None:
+    assert epochs.under_way(done) == under_way
+    assert epochs.ended(done, over=False) == ended
+    assert epochs.ended(done, over=True) == ended_when_over
+
+
+@given(st.integers(1, 9), st.integers(0, 40), st.lists(st.integers(0, 60), max_size=20))
+def test_every_epoch_is_told_once_however_training_is_set_back(size: int, begin: int, looks: list[int]) -> None:
+    ends = Ends(Epochs(size), begin)
+    told = []
+    for done in looks:
+        if number := ends.waiting(done):
+            last = ends.tell(number)
+            told += list(range(last - number + 1, last + 1))
+    assert told == list(range(begin // size, max([begin, *looks]) // size))
+
+
+def test_what_was_begun_has_ended_when_training_is_over() -> None:
+    ends = Ends(Epochs(10, 3), 12)
+    assert ends.waiting(25) == 1
+    assert ends.tell(1) == 1
+    assert ends.waiting(25, over=True) == 1
+    assert ends.tell(1) == 2
+    assert ends.waiting(30, over=True) == 0

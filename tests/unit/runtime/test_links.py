@@ -1,0 +1,66 @@
+"""The bytes of connections, as the kernel counts them, against what was sent."""
+
+import socket
+
+import pytest
+
+from pstraining.runtime.links import Links, total
+
+
+def listen(host: str = "127.0.0.1") -> socket.socket:
+    return socket.create_server((host, 0))
+
+
+def address(server: socket.socket) -> str:
+    host, port = server.getsockname()
+    return f"{host}:{port}"
+
+
+def exchange(mine: socket.socket, theirs: socket.socket, out: int, back: int) -> None:
+    """Send so many bytes each way; both sides have everything when it returns."""
+    for sender, receiver, number in ((mine, theirs, out), (theirs, mine, back)):
+        for _ in range(number // 10_000):
+            sender.sendall(bytes(10_000))
+            left = 10_000
+            while left:
+                left -= len(receiver.recv(left))
+    theirs.sendall(b"x")  # carries the acknowledgement of what came before it
+    assert mine.recv(1) == b"x"
+
+
+def test_both_kinds_of_connections_are_counted_by_server_and_outlive_them() -> None:
+    with listen("127.0.0.1") as first, listen("127.0.0.2") as second, listen() as own, listen() as stranger:
+        links = Links((address(first), address(second)), own.getsockname()[1])
+        assert links.look() == {}
+        with socket.create_connection(first.getsockname()) as mine, first.accept()[0] as theirs:
+            exchange(mine, theirs, 2_000_000, 500_000)
+            seen = links.look()["ps-0"]
+            assert seen.sent == pytest.approx(2_000_000, abs=2)
+            assert seen.received == 500_001
+        assert links.look()["ps-0"] == seen, "a connection that is gone keeps its count"
+        with (
+            socket.create_connection(first.getsockname()) as mine,
+            first.accept()[0] as theirs,
+            socket.create_connection(own.getsockname(), source_address=("127.0.0.2", 0)) as dialled,
+            own.accept()[0] as fetched,
+            socket.create_connection(stranger.getsockname()) as elsewhere,
+            stranger.accept()[0] as other,
+        ):
+            exchange(mine, theirs, 1_000_000, 0)
+            exchange(fetched, dialled, 3_000_000, 0)  # the second server fetches from this task
+            exchange(elsewhere, other, 700_000, 0)
+            found = links.look()
+            assert found["ps-0"].sent == pytest.approx(3_000_000, abs=4), "a new connection adds to the account"
+            assert found["ps-1"].sent == pytest.approx(3_000_000, abs=2), "told by its host"
+            assert found.keys() == {"ps-0", "ps-1"}, "nobody else is counted"
+            assert total(found).sent == found["ps-0"].sent + found["ps-1"].sent
+
+
+def test_servers_of_one_host_are_one_peer_where_they_dial() -> None:
+    with listen() as first, listen() as second, listen() as own:
+        links = Links((address(first), address(second)), own.getsockname()[1])
+        with socket.create_connection(own.getsockname()) as dialled, own.accept()[0] as fetched:
+            exchange(fetched, dialled, 100_000, 0)
+            found = links.look()
+            assert found.keys() == {"ps"}
+            assert found["ps"].sent == pytest.approx(100_000, abs=2)

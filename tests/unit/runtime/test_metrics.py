@@ -1,0 +1,97 @@
+"""What a scrape answers, and what happens when it cannot be answered."""
+
+import json
+import socket
+import urllib.request
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from pstraining.api import contract
+from pstraining.runtime import metrics
+from pstraining.runtime.account import ChiefAccount, WorkerAccount
+from pstraining.runtime.links import Bytes
+
+
+def everything() -> metrics.Metrics:
+    worker = WorkerAccount()
+    for step in (3, 5):
+        worker.made(step, 0.5, samples=32, applied=True, staleness=step - 3)
+    worker.left_out = 1
+    chief = ChiefAccount(step=5, epoch=2, loss=0.25, workers=3, scalars={"val_loss": 0.75})
+    return metrics.Metrics(
+        worker=worker, chief=chief, links=lambda: {"ps-0": Bytes(10, 20), "ps": Bytes(1, 2)}, reconnects=lambda: 4
+    )
+
+
+def scraped(port: int) -> dict[tuple[str, str], float]:
+    """Values by name and the value of the one label."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    return {
+        (sample.name, "".join(sample.labels.values())): sample.value for family in families for sample in family.samples
+    }
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_a_scrape_finds_every_number(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv(contract.ENV_METRICS_PORT, "0")
+    metrics.serve(everything(), in_pod=False)
+    found = scraped(told(capsys)["port"])
+    expected = {
+        ("pstraining_sent_bytes_total", "ps-0"): 10,
+        ("pstraining_received_bytes_total", "ps"): 2,
+        ("pstraining_reconnects_total", ""): 4,
+        ("pstraining_worker_steps_total", ""): 2,
+        ("pstraining_worker_samples_total", ""): 64,
+        ("pstraining_worker_left_out_total", ""): 1,
+        ("pstraining_worker_dropped_total", ""): 0,
+        ("pstraining_worker_step_seconds_count", ""): 1,
+        ("pstraining_worker_staleness_sum", ""): 2,
+        ("pstraining_worker_staleness_bucket", "0.0"): 1,
+        ("pstraining_worker_staleness_bucket", "1.0"): 1,
+        ("pstraining_global_step", ""): 5,
+        ("pstraining_epoch", ""): 2,
+        ("pstraining_loss", ""): 0.25,
+        ("pstraining_workers_present", ""): 3,
+        ("pstraining_epoch_log", "val_loss"): 0.75,
+    }
+    assert {name: found.get(name) for name in expected} == expected
+    assert ("pstraining_checkpoint_timestamp_seconds", "") not in found, "there was none yet"
+
+
+def test_a_taken_port_is_told_and_nothing_more(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        monkeypatch.setenv(contract.ENV_METRICS_PORT, str(taken.getsockname()[1]))
+        metrics.serve(everything(), in_pod=True)
+    line = told(capsys)
+    assert line["event"] == "no_metrics"
+    assert "in use" in line["reason"]
+
+
+@pytest.mark.parametrize(
+    ("text", "in_pod", "expected"),
+    [
+        (None, False, None),
+        (None, True, contract.METRICS_PORT),
+        ("9100", True, 9100),
+        ("0", False, 0),
+        ("x", True, None),
+    ],
+)
+def test_the_port_is_the_pods_own_or_what_the_template_says(
+    text: str | None, in_pod: bool, expected: int | None
+) -> None:
+    environ = {} if text is None else {contract.ENV_METRICS_PORT: text}
+    assert metrics.port(environ, in_pod=in_pod) == expected
+
+
+def test_the_port_is_no_port_of_training() -> None:
+    assert contract.METRICS_PORT not in {contract.TF_PORT, contract.STATUS_PORT, *contract.RING_PORTS}

@@ -1,0 +1,162 @@
+"""Whether a server's process answers, asked of sockets that behave as servers do, well and badly."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+
+from pstraining.runtime import network, probing, watchdog
+from pstraining.runtime.watchdog import Watchdog
+from tests.support.kube import wait_for
+
+SETTINGS = bytes([0, 0, 6, 4, 0, 0, 0, 0, 0]) + bytes([0, 3, 0, 0, 0, 100])
+PATIENCE = 0.5
+
+
+def in_two_parts(connection: socket.socket) -> None:
+    connection.sendall(SETTINGS[:4])
+    time.sleep(0.05)
+    connection.sendall(SETTINGS[4:])
+
+
+def http(connection: socket.socket) -> None:
+    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+Serve = Callable[[Callable[[socket.socket], None] | None], socket.socket]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Listens; given is what is done with a connection, None: nobody accepts, as when the process is stopped."""
+    servers: list[socket.socket] = []
+
+    def start(behave: Callable[[socket.socket], None] | None) -> socket.socket:
+        server = socket.create_server(("127.0.0.1", 0))
+        servers.append(server)
+
+        def run() -> None:
+            with suppress(OSError):
+                while True:
+                    connection = server.accept()[0]
+                    assert behave
+                    behave(connection)
+                    connection.close()
+
+        if behave:
+            threading.Thread(target=run, daemon=True).start()
+        return server
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+@pytest.mark.parametrize(
+    ("behave", "expected"),
+    [
+        (lambda connection: connection.sendall(SETTINGS), True),
+        (in_two_parts, True),
+        (http, False),
+        (lambda connection: connection.sendall(SETTINGS[:5]), False),
+        (lambda connection: None, False),
+        (None, False),
+    ],
+    ids=["answers", "in two parts", "another protocol", "breaks off", "closes", "silent"],
+)
+def test_only_a_server_that_speaks_answers(
+    serve: Serve, behave: Callable[[socket.socket], None] | None, expected: bool
+) -> None:
+    server = serve(behave)
+    began = time.monotonic()
+    assert probing.answers(server.getsockname(), PATIENCE) is expected
+    assert time.monotonic() - began < PATIENCE + 0.5
+
+
+def test_nobody_listens_and_no_such_name() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        gone = network.joined(server.getsockname())
+    assert probing.silent([gone, "no-such-host.invalid:1"], PATIENCE) == [gone, "no-such-host.invalid:1"]
+
+
+def test_all_are_asked_at_once(serve: Serve) -> None:
+    mute = [network.joined(serve(None).getsockname()) for _ in range(8)]
+    there = network.joined(serve(lambda connection: connection.sendall(SETTINGS)).getsockname())
+    began = time.monotonic()
+    assert probing.silent([*mute[:4], there, *mute[4:]], PATIENCE) == mute
+    assert time.monotonic() - began < 3 * PATIENCE
+
+
+@pytest.fixture
+def dog(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[socket.socket], Watchdog]]:
+    """A watchdog over one server, that loses patience quickly."""
+    monkeypatch.setattr(watchdog, "TICK", 0.02)
+    monkeypatch.setattr(watchdog, "ASK_AFTER", 0.1)
+    made: list[Watchdog] = []
+
+    def make(server: socket.socket) -> Watchdog:
+        made.append(Watchdog([network.joined(server.getsockname())]))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+def is_cut(connection: socket.socket) -> bool:
+    """Whether our own end was shut down."""
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+
+
+def test_what_waits_on_a_silent_server_is_cut(
+    serve: Serve, dog: Callable[[socket.socket], Watchdog], capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = serve(None)
+    with socket.create_connection(server.getsockname()) as connection, dog(server).watching("call"):
+        wait_for(lambda: is_cut(connection), "the connection is cut", 10)
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (told[0]["event"], told[0]["servers"]) == ("silent", [network.joined(server.getsockname())])
+
+
+def test_what_waits_on_a_server_that_answers_is_let_alone(
+    serve: Serve, dog: Callable[[socket.socket], Watchdog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def silent_peers(peers: set[network.Endpoint]) -> list[network.Endpoint]:
+        asked.append(ask(peers))
+        return asked[-1]
+
+    ask = probing.silent_peers
+    monkeypatch.setattr(probing, "silent_peers", silent_peers)
+    server = serve(lambda connection: connection.sendall(SETTINGS + connection.recv(1)))
+    with socket.create_connection(server.getsockname()) as connection:
+        connection.sendall(b"x")
+        watched = dog(server)
+        with watched.watching("call"):
+            wait_for(lambda: len(asked) >= 3, "three questions", 10)
+            assert asked[:3] == [[], [], []]
+        assert not watched._watched, "what is over is not watched any more"
+        connection.shutdown(socket.SHUT_WR)
+
+
+def test_a_call_that_lasts_is_cut_in_the_end_and_the_next_one_gets_more_time(
+    serve: Serve, dog: Callable[[socket.socket], Watchdog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "CALL_PATIENCE", 0.3)
+    monkeypatch.setattr(probing, "silent_peers", lambda peers: [])
+    server = serve(None)
+    with socket.create_connection(server.getsockname()) as connection:
+        watched = dog(server)
+        with watched.watching("call"):
+            wait_for(lambda: is_cut(connection), "the connection is cut", 10)
+        wait_for(lambda: watched._patience == pytest.approx(0.6), "more patience", 10)

@@ -1,0 +1,72 @@
+"""Hybrid rounds: tables of next moves, and who passes parameters on."""
+
+from typing import Any
+
+import pytest
+
+from pstraining.runtime.rings import Next, Passing, RingView, Standing, next_move, passing
+from pstraining.runtime.rounds import ShardRound
+
+
+def view(*shards: tuple[int, int, int], admitted: int = 0, closed: bool = False, **more: Any) -> RingView:
+    found: dict[str, Any] = {"made_in": 0, "members": 0b11, "ready": 0b11, **more}
+    return RingView(tuple(ShardRound(*shard) for shard in shards), admitted=admitted, closed=closed, **found)
+
+
+def me(
+    step: int | None = 5, *, ring: int | None = 2, left: int | None = None, held: int | None = None, suspects: int = 0
+) -> Standing:
+    return Standing(0, step, ring, left, held, suspects)
+
+
+@pytest.mark.parametrize(
+    ("found", "standing", "expected"),
+    [
+        (view((5, 2, 0)), me(), Next.SUM),
+        (view((5, 2, 0)), me(held=2), Next.DELIVER),
+        (view((5, 2, 0)), me(held=1), Next.SUM),
+        (view((5, 2, 0b01)), me(held=2), Next.WAIT),
+        (view((5, 2, 0b11), (5, 2, 0b10), closed=True), me(held=2), Next.DELIVER),
+        (view((5, 2, 0b11), (5, 1, 0b11), closed=True), me(held=2), Next.DELIVER),
+        (view((5, 2, 0b11), (5, 2, 0b11), closed=True), me(held=2), Next.APPLY),
+        (view((5, 2, 0b11), closed=True, ready=0b01), me(held=2, left=2, ring=None), Next.APPLY),
+        (view((5, 2, 0b11), closed=True, held_up=True), me(held=2), Next.GIVE_WAY),
+        (view((5, 2, 0b11), closed=True), me(None, ring=None), Next.JOIN),
+        (view((5, 2, 0b10), closed=True, members=0b10), me(None, ring=None), Next.FORM),
+        (view((6, 2, 0), made_in=2), me(held=2), Next.SETTLE),
+        (view((6, 3, 0), made_in=2), me(held=2, ring=None), Next.SETTLE),
+        (view((6, 3, 0), made_in=3), me(held=2, ring=None), Next.MISSED),
+        (view((6, 2, 0), made_in=2), me(), Next.MISSED),
+        (view((7, 2, 0), made_in=2), me(held=2), Next.MISSED),
+        (view((6, 2, 0), (5, 2, 0b11), made_in=2), me(held=2), Next.FOLLOW),
+        (view((5, 3, 0)), me(held=2), Next.JOIN),
+        (view((5, 3, 0)), me(None), Next.JOIN),
+        (view((5, 2, 0)), me(None), Next.WAIT),
+        (view((5, 2, 0)), me(left=2, ring=None), Next.FORM),
+        (view((5, 3, 0)), me(left=2, ring=None, suspects=0b10), Next.FORM),
+        (view((5, 3, 0), members=0b01, ready=0b01), me(left=2, ring=None, suspects=0b10), Next.JOIN),
+        (view((5, 2, 0), ready=0b111), me(), Next.FORM),
+        (view((5, 2, 0), ready=0b01), me(), Next.FORM),
+        (view((5, 2, 0), ready=0b10), me(), Next.WAIT),
+        (view((0, 0, 0), members=0, ready=0b01, waits=True), me(None, ring=None), Next.WAIT),
+        (view((0, 0, 0), members=0, ready=0b11), me(None, ring=None), Next.FORM),
+    ],
+)
+def test_the_next_move(found: RingView, standing: Standing, expected: Next) -> None:
+    assert next_move(found, standing) is expected
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ([5, 5, 5], None),
+        ([None, None], None),
+        ([4, None], None),
+        ([5, None, 5], Passing(0, 1)),
+        ([None, 5, 4], Passing(1, 0)),
+        ([None, 4, 5], Passing(2, 1)),
+        ([5, 5, None], Passing(0, 2)),
+    ],
+)
+def test_who_passes_parameters_on(steps: list[int | None], expected: Passing | None) -> None:
+    assert passing(steps, 5) == expected

@@ -1,0 +1,87 @@
+"""Rounds: tables of next moves."""
+
+import pytest
+
+from pstraining.runtime.rounds import Delivery, Move, ShardRound, View, delivery, mask, next_move, pause, quorum
+
+
+def view(*shards: tuple[int, int, int], admitted: int, closed: bool = False, alive: int = 0b111) -> View:
+    return View(tuple(ShardRound(*shard) for shard in shards), admitted=admitted, closed=closed, alive=alive)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (view((5, 0, 0), admitted=0), Move.DELIVER),
+        (view((5, 0, 0b01), admitted=0b01), Move.WAIT),
+        (view((5, 0, 0b10), admitted=0b10), Move.DELIVER),
+        (view((5, 0, 0b11), (5, 0, 0b11), admitted=0b11, closed=True), Move.APPLY),
+        (view((5, 0, 0b11), (5, 0, 0b01), admitted=0b11, closed=True), Move.WAIT),
+        (view((5, 0, 0b11), (5, 0, 0b10), admitted=0b11, closed=True), Move.DELIVER),
+        (view((5, 0, 0b11), (5, 0, 0b01), admitted=0b11, closed=True, alive=0b01), Move.GIVE_UP),
+        (view((5, 0, 0b11), (5, 0, 0b11), admitted=0b11, closed=True, alive=0b01), Move.APPLY),
+        (view((5, 2, 0b01), (5, 1, 0b01), admitted=0b01), Move.DELIVER),
+        (view((5, 0, 0b110), (5, 0, 0b110), admitted=0b110, closed=True), Move.APPLY),
+        (view((6, 0, 0), (6, 0, 0), admitted=0), Move.PULL),
+        (view((6, 0, 0), (5, 0, 0b11), admitted=0), Move.APPLY),
+        (view((9, 0, 0), (9, 0, 0), admitted=0), Move.PULL),
+    ],
+    ids=lambda value: value.name if isinstance(value, Move) else "",
+)
+def test_the_next_move(found: View, expected: Move) -> None:
+    assert next_move(found, worker=0, step=5) is expected
+
+
+def test_a_closed_round_without_this_worker_is_waited_for() -> None:
+    found = view((5, 0, 0b010), (5, 0, 0), admitted=0b010, closed=True)
+    assert next_move(found, worker=0, step=5) is Move.WAIT
+
+
+@pytest.mark.parametrize(
+    ("arbiter", "other", "expected"),
+    [
+        ((1, 0, 5, 0, 1, 2, 2, 0), (1, 0, 5, 0, 0, 0, 2, 0), Delivery.COMPLETE),
+        ((1, 0, 5, 0, 0, 2, 2, 0), (1, 0, 5, 0, 0, 0, 2, 0), Delivery.INCOMPLETE),
+        ((1, 0, 5, 0, 1, 2, 2, 0), (1, 0, 5, 0, 0, 0, 1, 0), Delivery.INCOMPLETE),
+        ((1, 0, 5, 0, 1, 2, 1, 0), (1, 0, 5, 0, 0, 0, 2, 0), Delivery.INCOMPLETE),
+        ((1, 0, 5, 0, 1, 2, 2, 0), (0, 0, 5, 0, 0, 0, 2, 0), Delivery.INCOMPLETE),
+        ((0, 0, 5, 0, 0, 0, 0, 1), (0, 0, 5, 0, 0, 0, 0, 0), Delivery.VOID),
+    ],
+)
+def test_what_handing_in_comes_to(arbiter: tuple[int, ...], other: tuple[int, ...], expected: Delivery) -> None:
+    assert delivery([arbiter, other]) is expected
+
+
+@pytest.mark.parametrize(
+    ("alive", "expected", "backups", "waits", "wanted"),
+    [
+        (3, 3, 0, True, 3),
+        (2, 3, 0, True, 3),
+        (2, 3, 0, False, 2),
+        (3, 3, 1, False, 2),
+        (1, 4, 2, False, 1),
+        (0, 4, 0, False, 1),
+    ],
+)
+def test_the_quorum(alive: int, expected: int, backups: int, waits: bool, wanted: int) -> None:
+    assert quorum(alive=alive, expected=expected, backups=backups, waits=waits) == wanted
+
+
+@pytest.mark.parametrize(
+    ("waited", "usual", "expected"),
+    [
+        (0.0, 0.0, 0.0002),
+        (0.0, 0.010, 0.007),
+        (0.003, 0.010, 0.004),
+        (0.008, 0.010, 0.0016),
+        (0.050, 0.010, 0.010),
+        (0.0, 5.0, 0.1),
+        (30.0, 0.010, 0.1),
+    ],
+)
+def test_others_are_asked_after_most_of_what_they_usually_take(waited: float, usual: float, expected: float) -> None:
+    assert pause(waited, usual=usual) == pytest.approx(expected)
+
+
+def test_a_mask_has_the_first_worker_lowest() -> None:
+    assert mask(bytes([0b101, 0b1])) == 0b1_0000_0101

@@ -1,0 +1,166 @@
+"""When to save, and a disk that is full, cannot be written to, or gives back other than it was given."""
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pstraining.runtime.checkpoint import CorruptCheckpointError, name_of
+from pstraining.runtime.layout import Tensor, plan
+from pstraining.runtime.saving import NotSavedError, Saver
+from pstraining.runtime.settings import CheckpointSettings, SettingsError
+from pstraining.runtime.state import State
+from tests.support.volumes import filled, small_disk
+from tests.unit.runtime.test_checkpoint import cut, flip
+
+SIZE = 50_000
+
+
+class Clock:
+    """Seconds that pass when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def state(step: int) -> State:
+    values = np.random.default_rng(step).normal(size=SIZE).astype(np.float32)  # 200 KB that do not compress
+    return State(step, {"kernel": values}, {}, {})
+
+
+def saver(folder: Path, clock: Callable[[], float] = Clock(), **settings: Any) -> Saver:  # noqa: B008
+    layout = plan([Tensor("kernel", (SIZE,), "float32", "trainable")], 1)
+    return Saver(CheckpointSettings(path=str(folder), **settings), layout, term=lambda: 1, clock=clock)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", "1m") as folder:
+        yield folder
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+@pytest.mark.parametrize("leave", [0, 4096, 100_000])
+def test_a_full_disk_is_told_and_nothing_is_lost_or_left_half(
+    disk: Path, capsys: pytest.CaptureFixture[str], leave: int
+) -> None:
+    clock = Clock()
+    keeper = saver(disk, clock, interval_seconds=7)
+    keeper.try_to_save(state(1))
+    with filled(disk, leave=leave):
+        capsys.readouterr()
+        for expected in (10, 20, 40):
+            keeper.try_to_save(state(2))
+            (event,) = told(capsys)
+            assert (event["event"], event["step"], event["newest"]) == ("checkpoint_failed", 2, 1)
+            assert "No space left" in event["reason"]
+            assert event["retry_seconds"] == expected
+            assert names(disk) == ["ballast", name_of(1)]
+            clock.now += expected - 1
+            assert not keeper.is_due()
+            clock.now += 1
+            assert keeper.is_due()
+    keeper.try_to_save(state(3))
+    assert told(capsys)[0]["event"] == "checkpoint"
+    assert names(disk) == [name_of(1), name_of(3)]
+    assert keeper.interval() == 7
+    np.testing.assert_array_equal(keeper.checkpoints.load(1).variables["kernel"], state(1).variables["kernel"])
+
+
+def test_at_the_end_a_full_disk_is_an_error_that_says_what_there_is(disk: Path) -> None:
+    keeper = saver(disk)
+    with filled(disk), pytest.raises(NotSavedError, match=r"step 5 could not be saved .*No space.*nothing was saved"):
+        keeper.save_last(state(5))
+    keeper.save_last(state(5))
+    with filled(disk), pytest.raises(NotSavedError, match=r"step 6 .* the newest checkpoint is of step 5\. Make room"):
+        keeper.save_last(state(6))
+    with filled(disk), pytest.raises(NotSavedError, match="the result could not be written"), keeper.exporting():
+        (disk / "result.json").write_text("result" * 1000)
+
+
+def test_a_disk_that_is_full_at_the_start_is_no_reason_not_to_train(disk: Path) -> None:
+    with filled(disk):
+        saver(disk)
+
+
+def test_a_folder_that_cannot_be_written_to_is_named_at_the_start(disk: Path, tmp_path: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    with pytest.raises(SettingsError, match=rf"^checkpoint\.path: {disk} cannot be written to \(Read-only"):
+        saver(disk)
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(SettingsError, match=r"^checkpoint\.path: .*/file/below cannot be written to \(Not a directory"):
+        saver(file / "below")
+
+
+def test_a_state_that_is_saved_is_not_written_again(tmp_path: Path) -> None:
+    keeper = saver(tmp_path)
+    keeper.restored(state(4), lost=False)
+    keeper.save_last(state(4))
+    assert names(tmp_path) == []
+    keeper.save_last(state(5))
+    written = (tmp_path / name_of(5) / "state.npz").stat().st_mtime_ns
+    keeper.save_last(state(5))
+    assert (tmp_path / name_of(5) / "state.npz").stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize("damage", [cut, flip, Path.unlink])
+def test_what_was_saved_last_and_cannot_be_read_is_saved_again(
+    tmp_path: Path, damage: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    keeper = saver(tmp_path)
+    keeper.save_last(state(5))
+    damage(tmp_path / name_of(5) / "state.npz")
+    found = keeper.read_back(state(5))
+    np.testing.assert_array_equal(found.variables["kernel"], state(5).variables["kernel"])
+    assert [event["event"] for event in told(capsys)] == ["checkpoint", "checkpoint_unreadable", "checkpoint"]
+
+
+def test_a_disk_that_gives_back_nonsense_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper = saver(tmp_path)
+    keeper.save_last(state(5))
+
+    def load(_: int) -> State:
+        raise CorruptCheckpointError("nonsense")
+
+    monkeypatch.setattr(keeper.checkpoints, "load", load)
+    with pytest.raises(CorruptCheckpointError):
+        keeper.read_back(state(5))
+
+
+def test_the_interval_follows_from_what_a_save_costs_and_is_told_when_it_changes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    keeper = saver(tmp_path, clock)
+    assert keeper.interval() == 10
+    save = keeper.checkpoints.save
+
+    def slow(*arguments: Any, **options: Any) -> Path:
+        clock.now += 2
+        return save(*arguments, **options)
+
+    monkeypatch.setattr(keeper.checkpoints, "save", slow)
+    keeper.try_to_save(state(1))
+    assert [keeper.interval() for _ in range(3)] == [600] * 3
+    clock.now = 1000.0 + 7200
+    keeper.restored(state(1), lost=True)
+    keeper.restored(state(1), lost=True)
+    assert keeper.interval() == pytest.approx(120)  # two losses in two hours
+    found = [event for event in told(capsys) if event["event"] == "checkpoint_interval"]
+    assert [(event["seconds"], event["losses"]) for event in found] == [(600, 0), (120, 2)]
+    assert saver(tmp_path, clock, interval_seconds=33).interval() == 33

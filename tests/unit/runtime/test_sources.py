@@ -1,0 +1,40 @@
+"""What is handed out: every sample once an epoch, in an order that all processes share."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pstraining.runtime.sources import Files, Ranges, place
+
+
+@given(size=st.integers(1, 500), block=st.integers(1, 60), epoch=st.integers(0, 5), seed=st.none() | st.integers(0, 99))
+def test_every_sample_once_an_epoch(size: int, block: int, epoch: int, seed: int | None) -> None:
+    ranges = Ranges(size, block, range, seed=seed)
+    positions = range(epoch * ranges.count, (epoch + 1) * ranges.count)
+    seen: Counter[Any] = Counter()
+    for position in positions:
+        seen.update(ranges.open(position))
+    assert seen == Counter(range(size))
+
+
+def test_the_order_differs_between_epochs_and_not_between_processes() -> None:
+    first = [place(position, 50, 7) for position in range(50)]
+    second = [place(position, 50, 7) for position in range(50, 100)]
+    assert sorted(first) == sorted(second) == list(range(50))
+    assert first != second
+    assert first == [place(position, 50, 7) for position in range(50)]
+    assert [place(position, 50, None) for position in range(50, 100)] == list(range(50))
+
+
+def test_files_are_read_one_a_position() -> None:
+    files = Files(["a", "b", "c"], lambda path: path.upper(), seed=None)
+    assert [files.open(position) for position in range(4)] == ["A", "B", "C", "A"]
+
+
+@pytest.mark.parametrize("make", [lambda: Files([], str), lambda: Ranges(0, 1, range), lambda: Ranges(1, 0, range)])
+def test_nothing_cannot_be_handed_out(make: Any) -> None:
+    with pytest.raises(ValueError, match=r"Files|Ranges"):
+        make()

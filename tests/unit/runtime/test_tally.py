@@ -1,0 +1,60 @@
+"""What workers tell of themselves, added up."""
+
+import math
+
+from pstraining.runtime.account import Histogram, WorkerAccount
+from pstraining.runtime.tally import METRIC, SAMPLES, WEIGHT, Tally, Window, encode
+
+
+def test_counters_are_added_over_workers_and_their_successors() -> None:
+    tally = Tally()
+    tally.note(["", encode(7, {SAMPLES: 1000})])  # a chief that has just come: what was before is not its
+    assert tally.total[SAMPLES] == 0
+    window = Window(tally)
+    tally.note([encode(1, {SAMPLES: 10}), encode(7, {SAMPLES: 1030})])
+    assert window.counted(SAMPLES) == 40
+    tally.note(["", encode(7, {SAMPLES: 1030})])  # a server that came back empty: nothing is lost
+    tally.note([encode(1, {SAMPLES: 25}), encode(9, {SAMPLES: 5})])  # a new process in place of a worker
+    assert tally.total[SAMPLES] == 60
+    assert Window(tally).counted(SAMPLES) == 0
+
+
+def test_metrics_are_means_over_the_samples_of_a_window() -> None:
+    tally = Tally()
+    tally.note([])
+    tally.note([encode(1, {METRIC + "hits": 5.0, WEIGHT + "hits": 10.0})])
+    window = Window(tally)
+    assert window.metrics() == {}
+    counters = {METRIC + "hits": 35.0, WEIGHT + "hits": 50.0, METRIC + "odd": math.nan, WEIGHT + "odd": 1.0}
+    tally.note([encode(1, counters)])
+    assert window.metrics()["hits"] == 30 / 40
+    assert math.isnan(window.loss)
+    window.add_losses(3.0, 2.0)
+    window.add_losses(1.0, 2.0)
+    assert window.loss == 1.0
+
+
+def test_a_histogram_counts_up_to_each_bound() -> None:
+    histogram = Histogram([1.0, 5.0])
+    for value in (0.5, 1.0, 3.0, 9.0):
+        histogram.observe(value)
+    assert histogram.cumulative() == [("1.0", 2), ("5.0", 3), ("+Inf", 4)]
+    assert histogram.sum == 13.5
+
+
+def test_a_worker_counts_steps_gaps_and_staleness() -> None:
+    times = iter([10.0, 11.0, 11.5, 90.0, 90.25])
+    account = WorkerAccount(lambda: next(times))
+    account.begin()
+    account.made(5, 0.5, samples=32, applied=True)
+    account.made(9, 0.4, samples=32, applied=True, staleness=3)
+    account.made(9, 0.3, samples=32, applied=False, staleness=7)
+    account.begin()  # the minute in which there was no session is no step
+    account.made(20, 0.2, samples=16, applied=True)
+    account.made(21, 0.1, samples=16, applied=True)
+    assert (account.steps, account.dropped, account.samples, account.step) == (4, 1, 96, 21)
+    assert account.longest_gap == 1.0
+    assert account.seconds.sum == 1.0 + 0.5 + 0.25
+    assert account.staleness.sum == 3
+    assert account.staleness.cumulative()[0] == ("0.0", 3)
+    assert account.counters(1, 2, {"hits": (3.0, 4.0)})[SAMPLES] == 96
