@@ -7,7 +7,7 @@ import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import aiohttp
 
 from pstraining.api import names
 from pstraining.kube.connection import load_configuration
+from pstraining.runtime.local import hold_port
 from tests.campaign import oracle
 from tests.campaign.api import BASES, Api, Object, Watched
 from tests.campaign.faults import OnWatch, OnWrite, Plan, Point
@@ -23,7 +24,6 @@ from tests.campaign.oracle import Run
 from tests.campaign.proxy import FaultProxy, serving
 from tests.campaign.stage import JOB, Stage
 from tests.campaign.workloads import WORKLOADS
-from tests.support.operator_process import _free_ports
 
 UNDISTURBED = 3
 """Undisturbed runs of each workload."""
@@ -143,6 +143,11 @@ class _Attempt:
         self.operator: Forked | None = None
 
     async def play(self) -> Run:
+        with ExitStack() as held:
+            self.health = hold_port(held)
+            return await self._played()
+
+    async def _played(self) -> Run:
         async with serving(self.proxy):
             self.campaign.watched.born.pop(self.namespace, None)
             keeping = asyncio.create_task(self._keep_running())
@@ -172,7 +177,6 @@ class _Attempt:
         """Plays the kubelet: starts the operator whenever it ends, and kills it when it is not alive."""
         config = self.campaign.folder / f"{self.name}.kubeconfig"
         config.write_text(json.dumps(_kubeconfig(self.proxy.url)))
-        (self.health,) = _free_ports(1)
         environment = {
             "KUBECONFIG": str(config),
             "PSTRAINING_CONTEXT": "proxy",

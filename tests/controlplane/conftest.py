@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import uuid
@@ -30,6 +29,7 @@ from pstraining.kube.errors import ApiError
 from tests.campaign.judging import judge
 from tests.contract.test_port_fake import job
 from tests.support.api_proxy import ApiProxy, serving
+from tests.support.ports import free_port
 
 __all__ = ["judge"]
 
@@ -168,7 +168,7 @@ class Operators:
 
     def start(self, name: str = "operator-0", module: str = STAND_IN, **settings: str) -> OperatorProcess:
         """Start one for the test's namespace, behind the proxy."""
-        health, metrics = _free_port(), _free_port()
+        health, metrics = free_port(), free_port()
         env = {
             "PATH": os.environ.get("PATH", ""),
             "PYTHONPATH": f"{ROOT / 'operator'}:{ROOT}",
@@ -239,9 +239,3 @@ async def _apply_crd(client: KubeClient) -> None:
             return False
 
     await eventually(served)
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])

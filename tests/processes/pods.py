@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import socketserver
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pstraining.launcher
+from tests.support.ports import free_neighbours
 
 T = TypeVar("T")
 LAUNCH_FILE = Path(pstraining.launcher.__file__).with_name("launch.py")
@@ -59,17 +59,6 @@ def eventually(condition: Callable[[], T], seconds: float = 60) -> T:
         assert time.monotonic() < end, f"not within {seconds} s"
         time.sleep(0.01)
     return value
-
-
-def free_ports() -> int:
-    """The first of two free neighbours: TensorFlow's port and the launcher's status port."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-            with contextlib.suppress(OSError, OverflowError):
-                second.bind(("127.0.0.1", port + 1))
-                return port
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -161,11 +150,15 @@ class Pod:
                     os.kill(pid, signal.SIGKILL)
 
 
+class _Listener(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+
+
 class FakePs:
     """A PS that is what the test says: TensorFlow's port open or not, a launcher that answers or not."""
 
     def __init__(self) -> None:
-        self.port = free_ports()
+        self.port = free_neighbours()
         self.address = f"127.0.0.1:{self.port}"
         self.boot_id, self.state, self.asked = "boot-1", "Serving", 0
         self.term: int | None = None
@@ -177,7 +170,7 @@ class FakePs:
         if launcher:
             self._serve(self.port + 1, ThreadingHTTPServer, self._status_handler())
         if tensorflow:
-            self._serve(self.port, socketserver.ThreadingTCPServer, socketserver.BaseRequestHandler)
+            self._serve(self.port, _Listener, socketserver.BaseRequestHandler)
         return self
 
     def down(self) -> None:

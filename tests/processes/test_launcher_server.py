@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.processes.pods import FakePs, Pod, eventually, free_ports, get, is_alive
+from tests.processes.pods import FakePs, Pod, eventually, get, is_alive
+from tests.support.ports import free_neighbours
 
 MakePod = Callable[..., Pod]
 # A server that listens once the file "listen" exists, and ends slowly when told so.
@@ -37,7 +38,7 @@ class Server:
     """A PS's pod and its ports."""
 
     def __init__(self, make: MakePod, **settings: Any) -> None:
-        self.port = free_ports()
+        self.port = free_neighbours()
         self.pod = make("ps", {"ps": ["127.0.0.1:1", f"127.0.0.1:{self.port}"]}, 1, **settings)
 
     def listen(self) -> "Server":

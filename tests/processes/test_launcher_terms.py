@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.processes.pods import FakePs, Pod, eventually, free_ports, get, write_whole
+from tests.processes.pods import FakePs, Pod, eventually, get, write_whole
+from tests.support.ports import free_neighbours
 
 MakePod = Callable[..., Pod]
 SERVER = """
@@ -26,7 +27,7 @@ class Server:
     """A PS's pod whose map has a term."""
 
     def __init__(self, make: MakePod, policy: str | None, **settings: Any) -> None:
-        self.port, self.policy = free_ports(), policy
+        self.port, self.policy = free_neighbours(), policy
         self.pod = make("ps", {"ps": [f"127.0.0.1:{self.port}"]}, **settings)
         self.tell(1)
         self.pod.start(sys.executable, "-c", SERVER)

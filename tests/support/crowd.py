@@ -12,7 +12,7 @@ from importlib import util
 from typing import Any
 
 from pstraining.launcher.serve import server_def
-from tests.processes.pods import free_ports
+from tests.support.ports import free_neighbours
 
 DEVICE = b"/job:ps/replica:0/task:0/device:CPU:0"
 
@@ -48,7 +48,7 @@ def served(tf: Any, address: str, own_port: int, together: threading.Barrier) ->
 def main() -> None:
     address, number = sys.argv[1], int(sys.argv[2])
     tf, together = library(), threading.Barrier(number)
-    ports, results = [free_ports() for _ in range(number)], [False] * number
+    ports, results = [free_neighbours() for _ in range(number)], [False] * number
 
     def run(index: int, port: int) -> None:
         results[index] = served(tf, address, port, together)

@@ -1,9 +1,7 @@
 """The operator as a process of this machine, for tests that kill it or put something between it and the API server."""
 
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -11,6 +9,7 @@ import urllib.request
 from pathlib import Path
 
 from tests.support.kube import Target, wait_for
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,7 +20,7 @@ class OperatorProcess:
     def __init__(self, target: Target, namespace: str, folder: Path) -> None:
         self.target, self.namespace = target, namespace
         self.log = folder / "operator.log"
-        self.health_port, self.metrics_port = _free_ports(2)
+        self.health_port, self.metrics_port = free_port(), free_port()
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *, wait: bool = True, root: Path = ROOT, settings: dict[str, str] | None = None) -> None:
@@ -74,18 +73,3 @@ class OperatorProcess:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self.process.wait(20)
-
-
-def _free_ports(number: int) -> list[int]:
-    """Ports that are free now, below those that the kernel hands to outgoing connections in the meantime."""
-    found: list[int] = []
-    for port in random.sample(range(20000, 32000), 1000):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.append(port)
-        if len(found) == number:
-            return found
-    raise AssertionError("no free ports between 20000 and 32000")

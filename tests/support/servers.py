@@ -1,13 +1,13 @@
 """A model on real parameter servers, and small models and data to try on it."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 
 from pstraining.runtime import network
-from pstraining.runtime.local import LocalJob
+from pstraining.runtime.local import LocalJob, hold_port
 from pstraining.runtime.recovery import Session
 from pstraining.runtime.settings import TrainingSettings, resolve
 from pstraining.runtime.trainer import launcher_file
@@ -20,12 +20,13 @@ SESSION = Session(1, GENERATION)
 def connected(ps: int) -> Iterator[Any]:
     """A client on so many servers of its own, whose processes are its `servers`; once in a process."""
     network.set_environment()
-    own = LocalJob([], ps=0, workers=1, chief=False).cluster  # an address for this process
-    with LocalJob([str(launcher_file()), "serve"], ps=ps, workers=0, chief=False) as job:
+    servers = LocalJob([str(launcher_file()), "serve"], ps=ps, workers=0, chief=False)
+    with ExitStack() as held, servers as job:
         from pstraining.runtime.client import Client
         from pstraining.runtime.cluster import Cluster, Task
 
-        addresses = {role: tuple(tasks) for role, tasks in {**job.cluster, **own}.items()}
+        own = f"127.0.0.1:{hold_port(held)}"
+        addresses = {"ps": tuple(job.cluster["ps"]), "worker": (own,)}
         client = Client(Cluster(job="test", task=Task("worker", 0), addresses=addresses))
         client.connect()
         client.servers = [job.processes[f"ps-{index}"].popen for index in range(ps)]  # type: ignore[attr-defined]

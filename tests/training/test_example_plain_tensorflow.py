@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from pstraining.runtime.local import LocalJob
-from tests.support.kube import wait_for
 from tests.training.test_runtime_faults import finished, transcript, until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
@@ -39,7 +38,7 @@ def test_a_chief_that_is_told_to_stop_saves_once_more(tmp_path: Path) -> None:
     program = ["-m", "examples.plain_tensorflow", "--steps", "100000", "--checkpoint-seconds", "3600"]
     with LocalJob(program, ps=1, workers=1, checkpoint={"path": str(tmp_path)}) as job:
         chief = job.leader
-        wait_for(lambda: chief.events("progress"), "its first steps", 120)
+        until(job, lambda: chief.events("progress"), "its first steps", 120)
         chief.popen.send_signal(signal.SIGTERM)
         assert chief.popen.wait(60) == 143
         (saved,) = chief.events("checkpoint")

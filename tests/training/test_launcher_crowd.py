@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from pstraining.launcher import launch
-from tests.processes.pods import eventually, free_ports
+from tests.processes.pods import eventually
+from tests.support.ports import free_neighbours
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 ROUNDS, CLIENTS = 10, 6
@@ -19,7 +20,7 @@ ROUNDS, CLIENTS = 10, 6
 
 def test_clients_that_connect_at_once_do_not_kill_the_server() -> None:
     for number in range(ROUNDS):
-        address = f"127.0.0.1:{free_ports()}"
+        address = f"127.0.0.1:{free_neighbours()}"
         config = {"cluster": {"ps": [address]}, "task": {"type": "ps", "index": 0}}
         environment = {**os.environ, "TF_CONFIG": json.dumps(config), "TF_CPP_MIN_LOG_LEVEL": "2"}
         ps = subprocess.Popen([sys.executable, str(Path(launch.__file__)), "serve"], env=environment)

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from pstraining.launcher import launch
-from tests.processes.pods import Pod, closing, eventually, free_ports, get
+from tests.processes.pods import Pod, closing, eventually, get
+from tests.support.ports import free_neighbours
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 CHECK_SERVER_DEF = """
@@ -109,7 +110,7 @@ class Cluster:
     def __init__(self, folder: Path, stack: ExitStack, workers: int = 0) -> None:
         self.folder, self.stack = folder, stack
         self.map = {
-            kind: [f"127.0.0.1:{free_ports()}" for _ in range(count)]
+            kind: [f"127.0.0.1:{free_neighbours()}" for _ in range(count)]
             for kind, count in (("chief", 1), ("worker", workers), ("ps", 1))
             if count
         }

@@ -93,12 +93,11 @@ class LocalJob:
         self._command, self._restarts, self._echo, self._place = list(command), restarts, echo, place
         self._checkpoint = dict(checkpoint or {})
         self._stack = ExitStack()
-        with ExitStack() as held:  # all ports are held at once, so that no two tasks get the same
-            self.cluster = {
-                role: [f"{place(Task(role, index)).host}:{_port(held)}" for index in range(number)]
-                for role, number in {"chief": int(chief), "worker": workers, "ps": ps}.items()
-                if number
-            }
+        self.cluster = {
+            role: [f"{place(Task(role, index)).host}:{hold_port(self._stack)}" for index in range(number)]
+            for role, number in {"chief": int(chief), "worker": workers, "ps": ps}.items()
+            if number
+        }
         self._file = {
             "job": f"local-{os.getpid()}",
             "namespace": "local",
@@ -218,10 +217,19 @@ class LocalJob:
                 self._echo.flush()
 
 
-def _port(held: ExitStack) -> int:
-    """A free TCP port of the loopback interface, kept until `held` closes."""
+def hold_port(held: ExitStack, port: int = 0) -> int:
+    """A TCP port of the loopback interface, this or any free one; until `held` closes, nobody else is given it.
+
+    Whoever sets SO_REUSEADDR, as gRPC does, may listen on it: a socket that is bound so and does not listen stands in
+    nobody's way. Without it, a port that is free now may be another job's, or an outgoing connection's, before the
+    process that it is meant for has come up.
+
+    Raises:
+        OSError: the port is taken.
+    """
     sock = held.enter_context(socket.socket())
-    sock.bind(("127.0.0.1", 0))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(("127.0.0.1", port))
     return int(sock.getsockname()[1])
 
 

@@ -1,0 +1,27 @@
+"""TCP ports for what a test starts, which nobody else gets in the meantime."""
+
+from contextlib import ExitStack
+from typing import Final
+
+from pstraining.runtime.local import hold_port
+
+_HELD: Final = ExitStack()
+
+
+def free_port() -> int:
+    """A port to listen on, with SO_REUSEADDR; the kernel gives it to nobody else while this process lives."""
+    return hold_port(_HELD)
+
+
+def free_neighbours() -> int:
+    """The first of two such ports, side by side: TensorFlow's and the launcher's status port."""
+    while True:
+        first = ExitStack()
+        port = hold_port(first)
+        try:
+            hold_port(first, port + 1)
+        except (OSError, OverflowError):
+            first.close()
+            continue
+        _HELD.push(first)
+        return port

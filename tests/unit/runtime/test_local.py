@@ -1,0 +1,30 @@
+"""The addresses of a job on this machine."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from pstraining.runtime.local import LocalJob
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """The address of a server that has yet to come up."""
+    with LocalJob(["-c", "import time; time.sleep(60)"], ps=1, workers=0, chief=False) as job:
+        (address,) = job.cluster["ps"]
+        yield int(address.rpartition(":")[2])
+
+
+def test_nobody_else_is_given_a_jobs_port_before_its_process_has_come_up(port: int) -> None:
+    """Else a server finds its port taken, by another job or an outgoing connection, and the job waits for nothing."""
+    with pytest.raises(OSError, match="in use"), socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+
+
+def test_the_jobs_own_server_gets_it(port: int) -> None:
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does
+        server.bind(("", port))
+        server.listen()
+        socket.create_connection(("127.0.0.1", port), 5).close()
