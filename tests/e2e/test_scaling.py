@@ -12,6 +12,7 @@ from tests.support.examples import Example
 from tests.support.kube import Kube, Object, job_condition, wait_for
 from tests.support.operator_process import OperatorProcess
 from tests.support.puppet import PROGRAM, Puppet, template
+from tests.support.servers import SPREAD
 
 pytestmark = pytest.mark.cluster
 
@@ -171,7 +172,7 @@ def test_digits_goes_on_at_the_step_at_which_it_was_stopped(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own_operator.start()
-    spec = {"training": {"steps": 1_000_000}, "checkpoint": {"keep": 100, "intervalSeconds": 3600}}
+    spec = {"training": {"steps": 1_000_000, **SPREAD}, "checkpoint": {"keep": 100, "intervalSeconds": 3600}}
     example = Example.start(kube, namespace, "digits", shared, spec)
 
     def change(spec: Object) -> None:

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bench.training import network
 from pstraining.runtime.local import LocalJob
+from tests.support.servers import SPREAD
 
 HEADER: Final = 66
 """Of a TCP segment on the loopback interface: Ethernet 14, IPv4 20, TCP with timestamps 32."""
@@ -70,7 +71,8 @@ def main(folder: str) -> None:
     plan = {"width": 20_000, "pace": 0.02, "validation": False, "trainer": {"epochs": 1000, "steps_per_epoch": 40}}
     os.environ |= {"PSTRAINING_METRICS_PORT": "0", "FITTING_FOLDER": folder, "FITTING_PLAN": json.dumps(plan)}
     checkpoint = {"path": str(Path(folder) / "checkpoints"), "intervalSeconds": 2}
-    with LocalJob(["-m", "tests.support.fitting"], ps=2, workers=2, restarts=2, checkpoint=checkpoint) as job:
+    command = ["-m", "tests.support.fitting"]
+    with LocalJob(command, ps=2, workers=2, restarts=2, training=SPREAD, checkpoint=checkpoint) as job:
 
         def all_scraped() -> dict[str, dict[str, float]]:
             return {task: scrape(job.processes[task].events("metrics")[-1]["port"]) for task in TASKS}

@@ -14,6 +14,8 @@ from pstraining.runtime.trainer import launcher_file
 
 GENERATION = 7
 SESSION = Session(1, GENERATION)
+SPREAD = {"minShardBytes": 0}
+"""A job's small model on all of its servers, so that losing any of them means something."""
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pstraining.runtime.checkpoint import Checkpoints
 from pstraining.runtime.local import LocalJob
 from tests.support import fitting
 from tests.support.cover import in_soak
-from tests.support.servers import Rig, batches, small
+from tests.support.servers import SPREAD, Rig, batches, small
 from tests.training.test_runtime_faults import finished, steps_of, transcript, until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(400)]
@@ -28,7 +28,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def job(monkeypatch: pytest.MonkeyPatch, plan: dict[str, Any], folder: Path | None = None, **options: Any) -> LocalJob:
     monkeypatch.setenv("FITTING_PLAN", json.dumps(plan))
     checkpoint = {"path": str(folder / "checkpoints"), "keep": 3, "intervalSeconds": 1} if folder else None
-    return LocalJob(["-m", "tests.support.fitting"], checkpoint=checkpoint, **{"workers": 2, "ps": 2} | options)
+    more: dict[str, Any] = {"workers": 2, "ps": 2, "training": SPREAD, **options}
+    return LocalJob(["-m", "tests.support.fitting"], checkpoint=checkpoint, **more)
 
 
 @pytest.mark.parametrize("mode", ["Async", "Sync"])

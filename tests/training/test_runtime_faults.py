@@ -9,6 +9,7 @@ import pytest
 
 from pstraining.runtime.checkpoint import Checkpoints, name_of
 from pstraining.runtime.local import LocalJob
+from tests.support.servers import SPREAD
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 PROGRAM = ["-m", "examples.digits"]
@@ -18,7 +19,7 @@ def job(
     folder: Path | None, *, steps: int, workers: int = 1, more: dict[str, Any] | None = None, **options: Any
 ) -> LocalJob:
     checkpoint = {"path": str(folder), "keep": 3, "intervalSeconds": 1} if folder else None
-    training = {"steps": steps, **(more or {})}
+    training = {"steps": steps, **SPREAD, **(more or {})}
     return LocalJob(PROGRAM, workers=workers, restarts=1, training=training, checkpoint=checkpoint, **options)
 
 
@@ -72,6 +73,23 @@ def test_a_lost_server_is_restored_from_the_newest_checkpoint_that_can_be_read(t
         assert result["test_accuracy"] >= 0.9
         others = [process for process in run.processes.values() if process.task.label != "ps-1"]
         assert all(process.starts == 1 for process in others), transcript(run)
+
+
+def test_a_small_model_lies_on_one_server_and_the_others_may_go(tmp_path: Path) -> None:
+    with job(tmp_path, steps=2500, ps=3, more={"minShardBytes": 64 * 1024}) as run:
+        chief = run.processes["chief"]
+        until(run, lambda: chief.events("checkpoint"), "a checkpoint")
+        (unused,) = chief.events("unused_servers")
+        assert unused["servers"] == ["ps-1", "ps-2"]
+        before = steps_of(run, "worker-0")
+        for name in ("ps-1", "ps-2"):
+            run.kill(name)
+        until(run, lambda: steps_of(run, "worker-0") > before + 100, "steps without them")
+        assert not chief.events("restored"), transcript(run)
+        run.kill("ps-0")
+        until(run, lambda: chief.events("restored"), "a restore, with new processes of theirs in the map")
+        assert finished(run) == 0, transcript(run)
+        assert chief.events("result")[0]["test_accuracy"] >= 0.9
 
 
 def test_the_other_worker_goes_on_while_one_is_killed_and_comes_back(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pstraining.runtime.checkpoint import Checkpoints
 from pstraining.runtime.local import LocalJob
 from tests.support import counting
 from tests.support.cover import in_soak
+from tests.support.servers import SPREAD
 from tests.training.test_runtime_faults import finished, job, steps_of, transcript, until
 from tests.training.test_runtime_sync_faults import lose_a_server
 
@@ -93,7 +94,12 @@ def test_no_sample_is_lost_or_trained_twice(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("COUNTING_SAMPLES", "3000")
     checkpoint = {"path": str(tmp_path), "keep": 2, "intervalSeconds": 1}
     with LocalJob(
-        ["-m", "tests.support.counting"], ps=2, workers=3, restarts=5, training=HYBRID, checkpoint=checkpoint
+        ["-m", "tests.support.counting"],
+        ps=2,
+        workers=3,
+        restarts=5,
+        training={**HYBRID, **SPREAD},
+        checkpoint=checkpoint,
     ) as run:
         until(run, lambda: all(steps_of(run, f"worker-{k}") for k in range(3)), "all workers' steps")
         run.kill("worker-1")

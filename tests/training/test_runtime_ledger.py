@@ -20,7 +20,7 @@ from pstraining.runtime.settings import CheckpointSettings, TrainingSettings
 from pstraining.runtime.sources import Ranges
 from tests.support import counting
 from tests.support.mortal import Kills, Line, mortal
-from tests.support.servers import SESSION, Rig, batches, small
+from tests.support.servers import SESSION, SPREAD, Rig, batches, small
 from tests.training.test_runtime_faults import finished, steps_of, transcript, until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(900)]
@@ -113,7 +113,7 @@ def test_in_step_no_sample_is_lost_or_trained_twice_whoever_is_killed(
         ps=2,
         workers=WORKERS,
         restarts=10 * KILLS,
-        training={"mode": "Sync"},
+        training={"mode": "Sync", **SPREAD},
         checkpoint={"path": str(tmp_path), "keep": 2, "intervalSeconds": 1},
     ) as run:
         until(run, lambda: all(steps_of(run, f"worker-{k}") for k in range(WORKERS)), "all workers' steps")

@@ -17,7 +17,7 @@ from pstraining.runtime.local import LocalJob, Process
 from tests.support import counting
 from tests.support.cover import in_soak
 from tests.support.netns import cut_off, own_network
-from tests.support.servers import Rig, batches, small
+from tests.support.servers import SPREAD, Rig, batches, small
 from tests.training.test_runtime_faults import finished, steps_of, transcript, until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
@@ -128,7 +128,7 @@ def test_a_job_whose_server_falls_silent_says_so_and_goes_on(
     program = ["-m", "tests.support.counting"]
     with (
         own_network() if silent == "cut off" else nullcontext(),
-        LocalJob(program, ps=2, workers=2, training={"mode": mode}, checkpoint=checkpoint) as run,
+        LocalJob(program, ps=2, workers=2, training={"mode": mode, **SPREAD}, checkpoint=checkpoint) as run,
         ExitStack() as fault,
     ):
         trainers = [run.processes[name] for name in ("chief", "worker-0", "worker-1")]

@@ -9,6 +9,7 @@ import pytest
 from pstraining.runtime.checkpoint import Checkpoints
 from pstraining.runtime.local import LocalJob, Process
 from tests.support.kube import wait_for
+from tests.support.servers import SPREAD
 from tests.training.test_runtime_faults import PROGRAM, finished, job, steps_of, transcript, until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
@@ -17,7 +18,9 @@ RARELY = {"keep": 3, "intervalSeconds": 3600}
 
 def rare(folder: Path, **more: Any) -> LocalJob:
     """A job whose chief saves nothing unless it has to."""
-    return LocalJob(PROGRAM, workers=2, training={"steps": 100_000}, checkpoint={"path": str(folder), **RARELY}, **more)
+    return LocalJob(
+        PROGRAM, workers=2, training={"steps": 100_000, **SPREAD}, checkpoint={"path": str(folder), **RARELY}, **more
+    )
 
 
 def stop(run: LocalJob, name: str) -> Process:

@@ -96,6 +96,13 @@ class TrainingSpec(Model):
         description="Batches that a worker trains by an optimizer of its own before it sends how far the parameters "
         "have moved (local SGD); Sync takes the workers' mean, Async adds each one's share.",
     )
+    min_shard_bytes: int | None = Field(
+        default=None,
+        ge=0,
+        le=2**40,
+        description="Bytes of parameters that a parameter server is worth using for: a smaller model lies on fewer of "
+        "them, because every one that is used costs a call a step. 0: on all. The runtime's default: 262144.",
+    )
     compression: CompressionSpec | None = Field(default=None, description="How gradients and parameters travel.")
     max_staleness: int | None = Field(
         default=None,

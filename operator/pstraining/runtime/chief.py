@@ -109,6 +109,7 @@ class Chief:
         """
         if self._saver is None:
             event("no_checkpoints", reason="no checkpoint folder: losing a parameter server starts from the beginning")
+        self._tell_unused()
         while True:
             try:
                 self._take_over()
@@ -123,6 +124,13 @@ class Chief:
             except RefusedError:  # someone else changed the records; look again and decide anew
                 time.sleep(POLL)
         return conclude(self._store.model, self._duties, final, self._saver)
+
+    def _tell_unused(self) -> None:
+        servers, used = len(self._client.shards), self._store.layout.ps
+        if used < servers:
+            unused = [f"ps-{index}" for index in range(used, servers)]
+            reason = "with one more, each holds less than spec.training.minShardBytes of the parameters"
+            event("unused_servers", servers=unused, reason=reason)
 
     def _lead(self) -> State:
         try:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from pstraining.runtime import layout as layouts
 from pstraining.runtime import recovery
+from pstraining.runtime.critical import after, one
 from pstraining.runtime.layout import Array
 from pstraining.runtime.ledger import Ledger
 from pstraining.runtime.progress import event
@@ -176,8 +177,17 @@ class StoreControl:
         return float(known[0]) if known.size else None
 
     def mark(self, file: str) -> None:
-        """Write an empty file where each server runs."""
-        self.client.call(self._on_all(lambda shard: shard.mark(file)), [()] * len(self.store.shards))
+        """Write an empty file where each server runs, also where there is nothing of the model."""
+
+        def written() -> list[Any]:
+            written = []
+            for device in self.client.shards:
+                with tf.device(device):
+                    done = after([tf.raw_ops.WriteFile(filename=file, contents="")], one())
+                written.append(self.client.brought_home(done))
+            return written
+
+        self.client.call(tf.function(written, autograph=False))
 
     def take_losses(self) -> tuple[float, float]:
         """Sum and number of the workers' losses since the last call."""

@@ -2,7 +2,8 @@
 
 A call to a parameter server costs per operation and per tensor, not per byte, so tensors travel in segments: one of
 256 KB or more alone, the small ones of a server packed into one vector per group and dtype. Whole tensors are balanced
-over the servers by bytes; only a large one of more than half a server's share is cut.
+over the servers by bytes; only a large one of more than half a server's share is cut. For the same reason a small model
+lies on fewer servers than there are: every step calls each one that holds anything (`worth_using`).
 
 Pure and deterministic: every task computes the same layout from the same model. Knows numpy, not TensorFlow.
 """
@@ -110,6 +111,14 @@ class Layout:
         """A positive number that two tasks share only if they agree on the layout (and on `extra`)."""
         digest = hashlib.sha256(repr((self, extra)).encode()).digest()
         return int.from_bytes(digest[:8], "big") >> 2 or 1
+
+
+def worth_using(tensors: Sequence[Tensor], ps: int, min_bytes: int) -> int:
+    """How many of `ps` servers a model is spread over, so that each holds `min_bytes` or more; at least one.
+
+    After TensorFlow's `MinSizePartitioner` and its `min_shard_bytes`, for the model as a whole: workers need all of it.
+    """
+    return max(1, min(ps, sum(tensor.bytes for tensor in tensors) // min_bytes)) if min_bytes else ps
 
 
 def plan(tensors: Sequence[Tensor], ps: int) -> Layout:

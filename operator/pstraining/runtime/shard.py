@@ -367,11 +367,6 @@ class Shard:
         with tf.device(self.device):
             return tf.cast(self._rates[0].read_value() if self._rates else float("nan"), tf.float64)
 
-    def mark(self, file: str) -> Tensor:
-        """Write an empty file where the server runs; outside the section."""
-        with tf.device(self.device):
-            return after([tf.raw_ops.WriteFile(filename=file, contents="")], one())
-
     def count_alive(self) -> Tensor:
         """How many workers take part; outside the section. int64[]."""
         with tf.device(self.device):

@@ -20,12 +20,20 @@ Tensor = Any
 
 
 class ParameterStore:
-    """A model's segments on the servers of a job."""
+    """A model's segments on the servers of a job.
 
-    def __init__(self, client: Client, model: Model, updates: UpdateState | None = None) -> None:
+    Args:
+        client: the connection to the servers.
+        model: what they hold.
+        updates: what the update mode keeps beside it.
+        min_bytes: how much a server must hold to be used; see `layout.worth_using`.
+    """
+
+    def __init__(self, client: Client, model: Model, updates: UpdateState | None = None, *, min_bytes: int = 0) -> None:
         self.client, self.model = client, model
         self.updates = updates or UpdateState()
-        self.layout = layouts.plan([*model.tensors, *model.tables], len(client.shards))
+        tensors = [*model.tensors, *model.tables]
+        self.layout = layouts.plan(tensors, layouts.worth_using(tensors, len(client.shards), min_bytes))
         self.fingerprint = self.layout.fingerprint(model.identity(), self.updates.name)
         self.shards = [
             Shard(
@@ -37,7 +45,7 @@ class ParameterStore:
                 decayed=model.decayed_tables,
                 updates=self.updates,
             )
-            for index, device in enumerate(client.shards)
+            for index, device in enumerate(client.shards[: self.layout.ps])
         ]
         self._read = tf.function(self._emit_read, autograph=False)
         self._hello = tf.function(self._emit_hello, autograph=False)

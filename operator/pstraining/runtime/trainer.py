@@ -147,7 +147,7 @@ class Trainer:
                 train_step=self._train_step,
                 with_tables=with_tables,
             )
-            return ParameterStore(client, model, mode.state)
+            return ParameterStore(client, model, mode.state, min_bytes=training.min_shard_bytes)
 
         account, chiefs = WorkerAccount(), ChiefAccount()
         numbers = metrics.Metrics(

@@ -54,6 +54,7 @@ def test_the_cluster_map() -> None:
         "epochs": 3,
         "accumulationSteps": 4,
         "localSteps": 1,
+        "minShardBytes": 1024,
         "compression": {"push": "Int8", "pull": "OneBit", "errorFeedback": False, "topKPermille": 5},
         "maxStaleness": 9,
         "backupWorkers": 1,

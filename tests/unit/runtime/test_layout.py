@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pstraining.runtime.layout import LARGE_BYTES, Layout, Tensor, pack, plan, unpack
+from pstraining.runtime.layout import LARGE_BYTES, Layout, Tensor, pack, plan, unpack, worth_using
 
 sizes = st.lists(st.integers(0, 300_000), min_size=1, max_size=12)
 LARGE = LARGE_BYTES // 4
@@ -79,6 +79,22 @@ def test_the_layout_does_not_depend_on_anything_but_its_input() -> None:
     assert one.fingerprint("Adam") == other.fingerprint("Adam") > 0
     assert one.fingerprint("Adam") != one.fingerprint("SGD")
     assert one.fingerprint() != plan(tensors([LARGE, 5, 5, 6]), 3).fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("elements", "ps", "min_bytes", "used"),
+    [
+        ([1000], 4, 0, 4),
+        ([1000], 4, 4001, 1),
+        ([1000], 4, 2001, 1),
+        ([1000], 4, 2000, 2),
+        ([500, 500, 1000], 4, 2000, 4),
+        ([500, 500, 1000], 3, 2000, 3),
+        ([], 4, 1, 1),
+    ],
+)
+def test_a_server_is_used_that_holds_enough(elements: list[int], ps: int, min_bytes: int, used: int) -> None:
+    assert worth_using(tensors(elements), ps, min_bytes) == used
 
 
 def test_a_layout_needs_servers_and_distinct_paths() -> None:
