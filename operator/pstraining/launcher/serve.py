@@ -46,6 +46,9 @@ def serve(cluster: Cluster, kind: str, index: int) -> None:
 
 ADD_CONTEXT = "_ZN10tensorflow10GrpcServer35AddMasterEagerContextToEagerServiceEmPNS_12EagerContextE"
 SERVER_CLASS = "_ZTVN10tensorflow10GrpcServerE"
+NO_SPINNING = bytes([0x82, 1, 2, 0x48, 1])
+"""A ConfigProto with experimental {disable_thread_spinning: true}: threads without work sleep at once. Looking for work
+a little longer costs a fifth of the processor time of a small step, measured with more processes than cores."""
 NO_GPU = bytes([0x0A, 7, 0x0A, 3]) + b"GPU" + bytes([0x10, 0])
 """A ConfigProto with device_count {GPU: 0}."""
 CONTEXT_ID, STATUS_OK = 1, 1
@@ -116,4 +119,5 @@ def server_def(cluster: Cluster, kind: str, index: int) -> bytes:
         entries = [field(2, field(1, task) + field(2, address.encode())) for task, address in enumerate(tasks)]
         jobs += field(1, field(1, name.encode()) + b"".join(entries))
     port = int(cluster[kind][index].rpartition(":")[2])
-    return field(1, jobs) + field(2, kind.encode()) + field(3, index) + field(5, b"grpc") + field(6, port)
+    task = field(2, kind.encode()) + field(3, index)
+    return field(1, jobs) + task + field(4, NO_SPINNING) + field(5, b"grpc") + field(6, port)

@@ -69,13 +69,16 @@ class Client:
         spec = tf.train.ClusterSpec({task.type: {task.index: self.cluster.own_address}, "ps": list(self.cluster.ps)})
         self._wait_for_servers()
         self._watchdog.start()
+        eager = context.context()
+        eager._config = tf.compat.v1.ConfigProto()
+        eager._config.experimental.disable_thread_spinning = True  # as in the servers, see launcher/serve.py
         # Not by tf.config.experimental_connect_to_cluster: it names a leader for collectives, which nobody uses here.
         definition = tf.train.ServerDef(
             cluster=spec.as_cluster_def(),
             job_name=task.type,
             task_index=task.index,
             protocol="grpc",
-            default_session_config=context.context().config,
+            default_session_config=eager.config,
         )
         context.set_server_def(definition)
         with self._exclusive():

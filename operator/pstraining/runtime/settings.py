@@ -17,7 +17,7 @@ Settings = TypeVar("Settings", bound=BaseModel)
 
 
 MIN_SHARD_BYTES: Final = 256 * 1024
-"""What TensorFlow's `MinSizePartitioner` takes, too. A call costs a server about as much time as 80 KB at 1 Gbit/s do."""
+"""What TensorFlow's `MinSizePartitioner` takes, too. A call costs a server as much time as 80 KB at 1 Gbit/s."""
 ENDLESS: Final = 2**62
 """A position that is never reached."""
 

@@ -17,7 +17,7 @@ from pstraining.runtime.critical import after, critical, one, zero
 from pstraining.runtime.forms import Chooser, Form
 from pstraining.runtime.ledger import Progress
 from pstraining.runtime.model import Touched
-from pstraining.runtime.modes.base import Identity, Reply, Tensor, as_tensor
+from pstraining.runtime.modes.base import Identity, Reply, Tensor, as_numbers
 from pstraining.runtime.recovery import Session
 from pstraining.runtime.recovery import Shard as ShardRecord
 from pstraining.runtime.shard import DONE, STEP, Shard, UpdateState
@@ -87,7 +87,7 @@ class AsyncUpdates:
         self._forms, self._chooser = forms, Chooser(forms, identity.worker)
         numbers = range(len(forms))
         self._whole = [tf.function(partial(self._emit_whole, form), reduce_retracing=True) for form in numbers]
-        self._pull = [tf.function(partial(self._emit_pull, form), autograph=False) for form in numbers]
+        self._pull = [tf.function(partial(self._emit_fetch, form), autograph=False) for form in numbers]
         self._push = [
             tf.function(partial(self._emit_push, form), autograph=False, reduce_retracing=True) for form in numbers
         ]
@@ -147,7 +147,7 @@ class AsyncUpdates:
     def _told(self, batches: Sequence[Any], form: int, progress: Progress | None) -> tuple[Sequence[float], Left, int]:
         """Pull, compute and push in this form, or push again: what the servers say, what is left, the form."""
         with tf.device(self._client.local):
-            who = (self._session, self._identity, tf.concat([as_tensor(progress), [self._number]], 0))
+            who = (self._session, self._identity, tf.constant([*as_numbers(progress), self._number], tf.int64))
         if self._encoded is None:
             if self._computation.is_one_pass(batches) and self._wire.is_plain(form):
                 return self._client.call(self._whole[form], batches[0], *who), Left([], owes=False), form
@@ -170,14 +170,19 @@ class AsyncUpdates:
             self._ahead = int(ahead)
         return None
 
-    def _emit_pull(self, form: int) -> Tensor:
+    def _emit_fetch(self, form: int) -> Tensor:
         """Fetch the parameters; the first server's step before it was read. int64[]."""
+        version, held = self._emit_pull(form)
+        with tf.control_dependencies([held]):
+            return self._client.brought_home(version)
+
+    def _emit_pull(self, form: int) -> tuple[Tensor, Any]:
+        """The first server's step, on that server, and the operation to wait for, which has fetched what came of it."""
         first = self._store.shards[0]
         with tf.device(first.device):
             version = first.record.read_value()[STEP]
         others = [tf.constant(0)] * (len(self._store.shards) - 1)
-        with tf.control_dependencies([self._store.emit_pull(self._forms[form].fetched_as, [version, *others])]):
-            return self._client.brought_home(version)
+        return version, self._store.emit_pull(self._forms[form].fetched_as, [version, *others])
 
     def _emit_ask(self, session: Tensor, identity: Tensor) -> Tensor:
         """Whether the session goes on, done, the step, and how far this worker is ahead. int64[4]."""
@@ -192,17 +197,24 @@ class AsyncUpdates:
         return self._client.brought_home(critical(first.device, first.container, [session, identity], body))
 
     def _emit_whole(self, form: int, batch: Any, session: Tensor, identity: Tensor, what: Tensor) -> Tensor:
-        version = self._emit_pull(form)
-        with tf.control_dependencies([version]), tf.device(self._client.local):
+        version, held = self._emit_pull(form)
+        with tf.control_dependencies([held]), tf.device(self._client.local):
             amounts, vectors, rows = self._computation.emit(batch)
         parts = [[[vector] for vector in row] for row in vectors]
-        told = self._emit_push(form, amounts, parts, rows, session, identity, what)
-        with tf.device(self._client.local):
-            return tf.concat([told, [tf.cast(version, tf.float64)]], 0)
+        return self._emit_push(form, amounts, parts, rows, session, identity, what, version)
 
     def _emit_push(
-        self, form: int, amounts: Tensor, parts: Parts, rows: Rows, session: Tensor, identity: Tensor, what: Tensor
+        self,
+        form: int,
+        amounts: Tensor,
+        parts: Parts,
+        rows: Rows,
+        session: Tensor,
+        identity: Tensor,
+        what: Tensor,
+        version: Tensor | None = None,
     ) -> Tensor:
+        """What the servers say, the loss, whether it is finite, and the version if it is given. float64[6 or 7]."""
         replies = [
             _push(
                 shard,
@@ -216,10 +228,16 @@ class AsyncUpdates:
             )
             for number, shard in enumerate(self._store.shards)
         ]
-        with tf.device(self._client.local):  # one tensor: every fetch is a round trip
-            stacked = tf.stack([tf.identity(reply) for reply in replies])
-            reply = tf.stack([tf.reduce_min(stacked[:, 0]), tf.reduce_max(stacked[:, 1]), *tf.unstack(stacked[0, 2:])])
-            return tf.concat([tf.cast(reply, tf.float64), amounts[LOSS : FINITE + 1]], 0)
+        first = replies[0]
+        if version is not None:  # it travels with the reply: every tensor on its own is a round trip
+            with tf.device(self._store.shards[0].device):
+                first = tf.concat([first, tf.reshape(version, [1])], 0)
+        with tf.device(self._client.local):
+            first, *others = [tf.identity(reply) for reply in (first, *replies[1:])]
+            stacked = tf.stack([first[:2], *(reply[:2] for reply in others)])
+            heads = [tf.reduce_min(stacked[:, 0]), tf.reduce_max(stacked[:, 1]), first[2], first[3]]
+            told = [tf.cast(tf.stack(heads), tf.float64), amounts[LOSS : FINITE + 1]]
+            return tf.concat([*told, *([] if version is None else [tf.cast(first[4:], tf.float64)])], 0)
 
 
 def _clocks(shard: Shard) -> Clocks:

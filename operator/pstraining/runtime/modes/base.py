@@ -52,9 +52,14 @@ class Identity:
         return tf.constant([self.worker, self.incarnation], tf.int64)
 
 
+def as_numbers(progress: Progress | None) -> Sequence[int]:
+    """A progress as servers take it, three numbers."""
+    return progress.numbers() if progress else NO_PROGRESS
+
+
 def as_tensor(progress: Progress | None) -> Tensor:
-    """A progress as servers take it. int64[3]."""
-    return tf.constant(progress.numbers() if progress else NO_PROGRESS, tf.int64)
+    """The same. int64[3]."""
+    return tf.constant(as_numbers(progress), tf.int64)
 
 
 class Updates(Protocol):
