@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,14 +59,37 @@ def kill_process(pod: str, pattern: str, container: str | None = None, layout: L
     Raises:
         ClusterError: as above, or nothing matches; the message lists what runs there.
     """
+    hits = _processes(pod, pattern, container, layout)
+    for pid in hits:
+        _kill(pid)
+    return hits
+
+
+@contextlib.contextmanager
+def stopped(pod: str, pattern: str, container: str | None = None, layout: Layout | None = None) -> Iterator[None]:
+    """Inside, such processes stand still (SIGSTOP): their kernel still answers for them, they do not.
+
+    Raises:
+        ClusterError: as above.
+    """
+    hits = _processes(pod, pattern, container, layout)
+    try:
+        for pid in hits:
+            os.kill(pid, signal.SIGSTOP)
+        yield
+    finally:
+        for pid in hits:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+def _processes(pod: str, pattern: str, container: str | None, layout: Layout | None) -> list[int]:
     target = find_container(pod, container, layout or read_layout(os.environ))
     running = {pid: command_line(pid) for pid in container_processes(target.pid)}
     hits = [pid for pid, line in running.items() if pid != target.pid and re.search(pattern, line)]
     if not hits:
         lines = "\n".join(f"  {pid} {line}" for pid, line in sorted(running.items()))
         raise ClusterError(f"no process of {target.pod}/{target.container} matches {pattern!r}:\n{lines}")
-    for pid in hits:
-        _kill(pid)
     return hits
 
 

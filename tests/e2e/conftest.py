@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from hack.cluster import faults
 from tests.support.kube import Kube, Target, named_target, wait_for
+from tests.support.nodes import ready
 from tests.support.operator_process import OperatorProcess
 
 ROOT = Path(__file__).parents[2]
@@ -110,3 +112,15 @@ def own_operator(kube: Kube, namespace: str, crd: None, tmp_path: Path) -> Itera
     process = OperatorProcess(kube.target, namespace, tmp_path)
     yield process
     process.stop()
+
+
+@pytest.fixture
+def healed(kube: Kube) -> Iterator[None]:
+    """Whatever happens, all nodes are well afterwards."""
+    yield
+    for node in kube.list("Node"):
+        name = node["metadata"]["name"]
+        faults.restore(name)
+        kube.merge("Node", "", name, {"spec": {"taints": None}})
+    names = [n["metadata"]["name"] for n in kube.list("Node")]
+    wait_for(lambda: all(ready(kube, n)["status"] == "True" for n in names), "all nodes are ready again", 120)

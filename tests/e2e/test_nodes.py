@@ -5,7 +5,6 @@ The operator runs on neither node. Its bounds begin with the moment at which Kub
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from hack.cluster import faults
 from tests.e2e.test_standby import pointer, progress, resumed, start
 from tests.support.examples import Example
 from tests.support.kube import Kube, Object, job_condition, wait_for
+from tests.support.nodes import cut, moment, ready
 from tests.support.operator_process import OperatorProcess
 from tests.support.puppet import Puppet, template
 
@@ -41,36 +41,6 @@ POD_GRACE, OVERDUE = 2, 5
 """What a puppet's pod gets to end, and when beyond that an operator without a view of nodes takes it for lost."""
 SLACK = 8
 """Seconds for two busy cores; the operator itself takes a tenth of one."""
-
-
-@pytest.fixture
-def healed(kube: Kube) -> Iterator[None]:
-    """Whatever happens, all nodes are well afterwards."""
-    yield
-    for node in kube.list("Node"):
-        name = node["metadata"]["name"]
-        faults.restore(name)
-        kube.merge("Node", "", name, {"spec": {"taints": None}})
-    names = [n["metadata"]["name"] for n in kube.list("Node")]
-    wait_for(lambda: all(ready(kube, n)["status"] == "True" for n in names), "all nodes are ready again", 120)
-
-
-def ready(kube: Kube, node: str) -> Object:
-    found = kube.get("Node", "", node)
-    assert found is not None
-    condition: Object = next(c for c in found["status"]["conditions"] if c["type"] == "Ready")
-    return condition
-
-
-def cut(kube: Kube, node: str) -> datetime:
-    """Cut a node; the moment at which Kubernetes gave it up."""
-    assert faults.cut(node)
-    wait_for(lambda: ready(kube, node)["status"] == "Unknown", f"{node} is given up", 60)
-    return moment(ready(kube, node)["lastTransitionTime"])
-
-
-def moment(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 def at_home(name: str, *, volume: bool = False, **spec: Any) -> Object:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from pstraining.api import contract
+from pstraining.runtime import network
 from pstraining.runtime.cluster import ENV_CLUSTER_FILE, Task
 
 POLL: Final = 0.05
@@ -206,7 +207,11 @@ class LocalJob:
             environment[contract.ENV_CHECKPOINT_DIR] = str(self._checkpoint["path"])
         source = str(Path(__file__).parents[2])
         paths = [source, os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
-        return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment}
+        # A process that has connected to servers has settings of its own, with which a program of another kind ends
+        # where it would wait for a server that has yet to come up.
+        ours = network.ENVIRONMENT.items()
+        inherited = {name: value for name, value in os.environ.items() if (name, value) not in ours}
+        return {**inherited, "PYTHONPATH": os.pathsep.join(paths), **environment}
 
     def _drain(self, process: Process, popen: subprocess.Popen[str]) -> None:
         assert popen.stdout is not None  # noqa: S101 - opened as a pipe above

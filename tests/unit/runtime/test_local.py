@@ -1,10 +1,13 @@
 """The addresses of a job on this machine."""
 
+import os
 import socket
 from collections.abc import Iterator
 
 import pytest
 
+from pstraining.runtime import network
+from pstraining.runtime.cluster import Task
 from pstraining.runtime.local import LocalJob
 
 
@@ -28,3 +31,12 @@ def test_the_jobs_own_server_gets_it(port: int) -> None:
         server.bind(("", port))
         server.listen()
         socket.create_connection(("127.0.0.1", port), 5).close()
+
+
+def test_a_tasks_process_has_not_what_this_one_has_set_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {"PATH": os.environ["PATH"], "GRPC_FAIL_FAST": "use_caller"})
+    network.set_environment()
+    with LocalJob(["-c", ""], ps=1, workers=0, chief=False) as job:
+        found = job._environment_of(Task("ps", 0), 1)
+    assert found["GRPC_FAIL_FAST"] == "use_caller", "set by whoever started this one"
+    assert "TF_GRPC_DEFAULT_OPTIONS" not in found

@@ -1,0 +1,178 @@
+"""What a fault costs those who train on, on real kubelets: how long they stand still, and what has to be trained again.
+
+The parameter server and the chief are on one node, a worker is on each of two. What is measured is printed.
+"""
+
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hack.cluster import faults
+from tests.e2e.test_nodes import HOME
+from tests.support.examples import ROOT, Example
+from tests.support.kube import Kube, Object, wait_for
+from tests.support.nodes import cut
+from tests.support.operator_process import OperatorProcess
+
+pytestmark = pytest.mark.cluster
+
+SAFE = "node-0"
+PROGRAM = r"examples\.digits"
+SERVER = r"launch\.py serve|examples\.digits"
+SILENCE = 8.0
+"""Seconds that a parameter server is silent."""
+WITHOUT_A_WORKER = {"Async": 2.0, "Sync": 5.0}
+"""How long the other one may stand still: in step it waits 3 s for one that gives no sign of life."""
+AFTER_A_SERVER = 15.0
+"""Seconds until training goes on from a checkpoint with a server that was killed."""
+NOTICED = 5.0
+"""Seconds after which everybody has said that a server is silent."""
+
+
+def spec(mode: str) -> Object:
+    """Two nodes, a worker on each; with its node lost, a worker may join the other one."""
+    example = yaml.safe_load((ROOT / "examples" / "digits" / "job.yaml").read_text())
+    template = example["spec"]["worker"]["template"]
+    pinned, spread = deepcopy(template), deepcopy(template)
+    pinned["spec"]["nodeSelector"] = {"kubernetes.io/hostname": SAFE}
+    apart = {"matchLabels": {"pstraining.dev/role": "worker", "pstraining.dev/job-name": "digits"}}
+    spread["spec"]["topologySpreadConstraints"] = [
+        {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "DoNotSchedule",
+            "nodeTaintsPolicy": "Honor",
+            "labelSelector": apart,
+        }
+    ]
+    return {
+        "training": {"mode": mode, "steps": 10_000_000},
+        "ps": {"template": pinned},
+        "chief": {"template": pinned},
+        "worker": {"template": spread},
+    }
+
+
+Line = dict[str, Any]
+"""What a task has told."""
+
+
+class Watched:
+    """A job in training, and what its tasks tell."""
+
+    def __init__(self, example: Example) -> None:
+        self.example = example
+        self.on_home = next(index for index in (0, 1) if self._node(index) == HOME)
+        self.survivor = 1 - self.on_home
+
+    def _node(self, index: int) -> str:
+        pod = self.example.kube.get("Pod", self.example.namespace, self.example.pod("worker", index))
+        return str((pod or {})["spec"].get("nodeName"))
+
+    def told(self, name: str, since: float, role: str = "worker", index: int = 0) -> list[Line]:
+        return [e for e in self.example.events(role, index) if e.get("event") == name and e["time"] >= since]
+
+    def wait(
+        self, name: str, since: float, role: str = "worker", index: int = 0, seconds: float = 60
+    ) -> dict[str, Any]:
+        """The first such line since then."""
+        what = f"{role} {index} tells {name!r}"
+        return wait_for(lambda: self.told(name, since, role, index), what, seconds)[0]
+
+    def gap(self, index: int, since: float) -> float:
+        """A worker's longest time without a step since then, once it has told of steps after it."""
+        wait_for(lambda: len(self.told("worker", since, "worker", index)) >= 3, f"steps of worker {index}", 60)
+        return max(float(e["gap_seconds"]) for e in self.told("worker", since, "worker", index))
+
+    def step(self) -> int:
+        return int(self.example.events("worker", self.survivor)[-1]["step"])
+
+
+@pytest.fixture(params=["Sync", "Async"])
+def job(
+    kube: Kube,
+    own_operator: OperatorProcess,
+    namespace: str,
+    shared: Path,
+    healed: None,
+    request: pytest.FixtureRequest,
+) -> tuple[str, Watched]:
+    own_operator.start()
+    example = Example.start(kube, namespace, "digits", shared, spec(request.param))
+    for index in (0, 1):
+        example.wait_event("worker", "worker", index)
+    example.wait_event("checkpoint")
+    return request.param, Watched(example)
+
+
+def test_what_is_lost_costs_the_others_seconds(
+    kube: Kube, job: tuple[str, Watched], capsys: pytest.CaptureFixture[str]
+) -> None:
+    mode, watched = job
+
+    def say(text: str) -> None:
+        with capsys.disabled():
+            print(f"\n{mode}, {text}")
+
+    _a_worker_is_killed(watched, WITHOUT_A_WORKER[mode], say)
+    _the_server_is_silent(watched, say)
+    _the_server_is_killed(watched, say)
+    _a_workers_node_is_cut(kube, watched, WITHOUT_A_WORKER[mode], say)
+
+
+def _a_worker_is_killed(watched: Watched, limit: float, say: Callable[[str], None]) -> None:
+    example, struck = watched.example, time.time()
+    faults.kill_process(f"{example.namespace}/{example.pod('worker', watched.on_home)}", PROGRAM)
+    back = watched.wait("worker", struck + 1, index=watched.on_home)["time"] - struck
+    gap = watched.gap(watched.survivor, struck)
+    say(
+        f"a worker is killed: the other one stood still for {gap:.1f} s, it is back after {back:.1f} s, no step is lost"
+    )
+    assert gap <= limit
+    assert not watched.told("restored", struck, "chief")
+
+
+def _the_server_is_silent(watched: Watched, say: Callable[[str], None]) -> None:
+    example = watched.example
+    tasks = [("chief", 0), ("worker", 0), ("worker", 1)]
+    with faults.stopped(f"{example.namespace}/{example.pod('ps')}", SERVER):
+        began = time.time()
+        noticed = [watched.wait("silent", began, *task, seconds=2 * NOTICED)["time"] - began for task in tasks]
+        time.sleep(max(0.0, SILENCE - (time.time() - began)))  # that is the fault
+    over = time.time()
+    again = max(watched.wait("reconnected", over - 1, *task)["time"] for task in tasks) - over
+    watched.gap(watched.survivor, over)
+    lasted = over - began
+    say(f"the server is silent for {lasted:.1f} s: told after {max(noticed):.1f} s; all go on {again:.1f} s after it")
+    assert max(noticed) <= NOTICED
+    assert not watched.told("restored", began, "chief"), "no step is lost"
+
+
+def _the_server_is_killed(watched: Watched, say: Callable[[str], None]) -> None:
+    example, before, struck = watched.example, watched.step(), time.time()
+    faults.kill_process(f"{example.namespace}/{example.pod('ps')}", SERVER)
+    restored = watched.wait("restored", struck, "chief")
+    gap = watched.gap(watched.survivor, restored["time"])
+    lost = before - int(restored["step"])
+    say(f"the server is killed: all stood still for {gap:.1f} s; {lost} steps are lost, checkpoints are 2 s apart")
+    assert gap <= AFTER_A_SERVER
+    assert restored["step"] > 0, "from a checkpoint"
+
+
+def _a_workers_node_is_cut(kube: Kube, watched: Watched, limit: float, say: Callable[[str], None]) -> None:
+    example, struck = watched.example, time.time()
+    former = example.pod("worker", watched.on_home)
+    cut(kube, HOME)
+    wait_for(lambda: example.pod("worker", watched.on_home) != former, "the lost worker is replaced", 60)
+    back = watched.wait("worker", struck, index=watched.on_home, seconds=90)["time"] - struck
+    gap = watched.gap(watched.survivor, struck)
+    say(
+        f"a worker's node is cut: the other one stood still for {gap:.1f} s, its next process trains after {back:.1f} s"
+    )
+    assert gap <= limit
+    assert not watched.told("restored", struck, "chief"), "no step is lost"
