@@ -12,6 +12,8 @@ from bench.training.runs import Load, in_turn, measure
 from bench.training.volume import SYNC
 
 PEERS: Final = "bench.training.peers"
+PLAIN: Final = {"GLIBC_TUNABLES": ""}
+"""A peer's processes have the allocator that they would have anywhere else."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,13 @@ class Duel:
 def _duels() -> tuple[Duel, ...]:
     found = []
     for model in ("small", "big"):
-        strategy = Load(model, ps=2, program=f"{PEERS}.parameter_server", reporters=("chief",))
+        strategy = Load(model, ps=2, program=f"{PEERS}.parameter_server", reporters=("chief",), environment=PLAIN)
         found.append(Duel(f"{model}, Async", Load(model, ps=2), strategy, "ParameterServerStrategy"))
     for model in ("small", "big"):
-        replicas = Load(model, ps=2, program=f"{PEERS}.sync_replicas", chief=False)
+        replicas = Load(model, ps=2, program=f"{PEERS}.sync_replicas", chief=False, environment=PLAIN)
         ours = Load(model, ps=2, training=SYNC)
         found.append(Duel(f"{model}, Sync", ours, replicas, "SyncReplicasOptimizer"))
-    ring = Load("big", ps=0, program=f"{PEERS}.all_reduce", chief=False)
+    ring = Load("big", ps=0, program=f"{PEERS}.all_reduce", chief=False, environment=PLAIN)
     found.append(Duel("big, dense", Load("big", ps=2, training=SYNC), ring, "MultiWorkerMirroredStrategy"))
     return tuple(found)
 
@@ -77,7 +79,7 @@ def busiest(effort: Effort) -> Taken:
     """Bytes of an update in the busier direction of the busiest link, measured, beside what the formulas say."""
     loads = {
         OURS: Load("dense", ps=SERVERS, workers=WORKERS, training=SYNC),
-        RING: Load("dense", ps=0, workers=WORKERS, chief=False, program=f"{PEERS}.all_reduce"),
+        RING: Load("dense", ps=0, workers=WORKERS, chief=False, program=f"{PEERS}.all_reduce", environment=PLAIN),
     }
     found = {BUSIEST + name: value for name, value in FORMULAS.items()}
     for name, load in loads.items():

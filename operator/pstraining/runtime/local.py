@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from pstraining.api import contract
+from pstraining.launcher.launch import memory_settings
 from pstraining.runtime import network
 from pstraining.runtime.cluster import ENV_CLUSTER_FILE, Task
 
@@ -211,7 +212,7 @@ class LocalJob:
         # where it would wait for a server that has yet to come up.
         ours = network.ENVIRONMENT.items()
         inherited = {name: value for name, value in os.environ.items() if (name, value) not in ours}
-        return {**inherited, "PYTHONPATH": os.pathsep.join(paths), **environment}
+        return {**memory_settings(task.type), **inherited, "PYTHONPATH": os.pathsep.join(paths), **environment}
 
     def _drain(self, process: Process, popen: subprocess.Popen[str]) -> None:
         assert popen.stdout is not None  # noqa: S101 - opened as a pipe above

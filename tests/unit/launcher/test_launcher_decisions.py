@@ -144,6 +144,11 @@ def test_the_programs_environment() -> None:
     assert options["grpc.keepalive_time_ms"] == "2000"
     assert options["grpc.max_reconnect_backoff_ms"] == "500"
     assert launch.program_env({}, cluster, "chief", 0)["GRPC_FAIL_FAST"] == "use_caller"
+    tunables = {kind: launch.program_env({}, cluster, kind, 0)["GLIBC_TUNABLES"] for kind in ("ps", "worker")}
+    assert "arena_max=1" in tunables["ps"]
+    assert "arena_max" not in tunables["worker"], "a worker's threads read data beside one another"
+    assert all("mmap_max=0" in found for found in tunables.values())
+    assert launch.program_env({"GLIBC_TUNABLES": ""}, cluster, "ps", 0)["GLIBC_TUNABLES"] == "", "the template's"
 
 
 @pytest.mark.parametrize(
