@@ -71,19 +71,25 @@ class Worker:
 
     def run(self) -> None:
         """Train until the job is done."""
-        done = False
-        with self._beating():
-            while not done:
-                try:
-                    session = self._wait_for_state()
-                    if session is None:
-                        break
-                    done = self._train(session)
-                except ShardLostError as lost:
-                    self._is_unsure = True
-                    self._client.recover(lost)
+        try:
+            with self._beating():
+                self._train_until_done()
+        finally:
+            self._batches.close()
         self._say_good_bye()
         self._reports.report("worker_done")
+
+    def _train_until_done(self) -> None:
+        done = False
+        while not done:
+            try:
+                session = self._wait_for_state()
+                if session is None:
+                    break
+                done = self._train(session)
+            except ShardLostError as lost:
+                self._is_unsure = True
+                self._client.recover(lost)
 
     def _wait_for_state(self) -> recovery.Session | None:
         """A session once the servers hold one whole set; None when the job is done."""

@@ -1,0 +1,67 @@
+"""A worker's batches, where iterators end slowly."""
+
+import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(60)]
+DEVICE = "CPU:0"
+
+
+class Tuned:
+    """Datasets of two batches whose iterators take long to end, as TensorFlow's do whose tuner sleeps."""
+
+    def __init__(self) -> None:
+        self.ending, self.may_end, self.ended = threading.Event(), threading.Event(), threading.Event()
+
+    def open(self, position: int) -> Iterator[Any]:
+        """The batches of a piece."""
+        outer = self
+
+        class Batches:
+            def __init__(self) -> None:
+                self._left = iter((2 * position, 2 * position + 1))
+
+            def __iter__(self) -> Iterator[Any]:
+                return self
+
+            def __next__(self) -> int:
+                return next(self._left)
+
+            def __del__(self) -> None:
+                outer.ending.set()
+                outer.may_end.wait(20)
+                outer.ended.set()
+
+        return Batches()
+
+
+def pieces(tuned: Tuned) -> Callable[[], Any]:
+    from pstraining.runtime.data import HandedOutBatches
+
+    positions = iter(range(10))
+    source: Any = SimpleNamespace(open=tuned.open)
+    batches = HandedOutBatches(source, lambda: (next(positions), 0), DEVICE)
+    return lambda: batches.draw(1).batches[0]
+
+
+def own(tuned: Tuned) -> Callable[[], Any]:
+    from pstraining.runtime.data import OwnBatches
+
+    positions = iter(range(10))
+    batches = OwnBatches(lambda: tuned.open(next(positions)), DEVICE)
+    return lambda: batches.draw(1).batches[0]
+
+
+@pytest.mark.parametrize("make", [pieces, own])
+def test_nobody_waits_for_an_iterators_end(make: Callable[[Tuned], Callable[[], Any]]) -> None:
+    tuned = Tuned()
+    draw = make(tuned)
+    assert [draw(), draw(), draw()] == [0, 1, 2]
+    assert tuned.ending.wait(10), "the first one is given free"
+    assert not tuned.ended.is_set(), "training has gone on before it was"
+    tuned.may_end.set()
+    assert tuned.ended.wait(10)
