@@ -146,7 +146,7 @@ def test_suspend_stops_the_leader_while_the_others_still_run(started: Any, chief
     check_freed(puppet.kube, puppet.namespace)
     leader, rest = ("chief-0", ["worker-0", "worker-1", "ps-0"]) if chief else ("worker-0", ["worker-1", "ps-0"])
     check_order(puppet, leader, rest)
-    assert told(puppet, "Stopping", "Suspended") == ["Stopping", "Suspended"]
+    wait_for(lambda: told(puppet, "Stopping", "Suspended") == ["Stopping", "Suspended"], "what is told", 30)
 
 
 def test_another_number_of_parameter_servers(started: Any) -> None:
@@ -156,7 +156,7 @@ def test_another_number_of_parameter_servers(started: Any) -> None:
     reasons = ("Checkpointing", "Resharding", "Resuming", "Rescaled")
     wait_for(lambda: job_condition(puppet.job(), "Rescaling")["reason"] == "Rescaled", "the end of it", 120)
     check_order(puppet, "chief-0", ["worker-0", "worker-1", "ps-0"])
-    assert told(puppet, *reasons) == list(reasons)
+    wait_for(lambda: told(puppet, *reasons) == list(reasons), f"all that is told: {told(puppet, *reasons)}", 30)
     puppet.wait_phase("Running")
     wait_for(lambda: len(puppet.pods("ps")) == 3 and not old & uids(puppet), "new pods")
     status = (puppet.job() or {})["status"]

@@ -25,7 +25,7 @@ def test_digits(kube: Kube, namespace: str, shared: Path) -> None:
 
 def test_digits_in_step_while_a_worker_is_lost(kube: Kube, namespace: str, shared: Path) -> None:
     """Synchronous and compressed, by the manifest alone: the other one waits for a lost worker for a moment only."""
-    training = {"steps": 4000, "mode": "Sync", "compression": {"push": "Int8", "pull": "Int8"}}
+    training = {"steps": 6000, "mode": "Sync", "compression": {"push": "Int8", "pull": "Int8"}}
     example = Example.start(kube, namespace, "digits", shared, {"training": training})
     example.wait_event("worker", "worker", 0)
     example.wait_event("worker", "worker", 1)
@@ -51,7 +51,7 @@ def test_examples_without_our_runtime(kube: Kube, namespace: str, shared: Path, 
 
 def test_digits_under_fire(kube: Kube, namespace: str, shared: Path) -> None:
     """A worker, a PS process, a PS container and the chief die in turn; the job resumes each time and succeeds."""
-    example = Example.start(kube, namespace, "digits", shared, {"training": {"steps": 30000}})
+    example = Example.start(kube, namespace, "digits", shared, {"training": {"steps": 60000}})
     example.wait_event("checkpoint")
     _lose_a_worker(example)
     _lose_the_ps_process(example)

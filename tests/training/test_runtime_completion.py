@@ -48,7 +48,7 @@ def test_a_second_run_trains_nothing_and_one_with_more_steps_goes_on(tmp_path: P
 
 
 def test_a_full_disk_stops_no_training_and_the_end_is_an_error_that_a_further_run_mends(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", "40m") as disk, job(disk, steps=2500, workers=2) as run:
+    with small_disk(tmp_path / "disk", "40m") as disk, job(disk, steps=5000, workers=2) as run:
         chief = run.processes["chief"]
         until(run, lambda: chief.events("checkpoint"), "a checkpoint")
         with filled(disk):
@@ -65,4 +65,4 @@ def test_a_full_disk_stops_no_training_and_the_end_is_an_error_that_a_further_ru
             assert not [entry.name for entry in disk.iterdir() if entry.name.startswith(".tmp")]
         assert finished(run) == 0, transcript(run)
         assert not chief.events("restored"), "the servers still had the last state"
-        assert chief.events("result")[0]["step"] >= 2500
+        assert chief.events("result")[0]["step"] >= 5000

@@ -26,7 +26,7 @@ def rings(run: LocalJob, worker: str, members: list[int], since: float) -> list[
 
 
 def test_without_a_killed_worker_the_ring_forms_again_within_a_second() -> None:
-    with job(None, steps=1500, workers=3, more=HYBRID) as run:
+    with job(None, steps=2500, workers=3, more=HYBRID) as run:
         until(run, lambda: all(steps_of(run, f"worker-{k}") > 50 for k in range(3)), "all workers' steps")
         killed = time.time()
         run.kill("worker-1")
@@ -36,7 +36,7 @@ def test_without_a_killed_worker_the_ring_forms_again_within_a_second() -> None:
         until(run, lambda: rings(run, "worker-1", [0, 1, 2], killed), "its return")
         assert finished(run) == 0, transcript(run)
         result = run.processes["chief"].events("result")[0]
-        assert result["step"] == 1500
+        assert result["step"] == 2500
         assert result["test_accuracy"] >= 0.9
         assert run.processes["worker-0"].starts == run.processes["worker-2"].starts == 1
         assert not [event for process in run.processes.values() for event in process.events("diverged")]
@@ -44,7 +44,7 @@ def test_without_a_killed_worker_the_ring_forms_again_within_a_second() -> None:
 
 @in_soak
 def test_a_silent_worker_is_left_out_and_may_come_back() -> None:
-    with job(None, steps=1500, workers=3, more=HYBRID) as run:
+    with job(None, steps=2500, workers=3, more=HYBRID) as run:
         until(run, lambda: all(steps_of(run, f"worker-{k}") > 50 for k in range(3)), "all workers' steps")
         stopped = time.time()
         run.processes["worker-1"].popen.send_signal(signal.SIGSTOP)
@@ -53,7 +53,7 @@ def test_a_silent_worker_is_left_out_and_may_come_back() -> None:
         run.processes["worker-1"].popen.send_signal(signal.SIGCONT)
         until(run, lambda: rings(run, "worker-1", [0, 1, 2], stopped), "its return")
         assert finished(run) == 0, transcript(run)
-        assert run.processes["chief"].events("result")[0]["step"] == 1500
+        assert run.processes["chief"].events("result")[0]["step"] == 2500
         assert all(process.starts == 1 for process in run.processes.values())
 
 
@@ -63,20 +63,20 @@ def test_a_lost_server_is_restored_and_all_go_on_from_one_step(tmp_path: Path) -
 
 @in_soak
 def test_the_next_chief_finds_what_the_workers_hold() -> None:
-    with job(None, steps=1200, workers=2, more=HYBRID) as run:
+    with job(None, steps=2000, workers=2, more=HYBRID) as run:
         chief = run.processes["chief"]
         until(run, lambda: steps_of(run, "worker-0") > 50, "steps")
         run.kill("chief")
         assert finished(run) == 0, transcript(run)
         assert chief.term == 2
         assert len(chief.events("initialized")) == 1, "nothing is set back"
-        assert chief.events("result")[0]["step"] == 1200
+        assert chief.events("result")[0]["step"] == 2000
         assert chief.events("result")[0]["test_accuracy"] >= 0.9
 
 
 @in_soak
 def test_when_all_workers_are_lost_at_once_the_checkpoint_counts(tmp_path: Path) -> None:
-    with job(tmp_path, steps=1200, workers=2, more=HYBRID) as run:
+    with job(tmp_path, steps=2000, workers=2, more=HYBRID) as run:
         chief = run.processes["chief"]
         until(run, lambda: chief.events("checkpoint"), "a checkpoint")
         for name in ("worker-0", "worker-1"):
@@ -86,7 +86,7 @@ def test_when_all_workers_are_lost_at_once_the_checkpoint_counts(tmp_path: Path)
         restored = until(run, lambda: chief.events("restored"), "a restore")[0]
         assert restored["step"] in [event["step"] for event in chief.events("checkpoint")]
         assert finished(run) == 0, transcript(run)
-        assert chief.events("result")[0]["step"] == 1200
+        assert chief.events("result")[0]["step"] == 2000
 
 
 @in_soak

@@ -51,7 +51,7 @@ def test_a_stopped_job_goes_on_at_the_very_step(tmp_path: Path, chief: bool, lea
 
 
 def test_the_next_chief_lets_the_workers_go_on_with_what_is_on_the_servers(tmp_path: Path) -> None:
-    with job(tmp_path, steps=3000) as run:
+    with job(tmp_path, steps=6000) as run:
         chief = run.processes["chief"]
         until(run, lambda: steps_of(run, "worker-0") > 50, "steps")
         stop(run, "chief")
@@ -59,11 +59,11 @@ def test_the_next_chief_lets_the_workers_go_on_with_what_is_on_the_servers(tmp_p
         assert chief.term == 2
         assert len(chief.events("initialized")) == 1
         assert not chief.events("restored"), "the servers kept the state: nothing is set back"
-        assert chief.events("result")[0]["step"] >= 3000
+        assert chief.events("result")[0]["step"] >= 6000
 
 
 def test_without_a_checkpoint_folder_nobody_is_shut_out() -> None:
-    with job(None, steps=3000) as run:
+    with job(None, steps=6000) as run:
         until(run, lambda: steps_of(run, "worker-0") > 50, "steps")
         chief = stop(run, "chief")
         assert chief.popen.returncode == 143
