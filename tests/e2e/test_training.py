@@ -51,7 +51,7 @@ def test_examples_without_our_runtime(kube: Kube, namespace: str, shared: Path, 
 
 def test_digits_under_fire(kube: Kube, namespace: str, shared: Path) -> None:
     """A worker, a PS process, a PS container and the chief die in turn; the job resumes each time and succeeds."""
-    example = Example.start(kube, namespace, "digits", shared, {"training": {"steps": 60000}})
+    example = Example.start(kube, namespace, "digits", shared, {"training": {"steps": 45000}})
     example.wait_event("checkpoint")
     _lose_a_worker(example)
     _lose_the_ps_process(example)

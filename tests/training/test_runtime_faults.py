@@ -93,7 +93,7 @@ def test_a_small_model_lies_on_one_server_and_the_others_may_go(tmp_path: Path) 
 
 
 def test_the_other_worker_goes_on_while_one_is_killed_and_comes_back(tmp_path: Path) -> None:
-    with job(None, steps=12000, workers=2) as run:
+    with job(None, steps=8000, workers=2) as run:
         until(run, lambda: steps_of(run, "worker-0") and steps_of(run, "worker-1"), "both workers' steps")
         run.kill("worker-1")
         killed = time.time()
