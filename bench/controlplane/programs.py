@@ -2,18 +2,18 @@
 
 import asyncio
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.usage import Usage, usage
 from pstraining.kube.connection import CONTEXT, KUBECONFIG
+from pstraining.runtime.local import hold_port
 
 ROOT = Path(__file__).parents[2]
 
@@ -73,17 +73,18 @@ class Starter:
 
     async def operator(self, namespace: str, *, profile: Path | None = None) -> Program:
         """Start the operator for one namespace and wait until it is ready."""
-        port = _free_port()
-        settings = {
-            "POD_NAME": f"bench-{port}",
-            "POD_NAMESPACE": namespace,
-            "PSTRAINING_NAMESPACES": namespace,
-            "PSTRAINING_HEALTH_PORT": str(port),
-            "PSTRAINING_METRICS_PORT": "0",
-        }
-        profiler = ["-m", "cProfile", "-o", str(profile)] if profile else []
-        program = self.start(f"operator-{namespace}", *profiler, "-m", "pstraining.controller.main", **settings)
-        await _until_ready(program, port)
+        with ExitStack() as held:
+            port = hold_port(held)
+            settings = {
+                "POD_NAME": f"bench-{port}",
+                "POD_NAMESPACE": namespace,
+                "PSTRAINING_NAMESPACES": namespace,
+                "PSTRAINING_HEALTH_PORT": str(port),
+                "PSTRAINING_METRICS_PORT": "0",
+            }
+            profiler = ["-m", "cProfile", "-o", str(profile)] if profile else []
+            program = self.start(f"operator-{namespace}", *profiler, "-m", "pstraining.controller.main", **settings)
+            await _until_ready(program, port)
         return program
 
     async def watcher(self, namespace: str) -> Program:
@@ -114,14 +115,3 @@ def _answers(port: int) -> bool:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError):
         return False
-
-
-def _free_port() -> int:
-    for port in random.sample(range(20000, 32000), 1000):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return port
-    raise RuntimeError("no free port")

@@ -2,12 +2,11 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +14,7 @@ from bench.training.figures import Taken
 from bench.training.measurement import Effort, Measurement
 from bench.usage import usage
 from pstraining.runtime import network, probing
+from pstraining.runtime.local import hold_port
 from pstraining.runtime.trainer import launcher_file
 
 ROUNDS: Final = 7
@@ -44,11 +44,10 @@ def starts(effort: Effort) -> Taken:
 
 def _start(command: list[str]) -> tuple[float, float, float]:
     """Seconds until it serves, and MB that it then holds: resident, and those that no process can share with it."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{held.getsockname()[1]}"
-    config = {"cluster": {"ps": [address]}, "task": {"type": "ps", "index": 0}}
-    with _process(command, {**os.environ, "TF_CONFIG": json.dumps(config)}) as process:
+    with ExitStack() as stack:
+        address = f"127.0.0.1:{hold_port(stack)}"
+        config = {"cluster": {"ps": [address]}, "task": {"type": "ps", "index": 0}}
+        process = stack.enter_context(_process(command, {**os.environ, "TF_CONFIG": json.dumps(config)}))
         started = time.monotonic()
         while not probing.answers(network.split(address)):
             if process.poll() is not None or time.monotonic() - started > LIMIT:

@@ -77,16 +77,15 @@ class Watched:
     def told(self, name: str, since: float, role: str = "worker", index: int = 0) -> list[Line]:
         return [e for e in self.example.events(role, index) if e.get("event") == name and e["time"] >= since]
 
-    def wait(
-        self, name: str, since: float, role: str = "worker", index: int = 0, seconds: float = 60
-    ) -> dict[str, Any]:
+    def wait(self, name: str, since: float, role: str = "worker", index: int = 0, *, seconds: float = 60) -> Line:
         """The first such line since then."""
         what = f"{role} {index} tells {name!r}"
         return wait_for(lambda: self.told(name, since, role, index), what, seconds)[0]
 
-    def gap(self, index: int, since: float) -> float:
-        """A worker's longest time without a step since then, once it has told of steps after it."""
-        wait_for(lambda: len(self.told("worker", since, "worker", index)) >= 3, f"steps of worker {index}", 60)
+    def gap(self, index: int, since: float, over: float = 0.0) -> float:
+        """A worker's longest time without a step since then, once it has told of steps after it, and after `over`."""
+        last = max(since, over)
+        wait_for(lambda: len(self.told("worker", last, "worker", index)) >= 3, f"steps of worker {index}", 60)
         return max(float(e["gap_seconds"]) for e in self.told("worker", since, "worker", index))
 
     def step(self) -> int:
@@ -157,7 +156,7 @@ def _the_server_is_killed(watched: Watched, say: Callable[[str], None]) -> None:
     example, before, struck = watched.example, watched.step(), time.time()
     faults.kill_process(f"{example.namespace}/{example.pod('ps')}", SERVER)
     restored = watched.wait("restored", struck, "chief")
-    gap = watched.gap(watched.survivor, restored["time"])
+    gap = watched.gap(watched.survivor, struck, restored["time"])  # its first step may come before the chief's word
     lost = before - int(restored["step"])
     say(f"the server is killed: all stood still for {gap:.1f} s; {lost} steps are lost, checkpoints are 2 s apart")
     assert gap <= AFTER_A_SERVER

@@ -179,15 +179,12 @@ class StoreControl:
     def mark(self, file: str) -> None:
         """Write an empty file where each server runs, also where there is nothing of the model."""
 
-        def written() -> list[Any]:
-            written = []
-            for device in self.client.shards:
-                with tf.device(device):
-                    done = after([tf.raw_ops.WriteFile(filename=file, contents="")], one())
-                written.append(self.client.brought_home(done))
-            return written
+        def write(device: str) -> Any:
+            with tf.device(device):
+                written = after([tf.raw_ops.WriteFile(filename=file, contents="")], one())
+            return self.client.brought_home(written)
 
-        self.client.call(tf.function(written, autograph=False))
+        self.client.call(tf.function(lambda: [write(device) for device in self.client.shards], autograph=False))
 
     def take_losses(self) -> tuple[float, float]:
         """Sum and number of the workers' losses since the last call."""
