@@ -18,6 +18,7 @@ import numpy as np
 
 from bench.training import pairs
 from bench.training.tasks import FOLDS, TASKS, Task
+from pstraining.runtime.recovery import Session
 from tests.support.crew import Crew
 from tests.support.servers import Rig, connected, prepare
 
@@ -39,9 +40,12 @@ class Variant:
 
     def updates(self, steps: int) -> int:
         """Updates for as many samples as plain training has in so many."""
-        if self.training.get("mode") != "Sync":
-            return steps * self.workers
-        return steps // self.batches
+        return steps // self.batches if self.in_step else steps * self.workers
+
+    @property
+    def in_step(self) -> bool:
+        """Whether an update is of all workers."""
+        return self.training.get("mode") in ("Sync", "Hybrid")
 
     @property
     def batches(self) -> int:
@@ -60,6 +64,7 @@ def _both(codec: str, **more: Any) -> Variant:
 VARIANTS: Final = {
     pairs.PLAIN: Variant(_sync()),
     "Async": Variant(),
+    "Hybrid": Variant({"mode": "Hybrid"}),
     "a backup worker": Variant(_sync(backup_workers=1), workers=WORKERS + 1),
     "2 accumulated": Variant(_sync(accumulation_steps=2), rate=2.0),
     "4 local steps": Variant(_sync(local_steps=4)),
@@ -101,9 +106,9 @@ class Course:
         with tf.device(self._rig.workers[0]._client.local):
             shares = self._shares(x, y, train, seed)
             self._begin_anew(seed, shares[0])
-            until = None if self._variant.training.get("mode") != "Sync" else self._updates
+            until = self._updates if self._variant.in_step else None
             Crew(self._rig, shares, accumulation=self._variant.batches, until=until).join()
-            state = self._rig.control.snapshot(term=1)
+            state = self._rig.snapshot()
             self._rig.model.assign(state.variables)
             predicted = self._rig.model.keras(tf.constant(x[test]), training=False).numpy()
         assert state.step == self._updates, "as many samples as plain training"
@@ -138,8 +143,11 @@ class Course:
         keras.utils.set_random_seed(seed)
         self._rig.initial = Model(self._task.build, self._optimizer, self._task.loss).values()
         for updates in self._rig.workers:
-            owed = [[tf.zeros(left.shape) for left in row] for row in updates._wire._left]
-            updates._wire.keep(Left(owed, owes=False))
+            if self._variant.training.get("mode") == "Hybrid":
+                updates.begin(Session(0, 0))  # they hold parameters themselves; those of the last run are not these
+            else:
+                owed = [[tf.zeros(left.shape) for left in row] for row in updates._wire._left]
+                updates._wire.keep(Left(owed, owes=False))
         for variable, value in self._own:
             variable.assign(value)
         self._rig.start()

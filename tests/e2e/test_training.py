@@ -3,11 +3,15 @@
 While digits trains, its pods are killed one after the other: the job goes on from where it was.
 """
 
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from hack.cluster import faults
+from pstraining.api import contract
 from tests.support.examples import Example
 from tests.support.kube import Kube, wait_for
 
@@ -40,6 +44,40 @@ def test_digits_in_step_while_a_worker_is_lost(kube: Kube, namespace: str, share
     result = example.wait_event("result")
     assert result["step"] == training["steps"], "every update counts, and none is made beyond"
     assert result["test_accuracy"] >= 0.95
+
+
+def test_digits_around_a_ring_while_a_worker_is_lost(kube: Kube, namespace: str, shared: Path) -> None:
+    """Hybrid: pods of two workers reach each other by their ring ports, and go on without one of them."""
+    training = {"steps": 6000, "mode": "Hybrid"}
+    example = Example.start(kube, namespace, "digits", shared, {"training": training})
+    example.wait_event("worker", "worker", 0)
+    example.wait_event("worker", "worker", 1)
+    struck = time.time()
+    faults.kill_process(f"{namespace}/{example.pod('worker', 1)}", "examples.digits")
+
+    def told(index: int) -> list[dict[str, Any]]:
+        return [e for e in example.events("worker", index) if e.get("event") == "worker" and e["time"] > struck + 1]
+
+    wait_for(lambda: told(1) and told(0), "worker 1 is back", 90)
+    assert max(event["gap_seconds"] for event in told(0)) <= 1.0, "the ring forms again without the lost worker"
+    _assert_tasks_tell(example)
+    example.wait_succeeded()
+    result = example.wait_event("result")
+    assert result["step"] == training["steps"]
+    assert result["test_accuracy"] >= 0.95
+
+
+def _assert_tasks_tell(example: Example) -> None:
+    """Prometheus finds every task's metrics on the port that its pod names."""
+    for role, name in (("chief", "pstraining_global_step"), ("worker", "pstraining_worker_steps_total")):
+        pod = example.pod(role)
+        found = example.kube.get("Pod", example.namespace, pod)
+        assert found is not None
+        ports = [port for container in found["spec"]["containers"] for port in container.get("ports", ())]
+        (named,) = (port["containerPort"] for port in ports if port["name"] == contract.METRICS_PORT_NAME)
+        text = example.kube.scrape(example.namespace, pod, named)
+        samples = {s.name: s.value for family in text_string_to_metric_families(text) for s in family.samples}
+        assert samples[name] > 0
 
 
 @pytest.mark.parametrize("name", ["plain_tensorflow", "between_graph"])

@@ -170,6 +170,15 @@ class Kube:
         answer = self._pool.request("GET", self.host + path)
         return answer.data.decode(errors="replace")
 
+    def scrape(self, namespace: str, pod: str, port: int) -> str:
+        """What a pod answers to a scrape of its metrics, by way of the API server."""
+        path = self.path("Pod", namespace, f"{pod}:{port}", "proxy/metrics")
+        answer = self._pool.request("GET", self.host + path)
+        text = answer.data.decode(errors="replace")
+        if answer.status >= 400:
+            raise ApiError(answer.status, text)
+        return text
+
     @contextmanager
     def namespace(self, prefix: str, *, pod_security: str = "restricted") -> Iterator[str]:
         """A namespace of one's own, gone afterwards; it enforces the Pod Security Standard `restricted`."""

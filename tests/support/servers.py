@@ -1,5 +1,6 @@
 """A model on real parameter servers, and small models and data to try on it."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -101,6 +102,24 @@ class Rig:
             assert self.store.hello(who.worker, who.incarnation)
         for updates in self.workers:
             updates.begin(Session(term, GENERATION))
+
+    def snapshot(self) -> Any:
+        """The state on the servers, while workers that rest bring what they alone have."""
+        ended = threading.Event()
+
+        def rest() -> None:
+            while not ended.wait(0.01):
+                for updates in self.workers:
+                    updates.rest(self.store.read())
+
+        thread = threading.Thread(target=rest)
+        thread.start()
+        try:
+            return self.control.snapshot(term=1)
+        finally:
+            ended.set()
+            thread.join()
+            self.control.go_on()
 
     def train(self, batches: Any) -> None:
         for batch in batches:

@@ -30,6 +30,9 @@ def test_a_run_is_the_same_run_again_and_differs_with_its_seed(client: Any) -> N
     assert abs(again - first) < 0.3, "nothing is left of the run before but the order in which two workers' sums meet"
     assert abs(coded.run(0, 0) - lossy) < 0.6, "nor of what its workers owed"
     assert other != first
+    ring = Course(client, task, VARIANTS["Hybrid"], "smoke.ring")
+    assert abs(ring.run(0, 0) - first) < 0.3, "the same sums, by another way"
+    assert abs(ring.run(0, 0) - first) < 0.3, "nor does a worker keep the parameters of the run before"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a network of its own needs root")

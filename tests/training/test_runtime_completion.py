@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.runtime.checkpoint import Checkpoints
+from pstraining.runtime.checkpoint import Checkpoints, name_of
 from pstraining.runtime.local import LocalJob
 from tests.support.volumes import filled, small_disk
 from tests.training.test_runtime_faults import finished, job, steps_of, transcript, until
@@ -45,6 +45,22 @@ def test_a_second_run_trains_nothing_and_one_with_more_steps_goes_on(tmp_path: P
     assert [line["step"] for line in run.processes["chief"].events("restored")] == [first["step"]]
     assert third["step"] >= 400
     assert run.processes["worker-0"].events("worker_done")[0]["steps"] == third["step"] - first["step"]
+
+
+def test_a_second_run_whose_last_checkpoint_is_damaged_trains_again_what_it_held(tmp_path: Path) -> None:
+    first, _ = run_to_the_end(tmp_path, steps=6000)
+    *_, before, last = Checkpoints(tmp_path, keep=3).steps()
+    assert last == first["step"]
+    arrays = tmp_path / name_of(last) / "state.npz"
+    arrays.write_bytes(arrays.read_bytes()[:-100])
+
+    second, run = run_to_the_end(tmp_path, steps=6000)
+    chief = run.processes["chief"]
+    assert [line["step"] for line in chief.events("checkpoint_unreadable")] == [last]
+    assert [line["step"] for line in chief.events("restored")] == [before]
+    assert run.processes["worker-0"].events("worker_done")[0]["steps"] == second["step"] - before
+    assert json.loads((tmp_path / "result.json").read_text())["step"] == second["step"] >= 6000
+    assert Checkpoints(tmp_path, keep=3).load(second["step"]).step == second["step"], "it can be read again"
 
 
 def test_a_full_disk_stops_no_training_and_the_end_is_an_error_that_a_further_run_mends(tmp_path: Path) -> None:

@@ -120,6 +120,24 @@ def test_the_next_chief_goes_on_in_the_epoch_that_is_under_way(folder: Path, mon
     assert begins[0] >= 2, "it does not begin anew"
 
 
+def test_epochs_that_are_done_are_not_run_again_and_more_of_them_go_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_again(epochs: int) -> tuple[int, list[int]]:
+        plan = {"trainer": {"epochs": epochs, "steps_per_epoch": 40}, "pace": 0.05}
+        with job(monkeypatch, plan, folder) as run:
+            assert finished(run) == 0, transcript(run)
+            step = run.processes["chief"].events("result")[0]["step"]
+        return step, [line["epoch"] for line in fitting.notes(folder, "epoch_end")]
+
+    step, epochs = run_again(2)
+    assert epochs == [0, 1]
+    assert run_again(2) == (step, epochs)
+    assert run_again(4)[1] == [0, 1, 2, 3]
+    weights = [line["weights"] for line in fitting.notes(folder, "epoch_end")]
+    assert len(set(weights)) == 4, "it goes on from what the first run has learned"
+
+
 @in_soak
 def test_validation_holds_up_neither_training_nor_the_restoring_of_a_lost_server(
     folder: Path, monkeypatch: pytest.MonkeyPatch

@@ -22,27 +22,10 @@ pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 
 
 class HybridRig(Rig):
-    """A rig whose workers bring their dense parameters home when the state is asked for."""
+    """A rig of hybrid updates."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, mode="Hybrid", **options)
-
-    def snapshot(self) -> Any:
-        ended = threading.Event()
-
-        def rest() -> None:
-            while not ended.wait(0.01):
-                for updates in self.workers:
-                    updates.rest(self.store.read())
-
-        thread = threading.Thread(target=rest)
-        thread.start()
-        try:
-            return self.control.snapshot(term=1)
-        finally:
-            ended.set()
-            thread.join()
-            self.control.go_on()
 
     def replace(self, worker: int) -> None:
         """The next process of a worker."""

@@ -10,6 +10,7 @@ from pstraining.runtime.checkpoint import Checkpoints
 from pstraining.runtime.local import LocalJob, Process
 from tests.support.kube import wait_for
 from tests.support.servers import SPREAD
+from tests.support.volumes import filled, small_disk
 from tests.training.test_runtime_faults import PROGRAM, finished, job, steps_of, transcript, until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
@@ -60,6 +61,22 @@ def test_the_next_chief_lets_the_workers_go_on_with_what_is_on_the_servers(tmp_p
         assert len(chief.events("initialized")) == 1
         assert not chief.events("restored"), "the servers kept the state: nothing is set back"
         assert chief.events("result")[0]["step"] >= 6000
+
+
+def test_a_chief_that_is_stopped_with_a_full_disk_says_so_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "40m") as disk, rare(disk, ps=2, restarts=1) as run:
+        until(run, lambda: steps_of(run, "worker-0") > 50, "steps")
+        with filled(disk):
+            chief = stop(run, "chief")
+            assert chief.popen.returncode == 143, transcript(run)
+            (told,) = chief.events("not_saved")
+            assert "No space left" in told["reason"]
+            assert told["newest"] is None
+            assert not chief.events("stopped"), "nothing is said to be saved"
+        until(run, lambda: steps_of(run, "worker-0") > told["step"], "training that goes on")
+        assert chief.term == 2
+        assert not chief.events("restored"), "the servers have kept the state: nothing is set back"
+        assert len(chief.events("initialized")) == 1
 
 
 def test_without_a_checkpoint_folder_nobody_is_shut_out() -> None:

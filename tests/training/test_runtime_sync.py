@@ -115,6 +115,25 @@ def test_accumulated_batches_equal_one_large_batch(client: Any, name: str, ps: i
         np.testing.assert_allclose(state.variables[tensor.path], variable.numpy(), rtol=1e-9, atol=1e-12)
 
 
+def test_steps_are_means_of_unequal_batches_of_workers_that_count_each_other_differently(client: Any) -> None:
+    """As while a job is scaled: each divides its gradient by the number of workers that it knows of."""
+    import tensorflow as tf
+
+    build = in_float64(small)
+    rig = Rig(client, lambda: optimizer("momentum"), ps=2, build=build, workers=3, mode="Sync")
+    rig.workers[1]._computation._parts = 2
+    rig.start()
+    shares = [batches(5, seed=worker) for worker in range(4)]
+    # All of a step together are a power of two, by which Keras divides exactly: it does so in float32.
+    pairs = zip(shares[2], shares.pop(), strict=True)
+    shares[2] = [tuple(tf.concat(parts, 0) for parts in zip(one, two, strict=True)) for one, two in pairs]
+    Crew(rig, shares).join()
+    state = rig.control.snapshot(term=1)
+    expected = alone(rig, build, "momentum", list(zip(*shares, strict=True)), ordered=False)
+    for variable, tensor in zip(expected.trainable_variables, rig.model.tensors, strict=True):
+        np.testing.assert_allclose(state.variables[tensor.path], variable.numpy(), rtol=1e-9, atol=1e-12)
+
+
 def test_a_worker_that_fell_silent_is_not_waited_for_and_may_come_back(client: Any) -> None:
     rig = Rig(client, lambda: optimizer("SGD"), ps=2, build=small, workers=2, mode="Sync")
     rig.start()

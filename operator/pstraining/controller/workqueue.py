@@ -143,11 +143,13 @@ class WorkQueue:
         places = Places(workers)
         async with asyncio.TaskGroup() as group:
             while await self._due_now():
-                leave = await places.take()
+                key = next(iter(self._ready))
+                leave = await places.take(key)
                 if self._stopping or not self._may_act():
                     leave()
                 else:
-                    group.create_task(self._work(self._take(), handler, on_error, leave), name="pass")
+                    self._take(key)
+                    group.create_task(self._work(key, handler, on_error, leave), name="pass")
 
     def stop(self) -> None:
         """Start no further pass."""
@@ -180,12 +182,10 @@ class WorkQueue:
             await self._wakeup.wait()
         return False
 
-    def _take(self) -> Key:
-        key = next(iter(self._ready))
+    def _take(self, key: Key) -> None:
         del self._ready[key]
         self._running[key] = self._progress = self._now()
         self._cancel_deadline(key)
-        return key
 
     def _done(self, key: Key) -> None:
         del self._running[key]

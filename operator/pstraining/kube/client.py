@@ -164,7 +164,8 @@ class KubeClient:
         Raises:
             ApiError: any of its four classes, nothing else.
         """
-        leave = await self._places.take()
+        name = body["metadata"].get("name") if method == "POST" else None  # the others' paths have it
+        leave = await self._places.take((method, path, name))
         try:
             return await self._send(method, path, query, body, content_type)
         finally:

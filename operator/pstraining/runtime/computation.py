@@ -15,6 +15,8 @@ Tensor = Any
 WEIGHT: Final = 0
 LOSS: Final = 1
 FINITE: Final = 2
+PARTS: Final = 3
+"""Places in the amounts of a `Contribution`."""
 
 
 Rows = list[list[Touched]]
@@ -25,7 +27,8 @@ class Contribution(NamedTuple):
     """What a worker has to say about an update, on its own device."""
 
     amounts: Tensor
-    """Number of samples, their mean loss, and 1 if the gradient has no NaN or infinity in it. float64[3]."""
+    """Number of samples, their mean loss, 1 if the gradient has no NaN or infinity in it, and what it is divided by
+    already. float64[4]."""
     vectors: list[list[Tensor]]
     """A vector for every segment of every server: the mean gradient, or the change of a segment of state."""
     rows: Rows
@@ -39,13 +42,17 @@ class Computation:
         moves: send how far this worker's own optimizer moves the parameters over several batches (local SGD), in
             place of a gradient; its slots stay with this worker.
         share: what a move counts.
+        parts: how many gradients make a step. Each is made of that part of its loss, for nothing, so that the sum of
+            those of equal batches is their mean, and their backward passes are those of one process on the union of the
+            batches. Where gradients are no linear function of the loss, they are not divided.
 
     Raises:
         ModelError: local steps cannot move the rows of tables.
     """
 
-    def __init__(self, store: ParameterStore, *, moves: bool = False, share: float = 1.0) -> None:
+    def __init__(self, store: ParameterStore, *, moves: bool = False, share: float = 1.0, parts: int = 1) -> None:
         self._store, self._moves, self._share = store, moves, share
+        self._parts = 1 if moves or not store.model.is_linear else parts
         if moves and store.model.tables:
             raise ModelError("spec.training.localSteps: embedding tables need every step; use accumulationSteps")
         if moves:
@@ -93,7 +100,7 @@ class Computation:
         return Contribution(amounts, vectors, rows=[[] for _ in self._store.shards])
 
     def _emit_walk(self, batch: Any) -> Tensor:
-        """One step of this worker's own optimizer. The amounts of a `Contribution`."""
+        """One step of this worker's own optimizer. Samples, loss and whether all is finite."""
         model = self._store.model
         loss, gradients, _ = model.loss_and_gradients(batch, self._store.fetch_rows)
         model.optimizer.apply(gradients, model.trainable)
@@ -110,17 +117,21 @@ class Computation:
         amounts = tf.stack(told)
         weight = tf.reduce_sum(amounts[:, WEIGHT])
         loss = tf.reduce_sum(amounts[:, WEIGHT] * amounts[:, LOSS]) / weight
-        return tf.stack([weight, loss, tf.reduce_min(amounts[:, FINITE])]), self._store.pack(scaled)
+        told = [weight, loss, tf.reduce_min(amounts[:, FINITE]), self._divisor()]
+        return tf.stack(told), self._store.pack(scaled)
 
     def _emit_one(self, batch: Any) -> tuple[Tensor, list[list[Tensor]], list[Touched]]:
-        """Amounts, vectors, and the touched rows of every table."""
+        """Samples, loss and whether all is finite; vectors, and the touched rows of every table."""
         model = self._store.model
         state = model.variables[len(model.trainable) :]
         with tf.device(self._store.client.local):
             before = [variable.value.read_value() for variable in state]
             with tf.control_dependencies(before):
-                loss, gradients, touched = model.loss_and_gradients(batch, self._store.fetch_rows)
+                fetch, share = self._store.fetch_rows, 1.0 / self._parts
+                loss, gradients, touched = model.loss_and_gradients(batch, fetch, share=share)
             changes = [variable.value.read_value() - value for variable, value in zip(state, before, strict=True)]
+            if self._parts > 1:
+                changes = [change * share for change in changes]
             vectors = self._store.pack([*gradients, *changes])
             finite = _are_finite([*tf.nest.flatten(vectors), *(gradient for _, gradient in touched)])
             return _amounts(batch, loss, finite), vectors, touched
@@ -148,9 +159,13 @@ class Computation:
                 vectors = self._per_segment(lambda vector, state: vector if state else _times(vector, share), vectors)
                 touched = [(indices, _times(gradient, share)) for indices, gradient in touched]
                 amounts = tf.stack([amounts[WEIGHT], amounts[LOSS] * share, amounts[FINITE]])
+            amounts = tf.concat([amounts, [self._divisor()]], 0)
             servers = len(self._store.shards)
             shares = [tables.split(indices, gradient, servers) for indices, gradient in touched]
             return amounts, vectors, [[table[number] for table in shares] for number in range(servers)]
+
+    def _divisor(self) -> Tensor:
+        return tf.constant(self._parts, tf.float64)
 
     def _per_segment(self, change: Any, vectors: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         return [

@@ -1,9 +1,10 @@
 """A round of synchronous updates on one parameter server, as operations to emit inside a traced function.
 
 `rounds` tells what a round is and who does what next; here are the servers' sums and the compare-and-sets. The sum
-holds gradients in units of the first one's weight, so that with equal batches nothing is multiplied. With ordered sums
-every worker has a row of its own, and rows are added in the order of the workers: runs are then repeatable bit for bit,
-at the price of one copy of the parameters a worker in the servers' memory.
+holds gradients in units of the first one's weight, so that with equal batches nothing is multiplied; and workers send
+the n-th part of theirs, so that nothing is divided when n have come. With ordered sums every worker has a row of its
+own, and rows are added in the order of the workers: runs are then repeatable bit for bit, at the price of one copy of
+the parameters a worker in the servers' memory.
 """
 
 from collections.abc import Sequence
@@ -62,7 +63,7 @@ class ShardRounds:
             place: step and attempt. int64[2].
             progress: where the worker will be in its data. int64[3].
             go: 1 on the arbiter; elsewhere what the arbiter said. int64[].
-            amounts: of a `Contribution`; one that is not finite counts as delivered, and is left out. float64[3].
+            amounts: of a `Contribution`; one that is not finite counts as delivered, and is left out. float64[4].
             vectors: one per segment.
             rows: for each table local indices and gradients.
 

@@ -108,12 +108,21 @@ class Model:
         for path, variable in self._by_path():
             variable.assign(values[path])
 
-    def loss_and_gradients(self, batch: Any, fetch: Fetch) -> tuple[Any, list[Any], list[Touched]]:
+    @property
+    def is_linear(self) -> bool:
+        """Whether a share of the loss has that share of the gradients: none is clipped by norm, or is in float16."""
+        halves = any(layer.compute_dtype == "float16" for layer in self.keras._flatten_layers())
+        return not halves and not optimizer.clips_by_norm(self.optimizer)
+
+    def loss_and_gradients(
+        self, batch: Any, fetch: Fetch, *, share: float = 1.0
+    ) -> tuple[Any, list[Any], list[Touched]]:
         """Emit one forward and backward pass on the local values; gradients are clipped by norm, all together.
 
         Args:
             batch: (x, y) or (x, y, sample_weight), as Keras takes them, or what the program's own training step takes.
             fetch: emits rows of the table of a number, from indices without repetition. int64[n] to [n, width].
+            share: of the loss, that gradients are made of; the loss that is returned is whole.
 
         Returns:
             The loss, a dense gradient for each trained variable, and for each table the rows that were touched.
@@ -123,7 +132,8 @@ class Model:
             with looking_up(lookups):
                 loss = self.step.loss(batch)
         variables = [variable.value for variable in self.trainable] + [rows for _, _, rows in lookups.found]
-        gradients = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        above = None if share == 1.0 else tf.constant(share, loss.dtype)
+        gradients = tape.gradient(loss, variables, above, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         clipped = optimizer.clip(self.optimizer, [tf.convert_to_tensor(gradient) for gradient in gradients])
         touched = []
         for number, layer in enumerate(self.embeddings):

@@ -74,6 +74,11 @@ def clip(optimizer: Any, gradients: list[Any]) -> list[Any]:
     return list(optimizer._clip_gradients(gradients))
 
 
+def clips_by_norm(optimizer: Any) -> bool:
+    """Whether `clip` changes gradients."""
+    return optimizer.clipnorm is not None or optimizer.global_clipnorm is not None
+
+
 def clone(optimizer: Any, variables: list[Any], groups: list[str], *, fused: bool = True) -> Any:
     """The same optimizer, built on vectors whose groups are `groups`; call it where variables go to the server.
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from pstraining.runtime import tables
 from pstraining.runtime.codecs import Codec
-from pstraining.runtime.computation import FINITE, LOSS, WEIGHT
+from pstraining.runtime.computation import FINITE, LOSS, PARTS, WEIGHT
 from pstraining.runtime.critical import after, one, zero
 from pstraining.runtime.layout import Segment
 from pstraining.runtime.membership import WORKER_SLOTS, put
@@ -53,7 +53,7 @@ class Sums:
         """1 for every worker whose gradient is in the sums of this attempt."""
         rows = gathering.workers if gathering.ordered else 2
         self.weights = tf.Variable(tf.zeros([rows], tf.float64))
-        """Ordered: of every worker's gradient. Else: of the first gradient, and of all together."""
+        """Ordered: of every worker's gradient. Else: what the sums are counted in, and of all gradients together."""
         self.losses = tf.Variable(tf.zeros([], tf.float64))
         """Sum of the losses, each times its gradient's weight."""
         shapes = [[gathering.workers, segment.size] if gathering.ordered else [segment.size] for segment in segments]
@@ -87,6 +87,7 @@ class Sums:
     ) -> list[Any]:
         """Emits adding a gradient; one of a later attempt than the sum's begins it anew. The operations to wait for."""
         weight = amounts[WEIGHT] * amounts[FINITE]
+        counts = weight * amounts[PARTS]  # of the vectors as they come
         kept = tf.where(same, self.weights.read_value(), tf.zeros_like(self.weights.read_value()))
         losses = tf.where(same, self.losses.read_value(), tf.zeros([], tf.float64)) + tf.math.multiply_no_nan(
             amounts[LOSS], weight
@@ -96,12 +97,12 @@ class Sums:
             weights = tf.tensor_scatter_nd_update(kept, tf.reshape(worker, [1, 1]), tf.reshape(weight, [1]))
             added = [put(target, worker, vector) for target, vector in zip(self.vectors, vectors, strict=True)]
         else:
-            unit = tf.where(kept[0] > 0, kept[0], weight)
+            unit = tf.where(kept[0] > 0, kept[0], counts)
             weights = tf.stack([unit, kept[1] + weight])
-            added = [accumulate(self.vectors, vectors, begins=tf.equal(kept[1], 0), weight=weight, unit=unit)]
+            added = [accumulate(self.vectors, vectors, begins=tf.equal(kept[1], 0), weight=counts, unit=unit)]
         begins = tf.equal(tf.reduce_sum(kept), 0)
         added += [
-            table.add(rows, worker, weight, begins=begins) for table, rows in zip(self.rows, touched, strict=True)
+            table.add(rows, worker, counts, begins=begins) for table, rows in zip(self.rows, touched, strict=True)
         ]
         return [
             *added,
@@ -115,7 +116,13 @@ class Sums:
         """Emits the mean gradient of what was added. A vector for each segment."""
         weights = self.weights.read_value()
         if not self._gathering.ordered:
-            return [total.read_value() / tf.cast(weights[1] / weights[0], total.dtype) for total in self.vectors]
+            sums, parts = [total.read_value() for total in self.vectors], weights[1] / weights[0]
+            means: list[Tensor] = tf.cond(
+                tf.equal(parts, 1),  # every worker has divided its own, and all have come: there is nothing to do
+                lambda: [tf.identity(total) for total in sums],
+                lambda: [total / tf.cast(parts, total.dtype) for total in sums],
+            )
+            return means
         unit = tf.reduce_max(weights)
         means = []
         for rows in self.vectors:

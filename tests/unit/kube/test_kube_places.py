@@ -42,6 +42,48 @@ def test_who_is_overtaken_often_gives_way_and_its_place_does_not_come_back_twice
     virtually(story())
 
 
+def test_who_hung_begins_without_a_place_until_it_comes_at_once_again() -> None:
+    async def story() -> None:
+        places = Places(2)
+
+        async def crowd() -> None:
+            for _ in range(OVERTAKEN * 2):
+                await hold(places, 0.1, [])
+
+        async def sick(seconds: float) -> None:
+            leave = await places.take("sick")
+            await asyncio.sleep(seconds)
+            leave()
+
+        async def waited() -> float:
+            """Seconds that a third one waits while the sick one and another one are there."""
+            start, log = now(), list[float]()
+            tasks = [asyncio.create_task(each) for each in (sick(0.5), hold(places, 0.5, []), hold(places, 0.1, log))]
+            await asyncio.gather(*tasks)
+            return log[0] - start
+
+        assert await waited() == 0.5
+        await asyncio.gather(sick(10), crowd())
+        assert await waited() == 0, "it hung, and has no place"
+        assert await waited() == 0.5, "it did not, and has one again"
+
+    virtually(story())
+
+
+def test_no_more_are_known_to_hang_than_may_go_without() -> None:
+    async def story() -> None:
+        places = Places(1, most_without=2)
+        for name in range(5):
+            leave = await places.take(name)
+            await asyncio.sleep(MAX_PATIENCE)
+            for _ in range(OVERTAKEN):
+                await hold(places, 0.1, [])
+            leave()
+        assert list(places._hung) == [3, 4]
+
+    virtually(story())
+
+
 def test_a_server_that_is_slow_for_all_keeps_the_bound() -> None:
     async def story() -> None:
         places, log = Places(2), list[float]()

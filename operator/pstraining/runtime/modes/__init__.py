@@ -35,9 +35,10 @@ def choose(training: TrainingSettings, *, workers: int, with_ledger: bool = Fals
     moves, is_sync = training.local_steps > 1, training.mode is UpdateMode.SYNC
     choices = forms.plan(training.compression, with_shadow=is_sync)
 
-    def parts(store: ParameterStore) -> tuple[Computation, PushWire]:
+    def own_part(store: ParameterStore) -> tuple[Computation, PushWire]:
         # In the mode Sync the servers take the mean of the workers' moves; else each adds its share.
-        computation = Computation(store, moves=moves, share=1.0 if is_sync else 1.0 / workers)
+        together = max(1, workers - training.backup_workers) if is_sync and not training.ordered_sums else 1
+        computation = Computation(store, moves=moves, share=1.0 if is_sync else 1.0 / workers, parts=together)
         feedback = training.compression.error_feedback
         return computation, PushWire(store, [form.push for form in choices], feedback=feedback)
 
@@ -50,7 +51,7 @@ def choose(training: TrainingSettings, *, workers: int, with_ledger: bool = Fals
         state = async_.state(name, with_ledger=with_ledger, bound=bound)
         return Mode(
             state,
-            lambda store, identity: AsyncUpdates(store, identity, choices, *parts(store), moves=moves, bound=bound),
+            lambda store, identity: AsyncUpdates(store, identity, choices, *own_part(store), moves=moves, bound=bound),
         )
     gathering = Gathering(
         workers=workers,
@@ -60,7 +61,7 @@ def choose(training: TrainingSettings, *, workers: int, with_ledger: bool = Fals
         pulls=tuple(form.pull for form in choices),
     )
     state = replace(sync.state(name, gathering), with_ledger=with_ledger)
-    return Mode(state, lambda store, identity: SyncUpdates(store, identity, gathering, choices, *parts(store)))
+    return Mode(state, lambda store, identity: SyncUpdates(store, identity, gathering, choices, *own_part(store)))
 
 
 def _name(training: TrainingSettings) -> str:

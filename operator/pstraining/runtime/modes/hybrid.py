@@ -129,7 +129,7 @@ class HybridUpdates:
         with tf.device(self._client.local):
             self._progress = as_tensor(progress)
         contribution = self._computation.over(batches)
-        _, loss, finite = contribution.amounts.numpy().tolist()
+        _, loss, finite, _ = contribution.amounts.numpy().tolist()
         reply = self._take_part(contribution, loss)
         assert reply is not None  # noqa: S101 - a round with a gradient comes to an end
         return replace(reply, finite=bool(finite))

@@ -120,7 +120,7 @@ class SyncUpdates:
             self._progress = as_tensor(progress)
         started, form = time.perf_counter(), self._form
         load, said = self._begun(batches)
-        _, loss, finite = load.amounts.numpy().tolist()
+        _, loss, finite, _ = load.amounts.numpy().tolist()
         reply = self._take_part(load, said, loss)
         if reply.applied and finite:
             self._wire.keep(load.left)
