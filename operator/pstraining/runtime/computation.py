@@ -117,11 +117,11 @@ class Computation:
         amounts = tf.stack(told)
         weight = tf.reduce_sum(amounts[:, WEIGHT])
         loss = tf.reduce_sum(amounts[:, WEIGHT] * amounts[:, LOSS]) / weight
-        told = [weight, loss, tf.reduce_min(amounts[:, FINITE]), self._divisor()]
+        told = [weight, loss, tf.reduce_min(amounts[:, FINITE]), tf.ones([], tf.float64)]
         return tf.stack(told), self._store.pack(scaled)
 
     def _emit_one(self, batch: Any) -> tuple[Tensor, list[list[Tensor]], list[Touched]]:
-        """Samples, loss and whether all is finite; vectors, and the touched rows of every table."""
+        """Amounts, vectors, and the touched rows of every table."""
         model = self._store.model
         state = model.variables[len(model.trainable) :]
         with tf.device(self._store.client.local):
@@ -130,23 +130,25 @@ class Computation:
                 fetch, share = self._store.fetch_rows, 1.0 / self._parts
                 loss, gradients, touched = model.loss_and_gradients(batch, fetch, share=share)
             changes = [variable.value.read_value() - value for variable, value in zip(state, before, strict=True)]
+            taken = tf.cast(tf.constant(share, loss.dtype), tf.float64)  # a third is not quite one
             if self._parts > 1:
-                changes = [change * share for change in changes]
+                changes = [_times(change, taken) for change in changes]
             vectors = self._store.pack([*gradients, *changes])
             finite = _are_finite([*tf.nest.flatten(vectors), *(gradient for _, gradient in touched)])
-            return _amounts(batch, loss, finite), vectors, touched
+            return tf.concat([_amounts(batch, loss, finite), [1.0 / taken]], 0), vectors, touched
 
     def _emit_sum(self, total: Any, new: Any) -> Any:
         """Sums so far: of the samples, the losses and the gradients, each times its samples."""
         amounts, vectors, touched = new
         weight = amounts[WEIGHT]
-        summed = tf.stack([weight, weight * amounts[LOSS], amounts[FINITE]])
+        summed = tf.stack([weight, weight * amounts[LOSS], amounts[FINITE], amounts[PARTS]])
         parts = self._per_segment(lambda vector, is_state: vector if is_state else _times(vector, weight), vectors)
         weighted = [(indices, _times(gradient, weight)) for indices, gradient in touched]
         if total is None:
             return summed, parts, weighted
         before, earlier, rows = total
-        summed = tf.stack([*tf.unstack((before + summed)[:FINITE]), tf.minimum(before[FINITE], summed[FINITE])])
+        added, finite = (before + summed)[:FINITE], tf.minimum(before[FINITE], summed[FINITE])
+        summed = tf.stack([*tf.unstack(added), finite, summed[PARTS]])
         together = [tables.merged(pair) for pair in zip(rows, weighted, strict=True)]
         return summed, tf.nest.map_structure(tf.add, earlier, parts), together
 
@@ -158,14 +160,10 @@ class Computation:
                 share = 1.0 / amounts[WEIGHT]
                 vectors = self._per_segment(lambda vector, state: vector if state else _times(vector, share), vectors)
                 touched = [(indices, _times(gradient, share)) for indices, gradient in touched]
-                amounts = tf.stack([amounts[WEIGHT], amounts[LOSS] * share, amounts[FINITE]])
-            amounts = tf.concat([amounts, [self._divisor()]], 0)
+                amounts = tf.stack([amounts[WEIGHT], amounts[LOSS] * share, amounts[FINITE], amounts[PARTS]])
             servers = len(self._store.shards)
             shares = [tables.split(indices, gradient, servers) for indices, gradient in touched]
             return amounts, vectors, [[table[number] for table in shares] for number in range(servers)]
-
-    def _divisor(self) -> Tensor:
-        return tf.constant(self._parts, tf.float64)
 
     def _per_segment(self, change: Any, vectors: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         return [

@@ -158,7 +158,22 @@ class ShardRounds:
     def apply_and_fetch(
         self, form: int, session: Tensor, identity: Tensor, place: Tensor, go: Tensor, proposed: Tensor
     ) -> tuple[Tensor, list[list[Tensor]]]:
-        """The same, and then what `fetch` does, with nothing in between; returns what `fetch` returns."""
+        """The same; and for every segment what brings a worker from its step to the next one, if that is just made.
+
+        That is the move, encoded, for a segment with a shadow; else the parameters themselves.
+
+        Args:
+            form: that the worker has it in.
+            session: term and generation. int64[2].
+            identity: worker and incarnation. int64[2].
+            place: the worker's step, and an attempt. int64[2].
+            go: as above. int64[].
+            proposed: as above. int64[].
+
+        Returns:
+            Whether this server has made the step, the last step that the worker was part of, the form of the round that
+            is under way, and whether the step can be fetched in this form: int64[4]. And the tensors; if not, empty.
+        """
 
         def body(*told: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
             _, identity, place, *_ = told
@@ -166,25 +181,6 @@ class ShardRounds:
                 return self._bring(form, identity, place)
 
         found: tuple[Tensor, list[list[Tensor]]] = self._critical([session, identity, place, go, proposed], body)
-        return found
-
-    def fetch(self, form: int, identity: Tensor, place: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
-        """For every segment what brings a worker from its step to the next one, if this server has made just that.
-
-        That is the move, encoded, for a segment with a shadow; else the parameters themselves.
-
-        Args:
-            form: that the worker has it in.
-            identity: worker and incarnation. int64[2].
-            place: the worker's step, and an attempt. int64[2].
-
-        Returns:
-            Whether this server has made the step, the last step that the worker was part of, the form of the round that
-            is under way, and whether the step can be fetched in this form: int64[4]. And the tensors; if not, empty.
-        """
-        found: tuple[Tensor, list[list[Tensor]]] = self._critical(
-            [identity, place], lambda identity, place: self._bring(form, identity, place)
-        )
         return found
 
     def _make(self, session: Tensor, identity: Tensor, place: Tensor, go: Tensor, proposed: Tensor) -> Tensor:
@@ -235,7 +231,7 @@ class ShardRounds:
         return shadow.numbers if shadow and self._gathering.pulls[form] is not None else []
 
     def unshadowed(self, form: int, parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-        """Emits, on the worker: a vector per segment from what `fetch` has brought, a move where there is a shadow."""
+        """Emits, on the worker: a vector per segment from what was fetched, a move where there is a shadow."""
         shadow, moved = self._sums.shadow, self.moved(form)
         return [
             shadow.decode(number, sent) if shadow and number in moved else sent[0] for number, sent in enumerate(parts)

@@ -19,7 +19,7 @@ Tensor = Any
 SERVED: Final = 1
 FORM: Final = 2
 THERE: Final = 3
-"""Places in what is said about a step that may be fetched; see `ShardRounds.fetch`."""
+"""Places in what is said about a step that may be fetched; see `ShardRounds.apply_and_fetch`."""
 
 
 class Turn(NamedTuple):
@@ -43,8 +43,8 @@ class Said(NamedTuple):
     delivered: Array
     """For every server what `ShardRounds.deliver` says. int64[servers, 8]."""
     fetched: Array
-    """What has come of it: the arbiter's word, as `ShardRounds.fetch` says it; at THERE 1 if the local parameters are
-    those of the next step now. int64[4]."""
+    """What has come of it: the arbiter's word, as `ShardRounds.apply_and_fetch` says it; at THERE 1 if the local
+    parameters are those of the next step now. int64[4]."""
 
 
 class SyncOperations:
@@ -83,6 +83,7 @@ class SyncOperations:
         self.whole = by_form(self._emit_whole, autograph=True, reduce_retracing=True)
         self.bring = by_form(self._emit_bring, reduce_retracing=True)
         self.apply, self.fetch = by_form(self._emit_apply), by_form(self._emit_fetch)
+        """`apply` makes the step; `fetch` asks whether somebody has made it."""
 
     def _emit_pull(self) -> Tensor:
         """Bring the local parameters to what workers hold; each server's step and form. int64[servers, 2]."""
@@ -130,9 +131,11 @@ class SyncOperations:
         return self._emit_move(form, heads, brought)
 
     def _emit_fetch(self, form: int, turn: Turn) -> Tensor:
-        """Bring the local parameters to the next step, if every server has made just that. int64[4]; see `Said`."""
-        found = [self._home(server.fetch(form, turn.identity, turn.place)) for server in self._servers]
-        return self._emit_move(form, [head for head, _ in found], [parts for _, parts in found])
+        """Bring the local parameters to the next step, if the arbiter has made just that. int64[4]; see `Said`.
+
+        The others make it then, if they have not: what the arbiter sends would else be sent for nothing.
+        """
+        return self._emit_apply(form, turn, zero())
 
     def _emit_move(self, form: int, heads: Sequence[Tensor], brought: Sequence[Sequence[Sequence[Tensor]]]) -> Tensor:
         with tf.device(self._local):
