@@ -1,0 +1,360 @@
+"""A small world around `rosters`, for exploring what can happen: processes, chiefs, steps, and what goes wrong.
+
+Every event is one look at one process, one compare-and-set, one part of a step, or one fault. Nobody waits for anybody,
+so a chief or a step may stop for as long as it likes between two of its events.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from pstraining.runtime import rosters
+from pstraining.runtime.rosters import Absent, Action, Answer, Ballot, Process, Roster, Seats
+
+History = tuple[Any, ...]
+"""What a member's state was made of: where it was restored, and the ballot of every step since."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is explored; a test may switch any of it off."""
+
+    decide: Callable[..., Action] = rosters.decide
+    promise: Callable[[Answer, Ballot], Answer] = rosters.promise
+    adopt: Callable[..., Answer] = rosters.adopt
+    seat: Callable[[Answer, Roster], Answer] = rosters.seat
+    open_: Callable[[Answer, Roster], Answer] = rosters.open_
+    fill: Callable[..., Answer] = rosters.fill
+
+
+@dataclass(frozen=True)
+class Running:
+    """A process; a member also has a history."""
+
+    answer: Answer
+    history: History | None = None
+
+
+class Call(NamedTuple):
+    """A compare-and-set on its way."""
+
+    name: str
+    to: Process
+    argument: Any
+
+
+@dataclass(frozen=True)
+class Chief:
+    """Where a chief is in its looking and acting."""
+
+    term: int
+    side: int
+    epoch: int = 1
+    looked: tuple[Answer | Absent, ...] = ()
+    calls: tuple[Call, ...] = ()
+    seen: frozenset[Process] = frozenset()
+    ended: bool = False
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step that is under way: a worker writes it to all members in sync, each shard's primary last."""
+
+    side: int
+    roster: Roster
+    base: History | None = None
+    made: History | None = None
+    written: int = 0
+
+
+@dataclass(frozen=True)
+class Faults:
+    """How much may still go wrong, or happen at all."""
+
+    kills: int = 0
+    cuts: int = 0
+    chiefs: int = 1
+    steps: int = 0
+    late: int = 0
+    """Calls that arrive when nobody waits for them any more."""
+
+
+@dataclass(frozen=True)
+class World:
+    """A state of everything."""
+
+    running: tuple[Running | None, ...]
+    lives: tuple[int, ...]
+    chiefs: tuple[Chief, ...]
+    faults: Faults
+    is_cut: bool = False
+    steps: tuple[Step, ...] = ()
+    late: tuple[Call, ...] = ()
+    lossy: frozenset[Ballot] = frozenset()
+    """Ballots under which somebody has said that steps may be lost."""
+    acknowledged: History = ()
+    under: Ballot = rosters.NOTHING
+    """The ballot of the last step that was acknowledged."""
+
+
+class Event(NamedTuple):
+    """What may happen next."""
+
+    actor: str
+    what: str
+    then: World
+
+
+class ForkedError(AssertionError):
+    """An acknowledged step is lost, or was made twice in different ways."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What is explored: places, on which side of a cut network each of them is, and the rules."""
+
+    seats: Seats
+    sides: dict[str, int]
+    rules: Rules = field(default_factory=Rules)
+
+    def start(self, faults: Faults) -> World:
+        """Everybody is there, and the first chief's roster is open on all members."""
+        ballot, members = Ballot(1, 1), self.seats.members
+        roster = Roster(ballot, tuple(tuple(Process(place, 1) for place in shard) for shard in self.seats.shards))
+        running = [
+            Running(Answer(1, ballot, True, roster, opened=True, step=0), ())
+            if place in members
+            else Running(Answer(1, ballot, True, roster))
+            for place in self.seats.places
+        ]
+        return World(tuple(running), tuple(1 for _ in running), (Chief(1, 0),), faults, under=ballot)
+
+    def events(self, world: World) -> Iterator[Event]:
+        """Everything that may happen next.
+
+        Raises:
+            ForkedError: a step is acknowledged that must not be.
+        """
+        for number, chief in enumerate(world.chiefs):
+            yield from self._of_chief(world, number, chief)
+        for number, call in enumerate(world.late):
+            rest = replace(world, late=world.late[:number] + world.late[number + 1 :])
+            yield Event("late", f"{call.name} -> {call.to.place}", self._called(rest, call))
+        yield from self._of_faults(world)
+        yield from self._of_steps(world)
+
+    def _of_chief(self, world: World, number: int, chief: Chief) -> Iterator[Event]:
+        actor = f"chief {chief.term}"
+
+        def now(changed: Chief, base: World = world) -> World:
+            return replace(base, chiefs=(*base.chiefs[:number], changed, *base.chiefs[number + 1 :]))
+
+        if chief.ended:
+            return
+        if chief.calls:
+            call, rest = chief.calls[0], now(replace(chief, calls=chief.calls[1:]))
+            if not self._reaches(world, chief.side, call.to.place):
+                yield Event(actor, f"{call.name} -> {call.to.place} is lost", rest)
+                return
+            yield Event(actor, f"{call.name} -> {call.to.place}", self._called(rest, call))
+            if world.faults.late:
+                left = replace(world.faults, late=world.faults.late - 1)
+                yield Event(
+                    actor, f"{call.name} -> {call.to.place} later", replace(rest, late=(*world.late, call), faults=left)
+                )
+            return
+        place = self.seats.places[len(chief.looked)]
+        process = world.running[len(chief.looked)]
+        found: Answer | Absent = Absent.SILENT
+        if self._reaches(world, chief.side, place):
+            found = process.answer if process else Absent.GONE
+        looked = (*chief.looked, found)
+        if len(looked) < len(self.seats.places):
+            yield Event(actor, f"looks at {place}", now(replace(chief, looked=looked)))
+            return
+        view = dict(zip(self.seats.places, looked, strict=True))
+        for worth in self._worth(view):
+            own = Ballot(chief.term, chief.epoch)
+            action = self.rules.decide(own, self.seats, view, worth=worth, seen=chief.seen)
+            new = frozenset(Process(p, a.life) for p, a in view.items() if isinstance(a, Answer) and not a.votes)
+            after = replace(chief, looked=(), seen=new, calls=tuple(_calls(action, view)))
+            base = world
+            match action:
+                case rosters.Superseded():
+                    after = replace(after, ended=True)
+                case rosters.Promise(ballot=ballot):
+                    after = replace(after, epoch=ballot.epoch)
+                case rosters.Adopt(roster=roster, founding=True):
+                    base = replace(world, lossy=world.lossy | {roster.ballot})
+                case rosters.Restore(ballot=ballot):
+                    base = replace(world, lossy=world.lossy | {ballot})
+            yield Event(actor, f"sees {place}: {action}", now(after, base))
+
+    def _worth(self, view: dict[str, Answer | Absent]) -> Iterator[frozenset[Process]]:
+        """A chief takes members in that have come back, or waits with it."""
+        yield frozenset()
+        rosters_there = [a.roster for a in view.values() if isinstance(a, Answer) and a.roster]
+        known = max(rosters_there, key=lambda roster: roster.ballot).processes if rosters_there else frozenset()
+        members = [(place, view[place]) for place in self.seats.members]
+        outside = [Process(place, a.life) for place, a in members if isinstance(a, Answer)]
+        if new := frozenset(outside) - known:
+            yield new
+
+    def _called(self, world: World, call: Call) -> World:
+        index = self.seats.places.index(call.to.place)
+        found = world.running[index]
+        if found is None or found.answer.life != call.to.life:
+            return world
+        own, history, rules = found.answer, found.history, self.rules
+        match call.name:
+            case "promise":
+                own = rules.promise(own, call.argument)
+            case "adopt" | "found":
+                own = rules.adopt(own, call.argument, founding=call.name == "found")
+            case "seat":
+                own = rules.seat(own, call.argument)
+            case "open":
+                own = rules.open_(own, call.argument)
+            case "copy":
+                ballot, source = call.argument
+                origin = world.running[self.seats.places.index(source.place)]
+                if (
+                    origin
+                    and origin.answer.life == source.life
+                    and origin.answer.promised == ballot
+                    and origin.history is not None
+                ):
+                    own = rules.fill(own, ballot, step=len(origin.history), generation=origin.answer.generation)
+                    history = origin.history if own is not found.answer else history
+            case "restore":
+                own = rules.fill(own, call.argument, step=1, generation=call.argument)
+                history = (("restored", call.argument),) if own is not found.answer else history
+        return self._with(world, index, Running(own, history))
+
+    def _of_faults(self, world: World) -> Iterator[Event]:
+        left = world.faults
+        for index, found in enumerate(world.running):
+            if found is None:
+                life = world.lives[index] + 1
+                lives = (*world.lives[:index], life, *world.lives[index + 1 :])
+                begun = replace(self._with(world, index, Running(Answer(life))), lives=lives)
+                yield Event("restart", self.seats.places[index], begun)
+            elif left.kills:
+                fewer = replace(left, kills=left.kills - 1)
+                yield Event("kill", self.seats.places[index], replace(self._with(world, index, None), faults=fewer))
+        if world.is_cut:
+            yield Event("heal", "", replace(world, is_cut=False))
+        elif left.cuts:
+            yield Event("cut", "", replace(world, is_cut=True, faults=replace(left, cuts=left.cuts - 1)))
+        if len(world.chiefs) < left.chiefs:
+            newer = Chief(len(world.chiefs) + 1, (len(world.chiefs)) % 2)
+            yield Event("next chief", "", replace(world, chiefs=(*world.chiefs, newer)))
+
+    def _of_steps(self, world: World) -> Iterator[Event]:
+        if world.faults.steps:
+            opened = {found.answer.roster for found in world.running if found and found.answer.opened}
+            for roster in sorted((r for r in opened if r), key=lambda roster: roster.ballot):
+                if any(step.roster == roster for step in world.steps):
+                    continue
+                fewer = replace(world.faults, steps=world.faults.steps - 1)
+                for side in (0, 1) if world.is_cut else (0,):
+                    begun = (*world.steps, Step(side, roster))
+                    yield Event("worker", f"begins under {roster.ballot}", replace(world, steps=begun, faults=fewer))
+        for number, step in enumerate(world.steps):
+            rest = replace(world, steps=world.steps[:number] + world.steps[number + 1 :])
+            yield Event("worker", "dies", rest)
+            yield from self._written(rest, step)
+
+    def _written(self, world: World, step: Step) -> Iterator[Event]:
+        """The next part of a step, where it is let in."""
+        order = [process for shard in step.roster.shards for process in reversed(shard)]
+        target = order[step.written]
+        base, made = (step.base, step.made) if step.written else self._next_step(world, step.roster)
+        index = self.seats.places.index(target.place)
+        found = world.running[index]
+        if made is None or found is None or not self._reaches(world, step.side, target.place):
+            return
+        own = found.answer
+        if own.life != target.life or not own.opened or own.roster != step.roster or found.history not in (base, made):
+            return
+        then = self._with(world, index, Running(replace(own, step=len(made)), made))
+        if step.written + 1 < len(order):
+            then = replace(then, steps=(*then.steps, replace(step, base=base, made=made, written=step.written + 1)))
+            yield Event("worker", f"step on {target.place}", then)
+            return
+        _check(world, made, step.roster.ballot)
+        acknowledged = replace(then, acknowledged=made, under=step.roster.ballot)
+        yield Event("worker", f"acknowledged under {step.roster.ballot}", acknowledged)
+
+    def _next_step(self, world: World, roster: Roster) -> tuple[History | None, History | None]:
+        """What the next step is made on and what it makes: if a shard is ahead, the others follow it first."""
+        primaries = [world.running[self.seats.places.index(shard[0].place)] for shard in roster.shards]
+        found = [each.history for each in primaries if each and each.history is not None]
+        if len(found) < len(primaries):
+            return None, None
+        base, top = min(found, key=len), max(found, key=len)
+        return base, top[: len(base) + 1] if len(top) > len(base) else (*base, roster.ballot)
+
+    def _with(self, world: World, index: int, found: Running | None) -> World:
+        return replace(world, running=(*world.running[:index], found, *world.running[index + 1 :]))
+
+    def _reaches(self, world: World, side: int, place: str) -> bool:
+        return not world.is_cut or self.sides[place] == side
+
+
+def _calls(action: Action, view: dict[str, Answer | Absent]) -> Iterator[Call]:
+    match action:
+        case rosters.Promise(ballot=ballot, to=to):
+            yield from (Call("promise", process, ballot) for process in to)
+        case rosters.Adopt(roster=roster, to=to, founding=founding):
+            yield from (Call("found" if founding else "adopt", process, roster) for process in to)
+        case rosters.Seat(roster=roster, to=to):
+            yield from (Call("seat", process, roster) for process in to)
+        case rosters.Open(roster=roster, to=to):
+            answers = {process: view[process.place] for process in to}
+            closed = [p for p, a in answers.items() if isinstance(a, Answer) and not a.opened]
+            yield from (Call("open", process, roster) for process in closed)
+        case rosters.Copy(ballot=ballot, pairs=pairs):
+            yield from (Call("copy", target, (ballot, source)) for source, target in pairs)
+        case rosters.Restore(ballot=ballot, to=to):
+            yield from (Call("restore", process, ballot) for process in to)
+
+
+def _check(world: World, made: History, ballot: Ballot) -> None:
+    """One history: what is acknowledged goes on from what was, unless nobody holds that any more and it was told."""
+    before = world.acknowledged
+    if ballot >= world.under and made[: len(before)] == before:
+        return
+    if any(found and found.history is not None and found.history[: len(before)] == before for found in world.running):
+        raise ForkedError(
+            f"{before} was acknowledged under {world.under} and is still there; now it is {made} under {ballot}"
+        )
+    if not world.lossy:
+        raise ForkedError(f"{before} was acknowledged, and nobody has told that it is lost; now it is {made}")
+
+
+def walk(scope: Scope, world: World, seed: int, length: int = 400) -> tuple[World, list[str]]:
+    """One history drawn at random, in which everybody stands still for a while at times.
+
+    Raises:
+        ForkedError: says what happened.
+    """
+    drawn, pace, path = random.Random(seed), dict[str, float](), list[str]()
+    for _ in range(length):
+        if drawn.random() < 0.05:
+            pace.clear()
+        try:
+            events = list(scope.events(world))
+        except ForkedError as error:
+            raise ForkedError(
+                "\n".join([f"seed {seed}, {scope.seats}, sides {scope.sides}", *path, str(error)])
+            ) from None
+        if not events:
+            break
+        for event in events:
+            pace.setdefault(event.actor, drawn.choice([0.01, 0.3, 1.0]))
+        event = drawn.choices(events, [pace[event.actor] for event in events])[0]
+        world = event.then
+        path.append(f"{event.actor}: {event.what}")
+    return world, path
