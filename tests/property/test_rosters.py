@@ -4,12 +4,13 @@ Histories are drawn at random; a failure names its seed, and is found again by i
 """
 
 import random
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
-from pstraining.runtime.rosters import Seats
-from tests.support.roster_world import Faults, ForkedError, Scope, World, walk
+from pstraining.runtime.rosters import Answer, Ballot, Seats
+from tests.support.roster_world import Faults, ForkedError, Rules, Scope, World, walk
 
 WALKS = 300
 ENOUGH = 500
@@ -66,3 +67,68 @@ def _goes_on(found: Scope, world: World) -> bool:
         if event.what.startswith("acknowledged"):
             return True
     return False
+
+
+def played(found: Scope, world: World, *script: str) -> World:
+    """What comes of events one after the other, each the first whose actor and words contain those of a line."""
+    for line in script:
+        events = list(found.events(world))
+        hits = [
+            event for event in events if all(word in f"{event.actor}: {event.what}" for word in line.split(" ... "))
+        ]
+        assert hits, f"{line!r} cannot happen now, but {[f'{e.actor}: {e.what}' for e in events]}"
+        world = hits[0].then
+    return world
+
+
+def looking(chief: str, *acts: str) -> list[str]:
+    """A chief that looks, decides for each of these, and carries it out."""
+    lines = []
+    for act in acts:
+        kind, *targets = act.split()
+        lines += [f"{chief} ... sees: {kind}", *(f"{chief} ... -> {target}" for target in targets)]
+    return lines
+
+
+def small(rules: Rules) -> tuple[Scope, World]:
+    """One shard, one worker; chiefs see everything at once."""
+    found = Scope(Seats((("p", "s"),), ("w",)), {"p": 0, "s": 0, "w": 0}, rules, looks_at_once=True)
+    return found, found.start(Faults(kills=3, chiefs=2, steps=5))
+
+
+STEP = ["worker: begins", "worker: acknowledged"]
+
+
+@pytest.mark.parametrize("is_on", [True, False], ids=["on", "off"])
+def test_a_promise_is_not_taken_back(is_on: bool) -> None:
+    """A chief that stood still while the next one took over."""
+
+    def forgetful(own: Answer, ballot: Ballot) -> Answer:
+        return replace(own, promised=ballot, opened=False)
+
+    found, world = small(Rules() if is_on else Rules(promise=forgetful))
+    world = played(found, world, "kill: p", "chief 1 ... sees: Promise", "next chief")
+    world = played(found, world, *looking("chief 2", "Promise s w", "Adopt s w", "Open s"), *STEP)
+    world = played(found, world, "chief 1 ... promise -> s", "chief 1 ... promise -> w")
+    if is_on:
+        played(found, world, "chief 1 ... sees: Superseded")
+        return
+    world = played(found, world, *looking("chief 1", "Adopt s w", "Open s"))
+    with pytest.raises(ForkedError, match="is still there"):
+        played(found, world, *STEP)
+
+
+@pytest.mark.parametrize("is_on", [True, False], ids=["on", "off"])
+def test_no_step_is_made_while_a_member_gets_its_copy(is_on: bool) -> None:
+    def lenient(own: Answer, ballot: Ballot) -> Answer:
+        return replace(own, promised=max(own.promised, ballot))
+
+    found, world = small(Rules() if is_on else Rules(promise=lenient))
+    world = played(found, world, "kill: s", *looking("chief 1", "Promise p w", "Adopt p w", "Open p"), *STEP)
+    world = played(found, world, "restart: s", *looking("chief 1", "Open", "Seat s", "Promise p s w", "Copy s"))
+    with pytest.raises(AssertionError, match="cannot happen now") if is_on else nullcontext():
+        world = played(found, world, *STEP)
+    world = played(found, world, *looking("chief 1", "Adopt p s w", "Open p s"), "kill: p")
+    world = played(found, world, *looking("chief 1", "Promise s w", "Adopt s w", "Open s"))
+    with nullcontext() if is_on else pytest.raises(ForkedError, match="nobody has told"):
+        played(found, world, *STEP)

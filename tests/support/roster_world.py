@@ -117,6 +117,8 @@ class Scope:
     seats: Seats
     sides: dict[str, int]
     rules: Rules = field(default_factory=Rules)
+    looks_at_once: bool = False
+    """Chiefs see all places in one event: fewer histories, for exploring all of them."""
 
     def start(self, faults: Faults) -> World:
         """Everybody is there, and the first chief's roster is open on all members."""
@@ -164,15 +166,18 @@ class Scope:
                     actor, f"{call.name} -> {call.to.place} later", replace(rest, late=(*world.late, call), faults=left)
                 )
             return
-        place = self.seats.places[len(chief.looked)]
-        process = world.running[len(chief.looked)]
-        found: Answer | Absent = Absent.SILENT
-        if self._reaches(world, chief.side, place):
-            found = process.answer if process else Absent.GONE
-        looked = (*chief.looked, found)
-        if len(looked) < len(self.seats.places):
-            yield Event(actor, f"looks at {place}", now(replace(chief, looked=looked)))
-            return
+        looked = chief.looked
+        while len(looked) < len(self.seats.places):
+            place, process = self.seats.places[len(looked)], world.running[len(looked)]
+            there = (
+                (process.answer if process else Absent.GONE)
+                if self._reaches(world, chief.side, place)
+                else Absent.SILENT
+            )
+            looked = (*looked, there)
+            if not self.looks_at_once and len(looked) < len(self.seats.places):
+                yield Event(actor, f"looks at {place}", now(replace(chief, looked=looked)))
+                return
         view = dict(zip(self.seats.places, looked, strict=True))
         for worth in self._worth(view):
             own = Ballot(chief.term, chief.epoch)
@@ -189,7 +194,7 @@ class Scope:
                     base = replace(world, lossy=world.lossy | {roster.ballot})
                 case rosters.Restore(ballot=ballot):
                     base = replace(world, lossy=world.lossy | {ballot})
-            yield Event(actor, f"sees {place}: {action}", now(after, base))
+            yield Event(actor, f"sees: {action}", now(after, base))
 
     def _worth(self, view: dict[str, Answer | Absent]) -> Iterator[frozenset[Process]]:
         """A chief takes members in that have come back, or waits with it."""
@@ -283,9 +288,10 @@ class Scope:
             then = replace(then, steps=(*then.steps, replace(step, base=base, made=made, written=step.written + 1)))
             yield Event("worker", f"step on {target.place}", then)
             return
-        _check(world, made, step.roster.ballot)
-        acknowledged = replace(then, acknowledged=made, under=step.roster.ballot)
-        yield Event("worker", f"acknowledged under {step.roster.ballot}", acknowledged)
+        if made != world.acknowledged[: len(made)]:  # else it is known by a later one
+            _check(world, made, step.roster.ballot)
+            then = replace(then, acknowledged=made, under=step.roster.ballot)
+        yield Event("worker", f"acknowledged under {step.roster.ballot}", then)
 
     def _next_step(self, world: World, roster: Roster) -> tuple[History | None, History | None]:
         """What the next step is made on and what it makes: if a shard is ahead, the others follow it first."""
