@@ -20,6 +20,8 @@ from typing import Final
 
 USUAL_SHARE: Final = 0.7
 """How much of what the others usually take is waited before they are asked for the first time."""
+FURTHER_SHARE: Final = 1 / 16
+"""Of what they have taken so far: how long it is until they are asked again."""
 SHORTEST_PAUSE: Final = 0.0002
 LONGEST_PAUSE: Final = 0.1
 """Seconds between questions."""
@@ -107,15 +109,15 @@ def delivery(replies: Sequence[Sequence[int]]) -> Delivery:
 def pause(waited: float, *, usual: float) -> float:
     """Seconds until it is worth asking again whether others have done their part.
 
-    Most of what they usually take, at first; then a fifth of what they have taken: asking costs processor time, which
-    they may be in want of.
+    Most of what they usually take, at first; then a small part of what they have taken: asking costs processor time,
+    which they may be in want of, and every pause is half a pause too long.
 
     Args:
         waited: seconds so far.
         usual: seconds that they usually take.
     """
     first = USUAL_SHARE * usual - waited
-    return min(max(first if first > 0 else waited / 5, SHORTEST_PAUSE), LONGEST_PAUSE)
+    return min(max(first if first > 0 else waited * FURTHER_SHARE, SHORTEST_PAUSE), LONGEST_PAUSE)
 
 
 def quorum(*, alive: int, expected: int, backups: int, waits: bool) -> int:

@@ -7,7 +7,7 @@ sees that everything is there applies it, so no other process is in the path and
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import tensorflow as tf
 
@@ -26,6 +26,9 @@ from pstraining.runtime.store import ParameterStore, as_shard
 from pstraining.runtime.sums import Gathering, Sums
 from pstraining.runtime.sync_operations import FORM, SERVED, THERE, Said, SyncOperations, Turn
 from pstraining.runtime.wire import Left, Parts, PushWire
+
+UNUSUAL: Final = 2.0
+"""Times what the others usually take: from then on a worker that waits asks the servers what keeps them."""
 
 
 class Load(NamedTuple):
@@ -182,8 +185,9 @@ class SyncUpdates:
             if move is Move.PULL:  # it is more than one step behind, or has another form: it begins with all parameters
                 self._step = None
                 return Reply(True, self._served == step + 1, False, made, loss)
+            early = move is Move.WAIT and time.perf_counter() - since < UNUSUAL * self._usual_wait
             said, move = None, Move.WAIT
-            if delivery is Delivery.INCOMPLETE:
+            if delivery is Delivery.INCOMPLETE or early:
                 continue  # the others have yet to deliver
             view, over = self._looked(loss)
             if over:
