@@ -6,10 +6,11 @@ Histories are drawn at random; a failure names its seed, and is found again by i
 import random
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from pstraining.runtime.rosters import Answer, Ballot, Seats
+from pstraining.runtime.rosters import Action, Answer, Ballot, Process, Seats, View, decide
 from tests.support.roster_world import Faults, ForkedError, Rules, Scope, World, walk
 
 WALKS = 300
@@ -132,3 +133,32 @@ def test_no_step_is_made_while_a_member_gets_its_copy(is_on: bool) -> None:
     world = played(found, world, *looking("chief 1", "Promise s w", "Adopt s w", "Open s"))
     with nullcontext() if is_on else pytest.raises(ForkedError, match="nobody has told"):
         played(found, world, *STEP)
+
+
+@pytest.mark.parametrize("is_on", [True, False], ids=["on", "off"])
+def test_a_seat_is_given_after_a_second_look_alone(is_on: bool) -> None:
+    """A chief looked at a majority before the next one took over, and at a process that has forgotten that after it."""
+
+    def hasty(own: Ballot, seats: Seats, view: View, *, worth: Any = (), seen: Any = ()) -> Action:
+        new = [Process(place, a.life) for place, a in view.items() if isinstance(a, Answer) and not a.votes]
+        return decide(own, seats, view, worth=worth, seen=new)
+
+    sides = {"p": 0, "s": 1, "w0": 0, "w1": 1, "w2": 1}
+    found = Scope(Seats((("p", "s"),), ("w0", "w1", "w2")), sides, Rules() if is_on else Rules(decide=hasty))
+    world = found.start(Faults(kills=1, cuts=9, chiefs=3, steps=5))
+
+    def looks(number: int) -> list[str]:
+        return [f"chief {number}: looks at {place}" for place in ("p", "s", "w0", "w1")]
+
+    world = played(found, world, *looks(1), "next chief", "cut")
+    for act in (["Promise", "s", "w1", "w2"], ["Adopt", "s", "w1", "w2"], ["Open", "s"]):
+        world = played(found, world, *looks(2), *looking("chief 2", " ".join(act)))
+    world = played(found, world, "begins under Ballot(term=2 ... on side 1", STEP[1], "kill: w2", "restart: w2", "heal")
+    if is_on:
+        played(found, world, "chief 1 ... sees: Open", *looks(1), "chief 1 ... sees: Superseded")
+        return
+    world = played(found, world, *looking("chief 1", "Seat w2"), "next chief")
+    for act in (["Promise", "p", "w0", "w2"], ["Adopt", "p", "w0", "w2"], ["Open", "p"]):
+        world = played(found, world, "cut", *looks(3), "heal", *looking("chief 3", " ".join(act)))
+    with pytest.raises(ForkedError, match="is still there"):
+        played(found, world, "begins under Ballot(term=3", STEP[1])

@@ -265,7 +265,11 @@ class Scope:
                 fewer = replace(world.faults, steps=world.faults.steps - 1)
                 for side in (0, 1) if world.is_cut else (0,):
                     begun = (*world.steps, Step(side, roster))
-                    yield Event("worker", f"begins under {roster.ballot}", replace(world, steps=begun, faults=fewer))
+                    yield Event(
+                        "worker",
+                        f"begins under {roster.ballot} on side {side}",
+                        replace(world, steps=begun, faults=fewer),
+                    )
         for number, step in enumerate(world.steps):
             rest = replace(world, steps=world.steps[:number] + world.steps[number + 1 :])
             yield Event("worker", "dies", rest)
