@@ -121,7 +121,7 @@ def test_steps_are_means_of_unequal_batches_of_workers_that_count_each_other_dif
 
     build = in_float64(small)
     rig = Rig(client, lambda: optimizer("momentum"), ps=2, build=build, workers=3, mode="Sync")
-    rig.workers[1]._computation._parts = 2
+    rig.workers[1]._computation._parts = 4
     rig.start()
     shares = [batches(5, seed=worker) for worker in range(4)]
     # All of a step together are a power of two, by which Keras divides exactly: it does so in float32.

@@ -43,8 +43,8 @@ class Computation:
             place of a gradient; its slots stay with this worker.
         share: what a move counts.
         parts: how many gradients make a step. Each is made of that part of its loss, for nothing, so that the sum of
-            those of equal batches is their mean, and their backward passes are those of one process on the union of the
-            batches. Where gradients are no linear function of the loss, they are not divided.
+            those of equal batches is their mean. Where that is not exact, they are not divided: if it is no power of
+            two, and where gradients are no linear function of the loss.
 
     Raises:
         ModelError: local steps cannot move the rows of tables.
@@ -52,7 +52,8 @@ class Computation:
 
     def __init__(self, store: ParameterStore, *, moves: bool = False, share: float = 1.0, parts: int = 1) -> None:
         self._store, self._moves, self._share = store, moves, share
-        self._parts = 1 if moves or not store.model.is_linear else parts
+        exact = parts & (parts - 1) == 0  # a power of two: nothing is rounded
+        self._parts = parts if exact and not moves and store.model.is_linear else 1
         if moves and store.model.tables:
             raise ModelError("spec.training.localSteps: embedding tables need every step; use accumulationSteps")
         if moves:
@@ -127,15 +128,16 @@ class Computation:
         with tf.device(self._store.client.local):
             before = [variable.value.read_value() for variable in state]
             with tf.control_dependencies(before):
-                fetch, share = self._store.fetch_rows, 1.0 / self._parts
-                loss, gradients, touched = model.loss_and_gradients(batch, fetch, share=share)
+                loss, gradients, touched = model.loss_and_gradients(
+                    batch, self._store.fetch_rows, share=1 / self._parts
+                )
             changes = [variable.value.read_value() - value for variable, value in zip(state, before, strict=True)]
-            taken = tf.cast(tf.constant(share, loss.dtype), tf.float64)  # a third is not quite one
             if self._parts > 1:
-                changes = [_times(change, taken) for change in changes]
+                changes = [change / self._parts for change in changes]
             vectors = self._store.pack([*gradients, *changes])
             finite = _are_finite([*tf.nest.flatten(vectors), *(gradient for _, gradient in touched)])
-            return tf.concat([_amounts(batch, loss, finite), [1.0 / taken]], 0), vectors, touched
+            amounts = tf.concat([_amounts(batch, loss, finite), tf.constant([self._parts], tf.float64)], 0)
+            return amounts, vectors, touched
 
     def _emit_sum(self, total: Any, new: Any) -> Any:
         """Sums so far: of the samples, the losses and the gradients, each times its samples."""

@@ -110,7 +110,7 @@ class Model:
 
     @property
     def is_linear(self) -> bool:
-        """Whether a share of the loss has that share of the gradients: none is clipped by norm, or is in float16."""
+        """Whether half of the loss has just half of the gradients: none clipped by norm, none in float16."""
         halves = any(layer.compute_dtype == "float16" for layer in self.keras._flatten_layers())
         return not halves and not optimizer.clips_by_norm(self.optimizer)
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
 import tensorflow as tf
 
 from pstraining.runtime import tables
@@ -118,10 +117,8 @@ class Sums:
         weights = self.weights.read_value()
         if not self._gathering.ordered:
             sums, parts = [total.read_value() for total in self.vectors], weights[1] / weights[0]
-            smallest = min((total.dtype.as_numpy_dtype for total in sums), key=lambda d: np.finfo(d).eps, default=float)
             means: list[Tensor] = tf.cond(
-                # Every worker has divided its own, and all have come: nothing is to be done that would change a number.
-                tf.abs(parts - 1) < np.finfo(smallest).eps / 2,
+                tf.equal(parts, 1),  # every worker has divided its own, and all have come: there is nothing to do
                 lambda: [tf.identity(total) for total in sums],
                 lambda: [total / tf.cast(parts, total.dtype) for total in sums],
             )
