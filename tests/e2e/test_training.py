@@ -48,7 +48,7 @@ def test_digits_in_step_while_a_worker_is_lost(kube: Kube, namespace: str, share
 
 def test_digits_around_a_ring_while_a_worker_is_lost(kube: Kube, namespace: str, shared: Path) -> None:
     """Hybrid: pods of two workers reach each other by their ring ports, and go on without one of them."""
-    training = {"steps": 6000, "mode": "Hybrid"}
+    training = {"steps": 4000, "mode": "Hybrid"}
     example = Example.start(kube, namespace, "digits", shared, {"training": training})
     example.wait_event("worker", "worker", 0)
     example.wait_event("worker", "worker", 1)
