@@ -151,14 +151,14 @@ def test_a_seat_is_given_after_a_second_look_alone(is_on: bool) -> None:
         return [f"chief {number}: looks at {place}" for place in ("p", "s", "w0", "w1")]
 
     world = played(found, world, *looks(1), "next chief", "cut")
-    for act in (["Promise", "s", "w1", "w2"], ["Adopt", "s", "w1", "w2"], ["Open", "s"]):
-        world = played(found, world, *looks(2), *looking("chief 2", " ".join(act)))
+    for act in ("Promise s w1 w2", "Adopt s w1 w2", "Open s"):
+        world = played(found, world, *looks(2), *looking("chief 2", act))
     world = played(found, world, "begins under Ballot(term=2 ... on side 1", STEP[1], "kill: w2", "restart: w2", "heal")
     if is_on:
         played(found, world, "chief 1 ... sees: Open", *looks(1), "chief 1 ... sees: Superseded")
         return
     world = played(found, world, *looking("chief 1", "Seat w2"), "next chief")
-    for act in (["Promise", "p", "w0", "w2"], ["Adopt", "p", "w0", "w2"], ["Open", "p"]):
-        world = played(found, world, "cut", *looks(3), "heal", *looking("chief 3", " ".join(act)))
+    for act in ("Promise p w0 w2", "Adopt p w0 w2", "Open p"):
+        world = played(found, world, "cut", *looks(3), "heal", *looking("chief 3", act))
     with pytest.raises(ForkedError, match="is still there"):
         played(found, world, "begins under Ballot(term=3", STEP[1])

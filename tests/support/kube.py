@@ -77,6 +77,14 @@ def wait_for(check: Callable[[], T | None], what: str, seconds: float = 60, ever
         time.sleep(every)
 
 
+def _text(answer: urllib3.BaseHTTPResponse) -> str:
+    """What was answered; raises ApiError for a refusal."""
+    text = answer.data.decode()
+    if answer.status >= 400:
+        raise ApiError(answer.status, text)
+    return text
+
+
 @dataclass(frozen=True)
 class Target:
     """The cluster that tests may use."""
@@ -114,9 +122,7 @@ class Kube:
             body=None if body is None else json.dumps(body),
             headers={"Content-Type": content_type, "Accept": "application/json"},
         )
-        text = answer.data.decode()
-        if answer.status >= 400:
-            raise ApiError(answer.status, text)
+        text = _text(answer)
         return json.loads(text) if text else {}
 
     def path(self, kind: str, namespace: str = "", name: str = "", sub: str = "") -> str:
@@ -173,11 +179,7 @@ class Kube:
     def scrape(self, namespace: str, pod: str, port: int) -> str:
         """What a pod answers to a scrape of its metrics, by way of the API server."""
         path = self.path("Pod", namespace, f"{pod}:{port}", "proxy/metrics")
-        answer = self._pool.request("GET", self.host + path)
-        text = answer.data.decode(errors="replace")
-        if answer.status >= 400:
-            raise ApiError(answer.status, text)
-        return text
+        return _text(self._pool.request("GET", self.host + path))
 
     @contextmanager
     def namespace(self, prefix: str, *, pod_security: str = "restricted") -> Iterator[str]:

@@ -195,7 +195,7 @@ def decide(
     if highest.term > term:
         return Superseded(highest.term)
     newest = max((a.roster for a in answers.values() if a.roster), key=lambda roster: roster.ballot, default=None)
-    if newest and newest.ballot == highest and highest.term == term and not _changes(view, newest, worth):
+    if newest and newest.ballot == highest and highest.term == term and not _changes(answers, newest, worth):
         return _keep(own, seats, view, newest, answers, seen)
     voters = {process for process, answer in answers.items() if answer.votes}
     founding = not seats.is_majority(len(voters))
@@ -213,11 +213,10 @@ def decide(
     return _succeed(seats, view, newest, promised, highest, worth, founding=founding)
 
 
-def _changes(view: View, roster: Roster, worth: Collection[Process]) -> bool:
+def _changes(answers: Mapping[Process, Answer], roster: Roster, worth: Collection[Process]) -> bool:
     """Whether the roster has somebody who does not answer any more, or lacks somebody who is to be in it."""
-    there = {Process(place, answer.life) for place, answer in view.items() if isinstance(answer, Answer)}
-    new = [process for process in worth if process in there and process not in roster.processes]
-    return bool(new) or not roster.processes <= there
+    is_new = any(process in answers and process not in roster.processes for process in worth)
+    return is_new or not roster.processes <= answers.keys()
 
 
 def _next(own: Ballot, highest: Ballot) -> Ballot:
