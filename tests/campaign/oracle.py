@@ -14,6 +14,8 @@ What may differ, and why; everything else is a divergence:
 - Tries: what was refused or lost is tried again, so up to TRIES_SLACK more requests than writes for each object.
 - A request that arrives late, after the workload: the write that it stands for may happen a second time, once, and
   must be harmless or undone, by one more write: the end state is compared after it.
+- A creation that arrives when its object has been deleted again: no API server can refuse it, so the object may come
+  back, once, with one pod, and must be deleted once more.
 """
 
 import re
@@ -25,9 +27,9 @@ from typing import Any
 
 from pstraining.api import names
 from tests.campaign.api import BASES, Api, Object
-from tests.campaign.faults import CRASHES, OnWatch, OnWrite, Plan
+from tests.campaign.faults import CRASHES, OnWatch, OnWrite, Plan, Point
 from tests.campaign.proxy import GENERATED, RETRY_AFTER, Attempt
-from tests.campaign.stage import identity
+from tests.campaign.stage import JOB, identity
 
 STATUS_SLACK = 2
 TRIES_SLACK = 3
@@ -39,6 +41,8 @@ HASHES = ("pod-template-hash", "controller-revision-hash", names.ANNOTATION_CLUS
 
 Key = tuple[str, str, str]
 """Verb, kind and name."""
+Task = tuple[str, str, str, str]
+"""Role, index, term and member."""
 
 
 @dataclass
@@ -51,7 +55,7 @@ class Run:
     attempts: list[Attempt] = field(default_factory=list)
     own_from: int = 0
     """The first write of the workload's own part."""
-    born: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
+    born: Counter[Task] = field(default_factory=Counter)
     """Pods that ever were, by task."""
     problems: list[str] = field(default_factory=list)
     """What went wrong whatever the comparison says."""
@@ -113,7 +117,7 @@ def canonical(value: Any, namespace: str) -> Any:
     return value
 
 
-def tasks_of(pods: Sequence[Object]) -> Counter[tuple[str, str, str, str]]:
+def tasks_of(pods: Sequence[Object]) -> Counter[Task]:
     """How many pods each task has had."""
     return Counter(identity(p) for p in pods)
 
@@ -126,7 +130,7 @@ def compare(run: Run, undisturbed: Sequence[Run]) -> list[str]:
     found += differences(undisturbed[0].state, run.state)
     found += _writes(run, undisturbed)
     found += _tries(run, undisturbed)
-    if run.born != undisturbed[0].born:
+    if not _is_born(run, undisturbed[0]):
         found.append(f"pods: {dict(run.born)} instead of {dict(undisturbed[0].born)}")
     crashes = int(run.plan.on_write in CRASHES or run.plan.on_watch is OnWatch.SILENT)
     # The operator after a crash may have nothing to write.
@@ -138,6 +142,7 @@ def compare(run: Run, undisturbed: Sequence[Run]) -> list[str]:
 
 def _writes(run: Run, undisturbed: Sequence[Run]) -> list[str]:
     done, before = run.done(), [u.done() for u in undisturbed]
+    back = _brought_back(run, undisturbed[0])
     found = []
     for key in sorted(set(done).union(*before)):
         verb, kind, name = key
@@ -154,10 +159,42 @@ def _writes(run: Run, undisturbed: Sequence[Run]) -> list[str]:
         if again and run.plan.at is not None and (kind, name) == (run.plan.at.kind, run.plan.at.name):
             is_outdated = run.plan.on_write is OnWrite.LATE and verb == "apply" and run.plan.at.number < high
             high += 1 + is_outdated  # what a newer write had changed is changed back, and that is undone
+        high += back is not None and _is_told(key, back)
         if not low <= done[key] <= high:
             wanted = str(low) if low == high else f"{low} to {high}"
             found.append(f"{verb} {kind}/{name}: {done[key]} times instead of {wanted}")
     return found
+
+
+def _brought_back(run: Run, undisturbed: Run) -> Point | None:
+    """The creation that came when its object had been deleted again."""
+    at = run.plan.at if run.plan.on_write is OnWrite.LATE else None
+    is_back = at is not None and at.verb == "create" and f"{at.kind}/{at.name}" not in undisturbed.state
+    return at if is_back else None
+
+
+def _is_told(key: Key, back: Point) -> bool:
+    """Whether a write tells a pod of that object the cluster map."""
+    verb, kind, name = key
+    return (verb, kind) == ("apply", "pods") and f"{name}-".startswith(f"{back.name}-")
+
+
+def _is_born(run: Run, undisturbed: Run) -> bool:
+    """Whether each task has had as many pods as it should; one more if its object was brought back."""
+    back = _brought_back(run, undisturbed)
+    more = run.born - undisturbed.born
+    may_be = all(n == 1 and back is not None and back.name == _owner(task) for task, n in more.items())
+    return may_be and not undisturbed.born - run.born
+
+
+def _owner(task: Task) -> str:
+    """The name of the object that makes a task's pods."""
+    role, index, term, member = task
+    if role == names.PS:
+        return names.standby_stateful_set(JOB, int(member)) if int(member) else names.ps_stateful_set(JOB)
+    if role == names.CHIEF:
+        return names.chief_job(JOB, int(term))
+    return names.worker_name(JOB, int(index))
 
 
 def _tries(run: Run, undisturbed: Sequence[Run]) -> list[str]:
