@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -117,6 +118,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     """Measure, write the figures down, and compare them with the thresholds."""
     options = parser().parse_args()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that no program is left behind
     layout = read_layout(os.environ)
     was_up = layout.kubeconfig.exists()
     target = {KUBECONFIG: str(layout.kubeconfig), CONTEXT: layout.context}

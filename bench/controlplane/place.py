@@ -122,6 +122,7 @@ async def opened(
     try:
         yield bench
     finally:
+        await bench.starter.stop()
         await bench.client.close()
 
 

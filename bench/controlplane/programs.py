@@ -8,7 +8,7 @@ import sys
 import urllib.error
 import urllib.request
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.usage import Usage, usage
@@ -60,6 +60,8 @@ class Starter:
     target: dict[str, str]
     """KUBECONFIG and PSTRAINING_CONTEXT."""
     folder: Path
+    started: list[Program] = field(default_factory=list)
+    """All of them, also those that have ended."""
 
     def start(self, name: str, *arguments: str, **settings: str) -> Program:
         """Start a Python program by its arguments."""
@@ -69,7 +71,13 @@ class Starter:
         log = self.folder / f"{name}.log"
         with log.open("wb") as out:
             process = subprocess.Popen([sys.executable, *arguments], env=env, cwd=ROOT, stdout=out, stderr=out)
-        return Program(process, log)
+        program = Program(process, log)
+        self.started.append(program)
+        return program
+
+    async def stop(self) -> None:
+        """Stop what still runs, whatever has gone wrong meanwhile."""
+        await asyncio.gather(*(p.stop() for p in self.started if p.process.poll() is None))
 
     async def operator(self, namespace: str, *, profile: Path | None = None) -> Program:
         """Start the operator for one namespace and wait until it is ready."""
@@ -96,7 +104,7 @@ class Starter:
 
     def behind(self, kubeconfig: Path, context: str) -> "Starter":
         """The same cluster through a proxy."""
-        return Starter({KUBECONFIG: str(kubeconfig), CONTEXT: context}, self.folder)
+        return replace(self, target={KUBECONFIG: str(kubeconfig), CONTEXT: context})
 
 
 async def _until_ready(program: Program, port: int) -> None:
