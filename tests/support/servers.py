@@ -40,7 +40,8 @@ def connected(ps: int) -> Iterator[Any]:
 class Rig:
     """A model on the first `ps` servers, initialised under term 1, and one worker or more on it.
 
-    Workers share the process's one connection; each has a model of its own.
+    Workers share the process's one connection; each has a model of its own. With `members`, each of the `ps` shards has
+    so many servers.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Rig:
         ps: int,
         build: Callable[[], Any],
         workers: int = 1,
+        members: int = 1,
         loss: Any = "sparse_categorical_crossentropy",
         with_ledger: bool = False,
         **training: Any,
@@ -60,8 +62,8 @@ class Rig:
         from pstraining.runtime.modes.base import Identity
 
         settings = resolve("training", TrainingSettings, {"steps": 1, **training}, {})
-        self.mode = modes.choose(settings, workers=workers, with_ledger=with_ledger)
-        self._client, self._ps, self._make = client, ps, (build, optimizer, loss)
+        self.mode = modes.choose(settings, workers=workers, with_ledger=with_ledger, paired=members > 1)
+        self._client, self._ps, self._members, self._make = client, ps, members, (build, optimizer, loss)
         self.store = self.new_store(with_tables=True)
         self.model = self.store.model
         self.control = StoreControl(self.store)
@@ -86,9 +88,10 @@ class Rig:
 
         everything = self._client.shards
         try:
-            self._client.shards = everything[: self._ps]
+            self._client.shards = everything[: self._ps * self._members]
             with tf.device(self._client.local):
-                return ParameterStore(self._client, Model(*self._make, with_tables=with_tables), self.mode.state)
+                model = Model(*self._make, with_tables=with_tables)
+                return ParameterStore(self._client, model, self.mode.state, members=self._members)
         finally:
             self._client.shards = everything
 
@@ -98,10 +101,23 @@ class Rig:
         self.control.raise_fence(self.store.read(), term)
         fresh = State(0, self.initial, {}, {})
         self.control.restore(state or fresh, term=term, generation=GENERATION, fresh=state is None)
+        if self._members > 1:
+            self._lend()
         for who in self.identities:
             assert self.store.hello(who.worker, who.incarnation)
         for updates in self.workers:
             updates.begin(Session(term, GENERATION))
+
+    def _lend(self) -> None:
+        """Let all members make steps, for ever."""
+        import tensorflow as tf
+
+        def lend() -> Any:
+            given = [shard.lease.assign(tf.constant(4e9, tf.float64), read_value=False) for shard in self.store.every]
+            with tf.control_dependencies(given), tf.device(self._client.local):
+                return tf.constant(0)
+
+        self._client.call(tf.function(lend, autograph=False))
 
     def snapshot(self) -> Any:
         """The state on the servers, while workers that rest bring what they alone have."""

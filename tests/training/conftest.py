@@ -1,6 +1,6 @@
 """Real parameter servers for the tests of the runtime's parts.
 
-One client and three servers serve the whole run: a process connects to a cluster once. Every test has a container of
+One client and four servers serve the whole run: a process connects to a cluster once. Every test has a container of
 its own on the servers.
 """
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.servers import connected
 
-PS = 3
+PS = 4
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
+from pstraining.runtime import dealing, recovery
 from pstraining.runtime import layout as layouts
-from pstraining.runtime import recovery
 from pstraining.runtime.critical import after, one
 from pstraining.runtime.layout import Array
 from pstraining.runtime.ledger import Ledger
@@ -36,22 +36,26 @@ class StoreControl:
         self._fence = self._on_all(lambda shard, observed, term: shard.raise_fence(observed, term))
         self._record = self._on_all(lambda shard, term, values, mask: shard.set_record(term, values, mask))
         self._write = self._on_all(lambda shard, term, vectors, own: shard.write(term, vectors, own))
-        self._snapshot = self._on_all(lambda shard: shard.snapshot())
+        self._snapshot = self._on_primaries(lambda shard: shard.snapshot())
         self._rate = self._on_all(lambda shard, term, rate: shard.set_learning_rate(term, rate))
-        self._rates = self._on_all(lambda shard: shard.learning_rate())
+        self._rates = self._on_primaries(lambda shard: shard.learning_rate())
         follow = store.updates.follow
-        self._follow = self._on_all(follow) if follow else None
+        self._follow = self._on_primaries(follow) if follow else None
         hold_up = store.updates.hold_up
-        self._hold_up = self._on_all(hold_up) if hold_up else None
+        self._hold_up = self._on_primaries(hold_up) if hold_up else None
         first = store.shards[0]
-        self._losses = tf.function(lambda: self.client.brought_home(first.take_losses()), autograph=False)
+        self._losses = tf.function(self._emit_losses, autograph=False)
         workers = max(1, self.client.cluster.workers)
         self._reports = tf.function(lambda: self.client.brought_home(first.read_reports(workers)), autograph=False)
-        self._left = tf.function(lambda: self.client.brought_home(first.data_left()), autograph=False)
+        self._left = tf.function(lambda: self.client.brought_home(dealing.left(first)), autograph=False)
         self._count = tf.function(lambda: self.client.brought_home(first.count_alive()), autograph=False)
 
     def raise_fence(self, shards: Sequence[recovery.Shard], term: int) -> None:
         """Put every server under `term`.
+
+        Args:
+            shards: what each has said of itself, the primaries first.
+            term: the chief's.
 
         Raises:
             RefusedError: another chief was faster on one of them.
@@ -71,7 +75,7 @@ class StoreControl:
             RefusedError: a server is under another term.
             StateMismatchError: the state is not of this model and optimizer.
         """
-        contents = [self._contents(shard, state, fresh) for shard in self.store.shards]
+        contents = [self._contents(shard, state, fresh) for shard in self.store.every]
         self.set_record(term, generation=0, done=0)
         self._demand(self._write, [(int64(term), vectors, own) for vectors, own in contents])
         self.set_record(term, generation=generation, done=done, step=state.step, layout=self.store.fingerprint)
@@ -83,7 +87,7 @@ class StoreControl:
         for name, value in fields.items():
             values[places[name]], mask[places[name]] = value, 1
         arguments = (int64(term), tf.constant(values), tf.constant(mask))
-        self._demand(self._record, [arguments] * len(self.store.shards))
+        self._demand(self._record, [arguments] * len(self.store.every))
 
     def gather(self, wait: Callable[[], None]) -> int | None:
         """Have workers bring newer dense parameters than the servers have; no step is made for some seconds after it.
@@ -168,7 +172,7 @@ class StoreControl:
         Raises:
             RefusedError: a server is under another term.
         """
-        self._demand(self._rate, [(int64(term), tf.constant(rate, tf.float64))] * len(self.store.shards))
+        self._demand(self._rate, [(int64(term), tf.constant(rate, tf.float64))] * len(self.store.every))
 
     def learning_rate(self) -> float | None:
         """The learning rate on the servers, None where the optimizer has a schedule."""
@@ -231,14 +235,23 @@ class StoreControl:
 
     def _on_all(self, emit: Callable[..., Any]) -> Any:
         """A traced function over a list of arguments, one tuple a server; it returns a list of results."""
+        return self._on(self.store.every, emit)
 
+    def _on_primaries(self, emit: Callable[..., Any]) -> Any:
+        """The same of the servers that rounds are made on."""
+        return self._on(self.store.shards, emit)
+
+    def _on(self, shards: Sequence[Shard], emit: Callable[..., Any]) -> Any:
         def everywhere(arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-            return [
-                self.client.brought_home(emit(shard, *own))
-                for shard, own in zip(self.store.shards, arguments, strict=True)
-            ]
+            return [self.client.brought_home(emit(shard, *own)) for shard, own in zip(shards, arguments, strict=True)]
 
         return tf.function(everywhere, autograph=False)
+
+    def _emit_losses(self) -> Tensor:
+        """Take the losses of the first server; its standbys have added the same up."""
+        taken = [shard.take_losses() for shard in (self.store.shards[0], *self.store.standbys_of[0])]
+        with tf.control_dependencies(taken):
+            return self.client.brought_home(taken[0])
 
     def _demand(self, function: Any, arguments: Sequence[tuple[Any, ...]]) -> None:
         """Call a function whose result is 1 on every server that agrees."""

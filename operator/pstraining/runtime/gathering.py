@@ -16,7 +16,7 @@ from pstraining.runtime.critical import after, critical, one, zero
 from pstraining.runtime.membership import at, bits, put
 from pstraining.runtime.model import Touched
 from pstraining.runtime.shard import DONE, STEP, Shard
-from pstraining.runtime.sums import Gathering, Sums
+from pstraining.runtime.sums import Gathering, Outcome, Sums
 
 Tensor = Any
 
@@ -186,8 +186,7 @@ class ShardRounds:
     def _make(self, session: Tensor, identity: Tensor, place: Tensor, go: Tensor, proposed: Tensor) -> Tensor:
         record = self._shard.record.read_value()
         allowed = self._shard.in_session(record, session) & tf.equal(record[STEP], place[0]) & tf.equal(go, 1)
-        if self._arbiter:
-            allowed &= self._may_apply(place)
+        allowed &= self._may_apply(place) if self._arbiter else self._may_follow(place)
         made = tf.cond(allowed, self._apply, zero)
         with tf.control_dependencies([made]):
             there = tf.cast(tf.equal(record[STEP] + made, place[0] + 1), tf.int64)
@@ -255,7 +254,7 @@ class ShardRounds:
         def body(session: Tensor, place: Tensor) -> Tensor:
             record = self._shard.record.read_value()
             same = tf.equal(record[STEP], place[0]) & tf.equal(self._sums.attempt.read_value(), place[1])
-            allowed = self._shard.in_session(record, session) & same
+            allowed = self._shard.in_session(record, session) & same & self._may_renew()
             return tf.cond(allowed, lambda: after(self._renew(), one()), zero)
 
         return self._critical([session, place], body)
@@ -264,7 +263,7 @@ class ShardRounds:
         """In the critical section: what a worker's former process has delivered does not count for its newcomer."""
         if not self._arbiter:
             return []
-        held = newcomer & tf.equal(at(self._sums.admitted, worker), 1)
+        held = newcomer & tf.equal(at(self._sums.admitted, worker), 1) & self._may_renew()
         return [tf.cond(held, lambda: after(self._renew(), one()), zero)]
 
     def _critical(self, inputs: Sequence[Tensor], body: Any) -> Any:
@@ -303,27 +302,29 @@ class ShardRounds:
         return tf.stack([sums.attempt.read_value(), sums.closed.read_value(), admitted, delivered])
 
     def _apply(self) -> Tensor:
-        sums, shard = self._sums, self._shard
-        total = tf.reduce_sum(sums.weights.read_value()) if self._gathering.ordered else sums.weights.read_value()[1]
-        losses = tf.stack([tf.math.divide_no_nan(sums.losses.read_value(), total), tf.cast(total > 0, tf.float64)])
+        """Make the step of what is in the sums. 1."""
+        outcome, ledger = self._sums.outcome(), self._shard.ledger
+        with tf.control_dependencies([self._step(outcome)]):
+            noted = self._note(outcome.admitted)
+            if ledger:
+                noted.append(ledger.advance_all(outcome.admitted))
+            with tf.control_dependencies(noted):
+                return after(self._sums.clear(), one())
 
-        shadow, form = sums.shadow, self._form()
-
-        def move() -> Tensor:
-            touched = [table.mean(total, ordered=self._gathering.ordered) for table in sums.rows]
-            return after(self._move(touched, losses), one())
-
+    def _step(self, outcome: Outcome) -> Tensor:
+        """Move the parameters, and what workers hold of them. 1."""
+        shadow, form = self._sums.shadow, self._form()
         with tf.control_dependencies(shadow.begin(form) if shadow else []):
             # A round in which every gradient was left out is a step that changes nothing; it is fetched all the same.
-            moved = tf.cond(total > 0, move, lambda: after(shard.count_step(losses), one()))
+            moved = tf.cond(
+                outcome.weight > 0,
+                lambda: after(self._move(outcome), one()),
+                lambda: after(self._shard.count_step(outcome.losses), one()),
+            )
         with tf.control_dependencies([moved]):
             followed = shadow.follow(form) if shadow else []
         with tf.control_dependencies([moved, *followed]):
-            noted = self._note()
-            if shard.ledger:
-                noted.append(shard.ledger.advance_all(sums.admitted.read_value()))
-            with tf.control_dependencies(noted):
-                return after(self._sums.clear(), one())
+            return one()
 
     def _form(self) -> Tensor:
         """The form of the round under way. int64[]."""
@@ -334,18 +335,18 @@ class ShardRounds:
         form = tf.where(tf.equal(made, 1), proposed, self._form())
         return after([] if self._sums.form is None else [self._sums.form.assign(form, read_value=False)], form)
 
-    def _move(self, touched: Sequence[Touched], losses: Tensor) -> list[Any]:
-        """Move the parameters by the mean of what is in the sums."""
-        return self._shard.apply(self._sums.mean(), touched, losses, moves=self._gathering.moves)
+    def _move(self, outcome: Outcome) -> list[Any]:
+        """Move the parameters by the mean; the operations that are yet to be waited for."""
+        return self._shard.apply(outcome.mean(), outcome.touched(), outcome.losses, moves=self._gathering.moves)
 
-    def _note(self) -> list[Any]:
+    def _note(self, admitted: Tensor) -> list[Any]:
         """Remember of whose gradients the step was made."""
         sums = self._sums
         made = self._shard.record.read_value()[STEP]
-        served = tf.where(tf.equal(sums.admitted.read_value(), 1), made, sums.served.read_value())
+        served = tf.where(tf.equal(admitted, 1), made, sums.served.read_value())
         noted = [sums.served.assign(served, read_value=False)]
         if self._arbiter and not self._gathering.ordered:
-            noted.append(self._wait_no_longer())
+            noted.append(self._wait_no_longer(admitted))
         return noted
 
     def _told(self, identity: Tensor) -> Tensor:
@@ -357,10 +358,19 @@ class ShardRounds:
         sums = self._sums
         return tf.equal(sums.attempt.read_value(), place[1]) & tf.equal(sums.closed.read_value(), 1)
 
-    def _wait_no_longer(self) -> Any:
+    def _may_follow(self, place: Tensor) -> Tensor:
+        """Whether another server may make the step that the arbiter has made. bool[]."""
+        del place
+        return tf.constant(True)
+
+    def _may_renew(self) -> Tensor:
+        """Whether the arbiter may give the attempt up. bool[]."""
+        return tf.constant(True)
+
+    def _wait_no_longer(self, admitted: Tensor) -> Any:
         """Once all have come, a worker that is gone is not waited for as one that has yet to come."""
         sums = self._sums
-        all_came = tf.reduce_sum(sums.admitted.read_value()) >= self._gathering.workers - self._gathering.backups
+        all_came = tf.reduce_sum(admitted) >= self._gathering.workers - self._gathering.backups
         until = sums.wait_until.read_value()
         return sums.wait_until.assign(tf.where(all_came, tf.zeros_like(until), until), read_value=False)
 

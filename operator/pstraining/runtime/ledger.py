@@ -9,6 +9,7 @@ Who asks first gets the next piece. With ordered sums all workers that have none
 order of their numbers: they are in step, so the same worker trains the same piece whenever the run is repeated.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -47,9 +48,10 @@ class Ledger:
 
     Args:
         deals_to: the number of workers, where all of them get their pieces together; 0: each when it asks.
+        copied: whether a standby keeps a copy, to which rows go in any order.
     """
 
-    def __init__(self, deals_to: int = 0) -> None:
+    def __init__(self, deals_to: int = 0, *, copied: bool = False) -> None:
         self._deals_to = deals_to
         self.next = tf.Variable(tf.zeros([], tf.int64))
         """The first position that nobody was given yet."""
@@ -59,6 +61,8 @@ class Ledger:
         """In synchronous mode: the progress that comes with each worker's gradient in the sums."""
         self.limit = tf.Variable(tf.fill([], tf.int64.max))
         """The first position that is not handed out any more, as the workers have said."""
+        self.versions = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64)) if copied else None
+        """How often each row of `held` has changed."""
 
     def saved(self) -> dict[str, Any]:
         """What belongs into a checkpoint, by name."""
@@ -99,7 +103,9 @@ class Ledger:
             )
 
         row = tf.cond(held[worker, 0] > 0, keep, find)
-        with tf.control_dependencies([self.limit.assign(limit, read_value=False)]):
+        with tf.control_dependencies([row]):
+            counted = self._count(held, self.held.read_value())
+        with tf.control_dependencies([self.limit.assign(limit, read_value=False), *counted]):
             row = tf.identity(row)
         return tf.stack([tf.cast(row[0] > 0, tf.int64), row[0] - 1, row[1]])
 
@@ -140,9 +146,53 @@ class Ledger:
 
     def advance_all(self, made: Tensor) -> Any:
         """A step was made of the gradients of some workers: move them on. int64[WORKER_SLOTS]; the operation."""
+        held, rows = self.held.read_value(), self._after_all(made)
+        return after([self.held.assign(rows, read_value=False), *self._count(held, rows)], one())
+
+    def news(self, made: Tensor | None = None) -> list[Tensor]:
+        """What a copy needs, as it is, or as it will be once a step is made of some workers' gradients.
+
+        Args:
+            made: 1 for each of these workers. int64[WORKER_SLOTS].
+
+        Returns:
+            Rows of `held` and their versions, up to the last one that ever changed; the next position, and the first
+            that is not handed out. int64[n, 2], int64[n], int64[2].
+        """
+        assert self.versions is not None  # noqa: S101 - the job has standbys
+        held, versions = self.held.read_value(), self.versions.read_value()
+        rows = held if made is None else self._after_all(made)
+        versions += _changed(held, rows)
+        number = tf.reduce_max(tf.where(versions > 0, tf.range(1, WORKER_SLOTS + 1), 0))
+        return [rows[:number], versions[:number], tf.stack([self.next.read_value(), self.limit.read_value()])]
+
+    def merge(self, news: Sequence[Tensor]) -> list[Any]:
+        """Bring a copy to what is newer in some news, which may come late or twice; the operations to wait for."""
+        assert self.versions is not None  # noqa: S101 - the job has standbys
+        rows, versions, positions = news
+        held, own = self.held.read_value(), self.versions.read_value()
+        number = tf.shape(versions)[0]
+        newer = versions > own[:number]
+        kept = tf.where(newer[:, tf.newaxis], rows, held[:number])
+        later = positions[0] > self.next.read_value()
+        return [
+            self.held.assign(tf.concat([kept, held[number:]], 0), read_value=False),
+            self.versions.assign(tf.concat([tf.maximum(versions, own[:number]), own[number:]], 0), read_value=False),
+            self.next.assign(tf.where(later, positions[0], self.next.read_value()), read_value=False),
+            self.limit.assign(positions[1], read_value=False),
+        ]
+
+    def _after_all(self, made: Tensor) -> Tensor:
+        """`held` once a step is made of the gradients of some workers. int64[WORKER_SLOTS, 2]."""
         held = self.held.read_value()
         moved = self._after(self.pending.read_value(), held)
-        return self.held.assign(tf.where(tf.equal(made, 1)[:, tf.newaxis], moved, held), read_value=False)
+        return tf.where(tf.equal(made, 1)[:, tf.newaxis], moved, held)
+
+    def _count(self, before: Tensor, rows: Tensor) -> list[Any]:
+        """Count the rows that have changed; the operations to wait for."""
+        if self.versions is None:
+            return []
+        return [self.versions.assign_add(_changed(before, rows), read_value=False)]
 
     def left(self) -> Tensor:
         """The first position nobody was given, how many pieces are being trained, the first not done. int64[3]."""
@@ -157,3 +207,8 @@ class Ledger:
         row = tf.where(tf.equal(progress[:, 2], 1)[:, tf.newaxis], tf.zeros_like(row), row)
         same = tf.equal(progress[:, 0] + 1, held[:, 0]) & (progress[:, 0] >= 0)
         return tf.where(same[:, tf.newaxis], row, held)
+
+
+def _changed(before: Tensor, rows: Tensor) -> Tensor:
+    """1 for each row that differs. int64[n]."""
+    return tf.cast(tf.reduce_any(tf.not_equal(before, rows), 1), tf.int64)

@@ -33,6 +33,11 @@ class Membership:
         self.reports = tf.Variable(lambda: tf.fill([WORKER_SLOTS], ""), dtype=tf.string)
         """What each tells of itself with its signs of life, as `tally` writes it; empty: nothing yet."""
 
+    @property
+    def passing(self) -> list[Any]:
+        """What is of this server's clock and of the moment."""
+        return [self.heard, self.reports]
+
     # All of it emits operations on the server's device, inside its critical section.
 
     def is_current(self, worker: Tensor, incarnation: Tensor) -> Tensor:
@@ -89,3 +94,9 @@ def bits(sets: Tensor) -> Tensor:
     """Sets of workers as bits, the first worker the lowest. uint8[sets, WORKER_SLOTS / 8]."""
     bytes_ = tf.reshape(tf.cast(sets, tf.int32), [sets.shape[0], WORKER_SLOTS // 8, 8])
     return tf.cast(tf.reduce_sum(bytes_ * tf.constant([1, 2, 4, 8, 16, 32, 64, 128]), 2), tf.uint8)
+
+
+def from_bits(packed: Tensor) -> Tensor:
+    """One set of workers from its bits. uint8[WORKER_SLOTS / 8] to int64[WORKER_SLOTS]."""
+    places = tf.constant(list(range(8)), tf.uint8)
+    return tf.cast(tf.reshape(tf.bitwise.right_shift(packed[:, tf.newaxis], places) & 1, [-1]), tf.int64)

@@ -13,10 +13,9 @@ import tensorflow as tf
 from pstraining.runtime.critical import after, one, zero
 from pstraining.runtime.gathering import ShardRounds
 from pstraining.runtime.membership import LAPSE_SECONDS, WORKER_SLOTS, at, bits, put
-from pstraining.runtime.model import Touched
 from pstraining.runtime.ring_plan import CARD_SIZE
 from pstraining.runtime.shard import GENERATION, STEP, Shard
-from pstraining.runtime.sums import Gathering, Sums
+from pstraining.runtime.sums import Gathering, Outcome, Sums
 
 Tensor = Any
 
@@ -256,10 +255,11 @@ class RingRounds(ShardRounds):
         ]
         return [*kept, *super()._renew()]
 
-    def _move(self, touched: Sequence[Touched], losses: Tensor) -> list[Any]:
-        return self._shard.apply_rows(touched, losses)
+    def _move(self, outcome: Outcome) -> list[Any]:
+        return self._shard.apply_rows(outcome.touched(), outcome.losses)
 
-    def _note(self) -> list[Any]:
+    def _note(self, admitted: Tensor) -> list[Any]:
+        del admitted
         own = self._own
         made_in = own.made_in.assign(own.attempt.read_value(), read_value=False)
         return [made_in, own.behind.assign_add(one(), read_value=False)]

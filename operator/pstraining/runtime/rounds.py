@@ -50,11 +50,18 @@ class View:
     """Whether the arbiter admits no more."""
     alive: int
     """Workers that the arbiter has heard of lately."""
+    standbys: tuple[int, ...] = ()
+    """Updates applied on each standby."""
 
     @property
     def arbiter(self) -> ShardRound:
         """The server that decides."""
         return self.shards[0]
+
+    @property
+    def steps(self) -> list[int]:
+        """Updates applied on every server and every standby."""
+        return [*(shard.step for shard in self.shards), *self.standbys]
 
 
 class Move(Enum):
@@ -77,7 +84,7 @@ def next_move(view: View, *, worker: int, step: int) -> Move:
     """
     arbiter, me = view.arbiter, 1 << worker
     if arbiter.step > step:
-        return Move.PULL if all(shard.step == arbiter.step for shard in view.shards) else Move.APPLY
+        return Move.PULL if all(step == arbiter.step for step in view.steps) else Move.APPLY
     missing = [
         view.admitted & ~shard.delivered if shard.attempt == arbiter.attempt else view.admitted for shard in view.shards
     ]

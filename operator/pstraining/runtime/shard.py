@@ -49,6 +49,8 @@ class UpdateState:
     """Whether data is handed out."""
     deals_to: int = 0
     """How many workers are handed theirs together; 0: each when it asks."""
+    paired: bool = False
+    """Whether standbys make the same steps."""
     on_newcomer: Callable[["Shard", Tensor, Tensor], list[Any]] = lambda shard, worker, newcomer: []
     """Emits what a server does when a process takes a worker's index: the index, and whether another process had it."""
     follow: Callable[["Shard", Tensor, Tensor], Tensor] | None = None
@@ -70,6 +72,7 @@ class Shard:
         optimizer: the user's; it is cloned.
         decayed: for each table whether the optimizer decays it.
         updates: what the update mode wants; its own variables are kept as `extra`.
+        seat: length of its seat's vector, see `seats`; 0: there are no standbys.
     """
 
     def __init__(
@@ -82,12 +85,16 @@ class Shard:
         optimizer: Any,
         decayed: Sequence[bool],
         updates: UpdateState,
+        seat: int = 0,
     ) -> None:
         self.device, self.container, self.number = device, container, ps
         self.segments, self.tables = layout.on(ps), layout.tables_on(ps)
         made: list[PSVariable] = []
         with variables_on(device, container=container, prefix=str(ps), made=made):
             self.record = tf.Variable(tf.zeros([RECORD_SIZE], tf.int64))
+            self.seat = tf.Variable(tf.zeros([seat], tf.int64)) if seat else None
+            self.lease = tf.Variable(tf.zeros([], tf.float64)) if seat else None
+            """Until then it makes steps, in seconds since 1970 on its own clock."""
             self.losses = tf.Variable(tf.zeros([2], tf.float64))
             """Sum and number of the losses since the chief last took them; kept on the first server."""
             self.members = Membership()
@@ -121,7 +128,8 @@ class Shard:
             clones = [self._clone, self._row_optimizer and self._row_optimizer.clone]
             held = [getattr(clone, "_learning_rate", None) for clone in clones]
             self._rates = [rate.value for rate in held if isinstance(rate, keras.Variable)]
-            self.ledger = Ledger(updates.deals_to) if updates.with_ledger and ps == 0 else None
+            with_ledger = updates.with_ledger and ps == 0
+            self.ledger = Ledger(updates.deals_to, copied=updates.paired) if with_ledger else None
             self.extra = updates.make_extra(self) if updates.make_extra else None
         slots, self._counters = optimizers.state_of(self._clone) if self._clone else ({}, {})
         # Rows count by the record.
@@ -131,8 +139,12 @@ class Shard:
         self.scalars: dict[str, PSVariable] = self._counters | (self.ledger.saved() if self.ledger else {})
         """The optimizer's own counters, and the ledger's variables, which no other server has."""
         own = [*self.vectors, *self.rows, *self.slots.values(), *self.scalars.values()]
-        written = {id(variable) for variable in own}
-        self._rest = [variable for variable in made if id(variable) not in written and variable is not self.record]
+        written = {id(variable) for variable in (*own, self.record, self.seat, self.lease)}
+        self._rest = [variable for variable in made if id(variable) not in written]
+        passing = {id(variable) for variable in (*getattr(self.extra, "passing", ()), *self.members.passing)}
+        self.copied = [*own, *(variable for variable in self._rest if id(variable) not in passing)]
+        """What a member is given that comes back; the rest begins anew there."""
+        self.not_copied = [variable for variable in self._rest if id(variable) in passing]
 
     @property
     def dense(self) -> list[PSVariable]:
@@ -145,7 +157,7 @@ class Shard:
     def read(self) -> Tensor:
         """The record, zeros when the server is empty; outside the section. int64[5]."""
         with tf.device(self.device):
-            return self._record_or_zeros()
+            return self.record_or_zeros()
 
     def pull(self, dtype: str | None = None) -> list[Tensor]:
         """The parameters, as they are now; outside the section. One per segment, each of shape [segment.size].
@@ -164,7 +176,7 @@ class Shard:
         """Compare and set: put the shard under `term` if its fence is still `observed`; 1 if done."""
 
         def body(observed: Tensor, term: Tensor) -> Tensor:
-            record = self._record_or_zeros()
+            record = self.record_or_zeros()
 
             def apply() -> Tensor:
                 raised = tf.concat([tf.reshape(term, [1]), record[1:]], 0)
@@ -229,9 +241,12 @@ class Shard:
 
         Args:
             record: as read in the critical section. int64[5].
-            session: term and generation that a worker synchronised with. int64[2].
+            session: term and generation that a worker synchronised with; of a set that is shut, with the generation as
+                it is there, a chief that lets a member follow the others. int64[2].
         """
         same = tf.equal(record[FENCE], session[0]) & tf.equal(record[GENERATION], session[1])
+        if self.lease is not None:
+            same &= (record[GENERATION] < 0) | (self.lease.read_value() > tf.timestamp())
         return same & tf.equal(record[DONE], 0)
 
     def apply(
@@ -270,37 +285,6 @@ class Shard:
             self.record.assign_add(tf.one_hot(STEP, RECORD_SIZE, dtype=tf.int64), read_value=False),
             self.losses.assign_add(losses, read_value=False),
         ]
-
-    def take_piece(self, session: Tensor, identity: Tensor, limit: Tensor) -> Tensor:
-        """Give a worker a piece of the data, on the first server.
-
-        Args:
-            session: term and generation. int64[2].
-            identity: worker and incarnation. int64[2].
-            limit: the first position that is not handed out any more. int64[].
-
-        Returns:
-            1, its position and how many of its batches are done; 0 if there is none left, -1 if the worker's session is
-            over. int64[3].
-        """
-        ledger = self.ledger
-        assert ledger is not None  # noqa: S101 - asked of the first server of a job with a ledger
-
-        def body(session: Tensor, identity: Tensor, limit: Tensor) -> Tensor:
-            allowed = self.in_session(self.record.read_value(), session)
-            allowed &= self.members.is_current(identity[0], identity[1])
-            return tf.cond(
-                allowed,
-                lambda: ledger.take(identity[0], self.members, limit),
-                lambda: tf.constant([-1, 0, 0], tf.int64),
-            )
-
-        return critical(self.device, self.container, [session, identity, limit], body)
-
-    def data_left(self) -> Tensor:
-        """The first position nobody was given, how many pieces are being trained, the first not done. int64[3]."""
-        assert self.ledger is not None  # noqa: S101 - asked of the first server of a job with a ledger
-        return critical(self.device, self.container, [], self.ledger.left)
 
     def take_losses(self) -> Tensor:
         """Sum and number of the losses since the last call. float64[2]."""
@@ -372,7 +356,8 @@ class Shard:
         with tf.device(self.device):
             return tf.math.count_nonzero(self.members.alive())
 
-    def _record_or_zeros(self) -> Tensor:
+    def record_or_zeros(self) -> Tensor:
+        """The record, zeros when the server is empty. int64[5]."""
         return tf.cond(
             self.record.initialized(),
             self.record.read_value,

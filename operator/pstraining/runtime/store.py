@@ -4,19 +4,23 @@
 `control`.
 """
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from pstraining.runtime import dealing, recovery, seats
 from pstraining.runtime import layout as layouts
-from pstraining.runtime import recovery
 from pstraining.runtime.client import Client
+from pstraining.runtime.critical import one
 from pstraining.runtime.layout import Array
 from pstraining.runtime.model import Model
 from pstraining.runtime.shard import DONE, EARLY, FENCE, GENERATION, LAYOUT, STEP, Shard, UpdateState
 
 Tensor = Any
+Formation = Sequence[Sequence[int]]
+"""For every shard the numbers of its members that are in use, the primary's first."""
 
 
 class ParameterStore:
@@ -27,34 +31,67 @@ class ParameterStore:
         model: what they hold.
         updates: what the update mode keeps beside it.
         min_bytes: how much a server must hold to be used; see `layout.worth_using`.
+        members: how many servers each shard has. Of n shards, server i + m n is member m of shard i.
     """
 
-    def __init__(self, client: Client, model: Model, updates: UpdateState | None = None, *, min_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        client: Client,
+        model: Model,
+        updates: UpdateState | None = None,
+        *,
+        min_bytes: int = 0,
+        members: int = 1,
+    ) -> None:
         self.client, self.model = client, model
         self.updates = updates or UpdateState()
-        tensors = [*model.tensors, *model.tables]
-        self.layout = layouts.plan(tensors, layouts.worth_using(tensors, len(client.shards), min_bytes))
+        tensors, shards = [*model.tensors, *model.tables], len(client.shards) // members
+        self.layout = layouts.plan(tensors, layouts.worth_using(tensors, shards, min_bytes))
         self.fingerprint = self.layout.fingerprint(model.identity(), self.updates.name)
-        self.shards = [
-            Shard(
-                device=device,
-                container=client.container,
-                layout=self.layout,
-                ps=index,
-                optimizer=model.optimizer,
-                decayed=model.decayed_tables,
-                updates=self.updates,
-            )
-            for index, device in enumerate(client.shards[: self.layout.ps])
+        self._members = [
+            [
+                Shard(
+                    device=device,
+                    container=client.container,
+                    layout=self.layout,
+                    ps=index,
+                    optimizer=model.optimizer,
+                    decayed=model.decayed_tables,
+                    updates=self.updates,
+                    seat=seats.size(shards, members) if members > 1 else 0,
+                )
+                for device in client.shards[index::shards]
+            ]
+            for index in range(self.layout.ps)
         ]
+        self._form([tuple(range(members))] * self.layout.ps)
+
+    def formed(self, formation: Formation) -> "ParameterStore":
+        """The same parameters, with some members of each shard: its primary first."""
+        other = copy.copy(self)
+        other._form(formation)
+        return other
+
+    def _form(self, formation: Formation) -> None:
+        chosen = [[members[m] for m in own] for members, own in zip(self._members, formation, strict=True)]
+        self.shards = [members[0] for members in chosen]
+        """Every shard's primary."""
+        self.standbys_of = [members[1:] for members in chosen]
+        """Every shard's standbys."""
+        self.standbys = [standby for standbys in self.standbys_of for standby in standbys]
         self._read = tf.function(self._emit_read, autograph=False)
         self._hello = tf.function(self._emit_hello, autograph=False)
         self._good_bye = tf.function(self._on_each(lambda shard, *who: shard.good_bye(*who)), autograph=False)
         self._take = tf.function(self._emit_take, autograph=False)
-        self._beat = tf.function(lambda *who: self.client.brought_home(self.shards[0].beat(*who)), autograph=False)
+        self._beat = tf.function(self._emit_beat, autograph=False)
+
+    @property
+    def every(self) -> list[Shard]:
+        """Primaries, then standbys."""
+        return [*self.shards, *self.standbys]
 
     def read(self) -> list[recovery.Shard]:
-        """Every server's record."""
+        """Every server's record, the primaries' first."""
         return [as_shard(row) for row in self.client.call(self._read)]
 
     def hello(self, worker: int, incarnation: int) -> bool:
@@ -66,7 +103,7 @@ class ParameterStore:
         self.client.call(self._beat, int64(worker), int64(incarnation), tf.constant(report))
 
     def take_piece(self, session: recovery.Session, who: tuple[int, int], limit: int) -> tuple[int, int, int]:
-        """Ask for a piece of the data, as a worker and its incarnation; see `Shard.take_piece`."""
+        """Ask for a piece of the data, as a worker and its incarnation; see `dealing.take_piece`."""
         token = tf.constant([session.term, session.generation], tf.int64)
         state, position, done = self.client.call(self._take, token, tf.constant(who, tf.int64), int64(limit))
         return int(state), int(position), int(done)
@@ -153,13 +190,22 @@ class ParameterStore:
         return self._on_each(greet)(worker, incarnation)
 
     def _emit_take(self, session: Tensor, who: Tensor, limit: Tensor) -> Tensor:
-        return self.client.brought_home(self.shards[0].take_piece(session, who, limit))
+        """What the first server gives; -1 if a standby of it does not keep that."""
+        found, news = dealing.take_piece(self.shards[0], session, who, limit)
+        kept = [self.client.brought_home(dealing.keep(standby, session, news)) for standby in self.standbys_of[0]]
+        found = self.client.brought_home(found)
+        with tf.device(self.client.local):
+            return tf.where(tf.reduce_all(tf.equal(tf.stack([one(), *kept]), 1)), found, [-1, 0, 0])
+
+    def _emit_beat(self, *who: Tensor) -> list[Tensor]:
+        firsts = [self.shards[0], *self.standbys_of[0]]
+        return [self.client.brought_home(shard.beat(*who)) for shard in firsts]
 
     def _on_each(self, emit: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """What `emit` returns on every server, stacked on this task's device."""
+        """What `emit` returns on every server and every standby, stacked on this task's device."""
 
         def everywhere(*arguments: Tensor) -> Tensor:
-            replies = [emit(shard, *arguments) for shard in self.shards]
+            replies = [emit(shard, *arguments) for shard in self.every]
             with tf.device(self.client.local):
                 return tf.stack([tf.identity(reply) for reply in replies])
 

@@ -1,8 +1,8 @@
 """What a round of synchronous updates keeps on a server: sums, who is in them, and what the arbiter decided."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import tensorflow as tf
 
@@ -42,11 +42,26 @@ class Gathering:
     """Whether gradients of dense parameters come to the servers; else those of tables alone."""
 
 
+class Outcome(NamedTuple):
+    """What a round has come to on one server: what its step is made of, emitted when it is asked for."""
+
+    weight: Tensor
+    """Of all gradients together; 0: every one was left out. float64[]."""
+    losses: Tensor
+    """Their mean loss, and 1 if there is one. float64[2]."""
+    mean: Callable[[], list[Tensor]]
+    """A vector for each segment."""
+    touched: Callable[[], list[Touched]]
+    """Rows of each table, each once, and their gradients."""
+    admitted: Tensor
+    """On the arbiter, 1 for every worker that is part of it. int64[WORKER_SLOTS]."""
+
+
 class Sums:
     """The variables of rounds on one server; create it where variables go to that server."""
 
     def __init__(self, shard: Shard, gathering: Gathering) -> None:
-        self._gathering = gathering
+        self.gathering = gathering
         segments = shard.segments if gathering.dense else ()
         self.attempt = tf.Variable(tf.zeros([], tf.int64))
         self.delivered = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64))
@@ -93,7 +108,7 @@ class Sums:
             amounts[LOSS], weight
         )
         delivered = tf.where(same, self.delivered.read_value(), 0) + tf.one_hot(worker, WORKER_SLOTS, dtype=tf.int64)
-        if self._gathering.ordered:
+        if self.gathering.ordered:
             weights = tf.tensor_scatter_nd_update(kept, tf.reshape(worker, [1, 1]), tf.reshape(weight, [1]))
             added = [put(target, worker, vector) for target, vector in zip(self.vectors, vectors, strict=True)]
         else:
@@ -115,7 +130,7 @@ class Sums:
     def mean(self) -> list[Tensor]:
         """Emits the mean gradient of what was added. A vector for each segment."""
         weights = self.weights.read_value()
-        if not self._gathering.ordered:
+        if not self.gathering.ordered:
             sums, parts = [total.read_value() for total in self.vectors], weights[1] / weights[0]
             means: list[Tensor] = tf.cond(
                 tf.equal(parts, 1),  # every worker has divided its own, and all have come: there is nothing to do
@@ -127,11 +142,24 @@ class Sums:
         means = []
         for rows in self.vectors:
             values, mean = rows.read_value(), tf.zeros([rows.shape[1]], rows.dtype)
-            for worker in range(self._gathering.workers):
+            for worker in range(self.gathering.workers):
                 part = values[worker] * tf.cast(weights[worker] / unit, rows.dtype)
                 mean = tf.where(weights[worker] > 0, mean + part, mean)
             means.append(mean / tf.cast(tf.reduce_sum(weights) / unit, rows.dtype))
         return means
+
+    def outcome(self) -> Outcome:
+        """Emits what the round has come to."""
+        weights, ordered = self.weights.read_value(), self.gathering.ordered
+        total = tf.reduce_sum(weights) if ordered else weights[1]
+        losses = tf.stack([tf.math.divide_no_nan(self.losses.read_value(), total), tf.cast(total > 0, tf.float64)])
+        return Outcome(
+            total,
+            losses,
+            self.mean,
+            lambda: [table.mean(total, ordered=ordered) for table in self.rows],
+            self.admitted.read_value(),
+        )
 
     def clear(self) -> list[Any]:
         """Emits beginning a round anew; the operations to wait for."""

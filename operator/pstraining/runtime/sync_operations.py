@@ -11,6 +11,7 @@ from pstraining.runtime.critical import after as waited_for
 from pstraining.runtime.critical import arbiter_first, one, zero
 from pstraining.runtime.gathering import ShardRounds
 from pstraining.runtime.layout import Array
+from pstraining.runtime.pairs import PrimaryRounds, StandbyRounds
 from pstraining.runtime.store import ParameterStore
 from pstraining.runtime.wire import Parts, PushWire, as_parts
 
@@ -56,6 +57,7 @@ class SyncOperations:
         computation: makes gradients.
         wire: encodes them.
         forms: in how many forms updates may travel.
+        standbys: each server's, which make the same steps.
     """
 
     def __init__(
@@ -65,9 +67,10 @@ class SyncOperations:
         computation: Computation,
         wire: PushWire,
         forms: int,
+        standbys: Sequence[Sequence[StandbyRounds]],
     ) -> None:
         self._store, self._local, self._home = store, store.client.local, store.client.brought_home
-        self._servers, self._computation, self._wire = servers, computation, wire
+        self._servers, self._computation, self._wire, self._standbys = servers, computation, wire, standbys
         self._shadowed = [_shadowed(servers, store, form) for form in range(forms)]
 
         def traced(emit: Any, **options: Any) -> Any:
@@ -77,7 +80,7 @@ class SyncOperations:
             return [traced(partial(emit, form), **options) for form in range(forms)]
 
         self.pull = traced(self._emit_pull)
-        self.look = traced(lambda identity: [self._home(server.look(identity)) for server in servers])
+        self.look = traced(self._emit_look)
         self.admit = traced(lambda turn: self._home(servers[0].admit(*turn[:3])))
         self.give_up = traced(lambda turn: self._home(servers[0].give_up(turn.session, turn.place)))
         self.whole = by_form(self._emit_whole, autograph=True, reduce_retracing=True)
@@ -115,9 +118,47 @@ class SyncOperations:
             go = tf.cast(whole, tf.int64)
         return Said(delivered, self._emit_apply(form, turn, go))
 
+    def _emit_look(self, identity: Tensor) -> tuple[list[Any], list[Tensor]]:
+        """What every server knows of the round, and the records of the standbys."""
+        standbys = [shard.read() for shard in self._store.standbys]
+        return [self._home(server.look(identity)) for server in self._servers], self._home(standbys)
+
     def _emit_apply(self, form: int, turn: Turn, go: Tensor | None = None) -> Tensor:
         """Make the step, if `go` is not 0, and fetch it if it is made. int64[4]; see `Said`."""
+        return self._emit_follow(form, turn, self._emit_ahead(turn, one() if go is None else go))
+
+    def _emit_fetch(self, form: int, turn: Turn) -> Tensor:
+        """Bring the local parameters to the next step, if the arbiter has made just that. int64[4]; see `Said`.
+
+        The others make it then, if they have not: what the arbiter sends would else be sent for nothing.
+        """
+        return self._emit_follow(form, turn, zero())
+
+    def _emit_ahead(self, turn: Turn, go: Tensor) -> Tensor:
+        """If `go` is 1, let all standbys hold what the step is made of, and then the arbiter's make it.
+
+        Returns:
+            Whether the arbiter may make it. int64[].
+        """
+        if not self._store.standbys:
+            return go
+        session, identity, place, _, proposed = turn
+        held = [go]
+        for server, standbys in zip(self._servers, self._standbys, strict=True):
+            if standbys:
+                assert isinstance(server, PrimaryRounds)  # noqa: S101 - it has standbys
+                word, load = server.prepare(session, place, go)
+                held += [standby.hold(session, place, word, load) for standby in standbys]
+        with tf.device(self._store.shards[0].device):
+            ready = tf.reduce_min(tf.stack(held))
+        made = [standby.apply(session, identity, place, ready, proposed)[0] for standby in self._standbys[0]]
+        with tf.device(self._store.shards[0].device):
+            return tf.reduce_min(tf.stack([ready, *made]))
+
+    def _emit_follow(self, form: int, turn: Turn, go: Tensor) -> Tensor:
+        """Let the arbiter make the step, if it may, and the others after it; fetch it. int64[4]; see `Said`."""
         brought: list[list[list[Tensor]]] = []
+        followed: list[Tensor] = []
 
         def emit(number: int, arbiters: Tensor) -> Tensor:
             session, identity, place, _, proposed = turn
@@ -125,21 +166,23 @@ class SyncOperations:
             server = self._servers[number]
             head, parts = self._home(server.apply_and_fetch(form, session, identity, place, arbiters[0], wanted))
             brought.append(parts)
+            if number:
+                standbys = self._standbys[number]
+                followed.extend(s.apply(session, identity, place, arbiters[0], wanted)[0] for s in standbys)
             return head
 
         heads = arbiter_first(self._servers, emit, go)
-        return self._emit_move(form, heads, brought)
+        return self._emit_move(form, heads, brought, self._home(followed))
 
-    def _emit_fetch(self, form: int, turn: Turn) -> Tensor:
-        """Bring the local parameters to the next step, if the arbiter has made just that. int64[4]; see `Said`.
-
-        The others make it then, if they have not: what the arbiter sends would else be sent for nothing.
-        """
-        return self._emit_apply(form, turn, zero())
-
-    def _emit_move(self, form: int, heads: Sequence[Tensor], brought: Sequence[Sequence[Sequence[Tensor]]]) -> Tensor:
+    def _emit_move(
+        self,
+        form: int,
+        heads: Sequence[Tensor],
+        brought: Sequence[Sequence[Sequence[Tensor]]],
+        followed: Sequence[Tensor],
+    ) -> Tensor:
         with tf.device(self._local):
-            there = tf.reduce_min(tf.stack(heads)[:, THERE])
+            there = tf.reduce_min(tf.stack([*(head[THERE] for head in heads), *followed]))
 
             def move() -> Tensor:
                 servers = zip(self._servers, brought, strict=True)

@@ -11,7 +11,7 @@ from pstraining.runtime.modes.async_ import AsyncUpdates
 from pstraining.runtime.modes.base import Identity, Updates
 from pstraining.runtime.modes.hybrid import HybridUpdates
 from pstraining.runtime.modes.sync import SyncUpdates
-from pstraining.runtime.settings import TrainingSettings
+from pstraining.runtime.settings import SettingsError, TrainingSettings
 from pstraining.runtime.shard import UpdateState
 from pstraining.runtime.store import ParameterStore
 from pstraining.runtime.sums import Gathering
@@ -26,11 +26,20 @@ class Mode:
     make: Callable[[ParameterStore, Identity], Updates]
 
 
-def choose(training: TrainingSettings, *, workers: int, with_ledger: bool = False) -> Mode:
+def choose(training: TrainingSettings, *, workers: int, with_ledger: bool = False, paired: bool = False) -> Mode:
     """The mode that the settings ask for, in a job of so many workers.
 
-    With a ledger, the first server hands data out.
+    Args:
+        training: the settings.
+        workers: of the job.
+        with_ledger: the first server hands data out.
+        paired: every shard has standbys that make the same steps.
+
+    Raises:
+        SettingsError: standbys cannot make the mode's steps.
     """
+    if paired and training.mode is not UpdateMode.SYNC:
+        raise SettingsError(f"training.mode: hot standbys need mode Sync, not {training.mode}")
     name = _name(training) + (" with ledger" if with_ledger else "")
     moves, is_sync = training.local_steps > 1, training.mode is UpdateMode.SYNC
     choices = forms.plan(training.compression, with_shadow=is_sync)
@@ -60,7 +69,7 @@ def choose(training: TrainingSettings, *, workers: int, with_ledger: bool = Fals
         moves=moves,
         pulls=tuple(form.pull for form in choices),
     )
-    state = replace(sync.state(name, gathering), with_ledger=with_ledger)
+    state = replace(sync.state(name, gathering, paired=paired), with_ledger=with_ledger)
     return Mode(state, lambda store, identity: SyncUpdates(store, identity, gathering, choices, *own_part(store)))
 
 

@@ -18,6 +18,7 @@ from pstraining.runtime.gathering import ShardRounds
 from pstraining.runtime.layout import Array
 from pstraining.runtime.ledger import Progress
 from pstraining.runtime.modes.base import Identity, Reply, Tensor, as_tensor
+from pstraining.runtime.pairs import PairedSums, PrimaryRounds, StandbyRounds
 from pstraining.runtime.recovery import Session
 from pstraining.runtime.recovery import Shard as ShardRecord
 from pstraining.runtime.rounds import Delivery, Move
@@ -40,23 +41,35 @@ class Load(NamedTuple):
     left: Left
 
 
-def state(name: str, gathering: Gathering) -> UpdateState:
-    """What synchronous updates want of the servers, under a name for it that all tasks share."""
+def state(name: str, gathering: Gathering, *, paired: bool = False) -> UpdateState:
+    """What synchronous updates want of the servers, under a name for it that all tasks share.
+
+    Args:
+        name: theirs.
+        gathering: how rounds are gathered.
+        paired: standbys make the same steps.
+    """
 
     def on_newcomer(shard: Shard, worker: Tensor, newcomer: Tensor) -> list[Any]:
-        return ShardRounds(shard, gathering).forget(worker, newcomer)
+        return rounds_on(shard, gathering).forget(worker, newcomer)
 
     def follow(shard: Shard, session: Tensor, step: Tensor) -> Tensor:
-        return ShardRounds(shard, gathering).follow(session, step)
+        return rounds_on(shard, gathering).follow(session, step)
 
     return UpdateState(
         name=f"{name} of {gathering.workers}" if gathering.ordered else name,
         fused=not gathering.ordered,  # one order of arithmetic on any number of servers
-        make_extra=lambda shard: Sums(shard, gathering),
+        make_extra=lambda shard: PairedSums(shard, gathering) if paired else Sums(shard, gathering),
         on_newcomer=on_newcomer,
         follow=follow,
         deals_to=gathering.workers if gathering.ordered else 0,
+        paired=paired,
     )
+
+
+def rounds_on(shard: Shard, gathering: Gathering) -> ShardRounds:
+    """A primary's part in rounds."""
+    return (PrimaryRounds if isinstance(shard.extra, PairedSums) else ShardRounds)(shard, gathering)
 
 
 class SyncUpdates:
@@ -77,8 +90,9 @@ class SyncUpdates:
         self._computation, self._wire = computation, wire
         self._numbers, self._chooser = range(len(forms)), Chooser(forms, identity.worker)
         self._asks = gathering.backups > 0
-        rounds_of = [ShardRounds(shard, gathering) for shard in store.shards]
-        self._ops = SyncOperations(store, rounds_of, computation, wire, len(forms))
+        rounds_of = [rounds_on(shard, gathering) for shard in store.shards]
+        standbys = [[StandbyRounds(standby, gathering) for standby in found] for found in store.standbys_of]
+        self._ops = SyncOperations(store, rounds_of, computation, wire, len(forms), standbys)
         with tf.device(self._client.local):
             self._identity = identity.tensor()
         self._step: int | None = None
@@ -137,9 +151,8 @@ class SyncUpdates:
             view, over = self._looked(0.0)
             if over:
                 return over
-            steps = [shard.step for shard in view.shards]
-            if min(steps) != max(steps):
-                self._client.call(self._ops.apply[self._form], self._turn(min(steps)))
+            if min(view.steps) != max(view.steps):
+                self._client.call(self._ops.apply[self._form], self._turn(min(view.steps)))
                 continue
             heads = self._client.call(self._ops.pull)
             if (heads[:, 0] == heads[0, 0]).all():  # else others made a step meanwhile: these are no step's parameters
@@ -215,7 +228,7 @@ class SyncUpdates:
 
     def _looked(self, loss: float) -> tuple[rounds.View, Reply | None]:
         """What the servers say; with it a reply if this worker's session is over."""
-        answers = self._client.call(self._ops.look, self._identity)
+        answers, standbys = self._client.call(self._ops.look, self._identity)
         records = [as_shard(heads) for heads, _ in answers]
         shards = tuple(
             rounds.ShardRound(step=int(heads[3]), attempt=int(heads[5]), delivered=rounds.mask(sets[0].tobytes()))
@@ -224,7 +237,11 @@ class SyncUpdates:
         head, sets = answers[0]
         self._attempt, self._served = int(head[5]), int(head[7])
         view = rounds.View(
-            shards, admitted=rounds.mask(sets[1].tobytes()), closed=bool(head[6]), alive=rounds.mask(sets[2].tobytes())
+            shards,
+            admitted=rounds.mask(sets[1].tobytes()),
+            closed=bool(head[6]),
+            alive=rounds.mask(sets[2].tobytes()),
+            standbys=tuple(as_shard(record).step for record in standbys),
         )
         done = any(record.done for record in records)
         mine = all(Session(record.fence, record.generation) == self._token for record in records)

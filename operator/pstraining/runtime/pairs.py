@@ -1,0 +1,239 @@
+"""The same step on both members of a shard: what a primary sends its standby, and what that makes of it.
+
+Before a round's step is decided, every standby holds what its shard's step is made of. The decision is the arbiter's
+standby making it: whoever is lost then, what is left of each shard can make the step, and before it nobody has made
+one. The arbiter follows its standby, the other servers and their standbys follow the arbiter, and workers go on when
+all have. That is two-phase commit (Gray, Notes on Data Base Operating Systems, 1978) whose decision is never on one
+process alone. The arithmetic is the same on both members, so they stay equal bit for bit.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import tensorflow as tf
+
+from pstraining.runtime.critical import after, one, zero
+from pstraining.runtime.gathering import ShardRounds
+from pstraining.runtime.membership import WORKER_SLOTS, bits, from_bits
+from pstraining.runtime.shard import STEP, Shard
+from pstraining.runtime.sums import Gathering, Outcome, Sums
+
+Tensor = Any
+
+HOLDS: Final = 1
+"""A primary's word: what the step is made of comes with it."""
+MADE: Final = 2
+"""It has made the step."""
+
+
+class PairedSums(Sums):
+    """The variables of rounds on a server that is a primary or a standby."""
+
+    def __init__(self, shard: Shard, gathering: Gathering) -> None:
+        super().__init__(shard, gathering)
+        self.sealed = tf.Variable(tf.zeros([], tf.int64))
+        """1 once the arbiter's standby may have made the step: the attempt cannot be given up any more."""
+        # The standby's: what the next step is made of.
+        self.place = tf.Variable(tf.fill([2], tf.constant(-1, tf.int64)))
+        """Step and attempt that it is of; -1: of none."""
+        load = [tf.zeros([3], tf.float64), *(_empty([None], segment.dtype) for segment in shard.segments)]
+        for table in shard.tables:
+            load += [_empty([None], tf.int64), _empty([None, table.pieces[0].width], table.dtype)]
+        if shard.number == 0:
+            load.append(_empty([None], tf.uint8))
+        if shard.ledger:
+            load += [_empty([None, 2], tf.int64), _empty([None], tf.int64), _empty([None], tf.int64)]
+        self.load = [tf.Variable(value, shape=_any_length(value)) for value in load]
+        self._segments, self._tables = len(shard.segments), len(shard.tables)
+
+    @property
+    def passing(self) -> list[Any]:
+        """What is of the round under way."""
+        rows = [v for table in self.rows for v in (table.indices, table.workers, table.gradients)]
+        own = [self.delivered, self.weights, self.losses, *self.vectors, *rows]
+        return [*own, self.sealed, self.place, *self.load]
+
+    def clear(self) -> list[Any]:
+        """Emits beginning a round anew; the operations to wait for."""
+        return [*super().clear(), self.sealed.assign(zero(), read_value=False)]
+
+    def sent(self, news: Sequence[Tensor]) -> list[Tensor]:
+        """Emits what the round has come to, as it is sent: in the order of `load`.
+
+        Args:
+            news: of the ledger, where there is one.
+        """
+        found = self.outcome()
+        flat = [tf.concat([[found.weight], found.losses], 0), *found.mean()]
+        for indices, gradients in found.touched():
+            flat += [indices, gradients]
+        if len(self.load) > len(flat):
+            flat.append(bits(found.admitted[tf.newaxis])[0])
+        return [*flat, *news]
+
+    def received(self) -> tuple[Outcome, list[Tensor]]:
+        """Emits the same on the standby again; and the ledger's news."""
+        amounts, *rest = [variable.read_value() for variable in self.load]
+        vectors, rest = rest[: self._segments], rest[self._segments :]
+        rows, rest = rest[: 2 * self._tables], rest[2 * self._tables :]
+        admitted = from_bits(rest[0]) if rest else tf.zeros([WORKER_SLOTS], tf.int64)
+        found = Outcome(
+            amounts[0],
+            amounts[1:],
+            lambda: vectors,
+            lambda: list(zip(rows[::2], rows[1::2], strict=True)),
+            admitted,
+        )
+        return found, rest[1:]
+
+
+class MemberRounds(ShardRounds):
+    """Emits what a primary and a standby have in common."""
+
+    def __init__(self, shard: Shard, gathering: Gathering) -> None:
+        super().__init__(shard, gathering)
+        assert isinstance(shard.extra, PairedSums)  # noqa: S101 - `UpdateState.make_extra` has made it
+        self._pair = shard.extra
+
+    def start(self, session: Tensor, attempt: Tensor) -> Tensor:
+        """Under a new roster: what was gathered, or held, for a step that is not decided is void; 1 if done. int64[].
+
+        Args:
+            session: term and generation. int64[2].
+            attempt: of the round that begins; greater than any that was. int64[].
+        """
+
+        def body(session: Tensor, attempt: Tensor) -> Tensor:
+            def begin() -> Tensor:
+                renewed = [
+                    self._pair.attempt.assign(attempt, read_value=False),
+                    self._pair.place.assign(tf.fill([2], tf.constant(-1, tf.int64)), read_value=False),
+                ]
+                return after([*renewed, *self._pair.clear()], one())
+
+            return tf.cond(self._shard.in_session(self._shard.record.read_value(), session), begin, zero)
+
+        return self._critical([session, attempt], body)
+
+
+class PrimaryRounds(MemberRounds):
+    """Emits a primary's part in rounds whose steps its standby makes, too."""
+
+    def prepare(self, session: Tensor, place: Tensor, go: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Seal the round, if `go` is 1 and every gradient is there, and hand out what its step is made of.
+
+        Args:
+            session: term and generation. int64[2].
+            place: step and attempt. int64[2].
+            go: whether everything is on every server. int64[].
+
+        Returns:
+            0, HOLDS or MADE, int64[]; and for the standby what `PairedSums.load` holds, empty unless it is HOLDS.
+        """
+
+        def body(session: Tensor, place: Tensor, go: Tensor) -> tuple[Tensor, list[Tensor]]:
+            record = self._shard.record.read_value()
+            open_ = self._shard.in_session(record, session) & tf.equal(go, 1)
+            same = tf.equal(self._pair.attempt.read_value(), place[1])
+            ready = open_ & same & tf.equal(record[STEP], place[0])
+            if self._arbiter:
+                ready &= self._may_apply(place)
+            made = open_ & (record[STEP] > place[0])
+
+            def seal() -> list[Tensor]:
+                ledger = self._shard.ledger
+                news = ledger.news(self._pair.admitted.read_value()) if ledger else []
+                with tf.control_dependencies([self._pair.sealed.assign(one(), read_value=False)]):
+                    return [tf.identity(value) for value in self._pair.sent(news)]
+
+            def nothing() -> list[Tensor]:
+                return [_empty(variable.shape, variable.dtype) for variable in self._pair.load]
+
+            load = tf.cond(ready, seal, nothing)
+            word = tf.cast(ready, tf.int64) * HOLDS + tf.cast(made, tf.int64) * MADE
+            return word, load
+
+        found: tuple[Tensor, list[Tensor]] = self._critical([session, place, go], body)
+        return found
+
+    def follow(self, session: Tensor, step: Tensor) -> Tensor:
+        """Make the step after `step`, which others have made, of the sum; 1 if this call did. int64[].
+
+        On the arbiter: its standby has made it, of a sealed round.
+        """
+        if not self._arbiter:
+            return super().follow(session, step)
+
+        def body(session: Tensor, step: Tensor) -> Tensor:
+            record = self._shard.record.read_value()
+            behind = tf.equal(record[STEP], step) & tf.equal(self._pair.sealed.read_value(), 1)
+            return tf.cond(self._shard.in_session(record, session) & behind, self._apply, zero)
+
+        return self._critical([session, step], body)
+
+    def _may_renew(self) -> Tensor:
+        return tf.equal(self._pair.sealed.read_value(), 0)
+
+
+class StandbyRounds(MemberRounds):
+    """Emits a standby's part: the step is made of what its primary has sent."""
+
+    def hold(self, session: Tensor, place: Tensor, word: Tensor, load: Sequence[Tensor]) -> Tensor:
+        """Keep what the next step is made of; 1 if it is here, or the step is made. int64[].
+
+        Args:
+            session: term and generation. int64[2].
+            place: step and attempt. int64[2].
+            word: the primary's. int64[].
+            load: what came with it.
+        """
+
+        def body(session: Tensor, place: Tensor, word: Tensor, *load: Tensor) -> Tensor:
+            record = self._shard.record.read_value()
+            open_ = self._shard.in_session(record, session)
+            here = tf.equal(record[STEP], place[0])
+
+            def keep() -> Tensor:
+                targets = zip([self._pair.place, *self._pair.load], [place, *load], strict=True)
+                return after([variable.assign(value, read_value=False) for variable, value in targets], one())
+
+            kept = tf.cond(open_ & here & tf.equal(word, HOLDS), keep, zero)
+            with tf.control_dependencies([kept]):
+                held = here & self._may_follow(place)
+            made = record[STEP] > place[0]
+            return tf.cast(open_ & (word > 0) & (held | made), tf.int64)
+
+        return self._critical([session, place, word, *load], body)
+
+    def follow(self, session: Tensor, step: Tensor) -> Tensor:
+        """Make the step after `step`, which the arbiter has made, of what is held; 1 if this call did. int64[]."""
+
+        def body(session: Tensor, step: Tensor) -> Tensor:
+            record = self._shard.record.read_value()
+            behind = tf.equal(record[STEP], step) & self._may_follow(tf.stack([step, zero()]))
+            return tf.cond(self._shard.in_session(record, session) & behind, self._apply, zero)
+
+        return self._critical([session, step], body)
+
+    def _apply(self) -> Tensor:
+        outcome, news = self._pair.received()
+        with tf.control_dependencies([self._step(outcome)]):
+            noted = self._note(outcome.admitted)
+            if self._shard.ledger:
+                noted += self._shard.ledger.merge(news)
+            with tf.control_dependencies(noted):
+                return after([*self._pair.clear()], one())
+
+    def _may_apply(self, place: Tensor) -> Tensor:
+        return tf.reduce_all(tf.equal(self._pair.place.read_value(), place))
+
+    def _may_follow(self, place: Tensor) -> Tensor:
+        return tf.equal(self._pair.place.read_value()[0], place[0])
+
+
+def _empty(shape: Any, dtype: Any) -> Tensor:
+    return tf.zeros([length or 0 for length in tf.TensorShape(shape).as_list()], dtype)
+
+
+def _any_length(value: Tensor) -> Any:
+    return tf.TensorShape([None, *value.shape[1:]])

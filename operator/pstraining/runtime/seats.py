@@ -1,0 +1,208 @@
+"""A shard member's seat on its server: what `rosters` says of it, as compare-and-sets to emit in a traced function.
+
+What it has promised is the fence of its record; that it makes no steps is that the record's generation is negative.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+
+from pstraining.runtime.critical import after, critical, one, zero
+from pstraining.runtime.layout import Array
+from pstraining.runtime.rosters import NOTHING, Answer, Ballot, Process, Roster
+from pstraining.runtime.shard import FENCE, GENERATION, STEP, Shard
+
+Tensor = Any
+
+LIFE: Final = 0
+VOTES: Final = 1
+COPIED: Final = 2
+BALLOT: Final = 3
+HEAD: Final = 4
+"""Places in a seat; then the roster's processes, place and life of each, places counted from 1."""
+EPOCH_BITS: Final = 20
+ATTEMPT_BITS: Final = 20
+LEASE_SECONDS: Final = 10.0
+"""How long members make steps without a word of the chief."""
+
+
+def number(ballot: Ballot) -> int:
+    """A ballot as servers compare it, in their record's fence."""
+    return (ballot.term << EPOCH_BITS) + ballot.epoch
+
+
+def ballot(fence: int) -> Ballot:
+    """The same the other way round."""
+    return Ballot(fence >> EPOCH_BITS, fence % (1 << EPOCH_BITS))
+
+
+def size(shards: int, members: int) -> int:
+    """Length of a seat's vector."""
+    return HEAD + 2 * shards * members
+
+
+def encode(roster: Roster, places: Sequence[str], members: int) -> Array:
+    """A roster as it is kept in a seat. int64[2 * shards * members].
+
+    Args:
+        roster: what is kept.
+        places: of all servers, in their order.
+        members: how many each shard may have.
+    """
+    found = np.zeros([len(roster.shards), members, 2], np.int64)
+    for shard, processes in enumerate(roster.shards):
+        for rank, process in enumerate(processes):
+            found[shard, rank] = 1 + places.index(process.place), process.life
+    return found.reshape([-1])
+
+
+def answer(record: Array, seat: Array, places: Sequence[str], shards: int) -> Answer:
+    """What a member says of itself.
+
+    Args:
+        record: see `Shard.record`. int64[5].
+        seat: see `Shard.seat`.
+        places: of all servers, in their order.
+        shards: how many there are.
+    """
+    generation = int(record[GENERATION])
+    roster = None
+    if seat[BALLOT]:
+        rows = seat[HEAD:].reshape([shards, -1, 2])
+        told = tuple(tuple(Process(places[int(p) - 1], int(life)) for p, life in row if p) for row in rows)
+        roster = Roster(ballot(int(seat[BALLOT])), told)
+    return Answer(
+        life=int(seat[LIFE]),
+        promised=ballot(int(record[FENCE])),
+        votes=bool(seat[VOTES]),
+        roster=roster,
+        opened=generation > 0,
+        step=int(record[STEP]) if generation else None,
+        generation=Ballot(abs(generation), 0) if generation else NOTHING,
+        copied=ballot(int(seat[COPIED])),
+    )
+
+
+class Seat:
+    """Emits what is done to one member's seat; each returns 1 if it is done. int64[]."""
+
+    def __init__(self, shard: Shard) -> None:
+        assert shard.seat is not None  # noqa: S101 - the job has standbys
+        self._shard, self._seat = shard, shard.seat
+
+    def read(self) -> tuple[Tensor, Tensor]:
+        """The record and the seat, zeros where the server is empty; of one moment. int64[5], int64[n]."""
+        found: tuple[Tensor, Tensor] = self._critical([], lambda: (self._shard.record_or_zeros(), self._or_zeros()))
+        return found
+
+    def promise(self, life: Tensor, fence: Tensor, new_life: Tensor) -> Tensor:
+        """Follow no lower ballot; no steps are made until it is opened.
+
+        Args:
+            life: of the process that is meant; 0: one that has no name yet. int64[].
+            fence: the ballot's number. int64[].
+            new_life: its name then. int64[].
+        """
+
+        def body(life: Tensor, fence: Tensor, new_life: Tensor) -> Tensor:
+            record, seat = self._shard.record_or_zeros(), self._or_zeros()
+            meant = tf.equal(seat[LIFE], life) & (fence > record[FENCE])
+            shut = tf.concat([[fence, -tf.abs(record[GENERATION])], record[GENERATION + 1 :]], 0)
+            named = tf.concat([[tf.where(tf.equal(life, 0), new_life, life)], seat[1:]], 0)
+            return tf.cond(meant, lambda: self._write(named, shut), zero)
+
+        return self._critical([life, fence, new_life], body)
+
+    def adopt(self, life: Tensor, fence: Tensor, roster: Tensor, founding: Tensor) -> Tensor:
+        """Take a roster whose ballot was promised; with `founding` 1, and a seat with it."""
+
+        def body(life: Tensor, fence: Tensor, roster: Tensor, founding: Tensor) -> Tensor:
+            record, seat = self._shard.record_or_zeros(), self._or_zeros()
+            meant = tf.equal(seat[LIFE], life) & tf.equal(record[FENCE], fence)
+            head = tf.stack([seat[LIFE], tf.maximum(seat[VOTES], founding), seat[COPIED], fence])
+            return tf.cond(meant, lambda: self._write(tf.concat([head, roster], 0)), zero)
+
+        return self._critical([life, fence, roster, founding], body)
+
+    def seat(self, life: Tensor, fence: Tensor, roster: Tensor) -> Tensor:
+        """Take a seat, with the roster that counts."""
+
+        def body(life: Tensor, fence: Tensor, roster: Tensor) -> Tensor:
+            record, seat = self._shard.record_or_zeros(), self._or_zeros()
+            meant = tf.equal(seat[LIFE], life) & tf.equal(seat[VOTES], 0) & (record[FENCE] <= fence)
+            taken = tf.concat([tf.stack([seat[LIFE], one(), seat[COPIED], fence]), roster], 0)
+            fenced = tf.concat([[fence], record[1:]], 0)
+            return tf.cond(meant, lambda: self._write(taken, fenced), zero)
+
+        return self._critical([life, fence, roster], body)
+
+    def open(self, life: Tensor, fence: Tensor, seconds: Tensor) -> Tensor:
+        """Make steps under the roster of this ballot, or go on making them, for so many seconds."""
+
+        def body(life: Tensor, fence: Tensor, seconds: Tensor) -> Tensor:
+            record, seat = self._shard.record_or_zeros(), self._or_zeros()
+            meant = tf.equal(seat[LIFE], life) & tf.equal(record[FENCE], fence) & tf.equal(seat[BALLOT], fence)
+            let_in = tf.concat([record[:GENERATION], [tf.abs(record[GENERATION])], record[GENERATION + 1 :]], 0)
+
+            def renew() -> Tensor:
+                lease = self._shard.lease
+                assert lease is not None  # noqa: S101 - the job has standbys
+                written = [
+                    self._shard.record.assign(let_in, read_value=False),
+                    lease.assign(tf.timestamp() + seconds, read_value=False),
+                ]
+                return after(written, one())
+
+            return tf.cond(meant, renew, zero)
+
+        return self._critical([life, fence, seconds], body)
+
+    def fill(self, life: Tensor, fence: Tensor, record: Tensor, values: Sequence[Tensor]) -> Tensor:
+        """Take the whole state of a member that makes no steps.
+
+        Args:
+            life: of the process that is meant. int64[].
+            fence: the ballot's number, which both have promised. int64[].
+            record: the other member's. int64[5].
+            values: of its `Shard.copied`.
+        """
+
+        def body(life: Tensor, fence: Tensor, record: Tensor, *values: Tensor) -> Tensor:
+            seat, shard = self._or_zeros(), self._shard
+            own = shard.record_or_zeros()
+            meant = tf.equal(seat[LIFE], life) & tf.equal(own[FENCE], fence) & tf.equal(record[FENCE], fence)
+
+            def write() -> Tensor:
+                written = [v.assign(value, read_value=False) for v, value in zip(shard.copied, values, strict=True)]
+                written += [v.assign(v.initial(), read_value=False) for v in shard.not_copied]
+                taken = tf.concat([seat[:COPIED], [fence], seat[COPIED + 1 :]], 0)
+                with tf.control_dependencies(written):
+                    return self._write(taken, record)
+
+            return tf.cond(meant, write, zero)
+
+        return self._critical([life, fence, record, *values], body)
+
+    def state(self) -> tuple[Tensor, list[Tensor]]:
+        """What another member is filled with: the record and `Shard.copied`, of one moment."""
+
+        def body() -> tuple[Tensor, list[Tensor]]:
+            return self._shard.record_or_zeros(), [variable.read_value() for variable in self._shard.copied]
+
+        found: tuple[Tensor, list[Tensor]] = self._critical([], body)
+        return found
+
+    def _write(self, seat: Tensor, record: Tensor | None = None) -> Tensor:
+        written = [self._seat.assign(seat, read_value=False)]
+        if record is not None:
+            written.append(self._shard.record.assign(record, read_value=False))
+        return after(written, one())
+
+    def _or_zeros(self) -> Tensor:
+        seat = self._seat
+        return tf.cond(seat.initialized(), seat.read_value, lambda: tf.zeros(seat.shape, tf.int64))
+
+    def _critical(self, inputs: Sequence[Tensor], body: Any) -> Any:
+        return critical(self._shard.device, self._shard.container, inputs, body)

@@ -1,0 +1,186 @@
+"""Synchronous rounds on pairs of servers, cut anywhere: what is lost then, and what the others make of it."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from pstraining.runtime.recovery import Session
+from tests.support.crew import Crew
+from tests.support.servers import GENERATION, Rig, batches
+
+Formation = tuple[tuple[int, ...], ...]
+"""For every shard its members, the primary first."""
+PRIMARY, STANDBY = 0, 1
+SHARDS, WORKERS, STEPS = 2, 2, 3
+
+
+@dataclass(frozen=True)
+class Message:
+    """One critical section on one server."""
+
+    what: str
+    shard: int
+    worker: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.shard}" + (f" of worker {self.worker}" if self.what == "deliver" else "")
+
+
+def rounds_messages(order: random.Random) -> list[Message]:
+    """All messages of a round of two workers, in an order that may be: those of a group are under way together."""
+    groups = [[Message("deliver", 0, worker), Message("deliver", 1, worker)] for worker in range(WORKERS)]
+    rest = [
+        [Message("prepare", 0), Message("prepare", 1)],
+        [Message("hold", 0), Message("hold", 1)],
+        [Message("apply standby", 0)],
+        [Message("apply primary", 0)],
+        [Message("apply primary", 1), Message("apply standby", 1)],
+    ]
+    for group in rest:
+        order.shuffle(group)
+    return [message for group in [*groups, *rest] for message in group]
+
+
+def losses() -> Iterator[Formation]:
+    """What may be left: of each shard somebody."""
+    yield from product([(0, 1), (0,), (1,)], repeat=SHARDS)
+
+
+class Pairs:
+    """Two shards of two members each, and two workers."""
+
+    def __init__(self, client: Any, optimizer: Callable[[], Any], build: Callable[[], Any], **training: Any) -> None:
+        self.rig = Rig(client, optimizer, ps=SHARDS, members=2, build=build, workers=WORKERS, mode="Sync", **training)
+        self.shares = [batches(STEPS, seed=worker) for worker in range(WORKERS)]
+        self._call = client.call
+        self._workers: dict[Formation, list[Any]] = {}
+        self._ballot = 0
+        self.both: Formation = ((0, 1),) * SHARDS
+        self._functions: dict[tuple[str, int, int], Any] = {}
+
+    def begin(self) -> None:
+        """The initial state on all members."""
+        self._ballot += 1
+        self.rig.start(term=self._ballot)
+
+    def play(self, messages: Sequence[Message]) -> None:
+        """Send messages of the first round, on the initial state."""
+        import tensorflow as tf
+
+        gradients = self._gradients  # of the state before
+        self.begin()
+        session = tf.constant([self._ballot, GENERATION], tf.int64)
+        place, go, form = tf.zeros([2], tf.int64), tf.constant(1, tf.int64), tf.constant(0, tf.int64)
+        loads: dict[int, Any] = {}
+        for message in messages:
+            number, updates = message.shard, self.rig.workers[message.worker]
+            if message.what == "deliver":
+                amounts, vectors, rows = gradients[message.worker]
+                data = (tf.constant([-1, 0, 0], tf.int64), go, amounts, vectors[number], rows[number])
+                self._do("deliver", number, PRIMARY, session, updates._identity, place, *data)
+            elif message.what == "prepare":
+                loads[number] = self._do("prepare", number, PRIMARY, session, place, go)
+            elif message.what == "hold":
+                word, load = loads[number]
+                self._do("hold", number, STANDBY, session, place, word, load)
+            else:
+                member = STANDBY if message.what == "apply standby" else PRIMARY
+                self._do("apply", number, member, session, updates._identity, place, go, form)
+
+    def take_over(self, left: Formation) -> None:
+        """What a chief does with those that are left: fence them, let them make what is decided, and begin anew."""
+        import tensorflow as tf
+
+        former, self._ballot = self._ballot, self._ballot + 1
+        members = [(number, member) for number, own in enumerate(left) for member in own]
+        observed, ballot = tf.constant(former, tf.int64), tf.constant(self._ballot, tf.int64)
+        for number, member in members:
+            assert self._do("raise_fence", number, member, observed, ballot)
+        session = tf.constant([self._ballot, GENERATION], tf.int64)
+        decided = max(self._step(0, member) for member in left[0])
+        for number, member in members:
+            if self._step(number, member) < decided:
+                self._do("follow", number, member, session, tf.constant(decided - 1, tf.int64))
+            assert self._step(number, member) == decided, f"member {member} of shard {number} cannot follow"
+        for number, member in members:
+            assert self._do("start", number, member, session, tf.constant(self._ballot << 20, tf.int64))
+
+    def finish(self, left: Formation) -> None:
+        """Both workers train until the last step, on those that are left; a step that was made is not made again."""
+        workers = self._workers_on(left)
+        for updates in workers:
+            updates.begin(Session(self._ballot, GENERATION))
+        made = self._step(0, left[0][0])
+        self.rig.workers, whole = workers, self.rig.workers
+        try:
+            Crew(self.rig, [share[made:] for share in self.shares]).join()
+        finally:
+            self.rig.workers = whole
+
+    def differences(self, left: Formation) -> list[str]:
+        """How those that are left differ from an undisturbed run."""
+        found = []
+        for number, own in enumerate(left):
+            for member in own:
+                values = self._do("snapshot", number, member)
+                for name, value, wanted in zip(["record", "state"], values, self.expected[number], strict=True):
+                    same = all(np.array_equal(a, b) for a, b in zip(value, wanted, strict=True))
+                    if not same:
+                        found.append(f"member {member} of shard {number}: {name}")
+        return found
+
+    @cached_property
+    def expected(self) -> list[Any]:
+        """Step, and everything else, of each shard after an undisturbed run."""
+        self.begin()
+        self.finish(self.both)
+        return [self._do("snapshot", number, PRIMARY) for number in range(SHARDS)]
+
+    @cached_property
+    def _gradients(self) -> list[Any]:
+        """Each worker's first."""
+        self.begin()
+        found = []
+        for updates, share in zip(self.rig.workers, self.shares, strict=True):
+            updates._fetch()
+            found.append(updates._computation.over(share[:1]))
+        return found
+
+    def _workers_on(self, left: Formation) -> list[Any]:
+        if left not in self._workers:
+            stores = [updates._store.formed(left) for updates in self.rig.workers]
+            self._workers[left] = [
+                self.rig.mode.make(store, who) for store, who in zip(stores, self.rig.identities, strict=True)
+            ]
+        return self._workers[left]
+
+    def _step(self, number: int, member: int) -> int:
+        from pstraining.runtime.shard import STEP
+
+        return int(self._do("read", number, member)[STEP])
+
+    def _do(self, what: str, number: int, member: int, *arguments: Any) -> Any:
+        """Call one operation of one member, by the part that it plays at first."""
+        import tensorflow as tf
+
+        from pstraining.runtime.pairs import PrimaryRounds, StandbyRounds
+        from pstraining.runtime.shard import STEP
+
+        if (what, number, member) not in self._functions:
+            shard = self.rig.store._members[number][member]
+            rounds = (PrimaryRounds, StandbyRounds)[member](shard, shard.extra.gathering)
+            home = self.rig.control.client.brought_home
+
+            def emit(*told: Any) -> Any:
+                if what == "snapshot":
+                    record, values = shard.snapshot()
+                    return home(([record[STEP]], values))
+                return home(getattr(rounds if hasattr(rounds, what) else shard, what)(*told))
+
+            self._functions[what, number, member] = tf.function(emit, autograph=False)
+        return self._call(self._functions[what, number, member], *arguments)

@@ -1,0 +1,59 @@
+"""Every step on both members of a shard: whatever is lost at whatever moment, no step is lost, torn or made twice."""
+
+import os
+import random
+from typing import Any
+
+import pytest
+
+from tests.support.cover import THOROUGH
+from tests.support.pairs import Message, Pairs, losses, rounds_messages
+from tests.support.servers import small
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
+CUTS = int(os.environ.get("PSTRAINING_CUTS", "30"))
+"""Moments at which something is lost; `make soak` takes 1,000."""
+LEFT = 9 if THOROUGH else 3
+"""Of nine ways in which of each shard somebody is left, how many are tried: functions are made for each."""
+
+
+def adam() -> Any:
+    import keras
+
+    return keras.optimizers.Adam(0.01)
+
+
+@pytest.fixture
+def pairs(client: Any) -> Pairs:
+    return Pairs(client, adam, small)
+
+
+def test_standbys_equal_their_primaries_bit_for_bit(pairs: Pairs) -> None:
+    assert pairs.expected
+    assert not pairs.differences(pairs.both)
+
+
+def test_no_step_is_lost_torn_or_made_twice_whatever_is_lost_when(pairs: Pairs) -> None:
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    left = dice.sample(list(losses()), LEFT)
+    assert pairs.expected
+    for _ in range(CUTS):
+        messages = rounds_messages(dice)
+        cut, survivors = dice.randrange(len(messages) + 1), dice.choice(left)
+        pairs.play(messages[:cut])
+        pairs.take_over(survivors)
+        pairs.finish(survivors)
+        told = ", ".join(map(str, messages[:cut]))
+        assert not pairs.differences(survivors), f"seed {seed}; left are {survivors}; after {told}"
+
+
+def test_without_the_standbys_word_first_a_step_is_lost(pairs: Pairs) -> None:
+    """The order of the decision is what holds it together: the arbiter alone knows of a step, and is lost."""
+    messages = rounds_messages(random.Random(0))
+    early = [m for m in messages if m.what in ("deliver", "prepare")]
+    assert pairs.expected
+    pairs.play([*early, Message("apply primary", 0), Message("apply primary", 1)])
+    with pytest.raises(AssertionError, match="cannot follow"):
+        pairs.take_over(((1,), (0,)))
