@@ -111,7 +111,7 @@ class Course:
             state = self._rig.snapshot()
             self._rig.model.assign(state.variables)
             predicted = self._rig.model.keras(tf.constant(x[test]), training=False).numpy()
-        assert state.step == self._updates, "as many samples as plain training"
+        assert state.step == self._updates, f"{state.step} updates, not as many as plain training's {self._updates}"
         return self._task.score(y[test], predicted)
 
     def _optimizer(self) -> Any:

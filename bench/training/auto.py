@@ -119,14 +119,11 @@ class Trial:
         workers = self._rigs["Auto"].workers
         for number, updates in enumerate(workers):
             updates._chooser = Chooser(updates._chooser._forms, number)
-        steps = 0
-        while any(updates._chooser._known.looking for updates in workers):
+        steps, decides = 0, workers[0]
+        while decides._chooser._known.looking:
             self.train("Auto", 3)
             steps += 3
-        choices = {updates._chooser.proposed for updates in workers}
-        if len(choices) > 1:  # both were about as fast; the next round has what its last worker wants
-            return workers[0]._form, steps
-        return choices.pop(), steps
+        return decides._chooser.proposed, steps
 
     def measure(self, link: int, model: str, *, slices: int, seconds: float) -> Point:
         """Measure the three on the link as it is now."""

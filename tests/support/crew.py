@@ -17,7 +17,8 @@ class Crew:
         rig: whose workers they are.
         shares: each one's batches.
         accumulation: batches for one update.
-        until: the global step at which they end, whatever is left of their batches.
+        until: the global step at which they end, whatever is left of their batches; who comes there first ends training
+            on the servers, as a chief does: a late one would make a step alone once the others are taken for dead.
         progress: for each worker where each of its updates brings it in handed out data.
     """
 
@@ -60,9 +61,10 @@ class Crew:
                     while True:
                         reply = updates.step(pending, brought)
                         replies.append(reply)
-                        assert reply.accepted
-                        if self._until is not None and reply.step >= self._until:
+                        if self._until is not None and (reply.done or reply.step >= self._until):
+                            self._rig.control.set_record(1, done=1)
                             return
+                        assert reply.accepted
                         if reply.applied:
                             break
                     pending = []

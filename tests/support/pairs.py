@@ -72,6 +72,8 @@ class Pairs:
         """Send messages of the first round, on the initial state."""
         import tensorflow as tf
 
+        from pstraining.runtime.computation import Share
+
         gradients = self._gradients  # of the state before
         self.begin()
         session = tf.constant([self._ballot, GENERATION], tf.int64)
@@ -81,7 +83,8 @@ class Pairs:
             number, updates = message.shard, self.rig.workers[message.worker]
             if message.what == "deliver":
                 amounts, vectors, rows = gradients[message.worker]
-                data = (tf.constant([-1, 0, 0], tf.int64), go, amounts, vectors[number], rows[number])
+                share = Share(amounts, vectors[number], rows[number])
+                data = (tf.constant([-1, 0, 0], tf.int64), form, go, share)
                 self._do("deliver", number, PRIMARY, session, updates._identity, place, *data)
             elif message.what == "prepare":
                 loads[number] = self._do("prepare", number, PRIMARY, session, place, go)

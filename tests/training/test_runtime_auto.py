@@ -169,6 +169,26 @@ def test_a_late_worker_begins_with_the_whole_of_whatever_is_held(client: Any) ->
             np.testing.assert_array_equal(ours[path], value, err_msg=path)
 
 
+def test_one_worker_decides_for_all_that_are_in_step(client: Any) -> None:
+    """Else one that still looks never sees the form that it wants, where another one ends the rounds."""
+    import keras
+
+    rig = Rig(client, lambda: keras.optimizers.SGD(0.05), ps=2, build=large, workers=2, mode="Sync", compression=AUTO)
+    rig.start()
+    prepare(rig, batches(1))
+    forms = [PLAIN, CODED, CODED, PLAIN, CODED, PLAIN, PLAIN, CODED]
+    seen: list[int] = []
+
+    class Decider(Told):
+        def note(self, form: int, seconds: float, *, step: int) -> None:
+            super().note(form, seconds, step=step)
+            seen.append(form)
+
+    rig.workers[0]._chooser, rig.workers[1]._chooser = Decider(forms), Told([PLAIN])
+    Crew(rig, [batches(9, seed=0), batches(9, seed=1)]).join()
+    assert seen[1:] == forms, "a round has the form that was wished for in the one before"
+
+
 @pytest.mark.parametrize("pull", ["Int8", "Auto"])
 def test_a_round_without_a_gradient_is_fetched_as_any_other(client: Any, pull: str) -> None:
     import keras

@@ -34,6 +34,16 @@ class Contribution(NamedTuple):
     rows: Rows
 
 
+class Share(NamedTuple):
+    """What one server gets of it."""
+
+    amounts: Tensor
+    vectors: Sequence[Tensor]
+    """One per segment."""
+    rows: Sequence[Touched]
+    """For each table local indices and gradients."""
+
+
 class Computation:
     """Emits and runs a model's passes over batches.
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from pstraining.runtime.computation import Share
 from pstraining.runtime.critical import after, critical, one, zero
 from pstraining.runtime.membership import at, bits, put
-from pstraining.runtime.model import Touched
 from pstraining.runtime.shard import DONE, STEP, Shard
 from pstraining.runtime.sums import Gathering, Outcome, Sums
 
@@ -50,10 +50,9 @@ class ShardRounds:
         identity: Tensor,
         place: Tensor,
         progress: Tensor,
+        proposed: Tensor,
         go: Tensor,
-        amounts: Tensor,
-        vectors: Sequence[Tensor],
-        rows: Sequence[Touched],
+        share: Share,
     ) -> Tensor:
         """Add a worker's gradient to this server's sum, once; the arbiter admits the worker by it.
 
@@ -62,26 +61,28 @@ class ShardRounds:
             identity: worker and incarnation. int64[2].
             place: step and attempt. int64[2].
             progress: where the worker will be in its data. int64[3].
+            proposed: the form that the next round is to have, if it is for this worker to say. int64[].
             go: 1 on the arbiter; elsewhere what the arbiter said. int64[].
-            amounts: of a `Contribution`; one that is not finite counts as delivered, and is left out. float64[4].
-            vectors: one per segment.
-            rows: for each table local indices and gradients.
+            share: this server's; one that is not finite counts as delivered, and is left out.
 
         Returns:
             Whether it is in the sum, done, step, attempt, closed, how many are admitted and delivered, and whether it
             is void: of batches that are not the worker's to train. int64[8].
         """
 
+        load = [list(share.vectors), list(share.rows)]
+
         def body(
             session: Tensor,
             identity: Tensor,
             place: Tensor,
             progress: Tensor,
+            proposed: Tensor,
             go: Tensor,
             amounts: Tensor,
             *arrived: Tensor,
         ) -> Tensor:
-            gradients, touched = tf.nest.pack_sequence_as([list(vectors), list(rows)], arrived)
+            gradients, touched = tf.nest.pack_sequence_as(load, arrived)
             sums, worker = self._sums, identity[0]
             record = self._shard.record.read_value()
             ledger = self._shard.ledger
@@ -95,7 +96,7 @@ class ShardRounds:
             def add() -> Tensor:
                 written = self._sums.add(worker, place[1], same, amounts, gradients, touched)
                 with tf.control_dependencies(written):
-                    entered = self._enter(worker) if self._arbiter else []
+                    entered = [*self._enter(worker), *sums.hear_wish(worker, proposed)] if self._arbiter else []
                     if ledger:
                         entered.append(ledger.note(worker, progress))
                 return after([*written, *entered], one())
@@ -107,7 +108,7 @@ class ShardRounds:
                 return tf.concat([head, self._counts(), [tf.cast(void, tf.int64)]], 0)
 
         return self._critical(
-            [session, identity, place, progress, go, amounts, *tf.nest.flatten([vectors, rows])], body
+            [session, identity, place, progress, proposed, go, share.amounts, *tf.nest.flatten(load)], body
         )
 
     def look(self, identity: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,7 +139,7 @@ class ShardRounds:
         found: tuple[Tensor, Tensor] = self._critical([identity], body)
         return found
 
-    def apply(self, session: Tensor, identity: Tensor, place: Tensor, go: Tensor, proposed: Tensor) -> Tensor:
+    def apply(self, session: Tensor, identity: Tensor, place: Tensor, go: Tensor, form: Tensor) -> Tensor:
         """Make the round's step of the sum: the arbiter first, by compare-and-set; the others follow when `go` is 1.
 
         Args:
@@ -146,17 +147,17 @@ class ShardRounds:
             identity: worker and incarnation. int64[2].
             place: step and attempt. int64[2].
             go: 1 on the arbiter; elsewhere whether the arbiter has made the step. int64[].
-            proposed: the form that the next round is to have. int64[].
+            form: elsewhere than on the arbiter, the one that the arbiter gives the next round. int64[].
 
         Returns:
             Whether this server has made the step, the last step that the worker was part of, and the form of the round
             that is under way now. int64[3].
         """
 
-        return self._critical([session, identity, place, go, proposed], self._make)
+        return self._critical([session, identity, place, go, form], self._make)
 
     def apply_and_fetch(
-        self, form: int, session: Tensor, identity: Tensor, place: Tensor, go: Tensor, proposed: Tensor
+        self, form: int, session: Tensor, identity: Tensor, place: Tensor, go: Tensor, following: Tensor
     ) -> tuple[Tensor, list[list[Tensor]]]:
         """The same; and for every segment what brings a worker from its step to the next one, if that is just made.
 
@@ -168,7 +169,7 @@ class ShardRounds:
             identity: worker and incarnation. int64[2].
             place: the worker's step, and an attempt. int64[2].
             go: as above. int64[].
-            proposed: as above. int64[].
+            following: the form of the next round, as above. int64[].
 
         Returns:
             Whether this server has made the step, the last step that the worker was part of, the form of the round that
@@ -180,17 +181,17 @@ class ShardRounds:
             with tf.control_dependencies([self._make(*told)]):
                 return self._bring(form, identity, place)
 
-        found: tuple[Tensor, list[list[Tensor]]] = self._critical([session, identity, place, go, proposed], body)
+        found: tuple[Tensor, list[list[Tensor]]] = self._critical([session, identity, place, go, following], body)
         return found
 
-    def _make(self, session: Tensor, identity: Tensor, place: Tensor, go: Tensor, proposed: Tensor) -> Tensor:
+    def _make(self, session: Tensor, identity: Tensor, place: Tensor, go: Tensor, following: Tensor) -> Tensor:
         record = self._shard.record.read_value()
         allowed = self._shard.in_session(record, session) & tf.equal(record[STEP], place[0]) & tf.equal(go, 1)
         allowed &= self._may_apply(place) if self._arbiter else self._may_follow(place)
         made = tf.cond(allowed, self._apply, zero)
         with tf.control_dependencies([made]):
             there = tf.cast(tf.equal(record[STEP] + made, place[0] + 1), tf.int64)
-            return tf.stack([there, self._told(identity), self._turn(made, proposed)])
+            return tf.stack([there, self._told(identity), self._turn(made, following)])
 
     def _bring(self, form: int, identity: Tensor, place: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
         moved, shadow = self.moved(form), self._sums.shadow
@@ -330,10 +331,18 @@ class ShardRounds:
         """The form of the round under way. int64[]."""
         return zero() if self._sums.form is None else self._sums.form.read_value()
 
-    def _turn(self, made: Tensor, proposed: Tensor) -> Tensor:
-        """Begin the next round in the form that is proposed if this call made the step; the form then. int64[]."""
-        form = tf.where(tf.equal(made, 1), proposed, self._form())
-        return after([] if self._sums.form is None else [self._sums.form.assign(form, read_value=False)], form)
+    def _turn(self, made: Tensor, following: Tensor) -> Tensor:
+        """Begin the next round in its form if this call made the step; the form then. int64[]."""
+        sums = self._sums
+        if sums.form is None:
+            return zero()
+        wanted = self._wished() if self._arbiter else following
+        form = tf.where(tf.equal(made, 1), wanted, sums.form.read_value())
+        return after([sums.form.assign(form, read_value=False)], form)
+
+    def _wished(self) -> Tensor:
+        """The form that the arbiter gives the next round. int64[]."""
+        return self._sums.wished()
 
     def _move(self, outcome: Outcome) -> list[Any]:
         """Move the parameters by the mean; the operations that are yet to be waited for."""

@@ -36,7 +36,7 @@ class PairedSums(Sums):
         # The standby's: what the next step is made of.
         self.place = tf.Variable(tf.fill([2], tf.constant(-1, tf.int64)))
         """Step and attempt that it is of; -1: of none."""
-        load = [tf.zeros([3], tf.float64), *(_empty([None], segment.dtype) for segment in shard.segments)]
+        load = [tf.zeros([4], tf.float64), *(_empty([None], segment.dtype) for segment in shard.segments)]
         for table in shard.tables:
             load += [_empty([None], tf.int64), _empty([None, table.pieces[0].width], table.dtype)]
         if shard.number == 0:
@@ -64,7 +64,8 @@ class PairedSums(Sums):
             news: of the ledger, where there is one.
         """
         found = self.outcome()
-        flat = [tf.concat([[found.weight], found.losses], 0), *found.mean()]
+        amounts = [[found.weight], found.losses, [tf.cast(self.wished(), tf.float64)]]
+        flat = [tf.concat(amounts, 0), *found.mean()]
         for indices, gradients in found.touched():
             flat += [indices, gradients]
         if len(self.load) > len(flat):
@@ -72,14 +73,14 @@ class PairedSums(Sums):
         return [*flat, *news]
 
     def received(self) -> tuple[Outcome, list[Tensor]]:
-        """Emits the same on the standby again; and the ledger's news."""
+        """Emits the same on the standby again, and the ledger's news."""
         amounts, *rest = [variable.read_value() for variable in self.load]
         vectors, rest = rest[: self._segments], rest[self._segments :]
         rows, rest = rest[: 2 * self._tables], rest[2 * self._tables :]
         admitted = from_bits(rest[0]) if rest else tf.zeros([WORKER_SLOTS], tf.int64)
         found = Outcome(
             amounts[0],
-            amounts[1:],
+            amounts[1:3],
             lambda: vectors,
             lambda: list(zip(rows[::2], rows[1::2], strict=True)),
             admitted,
@@ -223,6 +224,9 @@ class StandbyRounds(MemberRounds):
                 noted += self._shard.ledger.merge(news)
             with tf.control_dependencies(noted):
                 return after([*self._pair.clear()], one())
+
+    def _wished(self) -> Tensor:
+        return tf.cast(self._pair.load[0].read_value()[-1], tf.int64)
 
     def _may_apply(self, place: Tensor) -> Tensor:
         return tf.reduce_all(tf.equal(self._pair.place.read_value(), place))

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from pstraining.runtime.client import Client
-from pstraining.runtime.computation import Rows
+from pstraining.runtime.computation import Rows, Share
 from pstraining.runtime.critical import arbiter_first, zero
 from pstraining.runtime.ring_rounds import RingRounds
 
@@ -23,7 +23,8 @@ class RingOperations:
             session: Tensor, who: Tensor, place: Tensor, progress: Tensor, amounts: Tensor, rows: Rows
         ) -> Tensor:
             def emit(number: int, arbiters: Tensor) -> Tensor:
-                return servers[number].deliver(session, who, place, progress, arbiters[0], amounts, [], rows[number])
+                share = Share(amounts, [], rows[number])
+                return servers[number].deliver(session, who, place, progress, zero(), arbiters[0], share)
 
             return stacked(arbiter_first(servers, emit))
 

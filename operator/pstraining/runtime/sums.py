@@ -88,6 +88,8 @@ class Sums:
         """The last global step that each worker's gradient is part of."""
         self.wait_until = tf.Variable(lambda: _deadline(gathering), dtype=tf.float64)
         """Until then workers that have not come yet are waited for; from a restore until all have come, at most."""
+        self.wish = tf.Variable(tf.constant([WORKER_SLOTS, 0], tf.int64))
+        """Which form the next round is to have: the first of the workers in this one, and what it wishes."""
 
     # All of it is emitted on the server's device, inside its critical section.
 
@@ -127,6 +129,21 @@ class Sums:
             self.delivered.assign(delivered, read_value=False),
         ]
 
+    def hear_wish(self, worker: Tensor, form: Tensor) -> list[Any]:
+        """Emits noting which form a worker wishes for the next round; the operations to wait for.
+
+        The first one of a round decides, in the order of the workers: one worker alone looks for what is faster.
+        """
+        if self.form is None:
+            return []
+        wish = self.wish.read_value()
+        heard = tf.where(worker <= wish[0], tf.stack([worker, form]), wish)
+        return [self.wish.assign(heard, read_value=False)]
+
+    def wished(self) -> Tensor:
+        """Emits the form that the next round is to have. int64[]."""
+        return self.wish.read_value()[1]
+
     def mean(self) -> list[Tensor]:
         """Emits the mean gradient of what was added. A vector for each segment."""
         weights = self.weights.read_value()
@@ -164,7 +181,11 @@ class Sums:
     def clear(self) -> list[Any]:
         """Emits beginning a round anew; the operations to wait for."""
         cleared = [self.delivered, self.weights, self.losses, self.admitted, self.closed]
-        return [found.assign(tf.zeros(found.shape, found.dtype), read_value=False) for found in cleared]
+        nobody = tf.stack([tf.constant(WORKER_SLOTS, tf.int64), self.wished()])
+        return [
+            *(found.assign(tf.zeros(found.shape, found.dtype), read_value=False) for found in cleared),
+            *([] if self.form is None else [self.wish.assign(nobody, read_value=False)]),
+        ]
 
 
 class TableSums:

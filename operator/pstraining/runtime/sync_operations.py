@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import tensorflow as tf
 
-from pstraining.runtime.computation import Computation, Contribution, Rows
+from pstraining.runtime.computation import Computation, Contribution, Rows, Share
 from pstraining.runtime.critical import after as waited_for
 from pstraining.runtime.critical import arbiter_first, one, zero
 from pstraining.runtime.gathering import ShardRounds
@@ -35,7 +35,7 @@ class Turn(NamedTuple):
     progress: Tensor
     """In its data. int64[3]."""
     proposed: Tensor
-    """The form that the next round is to have. int64[]."""
+    """The form that the next round is to have, if it is for this worker to say. int64[]."""
 
 
 class Said(NamedTuple):
@@ -106,9 +106,8 @@ class SyncOperations:
 
         def emit(number: int, arbiters: Tensor) -> Tensor:
             vectors = self._wire.decode(number, parts[number], form)
-            session, identity, place, progress, _ = turn
             go = arbiters[0]
-            return self._servers[number].deliver(session, identity, place, progress, go, amounts, vectors, rows[number])
+            return self._servers[number].deliver(*turn, go, Share(amounts, vectors, rows[number]))
 
         answers = [self._home(answer) for answer in arbiter_first(self._servers, emit)]
         with tf.device(self._local):
@@ -142,7 +141,7 @@ class SyncOperations:
         """
         if not self._store.standbys:
             return go
-        session, identity, place, _, proposed = turn
+        session, identity, place, *_ = turn
         held = [go]
         for server, standbys in zip(self._servers, self._standbys, strict=True):
             if standbys:
@@ -151,7 +150,7 @@ class SyncOperations:
                 held += [standby.hold(session, place, word, load) for standby in standbys]
         with tf.device(self._store.shards[0].device):
             ready = tf.reduce_min(tf.stack(held))
-        made = [standby.apply(session, identity, place, ready, proposed)[0] for standby in self._standbys[0]]
+        made = [standby.apply(session, identity, place, ready, zero())[0] for standby in self._standbys[0]]
         with tf.device(self._store.shards[0].device):
             return tf.reduce_min(tf.stack([ready, *made]))
 
@@ -161,8 +160,8 @@ class SyncOperations:
         followed: list[Tensor] = []
 
         def emit(number: int, arbiters: Tensor) -> Tensor:
-            session, identity, place, _, proposed = turn
-            wanted = arbiters[FORM] if number else proposed  # the others take the arbiter's form
+            session, identity, place, *_ = turn
+            wanted = arbiters[FORM] if number else zero()  # the others take the arbiter's form
             server = self._servers[number]
             head, parts = self._home(server.apply_and_fetch(form, session, identity, place, arbiters[0], wanted))
             brought.append(parts)

@@ -130,7 +130,7 @@ def test_a_hold_that_is_over_once_begins_short_again_after_another_choice() -> N
 
 @given(orders=st.lists(st.booleans(), min_size=400, max_size=400))
 def test_workers_that_follow_each_others_proposals_agree(orders: list[bool]) -> None:
-    """In step every worker's step has the form that the one proposed who happened to make the last step."""
+    """In step every worker's step has the form that one of them proposed, who need not be the same one for long."""
     workers = [Played(noisy(1.0, 0.6, seed, 0.05)) for seed in range(2)]
     form = PLAIN
     for first in orders:
