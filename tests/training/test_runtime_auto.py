@@ -53,7 +53,9 @@ def total_sent(rig: Rig, forms: Sequence[int], *, taken: Sequence[bool], feedbac
             continue
         wire.keep(left)
         for number, row in enumerate(vectors):
-            for index, (vector, sent) in enumerate(zip(row, wire.decode(number, parts[number], form), strict=True)):
+            for index, (vector, sent) in enumerate(
+                zip(row, wire.decode(rig.store.shards[number], parts[number], form), strict=True)
+            ):
                 came[number][index] += np.asarray(sent)
                 wanted[number][index] += vector
     pairs = [(a, b) for row in zip(came, wanted, strict=True) for a, b in zip(*row, strict=True)]

@@ -140,8 +140,10 @@ def test_in_step_no_sample_is_lost_or_trained_twice_at_whatever_word_somebody_di
 ) -> None:
     """Workers and chiefs as threads on real servers, killed between any two calls, some of them after a while only."""
     # They import Keras, which must not be loaded before the client has connected.
-    from pstraining.runtime.chief import Chief, Duties, SupersededError
+    from pstraining.runtime.chief import Chief, Duties
+    from pstraining.runtime.formations import OneFormation
     from pstraining.runtime.modes.base import Identity
+    from pstraining.runtime.succession import SupersededError
     from pstraining.runtime.worker import Worker
 
     seed = random.randrange(2**32)
@@ -170,7 +172,7 @@ def test_in_step_no_sample_is_lost_or_trained_twice_at_whatever_word_somebody_di
         # A copy, for one that is given up goes on beside its successor, and processes share nothing.
         updates, identity = copy.copy(rig.workers[worker]), Identity(worker, 1 + number)
         updates._identity = identity.tensor()
-        Worker(updates._store, identity, updates, source, training=training).run()
+        Worker(OneFormation(updates._store, updates), identity, source, training=training).run()
 
     def lead(number: int) -> None:
         chief = Chief(client, rig.store, duties)

@@ -8,6 +8,7 @@ lets no update in any more and saves the newest state first, if it has a folder 
 """
 
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,7 +33,8 @@ from pstraining.runtime.settings import CheckpointSettings, TrainingSettings
 from pstraining.runtime.shard import EARLY
 from pstraining.runtime.state import State
 from pstraining.runtime.stopping import StoppedError, StopRequest
-from pstraining.runtime.store import ParameterStore
+from pstraining.runtime.store import Formation, ParameterStore
+from pstraining.runtime.succession import Succession, SupersededError
 
 POLL: Final = 0.1
 """Seconds between looks at the servers' records."""
@@ -42,16 +44,14 @@ ALONE_SECONDS: Final = 10.0
 """How long there may be no worker to bring them."""
 GOOD_BYE_SECONDS: Final = 10.0
 """How long the chief waits for workers to leave."""
+RENEW_SECONDS: Final = 1.0
+"""Seconds between the chief's looks at all members of all shards."""
 RESULT_FILE: Final = "result.json"
 WEIGHTS_FILE: Final = "final.weights.h5"
 
 
 class StateLostError(Exception):
     """No worker is there any more to bring the newest dense parameters to the servers."""
-
-
-class SupersededError(RuntimeError):
-    """A newer chief rules the parameter servers; this one must end."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,11 @@ class Chief:
         look_in: Callable[[], None] = lambda: None,
         stop: StopRequest | None = None,
     ) -> None:
-        self._client, self._store, self._duties, self._look_in = client, store, duties, look_in
+        self._client, self._model, self._duties, self._look_in = client, store.model, duties, look_in
         self._stop = stop or StopRequest()
-        self._control = StoreControl(store)
-        self._term = client.cluster.term
+        self._whole, self._control = store, StoreControl(store)
+        self._controls: dict[Formation, StoreControl] = {}
+        self._term = self._fence = client.cluster.term
         self._joins = client.cluster.task.type == "worker"
         self._initial = store.model.values()
         path = duties.checkpoint.path
@@ -95,10 +96,20 @@ class Chief:
         )
         steps = duties.training.steps
         total = duties.positions if duties.by_pieces else steps
-        self._following = Following(self._control, duties.wishes, duties.account, steps=steps, total=total)
+        self._following = Following(lambda: self._control, duties.wishes, duties.account, steps=steps, total=total)
+        self._succession = (
+            Succession(store, term=None if self._joins else self._term, restore=self._restore_on, look_in=look_in)
+            if client.cluster.members > 1
+            else None
+        )
+        self._renewed = -math.inf
         self._has_led = False
         self._early = False  # training was ended before its time
         self._is_lost = False  # whether what is on the servers has no newest dense parameters any more
+
+    @property
+    def _store(self) -> ParameterStore:
+        return self._control.store
 
     def run(self) -> dict[str, float]:
         """Lead the job to its end; returns the result.
@@ -123,10 +134,10 @@ class Chief:
                 self._is_lost = True
             except RefusedError:  # someone else changed the records; look again and decide anew
                 time.sleep(POLL)
-        return conclude(self._store.model, self._duties, final, self._saver)
+        return conclude(self._model, self._duties, final, self._saver)
 
     def _tell_unused(self) -> None:
-        servers, used = len(self._client.shards), self._store.layout.ps
+        servers, used = self._client.cluster.shards, self._store.layout.ps
         if used < servers:
             unused = [f"ps-{index}" for index in range(used, servers)]
             reason = "with one more, each holds less than spec.training.minShardBytes of the parameters"
@@ -143,7 +154,7 @@ class Chief:
         """Let no update in any more, so that none is lost, and save the state; the next chief goes on from it."""
         self._control.gather(self._waiting())
         if self._saver and not any(shard.done for shard in self._store.read()):
-            self._control.set_record(self._term, generation=-self._shards[0].generation)
+            self._control.set_record(self._fence, generation=-self._shards[0].generation)
         state = self._save_last()
         event("stopped", term=self._term, step=state.step)
         return state
@@ -151,29 +162,50 @@ class Chief:
     def _take_over(self) -> None:
         """Bring every server under this term, with one whole set of parameters on them."""
         if self._is_lost:
-            self._control.set_record(self._term, generation=0)
+            self._control.set_record(self._fence, generation=0)
             self._is_lost = False
-        if self._joins:  # worker 0 of a job without a chief has no terms of its own: it takes the next one
+        if self._succession:
+            self._rule(self._succession)
+        elif self._joins:  # worker 0 of a job without a chief has no terms of its own: it takes the next one
             self._joins = False
-            self._term = max(self._term, 1 + max(shard.fence for shard in self._store.read()))
+            self._term = self._fence = max(self._term, 1 + max(shard.fence for shard in self._store.read()))
         while (action := self._decide()) is not ChiefAction.PROCEED:
             if action is ChiefAction.RAISE_FENCE:
-                self._control.raise_fence(self._shards, self._term)
+                self._control.raise_fence(self._shards, self._fence)
             elif action is ChiefAction.LET_IN:
-                self._control.set_record(self._term, generation=abs(self._shards[0].generation))
+                self._control.set_record(self._fence, generation=abs(self._shards[0].generation))
             else:
                 self._restore()
         if any(shard.done for shard in self._shards) and not self._is_over():
-            self._control.set_record(self._term, done=0)
+            self._control.set_record(self._fence, done=0)
+
+    def _rule(self, succession: Succession, *, heal: bool = False) -> None:
+        """Bring a roster into force, or hold it there, and work with its members; `heal`: with those that came back."""
+        roster = succession.rule(heal=heal)
+        self._term, self._fence, self._renewed = roster.ballot.term, succession.fence, time.monotonic()
+        self._form(succession.formation(roster))
+
+    def _form(self, formation: Formation) -> None:
+        """Work with these members of the shards from now on; functions are made once for each formation."""
+        key = tuple(tuple(own) for own in formation)
+        if key not in self._controls:
+            self._controls[key] = StoreControl(self._whole.formed(key))
+        self._control = self._controls[key]
 
     def _decide(self) -> ChiefAction:
         self._shards = self._store.read()
-        action = recovery.decide(self._shards, term=self._term, layout=self._store.fingerprint)
+        action = recovery.decide(self._shards, term=self._fence, layout=self._store.fingerprint)
         if action is ChiefAction.SUPERSEDED:
             raise SupersededError(f"term {self._term} is over: {max(s.fence for s in self._shards)} rules")
         return action
 
-    def _restore(self) -> None:
+    def _restore_on(self, formation: Formation, fence: int) -> None:
+        """The same on some members, under a fence; shut, so that nobody trains yet."""
+        self._form(formation)
+        self._fence = fence
+        self._restore(shut=True)
+
+    def _restore(self, *, shut: bool = False) -> None:
         """Put the newest checkpoint on all servers together, or the initial values when there is none."""
         started = time.monotonic()
         state = self._saver.checkpoints.newest() if self._saver else None
@@ -183,8 +215,8 @@ class Chief:
         self._own()
         self._control.restore(
             state or State(0, self._initial, {}, {}),
-            term=self._term,
-            generation=generation,
+            term=self._fence,
+            generation=-generation if shut else generation,
             fresh=fresh,
             done=EARLY if self._early else 0,
         )
@@ -211,10 +243,14 @@ class Chief:
 
     def _watch(self) -> None:
         """Until training is over: look, tell, save, and restore what was lost."""
+        if self._succession and not self._has_led:
+            self._succession.prepare()
         self._has_led = True
         while True:
             self._look_in()
             self._stop.check()
+            if self._succession and time.monotonic() - self._renewed > RENEW_SECONDS:
+                self._rule(self._succession, heal=True)
             if self._decide() is not ChiefAction.PROCEED:
                 self._take_over()
             if self._is_over():
@@ -225,13 +261,13 @@ class Chief:
                 self._early = True
                 event("ended_early", step=self._shards[0].step, reason="a callback has set model.stop_training")
                 return
-            self._following.look(self._shards[0].step, done, self._snapshot, self._term)
+            self._following.look(self._shards[0].step, done, self._snapshot, self._fence)
             if self._saver and self._saver.is_due():
                 self._saver.try_to_save(self._snapshot())
             time.sleep(POLL)
 
     def _snapshot(self) -> State:
-        state = self._control.snapshot(term=self._term, wait=self._waiting())
+        state = self._control.snapshot(term=self._fence, wait=self._waiting())
         self._control.go_on()
         return state
 
@@ -278,7 +314,7 @@ class Chief:
     def _end(self) -> State:
         """Tell everybody that training is done, and save its last state."""
         self._control.gather(self._waiting())
-        self._control.set_record(self._term, done=EARLY if self._early else 1)
+        self._control.set_record(self._fence, done=EARLY if self._early else 1)
         deadline = time.monotonic() + GOOD_BYE_SECONDS
         while (left := self._control.workers_present()) and time.monotonic() < deadline:
             self._pause()

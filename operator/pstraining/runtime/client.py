@@ -5,6 +5,9 @@ The one place that knows which of TensorFlow's errors mean "a server is gone". E
 ever). Reconnecting is `update_server_def`, by one thread, while no call is under way, and only when every server in the
 map answers: with one of them down it would wait for ever. The watchdog sees to it that a call to a server that falls
 silent fails.
+
+Where shards have several members, the map holds those that answer, one of each shard at least: calls to them go on
+while another one is gone, and `reach` brings the map to what there is.
 """
 
 import math
@@ -54,6 +57,8 @@ class Client:
         self._connecting = False
         self._watchdog = Watchdog(cluster.ps)
         self.links = Links(cluster.ps, network.split(cluster.own_address)[1])
+        self.present = frozenset(range(len(cluster.ps)))
+        """Numbers of the servers in the map."""
 
     @property
     def reconnects(self) -> int:
@@ -65,22 +70,12 @@ class Client:
 
         Must run before the process creates any other tensor: connecting invalidates what exists.
         """
-        task = self.cluster.task
-        spec = tf.train.ClusterSpec({task.type: {task.index: self.cluster.own_address}, "ps": list(self.cluster.ps)})
         self._wait_for_servers()
         self._watchdog.start()
         eager = context.context()
         eager._config = tf.compat.v1.ConfigProto()
         eager._config.experimental.disable_thread_spinning = True  # as in the servers, see launcher/serve.py
-        # Not by tf.config.experimental_connect_to_cluster: it names a leader for collectives, which nobody uses here.
-        definition = tf.train.ServerDef(
-            cluster=spec.as_cluster_def(),
-            job_name=task.type,
-            task_index=task.index,
-            protocol="grpc",
-            default_session_config=eager.config,
-        )
-        context.set_server_def(definition)
+        context.set_server_def(self._definition())
         with self._exclusive():
             self._reach_all(first=True)
 
@@ -124,7 +119,12 @@ class Client:
             return tf.nest.map_structure(tf.identity, result)
 
     def recover(self, lost: ShardLostError) -> None:
-        """Reconnect, unless another thread already has since the call failed; returns when all servers answer."""
+        """Reconnect, unless another thread already has since the call failed; returns when all servers answer.
+
+        Where shards have several members nothing is waited for: others may go on with those that are left.
+        """
+        if self.cluster.members > 1:
+            return
         with self._exclusive():
             if self._connection != lost.connection:
                 return
@@ -134,15 +134,40 @@ class Client:
             self._connection += 1
             event("reconnected", reason=str(lost), seconds=round(time.monotonic() - started, 3))
 
+    def reach(self) -> frozenset[int]:
+        """Bring the map to the servers that answer now; their numbers."""
+        with self._exclusive():
+            self._wait_for_servers()
+            self._reach_all(first=False)
+            self._connection += 1
+            event("reached", servers=sorted(self.present))
+            return self.present
+
+    def _definition(self) -> Any:
+        """This task and the servers of the map.
+
+        Not by tf.config.experimental_connect_to_cluster: it names a leader for collectives, which nobody uses here.
+        """
+        task, ps = self.cluster.task, self.cluster.ps
+        servers = {index: ps[index] for index in sorted(self.present)}
+        spec = tf.train.ClusterSpec({task.type: {task.index: self.cluster.own_address}, "ps": servers})
+        return tf.train.ServerDef(
+            cluster=spec.as_cluster_def(),
+            job_name=task.type,
+            task_index=task.index,
+            protocol="grpc",
+            default_session_config=context.context().config,
+        )
+
     def _reach_all(self, *, first: bool) -> None:
         """Open the context on every server; TensorFlow is lazy, so a first operation on each is part of it."""
         while True:
             try:
                 with self._watchdog.watching("connect", fatal=True):
                     if not first:
-                        context.context().update_server_def(context.get_server_def())
-                    for device in self.shards:
-                        with tf.device(device):
+                        context.context().update_server_def(self._definition())
+                    for index in sorted(self.present):
+                        with tf.device(self.shards[index]):
                             tf.identity(tf.constant(0)).numpy()
                 return
             except tf.errors.OpError:
@@ -151,9 +176,16 @@ class Client:
                 self._wait_for_servers()
 
     def _wait_for_servers(self) -> None:
-        """Return when every server answers; says who is missing, at once and every 10 seconds."""
-        told = -math.inf
-        while missing := probing.silent(self.cluster.ps):
+        """Return when enough servers answer; says who is missing, at once and every 10 seconds.
+
+        Enough are all, or where shards have several members one of each.
+        """
+        told, shards, everybody = -math.inf, self.cluster.shards, range(len(self.cluster.ps))
+        while True:
+            missing = probing.silent(self.cluster.ps)
+            self.present = frozenset(index for index in everybody if self.cluster.ps[index] not in missing)
+            if len({index % shards for index in self.present}) == shards and (self.cluster.members > 1 or not missing):
+                return
             if time.monotonic() - told >= TELL_SECONDS:
                 told = time.monotonic()
                 event("waiting", what="parameter servers", missing=missing)

@@ -45,6 +45,8 @@ class Cluster:
     """Where the parameter servers reach this task: they dial back for every tensor that they are sent."""
     term: int = 1
     """The chief's attempt, from 1."""
+    members: int = 1
+    """Servers of each shard. Of n shards, parameter server i + m n is member m of shard i."""
     in_pod: bool = False
     """Whether a launcher stands beside each parameter server."""
     training: Mapping[str, Any] = field(default_factory=dict)
@@ -56,6 +58,11 @@ class Cluster:
     def ps(self) -> tuple[str, ...]:
         """Addresses of the parameter servers."""
         return self.addresses.get("ps", ())
+
+    @property
+    def shards(self) -> int:
+        """Number of shards."""
+        return len(self.ps) // self.members
 
     @property
     def workers(self) -> int:
@@ -112,6 +119,7 @@ def read(environ: Mapping[str, str] | None = None) -> Cluster:
         addresses=addresses,
         own_host=env.get(contract.ENV_POD_IP) or "127.0.0.1",
         term=_term(env.get(contract.ENV_TERM) or "1"),
+        members=_members(shared.get("members", 1), len(addresses["ps"])),
         in_pod=bool(env.get(contract.ENV_POD_NAME)),
         training=dict(shared.get("training") or {}),
         checkpoint=checkpoint,
@@ -135,6 +143,14 @@ def _cluster_file(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ClusterError(f"the cluster file {path} is not a JSON object")
     return found
+
+
+def _members(number: Any, servers: int) -> int:
+    if not isinstance(number, int) or number < 1 or servers % number:
+        raise ClusterError(
+            f"the cluster file's members do not divide the job's {servers} parameter servers: {number!r}"
+        )
+    return number
 
 
 def _term(text: str) -> int:

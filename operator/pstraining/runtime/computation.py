@@ -1,5 +1,6 @@
 """A worker's own part of an update: the gradient of one batch, or of several together, on its local parameters."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -69,12 +70,22 @@ class Computation:
         if moves:
             with tf.device(store.client.local):
                 store.model.optimizer.build(store.model.trainable)
+        self._is_state = [[segment.group == STATE for segment in shard.segments] for shard in store.shards]
+        self._trace()
+
+    def on(self, store: ParameterStore) -> "Computation":
+        """The same with other members of the shards."""
+        other = copy.copy(self)
+        other._store = store
+        other._trace()
+        return other
+
+    def _trace(self) -> None:
         self._one = tf.function(self._emit_one, reduce_retracing=True)
         self._mean = tf.function(self._emit_mean, autograph=False, reduce_retracing=True)
         self._walk = tf.function(self._emit_walk, reduce_retracing=True)
         self._return = tf.function(self._emit_return, autograph=False)
         self._sum = tf.function(self._emit_sum, autograph=False, reduce_retracing=True)
-        self._is_state = [[segment.group == STATE for segment in shard.segments] for shard in store.shards]
 
     def is_one_pass(self, batches: Sequence[Any]) -> bool:
         """Whether `emit` makes their contribution."""

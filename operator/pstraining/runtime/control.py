@@ -188,7 +188,8 @@ class StoreControl:
                 written = after([tf.raw_ops.WriteFile(filename=file, contents="")], one())
             return self.client.brought_home(written)
 
-        self.client.call(tf.function(lambda: [write(device) for device in self.client.shards], autograph=False))
+        there = [self.client.shards[index] for index in sorted(self.client.present)]
+        self.client.call(tf.function(lambda: [write(device) for device in there], autograph=False))
 
     def take_losses(self) -> tuple[float, float]:
         """Sum and number of the workers' losses since the last call."""

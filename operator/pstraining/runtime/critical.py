@@ -16,6 +16,10 @@ SMALL: Final = 64
 """Numbers of 8 bytes that an input has at most to travel together with others."""
 
 
+as_it_is = tf.autograph.experimental.do_not_convert
+"""For what is called where a user's code is traced: AutoGraph takes seconds to translate ours, to no purpose."""
+
+
 def after(operations: Sequence[Any], value: Tensor) -> Tensor:
     """`value`, once `operations` are done."""
     with tf.control_dependencies([operation for operation in operations if operation is not None]):

@@ -39,7 +39,7 @@ class Following:
     """The chief's eye on training. All of it runs in the chief's own thread, callbacks and validation excepted.
 
     Args:
-        control: the chief's hand on the servers.
+        control: the chief's hand on the servers, as it is now.
         wishes: of the program.
         account: what is served to be scraped.
         steps: of the whole job, if they are limited.
@@ -47,19 +47,30 @@ class Following:
     """
 
     def __init__(
-        self, control: StoreControl, wishes: Wishes, account: ChiefAccount, *, steps: int | None, total: int | None
+        self,
+        control: Callable[[], StoreControl],
+        wishes: Wishes,
+        account: ChiefAccount,
+        *,
+        steps: int | None,
+        total: int | None,
     ) -> None:
-        self._control, self._wishes, self._account = control, wishes, account
-        self._optimizer = control.store.model.optimizer
-        epochs, client = wishes.epochs, control.client
+        self._at, self._wishes, self._account = control, wishes, account
+        model, client = control().store.model, control().client
+        self._optimizer = model.optimizer
+        epochs = wishes.epochs
         self._summaries = Summaries(wishes.summaries, client.local)
         self._rate = Rate(steps, epochs.number, total)
         self._tally = Tally()
         self._line, self._epoch = Window(self._tally), Window(self._tally)
         self._told = time.monotonic()
-        self._ends = EpochEnds(control.store.model, client.local, wishes.callbacks, wishes.validation, self._note_epoch)
+        self._ends = EpochEnds(model, client.local, wishes.callbacks, wishes.validation, self._note_epoch)
         self._watch: Ends | None = None
         self._rate_there: float | None = None  # the learning rate on the servers; None: nobody knows
+
+    @property
+    def _control(self) -> StoreControl:
+        return self._at()
 
     @property
     def stop_asked(self) -> bool:

@@ -69,7 +69,8 @@ class LocalJob:
 
     Args:
         command: what every task runs, without the interpreter: ["-m", "examples.digits"].
-        ps: number of parameter servers.
+        ps: number of parameter servers, or of shards where these have standbys.
+        standbys: hot standbys of each shard.
         workers: number of workers.
         chief: whether the job has a chief of its own.
         restarts: how often each process is started again after it failed.
@@ -84,6 +85,7 @@ class LocalJob:
         command: Sequence[str],
         *,
         ps: int = 1,
+        standbys: int = 0,
         workers: int = 1,
         chief: bool = True,
         restarts: int = 0,
@@ -97,13 +99,14 @@ class LocalJob:
         self._stack = ExitStack()
         self.cluster = {
             role: [f"{place(Task(role, index)).host}:{hold_port(self._stack)}" for index in range(number)]
-            for role, number in {"chief": int(chief), "worker": workers, "ps": ps}.items()
+            for role, number in {"chief": int(chief), "worker": workers, "ps": ps * (1 + standbys)}.items()
             if number
         }
         self._file = {
             "job": f"local-{os.getpid()}",
             "namespace": "local",
             "cluster": self.cluster,
+            "members": 1 + standbys,
             "training": dict(training or {}),
             "checkpoint": self._checkpoint,
         }
@@ -243,6 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m pstraining.runtime.local", description=__doc__.split("\n")[0])
     parser.add_argument("--ps", type=int, default=1, help="parameter servers (default 1)")
+    parser.add_argument("--standbys", type=int, default=0, help="hot standbys of each parameter server (default 0)")
     parser.add_argument("--workers", type=int, default=2, help="workers (default 2)")
     parser.add_argument("--no-chief", action="store_true", help="worker 0 does the chief's duty")
     parser.add_argument("--restarts", type=int, default=3, help="starts of a failed process (default 3)")
@@ -259,6 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     job = LocalJob(
         command,
         ps=options.ps,
+        standbys=options.standbys,
         workers=options.workers,
         chief=not options.no_chief,
         restarts=options.restarts,

@@ -47,6 +47,17 @@ def answers(endpoint: network.Endpoint, patience: float = PATIENCE) -> bool:
     return header[3] == SETTINGS
 
 
+def refuses(endpoint: network.Endpoint, patience: float = PATIENCE) -> bool:
+    """Whether the host answers there that nobody listens: the process that did is gone."""
+    try:
+        with socket.create_connection(endpoint, timeout=patience):
+            return False
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+
+
 def silent(addresses: Sequence[str], patience: float = PATIENCE) -> list[str]:
     """The addresses, host:port, where no server's process answers now; all are asked at once."""
     return _without(addresses, lambda address: answers(network.split(address), patience), patience)

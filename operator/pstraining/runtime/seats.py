@@ -58,7 +58,7 @@ def encode(roster: Roster, places: Sequence[str], members: int) -> Array:
     return found.reshape([-1])
 
 
-def answer(record: Array, seat: Array, places: Sequence[str], shards: int) -> Answer:
+def answer(record: Array, seat: Array, places: Sequence[str], *, shards: int, members: int) -> Answer:
     """What a member says of itself.
 
     Args:
@@ -66,11 +66,12 @@ def answer(record: Array, seat: Array, places: Sequence[str], shards: int) -> An
         seat: see `Shard.seat`.
         places: of all servers, in their order.
         shards: how many there are.
+        members: how many each may have.
     """
     generation = int(record[GENERATION])
     roster = None
     if seat[BALLOT]:
-        rows = seat[HEAD:].reshape([shards, -1, 2])
+        rows = seat[HEAD:].reshape([-1, members, 2])[:shards]
         told = tuple(tuple(Process(places[int(p) - 1], int(life)) for p, life in row if p) for row in rows)
         roster = Roster(ballot(int(seat[BALLOT])), told)
     return Answer(
@@ -111,7 +112,14 @@ class Seat:
             meant = tf.equal(seat[LIFE], life) & (fence > record[FENCE])
             shut = tf.concat([[fence, -tf.abs(record[GENERATION])], record[GENERATION + 1 :]], 0)
             named = tf.concat([[tf.where(tf.equal(life, 0), new_life, life)], seat[1:]], 0)
-            return tf.cond(meant, lambda: self._write(named, shut), zero)
+
+            def write() -> Tensor:
+                lease = self._shard.lease
+                assert lease is not None  # noqa: S101 - the job has standbys
+                with tf.control_dependencies([lease.assign(tf.zeros([], tf.float64), read_value=False)]):
+                    return self._write(named, shut)
+
+            return tf.cond(meant, write, zero)
 
         return self._critical([life, fence, new_life], body)
 
@@ -184,6 +192,17 @@ class Seat:
             return tf.cond(meant, write, zero)
 
         return self._critical([life, fence, record, *values], body)
+
+    def filled(self, life: Tensor, fence: Tensor) -> Tensor:
+        """Note that it was given its state under this ballot."""
+
+        def body(life: Tensor, fence: Tensor) -> Tensor:
+            record, seat = self._shard.record_or_zeros(), self._or_zeros()
+            meant = tf.equal(seat[LIFE], life) & tf.equal(record[FENCE], fence)
+            taken = tf.concat([seat[:COPIED], [fence], seat[COPIED + 1 :]], 0)
+            return tf.cond(meant, lambda: self._write(taken), zero)
+
+        return self._critical([life, fence], body)
 
     def state(self) -> tuple[Tensor, list[Tensor]]:
         """What another member is filled with: the record and `Shard.copied`, of one moment."""

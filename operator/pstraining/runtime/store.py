@@ -72,6 +72,10 @@ class ParameterStore:
         other._form(formation)
         return other
 
+    def member(self, shard: int, number: int) -> Shard:
+        """One member of a shard."""
+        return self._members[shard][number]
+
     def _form(self, formation: Formation) -> None:
         chosen = [[members[m] for m in own] for members, own in zip(self._members, formation, strict=True)]
         self.shards = [members[0] for members in chosen]

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from pstraining.runtime.computation import Computation, Contribution, Rows, Share
 from pstraining.runtime.critical import after as waited_for
-from pstraining.runtime.critical import arbiter_first, one, zero
+from pstraining.runtime.critical import arbiter_first, as_it_is, one, zero
 from pstraining.runtime.gathering import ShardRounds
 from pstraining.runtime.layout import Array
 from pstraining.runtime.pairs import PrimaryRounds, StandbyRounds
@@ -99,13 +99,14 @@ class SyncOperations:
         """Compute a gradient, and bring it in."""
         contribution = self._computation.emit(batch)
         parts = as_parts(contribution.vectors)
-        return contribution, self._emit_bring(form, contribution.amounts, parts, contribution.rows, turn)
+        bring = as_it_is(self._emit_bring)
+        return contribution, bring(form, contribution.amounts, parts, contribution.rows, turn)
 
     def _emit_bring(self, form: int, amounts: Tensor, parts: Parts, rows: Rows, turn: Turn) -> Said:
         """Deliver; if everything is on every server then, make the step and fetch it."""
 
         def emit(number: int, arbiters: Tensor) -> Tensor:
-            vectors = self._wire.decode(number, parts[number], form)
+            vectors = self._wire.decode(self._store.shards[number], parts[number], form)
             go = arbiters[0]
             return self._servers[number].deliver(*turn, go, Share(amounts, vectors, rows[number]))
 

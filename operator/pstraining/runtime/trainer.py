@@ -119,6 +119,7 @@ class Trainer:
         from pstraining.runtime.chief import Chief, Duties
         from pstraining.runtime.client import Client
         from pstraining.runtime.following import Wishes
+        from pstraining.runtime.formations import whereabouts
         from pstraining.runtime.model import Model
         from pstraining.runtime.modes.base import Identity
         from pstraining.runtime.repeatable import make_repeatable
@@ -134,7 +135,9 @@ class Trainer:
         else:
             steps, divided = epochs.by_steps(training.steps, training.epochs, self._steps_per_epoch)
             training = training.model_copy(update={"steps": steps})
-        mode = modes.choose(training, workers=cluster.workers, with_ledger=source is not None)
+        mode = modes.choose(
+            training, workers=cluster.workers, with_ledger=source is not None, paired=cluster.members > 1
+        )
         client = Client(cluster)
         client.connect()
 
@@ -147,7 +150,9 @@ class Trainer:
                 train_step=self._train_step,
                 with_tables=with_tables,
             )
-            return ParameterStore(client, model, mode.state, min_bytes=training.min_shard_bytes)
+            return ParameterStore(
+                client, model, mode.state, min_bytes=training.min_shard_bytes, members=cluster.members
+            )
 
         account, chiefs = WorkerAccount(), ChiefAccount()
         numbers = metrics.Metrics(
@@ -160,11 +165,12 @@ class Trainer:
 
         def work() -> None:
             with tf.device(client.local):
-                index, workers = cluster.task.index, cluster.workers
-                held, identity = store(with_tables=False), Identity(index, time.time_ns())
+                held, identity = store(with_tables=False), Identity(cluster.task.index, time.time_ns())
                 updates = mode.make(held, identity)
-                data = source or partial(cast("Callable[[int, int], Any]", self._data), index, workers)
-                Worker(held, identity, updates, data, training=training, account=account).run()
+                data = source or partial(
+                    cast("Callable[[int, int], Any]", self._data), cluster.task.index, cluster.workers
+                )
+                Worker(whereabouts(held, updates), identity, data, training=training, account=account).run()
 
         if not cluster.is_chief:
             work()

@@ -16,6 +16,7 @@ from pstraining.runtime.codecs import SMALLEST, Codec
 from pstraining.runtime.critical import after, one, zero
 from pstraining.runtime.layout import Segment
 from pstraining.runtime.model import STATE
+from pstraining.runtime.shard import Shard
 from pstraining.runtime.store import ParameterStore
 
 Tensor = Any
@@ -91,10 +92,10 @@ class PushWire:
                 self._keep(left.vectors)
             self._owes = left.owes
 
-    def decode(self, number: int, parts: Sequence[Sequence[Tensor]], form: int) -> list[Tensor]:
+    def decode(self, shard: Shard, parts: Sequence[Sequence[Tensor]], form: int) -> list[Tensor]:
         """Emits the vectors of a server's segments again, on that server."""
-        codec = self._codecs[form]
-        with tf.device(self._store.shards[number].device):
+        codec, number = self._codecs[form], shard.number
+        with tf.device(shard.device):
             return [
                 codec.decode(sent, segment.size) if codec is not None and coded else sent[0]
                 for sent, (segment, coded) in zip(parts, self._of(number), strict=True)

@@ -17,12 +17,12 @@ from pstraining.runtime import links, recovery, tally
 from pstraining.runtime.account import WorkerAccount
 from pstraining.runtime.client import ShardLostError
 from pstraining.runtime.data import Batches, Draw, EndOfDataError, HandedOutBatches, OwnBatches
+from pstraining.runtime.formations import Whereabouts
 from pstraining.runtime.membership import BEAT_SECONDS
-from pstraining.runtime.modes.base import Identity, Reply, Updates
+from pstraining.runtime.modes.base import Identity, Reply
 from pstraining.runtime.progress import StepReports, event
 from pstraining.runtime.settings import TrainingSettings
 from pstraining.runtime.sources import Source
-from pstraining.runtime.store import ParameterStore
 
 POLL: Final = 0.05
 """Seconds between looks at the servers' records while there is nothing to work on."""
@@ -45,14 +45,14 @@ class Worker:
 
     def __init__(
         self,
-        store: ParameterStore,
+        where: Whereabouts,
         identity: Identity,
-        updates: Updates,
         data: Callable[[], Any] | Source,
         *,
         training: TrainingSettings,
         account: WorkerAccount | None = None,
     ) -> None:
+        store = where.first[0]
         self._client, self._store, self._identity, self._training = store.client, store, identity, training
         self._batches: Batches = (
             OwnBatches(data, store.client.local)
@@ -60,10 +60,11 @@ class Worker:
             else HandedOutBatches(data, self._take_piece, store.client.local)
         )
         self._limit = training.positions(None if callable(data) else data.count)
-        self._updates = updates
+        self._where = where
+        self._updates = where.first[1]
         self._reports = StepReports(identity.worker)
         self._account = account or WorkerAccount()
-        self._in_session = self._prepared = False
+        self._in_session = False
         self._pending: Draw | None = None  # what is to be trained next; kept until it is part of the parameters
         self._session: recovery.Session | None = None
         self._is_unsure = False  # whether what is pending has come to some servers
@@ -95,14 +96,17 @@ class Worker:
         """A session once the servers hold one whole set; None when the job is done."""
         told, superseded = time.monotonic(), False
         while True:
-            shards = self._store.read()
-            self._updates.rest(shards)
-            session = recovery.session(shards, layout=self._store.fingerprint)
+            session = None
+            if found := self._where.find():
+                self._store, self._updates = found
+                shards = self._store.read()
+                self._updates.rest(shards)
+                session = recovery.session(shards, layout=self._store.fingerprint)
             if session is not None:
                 if all(shard.done for shard in shards):
                     return None
                 if not self._training.is_over(shards[0].step) and not superseded:
-                    self._prepare()
+                    self._where.prepare(lambda: self._batches.sample(self._training.batches_per_update))
                     if self._store.hello(self._identity.worker, self._identity.incarnation):
                         return session
                     superseded = True  # for good: this process idles until the job is done, or it is ended
@@ -111,12 +115,6 @@ class Worker:
                 told = time.monotonic()
                 event("waiting", what="the end" if superseded else "the chief", worker=self._identity.worker)
             time.sleep(POLL)
-
-    def _prepare(self) -> None:
-        """Make the first step as quick as the others, before anybody waits for it."""
-        if not self._prepared:
-            self._updates.prepare(self._batches.sample(self._training.batches_per_update))
-            self._prepared = True
 
     def _take_piece(self) -> tuple[int, int] | None:
         """A piece of the data, as the first server hands it out."""

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import tensorflow as tf
 
 from pstraining.runtime.computation import FINITE, LOSS, Computation, Contribution, Rows
-from pstraining.runtime.critical import after, critical, one, zero
+from pstraining.runtime.critical import after, as_it_is, critical, one, zero
 from pstraining.runtime.forms import Chooser, Form
 from pstraining.runtime.ledger import Progress
 from pstraining.runtime.model import Touched
@@ -197,11 +197,11 @@ class AsyncUpdates:
         return self._client.brought_home(critical(first.device, first.container, [session, identity], body))
 
     def _emit_whole(self, form: int, batch: Any, session: Tensor, identity: Tensor, what: Tensor) -> Tensor:
-        version, held = self._emit_pull(form)
+        version, held = as_it_is(self._emit_pull)(form)
         with tf.control_dependencies([held]), tf.device(self._client.local):
             amounts, vectors, rows = self._computation.emit(batch)
         parts = [[[vector] for vector in row] for row in vectors]
-        return self._emit_push(form, amounts, parts, rows, session, identity, what, version)
+        return as_it_is(self._emit_push)(form, amounts, parts, rows, session, identity, what, version)
 
     def _emit_push(
         self,
@@ -222,7 +222,7 @@ class AsyncUpdates:
                 identity,
                 what,
                 amounts,
-                self._wire.decode(number, parts[number], form),
+                self._wire.decode(shard, parts[number], form),
                 rows[number],
                 moves=self._moves,
             )

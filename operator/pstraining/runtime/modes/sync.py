@@ -4,9 +4,11 @@ Equal to one process that trains on all workers' batches together. Workers run t
 sees that everything is there applies it, so no other process is in the path and none can stop it.
 """
 
+import copy
+import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import tensorflow as tf
@@ -18,7 +20,7 @@ from pstraining.runtime.gathering import ShardRounds
 from pstraining.runtime.layout import Array
 from pstraining.runtime.ledger import Progress
 from pstraining.runtime.modes.base import Identity, Reply, Tensor, as_tensor
-from pstraining.runtime.pairs import PairedSums, PrimaryRounds, StandbyRounds
+from pstraining.runtime.pairs import MemberRounds, PairedSums, PrimaryRounds, StandbyRounds
 from pstraining.runtime.recovery import Session
 from pstraining.runtime.recovery import Shard as ShardRecord
 from pstraining.runtime.rounds import Delivery, Move
@@ -72,10 +74,28 @@ def rounds_on(shard: Shard, gathering: Gathering) -> ShardRounds:
     return (PrimaryRounds if isinstance(shard.extra, PairedSums) else ShardRounds)(shard, gathering)
 
 
+def member_rounds(shard: Shard, *, standby: bool) -> MemberRounds:
+    """The part in rounds of a member that has a pair, or may have one."""
+    assert isinstance(shard.extra, PairedSums)  # noqa: S101 - the job has standbys
+    return (StandbyRounds if standby else PrimaryRounds)(shard, shard.extra.gathering)
+
+
+@dataclass
+class Memory:
+    """What a worker knows whichever members of the shards it trains with."""
+
+    usual_wait: float = 0.0
+    """Seconds that the others usually take after this worker."""
+    tried: tuple[Sequence[Any], int] | None = None
+    """The last batches, and the step that their gradient was brought into."""
+    loss: float = math.nan
+    """Theirs, if it was told."""
+    generation: int = 0
+    """The set of parameters that all this is of."""
+
+
 class SyncUpdates:
     """A worker's steps in the mode Sync."""
-
-    counts_once = False
 
     def __init__(
         self,
@@ -87,18 +107,30 @@ class SyncUpdates:
         wire: PushWire,
     ) -> None:
         self._store, self._client, self._worker = store, store.client, identity.worker
-        self._computation, self._wire = computation, wire
+        self._computation, self._wire, self._gathering = computation, wire, gathering
         self._numbers, self._chooser = range(len(forms)), Chooser(forms, identity.worker)
         self._asks = gathering.backups > 0
-        rounds_of = [rounds_on(shard, gathering) for shard in store.shards]
-        standbys = [[StandbyRounds(standby, gathering) for standby in found] for found in store.standbys_of]
-        self._ops = SyncOperations(store, rounds_of, computation, wire, len(forms), standbys)
         with tf.device(self._client.local):
             self._identity = identity.tensor()
         self._step: int | None = None
-        self._attempt = self._form = 0
-        self._usual_wait = 0.0
-        """Seconds that the others usually take after this worker."""
+        self._attempt = self._form = self._served = 0
+        self._memory = Memory()
+        self.counts_once = store.updates.paired
+        """See `Updates`: what came of a step that was tried is kept on several servers."""
+        self._trace()
+
+    def on(self, store: ParameterStore) -> "SyncUpdates":
+        """The same worker with other members of the shards; what it remembers, and owes the servers, is shared."""
+        other = copy.copy(self)
+        other._store, other._computation = store, self._computation.on(store)
+        other._trace()
+        return other
+
+    def _trace(self) -> None:
+        store, gathering = self._store, self._gathering
+        rounds_of = [rounds_on(shard, gathering) for shard in store.shards]
+        standbys = [[StandbyRounds(standby, gathering) for standby in found] for found in store.standbys_of]
+        self._ops = SyncOperations(store, rounds_of, self._computation, self._wire, len(self._numbers), standbys)
 
     def prepare(self, batches: Sequence[Any]) -> None:
         """Trace every function that a step needs, with the token of no session, which the servers refuse."""
@@ -126,24 +158,36 @@ class SyncUpdates:
     def begin(self, session: Session) -> None:
         """Carry this session from now on, and fetch the parameters anew."""
         self._token, self._step = session, None
+        if session.generation and session.generation != self._memory.generation:
+            self._memory.generation, self._memory.tried = session.generation, None
         with tf.device(self._client.local):
             self._session = tf.constant([session.term, session.generation], tf.int64)
 
     def step(self, batches: Sequence[Any], progress: Progress | None = None) -> Reply:
         """Compute the gradient, bring it into the round, and return when the round is over."""
-        if self._step is None and (over := self._fetch()):
+        if self._step is None and (over := self._fetch() or self._made_before(batches)):
             return over
+        assert self._step is not None  # noqa: S101 - it is fetched
+        self._memory.tried = batches, self._step
         with tf.device(self._client.local):
             self._progress = as_tensor(progress)
         started, form = time.perf_counter(), self._form
         load, said = self._begun(batches)
         _, loss, finite, _ = load.amounts.numpy().tolist()
+        self._memory.loss = loss
         reply = self._take_part(load, said, loss)
         if reply.applied and finite:
             self._wire.keep(load.left)
         if reply.applied and self._step is not None:  # one that missed a step says nothing about the form
             self._chooser.note(form, time.perf_counter() - started, step=reply.step)
         return replace(reply, finite=bool(finite))
+
+    def _made_before(self, batches: Sequence[Any]) -> Reply | None:
+        """A reply if these batches are part of the step that they were tried for before the session changed."""
+        tried, step = self._memory.tried, self._step
+        if tried is None or step is None or tried[0] is not batches or self._served != tried[1] + 1:
+            return None
+        return Reply(True, True, False, step, self._memory.loss)
 
     def _fetch(self) -> Reply | None:
         """The parameters of the newest step that every server has made; a reply when the session is over."""
@@ -192,13 +236,13 @@ class SyncUpdates:
                 delivery = None
                 fetched = self._moved_on(move, step, since)
             if fetched is not None and fetched[THERE]:
-                self._usual_wait = (self._usual_wait + time.perf_counter() - since) / 2
+                self._memory.usual_wait = (self._memory.usual_wait + time.perf_counter() - since) / 2
                 self._step, self._form = step + 1, int(fetched[FORM])
                 return Reply(True, int(fetched[SERVED]) == step + 1, False, step + 1, loss)
             if move is Move.PULL:  # it is more than one step behind, or has another form: it begins with all parameters
                 self._step = None
                 return Reply(True, self._served == step + 1, False, made, loss)
-            early = move is Move.WAIT and time.perf_counter() - since < UNUSUAL * self._usual_wait
+            early = move is Move.WAIT and time.perf_counter() - since < UNUSUAL * self._memory.usual_wait
             said, move = None, Move.WAIT
             if delivery is Delivery.INCOMPLETE or early:
                 continue  # the others have yet to deliver
@@ -213,7 +257,7 @@ class SyncUpdates:
             self._client.call(self._ops.give_up, self._turn(step))
             return None
         if move is Move.WAIT:
-            time.sleep(rounds.pause(time.perf_counter() - since, usual=self._usual_wait))
+            time.sleep(rounds.pause(time.perf_counter() - since, usual=self._memory.usual_wait))
         operation = self._ops.apply if move is Move.APPLY else self._ops.fetch
         fetched: Array = self._client.call(operation[self._form], self._turn(step))
         return fetched

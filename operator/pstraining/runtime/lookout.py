@@ -1,0 +1,89 @@
+"""One task's eye on all members of all shards: what each says of itself, or why it says nothing."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import tensorflow as tf
+
+from pstraining.runtime import network, probing, seats
+from pstraining.runtime.client import ShardLostError
+from pstraining.runtime.rosters import Absent, Answer, Process, Roster, Seats
+from pstraining.runtime.seats import Seat
+from pstraining.runtime.store import Formation, ParameterStore
+
+PATIENCE = 0.5
+"""Seconds for a process that does not answer a call to show that it is there."""
+
+
+class Lookout:
+    """Asks every member; nothing that one does not answer keeps the others waiting."""
+
+    def __init__(self, store: ParameterStore) -> None:
+        self.store, self._client = store, store.client
+        cluster, used = self._client.cluster, range(store.layout.ps)
+        self.names = [f"ps-{index}" for index in range(len(cluster.ps))]
+        """Places of all servers."""
+        self._indices = [[shard + member * cluster.shards for member in range(cluster.members)] for shard in used]
+        self.seats = Seats(tuple(tuple(self.names[index] for index in own) for own in self._indices), ())
+        self._reads = {index: self._reading(self.seat(index)) for own in self._indices for index in own}
+        self._pool = ThreadPoolExecutor(max_workers=len(self._reads), thread_name_prefix="pstraining-look")
+        self.strangers = False
+        """Whether somebody was seen the last time that this task is not connected to yet."""
+
+    def seat(self, index: int) -> Seat:
+        """That of a server."""
+        shards = self._client.cluster.shards
+        return Seat(self.store.member(index % shards, index // shards))
+
+    def index(self, process: Process) -> int:
+        """The server's number."""
+        return self.names.index(process.place)
+
+    def look(self) -> dict[str, Answer | Absent]:
+        """What every member says of itself now."""
+        self.strangers = False
+        found = self._pool.map(self._ask, self._reads)
+        return {self.names[index]: answer for index, answer in zip(self._reads, found, strict=True)}
+
+    def formation(self, roster: Roster) -> Formation:
+        """The members of each shard that a roster names."""
+        shards = self._client.cluster.shards
+        return tuple(tuple(self.index(process) // shards for process in own) for own in roster.shards)
+
+    def in_force(self, view: dict[str, Answer | Absent]) -> Roster | None:
+        """The newest roster that is open on all its members, if there is one."""
+        answers = {Process(place, a.life): a for place, a in view.items() if isinstance(a, Answer)}
+        known = [answer.roster for answer in answers.values() if answer.roster]
+        newest = max(known, key=lambda roster: roster.ballot, default=None)
+        if newest is None:
+            return None
+        own = [answers.get(process) for process in newest.processes]
+        is_open = all(a and a.opened and a.promised == newest.ballot and a.roster == newest for a in own)
+        return newest if is_open else None
+
+    def _reading(self, seat: Seat) -> Any:
+        return tf.function(lambda: self._client.brought_home(seat.read()), autograph=False)
+
+    def _ask(self, index: int) -> Answer | Absent:
+        for _ in self._tries(index):
+            try:
+                record, seat = self._client.call(self._reads[index])
+                shards, members = self.store.layout.ps, self._client.cluster.members
+                return seats.answer(record, seat, self.names, shards=shards, members=members)
+            except ShardLostError:
+                continue
+        endpoint = network.split(self._client.cluster.ps[index])
+        if probing.refuses(endpoint, PATIENCE):
+            return Absent.GONE
+        if probing.answers(endpoint, PATIENCE):  # a new process: whoever was there before it is gone
+            self.strangers = True
+            return Absent.GONE
+        return Absent.SILENT
+
+    def _tries(self, index: int) -> Iterator[None]:
+        """Once, and once more if the connection was cut and the process is there."""
+        if index in self._client.present:
+            yield
+            if probing.answers(network.split(self._client.cluster.ps[index]), PATIENCE):
+                yield

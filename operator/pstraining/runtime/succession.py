@@ -1,0 +1,248 @@
+"""The chief's hand on rosters: it looks, does what `rosters` says, and looks again, until one is in force."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import tensorflow as tf
+
+from pstraining.runtime import rosters, seats
+from pstraining.runtime.client import ShardLostError
+from pstraining.runtime.lookout import Lookout
+from pstraining.runtime.modes.sync import member_rounds
+from pstraining.runtime.progress import event
+from pstraining.runtime.rosters import (
+    Absent,
+    Adopt,
+    Answer,
+    Ballot,
+    Copy,
+    Open,
+    Process,
+    Promise,
+    Restore,
+    Roster,
+    Wait,
+)
+from pstraining.runtime.seats import LEASE_SECONDS
+from pstraining.runtime.store import Formation, ParameterStore, int64
+
+POLL: Final = 0.02
+"""Seconds between looks while nothing can be done."""
+TELL_SECONDS: Final = 10.0
+
+View = dict[str, Answer | Absent]
+
+
+class SupersededError(RuntimeError):
+    """A newer chief rules the parameter servers; this one must end."""
+
+
+class Succession:
+    """Who holds the state of each shard, by this chief's word.
+
+    Args:
+        store: of all members.
+        term: the chief's; None: the next one, as worker 0 of a job without a chief has none of its own.
+        restore: puts the newest checkpoint on some members, under a fence; shut, so that nobody makes steps yet.
+        look_in: called again and again; may raise to end it.
+    """
+
+    def __init__(
+        self,
+        store: ParameterStore,
+        *,
+        term: int | None,
+        restore: Callable[[Formation, int], None],
+        look_in: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._store, self._client, self._lookout = store, store.client, Lookout(store)
+        self._restore, self._look_in = restore, look_in
+        self._own = None if term is None else Ballot(term, 0)
+        self._seen: frozenset[Process] = frozenset()
+        self._functions: dict[tuple[str, int], Any] = {}
+        self._told = 0.0
+
+    @property
+    def fence(self) -> int:
+        """The number of the highest ballot that this chief has used."""
+        assert self._own is not None  # noqa: S101 - it has looked
+        return seats.number(self._own)
+
+    def rule(self, *, heal: bool = False) -> Roster:
+        """Return when a roster is in force, renewed for some seconds.
+
+        Args:
+            heal: bring members back that have no state; what they are given is copied while no steps are made.
+
+        Raises:
+            SupersededError: a chief of a later term rules.
+        """
+        while True:
+            self._look_in()
+            view = self._lookout.look()
+            if self._lookout.strangers:
+                self._client.reach()
+                view = self._lookout.look()
+            answers = {Process(place, a.life): a for place, a in view.items() if isinstance(a, Answer)}
+            if self._own is None:
+                self._own = Ballot(1 + max(answer.promised.term for answer in answers.values()), 0)
+            worth = tuple(answers) if heal else ()
+            action = rosters.decide(self._own, self._lookout.seats, view, worth=worth, seen=self._seen)
+            self._seen = frozenset(process for process, answer in answers.items() if not answer.votes)
+            try:
+                if self._act(action, answers):
+                    assert isinstance(action, Open)  # noqa: S101 - nothing else is an end
+                    return action.roster
+            except ShardLostError:
+                continue
+
+    def prepare(self) -> None:
+        """Make functions that a take-over needs, without an effect: nobody has the name that they are for."""
+        for own in self._lookout.seats.shards:
+            for place in own:
+                nobody = Process(place, -1)
+                never = Roster(Ballot(0, 0), ((),))
+                self._call("promise", nobody, int64(0), int64(0))
+                self._call("adopt", nobody, int64(0), self._encoded(never), int64(0))
+                self._call("open", nobody, int64(0), tf.zeros([], tf.float64))
+                session = tf.constant([-1, -1], tf.int64)
+                self._rounds("start", nobody, session, int64(0))
+                for what in ("follow", "follow as a standby"):
+                    self._rounds(what, nobody, session, int64(-1))
+
+    def formation(self, roster: Roster) -> Formation:
+        """The members of each shard that a roster names."""
+        return self._lookout.formation(roster)
+
+    def _act(self, action: rosters.Action, answers: dict[Process, Answer]) -> bool:
+        """Do one thing; whether the roster is in force now."""
+        match action:
+            case Promise(ballot, to):
+                self._own = ballot
+                for process in to:
+                    name = process.life or time.time_ns() + self._lookout.index(process)
+                    self._call("promise", process, int64(seats.number(ballot)), int64(name))
+            case Adopt() | Copy() if self._settle(answers):
+                pass
+            case Adopt(roster, to, founding):
+                told = int64(seats.number(roster.ballot)), self._encoded(roster), int64(int(founding))
+                self._each("adopt", to, told)
+            case rosters.Seat(roster, to):
+                self._each("seat", to, (int64(seats.number(roster.ballot)), self._encoded(roster)))
+            case Copy(ballot, pairs):
+                self._copy(pairs, seats.number(ballot))
+            case Restore(ballot, to, _):
+                self._restore_on(to, seats.number(ballot))
+            case Open(roster, to):
+                return self._open(roster, to, answers)
+            case rosters.Superseded(term):
+                raise SupersededError(f"this chief's term is over: {term} rules")
+            case Wait(reason):
+                self._wait(reason)
+        return False
+
+    def _open(self, roster: Roster, to: Sequence[Process], answers: dict[Process, Answer]) -> bool:
+        fence = seats.number(roster.ballot)
+        was_open = all(answers[process].opened for process in to)
+        for process in to:
+            if not answers[process].opened:
+                session = tf.constant([fence, -answers[process].generation.term], tf.int64)
+                self._rounds("start", process, session, int64(fence << seats.ATTEMPT_BITS))
+        done = self._each("open", to, (int64(fence), tf.constant(LEASE_SECONDS, tf.float64)))
+        if not was_open:
+            event("roster", term=roster.ballot.term, epoch=roster.ballot.epoch, members=_listed(roster))
+        return done
+
+    def _settle(self, answers: dict[Process, Answer]) -> bool:
+        """Let members make the step that others have made; whether any was behind.
+
+        A step of the first shard is made only when every member in sync of every shard can make it.
+        """
+        former = max((a.roster for a in answers.values() if a.roster), key=lambda roster: roster.ballot, default=None)
+        if former is None:
+            return False
+        states = {p: (answers[p].generation, answers[p].step) for p in former.processes if p in answers}
+        firsts = [states[p] for p in former.shards[0] if p in states and states[p][1] is not None]
+        newest = max(firsts, default=None)
+        if newest is None:
+            return False
+        generation, step = newest
+        assert step is not None  # noqa: S101 - sorted out above
+        behind = [p for p, state in states.items() if state == (generation, step - 1)]
+        session = tf.constant([self.fence, -generation.term], tf.int64)
+        made = 0
+        for shard in former.shards:
+            for rank, process in enumerate(shard):
+                if process in behind:
+                    what = "follow as a standby" if rank else "follow"
+                    made += int(self._rounds(what, process, session, int64(step - 1)))
+        return made > 0
+
+    def _copy(self, pairs: Sequence[tuple[Process, Process]], fence: int) -> None:
+        for source, target in pairs:
+            self._copy_one(source, target, fence)
+
+    def _copy_one(self, source: Process, target: Process, fence: int) -> None:
+        began, index = time.monotonic(), self._lookout.index
+        key = f"copy from {index(source)}", index(target)
+        if key not in self._functions:
+            given, taker = self._lookout.seat(index(source)), self._lookout.seat(index(target))
+
+            def copy(life: Any, ballot: Any) -> Any:
+                return self._client.brought_home(taker.fill(life, ballot, *given.state()))
+
+            self._functions[key] = tf.function(copy, autograph=False)
+        self._client.call(self._functions[key], int64(target.life), int64(fence))
+        event("copied", source=source.place, target=target.place, seconds=round(time.monotonic() - began, 3))
+
+    def _restore_on(self, to: Sequence[Process], fence: int) -> None:
+        shards = self._lookout.seats.shards
+        there = {process.place for process in to}
+        formation = [[m for m, place in enumerate(own) if place in there] for own in shards]
+        self._restore(formation, fence)
+        self._each("filled", to, (int64(fence),))
+
+    def _wait(self, reason: str) -> None:
+        if time.monotonic() - self._told > TELL_SECONDS:
+            self._told = time.monotonic()
+            event("waiting", what="parameter servers", reason=reason)
+        time.sleep(POLL)
+
+    def _encoded(self, roster: Roster) -> Any:
+        members = self._client.cluster.members
+        entries = seats.encode(roster, self._lookout.names, members)
+        return tf.constant(_padded(entries, seats.size(self._client.cluster.shards, members) - seats.HEAD), tf.int64)
+
+    def _each(self, what: str, to: Sequence[Process], arguments: Sequence[Any]) -> bool:
+        """The same compare-and-set on several; whether all were done."""
+        done = [self._call(what, process, *arguments) for process in to]
+        return all(done)
+
+    def _call(self, what: str, process: Process, *arguments: Any) -> bool:
+        """A compare-and-set on a process's seat; whether it was done."""
+        index = self._lookout.index(process)
+        if (what, index) not in self._functions:
+            emit = getattr(self._lookout.seat(index), what)
+            home = self._client.brought_home
+            self._functions[what, index] = tf.function(lambda *told: home(emit(*told)), autograph=False)
+        return bool(self._client.call(self._functions[what, index], int64(process.life), *arguments))
+
+    def _rounds(self, what: str, process: Process, *arguments: Any) -> Any:
+        """An operation of a member's part in rounds."""
+        index, shards = self._lookout.index(process), self._client.cluster.shards
+        if (what, index) not in self._functions:
+            shard = self._store.member(index % shards, index // shards)
+            rounds = member_rounds(shard, standby=what.endswith("standby"))
+            emit, home = getattr(rounds, what.split(maxsplit=1)[0]), self._client.brought_home
+            self._functions[what, index] = tf.function(lambda *told: home(emit(*told)), autograph=False)
+        return self._client.call(self._functions[what, index], *arguments)
+
+
+def _padded(entries: Any, length: int) -> list[int]:
+    found = [int(number) for number in entries]
+    return found + [0] * (length - len(found))
+
+
+def _listed(roster: Roster) -> list[list[str]]:
+    return [[process.place for process in own] for own in roster.shards]

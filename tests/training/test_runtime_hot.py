@@ -1,0 +1,69 @@
+"""Jobs whose shards have hot standbys: parameter servers are killed, and not one step is lost."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pstraining.runtime.checkpoint import Checkpoints
+from pstraining.runtime.local import LocalJob
+from tests.training.test_runtime_faults import finished, transcript, until
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
+EPOCHS = 40
+
+
+def job(folder: Path, *, standbys: int) -> LocalJob:
+    return LocalJob(
+        ["-m", "tests.support.ordered"],
+        ps=2,
+        standbys=standbys,
+        workers=2,
+        restarts=100,
+        training={"mode": "Sync", "orderedSums": True, "epochs": EPOCHS, "minShardBytes": 0},
+        checkpoint={"path": str(folder), "intervalSeconds": 3600},
+    )
+
+
+def last(folder: Path) -> Any:
+    state = Checkpoints(folder, keep=3).newest()
+    assert state is not None
+    return state
+
+
+def rosters(run: LocalJob) -> list[list[list[str]]]:
+    return [event["members"] for event in run.processes["chief"].events("roster")]
+
+
+def step(run: LocalJob) -> int:
+    return max((event["step"] for event in run.processes["worker-0"].events("worker")), default=0)
+
+
+def test_killed_servers_cost_no_step_and_come_back(tmp_path: Path) -> None:
+    """Of each shard one after the other, whoever is its primary then; the parameters are those of a run without."""
+    with job(tmp_path / "undisturbed", standbys=0) as run:
+        assert finished(run) == 0, transcript(run)
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    with job(tmp_path / "disturbed", standbys=1) as run:
+        until(run, lambda: step(run) > 0, "training")
+        for shard in (0, 1):
+            members = rosters(run)[-1]
+            run.kill(dice.choice(members[shard]) if shard else members[shard][0])
+            before = len(rosters(run))
+            until(run, lambda: len(rosters(run)) > before, "a roster without it")  # noqa: B023 - it is waited for here
+            assert len(rosters(run)[before][shard]) == 1
+            until(run, lambda: all(len(own) == 2 for own in rosters(run)[-1]), "all members in sync again")
+            at = step(run)
+            until(run, lambda: step(run) > at, "more steps")  # noqa: B023
+        assert finished(run) == 0, transcript(run)
+        chief = run.processes["chief"]
+        assert not chief.events("restored")
+        assert len(chief.events("initialized")) == 1
+    expected, found = last(tmp_path / "undisturbed"), last(tmp_path / "disturbed")
+    assert found.step == expected.step
+    for path, value in expected.variables.items():
+        np.testing.assert_array_equal(found.variables[path], value, err_msg=path)

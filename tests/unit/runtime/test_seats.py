@@ -1,0 +1,50 @@
+"""A roster in a seat's numbers, and out of them again."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pstraining.runtime import seats
+from pstraining.runtime.rosters import NOTHING, Answer, Ballot, Process, Roster
+
+PLACES = ["ps-0", "ps-1", "ps-2", "ps-3"]
+ballots = st.builds(Ballot, st.integers(1, 2**20), st.integers(0, 2**20 - 1))
+
+
+@given(ballots, ballots)
+def test_ballots_are_ordered_as_their_numbers(one: Ballot, other: Ballot) -> None:
+    assert (one < other) == (seats.number(one) < seats.number(other))
+    assert seats.ballot(seats.number(one)) == one
+
+
+def _told(roster: Roster, record: list[int], *, life: int = 7, votes: int = 1, copied: int = 0) -> Answer:
+    head = [life, votes, copied, seats.number(roster.ballot)]
+    entries = seats.encode(roster, PLACES, 2)
+    seat = np.asarray([*head, *entries, *[0] * (seats.size(2, 2) - len(head) - len(entries))], np.int64)
+    return seats.answer(np.asarray(record, np.int64), seat, PLACES, shards=len(roster.shards), members=2)
+
+
+@pytest.mark.parametrize(
+    "shards",
+    [
+        ((Process("ps-0", 5), Process("ps-2", 6)), (Process("ps-3", 8),)),
+        ((Process("ps-2", 6),), (Process("ps-3", 8), Process("ps-1", 9))),
+        ((Process("ps-2", 6),),),
+    ],
+)
+def test_a_roster_comes_out_as_it_went_in(shards: tuple[tuple[Process, ...], ...]) -> None:
+    roster = Roster(Ballot(3, 2), shards)
+    answer = _told(roster, [seats.number(Ballot(3, 2)), 44, 0, 10, 1])
+    assert answer.roster == roster
+
+
+def test_what_a_member_says_of_itself() -> None:
+    roster = Roster(Ballot(3, 2), ((Process("ps-0", 7),), (Process("ps-1", 9),)))
+    shut = _told(roster, [seats.number(Ballot(4, 1)), -44, 0, 10, 1], copied=seats.number(Ballot(4, 1)))
+    opened = _told(roster, [seats.number(Ballot(3, 2)), 44, 0, 10, 1])
+    empty = seats.answer(np.zeros(5, np.int64), np.zeros(seats.size(2, 2), np.int64), PLACES, shards=2, members=2)
+    assert (shut.promised, shut.opened, shut.step) == (Ballot(4, 1), False, 10)
+    assert shut.copied == Ballot(4, 1)
+    assert (opened.promised, opened.opened) == (Ballot(3, 2), True)
+    assert (empty.promised, empty.votes, empty.roster, empty.step) == (NOTHING, False, None, None)
