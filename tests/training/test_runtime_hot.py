@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
 EPOCHS = 40
 
 
-def job(folder: Path, *, standbys: int) -> LocalJob:
+def job(folder: Path, *, standbys: int, seconds: int = 3600) -> LocalJob:
     return LocalJob(
         ["-m", "tests.support.ordered"],
         ps=2,
@@ -23,14 +23,33 @@ def job(folder: Path, *, standbys: int) -> LocalJob:
         workers=2,
         restarts=100,
         training={"mode": "Sync", "orderedSums": True, "epochs": EPOCHS, "minShardBytes": 0},
-        checkpoint={"path": str(folder), "intervalSeconds": 3600},
+        checkpoint={"path": str(folder), "intervalSeconds": seconds},
     )
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The last state of a run without standbys, in which nothing happens."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    with job(folder, standbys=0) as run:
+        assert finished(run) == 0, transcript(run)
+    return last(folder)
 
 
 def last(folder: Path) -> Any:
     state = Checkpoints(folder, keep=3).newest()
     assert state is not None
     return state
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    assert found.step == expected.step
+    for path, value in expected.variables.items():
+        np.testing.assert_array_equal(found.variables[path], value, err_msg=path)
+
+
+def whole(run: LocalJob) -> bool:
+    return all(len(own) == 2 for own in rosters(run)[-1])
 
 
 def rosters(run: LocalJob) -> list[list[list[str]]]:
@@ -41,14 +60,12 @@ def step(run: LocalJob) -> int:
     return max((event["step"] for event in run.processes["worker-0"].events("worker")), default=0)
 
 
-def test_killed_servers_cost_no_step_and_come_back(tmp_path: Path) -> None:
+def test_killed_servers_cost_no_step_and_come_back(tmp_path: Path, undisturbed: Any) -> None:
     """Of each shard one after the other, whoever is its primary then; the parameters are those of a run without."""
-    with job(tmp_path / "undisturbed", standbys=0) as run:
-        assert finished(run) == 0, transcript(run)
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     dice = random.Random(seed)
-    with job(tmp_path / "disturbed", standbys=1) as run:
+    with job(tmp_path, standbys=1) as run:
         until(run, lambda: step(run) > 0, "training")
         for shard in (0, 1):
             members = rosters(run)[-1]
@@ -56,14 +73,29 @@ def test_killed_servers_cost_no_step_and_come_back(tmp_path: Path) -> None:
             before = len(rosters(run))
             until(run, lambda: len(rosters(run)) > before, "a roster without it")  # noqa: B023 - it is waited for here
             assert len(rosters(run)[before][shard]) == 1
-            until(run, lambda: all(len(own) == 2 for own in rosters(run)[-1]), "all members in sync again")
+            until(run, lambda: whole(run), "all members in sync again")
             at = step(run)
             until(run, lambda: step(run) > at, "more steps")  # noqa: B023
         assert finished(run) == 0, transcript(run)
         chief = run.processes["chief"]
         assert not chief.events("restored")
         assert len(chief.events("initialized")) == 1
-    expected, found = last(tmp_path / "undisturbed"), last(tmp_path / "disturbed")
-    assert found.step == expected.step
-    for path, value in expected.variables.items():
-        np.testing.assert_array_equal(found.variables[path], value, err_msg=path)
+    assert_same(last(tmp_path), undisturbed)
+
+
+def test_a_lost_chief_costs_no_step_and_a_lost_shard_those_since_the_checkpoint(
+    tmp_path: Path, undisturbed: Any
+) -> None:
+    with job(tmp_path, standbys=1, seconds=1) as run:
+        chief = run.processes["chief"]
+        until(run, lambda: step(run) > 0, "training")
+        run.kill("chief")
+        until(run, lambda: {event["term"] for event in chief.events("roster")} == {1, 2}, "the next chief's roster")
+        assert not chief.events("restored"), "the servers have it all"
+        saved = len(chief.events("checkpoint"))
+        until(run, lambda: len(chief.events("checkpoint")) > saved, "a checkpoint")
+        for name in rosters(run)[-1][1]:
+            run.kill(name)
+        until(run, lambda: chief.events("restored"), "the checkpoint on the servers")
+        assert finished(run) == 0, transcript(run)
+    assert_same(last(tmp_path), undisturbed)

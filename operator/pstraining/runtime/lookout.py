@@ -68,9 +68,9 @@ class Lookout:
     def _ask(self, index: int) -> Answer | Absent:
         for _ in self._tries(index):
             try:
-                record, seat = self._client.call(self._reads[index])
+                record, seat, leased = self._client.call(self._reads[index])
                 shards, members = self.store.layout.ps, self._client.cluster.members
-                return seats.answer(record, seat, self.names, shards=shards, members=members)
+                return seats.answer(record, seat, self.names, shards=shards, members=members, leased=bool(leased))
             except ShardLostError:
                 continue
         endpoint = network.split(self._client.cluster.ps[index])

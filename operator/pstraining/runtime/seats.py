@@ -58,7 +58,7 @@ def encode(roster: Roster, places: Sequence[str], members: int) -> Array:
     return found.reshape([-1])
 
 
-def answer(record: Array, seat: Array, places: Sequence[str], *, shards: int, members: int) -> Answer:
+def answer(record: Array, seat: Array, places: Sequence[str], *, shards: int, members: int, leased: bool) -> Answer:
     """What a member says of itself.
 
     Args:
@@ -67,6 +67,7 @@ def answer(record: Array, seat: Array, places: Sequence[str], *, shards: int, me
         places: of all servers, in their order.
         shards: how many there are.
         members: how many each may have.
+        leased: whether its lease holds.
     """
     generation = int(record[GENERATION])
     roster = None
@@ -79,7 +80,7 @@ def answer(record: Array, seat: Array, places: Sequence[str], *, shards: int, me
         promised=ballot(int(record[FENCE])),
         votes=bool(seat[VOTES]),
         roster=roster,
-        opened=generation > 0,
+        opened=generation > 0 and leased,
         step=int(record[STEP]) if generation else None,
         generation=Ballot(abs(generation), 0) if generation else NOTHING,
         copied=ballot(int(seat[COPIED])),
@@ -93,9 +94,20 @@ class Seat:
         assert shard.seat is not None  # noqa: S101 - the job has standbys
         self._shard, self._seat = shard, shard.seat
 
-    def read(self) -> tuple[Tensor, Tensor]:
-        """The record and the seat, zeros where the server is empty; of one moment. int64[5], int64[n]."""
-        found: tuple[Tensor, Tensor] = self._critical([], lambda: (self._shard.record_or_zeros(), self._or_zeros()))
+    def read(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The record and the seat, zeros where the server is empty, and whether its lease holds; of one moment.
+
+        Returns:
+            int64[5], int64[n], bool[].
+        """
+
+        def body() -> tuple[Tensor, Tensor, Tensor]:
+            lease = self._shard.lease
+            assert lease is not None  # noqa: S101 - the job has standbys
+            until = tf.cond(lease.initialized(), lease.read_value, lambda: tf.zeros([], tf.float64))
+            return self._shard.record_or_zeros(), self._or_zeros(), until > tf.timestamp()
+
+        found: tuple[Tensor, Tensor, Tensor] = self._critical([], body)
         return found
 
     def promise(self, life: Tensor, fence: Tensor, new_life: Tensor) -> Tensor:

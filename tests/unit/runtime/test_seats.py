@@ -18,11 +18,11 @@ def test_ballots_are_ordered_as_their_numbers(one: Ballot, other: Ballot) -> Non
     assert seats.ballot(seats.number(one)) == one
 
 
-def _told(roster: Roster, record: list[int], *, life: int = 7, votes: int = 1, copied: int = 0) -> Answer:
-    head = [life, votes, copied, seats.number(roster.ballot)]
+def _told(roster: Roster, record: list[int], *, copied: int = 0, leased: bool = True) -> Answer:
+    head = [7, 1, copied, seats.number(roster.ballot)]
     entries = seats.encode(roster, PLACES, 2)
     seat = np.asarray([*head, *entries, *[0] * (seats.size(2, 2) - len(head) - len(entries))], np.int64)
-    return seats.answer(np.asarray(record, np.int64), seat, PLACES, shards=len(roster.shards), members=2)
+    return seats.answer(np.asarray(record, np.int64), seat, PLACES, shards=len(roster.shards), members=2, leased=leased)
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,12 @@ def test_what_a_member_says_of_itself() -> None:
     roster = Roster(Ballot(3, 2), ((Process("ps-0", 7),), (Process("ps-1", 9),)))
     shut = _told(roster, [seats.number(Ballot(4, 1)), -44, 0, 10, 1], copied=seats.number(Ballot(4, 1)))
     opened = _told(roster, [seats.number(Ballot(3, 2)), 44, 0, 10, 1])
-    empty = seats.answer(np.zeros(5, np.int64), np.zeros(seats.size(2, 2), np.int64), PLACES, shards=2, members=2)
+    forgotten = _told(roster, [seats.number(Ballot(3, 2)), 44, 0, 10, 1], leased=False)
+    empty = seats.answer(
+        np.zeros(5, np.int64), np.zeros(seats.size(2, 2), np.int64), PLACES, shards=2, members=2, leased=False
+    )
     assert (shut.promised, shut.opened, shut.step) == (Ballot(4, 1), False, 10)
     assert shut.copied == Ballot(4, 1)
     assert (opened.promised, opened.opened) == (Ballot(3, 2), True)
+    assert not forgotten.opened
     assert (empty.promised, empty.votes, empty.roster, empty.step) == (NOTHING, False, None, None)
