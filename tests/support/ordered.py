@@ -1,6 +1,10 @@
-"""A program on the digits whose data is handed out: `python -m tests.support.ordered`."""
+"""A program on the digits whose data is handed out: `python -m tests.support.ordered`.
+
+ORDERED_PAUSE makes it wait so many seconds for each piece, so that there is time to disturb it on any machine.
+"""
 
 import os
+import time
 from typing import Any
 
 from pstraining.runtime import Ranges, Trainer
@@ -25,6 +29,7 @@ def read(begin: int, end: int) -> Any:
     import tensorflow as tf
     from sklearn.datasets import load_digits
 
+    time.sleep(float(os.environ.get("ORDERED_PAUSE", "0")))
     digits = load_digits()
     x, y = digits.data[begin:end].astype("float32") / 16, digits.target[begin:end]
     return tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)

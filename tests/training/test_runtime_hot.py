@@ -1,6 +1,7 @@
 """Jobs whose shards have hot standbys: parameter servers are killed, and not one step is lost."""
 
 import random
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,15 @@ from pstraining.runtime.local import LocalJob
 from tests.training.test_runtime_faults import finished, transcript, until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
+unhurriedly = pytest.mark.usefixtures("undisturbed", "unhurried")
+"""The undisturbed run comes first, at its own pace."""
 EPOCHS = 40
 
 
-def job(folder: Path, *, standbys: int, seconds: int = 3600) -> LocalJob:
+def job(folder: Path, *, standbys: int, seconds: int = 3600, ps: int = 2) -> LocalJob:
     return LocalJob(
         ["-m", "tests.support.ordered"],
-        ps=2,
+        ps=ps,
         standbys=standbys,
         workers=2,
         restarts=100,
@@ -34,6 +37,12 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with job(folder, standbys=0) as run:
         assert finished(run) == 0, transcript(run)
     return last(folder)
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training takes more than half a minute on any machine."""
+    monkeypatch.setenv("ORDERED_PAUSE", "0.2")
 
 
 def last(folder: Path) -> Any:
@@ -60,6 +69,7 @@ def step(run: LocalJob) -> int:
     return max((event["step"] for event in run.processes["worker-0"].events("worker")), default=0)
 
 
+@unhurriedly
 def test_killed_servers_cost_no_step_and_come_back(tmp_path: Path, undisturbed: Any) -> None:
     """Of each shard one after the other, whoever is its primary then; the parameters are those of a run without."""
     seed = random.randrange(10**6)
@@ -83,6 +93,7 @@ def test_killed_servers_cost_no_step_and_come_back(tmp_path: Path, undisturbed: 
     assert_same(last(tmp_path), undisturbed)
 
 
+@unhurriedly
 def test_a_lost_chief_costs_no_step_and_a_lost_shard_those_since_the_checkpoint(
     tmp_path: Path, undisturbed: Any
 ) -> None:
@@ -98,4 +109,22 @@ def test_a_lost_chief_costs_no_step_and_a_lost_shard_those_since_the_checkpoint(
             run.kill(name)
         until(run, lambda: chief.events("restored"), "the checkpoint on the servers")
         assert finished(run) == 0, transcript(run)
+    assert_same(last(tmp_path), undisturbed)
+
+
+@unhurriedly
+def test_a_silent_primary_is_left_by_a_majority_and_follows_when_it_is_back(tmp_path: Path, undisturbed: Any) -> None:
+    """One shard: its standby alone is no majority, with the workers it is."""
+    with job(tmp_path, standbys=1, ps=1) as run:
+        until(run, lambda: step(run) > 0, "training")
+        stopped = run.processes["ps-0"].popen
+        stopped.send_signal(signal.SIGSTOP)
+        until(run, lambda: rosters(run)[-1] == [["ps-1"]], "a roster without it")
+        at = step(run)
+        until(run, lambda: step(run) > at + 10, "steps without it")
+        stopped.send_signal(signal.SIGCONT)
+        until(run, lambda: rosters(run)[-1] == [["ps-0", "ps-1"]], "it follows again")
+        assert finished(run) == 0, transcript(run)
+        assert not run.processes["chief"].events("restored")
+        assert run.processes["ps-0"].starts == 1
     assert_same(last(tmp_path), undisturbed)

@@ -1,5 +1,6 @@
 """A worker's choice of members: its functions for each formation, and which one is in force."""
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -51,13 +52,14 @@ class Formations:
     def __init__(self, store: ParameterStore, updates: SyncUpdates) -> None:
         self.first = store, updates
         self._store, self._updates, self._lookout = store, updates, Lookout(store)
-        self._made: dict[Formation, tuple[ParameterStore, Updates]] = {}
-        self._prepared: set[Formation] = set()
+        self._made: dict[Formation, tuple[ParameterStore, SyncUpdates]] = {}
+        self._lock = threading.Lock()
+        self._ready: set[Formation] = set()
         self._current: Formation = ()
 
     def find(self) -> tuple[ParameterStore, Updates] | None:
         """Those of the roster that is in force."""
-        view = self._lookout.look()
+        view = self._lookout.look_at_members(suspicious=True)
         roster = self._lookout.in_force(view)
         if roster is None:
             if self._lookout.strangers:
@@ -67,22 +69,29 @@ class Formations:
         return self._on(self._current)
 
     def prepare(self, sample: Callable[[], Sequence[Any]]) -> None:
-        """Once for each formation; at first also for those that are left when any one member is lost.
+        """Once for each formation; after the first one, beside training, those that are left when a member is lost."""
+        if self._current in self._ready:
+            return
+        batches, is_first = sample(), not self._ready
+        self._on(self._current)[1].prepare(batches)
+        self._ready.add(self._current)
+        if is_first:
+            self._ahead = threading.Thread(
+                target=self._trace, args=(one_less(self._current), batches), name="pstraining-ahead", daemon=True
+            )
+            self._ahead.start()
 
-        A worker does it before it takes part: a model's own variables change while its functions are tried, and a
-        take-over then costs no tracing.
-        """
-        wanted = [self._current] if self._prepared else [self._current, *one_less(self._current)]
-        for formation in wanted:
-            if formation not in self._prepared:
-                self._on(formation)[1].prepare(sample())
-                self._prepared.add(formation)
+    def _trace(self, formations: Sequence[Formation], batches: Sequence[Any]) -> None:
+        for formation in formations:
+            self._on(formation)[1].trace(batches)
+            self._ready.add(formation)
 
-    def _on(self, formation: Formation) -> tuple[ParameterStore, Updates]:
-        if formation not in self._made:
-            store = self._store.formed(formation)
-            self._made[formation] = store, self._updates.on(store)
-        return self._made[formation]
+    def _on(self, formation: Formation) -> tuple[ParameterStore, SyncUpdates]:
+        with self._lock:
+            if formation not in self._made:
+                store = self._store.formed(formation)
+                self._made[formation] = store, self._updates.on(store)
+            return self._made[formation]
 
 
 def one_less(formation: Formation) -> list[Formation]:

@@ -107,6 +107,10 @@ class LocalJob:
             "namespace": "local",
             "cluster": self.cluster,
             "members": 1 + standbys,
+            "seats": [
+                f"{place(Task('worker', index)).host}:{hold_port(self._stack)}"
+                for index in range(workers if standbys else 0)
+            ],
             "training": dict(training or {}),
             "checkpoint": self._checkpoint,
         }

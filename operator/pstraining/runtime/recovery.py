@@ -39,9 +39,10 @@ class Shard:
 
 @dataclass(frozen=True)
 class Session:
-    """What a worker's updates carry: the term and the set of parameters that they belong to."""
+    """What a worker's updates carry: the fence and the set of parameters that they belong to."""
 
     term: int
+    """The chief's; where shards have standbys the number of the roster's ballot."""
     generation: int
 
 

@@ -277,7 +277,8 @@ def _succeed(
             return Wait(f"the state of shard {number} is lost, and none of {', '.join(places)} is there to restore it")
         elif not joined:
             lost.append(number)
-        shards.append((*in_sync, *joined))
+        # In the order in which they are preferred: whoever comes back finds the roster that there was before.
+        shards.append(tuple(sorted((*in_sync, *joined), key=lambda process: places.index(process.place))))
         generations |= {promised[process].generation for process in shards[-1]}
     if lost or len(generations) > 1:
         return Restore(ballot, tuple(p for p in promised if p.place in seats.members), tuple(lost))

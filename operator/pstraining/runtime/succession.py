@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import tensorflow as tf
 
-from pstraining.runtime import rosters, seats
+from pstraining.runtime import rosters, seats, witness
 from pstraining.runtime.client import ShardLostError
-from pstraining.runtime.lookout import Lookout
+from pstraining.runtime.lookout import PATIENCE, Lookout
 from pstraining.runtime.modes.sync import member_rounds
 from pstraining.runtime.progress import event
 from pstraining.runtime.rosters import (
@@ -73,21 +74,24 @@ class Succession:
         """Return when a roster is in force, renewed for some seconds.
 
         Args:
-            heal: bring members back that have no state; what they are given is copied while no steps are made.
+            heal: bring members back that have no state; what they are given is copied while no steps are made. Else
+                somebody is missing.
 
         Raises:
             SupersededError: a chief of a later term rules.
         """
+        suspicious = not heal
         while True:
             self._look_in()
-            view = self._lookout.look()
+            view = self._lookout.look(suspicious=suspicious)
+            suspicious = False
             if self._lookout.strangers:
                 self._client.reach()
                 view = self._lookout.look()
             answers = {Process(place, a.life): a for place, a in view.items() if isinstance(a, Answer)}
             if self._own is None:
                 self._own = Ballot(1 + max(answer.promised.term for answer in answers.values()), 0)
-            worth = tuple(answers) if heal else ()
+            worth = [process for process in answers if heal and process.place not in self._lookout.witnesses]
             action = rosters.decide(self._own, self._lookout.seats, view, worth=worth, seen=self._seen)
             self._seen = frozenset(process for process, answer in answers.items() if not answer.votes)
             try:
@@ -121,15 +125,15 @@ class Succession:
             case Promise(ballot, to):
                 self._own = ballot
                 for process in to:
-                    name = process.life or time.time_ns() + self._lookout.index(process)
-                    self._call("promise", process, int64(seats.number(ballot)), int64(name))
+                    self._tell("promise", process, ballot)
             case Adopt() | Copy() if self._settle(answers):
                 pass
             case Adopt(roster, to, founding):
-                told = int64(seats.number(roster.ballot)), self._encoded(roster), int64(int(founding))
-                self._each("adopt", to, told)
+                for process in to:
+                    self._tell("adopt", process, roster.ballot, roster, founding=founding)
             case rosters.Seat(roster, to):
-                self._each("seat", to, (int64(seats.number(roster.ballot)), self._encoded(roster)))
+                for process in to:
+                    self._tell("seat", process, roster.ballot, roster)
             case Copy(ballot, pairs):
                 self._copy(pairs, seats.number(ballot))
             case Restore(ballot, to, _):
@@ -213,6 +217,23 @@ class Succession:
         members = self._client.cluster.members
         entries = seats.encode(roster, self._lookout.names, members)
         return tf.constant(_padded(entries, seats.size(self._client.cluster.shards, members) - seats.HEAD), tf.int64)
+
+    def _tell(
+        self, what: str, process: Process, ballot: Ballot, roster: Roster | None = None, *, founding: bool = False
+    ) -> None:
+        """A compare-and-set on a seat, of a member or of a worker; whether it was done shows in the next view."""
+        if address := self._lookout.witnesses.get(process.place):
+            with suppress(OSError):
+                witness.ask(address, witness.request(what, process, ballot, roster, founding=founding), PATIENCE)
+            return
+        told = [int64(seats.number(ballot))]
+        if what == "promise":
+            told.append(int64(process.life or time.time_ns() + self._lookout.index(process)))
+        if roster:
+            told.append(self._encoded(roster))
+        if what == "adopt":
+            told.append(int64(int(founding)))
+        self._call(what, process, *told)
 
     def _each(self, what: str, to: Sequence[Process], arguments: Sequence[Any]) -> bool:
         """The same compare-and-set on several; whether all were done."""

@@ -125,6 +125,7 @@ class Trainer:
         from pstraining.runtime.repeatable import make_repeatable
         from pstraining.runtime.stopping import StopRequest
         from pstraining.runtime.store import ParameterStore
+        from pstraining.runtime.witness import take_seat
         from pstraining.runtime.worker import Worker
 
         if training.ordered_sums:
@@ -155,22 +156,25 @@ class Trainer:
             )
 
         account, chiefs = WorkerAccount(), ChiefAccount()
-        numbers = metrics.Metrics(
-            worker=account if cluster.task.type == "worker" else None,
-            chief=chiefs if cluster.is_chief else None,
-            links=client.links.look,
-            reconnects=lambda: client.reconnects,
+        metrics.serve(
+            metrics.Metrics(
+                worker=account if cluster.task.type == "worker" else None,
+                chief=chiefs if cluster.is_chief else None,
+                links=client.links.look,
+                reconnects=lambda: client.reconnects,
+            ),
+            in_pod=cluster.in_pod,
         )
-        metrics.serve(numbers, in_pod=cluster.in_pod)
 
         def work() -> None:
             with tf.device(client.local):
                 held, identity = store(with_tables=False), Identity(cluster.task.index, time.time_ns())
-                updates = mode.make(held, identity)
+                take_seat(cluster.seats, identity.worker, identity.incarnation)
                 data = source or partial(
                     cast("Callable[[int, int], Any]", self._data), cluster.task.index, cluster.workers
                 )
-                Worker(whereabouts(held, updates), identity, data, training=training, account=account).run()
+                where = whereabouts(held, mode.make(held, identity))
+                Worker(where, identity, data, training=training, account=account).run()
 
         if not cluster.is_chief:
             work()

@@ -168,7 +168,7 @@ class Worker:
                 return True
             if not reply.accepted:
                 self._is_unsure = self._pending is not self._resent  # refused twice: it is another worker's by now
-                event("refused", worker=self._identity.worker, term=session.term, step=reply.step)
+                event("refused", worker=self._identity.worker, fence=session.term, step=reply.step)
                 return False
             if not reply.finite:
                 self._leave_out(reply)

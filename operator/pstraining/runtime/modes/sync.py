@@ -152,6 +152,19 @@ class SyncUpdates:
             call(ops.fetch[form], turn)
         call(ops.pull)
 
+    def trace(self, batches: Sequence[Any]) -> None:
+        """Make the functions of a usual step, and run none of them: another thread may train meanwhile."""
+        with tf.device(self._client.local):
+            self._session, self._progress = tf.zeros([2], tf.int64), as_tensor(None)
+            turn, ops = self._turn(0), self._ops
+            ops.look.get_concrete_function(self._identity)
+            ops.pull.get_concrete_function()
+            for form in self._numbers:
+                if self._is_one_call(batches, form):
+                    ops.whole[form].get_concrete_function(batches[0], turn)
+                ops.apply[form].get_concrete_function(turn)
+                ops.fetch[form].get_concrete_function(turn)
+
     def rest(self, shards: Sequence[ShardRecord]) -> None:
         """Nothing: the servers have all there is."""
 

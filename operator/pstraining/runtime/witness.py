@@ -1,0 +1,172 @@
+"""A worker's seat: what it has promised, and which roster it knows, served to chiefs over TCP.
+
+Workers hold no state of the shards; they are asked so that one half of a split cluster is a majority. One request a
+connection, a line of JSON each way. What a process does with a request is `rosters`' own rule. Knows no TensorFlow.
+"""
+
+import json
+import socket
+import socketserver
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from pstraining.runtime import network, rosters
+from pstraining.runtime.rosters import Answer, Ballot, Process, Roster
+
+LONGEST_LINE: Final = 1 << 20
+"""Bytes of a request or an answer: a roster of ten thousand processes."""
+
+
+class Witness:
+    """One worker's seat.
+
+    Args:
+        life: the process's name, unlike that of any process that had the index before.
+    """
+
+    def __init__(self, life: int) -> None:
+        self._answer, self._lock = Answer(life), threading.Lock()
+
+    def do(self, request: dict[str, Any]) -> Answer:
+        """Do what a chief asks for, if this is the process that it means; what the seat holds then.
+
+        Raises:
+            ValueError: it is no request.
+        """
+        with self._lock:
+            try:
+                if request["do"] != "read" and request["life"] == self._answer.life:
+                    self._answer = _done(self._answer, request)
+            except (KeyError, TypeError, IndexError) as error:
+                raise ValueError(f"{type(error).__name__}: {error}") from None
+            return self._answer
+
+
+class WitnessServer:
+    """Serves a seat until it is closed, in threads that end with the process.
+
+    Raises:
+        OSError: the port is taken.
+    """
+
+    def __init__(self, seat: Witness, port: int) -> None:
+        class Handler(socketserver.StreamRequestHandler):
+            timeout = 5.0
+
+            def handle(self) -> None:
+                try:
+                    told = to_json(seat.do(json.loads(self.rfile.readline(LONGEST_LINE))))
+                except ValueError as error:
+                    told = {"error": str(error)}
+                self.wfile.write(json.dumps(told).encode() + b"\n")
+
+        class Server(socketserver.ThreadingTCPServer):
+            allow_reuse_address = daemon_threads = True
+            address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+
+            def server_bind(self) -> None:
+                if self.address_family == socket.AF_INET6:
+                    self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                super().server_bind()
+
+        self._server = Server(("", port), Handler)
+        threading.Thread(target=self._server.serve_forever, name="pstraining-seat", daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._server.server_address[1])
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def take_seat(seats: Sequence[str], worker: int, life: int) -> None:
+    """Serve a worker's seat as long as its process lives, where the job's workers have seats.
+
+    Raises:
+        OSError: its port is taken.
+    """
+    if seats:
+        WitnessServer(Witness(life), network.split(seats[worker])[1])
+
+
+def ask(address: str, request: dict[str, Any], patience: float) -> Answer:
+    """What a worker answers.
+
+    Args:
+        address: host:port of its seat.
+        request: "do", and what belongs to it; see `request`.
+        patience: seconds for it to answer.
+
+    Raises:
+        ConnectionRefusedError: nobody listens there: the process is gone.
+        OSError: it does not answer.
+    """
+    with socket.create_connection(network.split(address), timeout=patience) as asked, asked.makefile("rwb") as lines:
+        lines.write(json.dumps(request).encode() + b"\n")
+        lines.flush()
+        told = lines.readline(LONGEST_LINE)
+    try:
+        return from_json(json.loads(told))
+    except (ValueError, KeyError, TypeError) as error:
+        raise OSError(f"{address} does not answer as a worker's seat does: {told[:100]!r}, {error}") from None
+
+
+def request(
+    what: str, process: Process, ballot: Ballot, roster: Roster | None = None, *, founding: bool = False
+) -> dict[str, Any]:
+    """One of "promise", "adopt" and "seat", for one process."""
+    return {
+        "do": what,
+        "life": process.life,
+        "ballot": list(ballot),
+        "roster": roster and _as_lists(roster),
+        "founding": founding,
+    }
+
+
+def to_json(answer: Answer) -> dict[str, Any]:
+    """What a seat holds, as it is sent."""
+    return {
+        "life": answer.life,
+        "promised": list(answer.promised),
+        "votes": answer.votes,
+        "roster": answer.roster and _as_lists(answer.roster),
+    }
+
+
+def from_json(told: dict[str, Any]) -> Answer:
+    """The same the other way round."""
+    roster = told["roster"]
+    return replace(
+        Answer(int(told["life"])),
+        promised=Ballot(*told["promised"]),
+        votes=bool(told["votes"]),
+        roster=_roster(roster) if roster else None,
+    )
+
+
+def _done(answer: Answer, asked: dict[str, Any]) -> Answer:
+    roster = _roster(asked["roster"]) if asked["roster"] else None
+    match asked["do"]:
+        case "promise":
+            return rosters.promise(answer, Ballot(*asked["ballot"]))
+        case "adopt" if roster:
+            return rosters.adopt(answer, roster, founding=asked["founding"])
+        case "seat" if roster:
+            return rosters.seat(answer, roster)
+    raise ValueError(f"a seat cannot do {asked['do']!r}")
+
+
+def _as_lists(roster: Roster) -> list[Any]:
+    return [list(roster.ballot), [[list(process) for process in shard] for shard in roster.shards]]
+
+
+def _roster(told: list[Any]) -> Roster:
+    ballot, shards = told
+    return Roster(Ballot(*ballot), tuple(tuple(Process(*process) for process in shard) for shard in shards))

@@ -1,0 +1,70 @@
+"""A worker's seat, asked over the loopback interface."""
+
+import json
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from pstraining.runtime import witness
+from pstraining.runtime.rosters import Ballot, Process, Roster
+from pstraining.runtime.witness import Witness, WitnessServer, ask, request
+
+ME = Process("worker-0", 7)
+ROSTER = Roster(Ballot(2, 1), ((Process("ps-0", 3), Process("ps-1", 4)),))
+READ = {"do": "read"}
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    server = WitnessServer(Witness(ME.life), 0)
+    yield f"127.0.0.1:{server.port}"
+    server.close()
+
+
+def test_it_promises_adopts_and_remembers(address: str) -> None:
+    assert ask(address, request("promise", ME, Ballot(2, 1)), 5).promised == Ballot(2, 1)
+    assert ask(address, request("promise", ME, Ballot(1, 9)), 5).promised == Ballot(2, 1), "no lower one"
+    assert ask(address, request("adopt", ME, ROSTER.ballot, ROSTER), 5).roster == ROSTER
+    assert not ask(address, READ, 5).votes
+    assert ask(address, request("adopt", ME, ROSTER.ballot, ROSTER, founding=True), 5).votes
+    later = Roster(Ballot(3, 1), ROSTER.shards)
+    assert ask(address, request("adopt", ME, later.ballot, later), 5).roster == ROSTER, "it has not promised that"
+
+
+def test_it_takes_a_seat_once(address: str) -> None:
+    assert ask(address, request("seat", ME, ROSTER.ballot, ROSTER), 5).votes
+    later = Roster(Ballot(3, 1), ROSTER.shards)
+    assert ask(address, request("seat", ME, later.ballot, later), 5).roster == ROSTER
+
+
+def test_what_is_meant_for_a_former_process_is_not_done(address: str) -> None:
+    former = Process(ME.place, 6)
+    assert ask(address, request("promise", former, Ballot(9, 9)), 5) == ask(address, READ, 5)
+    assert ask(address, READ, 5).promised == Ballot(0, 0)
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"{", b"[]", b'{"do": "promise", "life": 7}', b'{"do": "dance", "life": 7, "roster": null}']
+)
+def test_what_is_no_request_is_answered_and_changes_nothing(address: str, line: bytes) -> None:
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=5) as asked, asked.makefile("rwb") as lines:
+        lines.write(line + b"\n")
+        lines.flush()
+        assert "error" in json.loads(lines.readline())
+    assert ask(address, READ, 5).promised == Ballot(0, 0)
+
+
+def test_somebody_else_there_is_no_seat() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(TimeoutError):
+            ask(address, READ, 0.05)
+    with pytest.raises(ConnectionRefusedError):
+        ask(address, READ, 5)
+
+
+def test_an_answer_survives_its_way() -> None:
+    answer = Witness(3).do(request("promise", Process("worker-1", 3), Ballot(4, 5)))
+    assert witness.from_json(json.loads(json.dumps(witness.to_json(answer)))) == answer
