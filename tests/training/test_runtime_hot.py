@@ -10,6 +10,7 @@ import pytest
 
 from pstraining.runtime.checkpoint import Checkpoints
 from pstraining.runtime.local import LocalJob
+from tests.support.cover import in_soak
 from tests.training.test_runtime_faults import finished, transcript, until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
@@ -93,6 +94,7 @@ def test_killed_servers_cost_no_step_and_come_back(tmp_path: Path, undisturbed: 
     assert_same(last(tmp_path), undisturbed)
 
 
+@in_soak
 @unhurriedly
 def test_a_lost_chief_costs_no_step_and_a_lost_shard_those_since_the_checkpoint(
     tmp_path: Path, undisturbed: Any
@@ -112,6 +114,7 @@ def test_a_lost_chief_costs_no_step_and_a_lost_shard_those_since_the_checkpoint(
     assert_same(last(tmp_path), undisturbed)
 
 
+@in_soak
 @unhurriedly
 def test_a_silent_primary_is_left_by_a_majority_and_follows_when_it_is_back(tmp_path: Path, undisturbed: Any) -> None:
     """One shard: its standby alone is no majority, with the workers it is."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 import tensorflow as tf
 
 from pstraining.api.training import NonFinite
-from pstraining.runtime import links, recovery, tally
+from pstraining.runtime import links, recovery, seats, tally
 from pstraining.runtime.account import WorkerAccount
 from pstraining.runtime.client import ShardLostError
 from pstraining.runtime.data import Batches, Draw, EndOfDataError, HandedOutBatches, OwnBatches
@@ -168,7 +168,7 @@ class Worker:
                 return True
             if not reply.accepted:
                 self._is_unsure = self._pending is not self._resent  # refused twice: it is another worker's by now
-                event("refused", worker=self._identity.worker, fence=session.term, step=reply.step)
+                event("refused", worker=self._identity.worker, term=self._term(session), step=reply.step)
                 return False
             if not reply.finite:
                 self._leave_out(reply)
@@ -181,6 +181,10 @@ class Worker:
             self._reports.step(reply.step, reply.loss, reply.staleness)
             if self._training.is_over(reply.step):  # the chief will say so; until then nothing is left to do
                 return False
+
+    def _term(self, session: recovery.Session) -> int:
+        """The chief's."""
+        return seats.ballot(session.term).term if self._client.cluster.members > 1 else session.term
 
     def _leave_out(self, reply: Reply) -> None:
         """Tell of a gradient that is not finite, and end if that is the policy."""
