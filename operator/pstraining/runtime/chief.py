@@ -102,6 +102,7 @@ class Chief:
             if client.cluster.members > 1
             else None
         )
+        self._preparing = self._succession.prepare() if self._succession else iter(())
         self._renewed = -math.inf
         self._has_led = False
         self._early = False  # training was ended before its time
@@ -243,12 +244,11 @@ class Chief:
 
     def _watch(self) -> None:
         """Until training is over: look, tell, save, and restore what was lost."""
-        if self._succession and not self._has_led:
-            self._succession.prepare()
         self._has_led = True
         while True:
             self._look_in()
             self._stop.check()
+            next(self._preparing, None)
             if self._succession and time.monotonic() - self._renewed > RENEW_SECONDS:
                 self._rule(self._succession, heal=True)
             if self._decide() is not ChiefAction.PROCEED:

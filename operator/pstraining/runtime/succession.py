@@ -1,7 +1,7 @@
 """The chief's hand on rosters: it looks, does what `rosters` says, and looks again, until one is in force."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -101,19 +101,20 @@ class Succession:
             except ShardLostError:
                 continue
 
-    def prepare(self) -> None:
-        """Make functions that a take-over needs, without an effect: nobody has the name that they are for."""
-        for own in self._lookout.seats.shards:
-            for place in own:
-                nobody = Process(place, -1)
-                never = Roster(Ballot(0, 0), ((),))
-                self._call("promise", nobody, int64(0), int64(0))
-                self._call("adopt", nobody, int64(0), self._encoded(never), int64(0))
+    def prepare(self) -> Iterator[None]:
+        """Make functions that a take-over needs, a member's at a time, without an effect: nobody has the name that they
+        are for."""
+        never, session = Roster(Ballot(0, 0), ((),)), tf.constant([-1, -1], tf.int64)
+        for place in self._lookout.seats.members:
+            nobody = Process(place, -1)
+            with suppress(ShardLostError):  # it is made when it is needed
+                self._tell("promise", nobody, never.ballot)
+                self._tell("adopt", nobody, never.ballot, never)
                 self._call("open", nobody, int64(0), tf.zeros([], tf.float64))
-                session = tf.constant([-1, -1], tf.int64)
                 self._rounds("start", nobody, session, int64(0))
                 for what in ("follow", "follow as a standby"):
                     self._rounds(what, nobody, session, int64(-1))
+            yield
 
     def formation(self, roster: Roster) -> Formation:
         """The members of each shard that a roster names."""
