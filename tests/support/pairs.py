@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from pstraining.runtime.recovery import Session
+from pstraining.runtime.rosters import Formation
 from tests.support.crew import Crew
 from tests.support.servers import GENERATION, Rig, batches
 
-Formation = tuple[tuple[int, ...], ...]
-"""For every shard its members, the primary first."""
 PRIMARY, STANDBY = 0, 1
 SHARDS, WORKERS, STEPS = 2, 2, 3
 

@@ -28,12 +28,13 @@ from pstraining.runtime.following import Following, Wishes
 from pstraining.runtime.model import Model
 from pstraining.runtime.progress import event
 from pstraining.runtime.recovery import ChiefAction
+from pstraining.runtime.rosters import Formation
 from pstraining.runtime.saving import Saver
 from pstraining.runtime.settings import CheckpointSettings, TrainingSettings
 from pstraining.runtime.shard import EARLY
 from pstraining.runtime.state import State
 from pstraining.runtime.stopping import StoppedError, StopRequest
-from pstraining.runtime.store import Formation, ParameterStore
+from pstraining.runtime.store import ParameterStore
 from pstraining.runtime.succession import Succession, SupersededError
 
 POLL: Final = 0.1
@@ -188,10 +189,9 @@ class Chief:
 
     def _form(self, formation: Formation) -> None:
         """Work with these members of the shards from now on; functions are made once for each formation."""
-        key = tuple(tuple(own) for own in formation)
-        if key not in self._controls:
-            self._controls[key] = StoreControl(self._whole.formed(key))
-        self._control = self._controls[key]
+        if formation not in self._controls:
+            self._controls[formation] = StoreControl(self._whole.formed(formation))
+        self._control = self._controls[formation]
 
     def _decide(self) -> ChiefAction:
         self._shards = self._store.read()

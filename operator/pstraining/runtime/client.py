@@ -75,7 +75,6 @@ class Client:
         eager = context.context()
         eager._config = tf.compat.v1.ConfigProto()
         eager._config.experimental.disable_thread_spinning = True  # as in the servers, see launcher/serve.py
-        context.set_server_def(self._definition())
         with self._exclusive():
             self._reach_all(first=True)
 
@@ -161,17 +160,21 @@ class Client:
 
     def _reach_all(self, *, first: bool) -> None:
         """Open the context on every server; TensorFlow is lazy, so a first operation on each is part of it."""
+        is_set = not first
         while True:
             try:
                 with self._watchdog.watching("connect", fatal=True):
-                    if not first:
+                    if is_set:
                         context.context().update_server_def(self._definition())
+                    else:
+                        context.set_server_def(self._definition())
+                        is_set = True
                     for index in sorted(self.present):
                         with tf.device(self.shards[index]):
                             tf.identity(tf.constant(0)).numpy()
                 return
             except tf.errors.OpError:
-                first = first and not context.context()._initialized
+                is_set = is_set and bool(context.context()._initialized)
                 time.sleep(POLL)
                 self._wait_for_servers()
 

@@ -7,7 +7,8 @@ from typing import Any, Protocol
 from pstraining.runtime.lookout import Lookout
 from pstraining.runtime.modes.base import Updates
 from pstraining.runtime.modes.sync import SyncUpdates
-from pstraining.runtime.store import Formation, ParameterStore
+from pstraining.runtime.rosters import Formation, in_force, one_less
+from pstraining.runtime.store import ParameterStore
 
 
 class Whereabouts(Protocol):
@@ -60,7 +61,7 @@ class Formations:
     def find(self) -> tuple[ParameterStore, Updates] | None:
         """Those of the roster that is in force."""
         view = self._lookout.look_at_members(suspicious=True)
-        roster = self._lookout.in_force(view)
+        roster = in_force(view)
         if roster is None:
             if self._lookout.strangers:
                 self._store.client.reach()
@@ -92,16 +93,6 @@ class Formations:
                 store = self._store.formed(formation)
                 self._made[formation] = store, self._updates.on(store)
             return self._made[formation]
-
-
-def one_less(formation: Formation) -> list[Formation]:
-    """What is left when any one member is lost, of a shard that has others."""
-    return [
-        tuple(tuple(m for m in own if (number, m) != (shard, lost)) for number, own in enumerate(formation))
-        for shard, members in enumerate(formation)
-        if len(members) > 1
-        for lost in members
-    ]
 
 
 def whereabouts(store: ParameterStore, updates: Updates) -> Whereabouts:

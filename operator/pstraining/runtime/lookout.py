@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from pstraining.runtime import network, probing, seats, witness
 from pstraining.runtime.client import ShardLostError
-from pstraining.runtime.rosters import Absent, Answer, Process, Roster, Seats
+from pstraining.runtime.rosters import Absent, Answer, Formation, Process, Roster, Seats
 from pstraining.runtime.seats import Seat
-from pstraining.runtime.store import Formation, ParameterStore
+from pstraining.runtime.store import ParameterStore
 
 PATIENCE: Final = 0.5
 """Seconds for a process that does not answer a call to show that it is there."""
@@ -72,17 +72,6 @@ class Lookout:
         """The members of each shard that a roster names."""
         shards = self._client.cluster.shards
         return tuple(tuple(self.index(process) // shards for process in own) for own in roster.shards)
-
-    def in_force(self, view: dict[str, Answer | Absent]) -> Roster | None:
-        """The newest roster that is open on all its members, if there is one."""
-        answers = {Process(place, a.life): a for place, a in view.items() if isinstance(a, Answer)}
-        known = [answer.roster for answer in answers.values() if answer.roster]
-        newest = max(known, key=lambda roster: roster.ballot, default=None)
-        if newest is None:
-            return None
-        own = [answers.get(process) for process in newest.processes]
-        is_open = all(a and a.opened and a.promised == newest.ballot and a.roster == newest for a in own)
-        return newest if is_open else None
 
     def _reading(self, seat: Seat) -> Any:
         return tf.function(lambda: self._client.brought_home(seat.read()), autograph=False)

@@ -69,6 +69,10 @@ class Answer:
     """The ballot under which a member was given its state, by a copy or a restore."""
 
 
+Formation = tuple[tuple[int, ...], ...]
+"""For every shard the numbers of its members that are in use, the primary's first."""
+
+
 class Absent(Enum):
     """Why there is no answer."""
 
@@ -285,6 +289,28 @@ def _succeed(
     if copies:
         return Copy(ballot, tuple(copies))
     return Adopt(Roster(ballot, tuple(shards)), tuple(promised), founding=founding)
+
+
+def in_force(view: View) -> Roster | None:
+    """The newest roster that a view holds, if it is open on all its members: what a worker trains with."""
+    answers = {Process(place, a.life): a for place, a in view.items() if isinstance(a, Answer)}
+    known = [answer.roster for answer in answers.values() if answer.roster]
+    newest = max(known, key=lambda roster: roster.ballot, default=None)
+    if newest is None:
+        return None
+    own = [answers.get(process) for process in newest.processes]
+    is_open = all(a and a.opened and a.promised == newest.ballot and a.roster == newest for a in own)
+    return newest if is_open else None
+
+
+def one_less(formation: Formation) -> list[Formation]:
+    """What is left when any one member is lost, of a shard that has others."""
+    return [
+        tuple(tuple(m for m in own if (number, m) != (shard, lost)) for number, own in enumerate(formation))
+        for shard, members in enumerate(formation)
+        if len(members) > 1
+        for lost in members
+    ]
 
 
 # What a process makes of it: one compare-and-set each, in its critical section.

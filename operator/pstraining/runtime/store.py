@@ -16,11 +16,10 @@ from pstraining.runtime.client import Client
 from pstraining.runtime.critical import one
 from pstraining.runtime.layout import Array
 from pstraining.runtime.model import Model
+from pstraining.runtime.rosters import Formation
 from pstraining.runtime.shard import DONE, EARLY, FENCE, GENERATION, LAYOUT, STEP, Shard, UpdateState
 
 Tensor = Any
-Formation = Sequence[Sequence[int]]
-"""For every shard the numbers of its members that are in use, the primary's first."""
 
 
 class ParameterStore:
@@ -64,7 +63,7 @@ class ParameterStore:
             ]
             for index in range(self.layout.ps)
         ]
-        self._form([tuple(range(members))] * self.layout.ps)
+        self._form((tuple(range(members)),) * self.layout.ps)
 
     def formed(self, formation: Formation) -> "ParameterStore":
         """The same parameters, with some members of each shard: its primary first."""

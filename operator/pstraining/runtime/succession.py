@@ -18,6 +18,7 @@ from pstraining.runtime.rosters import (
     Answer,
     Ballot,
     Copy,
+    Formation,
     Open,
     Process,
     Promise,
@@ -26,7 +27,7 @@ from pstraining.runtime.rosters import (
     Wait,
 )
 from pstraining.runtime.seats import LEASE_SECONDS
-from pstraining.runtime.store import Formation, ParameterStore, int64
+from pstraining.runtime.store import ParameterStore, int64
 
 POLL: Final = 0.02
 """Seconds between looks while nothing can be done."""
@@ -204,7 +205,7 @@ class Succession:
     def _restore_on(self, to: Sequence[Process], fence: int) -> None:
         shards = self._lookout.seats.shards
         there = {process.place for process in to}
-        formation = [[m for m, place in enumerate(own) if place in there] for own in shards]
+        formation = tuple(tuple(m for m, place in enumerate(own) if place in there) for own in shards)
         self._restore(formation, fence)
         self._each("filled", to, (int64(fence),))
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pstraining.runtime import seats
 from pstraining.runtime.rosters import NOTHING, Answer, Ballot, Process, Roster
 
+pytestmark = pytest.mark.training
 PLACES = ["ps-0", "ps-1", "ps-2", "ps-3"]
 ballots = st.builds(Ballot, st.integers(1, 2**20), st.integers(0, 2**20 - 1))
 

@@ -1,0 +1,49 @@
+"""What a worker makes of rosters, and of what members say of themselves."""
+
+from dataclasses import replace
+
+import pytest
+
+from pstraining.runtime.rosters import Absent, Answer, Ballot, Process, Roster, View, in_force, one_less
+
+OLD = Roster(Ballot(1, 1), ((Process("p", 1), Process("s", 2)),))
+NEW = Roster(Ballot(1, 2), ((Process("s", 2),),))
+
+
+def member(life: int, roster: Roster, *, opened: bool = True) -> Answer:
+    return Answer(life, roster.ballot, votes=True, roster=roster, opened=opened, step=3)
+
+
+@pytest.mark.parametrize(
+    ("view", "expected"),
+    [
+        ({"p": member(1, OLD), "s": member(2, OLD)}, OLD),
+        ({"p": Absent.GONE, "s": member(2, NEW)}, NEW),
+        ({"p": member(1, OLD), "s": member(2, NEW)}, NEW),
+        ({"p": Absent.GONE, "s": member(2, OLD)}, None),
+        ({"p": member(9, OLD), "s": member(2, OLD)}, None),
+        ({"p": member(1, OLD), "s": member(2, OLD, opened=False)}, None),
+        ({"p": member(1, OLD), "s": replace(member(2, OLD), promised=Ballot(1, 2))}, None),
+        ({"p": member(1, NEW), "s": member(2, OLD)}, None),
+        ({"p": Answer(0), "s": Absent.SILENT}, None),
+    ],
+    ids=[
+        "all of it",
+        "the one that is left",
+        "one has yet to hear of it",
+        "one is gone and nobody has said so",
+        "another process is there",
+        "not open on all",
+        "promised away",
+        "its own member has not got it",
+        "nobody has one",
+    ],
+)
+def test_the_newest_roster_counts_once_it_is_open_on_all_its_members(view: View, expected: Roster | None) -> None:
+    assert in_force(view) == expected
+
+
+def test_any_one_member_may_be_lost_but_the_last_of_its_shard() -> None:
+    assert one_less(((0, 1), (1, 0))) == [((1,), (1, 0)), ((0,), (1, 0)), ((0, 1), (0,)), ((0, 1), (1,))]
+    assert one_less(((1,), (0, 1))) == [((1,), (1,)), ((1,), (0,))]
+    assert one_less(((0,), (0,))) == []
