@@ -100,7 +100,7 @@ class Succession:
                     assert isinstance(action, Open)  # noqa: S101 - nothing else is an end
                     return action.roster
             except ShardLostError:
-                continue
+                suspicious = True
 
     def prepare(self) -> Iterator[None]:
         """Make functions that a take-over needs, a member's at a time, without an effect: nobody has the name that they
