@@ -36,8 +36,8 @@ class Variant:
 
     training: Mapping[str, Any] = field(default_factory=dict)
     workers: int = WORKERS
-    rate: float = 1.0
-    """Times the task's learning rate: a larger batch for one update takes a larger one."""
+    doubles: bool = False
+    """An update is of twice the batch, and takes the task's learning rate for that."""
 
     def updates(self, steps: int) -> int:
         """Updates for as many samples as plain training has in so many."""
@@ -67,7 +67,7 @@ VARIANTS: Final = {
     "Async": Variant(),
     "Hybrid": Variant({"mode": "Hybrid"}),
     "a backup worker": Variant(_sync(backup_workers=1), workers=WORKERS + 1),
-    "2 accumulated": Variant(_sync(accumulation_steps=2), rate=2.0),
+    "2 accumulated": Variant(_sync(accumulation_steps=2), doubles=True),
     "4 local steps": Variant(_sync(local_steps=4)),
     "Bf16 both ways": _both("Bf16"),
     "Int8 both ways": _both("Int8"),
@@ -119,7 +119,8 @@ class Course:
         import keras
 
         steps = self._steps if self._variant.training.get("local_steps") else self._updates
-        return keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(self._task.rate * self._variant.rate, steps))
+        rate = self._task.rate * (self._task.doubled if self._variant.doubles else 1.0)
+        return keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(rate, steps))
 
     def _shares(self, x: Any, y: Any, train: Any, seed: int) -> list[list[Any]]:
         """Each worker's batches; the same for every variant, and more for those that drop some."""

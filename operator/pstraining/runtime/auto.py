@@ -60,11 +60,20 @@ class Auto:
     """The newest counted steps of the chosen form."""
 
 
-def proposal(auto: Auto) -> int:
-    """The form of the next step, as far as this worker decides it."""
+def proposal(auto: Auto, under_way: int | None = None) -> int:
+    """The form of the next step, as far as this worker decides it.
+
+    Args:
+        auto: what it knows.
+        under_way: the form of a step that is not over yet, where the one after it is meant. Without it, a worker that
+            is always told a step late would ask for the other form every time, and never see two of one in a row.
+    """
     if not auto.looking and auto.chosen is not None:
         return auto.chosen
-    return auto.form if auto.run < BLOCK else 1 - auto.form
+    form, run = auto.form, auto.run
+    if under_way is not None:
+        form, run = under_way, run + 1 if under_way == form else 1
+    return form if run < BLOCK else 1 - form
 
 
 def observed(auto: Auto, form: int, seconds: float) -> Auto:

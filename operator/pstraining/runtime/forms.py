@@ -54,6 +54,10 @@ class Chooser:
         """Number of the form that the next step had better have."""
         return auto.proposal(self._known) if len(self._forms) > 1 else 0
 
+    def wish(self, under_way: int) -> int:
+        """The same for the step after one of this form that is under way."""
+        return auto.proposal(self._known, under_way) if len(self._forms) > 1 else 0
+
     def note(self, form: int, seconds: float, *, step: int) -> None:
         """A step was made in this form, and took so long; tells when that changes the choice."""
         if len(self._forms) == 1:

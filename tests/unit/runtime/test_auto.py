@@ -138,3 +138,13 @@ def test_workers_that_follow_each_others_proposals_agree(orders: list[bool]) -> 
             worker.step(form)
         form = auto.proposal(workers[0 if first else 1].known)
     assert [worker.known.chosen for worker in workers] == [CODED, CODED]
+
+
+@pytest.mark.parametrize("first", [PLAIN, CODED])
+def test_a_worker_that_decides_a_step_ahead_settles_whatever_form_it_finds(first: int) -> None:
+    worker, form = Played(noisy(1.0, 0.6, 1, 0.05)), first
+    for _ in range(100):
+        wish = auto.proposal(worker.known, form)
+        worker.step(form)
+        form = wish
+    assert worker.known.chosen == CODED

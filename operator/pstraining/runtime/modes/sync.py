@@ -309,5 +309,5 @@ class SyncUpdates:
     def _turn(self, step: int) -> Turn:
         with tf.device(self._client.local):
             place = tf.constant([step, self._attempt], tf.int64)
-            proposed = tf.constant(self._chooser.proposed, tf.int64)
+            proposed = tf.constant(self._chooser.wish(self._form), tf.int64)
         return Turn(self._session, self._identity, place, self._progress, proposed)
