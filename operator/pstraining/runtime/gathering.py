@@ -242,12 +242,15 @@ class ShardRounds:
 
         def body(session: Tensor, step: Tensor) -> Tensor:
             record = self._shard.record.read_value()
-            behind = tf.equal(record[STEP], step) & (tf.reduce_sum(self._sums.delivered.read_value()) > 0)
+            behind = tf.equal(record[STEP], step) & self._has_step_after(step)
             return tf.cond(self._shard.in_session(record, session) & behind, self._apply, zero)
 
-        if self._arbiter:
-            return zero()
         return self._critical([session, step], body)
+
+    def _has_step_after(self, step: Tensor) -> Tensor:
+        """Whether what a step that others have made is made of is here; never on the arbiter, which makes it first."""
+        del step
+        return tf.constant(False) if self._arbiter else tf.reduce_sum(self._sums.delivered.read_value()) > 0
 
     def give_up(self, session: Tensor, place: Tensor) -> Tensor:
         """Begin another attempt at the round, by compare-and-set on the arbiter; 1 if this call did. int64[]."""

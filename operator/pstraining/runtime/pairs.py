@@ -157,20 +157,10 @@ class PrimaryRounds(MemberRounds):
         found: tuple[Tensor, list[Tensor]] = self._critical([session, place, go], body)
         return found
 
-    def follow(self, session: Tensor, step: Tensor) -> Tensor:
-        """Make the step after `step`, which others have made, of the sum; 1 if this call did. int64[].
-
-        On the arbiter: its standby has made it, of a sealed round.
-        """
+    def _has_step_after(self, step: Tensor) -> Tensor:
         if not self._arbiter:
-            return super().follow(session, step)
-
-        def body(session: Tensor, step: Tensor) -> Tensor:
-            record = self._shard.record.read_value()
-            behind = tf.equal(record[STEP], step) & tf.equal(self._pair.sealed.read_value(), 1)
-            return tf.cond(self._shard.in_session(record, session) & behind, self._apply, zero)
-
-        return self._critical([session, step], body)
+            return super()._has_step_after(step)
+        return tf.equal(self._pair.sealed.read_value(), 1)  # its standby may have made it, of a sealed round
 
     def _may_renew(self) -> Tensor:
         return tf.equal(self._pair.sealed.read_value(), 0)
@@ -206,15 +196,8 @@ class StandbyRounds(MemberRounds):
 
         return self._critical([session, place, word, *load], body)
 
-    def follow(self, session: Tensor, step: Tensor) -> Tensor:
-        """Make the step after `step`, which the arbiter has made, of what is held; 1 if this call did. int64[]."""
-
-        def body(session: Tensor, step: Tensor) -> Tensor:
-            record = self._shard.record.read_value()
-            behind = tf.equal(record[STEP], step) & self._may_follow(tf.stack([step, zero()]))
-            return tf.cond(self._shard.in_session(record, session) & behind, self._apply, zero)
-
-        return self._critical([session, step], body)
+    def _has_step_after(self, step: Tensor) -> Tensor:
+        return tf.equal(self._pair.place.read_value()[0], step)
 
     def _apply(self) -> Tensor:
         outcome, news = self._pair.received()
@@ -232,7 +215,7 @@ class StandbyRounds(MemberRounds):
         return tf.reduce_all(tf.equal(self._pair.place.read_value(), place))
 
     def _may_follow(self, place: Tensor) -> Tensor:
-        return tf.equal(self._pair.place.read_value()[0], place[0])
+        return self._has_step_after(place[0])
 
 
 def _empty(shape: Any, dtype: Any) -> Tensor:

@@ -197,7 +197,7 @@ class Seat:
             def write() -> Tensor:
                 written = [v.assign(value, read_value=False) for v, value in zip(shard.copied, values, strict=True)]
                 written += [v.assign(v.initial(), read_value=False) for v in shard.not_copied]
-                taken = tf.concat([seat[:COPIED], [fence], seat[COPIED + 1 :]], 0)
+                taken = _copied_under(seat, fence)
                 with tf.control_dependencies(written):
                     return self._write(taken, record)
 
@@ -211,7 +211,7 @@ class Seat:
         def body(life: Tensor, fence: Tensor) -> Tensor:
             record, seat = self._shard.record_or_zeros(), self._or_zeros()
             meant = tf.equal(seat[LIFE], life) & tf.equal(record[FENCE], fence)
-            taken = tf.concat([seat[:COPIED], [fence], seat[COPIED + 1 :]], 0)
+            taken = _copied_under(seat, fence)
             return tf.cond(meant, lambda: self._write(taken), zero)
 
         return self._critical([life, fence], body)
@@ -237,3 +237,8 @@ class Seat:
 
     def _critical(self, inputs: Sequence[Tensor], body: Any) -> Any:
         return critical(self._shard.device, self._shard.container, inputs, body)
+
+
+def _copied_under(seat: Tensor, fence: Tensor) -> Tensor:
+    """A seat, noted to have been given its state under a ballot."""
+    return tf.concat([seat[:COPIED], [fence], seat[COPIED + 1 :]], 0)
