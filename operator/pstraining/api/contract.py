@@ -13,9 +13,12 @@ TF_PORT_NAME: Final = "tf"
 STATUS_PORT: Final = 2223
 """The launcher's read-only HTTP server on every PS."""
 STATUS_PORT_NAME: Final = "status"
-RING_PORTS: Final = range(2224, 2240)
-"""Kept for all-reduce among workers. With the two ports before them they are the ports of training, one range, which
-only the job's own pods reach."""
+RING_PORTS: Final = range(2224, 2239)
+"""Kept for all-reduce among workers."""
+SEAT_PORT: Final = 2239
+"""A worker's seat, where it votes on who is lost of parameter servers with hot standbys. The ports so far are those of
+training, one range, which only the job's own pods reach."""
+SEAT_PORT_NAME: Final = "pst-seat"
 METRICS_PORT: Final = 2240
 """Where the runtime serves metrics on a chief and on workers: no port of training, which are closed to others."""
 METRICS_PORT_NAME: Final = "pst-metrics"
@@ -24,7 +27,9 @@ MOUNT_DIR: Final = "/pstraining"
 """Where the launcher and the cluster map are mounted together, read-only, as one projected volume."""
 LAUNCHER_FILE: Final = "launch.py"
 CLUSTER_FILE: Final = "cluster.json"
-"""The cluster map: job, namespace, cluster (task type to addresses), training and checkpoint settings, as JSON."""
+"""The cluster map: job, namespace, cluster (task type to addresses), training and checkpoint settings, as JSON. With
+hot standbys also `members`, how many servers each shard has (of n shards, task i + m n is member m of shard i), and
+`seats`, the addresses where workers vote."""
 RUN_DIR: Final = "/run/pstraining"
 """A writable emptyDir that lives as long as the pod: markers, the state of the task."""
 SUCCESS_MARKER: Final = "succeeded"
@@ -35,7 +40,9 @@ OWNED_MARKER: Final = "owned"
 """File in RUN_DIR of a PS that pstraining.runtime's chief writes through the PS's own device: it owns the server's
 state, fences it by its term, and wants it kept when a new attempt of the chief starts."""
 IN_SYNC_MARKER: Final = "in-sync"
-"""File in RUN_DIR that the chief writes through the PS's own device; the launcher serves it."""
+"""File in RUN_DIR of a PS with hot standbys, or that is one. The chief writes it through the PS's own device: the term
+and epoch since which the server has its shard's state and makes every step; empty, it has not. The launcher serves it,
+and such a PS is ready only while it is in sync, or nobody is."""
 
 LAUNCH_COMMAND: Final = ("python3", f"{MOUNT_DIR}/{LAUNCHER_FILE}", "--")
 
@@ -52,8 +59,8 @@ ENV_POD_IP: Final = "PSTRAINING_POD_IP"
 ENV_SERVER: Final = "PSTRAINING_SERVER"
 """On a PS: Program (the user's command is the server) or Builtin (the launcher runs TensorFlow's)."""
 ENV_MEMBER: Final = "PSTRAINING_MEMBER"
-"""On a PS whose shards have standbys: which member of its shard; there a dead server ends its container, so that
-Kubernetes sees it at once."""
+"""On a PS whose shards have standbys: which member of its shard. With warm ones a dead server ends its container, so
+that Kubernetes sees it at once."""
 ENV_RESTART_POLICY: Final = "PSTRAINING_RESTART_POLICY"
 """On every task: its role's restartPolicy: Always, OnFailure, Never or ExitCode."""
 ENV_CHECKPOINT_DIR: Final = "PSTRAINING_CHECKPOINT_DIR"

@@ -49,6 +49,7 @@ class StandbyMode(StrEnum):
 
     NONE = "None"
     WARM = "Warm"
+    HOT = "Hot"
 
 
 class Isolation(StrEnum):
@@ -88,9 +89,10 @@ class Standby(Model):
     mode: StandbyMode = Field(
         default=StandbyMode.NONE,
         description="None: a lost parameter server is started again. Warm: a second process with its server up takes "
-        "the address over; the program goes on from its checkpoint.",
+        "the address over; the program goes on from its checkpoint. Hot: with pstraining.runtime and training.mode "
+        "Sync, standbys make every step, too; a lost parameter server costs no step.",
     )
-    replicas_per_shard: int = Field(default=1, ge=1, le=4, description="Standbys of each shard.")
+    replicas_per_shard: int = Field(default=1, ge=1, le=4, description="Standbys of each shard; with Hot 1 or 2.")
 
 
 class ClaimMetadata(Model):

@@ -39,6 +39,19 @@ def _fixed(free: str, field: str, why: str) -> Rule:
     return {"rule": f"{free} || {same}", "message": f"{path} {why}", "fieldPath": f".{path}"}
 
 
+def _fixed_seats(free: str) -> Rule:
+    """Workers vote on who is lost: majorities share a worker only while those who vote stay the same."""
+    has = "has({}.spec.worker.minReplicas)"
+    number = "({0} ? {1}.spec.worker.minReplicas : {1}.spec.worker.replicas)"
+    before, after = (number.format(has.format(which), which) for which in ("oldSelf", "self"))
+    return {
+        "rule": f"{free} || self.spec.ps.standby.mode != 'Hot' || {before} == {after}",
+        "message": "spec.worker: with hot standbys the first minReplicas workers, or all, vote on who is lost: set "
+        "minReplicas before the job runs to change replicas while it does",
+        "fieldPath": ".spec.worker.minReplicas",
+    }
+
+
 def root() -> list[Rule]:
     """On the object as a whole: its name, and what may change while it runs."""
     free = (
@@ -58,6 +71,7 @@ def root() -> list[Rule]:
             "Services are made from it",
         },
         *(_fixed(free, path, fixed) for path in FIXED_WHILE_RUNNING),
+        _fixed_seats(free),
         {
             "rule": "self.spec.runPolicy.managedBy == oldSelf.spec.runPolicy.managedBy",
             "message": "spec.runPolicy.managedBy is immutable: delete the job and make it anew",
@@ -177,7 +191,12 @@ def spec() -> list[Rule]:
         {
             "rule": "self.successPolicy != 'AllWorkers' || self.worker.restartPolicy != 'Always'",
             "message": "spec.successPolicy AllWorkers needs workers that may end: spec.worker.restartPolicy is Always",
-        }
+        },
+        {
+            "rule": "self.ps.standby.mode != 'Hot' || (has(self.training.mode) && self.training.mode == 'Sync')",
+            "message": "spec.ps.standby.mode Hot: standbys follow synchronous steps; set spec.training.mode to Sync",
+            "fieldPath": ".ps",
+        },
     ]
 
 
@@ -194,6 +213,7 @@ def worker() -> list[Rule]:
 
 def ps() -> list[Rule]:
     """On spec.ps."""
+    hot = "self.standby.mode == 'Hot'"
     main = _main("self.template.spec.containers")
     claims, claim = "self.volumeClaimTemplates", "c.metadata.name"
     ours = ", ".join(f"'{name}'" for name in names.VOLUMES)
@@ -214,6 +234,16 @@ def ps() -> list[Rule]:
             f"{main}.all(c, has(c.command) && c.command.size() > 0)",
             "message": "spec.ps.template.spec.containers: the training container needs a command, or spec.ps.server: "
             "Builtin",
+        },
+        {
+            "rule": f"!({hot}) || self.standby.replicasPerShard <= 2",
+            "message": "spec.ps.standby.replicasPerShard: a shard has one or two hot standbys",
+            "fieldPath": ".standby",
+        },
+        {
+            "rule": f"!({hot}) || !has(self.onChiefRestart) || self.onChiefRestart != 'Restart'",
+            "message": "spec.ps.onChiefRestart: Restart throws away what hot standbys keep; take it away",
+            "fieldPath": ".onChiefRestart",
         },
     ]
 

@@ -37,7 +37,7 @@ class ShardStatus(Model):
 
     index: int = Field(description="The shard's number: its task index.")
     members: int = Field(default=0, description="Pods that the shard has.")
-    primary: str = Field(default="", description="The pod that the shard's Service points to.")
+    primary: str = Field(default="", description="The pod that serves it; before one does, empty with hot standbys.")
     ready_standbys: int = Field(default=0, description="Standbys that could take over now.")
     takeovers: int = Field(default=0, description="How often another member became primary.")
     last_cause: str = Field(default="", description="Why the last take-over happened.")

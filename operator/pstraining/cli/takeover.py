@@ -66,6 +66,10 @@ def _checked(job: Object | None, namespace: str, name: str, shard: int) -> Objec
     servers = job["spec"]["ps"]
     if (servers.get("standby") or {}).get("mode", "None") == "None":
         raise CommandError(f"{name} has no standbys: spec.ps.standby.mode is None.")
+    if servers["standby"]["mode"] == "Hot":
+        raise CommandError(
+            f"{name} has hot standbys, of which its chief chooses. To move a member, delete its pod: no step is lost."
+        )
     count = int(servers["replicas"])
     if not 0 <= shard < count:
         raise CommandError(f"{name} has no shard {shard}: its shards are 0 to {count - 1}.")

@@ -65,6 +65,12 @@ class Metrics:
             buckets=RECOVERY_SECONDS,
             registry=self.registry,
         )
+        self._unreplicated = Histogram(
+            "pstraining_unreplicated_seconds",
+            "Seconds that jobs stood with the condition Degraded, because a shard lacked standbys",
+            buckets=RECOVERY_SECONDS,
+            registry=self.registry,
+        )
         self._phases: dict[Key, str] = {}
         for phase in Phase:
             self._jobs.labels(phase=phase.value)
@@ -100,9 +106,9 @@ class Metrics:
             self._restarts.labels(role=role, reason=reason).inc(count)
         for cause, count in takeovers(old, new):
             self._takeovers.labels(cause=cause).inc(count)
-        seconds = recovered(old, new)
-        if seconds is not None:
-            self._recover.observe(seconds)
+        for seconds, histogram in ((recovered(old, new), self._recover), (replicated(old, new), self._unreplicated)):
+            if seconds is not None:
+                histogram.observe(seconds)
         self.phase(key, str(new.get("phase") or ""))
 
     def executed(self, actions: Iterable[Action], now: datetime) -> None:
@@ -152,10 +158,20 @@ def takeovers(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str,
 
 def recovered(old: Mapping[str, Any], new: Mapping[str, Any]) -> float | None:
     """For how many seconds a job that runs again was restarting."""
-    was, now = (_condition(status, Condition.RESTARTING) for status in (old, new))
     runs = _condition(new, Condition.RUNNING).get("status") == "True"
+    return _ended(old, new, Condition.RESTARTING) if runs else None
+
+
+def replicated(old: Mapping[str, Any], new: Mapping[str, Any]) -> float | None:
+    """For how many seconds a job whose shards have all their standbys again lacked some."""
+    return _ended(old, new, Condition.DEGRADED)
+
+
+def _ended(old: Mapping[str, Any], new: Mapping[str, Any], condition: Condition) -> float | None:
+    """For how many seconds a condition was true that is false now."""
+    was, now = (_condition(status, condition) for status in (old, new))
     begin, end = parse_time(was.get("lastTransitionTime")), parse_time(now.get("lastTransitionTime"))
-    if not runs or (was.get("status"), now.get("status")) != ("True", "False") or begin is None or end is None:
+    if (was.get("status"), now.get("status")) != ("True", "False") or begin is None or end is None:
         return None
     return (end - begin).total_seconds()
 

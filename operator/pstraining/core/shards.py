@@ -11,7 +11,7 @@ from pstraining.core.policies import redundancy
 from pstraining.core.policies.diagnosis import diagnosis_of
 from pstraining.core.policies.redundancy import START_GRACE, Cause, Shard
 from pstraining.core.snapshot import Pod, Snapshot
-from pstraining.resources.redundancy import pod, standbys
+from pstraining.resources.redundancy import is_hot, pod, standbys
 
 
 def shard_statuses(
@@ -106,5 +106,6 @@ def _waits_for(job: PSTrainingJob, shard: Shard, now: datetime) -> str:
         if found.deleting:
             return f"pod {name} is being deleted; another one follows"
         trouble = diagnosis_of(found, now)
-        return trouble.message if trouble is not None else f"pod {name} is not ready yet"
+        awaited = "in sync" if is_hot(job) else "ready"
+        return trouble.message if trouble is not None else f"pod {name} is not {awaited} yet"
     return f"no member is ready but {shard.pointer.pod}"

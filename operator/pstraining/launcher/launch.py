@@ -60,6 +60,7 @@ class Sight(NamedTuple):
     boot_id: str | None = None
     state: str = ""
     term: int | None = None
+    in_sync: bool = False
 
 
 class ExitError(Exception):
@@ -155,6 +156,7 @@ def look(address: str) -> Sight:
         connection.request("GET", "/v1/status")
         status = json.loads(connection.getresponse().read(65536))
         sight = sight._replace(boot_id=str(status["bootId"]), state=str(status["state"]), term=status.get("term"))
+        sight = sight._replace(in_sync=bool(status.get("inSync")))
     connection.close()
     return sight
 
@@ -243,15 +245,21 @@ class Supervisor:
 class Launcher:
     """A pod's main program."""
 
+    members: Any
+    """As the map has them now."""
+
     def __init__(self, env: Mapping[str, str], command: list[str]) -> None:
         self.env, self.task = env, read_task(env)
         builtin = self.task[0] == "ps" and env[ENV_SERVER] == "Builtin"
         self.command = [sys.executable, __file__, "serve"] if builtin else command
+        self.hot_standbys: Any = beside("members")
         self.terms = beside("terms").Terms(self.map_file(), os.path.join(RUN_DIR, OWNED_MARKER))
         self.terms.wait_for(int(env.get(ENV_TERM) or 1) if self.task[0] == "chief" else 1)
         self.marker, self.in_sync = os.path.join(RUN_DIR, SUCCESS_MARKER), os.path.join(RUN_DIR, IN_SYNC_MARKER)
         self.failed, self.policy = os.path.join(RUN_DIR, FAILED_MARKER), env.get(ENV_RESTART_POLICY, "")
-        self.boot_id, self.restarts, cluster = "", -1, self.cluster()
+        self.boot_id, self.restarts, self.began, cluster = "", -1, 0.0, self.cluster()
+        if self.task[0] == "ps":
+            self.task = ("ps", self.members.task(self.task[1], env.get(ENV_MEMBER, "")))
         self.port = host_and_port(cluster["ps"][self.task[1]])[1] if self.task[0] == "ps" else TF_PORT
         if not self.command:
             raise ExitError(EXIT_BAD_CONTRACT, "there is no command after --")
@@ -270,8 +278,11 @@ class Launcher:
         try:
             with open(path, encoding="utf-8") as file:
                 text = file.read()
-            cluster, self.job_ended = read_cluster(text, path, *self.task), bool(json.loads(text).get("ended"))
+            cluster, told = read_cluster(text, path, *self.task), json.loads(text)
+            self.job_ended, self.members = bool(told.get("ended")), self.hot_standbys.Members(told)
             return cluster
+        except ValueError as error:
+            raise ExitError(EXIT_BAD_CONTRACT, f"the cluster map {path}: {error}") from None
         except OSError as error:
             raise ExitError(EXIT_BAD_CONTRACT, f"the cluster map {path} cannot be read: {error.strerror}") from None
 
@@ -313,8 +324,9 @@ class Launcher:
         while True:
             seen = look_at((cluster := self.cluster()).get("ps", []))
             away = {ps: why for ps, sight in seen.items() if (why := self.terms.why_away(sight))}
+            away = {ps: away[ps] for ps in self.members.awaited(away)}
             if not away:
-                return cluster, seen
+                return cluster, {ps: sight for ps, sight in seen.items() if not self.terms.why_away(sight)}
             waited = time.monotonic() - started
             names = ", ".join(f"{ps} ({why})" for ps, why in away.items())
             if waited >= timeout:
@@ -339,11 +351,11 @@ class Launcher:
         """Keep this PS's server running; give up when it crashes again and again, or when a standby can take over."""
         if why := self.must_idle():
             return self.idle(why)
-        beside("status_port").serve_status(self.port + STATUS_PORT - TF_PORT, self.report)
+        beside("status_port").serve_status(self.port + STATUS_PORT - TF_PORT, self.report, self.is_ready)
         crashes = 0
         while True:
             self.terms.started()
-            self.restarts, self.boot_id = self.restarts + 1, os.urandom(8).hex()
+            self.restarts, self.boot_id, self.began = self.restarts + 1, os.urandom(8).hex(), time.monotonic()
             with suppress(FileNotFoundError):
                 os.unlink(self.in_sync)
             env = program_env(self.env, self.cluster(), *self.task)
@@ -351,7 +363,9 @@ class Launcher:
             if self.terms.is_over() and not self.supervisor.stopped_by:
                 log("the server is started again without the variables of the chief's former attempt")
                 continue
-            crashes = CRASH_LIMIT if ENV_MEMBER in self.env else crashes + 1 if lived < CRASH_SECONDS else 0
+            crashes = crashes + 1 if lived < CRASH_SECONDS else 0
+            if ENV_MEMBER in self.env and not self.members.hot:
+                crashes = CRASH_LIMIT
             if self.supervisor.stopped_by or crashes == CRASH_LIMIT or is_final(self.policy, code or 1):
                 return self.ended(code)
             log(f"the server ended with {code} after {lived:.1f} s and is started again")
@@ -371,9 +385,18 @@ class Launcher:
         """The answer to GET /v1/status."""
         state = "Serving" if knock("127.0.0.1", self.port).port == OPEN else "Starting"
         state = "Terminating" if self.supervisor.stopped_by else state
-        in_sync = os.path.exists(self.in_sync)
+        in_sync = self.hot_standbys.is_in_sync(self.in_sync)
         found = {"bootId": self.boot_id, "state": state, "restarts": self.restarts, "inSync": in_sync}
         return {**found, "term": self.terms.term}
+
+    def is_ready(self, status: Mapping[str, object]) -> bool:
+        """The answer to GET /readyz: whether it serves; with hot standbys, and has the state that its shard has."""
+        if status["state"] != "Serving" or not self.members.hot:
+            return status["state"] == "Serving"
+        if self.restarts and time.monotonic() < self.began + self.hot_standbys.SEEN_SECONDS:
+            return False
+        others = look_at(self.members.others(self.task[1])) if not status["inSync"] else {}
+        return bool(status["inSync"] or self.hot_standbys.may_be_first(others.values()))
 
 
 def serve(env: Mapping[str, str]) -> None:

@@ -12,7 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Callable  # noqa: UP035 - Python 3.8
 
 
-def serve_status(port: int, report: Callable[[], dict[str, object]]) -> None:
+def serve_status(
+    port: int, report: Callable[[], dict[str, object]], is_ready: Callable[[dict[str, object]], bool]
+) -> None:
     """Answer GET on a port, from other threads and for both IP families where the node has both."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -20,9 +22,11 @@ def serve_status(port: int, report: Callable[[], dict[str, object]]) -> None:
 
         def do_GET(self) -> None:
             status = report()
-            codes = {"/v1/status": 200, "/healthz": 200, "/readyz": 200 if status["state"] == "Serving" else 503}
+            code = 200 if self.path in ("/v1/status", "/healthz") else 404
+            if self.path == "/readyz":
+                code = 200 if is_ready(status) else 503
             body = json.dumps(status).encode()
-            self.send_response(codes.get(self.path, 404))
+            self.send_response(code)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

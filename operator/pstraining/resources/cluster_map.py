@@ -10,6 +10,7 @@ from typing import Any
 
 from pstraining.api import contract, names
 from pstraining.api.models import Addressing, OnChiefRestart, PSTrainingJob
+from pstraining.resources import redundancy
 from pstraining.resources.metadata import metadata
 
 
@@ -17,16 +18,21 @@ def addresses(job: PSTrainingJob) -> dict[str, list[str]]:
     """Every task type's addresses in the order of their indices, as TF_CONFIG wants them."""
     name, spec = job.metadata.name, job.spec
     headless = names.headless_service(name)
-    cluster_ip = spec.worker.addressing is Addressing.CLUSTER_IP
-    workers = (names.worker_name(name, i) for i in range(spec.worker.replicas))
     found = {}
     if spec.chief.enabled:
         found[names.CHIEF] = [_address(f"{names.chief_host(name)}.{headless}")]
-    found[names.WORKER] = [_address(w if cluster_ip else f"{w}.{headless}") for w in workers]
-    found[names.PS] = [_address(names.ps_service(name, i)) for i in range(spec.ps.replicas)]
+    found[names.WORKER] = [_address(_worker(job, index)) for index in range(spec.worker.replicas)]
+    found[names.PS] = [_address(redundancy.service(job, *task)) for task in redundancy.tasks(job)]
     if spec.evaluator.enabled and spec.evaluator.in_cluster:
         found[names.EVALUATOR] = [_address(f"{names.evaluator_host(name)}.{headless}")]
     return found
+
+
+def _worker(job: PSTrainingJob, index: int) -> str:
+    host = names.worker_name(job.metadata.name, index)
+    if job.spec.worker.addressing is Addressing.CLUSTER_IP:
+        return host
+    return f"{host}.{names.headless_service(job.metadata.name)}"
 
 
 def _address(host: str) -> str:
@@ -50,6 +56,9 @@ def document(job: PSTrainingJob, term: int = 1, *, ended: bool = False) -> str:
         "term": term if followed else 1,
         "training": spec.training.model_dump(by_alias=True, exclude_none=True, mode="json"),
     }
+    if redundancy.is_hot(job):
+        content["members"] = 1 + redundancy.standbys(job)
+        content["seats"] = [f"{_worker(job, index)}:{contract.SEAT_PORT}" for index in range(redundancy.seats(job))]
     if spec.ps.on_chief_restart is not None:
         content["onChiefRestart"] = spec.ps.on_chief_restart
     if spec.checkpoint is not None:

@@ -126,9 +126,10 @@ def _wrap(job: PSTrainingJob, task: Task, container: dict[str, Any]) -> None:
     container["command"] = [*contract.LAUNCH_COMMAND, *command]
     container["env"] = [*_identity(job, task), *(container.get("env") or ())]
     container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
-    ports = [p for p in container.get("ports") or () if p.get("containerPort") not in _own_ports(task)]
+    own = _own_ports(job, task)
+    ports = [p for p in container.get("ports") or () if p.get("containerPort") not in own]
     container["ports"] = [
-        *({"name": n, "containerPort": p, "protocol": "TCP"} for p, n in _own_ports(task).items()),
+        *({"name": n, "containerPort": p, "protocol": "TCP"} for p, n in own.items()),
         *ports,
     ]
     if task.role == names.PS:
@@ -138,16 +139,18 @@ def _wrap(job: PSTrainingJob, task: Task, container: dict[str, Any]) -> None:
                 "httpGet": {"path": "/readyz", "port": contract.STATUS_PORT_NAME},
                 "periodSeconds": 1,
                 "timeoutSeconds": 5,
-                "failureThreshold": 3,
+                # A hot standby that is not in sync for a moment is to be seen; others only answer late.
+                "failureThreshold": 1 if redundancy.is_hot(job) else 3,
             },
         )
 
 
-def _own_ports(task: Task) -> dict[int, str]:
+def _own_ports(job: PSTrainingJob, task: Task) -> dict[int, str]:
+    seat = {contract.SEAT_PORT: contract.SEAT_PORT_NAME} if (task.index or 0) < redundancy.seats(job) else {}
     further = {
         names.PS: {contract.STATUS_PORT: contract.STATUS_PORT_NAME},
         names.CHIEF: {contract.METRICS_PORT: contract.METRICS_PORT_NAME},
-        names.WORKER: {contract.METRICS_PORT: contract.METRICS_PORT_NAME},
+        names.WORKER: {contract.METRICS_PORT: contract.METRICS_PORT_NAME} | seat,
     }
     return {contract.TF_PORT: contract.TF_PORT_NAME} | further.get(task.role, {})
 

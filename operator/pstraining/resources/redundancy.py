@@ -1,5 +1,6 @@
 """What parameter servers with standbys have besides their pods: apart from each other, and a budget for drains."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from pstraining.api import names
@@ -11,6 +12,29 @@ def standbys(job: PSTrainingJob) -> int:
     """How many standbys each shard has."""
     standby = job.spec.ps.standby
     return 0 if standby.mode is StandbyMode.NONE else standby.replicas_per_shard
+
+
+def is_hot(job: PSTrainingJob) -> bool:
+    """Whether every member of a shard is a task of its own, and the chief says which of them is primary."""
+    return job.spec.ps.standby.mode is StandbyMode.HOT
+
+
+def tasks(job: PSTrainingJob) -> Iterator[tuple[int, int]]:
+    """Shard and member of every PS task, in the order of the tasks' indices."""
+    members = 1 + standbys(job) if is_hot(job) else 1
+    return ((index, member) for member in range(members) for index in range(job.spec.ps.replicas))
+
+
+def seats(job: PSTrainingJob) -> int:
+    """How many workers vote on who is lost: those that the job always has."""
+    worker = job.spec.worker
+    return (worker.min_replicas or worker.replicas) if is_hot(job) else 0
+
+
+def service(job: PSTrainingJob, index: int, member: int) -> str:
+    """The Service that a member of a shard has of its own."""
+    name = job.metadata.name
+    return names.standby_service(name, member, index) if member else names.ps_service(name, index)
 
 
 def stateful_set(job: PSTrainingJob, member: int) -> str:

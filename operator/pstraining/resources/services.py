@@ -29,8 +29,8 @@ class Pointer:
 def build_all(job: PSTrainingJob, pointers: Mapping[int, Pointer]) -> Iterator[dict[str, Any]]:
     """All of a job's Services; a shard without a pointer gets its first."""
     yield build_headless(job)
-    for index in range(job.spec.ps.replicas):
-        yield build_ps(job, index, pointers.get(index))
+    for index, member in redundancy.tasks(job):
+        yield build_member(job, index, member) if redundancy.is_hot(job) else build_ps(job, index, pointers.get(index))
     if job.spec.worker.addressing is Addressing.CLUSTER_IP:
         for index in range(job.spec.worker.replicas):
             yield build_worker(job, index)
@@ -56,10 +56,19 @@ def build_ps(job: PSTrainingJob, index: int, pointer: Pointer | None = None) -> 
     return found
 
 
+def build_member(job: PSTrainingJob, index: int, member: int) -> dict[str, Any]:
+    """The address of one member of a shard, where each is a task of its own."""
+    name, pod = redundancy.service(job, index, member), redundancy.pod(job, index, member)
+    return _service(job, name, names.PS, role_selector(job, names.PS) | {names.LABEL_STS_POD: pod})
+
+
 def build_worker(job: PSTrainingJob, index: int) -> dict[str, Any]:
     """One worker's address, where workers are addressed by ClusterIP."""
     name = names.worker_name(job.metadata.name, index)
-    return _service(job, name, names.WORKER, role_selector(job, names.WORKER, index))
+    found = _service(job, name, names.WORKER, role_selector(job, names.WORKER, index))
+    if index < redundancy.seats(job):
+        found["spec"]["ports"].append(_port(contract.SEAT_PORT_NAME, contract.SEAT_PORT))
+    return found
 
 
 def _service(job: PSTrainingJob, name: str, component: str, selector: dict[str, str], **extra: str) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 """A worker's choice of members: its functions for each formation, and which one is in force."""
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from pstraining.runtime.lookout import Lookout
 from pstraining.runtime.modes.base import Updates
 from pstraining.runtime.modes.sync import SyncUpdates
+from pstraining.runtime.progress import event
 from pstraining.runtime.rosters import Formation, in_force, one_less
 from pstraining.runtime.store import ParameterStore
 
@@ -83,9 +85,11 @@ class Formations:
             self._ahead.start()
 
     def _trace(self, formations: Sequence[Formation], batches: Sequence[Any]) -> None:
+        began = time.monotonic()
         for formation in formations:
             self._on(formation)[1].trace(batches)
             self._ready.add(formation)
+        event("prepared", losses=len(formations), seconds=round(time.monotonic() - began, 1))
 
     def _on(self, formation: Formation) -> tuple[ParameterStore, SyncUpdates]:
         with self._lock:

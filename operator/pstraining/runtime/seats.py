@@ -216,6 +216,23 @@ class Seat:
 
         return self._critical([life, fence], body)
 
+    def mark(self, life: Tensor, names: Sequence[str], text: Tensor) -> Tensor:
+        """Write a text to files where the server runs, as the process of that life alone.
+
+        Args:
+            life: of the process that is meant. int64[].
+            names: of the files.
+            text: their contents. string[].
+        """
+
+        def body(life: Tensor, text: Tensor) -> Tensor:
+            def write() -> Tensor:
+                return after([tf.raw_ops.WriteFile(filename=name, contents=text) for name in names], one())
+
+            return tf.cond(tf.equal(self._or_zeros()[LIFE], life), write, zero)
+
+        return self._critical([life, text], body)
+
     def state(self) -> tuple[Tensor, list[Tensor]]:
         """What another member is filled with: the record and `Shard.copied`, of one moment."""
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
+from pstraining.api import contract
 from pstraining.runtime import rosters, seats, witness
 from pstraining.runtime.client import ShardLostError
 from pstraining.runtime.lookout import PATIENCE, Lookout
@@ -32,6 +33,8 @@ from pstraining.runtime.store import ParameterStore, int64
 POLL: Final = 0.02
 """Seconds between looks while nothing can be done."""
 TELL_SECONDS: Final = 10.0
+MARKERS: Final = tuple(f"{contract.RUN_DIR}/{name}" for name in (contract.IN_SYNC_MARKER, contract.OWNED_MARKER))
+"""Files that tell a launcher what its server is."""
 
 View = dict[str, Answer | Absent]
 
@@ -63,6 +66,7 @@ class Succession:
         self._own = None if term is None else Ballot(term, 0)
         self._seen: frozenset[Process] = frozenset()
         self._functions: dict[tuple[str, int], Any] = {}
+        self._marked: Roster | None = None
         self._told = 0.0
 
     @property
@@ -98,6 +102,7 @@ class Succession:
             try:
                 if self._act(action, answers):
                     assert isinstance(action, Open)  # noqa: S101 - nothing else is an end
+                    self._mark_all(action.roster)
                     return action.roster
             except ShardLostError:
                 suspicious = True
@@ -189,7 +194,29 @@ class Succession:
         for source, target in pairs:
             self._copy_one(source, target, fence)
 
+    def _mark_all(self, roster: Roster) -> None:
+        """Tell the launchers beside a roster's members that they are in sync, and that the state is the runtime's."""
+        if roster != self._marked:
+            for process in sorted(roster.processes):
+                self._mark(process, f"{roster.ballot.term}.{roster.ballot.epoch}")
+            self._marked = roster
+
+    def _mark(self, process: Process, text: str) -> None:
+        if not self._client.cluster.in_pod:
+            return
+        index = self._lookout.index(process)
+        if ("mark", index) not in self._functions:
+            seat, home = self._lookout.seat(index), self._client.brought_home
+            self._functions["mark", index] = tf.function(
+                lambda life, told: home(seat.mark(life, MARKERS, told)), autograph=False
+            )
+        try:
+            self._client.call(self._functions["mark", index], int64(process.life), tf.constant(text))
+        except tf.errors.OpError as error:  # a drain of its node does not wait for it then, and a new chief restores
+            event("not_marked", server=process.place, reason=str(error).partition("\n")[0])
+
     def _copy_one(self, source: Process, target: Process, fence: int) -> None:
+        self._mark(target, "")  # it may have been in sync before it was silent
         began, index = time.monotonic(), self._lookout.index
         key = f"copy from {index(source)}", index(target)
         if key not in self._functions:

@@ -1,8 +1,11 @@
 """Who is each shard's primary, and who takes over from one that is lost?
 
-The shard's Service is the truth: its selector names the primary, and the annotation written in the same request counts
-the take-overs, so that one epoch never has two primaries. The write has the observed version of the Service as its
-precondition: of two that were planned from one picture only one happens.
+With warm standbys the shard's Service is the truth: its selector names the primary, and the annotation written in the
+same request counts the take-overs, so that one epoch never has two primaries. The write has the observed version of the
+Service as its precondition: of two that were planned from one picture only one happens.
+
+With hot standbys the chief decides, and needs nobody for it: a member is ready while it is in sync, and the first one
+that is in sync is primary. What is told here follows from that; nothing is written but status.
 """
 
 from collections.abc import Iterator
@@ -13,7 +16,7 @@ from enum import StrEnum
 from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.api.models import PSTrainingJob
-from pstraining.api.status import PSTrainingJobStatus
+from pstraining.api.status import PSTrainingJobStatus, ShardStatus
 from pstraining.core.actions import Apply, Delete, Kind
 from pstraining.core.policies.attempts import Tally
 from pstraining.core.policies.failures import is_given_up_with_its_node
@@ -85,6 +88,8 @@ class Shard:
 
 def shards(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, now: datetime) -> tuple[Shard, ...]:
     """Every shard, as it stands and as it is to stand."""
+    if redundancy.is_hot(job):
+        return tuple(_hot_shard(job, snapshot, status, index, now) for index in range(job.spec.ps.replicas))
     asked = _asked(snapshot)
     return tuple(_shard(job, snapshot, status, index, asked, now) for index in range(job.spec.ps.replicas))
 
@@ -127,7 +132,8 @@ def look_again_at(found: tuple[Shard, ...], now: datetime) -> datetime | None:
 
 def primaries_only(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus) -> Snapshot:
     """The snapshot without standbys, for those who ask whether the job is served."""
-    serving = {_pointer(job, snapshot, status, index).pod for index in range(job.spec.ps.replicas)}
+    find = _hot_primary if redundancy.is_hot(job) else _primary
+    serving = {find(job, snapshot, status, index) for index in range(job.spec.ps.replicas)}
     kept = (p for p in snapshot.pods if p.role != names.PS or p.name in serving)
     return replace(snapshot, pods=tuple(kept)) if redundancy.standbys(job) else snapshot
 
@@ -141,9 +147,8 @@ def _shard(
     now: datetime,
 ) -> Shard:
     pointer = _pointer(job, snapshot, status, index)
-    pods = {p.name: p for p in snapshot.pods_of(names.PS, index)}
-    members = tuple(pods.get(redundancy.pod(job, index, m)) for m in range(1 + redundancy.standbys(job)))
-    primary = pods.get(pointer.pod)
+    members = _members(job, snapshot, index)
+    primary = next((p for p in snapshot.pods_of(names.PS, index) if p.name == pointer.pod), None)
     shard = Shard(index, pointer, members, primary)
     service = _service(job, snapshot, index)
     # The former primary is not its own successor before it has ended.
@@ -190,6 +195,33 @@ def lost(primary: Pod | None, now: datetime, new_term: datetime | None = None) -
     if now >= primary.created + START_GRACE:
         return Loss(Cause.NOT_STARTED, primary.created + START_GRACE, alive=True)
     return None
+
+
+def _hot_shard(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, index: int, now: datetime) -> Shard:
+    """The shard as it is to be told: take-overs are counted from what was told before."""
+    recorded = next((s for s in status.shards if s.index == index), ShardStatus(index=index))
+    members, name = _members(job, snapshot, index), _hot_primary(job, snapshot, status, index)
+    by_name = {p.name: p for p in members if p is not None}
+    pointer, former = Pointer(name, recorded.takeovers, recorded.last_cause), by_name.get(recorded.primary)
+    if name != recorded.primary and recorded.primary and not (former and usable(former)):
+        loss = lost(former, now) or Loss(Cause.GONE)  # a pod that starts is another one
+        pointer = Pointer(name, recorded.takeovers + 1, loss.words)
+    return Shard(index, pointer, members, by_name.get(name))
+
+
+def _hot_primary(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, index: int) -> str:
+    """The first member in sync, as the chief chooses; if none is, the one that was told before."""
+    recorded = next((s.primary for s in status.shards if s.index == index), "")
+    return next((p.name for p in _members(job, snapshot, index) if p is not None and usable(p)), recorded)
+
+
+def _members(job: PSTrainingJob, snapshot: Snapshot, index: int) -> tuple[Pod | None, ...]:
+    pods = {p.name: p for p in snapshot.pods_of(names.PS, index)}
+    return tuple(pods.get(redundancy.pod(job, index, m)) for m in range(1 + redundancy.standbys(job)))
+
+
+def _primary(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, index: int) -> str:
+    return _pointer(job, snapshot, status, index).pod
 
 
 def _pointer(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, index: int) -> Pointer:

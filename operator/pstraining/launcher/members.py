@@ -1,0 +1,63 @@
+"""Parameter servers (PSs) with hot standbys: every member of a shard is a task of its own, and is ready while in sync.
+
+Of n shards, task i + m n is member m of shard i. launch.py, beside it in the pod, imports this file; it stands on
+Python 3.8's standard library alone.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Collection, Iterable, List, Mapping  # noqa: UP035 - Python 3.8
+
+SEEN_SECONDS = 2.5
+"""For so long a server that was started again is not ready, so that the kubelet sees it, which asks once a second."""
+
+
+class Members:
+    """Who belongs to which shard, by a job's map.
+
+    Args:
+        told: the map's document.
+
+    Raises:
+        ValueError: its members do not divide its parameter servers.
+    """
+
+    def __init__(self, told: Mapping[str, Any]) -> None:
+        self._servers: List[str] = told["cluster"].get("ps", [])  # noqa: UP006
+        self._each = told.get("members", 1)
+        if not isinstance(self._each, int) or self._each < 1 or len(self._servers) % self._each:
+            raise ValueError(f"'members' is {self._each!r}, with {len(self._servers)} parameter servers")
+        self._shards = len(self._servers) // self._each
+        self.hot = self._each > 1
+        """Whether shards have several."""
+
+    def task(self, shard: int, member: str) -> int:
+        """The index of a shard's member."""
+        return shard + int(member or 0) * self._shards if self.hot else shard
+
+    def others(self, task: int) -> list[str]:
+        """Addresses of the other members of a task's shard."""
+        return [self._servers[i] for i in range(task % self._shards, len(self._servers), self._shards) if i != task]
+
+    def awaited(self, away: Collection[str]) -> list[str]:
+        """Of the PSs that are away, those without which a program cannot start: of shards that nobody serves."""
+        shards = [self._servers[shard :: self._shards] for shard in range(self._shards)]
+        return [ps for own in shards if all(ps in away for ps in own) for ps in own]
+
+
+def is_in_sync(marker: str) -> bool:
+    """Whether the chief says so: its word is in the file, which is empty when it takes it back."""
+    try:
+        return os.path.getsize(marker) > 0
+    except OSError:
+        return False
+
+
+def may_be_first(others: Iterable[Any]) -> bool:
+    """Whether a member that is not in sync is as good as the others: they all answer, and none has the state either.
+
+    Args:
+        others: what a look at each of them showed.
+    """
+    return all(sight.boot_id and not sight.in_sync for sight in others)
