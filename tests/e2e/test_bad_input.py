@@ -115,6 +115,18 @@ AT_APPLY = {
         edit("spec.ps.volumeClaimTemplates", [{**CLAIM, "metadata": {"name": "pstraining-run"}}]),
         "are the operator's volumes",
     ),
+    "hot standbys without steps to follow": (
+        edit("spec.ps.standby", {"mode": "Hot"}),
+        "spec.ps.standby.mode Hot: standbys follow synchronous steps; set spec.training.mode to Sync",
+    ),
+    "too many hot standbys": (
+        edit("spec.ps.standby", {"mode": "Hot", "replicasPerShard": 3}),
+        "a shard has one or two hot standbys",
+    ),
+    "hot standbys that are thrown away": (
+        edit("spec.ps", {"replicas": 1, "onChiefRestart": "Restart", "standby": {"mode": "Hot"}}),
+        "throws away what hot standbys keep",
+    ),
     "a server of no kind": (edit("spec.ps.server", "None"), "spec.ps.server"),
     "an own PS template without a command": (
         edit("spec.ps.template", {"spec": {"containers": [{"name": "x", "image": "i"}]}}),
@@ -153,6 +165,20 @@ def test_an_immutable_field(kube: Kube, crd: None, namespace: str, change: Objec
     assert f"{field} is immutable while the job runs" in refused.value.message
     kube.merge("PSTrainingJob", namespace, "bad", {"spec": {"runPolicy": {"suspend": True}}})
     kube.merge("PSTrainingJob", namespace, "bad", {"spec": change})
+
+
+def test_who_votes_on_hot_standbys_is_immutable_too(kube: Kube, crd: None, namespace: str) -> None:
+    job = simple(namespace)
+    edit("spec.training", {"mode": "Sync"})(job)
+    edit("spec.ps.standby", {"mode": "Hot"})(job)
+    kube.create(job)
+    number = job["spec"]["worker"]["replicas"]
+    for change in ({"replicas": number + 1}, {"replicas": number + 1, "minReplicas": number + 1}):
+        with pytest.raises(ApiError) as refused:
+            kube.merge("PSTrainingJob", namespace, "bad", {"spec": {"worker": change}})
+        assert "set minReplicas before the job runs" in refused.value.message
+    kube.merge("PSTrainingJob", namespace, "bad", {"spec": {"worker": {"minReplicas": number}}})
+    kube.merge("PSTrainingJob", namespace, "bad", {"spec": {"worker": {"replicas": number + 1}}})
 
 
 def told(kube: Kube, namespace: str, condition: str, words: str) -> Object:

@@ -90,9 +90,9 @@ class Pod:
         self.write_cluster(cluster)
         self.process: subprocess.Popen[bytes] | None = None
 
-    def write_cluster(self, cluster: Mapping[str, list[str]]) -> None:
+    def write_cluster(self, cluster: Mapping[str, list[str]], **further: Any) -> None:
         """Replace the cluster map, as the kubelet does."""
-        write_whole(self.folder / "cluster.json", json.dumps({"job": "digits", "cluster": cluster}))
+        write_whole(self.folder / "cluster.json", json.dumps({"job": "digits", "cluster": cluster, **further}))
 
     def start(self, *command: str) -> "Pod":
         """Start the container (again)."""
@@ -162,6 +162,7 @@ class FakePs:
         self.address = f"127.0.0.1:{self.port}"
         self.boot_id, self.state, self.asked = "boot-1", "Serving", 0
         self.term: int | None = None
+        self.in_sync = False
         self._servers: dict[int, socketserver.BaseServer] = {}
 
     def up(self, boot_id: str = "boot-1", *, launcher: bool = True, tensorflow: bool = True) -> "FakePs":
@@ -193,7 +194,7 @@ class FakePs:
             def do_GET(self) -> None:
                 ps.asked += 1
                 boot_id = ps.boot_id.replace("*", str(ps.asked))
-                body = {"bootId": boot_id, "state": ps.state, "restarts": 0, "inSync": False}
+                body = {"bootId": boot_id, "state": ps.state, "restarts": 0, "inSync": ps.in_sync}
                 body |= {} if ps.term is None else {"term": ps.term}
                 self.send_response(200)
                 self.end_headers()

@@ -77,7 +77,7 @@ def test_the_status_follows_the_server(server: Server) -> None:
     assert server.get("/")[0] == 404
     assert server.get("/v1/status/../../etc/passwd")[0] == 404
     assert get(server.port + 1, "/v1/status", method="POST")[0] == 501
-    (server.pod.run_dir / "in-sync").touch()
+    (server.pod.run_dir / "in-sync").write_text("1.1")
     assert server.get()[1]["inSync"] is True
     if socket.has_dualstack_ipv6():
         assert get(server.port + 1, "/readyz", host="::1")[0] in (0, 200)
@@ -86,7 +86,7 @@ def test_the_status_follows_the_server(server: Server) -> None:
 def test_a_killed_server_is_back_in_place_at_once(server: Server) -> None:
     server.listen().pod.start(*COMMAND)
     before, times = server.state("Serving"), []
-    (server.pod.run_dir / "in-sync").touch()
+    (server.pod.run_dir / "in-sync").write_text("1.1")
     for restarts in (1, 2, 3, 4):  # more often than a crashing server may
         started = time.monotonic()
         os.kill(server.process(restarts), signal.SIGKILL)

@@ -82,6 +82,11 @@ class Client:
         """End the watch over the connection; the process may go on with other things."""
         self._watchdog.stop()
 
+    @property
+    def connection(self) -> int:
+        """Number of the connection. With a new one TensorFlow has to make ready anew what it runs."""
+        return self._connection
+
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run a traced function and fetch what it returns, as numpy arrays.
 

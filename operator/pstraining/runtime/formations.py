@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from pstraining.runtime.client import ShardLostError
 from pstraining.runtime.lookout import Lookout
 from pstraining.runtime.modes.base import Updates
 from pstraining.runtime.modes.sync import SyncUpdates
@@ -59,6 +60,8 @@ class Formations:
         self._lock = threading.Lock()
         self._ready: set[Formation] = set()
         self._current: Formation = ()
+        self._changed = threading.Event()
+        """Set when there may be something to make ready."""
 
     def find(self) -> tuple[ParameterStore, Updates] | None:
         """Those of the roster that is in force."""
@@ -69,27 +72,45 @@ class Formations:
                 self._store.client.reach()
             return None
         self._current = self._lookout.formation(roster)
+        self._changed.set()
         return self._on(self._current)
 
     def prepare(self, sample: Callable[[], Sequence[Any]]) -> None:
-        """Once for each formation; after the first one, beside training, those that are left when a member is lost."""
+        """Once for each formation; beside training, those that are left when one more member is lost."""
         if self._current in self._ready:
             return
         batches, is_first = sample(), not self._ready
         self._on(self._current)[1].prepare(batches)
         self._ready.add(self._current)
         if is_first:
-            self._ahead = threading.Thread(
-                target=self._trace, args=(one_less(self._current), batches), name="pstraining-ahead", daemon=True
-            )
-            self._ahead.start()
+            threading.Thread(target=self._keep_ready, args=(batches,), name="pstraining-ahead", daemon=True).start()
 
-    def _trace(self, formations: Sequence[Formation], batches: Sequence[Any]) -> None:
-        began = time.monotonic()
-        for formation in formations:
-            self._on(formation)[1].trace(batches)
-            self._ready.add(formation)
-        event("prepared", losses=len(formations), seconds=round(time.monotonic() - began, 1))
+    def _keep_ready(self, batches: Sequence[Any]) -> None:
+        """As long as the process lives: whatever is lost next, have what is left traced and known to the servers.
+
+        TensorFlow sends a function's parts to the servers when it is first run, and forgets that with every new
+        connection; both take seconds of processor time, which are not taken while somebody is missing.
+        """
+        rehearsed: dict[Formation, int] = {}
+        while True:
+            self._changed.clear()
+            began, connection = time.monotonic(), self._store.client.connection
+            is_whole = all(len(own) == self._store.client.cluster.members for own in self._current)
+            due = [f for f in one_less(self._current) if is_whole and rehearsed.get(f) != connection]
+            try:
+                for formation in due:
+                    store, updates = self._on(formation)
+                    updates.trace(batches)
+                    self._ready.add(formation)
+                    updates.rehearse(batches)
+                    store.read()
+                    rehearsed[formation] = connection
+            except ShardLostError:
+                pass  # the training thread finds it, too, and then what is left
+            else:
+                if due:
+                    event("prepared", losses=len(due), seconds=round(time.monotonic() - began, 1))
+            self._changed.wait()
 
     def _on(self, formation: Formation) -> tuple[ParameterStore, SyncUpdates]:
         with self._lock:

@@ -17,6 +17,8 @@ from pstraining.runtime.wire import Parts, PushWire, as_parts
 
 Tensor = Any
 
+NEVER: Final = -2
+"""A step that is never made: nothing is computed or kept for it, and no server takes it."""
 SERVED: Final = 1
 FORM: Final = 2
 THERE: Final = 3
@@ -83,16 +85,21 @@ class SyncOperations:
         self.look = traced(self._emit_look)
         self.admit = traced(lambda turn: self._home(servers[0].admit(*turn[:3])))
         self.give_up = traced(lambda turn: self._home(servers[0].give_up(turn.session, turn.place)))
-        self.whole = by_form(self._emit_whole, autograph=True, reduce_retracing=True)
+        whole = self._emit_whole_or_nothing if store.updates.paired else self._emit_whole
+        self.whole = by_form(whole, autograph=True, reduce_retracing=True)
         self.bring = by_form(self._emit_bring, reduce_retracing=True)
         self.apply, self.fetch = by_form(self._emit_apply), by_form(self._emit_fetch)
         """`apply` makes the step; `fetch` asks whether somebody has made it."""
 
-    def _emit_pull(self) -> Tensor:
+    def _emit_pull(self, place: Tensor) -> Tensor:
         """Bring the local parameters to what workers hold; each server's step and form. int64[servers, 2]."""
         found = [self._home(server.whole()) for server in self._servers]
-        held = self._store.emit_hold([vectors for _, vectors in found])
+
+        def hold() -> Tensor:
+            return waited_for([self._store.emit_hold([vectors for _, vectors in found])], one())
+
         with tf.device(self._local):
+            held = tf.cond(tf.equal(place[0], NEVER), zero, hold)
             return waited_for([held], tf.stack([head for head, _ in found]))
 
     def _emit_whole(self, form: int, batch: Any, turn: Turn) -> tuple[Contribution, Said]:
@@ -101,6 +108,26 @@ class SyncOperations:
         parts = as_parts(contribution.vectors)
         bring = as_it_is(self._emit_bring)
         return contribution, bring(form, contribution.amounts, parts, contribution.rows, turn)
+
+    def _emit_whole_or_nothing(self, form: int, batch: Any, turn: Turn) -> tuple[Contribution, Said]:
+        """The same; nothing for a step that is never made. AutoGraph makes a condition of it."""
+        if turn.place[0] == NEVER:  # noqa: SIM108 - AutoGraph reads the user's code only in a statement's branches
+            found = self._nothing()
+        else:
+            found = self._emit_whole(form, batch, turn)
+        return found
+
+    def _nothing(self) -> tuple[Contribution, Said]:
+        """In the shape of what comes of a batch."""
+        shards = self._store.shards
+        with tf.device(self._local):
+            vectors = [[tf.zeros([segment.size], segment.dtype) for segment in shard.segments] for shard in shards]
+            rows = [
+                [(tf.zeros([0], tf.int64), tf.zeros([0, table.pieces[0].width], table.dtype)) for table in shard.tables]
+                for shard in shards
+            ]
+            said = Said(tf.zeros([len(shards), 8], tf.int64), tf.zeros([4], tf.int64))
+            return Contribution(tf.zeros([4], tf.float64), vectors, rows), said
 
     def _emit_bring(self, form: int, amounts: Tensor, parts: Parts, rows: Rows, turn: Turn) -> Said:
         """Deliver; if everything is on every server then, make the step and fetch it."""

@@ -27,7 +27,7 @@ from pstraining.runtime.rounds import Delivery, Move
 from pstraining.runtime.shard import Shard, UpdateState
 from pstraining.runtime.store import ParameterStore, as_shard
 from pstraining.runtime.sums import Gathering, Sums
-from pstraining.runtime.sync_operations import FORM, SERVED, THERE, Said, SyncOperations, Turn
+from pstraining.runtime.sync_operations import FORM, NEVER, SERVED, THERE, Said, SyncOperations, Turn
 from pstraining.runtime.wire import Left, Parts, PushWire
 
 UNUSUAL: Final = 2.0
@@ -111,7 +111,7 @@ class SyncUpdates:
         self._numbers, self._chooser = range(len(forms)), Chooser(forms, identity.worker)
         self._asks = gathering.backups > 0
         with tf.device(self._client.local):
-            self._identity = identity.tensor()
+            self._identity, self._progress = identity.tensor(), as_tensor(None)
         self._step: int | None = None
         self._attempt = self._form = self._served = 0
         self._memory = Memory()
@@ -137,8 +137,6 @@ class SyncUpdates:
         self.begin(Session(0, 0))
         contribution = self._computation.over(batches)
         self._wire.prepare(contribution.vectors)
-        with tf.device(self._client.local):
-            self._progress = as_tensor(None)
         call, ops, turn = self._client.call, self._ops, self._turn(0)
         call(ops.look, self._identity)
         if self._asks:
@@ -150,20 +148,33 @@ class SyncUpdates:
             call(ops.bring[form], contribution.amounts, parts, contribution.rows, turn)
             call(ops.apply[form], turn)
             call(ops.fetch[form], turn)
-        call(ops.pull)
+        call(ops.pull, turn.place)
 
     def trace(self, batches: Sequence[Any]) -> None:
         """Make the functions of a usual step, and run none of them: another thread may train meanwhile."""
-        with tf.device(self._client.local):
-            self._session, self._progress = tf.zeros([2], tf.int64), as_tensor(None)
-            turn, ops = self._turn(0), self._ops
-            ops.look.get_concrete_function(self._identity)
-            ops.pull.get_concrete_function()
-            for form in self._numbers:
-                if self._is_one_call(batches, form):
-                    ops.whole[form].get_concrete_function(batches[0], turn)
-                ops.apply[form].get_concrete_function(turn)
-                ops.fetch[form].get_concrete_function(turn)
+        turn, ops = self._turn_of_none(), self._ops
+        ops.look.get_concrete_function(self._identity)
+        ops.pull.get_concrete_function(turn.place)
+        for form in self._numbers:
+            if self._is_one_call(batches, form):
+                ops.whole[form].get_concrete_function(batches[0], turn)
+            ops.apply[form].get_concrete_function(turn)
+            ops.fetch[form].get_concrete_function(turn)
+
+    def rehearse(self, batches: Sequence[Any]) -> None:
+        """Run them, without an effect: another thread may train meanwhile.
+
+        Raises:
+            ShardLostError: a server is gone.
+        """
+        call, ops, turn = self._client.call, self._ops, self._turn_of_none()
+        call(ops.look, self._identity)
+        call(ops.pull, turn.place)
+        for form in self._numbers:
+            if self._is_one_call(batches, form):
+                self._client.run(ops.whole[form], batches[0], turn)
+            call(ops.apply[form], turn)
+            call(ops.fetch[form], turn)
 
     def rest(self, shards: Sequence[ShardRecord]) -> None:
         """Nothing: the servers have all there is."""
@@ -211,7 +222,7 @@ class SyncUpdates:
             if min(view.steps) != max(view.steps):
                 self._client.call(self._ops.apply[self._form], self._turn(min(view.steps)))
                 continue
-            heads = self._client.call(self._ops.pull)
+            heads = self._client.call(self._ops.pull, self._turn(min(view.steps)).place)
             if (heads[:, 0] == heads[0, 0]).all():  # else others made a step meanwhile: these are no step's parameters
                 self._step, self._form = (int(number) for number in heads[0])
                 return None
@@ -305,6 +316,12 @@ class SyncUpdates:
         if done or not mine:
             return view, Reply(False, False, done, view.arbiter.step, loss)
         return view, None
+
+    def _turn_of_none(self) -> Turn:
+        """Of no session and no step."""
+        with tf.device(self._client.local):
+            place = tf.constant([NEVER, 0], tf.int64)
+            return Turn(tf.zeros([2], tf.int64), self._identity, place, as_tensor(None), tf.zeros([], tf.int64))
 
     def _turn(self, step: int) -> Turn:
         with tf.device(self._client.local):

@@ -1,0 +1,101 @@
+"""The launcher where shards have hot standbys: a member is a task, is kept running, and is ready while it is in sync."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.processes.pods import FakePs, Pod, closing, eventually, get
+from tests.processes.test_launcher_server import COMMAND
+from tests.support.ports import free_neighbours
+
+MakePod = Callable[..., Pod]
+
+
+class Member:
+    """The standby of shard 1 of 2, as a pod; its primary obeys the test."""
+
+    def __init__(self, make: MakePod) -> None:
+        self.port, self.primary = free_neighbours(), FakePs()
+        servers = ["127.0.0.1:1", self.primary.address, "127.0.0.1:1", f"127.0.0.1:{self.port}"]
+        self.pod = make("ps", {"ps": servers}, 1, PSTRAINING_MEMBER="1")
+        self.pod.write_cluster({"ps": servers}, members=2, seats=[])
+        (self.pod.folder / "listen").touch()
+
+    def is_ready(self) -> bool:
+        return get(self.port + 1, "/readyz")[0] == 200
+
+    def status(self) -> dict[str, Any]:
+        return get(self.port + 1, "/v1/status")[1]
+
+    def is_told(self, word: str) -> None:
+        (self.pod.run_dir / "in-sync").write_text(word)
+
+
+@pytest.fixture
+def member(pod: MakePod) -> Any:
+    found = Member(pod)
+    with closing(found.primary):
+        yield found
+
+
+def test_it_is_the_task_after_all_first_members(member: Member) -> None:
+    member.pod.start(*member.pod.puppet)
+    member.pod.started()
+    assert json.loads(member.pod.starts()[0][2])["task"] == {"type": "ps", "index": 3}
+
+
+def test_it_is_ready_while_nobody_or_itself_is_in_sync(member: Member) -> None:
+    member.pod.start(*COMMAND)
+    eventually(lambda: member.status().get("state") == "Serving")
+    assert not member.is_ready(), "the other one is silent, and may have the state"
+    member.primary.up()
+    assert member.is_ready(), "nobody has anything yet"
+    member.primary.in_sync = True
+    assert not member.is_ready()
+    member.is_told("1.2")
+    assert member.is_ready()
+    member.is_told("")
+    assert not member.is_ready(), "the chief has taken it back"
+
+
+def test_a_killed_server_is_back_in_place_and_not_in_sync(member: Member) -> None:
+    member.primary.up().in_sync = True
+    member.pod.start(*COMMAND)
+    eventually(lambda: member.status().get("state") == "Serving")
+    member.is_told("1.2")
+    assert member.is_ready()
+    pid = int(member.pod.log().split("server ")[1].split()[0])
+    os.kill(pid, signal.SIGKILL)
+    after = eventually(lambda: now if (now := member.status()).get("restarts") == 1 else {})
+    assert after["inSync"] is False
+    eventually(lambda: member.status()["state"] == "Serving")
+    member.is_told("1.4")
+    assert member.status()["inSync"] is True
+    assert not member.is_ready(), "long enough for the kubelet to see it"
+    eventually(member.is_ready)
+
+
+def test_a_program_starts_with_one_member_of_each_shard(pod: MakePod) -> None:
+    servers = [FakePs() for _ in range(4)]
+    with closing(*servers):
+        worker = pod("worker", {"worker": ["w:2222"], "ps": [ps.address for ps in servers]})
+        worker.write_cluster({"worker": ["w:2222"], "ps": [ps.address for ps in servers]}, members=2)
+        servers[0].up()
+        worker.start(*worker.puppet)
+        eventually(lambda: "waiting for PS" in worker.log())
+        assert servers[1].address in worker.log()
+        assert servers[2].address not in worker.log(), "its shard is served"
+        servers[3].up()
+        worker.started()
+
+
+@pytest.mark.parametrize("number", [3, 0, "2"])
+def test_a_wrong_map_is_refused(pod: MakePod, number: Any) -> None:
+    found = pod("ps", {"ps": ["127.0.0.1:1", "127.0.0.1:2"]}, 0)
+    found.write_cluster({"ps": ["127.0.0.1:1", "127.0.0.1:2"]}, members=number)
+    assert found.start(*COMMAND).wait() == 78
+    assert "'members' is" in found.log()

@@ -1,0 +1,158 @@
+"""Hot standbys as the operator sees them: the chief chooses, readiness shows it, and status tells it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from pstraining.api import names
+from pstraining.controller.metrics import replicated
+from tests.support.builders import terminated
+from tests.support.simulation import World, running
+
+STARTED = {"running": {"startedAt": "2030-01-01T12:00:05Z"}}
+TRAINING = {"mode": "Sync"}
+
+
+def hot(replicas: int = 2, standbys: int = 1, **spec: Any) -> World:
+    standby = {"mode": "Hot", "replicasPerShard": standbys}
+    return running(**{"ps": {"replicas": replicas, "standby": standby}, "training": TRAINING, **spec})
+
+
+def turn(world: World, pod: str, *, ready: bool, **status: Any) -> None:
+    """A member is seen in sync, or not."""
+    found = world.pods[pod]["status"]
+    changed = "2030-01-01T12:00:09Z"
+    found["conditions"] = [{"type": "Ready", "status": str(ready), "lastTransitionTime": changed}]
+    found["containerStatuses"][0] |= {"ready": ready, "state": STARTED, **status}
+
+
+def told(world: World, index: int = 0) -> tuple[str, int, str]:
+    assert world.job is not None
+    found = world.job["status"]["shards"][index]
+    return found["primary"], found["takeovers"], found["lastCause"]
+
+
+def document(world: World) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(world.children["ConfigMap", "digits"]["data"]["cluster.json"])
+    return found
+
+
+def test_every_member_is_a_task_with_an_address_of_its_own() -> None:
+    world = hot(standbys=2)
+    expected = ["digits-ps-0", "digits-ps-1", "digits-standby-0", "digits-standby-1"]
+    expected += ["digits-standby-2-0", "digits-standby-2-1"]
+    assert document(world)["cluster"]["ps"] == [f"{name}:2222" for name in expected]
+    assert document(world)["members"] == 3
+    for name in expected:
+        service = world.children["Service", name]
+        assert service["spec"]["selector"][names.LABEL_STS_POD] == name
+        assert service["spec"]["publishNotReadyAddresses"] is True
+        assert "annotations" not in service["metadata"]
+    for member, name in enumerate(("digits-ps", "digits-standby", "digits-standby-2")):
+        container = world.children["StatefulSet", name]["spec"]["template"]["spec"]["containers"][0]
+        env = {e["name"]: e.get("value") for e in container["env"]}
+        assert env["PSTRAINING_MEMBER"] == str(member)
+        assert container["readinessProbe"]["failureThreshold"] == 1
+    assert world.names_of("PodDisruptionBudget") == ["digits-ps-0", "digits-ps-1"]
+    assert not world.plan().actions
+
+
+def test_workers_vote_at_an_address_that_does_not_change_with_their_number() -> None:
+    worker = {"replicas": 3, "minReplicas": 2, "addressing": "ClusterIP"}
+    world = hot(worker=worker)
+    assert document(world)["seats"] == ["digits-worker-0:2239", "digits-worker-1:2239"]
+    ports = [
+        [port["port"] for port in world.children["Service", f"digits-worker-{index}"]["spec"]["ports"]]
+        for index in range(3)
+    ]
+    assert ports == [[2222, 2239], [2222, 2239], [2222]]
+    assert document(hot())["seats"] == ["digits-worker-0.digits-hs:2239", "digits-worker-1.digits-hs:2239"]
+
+
+@pytest.mark.parametrize("mode", ["None", "Warm"])
+def test_others_know_nothing_of_it(mode: str) -> None:
+    world = running(ps={"replicas": 2, "standby": {"mode": mode}}, training=TRAINING)
+    assert document(world)["cluster"]["ps"] == ["digits-ps-0:2222", "digits-ps-1:2222"]
+    assert not {"members", "seats"} & document(world).keys()
+
+
+def test_the_next_member_in_sync_is_primary_and_nothing_is_written_for_it() -> None:
+    world = hot()
+    world.reconcile()
+    assert [told(world, index) for index in (0, 1)] == [("digits-ps-0", 0, ""), ("digits-ps-1", 0, "")]
+    turn(world, "digits-ps-0", ready=False)
+    assert not world.plan().actions
+    world.reconcile()
+    assert told(world) == ("digits-standby-0", 1, "not ready")
+    assert told(world, 1) == ("digits-ps-1", 0, "")
+    event = next(e for e in world.told if e.reason == "TookOver")
+    assert event.message == "Shard 0: digits-standby-0 has taken over (not ready)."
+    degraded = next(c for c in world.job["status"]["conditions"] if c["type"] == "Degraded")  # type: ignore[index]
+    assert degraded["message"] == "Shard 0: pod digits-ps-0 is not in sync yet"
+    for _ in range(3):
+        world.reconcile()
+    assert told(world) == ("digits-standby-0", 1, "not ready"), "it is counted once"
+
+
+def test_one_that_is_in_sync_again_is_primary_again_without_a_take_over() -> None:
+    world = hot()
+    world.reconcile()
+    turn(world, "digits-ps-0", ready=False)
+    world.reconcile()
+    before = dict(world.job["status"])  # type: ignore[index]
+    turn(world, "digits-ps-0", ready=True)
+    world.reconcile()
+    assert told(world) == ("digits-ps-0", 1, "not ready")
+    assert replicated(before, world.job["status"]) is not None  # type: ignore[index]
+
+
+def test_a_lost_standby_is_no_take_over() -> None:
+    world = hot()
+    world.reconcile()
+    turn(world, "digits-standby-1", ready=False)
+    world.reconcile()
+    assert told(world, 1) == ("digits-ps-1", 0, "")
+    assert world.job["status"]["standbySummary"] == "1/2"  # type: ignore[index]
+
+
+def test_a_shard_without_a_member_in_sync_keeps_its_last_primary_in_mind() -> None:
+    """What takes over then was restored; the operator cannot tell, and tells what it sees."""
+    world = hot()
+    world.reconcile()
+    for pod in ("digits-ps-0", "digits-standby-0"):
+        turn(world, pod, ready=False)
+    world.reconcile()
+    assert told(world) == ("digits-ps-0", 0, "")
+    turn(world, "digits-standby-0", ready=True)
+    world.reconcile()
+    assert told(world) == ("digits-standby-0", 1, "not ready")
+
+
+def test_a_primary_whose_pod_was_replaced_between_two_looks_was_lost() -> None:
+    world = hot()
+    world.reconcile()
+    turn(world, "digits-ps-0", ready=False, state={"waiting": {"reason": "ContainerCreating"}})
+    del world.pods["digits-ps-0"]["status"]["conditions"][0]["lastTransitionTime"]
+    world.reconcile()
+    assert told(world)[:2] == ("digits-standby-0", 1)
+
+
+def test_a_job_that_starts_has_no_primary_before_one_is_ready() -> None:
+    world = hot()
+    turn(world, "digits-ps-0", ready=False, state={"waiting": {"reason": "ContainerCreating"}})
+    world.job["status"].pop("shards", None)  # type: ignore[index]
+    world.reconcile()
+    assert told(world) == ("digits-standby-0", 0, "")
+    turn(world, "digits-ps-0", ready=True)
+    world.reconcile()
+    assert told(world) == ("digits-ps-0", 0, "")
+
+
+def test_a_container_that_ended_says_so() -> None:
+    world = hot()
+    world.reconcile()
+    turn(world, "digits-ps-1", ready=False)
+    world.pods["digits-ps-1"]["status"]["containerStatuses"][0]["state"] = terminated(137)
+    world.reconcile()
+    assert told(world, 1) == ("digits-standby-1", 1, "container ended with code 137")
