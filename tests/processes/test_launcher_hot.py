@@ -1,4 +1,4 @@
-"""The launcher where shards have hot standbys: a member is a task, is kept running, and is ready while it is in sync."""
+"""The launcher with hot standbys: a member is a task, is kept running, and is ready while it is in sync."""
 
 import json
 import os

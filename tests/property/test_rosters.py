@@ -139,9 +139,10 @@ def test_no_step_is_made_while_a_member_gets_its_copy(is_on: bool) -> None:
 def test_a_seat_is_given_after_a_second_look_alone(is_on: bool) -> None:
     """A chief looked at a majority before the next one took over, and at a process that has forgotten that after it."""
 
-    def hasty(own: Ballot, seats: Seats, view: View, *, worth: Any = (), seen: Any = ()) -> Action:
+    def hasty(own: Ballot, seats: Seats, view: View, *, worth: Any, seen: Any, waits: bool) -> Action:
+        del seen
         new = [Process(place, a.life) for place, a in view.items() if isinstance(a, Answer) and not a.votes]
-        return decide(own, seats, view, worth=worth, seen=new)
+        return decide(own, seats, view, worth=worth, seen=new, waits=waits)
 
     sides = {"p": 0, "s": 1, "w0": 0, "w1": 1, "w2": 1}
     found = Scope(Seats((("p", "s"),), ("w0", "w1", "w2")), sides, Rules() if is_on else Rules(decide=hasty))

@@ -4,6 +4,7 @@ Every event is one look at one process, one compare-and-set, one part of a step,
 so a chief or a step may stop for as long as it likes between two of its events.
 """
 
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -179,9 +180,12 @@ class Scope:
                 yield Event(actor, f"looks at {place}", now(replace(chief, looked=looked)))
                 return
         view = dict(zip(self.seats.places, looked, strict=True))
-        for worth in self._worth(view):
-            own = Ballot(chief.term, chief.epoch)
-            action = self.rules.decide(own, self.seats, view, worth=worth, seen=chief.seen)
+        own, decided = Ballot(chief.term, chief.epoch), []
+        for worth, waits in itertools.product(self._worth(view), (True, False)):
+            action = self.rules.decide(own, self.seats, view, worth=worth, seen=chief.seen, waits=waits)
+            if action not in decided:
+                decided.append(action)
+        for action in decided:
             new = frozenset(Process(p, a.life) for p, a in view.items() if isinstance(a, Answer) and not a.votes)
             after = replace(chief, looked=(), seen=new, calls=tuple(_calls(action, view)))
             base = world

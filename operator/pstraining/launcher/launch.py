@@ -366,6 +366,8 @@ class Launcher:
             crashes = crashes + 1 if lived < CRASH_SECONDS else 0
             if ENV_MEMBER in self.env and not self.members.hot:
                 crashes = CRASH_LIMIT
+            if self.supervisor.stopped_by and self.members.hot:
+                time.sleep(self.hot_standbys.LINGER_SECONDS)
             if self.supervisor.stopped_by or crashes == CRASH_LIMIT or is_final(self.policy, code or 1):
                 return self.ended(code)
             log(f"the server ended with {code} after {lived:.1f} s and is started again")

@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 from typing import Any, Collection, Iterable, List, Mapping  # noqa: UP035 - Python 3.8
 
+LINGER_SECONDS = 1.5
+"""For so long a pod that was told to end stays without its server: connections are refused then, which tells the others
+that it is gone, as the silence of an address without a pod does not."""
 SEEN_SECONDS = 2.5
 """For so long a server that was started again is not ready, so that the kubelet sees it, which asks once a second."""
 

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pstraining.runtime.client import ShardLostError
 from pstraining.runtime.lookout import Lookout
@@ -12,6 +12,9 @@ from pstraining.runtime.modes.sync import SyncUpdates
 from pstraining.runtime.progress import event
 from pstraining.runtime.rosters import Formation, in_force, one_less
 from pstraining.runtime.store import ParameterStore
+
+SETTLED_SECONDS: Final = 2.0
+"""How long nothing may have changed before something is made ready for the next loss."""
 
 
 class Whereabouts(Protocol):
@@ -93,24 +96,31 @@ class Formations:
         """
         rehearsed: dict[Formation, int] = {}
         while True:
-            self._changed.clear()
-            began, connection = time.monotonic(), self._store.client.connection
-            is_whole = all(len(own) == self._store.client.cluster.members for own in self._current)
+            while self._changed.wait(SETTLED_SECONDS):
+                self._changed.clear()
+            connection, members = self._store.client.connection, self._store.client.cluster.members
+            is_whole = all(len(own) == members for own in self._current)
             due = [f for f in one_less(self._current) if is_whole and rehearsed.get(f) != connection]
             try:
                 for formation in due:
-                    store, updates = self._on(formation)
-                    updates.trace(batches)
-                    self._ready.add(formation)
-                    updates.rehearse(batches)
-                    store.read()
+                    began = time.monotonic()
+                    self._make_ready(formation, batches)
                     rehearsed[formation] = connection
+                    if self._changed.wait(time.monotonic() - began):  # half of the time is training's alone
+                        break
+                else:
+                    if due:
+                        event("prepared", losses=len(due))
+                    self._changed.wait()
             except ShardLostError:
-                pass  # the training thread finds it, too, and then what is left
-            else:
-                if due:
-                    event("prepared", losses=len(due), seconds=round(time.monotonic() - began, 1))
-            self._changed.wait()
+                self._changed.wait()  # the training thread finds it, too, and then what is left
+
+    def _make_ready(self, formation: Formation, batches: Sequence[Any]) -> None:
+        store, updates = self._on(formation)
+        updates.trace(batches)
+        self._ready.add(formation)
+        updates.rehearse(batches)
+        store.read()
 
     def _on(self, formation: Formation) -> tuple[ParameterStore, SyncUpdates]:
         with self._lock:

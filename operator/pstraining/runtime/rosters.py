@@ -182,7 +182,13 @@ Action = Promise | Adopt | Seat | Open | Copy | Restore | Superseded | Wait
 
 
 def decide(
-    own: Ballot, seats: Seats, view: View, *, worth: Collection[Process] = (), seen: Collection[Process] = ()
+    own: Ballot,
+    seats: Seats,
+    view: View,
+    *,
+    worth: Collection[Process] = (),
+    seen: Collection[Process] = (),
+    waits: bool = True,
 ) -> Action:
     """What a chief does next.
 
@@ -192,6 +198,8 @@ def decide(
         view: what it found at every place.
         worth: processes that are to become members of the roster now, because little of the state is yet to be copied.
         seen: processes that had no seat when the chief looked the last time.
+        waits: whether the first roster waits for members that have yet to come up; it is made without them where a
+            cluster has no place for them.
     """
     answers = {Process(place, a.life): a for place, a in view.items() if isinstance(a, Answer)}
     highest = max((answer.promised for answer in answers.values()), default=NOTHING)
@@ -206,7 +214,8 @@ def decide(
     silent = [place for place in seats.members if view[place] is Absent.SILENT]
     if founding and silent:
         return Wait(f"{len(voters)} of {len(seats.places)} seats answer, no majority, and {', '.join(silent)} do not")
-    if newest is None and (missing := [place for place in seats.members if view[place] is Absent.GONE]):
+    missing = [place for place in seats.members if view[place] is Absent.GONE]
+    if newest is None and waits and missing:
         return Wait(f"{', '.join(missing)} have yet to come up for the first time")
     promised = {process: answer for process, answer in answers.items() if answer.promised == highest}
     # A member that has not promised yet may hold the state, and go on under its roster.

@@ -32,6 +32,8 @@ from pstraining.runtime.store import ParameterStore, int64
 
 POLL: Final = 0.02
 """Seconds between looks while nothing can be done."""
+FIRST_SECONDS: Final = 60.0
+"""How long the first roster waits for members that have yet to come up."""
 TELL_SECONDS: Final = 10.0
 MARKERS: Final = tuple(f"{contract.RUN_DIR}/{name}" for name in (contract.IN_SYNC_MARKER, contract.OWNED_MARKER))
 """Files that tell a launcher what its server is."""
@@ -66,6 +68,7 @@ class Succession:
         self._own = None if term is None else Ballot(term, 0)
         self._seen: frozenset[Process] = frozenset()
         self._functions: dict[tuple[str, int], Any] = {}
+        self._began = time.monotonic()
         self._marked: Roster | None = None
         self._told = 0.0
 
@@ -97,7 +100,8 @@ class Succession:
             if self._own is None:
                 self._own = Ballot(1 + max(answer.promised.term for answer in answers.values()), 0)
             worth = [process for process in answers if heal and process.place not in self._lookout.witnesses]
-            action = rosters.decide(self._own, self._lookout.seats, view, worth=worth, seen=self._seen)
+            waits = time.monotonic() < self._began + FIRST_SECONDS
+            action = rosters.decide(self._own, self._lookout.seats, view, worth=worth, seen=self._seen, waits=waits)
             self._seen = frozenset(process for process, answer in answers.items() if not answer.votes)
             try:
                 if self._act(action, answers):

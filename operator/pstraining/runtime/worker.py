@@ -68,6 +68,7 @@ class Worker:
         self._pending: Draw | None = None  # what is to be trained next; kept until it is part of the parameters
         self._session: recovery.Session | None = None
         self._is_unsure = False  # whether what is pending has come to some servers
+        self._stands: tuple[str, float] | None = None  # why no step is made, and since when
         self._resent: Draw | None = None
 
     def run(self) -> None:
@@ -90,6 +91,7 @@ class Worker:
                 done = self._train(session)
             except ShardLostError as lost:
                 self._is_unsure = True
+                self._stand_still("lost")
                 self._client.recover(lost)
 
     def _wait_for_state(self) -> recovery.Session | None:
@@ -168,6 +170,7 @@ class Worker:
                 return True
             if not reply.accepted:
                 self._is_unsure = self._pending is not self._resent  # refused twice: it is another worker's by now
+                self._stand_still("refused")
                 event("refused", worker=self._identity.worker, term=self._term(session), step=reply.step)
                 return False
             if not reply.finite:
@@ -178,9 +181,22 @@ class Worker:
             )
             if reply.applied:
                 self._pending = None
+            self._go_on(reply.step)
             self._reports.step(reply.step, reply.loss, reply.staleness)
             if self._training.is_over(reply.step):  # the chief will say so; until then nothing is left to do
                 return False
+
+    def _stand_still(self, why: str) -> None:
+        if self._session and self._stands is None:
+            self._stands = why, time.monotonic()
+
+    def _go_on(self, step: int) -> None:
+        """Tell how long this worker has made no step, if a server was lost or the servers began a new session."""
+        if self._stands:
+            why, since = self._stands
+            seconds = round(time.monotonic() - since, 3)
+            event("went_on", worker=self._identity.worker, after=why, step=step, seconds=seconds)
+            self._stands = None
 
     def _term(self, session: recovery.Session) -> int:
         """The chief's."""
