@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -84,6 +85,27 @@ def test_connecting_waits_for_a_silent_server_and_says_so(client: Any, capsys: p
     told = capsys.readouterr().out
     assert told.index('"event": "silent"') < told.index('"event": "waiting"')
     rig.train(batches(2))
+
+
+def test_connections_that_were_cut_in_vain_are_remembered(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a process whose calls never come back would try for ever; with the second time in vain it ends."""
+    import tensorflow as tf
+
+    before: list[int] = []
+
+    @contextmanager
+    def watching(_: str, *, fatal: bool, cuts: int) -> Iterator[Any]:
+        assert fatal
+        before.append(cuts)
+        watched = SimpleNamespace(cuts=cuts + 1)
+        yield watched
+        if len(before) == 1:
+            raise tf.errors.UnavailableError(None, None, "cut")
+
+    monkeypatch.setattr(client._watchdog, "watching", watching)
+    with client._exclusive():
+        client._reach_all(first=False)
+    assert before == [0, 1]
 
 
 def test_a_server_that_works_long_is_let_alone(

@@ -165,10 +165,10 @@ class Client:
 
     def _reach_all(self, *, first: bool) -> None:
         """Open the context on every server; TensorFlow is lazy, so a first operation on each is part of it."""
-        is_set = not first
+        is_set, cuts = not first, 0
         while True:
             try:
-                with self._watchdog.watching("connect", fatal=True):
+                with self._watchdog.watching("connect", fatal=True, cuts=cuts) as watched:
                     if is_set:
                         context.context().update_server_def(self._definition())
                     else:
@@ -179,6 +179,7 @@ class Client:
                             tf.identity(tf.constant(0)).numpy()
                 return
             except tf.errors.OpError:
+                cuts = watched.cuts  # a second time would not help either
                 is_set = is_set and bool(context.context()._initialized)
                 time.sleep(POLL)
                 self._wait_for_servers()

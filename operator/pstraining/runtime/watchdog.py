@@ -45,7 +45,7 @@ class Watchdog:
     def __init__(self, addresses: Sequence[str]) -> None:
         self._addresses = addresses
         self._lock = threading.Lock()
-        self._watched: dict[int, _Watched] = {}
+        self._watched: dict[int, Watched] = {}
         self._number = 0
         self._stopped = threading.Event()
         self._asked = self._kept_alive = 0.0
@@ -58,14 +58,21 @@ class Watchdog:
         atexit.register(self.cut_silent)
 
     @contextmanager
-    def watching(self, what: str, *, fatal: bool = False) -> Iterator[None]:
-        """Watch what runs inside; with `fatal`, end the process if cutting the connections does not help."""
+    def watching(self, what: str, *, fatal: bool = False, cuts: int = 0) -> Iterator["Watched"]:
+        """Watch what runs inside; with `fatal`, end the process if cutting the connections does not help.
+
+        Args:
+            what: it is, for people.
+            fatal: it cannot be given up.
+            cuts: how often connections were cut for it in vain before.
+        """
+        watched = Watched(what, CONNECT_PATIENCE if fatal else self._patience, fatal, cuts)
         with self._lock:
             self._number += 1
             number = self._number
-            self._watched[number] = _Watched(what, CONNECT_PATIENCE if fatal else self._patience, fatal)
+            self._watched[number] = watched
         try:
-            yield
+            yield watched
         finally:
             with self._lock:
                 del self._watched[number]
@@ -95,13 +102,14 @@ class Watchdog:
             event("silent", servers=[network.joined(peer) for peer in silent], cut=network.cut_peers(silent))
 
 
-class _Watched:
+class Watched:
     """Something under way that talks to the servers."""
 
-    def __init__(self, what: str, patience: float, fatal: bool) -> None:
+    def __init__(self, what: str, patience: float, fatal: bool, cuts: int) -> None:
         self.what, self.patience, self.fatal = what, patience, fatal
         self.since = time.monotonic()
-        self.cuts = 0
+        self.cuts = cuts
+        """How often its connections were cut."""
 
     def look(self, addresses: Sequence[str]) -> bool:
         """Cut what has lasted too long; whether it has."""

@@ -1,0 +1,29 @@
+"""What takes too long is cut; connecting, which cannot be given up, ends the process when that was in vain."""
+
+import os
+
+import pytest
+
+from pstraining.runtime.watchdog import EXIT_STUCK, Watched
+
+
+@pytest.fixture
+def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    found: list[int] = []
+    monkeypatch.setattr(os, "_exit", found.append)
+    return found
+
+
+def test_nothing_is_done_before_its_time(exits: list[int]) -> None:
+    assert not Watched("connect", 100.0, fatal=True, cuts=1).look([])
+    assert not exits
+
+
+@pytest.mark.parametrize(("fatal", "cuts", "ends"), [(False, 0, 0), (False, 5, 0), (True, 0, 0), (True, 1, 1)])
+def test_what_cannot_be_given_up_and_was_cut_before_ends_the_process(
+    exits: list[int], fatal: bool, cuts: int, ends: int
+) -> None:
+    watched = Watched("connect", 0.0, fatal=fatal, cuts=cuts)
+    assert watched.look([])
+    assert watched.cuts == cuts + 1
+    assert exits == [EXIT_STUCK] * ends
