@@ -147,6 +147,7 @@ def test_validation_holds_up_neither_training_nor_the_restoring_of_a_lost_server
     with job(monkeypatch, plan, folder, restarts=1) as run:
         chief = run.processes["chief"]
         until(run, lambda: fitting.notes(folder, "test_begin"), "a validation")
+        until(run, lambda: chief.events("checkpoint"), "something to restore")
         run.kill("ps-1")
         until(run, lambda: chief.events("restored"), "the state that is back")
         restored = chief.events("restored")[0]["step"]
