@@ -5,14 +5,19 @@ What is measured is printed: how long workers stood still, and until the shard h
 
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from hack.cluster import faults
+from tests.e2e.test_nodes import HOME
 from tests.e2e.test_standby import evict
-from tests.support.examples import Example
+from tests.e2e.test_training_faults import SAFE
+from tests.support.cover import THOROUGH, in_soak
+from tests.support.examples import ROOT, Example
 from tests.support.kube import ApiError, Kube, Object, wait_for
 from tests.support.operator_process import OperatorProcess
 
@@ -49,6 +54,18 @@ class Watched:
     def condition(self, kind: str) -> Object:
         found = (self.example.job().get("status") or {}).get("conditions") or ()
         return next((c for c in found if c["type"] == kind), {"status": ""})
+
+    def lives(self) -> dict[str, str]:
+        """The pods of all members."""
+        selector = f"pstraining.dev/job-name={self.example.name},pstraining.dev/role=ps"
+        found = self.example.kube.list("Pod", self.example.namespace, selector)
+        return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in found}
+
+    def nothing_is_restored(self) -> None:
+        told = self.example.events("chief")
+        assert sum(e["event"] == "initialized" for e in told) == 1
+        assert not [e for e in told if e["event"] in ("restored", "not_marked")], "not one step was lost"
+        assert {e["term"] for e in told if e["event"] == "roster"} == {1}
 
     def wait_prepared(self, times: int) -> None:
         """Wait until both workers have everything ready for a loss, so often since they began."""
@@ -94,39 +111,106 @@ def drain(example: Example, pod: str) -> None:
     assert refused.value.status == 429, "the other member has to be in sync again first"
 
 
-LOSSES: list[tuple[Callable[[Example, str], None], str, set[str]]] = [
+Loss = tuple[Callable[[Example, str], None], str, set[str]]
+LOSSES: list[Loss] = [
     (kill_server, "digits-ps-0", {"not ready"}),
-    (kill_server, "digits-standby-1", set()),
+    (delete, "digits-standby-1", set()),
+    (drain, "digits-ps-1", {"pod deleted"}),
+]
+"""How, of whom, and what the operator tells of it; nothing of a standby."""
+MORE: list[Loss] = [
+    (kill_server, "digits-standby-0", set()),
     (kill_container, "digits-ps-1", {"not ready", "container ended with code 137"}),  # whatever the kubelet says first
     (delete, "digits-ps-0", {"pod deleted"}),
-    (drain, "digits-ps-1", {"pod deleted"}),
 ]
 
 
-def test_a_lost_member_costs_no_step(watched: Watched, capsys: pytest.CaptureFixture[str]) -> None:
-    example, expected = watched.example, {0: 0, 1: 0}
-    for number, (lose, pod, causes) in enumerate(LOSSES):
-        shard = int(pod[-1])
-        expected[shard] += bool(causes)
-        before, struck = len(watched.rosters()), time.time()
-        lose(example, pod)
-        wait_for(lambda: watched.condition("Degraded")["status"] == "True", "it is told", 30, every=0.05)
-        degraded = watched.condition("Degraded")["message"]
-        assert pod in degraded, degraded
-        wait_for(lambda: watched.is_whole() and len(watched.rosters()) >= before + 2, "both are in sync", 60)  # noqa: B023
-        back = time.time() - struck
-        wait_for(lambda: watched.summary() == "2/2", f"it is told: {example.job()['status']}", 30)
-        lost, refused = watched.stood("lost", struck), watched.stood("refused", struck)
+def test_whatever_is_lost_costs_no_step(
+    watched: Watched, own_operator: OperatorProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One member after the other; one while no operator runs; the chief."""
+    for number, loss in enumerate([*LOSSES, *(MORE if THOROUGH else ())]):
+        said = _a_member_is_lost(watched, *loss)
         with capsys.disabled():
-            print(f"\n{lose.__name__} {pod}: workers went on after {lost:.2f} s; both in sync after {back:.1f} s, for")
-            print(f"which they stood still for {refused:.2f} s")
-        assert lost <= WENT_ON
+            print(f"\n{said}")
         watched.wait_prepared(number + 2)
-        assert {s["index"]: s["takeovers"] for s in watched.shards()} == expected
-        assert watched.shards()[shard]["lastCause"] in (causes or {""})
-        assert watched.condition("Degraded")["status"] == "False"
-    assert [s["primary"] for s in watched.shards()] == ["digits-ps-0", "digits-ps-1"]
-    told = example.events("chief")
-    assert sum(e["event"] == "initialized" for e in told) == 1
-    assert not [e for e in told if e["event"] in ("restored", "not_marked")], "not one step was lost"
-    assert {e["term"] for e in told if e["event"] == "roster"} == {1}
+    with capsys.disabled():
+        print(f"\n{_a_member_is_lost_while_no_operator_runs(watched, own_operator)}")
+    _the_chief_is_lost(watched)
+
+
+def _a_member_is_lost(watched: Watched, lose: Callable[[Example, str], None], pod: str, causes: set[str]) -> str:
+    example, shard, struck = watched.example, int(pod[-1]), time.time()
+    before, taken = len(watched.rosters()), {s["index"]: s["takeovers"] for s in watched.shards()}
+    lose(example, pod)
+    wait_for(lambda: watched.condition("Degraded")["status"] == "True", "it is told", 30, every=0.05)
+    degraded = watched.condition("Degraded")["message"]
+    assert pod in degraded, degraded
+    wait_for(lambda: watched.is_whole() and len(watched.rosters()) >= before + 2, "both are in sync", 60)
+    back = time.time() - struck
+    wait_for(lambda: watched.summary() == "2/2", f"it is told: {example.job()['status']}", 30)
+    lost, refused = watched.stood("lost", struck), watched.stood("refused", struck)
+    assert lost <= WENT_ON
+    taken[shard] += bool(causes)
+    assert {s["index"]: s["takeovers"] for s in watched.shards()} == taken
+    assert not causes or watched.shards()[shard]["lastCause"] in causes
+    assert watched.condition("Degraded")["status"] == "False"
+    watched.nothing_is_restored()
+    said = f"{lose.__name__} {pod}: workers went on after {lost:.2f} s; both members in sync after {back:.1f} s, "
+    return said + f"for which training stood still for {refused:.2f} s"
+
+
+def _a_member_is_lost_while_no_operator_runs(watched: Watched, operator: OperatorProcess) -> str:
+    operator.kill()
+    struck, taken = time.time(), watched.shards()[0]["takeovers"]
+    kill_server(watched.example, "digits-ps-0")
+    lost = watched.stood("lost", struck)
+    operator.start()
+    wait_for(watched.is_whole, "both are in sync", 60)
+    wait_for(lambda: watched.summary() == "2/2", "the truth is told afterwards", 30)
+    assert watched.shards()[0]["takeovers"] in (taken, taken + 1), "it may be back before anybody looks"
+    watched.nothing_is_restored()
+    return f"no operator: workers went on after {lost:.2f} s"
+
+
+def _the_chief_is_lost(watched: Watched) -> None:
+    example = watched.example
+    example.kube.delete("Pod", example.namespace, example.pod("chief"))
+    example.wait_event("roster", "chief", term=2)
+    step = int(example.events("worker", 0)[-1]["step"])
+    wait_for(lambda: int(example.events("worker", 0)[-1]["step"]) > step, "training goes on", 60)
+    told = example.events("chief", term=2)
+    assert not [e for e in told if e["event"] in ("initialized", "restored")], "it finds the state"
+
+
+def spec_of_two_nodes() -> Object:
+    """The chief and the workers on one node, and of each shard a member on both."""
+    template = yaml.safe_load((ROOT / "examples" / "digits" / "job.yaml").read_text())["spec"]["worker"]["template"]
+    pinned = deepcopy(template)
+    pinned["spec"]["nodeSelector"] = {"kubernetes.io/hostname": SAFE}
+    servers = {**SPEC["ps"], "template": template}
+    return {**SPEC, "ps": servers, "worker": {"template": pinned}}
+
+
+@in_soak
+def test_a_silent_node_is_left_by_the_majority_and_follows_when_it_is_back(
+    kube: Kube,
+    own_operator: OperatorProcess,
+    namespace: str,
+    shared: Path,
+    healed: None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own_operator.start()
+    watched = Watched(Example.start(kube, namespace, "digits", shared, spec_of_two_nodes()))
+    watched.wait_prepared(1)
+    before, struck = watched.lives(), time.time()
+    assert faults.cut(HOME)
+    lost = watched.stood("lost", struck)
+    with capsys.disabled():
+        print(f"\na node is cut: workers went on after {lost:.1f} s")
+    faults.restore(HOME)
+    wait_for(watched.is_whole, "its members follow again", 60)
+    assert watched.lives() == before, "they are the same processes"
+    watched.nothing_is_restored()
+    assert lost <= WENT_ON + 3

@@ -100,6 +100,10 @@ class ChiefAccount:
     """Bytes from all workers to the parameter servers since then."""
     received: float = 0.0
     restores: int = 0
+    takeovers: int = 0
+    """How often members that had made every step were lost, and others went on."""
+    replicated: bool = True
+    """Whether every shard has all its members in sync."""
     checkpoints: int = 0
     checkpoint_step: int = 0
     checkpoint_seconds: float = 0.0
@@ -109,6 +113,25 @@ class ChiefAccount:
     """When it was written, in seconds since 1970."""
     scalars: dict[str, float] = field(default_factory=dict)
     """Of the last epoch that was told: val_loss and so on."""
+
+    _unreplicated: float = 0.0
+    _since: float = 0.0
+
+    @property
+    def unreplicated_seconds(self) -> float:
+        """How long some shard has had fewer members in sync than it may have, all in all."""
+        return self._unreplicated + (0.0 if self.replicated else time.monotonic() - self._since)
+
+    def follow(self, *, lost: bool, whole: bool) -> None:
+        """Other members are in sync from now on.
+
+        Args:
+            lost: some that were are not any more.
+            whole: all are.
+        """
+        self._unreplicated, self._since = self.unreplicated_seconds, time.monotonic()
+        self.takeovers += lost
+        self.replicated = whole
 
     def saved(self, step: int, seconds: float, folder: Path) -> None:
         """A checkpoint was written to a folder."""

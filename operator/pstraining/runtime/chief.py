@@ -99,7 +99,13 @@ class Chief:
         total = duties.positions if duties.by_pieces else steps
         self._following = Following(lambda: self._control, duties.wishes, duties.account, steps=steps, total=total)
         self._succession = (
-            Succession(store, term=None if self._joins else self._term, restore=self._restore_on, look_in=look_in)
+            Succession(
+                store,
+                term=None if self._joins else self._term,
+                restore=self._restore_on,
+                look_in=look_in,
+                account=duties.account,
+            )
             if client.cluster.members > 1
             else None
         )

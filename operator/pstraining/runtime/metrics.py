@@ -21,6 +21,8 @@ WORKER: Final = {
 """Counters of a worker."""
 CHIEF: Final = {
     "restores": "How often this chief has put a checkpoint onto the parameter servers.",
+    "takeovers": "How often this chief has seen members in sync get lost, and let the others go on.",
+    "unreplicated_seconds": "Seconds in which some shard had fewer members in sync than it may have.",
     "checkpoints": "Checkpoints that this chief has written.",
 }
 """Counters of the chief."""

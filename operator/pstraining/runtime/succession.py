@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from pstraining.api import contract
 from pstraining.runtime import rosters, seats, witness
+from pstraining.runtime.account import ChiefAccount
 from pstraining.runtime.client import ShardLostError
 from pstraining.runtime.lookout import PATIENCE, Lookout
 from pstraining.runtime.modes.sync import member_rounds
@@ -53,6 +54,7 @@ class Succession:
         term: the chief's; None: the next one, as worker 0 of a job without a chief has none of its own.
         restore: puts the newest checkpoint on some members, under a fence; shut, so that nobody makes steps yet.
         look_in: called again and again; may raise to end it.
+        account: counts what is lost.
     """
 
     def __init__(
@@ -62,14 +64,17 @@ class Succession:
         term: int | None,
         restore: Callable[[Formation, int], None],
         look_in: Callable[[], None] = lambda: None,
+        account: ChiefAccount | None = None,
     ) -> None:
+        self._account = account or ChiefAccount()
         self._store, self._client, self._lookout = store, store.client, Lookout(store)
         self._restore, self._look_in = restore, look_in
         self._own = None if term is None else Ballot(term, 0)
         self._seen: frozenset[Process] = frozenset()
         self._functions: dict[tuple[str, int], Any] = {}
         self._began = time.monotonic()
-        self._marked: Roster | None = None
+        self._former: Roster | None = None
+        self._told_launchers = False
         self._told = 0.0
 
     @property
@@ -106,7 +111,7 @@ class Succession:
             try:
                 if self._act(action, answers):
                     assert isinstance(action, Open)  # noqa: S101 - nothing else is an end
-                    self._mark_all(action.roster)
+                    self._follow(action.roster)
                     return action.roster
             except ShardLostError:
                 suspicious = True
@@ -198,12 +203,19 @@ class Succession:
         for source, target in pairs:
             self._copy_one(source, target, fence)
 
-    def _mark_all(self, roster: Roster) -> None:
-        """Tell the launchers beside a roster's members that they are in sync, and that the state is the runtime's."""
-        if roster != self._marked:
+    def _follow(self, roster: Roster) -> None:
+        """A roster is in force: count what was lost, and tell the launchers beside its members that these are in sync,
+        and that the state is the runtime's."""
+        former, self._former = self._former, roster
+        if roster != former:
+            members = self._client.cluster.members
+            whole = all(len(own) == members for own in roster.shards)
+            self._account.follow(lost=former is not None and not former.processes <= roster.processes, whole=whole)
+            self._told_launchers = False
+        if not self._told_launchers:
             for process in sorted(roster.processes):
                 self._mark(process, f"{roster.ballot.term}.{roster.ballot.epoch}")
-            self._marked = roster
+            self._told_launchers = True
 
     def _mark(self, process: Process, text: str) -> None:
         if not self._client.cluster.in_pod:
