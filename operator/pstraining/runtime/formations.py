@@ -63,6 +63,7 @@ class Formations:
         self._lock = threading.Lock()
         self._ready: set[Formation] = set()
         self._current: Formation = ()
+        self._batches: Sequence[Any] = ()
         self._changed = threading.Event()
         """Set when there may be something to make ready."""
 
@@ -82,13 +83,13 @@ class Formations:
         """Once for each formation; beside training, those that are left when one more member is lost."""
         if self._current in self._ready:
             return
-        batches, is_first = sample(), not self._ready
-        self._on(self._current)[1].prepare(batches)
+        is_first, self._batches = not self._ready, sample()
+        self._on(self._current)[1].prepare(self._batches)
         self._ready.add(self._current)
         if is_first:
-            threading.Thread(target=self._keep_ready, args=(batches,), name="pstraining-ahead", daemon=True).start()
+            threading.Thread(target=self._keep_ready, name="pstraining-ahead", daemon=True).start()
 
-    def _keep_ready(self, batches: Sequence[Any]) -> None:
+    def _keep_ready(self) -> None:
         """As long as the process lives: whatever is lost next, have what is left traced and known to the servers.
 
         TensorFlow sends a function's parts to the servers when it is first run, and forgets that with every new
@@ -104,7 +105,7 @@ class Formations:
             try:
                 for formation in due:
                     began = time.monotonic()
-                    self._make_ready(formation, batches)
+                    self._make_ready(formation)
                     rehearsed[formation] = connection
                     if self._changed.wait(time.monotonic() - began):  # half of the time is training's alone
                         break
@@ -115,11 +116,11 @@ class Formations:
             except ShardLostError:
                 self._changed.wait()  # the training thread finds it, too, and then what is left
 
-    def _make_ready(self, formation: Formation, batches: Sequence[Any]) -> None:
+    def _make_ready(self, formation: Formation) -> None:
         store, updates = self._on(formation)
-        updates.trace(batches)
+        updates.trace(self._batches)
         self._ready.add(formation)
-        updates.rehearse(batches)
+        updates.rehearse(self._batches)
         store.read()
 
     def _on(self, formation: Formation) -> tuple[ParameterStore, SyncUpdates]:

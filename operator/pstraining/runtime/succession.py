@@ -1,6 +1,7 @@
 """The chief's hand on rosters: it looks, does what `rosters` says, and looks again, until one is in force."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -100,6 +101,8 @@ class Succession:
             suspicious = False
             if self._lookout.strangers:
                 self._client.reach()
+                if heal:  # training goes on meanwhile
+                    deque(self.prepare(), maxlen=0)
                 view = self._lookout.look()
             answers = {Process(place, a.life): a for place, a in view.items() if isinstance(a, Answer)}
             if self._own is None:
