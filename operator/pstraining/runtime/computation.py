@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 import tensorflow as tf
 
 from pstraining.runtime import tables
+from pstraining.runtime.finite import are_finite
 from pstraining.runtime.model import STATE, ModelError, Touched
 from pstraining.runtime.store import ParameterStore
 from pstraining.runtime.training_step import samples
@@ -126,7 +127,7 @@ class Computation:
         model = self._store.model
         loss, gradients, _ = model.loss_and_gradients(batch, self._store.fetch_rows)
         model.optimizer.apply(gradients, model.trainable)
-        return _amounts(batch, loss, _are_finite(gradients))
+        return _amounts(batch, loss, are_finite(gradients))
 
     def _emit_return(self, before: Sequence[Tensor], told: Sequence[Tensor]) -> tuple[Tensor, list[list[Tensor]]]:
         model = self._store.model
@@ -156,7 +157,7 @@ class Computation:
             if self._parts > 1:
                 changes = [change / self._parts for change in changes]
             vectors = self._store.pack([*gradients, *changes])
-            finite = _are_finite([*tf.nest.flatten(vectors), *(gradient for _, gradient in touched)])
+            finite = are_finite([*tf.nest.flatten(vectors), *(gradient for _, gradient in touched)])
             amounts = tf.concat([_amounts(batch, loss, finite), tf.constant([self._parts], tf.float64)], 0)
             return amounts, vectors, touched
 
@@ -197,16 +198,6 @@ class Computation:
 
 def _amounts(batch: Any, loss: Tensor, finite: Tensor) -> Tensor:
     return tf.stack([tf.cast(value, tf.float64) for value in (samples(batch), loss, finite)])
-
-
-def _are_finite(values: Sequence[Tensor]) -> Tensor:
-    """Whether there is no NaN or infinity in any of them, by their sums: one pass, and nothing as large is written.
-
-    A sum that overflows counts as infinite; gradients whose sum does are of no use either. Not so in float16, whose
-    largest number is 65504.
-    """
-    wide = [tf.cast(value, tf.float32) if value.dtype == tf.float16 else value for value in values]
-    return tf.reduce_all(tf.math.is_finite([tf.cast(tf.reduce_sum(value), tf.float64) for value in wide]))
 
 
 def _times(vector: Tensor, factor: Tensor) -> Tensor:
