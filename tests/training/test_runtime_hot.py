@@ -1,7 +1,9 @@
 """Jobs whose shards have hot standbys: parameter servers are killed, and not one step is lost."""
 
+import os
 import random
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +23,14 @@ LONG = 500.0
 """Seconds in which a job ends, on a machine that does much else."""
 
 
-def job(folder: Path, *, standbys: int, seconds: int = 3600, ps: int = 2) -> LocalJob:
+def job(folder: Path, *, standbys: int, seconds: int = 3600, ps: int = 2, epochs: int = EPOCHS) -> LocalJob:
     return LocalJob(
         ["-m", "tests.support.ordered"],
         ps=ps,
         standbys=standbys,
         workers=2,
-        restarts=100,
-        training={"mode": "Sync", "orderedSums": True, "epochs": EPOCHS, "minShardBytes": 0},
+        restarts=10_000,
+        training={"mode": "Sync", "orderedSums": True, "epochs": epochs, "minShardBytes": 0},
         checkpoint={"path": str(folder), "intervalSeconds": seconds},
     )
 
@@ -133,3 +135,58 @@ def test_a_silent_primary_is_left_by_a_majority_and_follows_when_it_is_back(tmp_
         assert not run.processes["chief"].events("restored")
         assert run.processes["ps-0"].starts == 1
     assert_same(last(tmp_path), undisturbed)
+
+
+@in_soak
+@pytest.mark.timeout(4 * 3600)
+def test_many_kills_cost_no_step_and_little_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """PSTRAINING_HOT_KILLS of them, each at a random moment after all is ready for it; what it costs is printed."""
+    kills, seed = int(os.environ.get("PSTRAINING_HOT_KILLS", "20")), random.randrange(10**6)
+    dice, epochs = random.Random(seed), 16 * kills  # more than there is time for between them
+    with job(tmp_path / "undisturbed", standbys=0, epochs=epochs) as run:
+        assert finished(run, 40.0 * kills) == 0, transcript(run)
+    monkeypatch.setenv("ORDERED_PAUSE", "0.5")
+    sizes, costs = [], []
+    with job(tmp_path / "killed", standbys=1, epochs=epochs) as run:
+        for number in range(kills):
+            until(run, lambda: ready(run) > number, "all is ready for the next loss")  # noqa: B023 - it is waited for
+            sizes.append(resident(run))
+            time.sleep(dice.random())  # that is the random moment
+            run.kill(dice.choice(rosters(run)[-1][dice.randrange(2)]))
+            until(run, lambda: min(map(len, stood(run))) > number, "workers go on")  # noqa: B023
+            costs.append(max(seconds[number] for seconds in stood(run)))
+            until(run, lambda: whole(run), "all members in sync again")
+        monkeypatch.setenv("ORDERED_PAUSE", "0")
+        for name in ("worker-0", "worker-1"):  # their successors do not wait
+            run.kill(name)
+        assert finished(run, 40.0 * kills) == 0, transcript(run)
+        assert not run.processes["chief"].events("restored")
+    assert_same(last(tmp_path / "killed"), last(tmp_path / "undisturbed"))
+    said = f"first step after {np.median(costs):.2f} s (median), {max(costs):.2f} s (longest)"
+    grown = {name: f"{first / 1e6:.0f} to {sizes[-1][name] / 1e6:.0f} MB" for name, first in sizes[0].items()}
+    with capsys.disabled():
+        print(f"\n{kills} kills, seed {seed}: {said}; resident from before the first to before the last: {grown}")
+
+
+def ready(run: LocalJob) -> int:
+    """How often both workers had everything ready for a loss."""
+    return min(len(run.processes[name].events("prepared")) for name in ("worker-0", "worker-1"))
+
+
+def stood(run: LocalJob) -> list[list[float]]:
+    """Seconds that each worker made no step after each loss."""
+    return [
+        [event["seconds"] for event in run.processes[name].events("went_on") if event["after"] == "lost"]
+        for name in ("worker-0", "worker-1")
+    ]
+
+
+def resident(run: LocalJob) -> dict[str, int]:
+    """Bytes in memory of those that live through it all."""
+    pages = {
+        name: int(Path(f"/proc/{run.processes[name].popen.pid}/statm").read_text().split()[1])
+        for name in ("chief", "worker-0", "worker-1")
+    }
+    return {name: number * os.sysconf("SC_PAGE_SIZE") for name, number in pages.items()}
