@@ -114,11 +114,11 @@ def drain(example: Example, pod: str) -> None:
 Loss = tuple[Callable[[Example, str], None], str, set[str]]
 LOSSES: list[Loss] = [
     (kill_server, "digits-ps-0", {"not ready"}),
-    (delete, "digits-standby-1", set()),
     (drain, "digits-ps-1", {"pod deleted"}),
 ]
 """How, of whom, and what the operator tells of it; nothing of a standby."""
 MORE: list[Loss] = [
+    (delete, "digits-standby-1", set()),
     (kill_server, "digits-standby-0", set()),
     (kill_container, "digits-ps-1", {"not ready", "container ended with code 137"}),  # whatever the kubelet says first
     (delete, "digits-ps-0", {"pod deleted"}),
