@@ -7,6 +7,7 @@ happening: keepalive on TensorFlow's own sockets, who is at their other ends, an
 import os
 import socket
 import stat
+import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
@@ -51,6 +52,43 @@ def joined(endpoint: Endpoint) -> str:
     """host:port or [v6]:port."""
     host, port = endpoint
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def dial(endpoint: Endpoint, patience: float) -> socket.socket:
+    """Connect within `patience` seconds to an address, or to a name that has been reached before.
+
+    Looking a name up has no limit, and whoever is cut off from others may be cut off from the name server, too. So a
+    name keeps the address that it was reached by; when that fails, the name is looked up beside all else, and if there
+    is an answer, the next call asks anew.
+
+    Raises:
+        OSError: it cannot be reached; ConnectionRefusedError: nobody listens there.
+    """
+    host, port = endpoint
+    known = _reached.get(host)
+    try:
+        found = socket.create_connection((known or host, port), timeout=patience)
+    except OSError:
+        if known and host not in _looking_up:
+            _looking_up.add(host)
+            threading.Thread(target=_look_up, args=(host,), name="pstraining-names", daemon=True).start()
+        raise
+    _reached[host] = found.getpeername()[0]
+    return found
+
+
+_reached: Final[dict[str, str]] = {}
+"""By what address each name was reached."""
+_looking_up: Final[set[str]] = set()
+
+
+def _look_up(host: str) -> None:
+    try:
+        with suppress(OSError):
+            socket.getaddrinfo(host, None)
+            _reached.pop(host, None)
+    finally:
+        _looking_up.discard(host)
 
 
 def connections() -> Iterator[socket.socket]:

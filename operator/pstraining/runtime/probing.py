@@ -30,10 +30,10 @@ GRACE: Final = 0.1
 
 
 def answers(endpoint: network.Endpoint, patience: float = PATIENCE) -> bool:
-    """Whether a server's process answers there within `patience` seconds; a name is looked up first."""
+    """Whether a server's process answers there within `patience` seconds; a new name is looked up first."""
     until = time.monotonic() + patience
     try:
-        with socket.create_connection(endpoint, timeout=patience) as asked:
+        with network.dial(endpoint, patience) as asked:
             asked.sendall(PREFACE)
             header = b""
             while len(header) < HEADER:
@@ -50,7 +50,7 @@ def answers(endpoint: network.Endpoint, patience: float = PATIENCE) -> bool:
 def refuses(endpoint: network.Endpoint, patience: float = PATIENCE) -> bool:
     """Whether the host answers there that nobody listens: the process that did is gone."""
     try:
-        with socket.create_connection(endpoint, timeout=patience):
+        with network.dial(endpoint, patience):
             return False
     except ConnectionRefusedError:
         return True

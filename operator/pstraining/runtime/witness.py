@@ -107,7 +107,7 @@ def ask(address: str, request: dict[str, Any], patience: float) -> Answer:
         ConnectionRefusedError: nobody listens there: the process is gone.
         OSError: it does not answer.
     """
-    with socket.create_connection(network.split(address), timeout=patience) as asked, asked.makefile("rwb") as lines:
+    with network.dial(network.split(address), patience) as asked, asked.makefile("rwb") as lines:
         lines.write(json.dumps(request).encode() + b"\n")
         lines.flush()
         told = lines.readline(LONGEST_LINE)
