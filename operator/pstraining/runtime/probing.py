@@ -6,7 +6,6 @@ their SETTINGS frame back. They do so while operations run as long as they like;
 """
 
 import queue
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
