@@ -19,7 +19,7 @@ class Effort:
 
     def model(self, name: str) -> str:
         """The model to train in the place of `name`."""
-        return "tiny" if self.small and name in ("dense", "big", "uneven") else name
+        return "tiny" if self.small and name in ("medium", "dense", "big", "uneven") else name
 
 
 @dataclass(frozen=True)

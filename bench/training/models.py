@@ -11,6 +11,7 @@ Layers = list[tuple[int, int, bool]]
 
 SHAPES: Final[dict[str, Layers]] = {
     "small": [(32, 32, True)] * 32,  # 64 tensors, 135 KB
+    "medium": [(1024, 1024, False)],  # 4.2 MB
     "dense": [(1024, 1024, False)] * 4,  # 16.8 MB
     "big": [(2500, 2500, False)] * 4,  # 100 MB
     "uneven": [

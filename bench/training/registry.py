@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from bench.training import shaped, speed, starting, stragglers, volume
+from bench.training import replication, shaped, speed, starting, stragglers, volume
 from bench.training.measurement import Measurement
 
 MEASUREMENTS: Final[tuple[Measurement, ...]] = (
@@ -11,4 +11,5 @@ MEASUREMENTS: Final[tuple[Measurement, ...]] = (
     *stragglers.MEASUREMENTS,
     *speed.MEASUREMENTS,
     *shaped.MEASUREMENTS,
+    *replication.MEASUREMENTS,
 )

@@ -1,11 +1,13 @@
 """Jobs of real processes, measured while they train."""
 
+import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from bench.training import models, network
@@ -19,6 +21,7 @@ LIMIT = 240.0
 """Seconds for which nothing may be heard of a job."""
 WARM_REPORTS = 3
 """Reports of a worker, one a second at most, after which it counts as warm."""
+PAGE = os.sysconf("SC_PAGE_SIZE")
 Passed = Mapping[str, tuple[int, int]]
 """Bytes out of every task and into it."""
 
@@ -29,6 +32,8 @@ class Load:
 
     model: str
     ps: int = 1
+    standbys: int = 0
+    """Of each parameter server, hot."""
     workers: int = 2
     chief: bool = True
     training: Mapping[str, Any] | None = None
@@ -41,7 +46,7 @@ class Load:
     @property
     def tasks(self) -> list[str]:
         """Labels of all tasks."""
-        numbered = {"ps": self.ps, "worker": self.workers}
+        numbered = {"ps": self.ps * (1 + self.standbys), "worker": self.workers}
         found = [f"{role}-{index}" for role, number in numbered.items() for index in range(number)]
         return [*found, *(["chief"] if self.chief else [])]
 
@@ -67,6 +72,10 @@ class Figures:
     """On the network, both directions and headers."""
     links: Passed
     """By task where each has a link of its own."""
+    processor_seconds: float
+    """Of all processes."""
+    resident: Mapping[str, int]
+    """Bytes in memory at the end, by task."""
 
     @property
     def bytes_per_sample(self) -> float:
@@ -92,6 +101,8 @@ class Running:
         self._passed: Callable[[], Passed] = links.passed if links else lambda: {"lo": (network.sent(), 0)}
         self._names = load.reporters or tuple(f"worker-{index}" for index in range(load.workers))
         self._wait_for(1 if effort.small else WARM_REPORTS)
+        if load.standbys:  # beside training, workers make ready what they need after a loss
+            self._wait_for(1, event="prepared")
 
     def watch(self) -> Figures:
         """What it does in the time that was asked for, from one report to another.
@@ -101,13 +112,14 @@ class Running:
             RuntimeError: a process of it was lost meanwhile.
         """
         begin = end = self._look(after=time.monotonic())
-        starts = self._starts()
+        starts, used = self._starts(), self._processor_seconds()
         while end.at - begin.at < self._seconds:
             end = self._look(after=end.at)
         if self._starts() != starts:
             raise RuntimeError(
                 "a process was lost while its job was watched: these figures are not of undisturbed training"
             )
+        used = self._processor_seconds() - used
         steps, lasted = end.step - begin.step, end.at - begin.at
         moved = {
             task: (now[0] - begin.links[task][0], now[1] - begin.links[task][1]) for task, now in end.links.items()
@@ -118,6 +130,8 @@ class Running:
             steps=steps,
             bytes=sum(out for out, _ in moved.values()),
             links=moved,
+            processor_seconds=used,
+            resident={name: self._status(name, "statm", 1) * PAGE for name in self._job.processes},
         )
 
     def pause(self) -> None:
@@ -130,15 +144,23 @@ class Running:
         self._job.signal(signal.SIGCONT)
         self._wait_for(reports + 1, self._names[:1])
 
+    def _processor_seconds(self) -> float:
+        ticks = [self._status(name, "stat", place) for name in self._job.processes for place in (13, 14)]
+        return sum(ticks) / os.sysconf("SC_CLK_TCK")
+
+    def _status(self, name: str, file: str, place: int) -> int:
+        """A number that Linux tells of a process; the name of its program must have no blank."""
+        return int(Path(f"/proc/{self._job.processes[name].popen.pid}/{file}").read_text().split()[place])
+
     def _starts(self) -> int:
         return sum(process.starts for process in self._job.processes.values())
 
-    def _reports(self, name: str) -> list[dict[str, Any]]:
-        return self._job.processes[name].events("worker")
+    def _reports(self, name: str, event: str = "worker") -> list[dict[str, Any]]:
+        return self._job.processes[name].events(event)
 
-    def _wait_for(self, reports: int, names: tuple[str, ...] = ()) -> None:
+    def _wait_for(self, reports: int, names: tuple[str, ...] = (), event: str = "worker") -> None:
         deadline = time.monotonic() + LIMIT
-        while any(len(self._reports(name)) < reports for name in names or self._names):
+        while any(len(self._reports(name, event)) < reports for name in names or self._names):
             self._supervise(deadline, "the workers do not train")
             time.sleep(0.1)
 
@@ -179,6 +201,7 @@ def running(load: Load, effort: Effort, links: network.Links | None = None) -> I
     job = LocalJob(
         ["-m", load.program],
         ps=load.ps,
+        standbys=load.standbys,
         workers=load.workers,
         chief=load.chief,
         training=load.training,

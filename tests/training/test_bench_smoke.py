@@ -13,7 +13,7 @@ from tests.support.cover import THOROUGH
 
 ROOT = Path(__file__).parents[2]
 KINDS = ["bytes: balance", "start", "small, Async", "links"]
-KINDS += ["straggler: backup", "small, Sync", "big, dense"] if THOROUGH else []
+KINDS += ["straggler: backup", "small, Sync", "big, dense", "hot standby: 4 MB"] if THOROUGH else []
 pytestmark = [
     pytest.mark.training,
     pytest.mark.timeout(400),

@@ -1,0 +1,63 @@
+"""What hot standbys cost while nothing is lost: the same job with and without, in turn.
+
+By the analysis, a standby is sent its shard's mean gradient once a step, a 2n-th of what n workers send and fetch; it
+makes every step, too, and has a copy of all that its primary has.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from bench.training.figures import Taken
+from bench.training.measurement import Effort, Measurement
+from bench.training.runs import Figures, Load, in_turn
+from bench.training.volume import SYNC
+
+MODELS: Final = {"medium": "4 MB", "big": "100 MB"}
+KINDS: Final = (
+    "step time, with / without",
+    "bytes a step, with / without",
+    "bytes a step, with / without, by the analysis",
+    "processor time a step, with / without",
+    "steps/s, without",
+    "resident MB of a server, without",
+    "resident MB of a primary",
+    "resident MB of a standby",
+)
+WORKERS: Final = 2
+
+
+def named(size: str, kind: str) -> str:
+    """A figure's name."""
+    return f"hot standby, {size}: {kind}"
+
+
+def take(model: str, size: str, effort: Effort) -> Taken:
+    """One model's."""
+    training = {**SYNC, "minShardBytes": 0}
+    loads = [Load(model, ps=2, standbys=number, workers=WORKERS, training=training) for number in (0, 1)]
+    rounds = in_turn(loads, effort)
+
+    def ratio(value: Callable[[Figures], float]) -> list[float]:
+        return [value(hot) / value(plain) for plain, hot in rounds]
+
+    def resident(number: int, name: str) -> list[float]:
+        return [row[number].resident[name] / 1e6 for row in rounds]
+
+    found: tuple[float | list[float], ...] = (
+        ratio(lambda figures: 1 / figures.steps_per_second),
+        ratio(lambda figures: figures.bytes / figures.steps),
+        1 + 1 / (2 * WORKERS),
+        ratio(lambda figures: figures.processor_seconds / figures.steps),
+        [plain.steps_per_second for plain, _ in rounds],
+        resident(0, "ps-0"),
+        resident(1, "ps-0"),
+        resident(1, "ps-2"),
+    )
+    return {named(size, kind): values for kind, values in zip(KINDS, found, strict=True)}
+
+
+MEASUREMENTS: Final = tuple(
+    Measurement(f"hot standby: {size}", tuple(named(size, kind) for kind in KINDS), partial(take, model, size))
+    for model, size in MODELS.items()
+)
