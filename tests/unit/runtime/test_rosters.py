@@ -1,10 +1,23 @@
-"""What a worker makes of rosters, and of what members say of themselves."""
+"""What workers and chiefs make of rosters, and of what members say of themselves."""
 
 from dataclasses import replace
 
 import pytest
 
-from pstraining.runtime.rosters import Absent, Answer, Ballot, Process, Roster, View, in_force, one_less
+from pstraining.runtime.rosters import (
+    Absent,
+    Answer,
+    Ballot,
+    Process,
+    Promise,
+    Roster,
+    Seats,
+    View,
+    Wait,
+    decide,
+    in_force,
+    one_less,
+)
 
 OLD = Roster(Ballot(1, 1), ((Process("p", 1), Process("s", 2)),))
 NEW = Roster(Ballot(1, 2), ((Process("s", 2),),))
@@ -47,3 +60,15 @@ def test_any_one_member_may_be_lost_but_the_last_of_its_shard() -> None:
     assert one_less(((0, 1), (1, 0))) == [((1,), (1, 0)), ((0,), (1, 0)), ((0, 1), (0,)), ((0, 1), (1,))]
     assert one_less(((1,), (0, 1))) == [((1,), (1,)), ((1,), (0,))]
     assert one_less(((0,), (0,))) == []
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("other", [Absent.GONE, Absent.SILENT, Answer(0)])
+def test_the_first_roster_waits_for_who_has_yet_to_come_up_and_not_for_ever(
+    waits: bool, other: Absent | Answer
+) -> None:
+    """One that is silent may have the state of an earlier chief; one whose port refuses has none."""
+    view: View = {"p": Answer(0), "s": other, "w": Answer(7)}
+    action = decide(Ballot(1, 0), Seats((("p", "s"),), ("w",)), view, waits=waits)
+    is_waiting = other is Absent.SILENT or (waits and other is Absent.GONE)
+    assert isinstance(action, Wait if is_waiting else Promise)
