@@ -72,6 +72,13 @@ def test_a_job_without_standbys() -> None:
         FakeCluster(running()).take_over()
 
 
+def test_a_job_whose_chief_chooses() -> None:
+    world = running(ps={"replicas": 2, "standby": {"mode": "Hot"}}, training={"mode": "Sync"})
+    with pytest.raises(CommandError, match=r"has hot standbys, of which its chief chooses.* delete its pod"):
+        FakeCluster(world).take_over()
+    assert names.ANNOTATION_TAKEOVER not in (world.job or {})["metadata"].get("annotations", {})
+
+
 def test_a_shard_whose_standby_is_not_ready_is_told_with_the_reason() -> None:
     cluster = warm()
     found = cluster.world.pods["digits-standby-0"]["status"]
