@@ -1,17 +1,16 @@
 """Jobs of real processes, measured while they train."""
 
-import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from bench.training import models, network
 from bench.training.measurement import Effort
+from bench.usage import Usage, usage
 from pstraining.runtime.cluster import Task
 from pstraining.runtime.local import LocalJob, Place
 
@@ -21,7 +20,6 @@ LIMIT = 240.0
 """Seconds for which nothing may be heard of a job."""
 WARM_REPORTS = 3
 """Reports of a worker, one a second at most, after which it counts as warm."""
-PAGE = os.sysconf("SC_PAGE_SIZE")
 Passed = Mapping[str, tuple[int, int]]
 """Bytes out of every task and into it."""
 
@@ -74,7 +72,7 @@ class Figures:
     """By task where each has a link of its own."""
     processor_seconds: float
     """Of all processes."""
-    resident: Mapping[str, int]
+    resident: Mapping[str, float]
     """Bytes in memory at the end, by task."""
 
     @property
@@ -112,14 +110,14 @@ class Running:
             RuntimeError: a process of it was lost meanwhile.
         """
         begin = end = self._look(after=time.monotonic())
-        starts, used = self._starts(), self._processor_seconds()
+        starts, before = self._starts(), self._usage()
         while end.at - begin.at < self._seconds:
             end = self._look(after=end.at)
         if self._starts() != starts:
             raise RuntimeError(
                 "a process was lost while its job was watched: these figures are not of undisturbed training"
             )
-        used = self._processor_seconds() - used
+        used = self._usage()
         steps, lasted = end.step - begin.step, end.at - begin.at
         moved = {
             task: (now[0] - begin.links[task][0], now[1] - begin.links[task][1]) for task, now in end.links.items()
@@ -130,8 +128,8 @@ class Running:
             steps=steps,
             bytes=sum(out for out, _ in moved.values()),
             links=moved,
-            processor_seconds=used,
-            resident={name: self._status(name, "statm", 1) * PAGE for name in self._job.processes},
+            processor_seconds=sum(used[name].cpu - before[name].cpu for name in used),
+            resident={name: found.rss * 2**20 for name, found in used.items()},
         )
 
     def pause(self) -> None:
@@ -144,13 +142,8 @@ class Running:
         self._job.signal(signal.SIGCONT)
         self._wait_for(reports + 1, self._names[:1])
 
-    def _processor_seconds(self) -> float:
-        ticks = [self._status(name, "stat", place) for name in self._job.processes for place in (13, 14)]
-        return sum(ticks) / os.sysconf("SC_CLK_TCK")
-
-    def _status(self, name: str, file: str, place: int) -> int:
-        """A number that Linux tells of a process; the name of its program must have no blank."""
-        return int(Path(f"/proc/{self._job.processes[name].popen.pid}/{file}").read_text().split()[place])
+    def _usage(self) -> dict[str, Usage]:
+        return {name: usage(process.popen.pid) for name, process in self._job.processes.items()}
 
     def _starts(self) -> int:
         return sum(process.starts for process in self._job.processes.values())

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.usage import usage
 from pstraining.runtime.checkpoint import Checkpoints
 from pstraining.runtime.local import LocalJob
 from tests.support.cover import in_soak
@@ -165,7 +166,7 @@ def test_many_kills_cost_no_step_and_little_time(
         assert not run.processes["chief"].events("restored")
     assert_same(last(tmp_path / "killed"), last(tmp_path / "undisturbed"))
     said = f"first step after {np.median(costs):.2f} s (median), {max(costs):.2f} s (longest)"
-    grown = {name: f"{first / 1e6:.0f} to {sizes[-1][name] / 1e6:.0f} MB" for name, first in sizes[0].items()}
+    grown = {name: f"{first:.0f} to {sizes[-1][name]:.0f} MB" for name, first in sizes[0].items()}
     with capsys.disabled():
         print(f"\n{kills} kills, seed {seed}: {said}; resident from before the first to before the last: {grown}")
 
@@ -183,10 +184,6 @@ def stood(run: LocalJob) -> list[list[float]]:
     ]
 
 
-def resident(run: LocalJob) -> dict[str, int]:
-    """Bytes in memory of those that live through it all."""
-    pages = {
-        name: int(Path(f"/proc/{run.processes[name].popen.pid}/statm").read_text().split()[1])
-        for name in ("chief", "worker-0", "worker-1")
-    }
-    return {name: number * os.sysconf("SC_PAGE_SIZE") for name, number in pages.items()}
+def resident(run: LocalJob) -> dict[str, float]:
+    """Megabytes in memory of those that live through it all."""
+    return {name: usage(run.processes[name].popen.pid).rss for name in ("chief", "worker-0", "worker-1")}

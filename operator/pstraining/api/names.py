@@ -122,11 +122,6 @@ def ps_service(job: str, index: int) -> str:
     return f"{job}-ps-{index}"
 
 
-def standby_service(job: str, member: int, index: int) -> str:
-    """The Service of a shard's hot standby of that number, from 1."""
-    return f"{standby_stateful_set(job, member)}-{index}"
-
-
 def worker_name(job: str, index: int) -> str:
     """One worker's Deployment, its hostname and, if it has one, its Service."""
     return f"{job}-worker-{index}"

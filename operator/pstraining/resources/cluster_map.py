@@ -22,7 +22,7 @@ def addresses(job: PSTrainingJob) -> dict[str, list[str]]:
     if spec.chief.enabled:
         found[names.CHIEF] = [_address(f"{names.chief_host(name)}.{headless}")]
     found[names.WORKER] = [_address(_worker(job, index)) for index in range(spec.worker.replicas)]
-    found[names.PS] = [_address(redundancy.service(job, *task)) for task in redundancy.tasks(job)]
+    found[names.PS] = [_address(redundancy.pod(job, *task)) for task in redundancy.tasks(job)]
     if spec.evaluator.enabled and spec.evaluator.in_cluster:
         found[names.EVALUATOR] = [_address(f"{names.evaluator_host(name)}.{headless}")]
     return found

@@ -31,12 +31,6 @@ def seats(job: PSTrainingJob) -> int:
     return (worker.min_replicas or worker.replicas) if is_hot(job) else 0
 
 
-def service(job: PSTrainingJob, index: int, member: int) -> str:
-    """The Service that a member of a shard has of its own."""
-    name = job.metadata.name
-    return names.standby_service(name, member, index) if member else names.ps_service(name, index)
-
-
 def stateful_set(job: PSTrainingJob, member: int) -> str:
     """The StatefulSet of every shard's member of that number."""
     name = job.metadata.name
@@ -44,7 +38,7 @@ def stateful_set(job: PSTrainingJob, member: int) -> str:
 
 
 def pod(job: PSTrainingJob, index: int, member: int) -> str:
-    """The pod that is a shard's member of that number."""
+    """The pod that is a shard's member of that number; a PS task's Service has the same name."""
     return f"{stateful_set(job, member)}-{index}"
 
 

@@ -46,7 +46,7 @@ def build_ps(job: PSTrainingJob, index: int, pointer: Pointer | None = None) -> 
     """One PS task's address. Its selector names one pod: it is the pointer to the shard's primary."""
     name = names.ps_service(job.metadata.name, index)
     pointer = pointer or Pointer(redundancy.pod(job, index, 0))
-    found = _service(job, name, names.PS, role_selector(job, names.PS) | {names.LABEL_STS_POD: pointer.pod})
+    found = _to_pod(job, name, pointer.pod)
     if redundancy.standbys(job) or pointer.epoch:
         found["metadata"]["annotations"] = {
             names.ANNOTATION_EPOCH: str(pointer.epoch),
@@ -58,8 +58,8 @@ def build_ps(job: PSTrainingJob, index: int, pointer: Pointer | None = None) -> 
 
 def build_member(job: PSTrainingJob, index: int, member: int) -> dict[str, Any]:
     """The address of one member of a shard, where each is a task of its own."""
-    name, pod = redundancy.service(job, index, member), redundancy.pod(job, index, member)
-    return _service(job, name, names.PS, role_selector(job, names.PS) | {names.LABEL_STS_POD: pod})
+    name = redundancy.pod(job, index, member)
+    return _to_pod(job, name, name)
 
 
 def build_worker(job: PSTrainingJob, index: int) -> dict[str, Any]:
@@ -69,6 +69,10 @@ def build_worker(job: PSTrainingJob, index: int) -> dict[str, Any]:
     if index < redundancy.seats(job):
         found["spec"]["ports"].append(_port(contract.SEAT_PORT_NAME, contract.SEAT_PORT))
     return found
+
+
+def _to_pod(job: PSTrainingJob, name: str, pod: str) -> dict[str, Any]:
+    return _service(job, name, names.PS, role_selector(job, names.PS) | {names.LABEL_STS_POD: pod})
 
 
 def _service(job: PSTrainingJob, name: str, component: str, selector: dict[str, str], **extra: str) -> dict[str, Any]:

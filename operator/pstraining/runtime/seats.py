@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
+from pstraining.api import contract
 from pstraining.runtime.critical import after, critical, one, zero
 from pstraining.runtime.layout import Array
 from pstraining.runtime.rosters import NOTHING, Answer, Ballot, Process, Roster
@@ -24,6 +25,8 @@ HEAD: Final = 4
 """Places in a seat; then the roster's processes, place and life of each, places counted from 1."""
 EPOCH_BITS: Final = 20
 ATTEMPT_BITS: Final = 20
+MARKERS: Final = tuple(f"{contract.RUN_DIR}/{name}" for name in (contract.IN_SYNC_MARKER, contract.OWNED_MARKER))
+"""Files that tell a launcher what its server is."""
 LEASE_SECONDS: Final = 10.0
 """How long members make steps without a word of the chief."""
 
@@ -216,18 +219,17 @@ class Seat:
 
         return self._critical([life, fence], body)
 
-    def mark(self, life: Tensor, names: Sequence[str], text: Tensor) -> Tensor:
-        """Write a text to files where the server runs, as the process of that life alone.
+    def mark(self, life: Tensor, text: Tensor) -> Tensor:
+        """Write a text to MARKERS where the server runs, as the process of that life alone.
 
         Args:
             life: of the process that is meant. int64[].
-            names: of the files.
             text: their contents. string[].
         """
 
         def body(life: Tensor, text: Tensor) -> Tensor:
             def write() -> Tensor:
-                return after([tf.raw_ops.WriteFile(filename=name, contents=text) for name in names], one())
+                return after([tf.raw_ops.WriteFile(filename=name, contents=text) for name in MARKERS], one())
 
             return tf.cond(tf.equal(self._or_zeros()[LIFE], life), write, zero)
 

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from pstraining.api import contract
 from pstraining.runtime import rosters, seats, witness
 from pstraining.runtime.account import ChiefAccount
 from pstraining.runtime.client import ShardLostError
@@ -37,8 +36,6 @@ POLL: Final = 0.02
 FIRST_SECONDS: Final = 60.0
 """How long the first roster waits for members that have yet to come up."""
 TELL_SECONDS: Final = 10.0
-MARKERS: Final = tuple(f"{contract.RUN_DIR}/{name}" for name in (contract.IN_SYNC_MARKER, contract.OWNED_MARKER))
-"""Files that tell a launcher what its server is."""
 
 View = dict[str, Answer | Absent]
 
@@ -223,14 +220,8 @@ class Succession:
     def _mark(self, process: Process, text: str) -> None:
         if not self._client.cluster.in_pod:
             return
-        index = self._lookout.index(process)
-        if ("mark", index) not in self._functions:
-            seat, home = self._lookout.seat(index), self._client.brought_home
-            self._functions["mark", index] = tf.function(
-                lambda life, told: home(seat.mark(life, MARKERS, told)), autograph=False
-            )
         try:
-            self._client.call(self._functions["mark", index], int64(process.life), tf.constant(text))
+            self._call("mark", process, tf.constant(text))
         except tf.errors.OpError as error:  # a drain of its node does not wait for it then, and a new chief restores
             event("not_marked", server=process.place, reason=str(error).partition("\n")[0])
 

@@ -7,7 +7,7 @@ sees that everything is there applies it, so no other process is in the path and
 import copy
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -152,14 +152,8 @@ class SyncUpdates:
 
     def trace(self, batches: Sequence[Any]) -> None:
         """Make the functions of a usual step, and run none of them: another thread may train meanwhile."""
-        turn, ops = self._turn_of_none(), self._ops
-        ops.look.get_concrete_function(self._identity)
-        ops.pull.get_concrete_function(turn.place)
-        for form in self._numbers:
-            if self._is_one_call(batches, form):
-                ops.whole[form].get_concrete_function(batches[0], turn)
-            ops.apply[form].get_concrete_function(turn)
-            ops.fetch[form].get_concrete_function(turn)
+        for function, arguments in self._of_a_usual_step(batches):
+            function.get_concrete_function(*arguments)
 
     def rehearse(self, batches: Sequence[Any]) -> None:
         """Run them, without an effect: another thread may train meanwhile.
@@ -167,14 +161,19 @@ class SyncUpdates:
         Raises:
             ShardLostError: a server is gone.
         """
-        call, ops, turn = self._client.call, self._ops, self._turn_of_none()
-        call(ops.look, self._identity)
-        call(ops.pull, turn.place)
+        for function, arguments in self._of_a_usual_step(batches):
+            self._client.run(function, *arguments)
+
+    def _of_a_usual_step(self, batches: Sequence[Any]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+        """Its functions, each with what makes it do nothing."""
+        ops, turn = self._ops, self._turn_of_none()
+        yield ops.look, (self._identity,)
+        yield ops.pull, (turn.place,)
         for form in self._numbers:
             if self._is_one_call(batches, form):
-                self._client.run(ops.whole[form], batches[0], turn)
-            call(ops.apply[form], turn)
-            call(ops.fetch[form], turn)
+                yield ops.whole[form], (batches[0], turn)
+            yield ops.apply[form], (turn,)
+            yield ops.fetch[form], (turn,)
 
     def rest(self, shards: Sequence[ShardRecord]) -> None:
         """Nothing: the servers have all there is."""
