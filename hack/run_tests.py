@@ -33,6 +33,8 @@ PYTHON = sys.executable
 BIN = Path(PYTHON).parent
 CLEAN_UP_S = 120
 """Seconds that an interrupted layer has for its own clean-up."""
+LONGEST_S = 45 * 60
+"""Seconds for one command of a layer: a run that hangs is ended, and the layers after it are run."""
 CHECKED = ("operator/pstraining", "hack", "tests", "examples", "bench")
 
 
@@ -75,8 +77,13 @@ LAYERS = (
         options=("-n", "auto", "--maxprocesses", "4"),
     ),
     Layer("chart", helm=True, tests=("tests/chart",)),
-    # Two at a time: they wait for processes as much as they compute. The tests of a file share their servers.
-    Layer("training", tests=("tests/processes", "tests/training"), options=("-n", "2", "--dist", "loadfile")),
+    # Two at a time: they wait for processes as much as they compute. The tests of a file share their servers. Whoever
+    # hangs in TensorFlow hears no signal; once a process is lost, xdist may wait for ever for what it should have run.
+    Layer(
+        "training",
+        tests=("tests/processes", "tests/training"),
+        options=("-n", "2", "--dist", "loadfile", "--timeout-method=thread", "--max-worker-restart=0"),
+    ),
     Layer("controlplane", cluster=True, tests=("tests/controlplane",)),
     Layer("e2e", cluster=True, images=True, helm=True, tests=("tests/e2e",)),
 )
@@ -143,23 +150,39 @@ class Surroundings:
         self.stand.down()
 
 
+class EndlessError(Exception):
+    """A command took too long, and was ended."""
+
+
 class TerminatedError(KeyboardInterrupt):
     """SIGTERM: like Ctrl-C, but sent to us alone and not to what we run."""
 
 
 def run_child(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a command to its end; when interrupted, let it clean up first. Its exit status."""
+    """Run a command to its end; when interrupted, let it clean up first. Its exit status.
+
+    Raises:
+        EndlessError: it took longer than LONGEST_S.
+    """
     with subprocess.Popen(command, cwd=ROOT, env=environment) as process:
         try:
-            return process.wait()
+            return process.wait(LONGEST_S)
+        except subprocess.TimeoutExpired:
+            end(process, tell=True)
+            raise EndlessError(f"{Path(command[0]).name} was ended after {LONGEST_S:g} s") from None
         except KeyboardInterrupt as interrupt:
-            if isinstance(interrupt, TerminatedError):
-                process.send_signal(signal.SIGINT)
-            try:
-                process.wait(CLEAN_UP_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            end(process, tell=isinstance(interrupt, TerminatedError))
             raise
+
+
+def end(process: subprocess.Popen[bytes], *, tell: bool) -> None:
+    """Wait for a process that was interrupted, or is to be told so, and has some time to clean up."""
+    if tell:
+        process.send_signal(signal.SIGINT)
+    try:
+        process.wait(CLEAN_UP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def read_report(path: Path, outcome: Outcome) -> None:
@@ -205,6 +228,8 @@ def run_layer(layer: Layer, surroundings: Surroundings) -> Outcome:
                 outcome.passed += 1
         if layer.tests:
             run_pytest(layer, environment, outcome)
+    except EndlessError as error:
+        outcome.problem = str(error)
     except ClusterError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         outcome.problem = "what it needs could not be made"

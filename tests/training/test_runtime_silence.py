@@ -5,9 +5,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from pstraining.runtime import probing
 from pstraining.runtime.checkpoint import Checkpoints
 from pstraining.runtime.local import LocalJob, Process
 from tests.support import counting
-from tests.support.cover import in_soak
+from tests.support.cover import THOROUGH, in_soak
 from tests.support.netns import cut_off, own_network
 from tests.support.servers import SPREAD, Rig, batches, small
 from tests.training.test_runtime_faults import finished, steps_of, transcript, until
@@ -75,37 +75,63 @@ def test_a_call_to_a_silent_server_fails_and_is_mended(
     rig.train(batches(2))
 
 
-def test_connecting_waits_for_a_silent_server_and_says_so(client: Any, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("number", [2, *([20] if THOROUGH else [])])
+def test_connecting_waits_for_a_silent_server_and_says_so(
+    client: Any, number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Again and again: it may go on with the end of its former context, and the next one's beginning, to be read."""
     rig = Rig(client, sgd, ps=2, build=small)
     rig.start()
-    began = time.monotonic()
-    with stopped(client.servers[1], 7), client._exclusive():  # it fell silent after it had answered
-        client._reach_all(first=False)
-    assert time.monotonic() - began >= 6
-    told = capsys.readouterr().out
-    assert told.index('"event": "silent"') < told.index('"event": "waiting"')
-    rig.train(batches(2))
+    for _ in range(number):
+        began = time.monotonic()
+        with stopped(client.servers[1], 6), client._exclusive():  # it fell silent after it had answered
+            client._reach_all(first=False)
+        assert 5 <= time.monotonic() - began <= LONGEST_HANG
+        told = capsys.readouterr().out
+        assert told.index('"event": "silent"') < told.index('"event": "waiting"')
+        rig.train(batches(2))
 
 
-def test_connections_that_were_cut_in_vain_are_remembered(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a process whose calls never come back would try for ever; with the second time in vain it ends."""
+@pytest.mark.parametrize("ps", [1, 4])
+def test_a_server_whose_first_operation_fails_gets_a_new_context(
+    client: Any, ps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a connection that was cut in vain is remembered: with the third time in vain the process ends."""
     import tensorflow as tf
+    from tensorflow.python.eager import context
 
-    before: list[int] = []
+    told: list[Any] = []
+    servers = list(range(ps))
+    real, update = client._watchdog.watching, context.context().update_server_def
 
     @contextmanager
-    def watching(_: str, *, fatal: bool, cuts: int) -> Iterator[Any]:
-        assert fatal
-        before.append(cuts)
-        watched = SimpleNamespace(cuts=cuts + 1)
-        yield watched
-        if len(before) == 1:
+    def watching(what: str, *, vital: float, cuts: int) -> Iterator[Any]:
+        told.append((what, cuts))
+        with real(what, vital=vital, cuts=cuts) as watched:
+            yield watched
+        if told == [("connect", 0), servers, ("greet", 0)]:
+            watched.cuts += 1
             raise tf.errors.UnavailableError(None, None, "cut")
 
-    monkeypatch.setattr(client._watchdog, "watching", watching)
+    def updated(definition: Any) -> None:
+        told.append(sorted(index for job in definition.cluster.job if job.name == "ps" for index in job.tasks))
+        update(definition)
+
+    everything = client.cluster
+    monkeypatch.setattr(
+        client, "cluster", replace(everything, addresses={**everything.addresses, "ps": everything.ps[:ps]})
+    )
     with client._exclusive():
+        client._wait_for_servers()
         client._reach_all(first=False)
-    assert before == [0, 1]
+        monkeypatch.setattr(client._watchdog, "watching", watching)
+        monkeypatch.setattr(context.context(), "update_server_def", updated)
+        client._reach_all(first=False)
+        monkeypatch.undo()
+        client._wait_for_servers()
+        client._reach_all(first=False)
+    greetings = [("greet", 1)] * ps
+    assert told == [("connect", 0), servers, ("greet", 0), ("connect", 1), servers[1:], servers, *greetings]
 
 
 def test_a_server_that_works_long_is_let_alone(

@@ -13,7 +13,7 @@ while another one is gone, and `reach` brings the map to what there is.
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from pstraining.runtime import network, probing, recovery
 from pstraining.runtime.cluster import Cluster
 from pstraining.runtime.links import Links
 from pstraining.runtime.progress import event
-from pstraining.runtime.watchdog import Watchdog
+from pstraining.runtime.watchdog import CONNECT_PATIENCE, GREET_PATIENCE, Watchdog
 
 POLL: Final = 0.1
 """Seconds between questions to servers that are down."""
@@ -147,14 +147,14 @@ class Client:
             event("reached", servers=sorted(self.present))
             return self.present
 
-    def _definition(self) -> Any:
-        """This task and the servers of the map.
+    def _definition(self, servers: Iterable[int]) -> Any:
+        """This task and some servers.
 
         Not by tf.config.experimental_connect_to_cluster: it names a leader for collectives, which nobody uses here.
         """
         task, ps = self.cluster.task, self.cluster.ps
-        servers = {index: ps[index] for index in sorted(self.present)}
-        spec = tf.train.ClusterSpec({task.type: {task.index: self.cluster.own_address}, "ps": servers})
+        addresses = {index: ps[index] for index in sorted(servers)}
+        spec = tf.train.ClusterSpec({task.type: {task.index: self.cluster.own_address}, "ps": addresses})
         return tf.train.ServerDef(
             cluster=spec.as_cluster_def(),
             job_name=task.type,
@@ -164,22 +164,34 @@ class Client:
         )
 
     def _reach_all(self, *, first: bool) -> None:
-        """Open the context on every server; TensorFlow is lazy, so a first operation on each is part of it."""
-        is_set, cuts = not first, 0
+        """Open the context on every server; TensorFlow is lazy, so a first operation on each is part of it.
+
+        A server that falls silent meanwhile may find both, the end of its former context and the news of the next one,
+        in what it has yet to read. They have one name, and the end takes with it what tensors are fetched by: no call
+        to that server comes back any more, however often the map is set. (Seen in one of four servers that were stopped
+        for some seconds here.) So one that fails at its first operation is taken out of the map before it is in it
+        again: its context is made anew.
+        """
+        is_set, cuts, greeted = not first, 0, frozenset[int]()
         while True:
             try:
-                with self._watchdog.watching("connect", fatal=True, cuts=cuts) as watched:
+                with self._watchdog.watching("connect", vital=CONNECT_PATIENCE, cuts=cuts) as watched:
+                    if is_set and greeted:
+                        context.context().update_server_def(self._definition(self.present - greeted))
+                        greeted = frozenset()
                     if is_set:
-                        context.context().update_server_def(self._definition())
+                        context.context().update_server_def(self._definition(self.present))
                     else:
-                        context.set_server_def(self._definition())
+                        context.set_server_def(self._definition(self.present))
                         is_set = True
-                    for index in sorted(self.present):
-                        with tf.device(self.shards[index]):
-                            tf.identity(tf.constant(0)).numpy()
+                for index in sorted(self.present):
+                    greeted = frozenset([index])
+                    watching = self._watchdog.watching("greet", vital=GREET_PATIENCE, cuts=cuts)
+                    with watching as watched, tf.device(self.shards[index]):
+                        tf.identity(tf.constant(0)).numpy()
                 return
             except tf.errors.OpError:
-                cuts = watched.cuts  # a second time would not help either
+                cuts = watched.cuts
                 is_set = is_set and bool(context.context()._initialized)
                 time.sleep(POLL)
                 self._wait_for_servers()

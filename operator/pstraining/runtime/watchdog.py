@@ -29,8 +29,12 @@ With TICK and the patience of a question, a server is noticed 2 to 3.3 seconds a
 CALL_PATIENCE: Final = 60.0
 """Seconds after which a call's connections are cut although all servers answer; doubled for the calls that follow, so
 that an honestly long step is made in the end."""
-CONNECT_PATIENCE: Final = 30.0
-"""The same while connecting, and the grace after it before the process gives up."""
+CONNECT_PATIENCE: Final = 20.0
+"""The same while connecting; doubled each time that it was in vain."""
+GREET_PATIENCE: Final = 3.0
+"""The same for the first operation on a server, which is next to none."""
+TRIES: Final = 3
+"""After so many cuts in vain a process gives up what it cannot do without."""
 KEEP_ALIVE_SECONDS: Final = 1.0
 """Seconds between looks for new connections that are not kept alive yet."""
 
@@ -58,15 +62,17 @@ class Watchdog:
         atexit.register(self.cut_silent)
 
     @contextmanager
-    def watching(self, what: str, *, fatal: bool = False, cuts: int = 0) -> Iterator["Watched"]:
-        """Watch what runs inside; with `fatal`, end the process if cutting the connections does not help.
+    def watching(self, what: str, *, vital: float | None = None, cuts: int = 0) -> Iterator["Watched"]:
+        """Watch what runs inside.
 
         Args:
             what: it is, for people.
-            fatal: it cannot be given up.
+            vital: seconds that it may take; the process ends if cutting the connections does not help. None: it can be
+                given up, and takes as long as calls may.
             cuts: how often connections were cut for it in vain before.
         """
-        watched = Watched(what, CONNECT_PATIENCE if fatal else self._patience, fatal, cuts)
+        patience = self._patience if vital is None else vital * 2**cuts
+        watched = Watched(what, patience, fatal=vital is not None, cuts=cuts)
         with self._lock:
             self._number += 1
             number = self._number
@@ -105,7 +111,7 @@ class Watchdog:
 class Watched:
     """Something under way that talks to the servers."""
 
-    def __init__(self, what: str, patience: float, fatal: bool, cuts: int) -> None:
+    def __init__(self, what: str, patience: float, *, fatal: bool, cuts: int) -> None:
         self.what, self.patience, self.fatal = what, patience, fatal
         self.since = time.monotonic()
         self.cuts = cuts
@@ -116,7 +122,7 @@ class Watched:
         waited = time.monotonic() - self.since
         if waited < self.patience:
             return False
-        if self.fatal and self.cuts:
+        if self.fatal and self.cuts + 1 >= TRIES:
             event("stuck", what=self.what, seconds=round(waited, 1))
             sys.stdout.flush()
             os._exit(EXIT_STUCK)

@@ -54,6 +54,17 @@ def test_a_layer_that_cannot_be_set_up_fails(capsys: pytest.CaptureFixture[str])
     assert "no cluster today" in capsys.readouterr().err
 
 
+def test_a_layer_that_hangs_is_ended_and_the_next_one_is_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_tests, "LONGEST_S", 0.1)
+    hanging = ("sleep", "600")
+    outcomes, _, status = run(Layer("a", checks=(hanging, GOOD)), Layer("b", checks=(GOOD,)))
+    assert [o.good for o in outcomes] == [False, True]
+    assert status == 1
+    assert "sleep was ended after 0.1 s" in capsys.readouterr().out
+
+
 def test_a_layer_without_tests_fails(capsys: pytest.CaptureFixture[str]) -> None:
     outcomes, _, status = run(Layer("a", tests=("tests/there-is-none",)))
     assert outcomes[0].problem == "there are no tests"
