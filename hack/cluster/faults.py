@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hack.cluster import network
+from hack.cluster import network, procs
 from hack.cluster.api import ApiClient
 from hack.cluster.cgroups import hierarchies
 from hack.cluster.errors import ClusterError
@@ -59,7 +59,7 @@ def kill_process(pod: str, pattern: str, container: str | None = None, layout: L
     Raises:
         ClusterError: as above, or nothing matches; the message lists what runs there.
     """
-    hits = _processes(pod, pattern, container, layout)
+    hits = find_processes(pod, pattern, container, layout)
     for pid in hits:
         _kill(pid)
     return hits
@@ -72,7 +72,7 @@ def stopped(pod: str, pattern: str, container: str | None = None, layout: Layout
     Raises:
         ClusterError: as above.
     """
-    hits = _processes(pod, pattern, container, layout)
+    hits = find_processes(pod, pattern, container, layout)
     try:
         for pid in hits:
             os.kill(pid, signal.SIGSTOP)
@@ -83,7 +83,30 @@ def stopped(pod: str, pattern: str, container: str | None = None, layout: Layout
                 os.kill(pid, signal.SIGCONT)
 
 
-def _processes(pod: str, pattern: str, container: str | None, layout: Layout | None) -> list[int]:
+@contextlib.contextmanager
+def without_api(layout: Layout | None = None) -> Iterator[None]:
+    """Inside, the API server stands still (SIGSTOP): it takes connections and answers nothing.
+
+    Raises:
+        ClusterError: it does not run.
+    """
+    name = "kube-apiserver"
+    found = {record.name: record for record in procs.read_records((layout or read_layout(os.environ)).records)}
+    if name not in found or not procs.is_alive(found[name]):
+        raise ClusterError(f"no {name} of this cluster runs; there are: {', '.join(sorted(found)) or 'no daemons'}")
+    os.kill(found[name].pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(found[name].pid, signal.SIGCONT)
+
+
+def find_processes(pod: str, pattern: str, container: str | None = None, layout: Layout | None = None) -> list[int]:
+    """Processes in a pod's container whose command line matches; never its first one.
+
+    Raises:
+        ClusterError: no such pod or container, or nothing matches; the message lists what runs there.
+    """
     target = find_container(pod, container, layout or read_layout(os.environ))
     running = {pid: command_line(pid) for pid in container_processes(target.pid)}
     hits = [pid for pid, line in running.items() if pid != target.pid and re.search(pattern, line)]

@@ -43,6 +43,16 @@ def edit(path: str, value: object) -> Callable[[Object], None]:
     return change
 
 
+def edits(*changes: Callable[[Object], None]) -> Callable[[Object], None]:
+    """Makes several changes."""
+
+    def change(job: Any) -> None:
+        for one in changes:
+            one(job)
+
+    return change
+
+
 POD = "spec.worker.template.spec"
 CLAIM = {
     "metadata": {"name": "shard"},
@@ -115,9 +125,13 @@ AT_APPLY = {
         edit("spec.ps.volumeClaimTemplates", [{**CLAIM, "metadata": {"name": "pstraining-run"}}]),
         "are the operator's volumes",
     ),
-    "hot standbys without steps to follow": (
-        edit("spec.ps.standby", {"mode": "Hot"}),
-        "spec.ps.standby.mode Hot: standbys follow synchronous steps; set spec.training.mode to Sync",
+    "hot standbys beside a ring": (
+        edits(edit("spec.training", {"mode": "Hybrid"}), edit("spec.ps.standby", {"mode": "Hot"})),
+        "spec.ps.standby.mode Hot is the runtime's: set spec.training.mode to Sync or Async",
+    ),
+    "hot standbys of a program of one's own": (
+        edits(edit("spec.training", {}), edit("spec.ps.standby", {"mode": "Hot"})),
+        "set spec.training.mode to Sync or Async",
     ),
     "too many hot standbys": (
         edit("spec.ps.standby", {"mode": "Hot", "replicasPerShard": 3}),

@@ -13,7 +13,8 @@ import pytest
 from bench.usage import usage
 from pstraining.runtime.checkpoint import Checkpoints
 from pstraining.runtime.local import LocalJob
-from tests.support.cover import in_soak
+from tests.support import counting
+from tests.support.cover import THOROUGH, in_soak
 from tests.training.test_runtime_faults import finished, transcript, until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(1100)]
@@ -136,6 +137,42 @@ def test_a_silent_primary_is_left_by_a_majority_and_follows_when_it_is_back(tmp_
         assert not run.processes["chief"].events("restored")
         assert run.processes["ps-0"].starts == 1
     assert_same(last(tmp_path), undisturbed)
+
+
+@pytest.mark.parametrize("kills", [2, *([100] if THOROUGH else [])])
+def test_an_asynchronous_update_that_a_worker_was_told_of_is_never_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
+) -> None:
+    """Every sample is trained once: by nobody twice, and none is lost with a server."""
+    samples, seed = 5000 + 4000 * kills, random.randrange(10**6)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    monkeypatch.setenv("COUNTING_SAMPLES", str(samples))
+    monkeypatch.setenv("COUNTING_PACE", "0.05")
+    with LocalJob(
+        ["-m", "tests.support.counting"],
+        ps=2,
+        standbys=1,
+        workers=2,
+        restarts=10_000,
+        training={"mode": "Async", "minShardBytes": 0},
+        checkpoint={"path": str(tmp_path), "intervalSeconds": 3600},
+    ) as run:
+        until(run, lambda: step(run) > 0, "training")
+        for _ in range(kills):
+            until(run, lambda: whole(run), "all members in sync")
+            at = step(run)
+            until(run, lambda: step(run) > at, "more steps")  # noqa: B023 - it is waited for here
+            time.sleep(dice.random())  # that is the random moment
+            before = len(rosters(run))
+            run.kill(dice.choice(rosters(run)[-1][dice.randrange(2)]))
+            until(run, lambda: len(rosters(run)) > before, "a roster without it")  # noqa: B023
+        assert step(run) < samples // counting.BATCH, "it was killed while they trained"
+        assert finished(run, LONG * kills) == 0, transcript(run)
+        assert not run.processes["chief"].events("restored")
+    (accumulated,) = last(tmp_path).slots["accumulator"].values()
+    times = counting.times_trained(accumulated[:samples], 2)
+    assert times.count(1) == samples, f"lost {times.count(0)}, twice {times.count(2)} of {samples}"
 
 
 @in_soak

@@ -142,8 +142,8 @@ def test_a_server_that_works_long_is_let_alone(
     asked: list[list[Any]] = []
     ask = probing.silent_peers
 
-    def noted(peers: Any) -> list[Any]:
-        asked.append(ask(peers))
+    def noted(peers: Any, patience: float) -> list[Any]:
+        asked.append(ask(peers, patience))
         return asked[-1]
 
     monkeypatch.setattr(probing, "silent_peers", noted)

@@ -193,8 +193,8 @@ def spec() -> list[Rule]:
             "message": "spec.successPolicy AllWorkers needs workers that may end: spec.worker.restartPolicy is Always",
         },
         {
-            "rule": "self.ps.standby.mode != 'Hot' || (has(self.training.mode) && self.training.mode == 'Sync')",
-            "message": "spec.ps.standby.mode Hot: standbys follow synchronous steps; set spec.training.mode to Sync",
+            "rule": "self.ps.standby.mode != 'Hot' || (has(self.training.mode) && self.training.mode != 'Hybrid')",
+            "message": "spec.ps.standby.mode Hot is the runtime's: set spec.training.mode to Sync or Async",
             "fieldPath": ".ps",
         },
     ]

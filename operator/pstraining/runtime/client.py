@@ -55,7 +55,8 @@ class Client:
         self._idle = threading.Condition()
         self._calls = 0
         self._connecting = False
-        self._watchdog = Watchdog(cluster.ps)
+        self._patience = probing.PATIENCE if cluster.members == 1 else probing.BRISK
+        self._watchdog = Watchdog(cluster.ps, self._patience)
         self.links = Links(cluster.ps, network.split(cluster.own_address)[1])
         self.present = frozenset(range(len(cluster.ps)))
         """Numbers of the servers in the map."""
@@ -203,7 +204,7 @@ class Client:
         """
         told, shards, everybody = -math.inf, self.cluster.shards, range(len(self.cluster.ps))
         while True:
-            missing = probing.silent(self.cluster.ps)
+            missing = probing.silent(self.cluster.ps, self._patience)
             self.present = frozenset(index for index in everybody if self.cluster.ps[index] not in missing)
             if len({index % shards for index in self.present}) == shards and (self.cluster.members > 1 or not missing):
                 return

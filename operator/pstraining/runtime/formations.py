@@ -3,12 +3,11 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 from pstraining.runtime.client import ShardLostError
 from pstraining.runtime.lookout import Lookout
 from pstraining.runtime.modes.base import Updates
-from pstraining.runtime.modes.sync import SyncUpdates
 from pstraining.runtime.progress import event
 from pstraining.runtime.rosters import Formation, in_force, one_less
 from pstraining.runtime.store import ParameterStore
@@ -35,6 +34,24 @@ class Whereabouts(Protocol):
         """Make the next step as quick as the others, before anybody waits for it."""
 
 
+@runtime_checkable
+class Movable(Updates, Protocol):
+    """A worker's side of updates that can go to any members of the shards."""
+
+    def on(self, store: ParameterStore) -> "Movable":
+        """The same worker with other members; what it remembers, and owes the servers, is shared."""
+
+    def trace(self, batches: Sequence[Any]) -> None:
+        """Make the functions of a usual step, and run none of them: another thread may train meanwhile."""
+
+    def rehearse(self, batches: Sequence[Any]) -> None:
+        """Run them, without an effect: another thread may train meanwhile.
+
+        Raises:
+            ShardLostError: a server is gone.
+        """
+
+
 class OneFormation:
     """Every shard is on one server."""
 
@@ -56,10 +73,10 @@ class OneFormation:
 class Formations:
     """Shards have several members, and a roster says which of them are in sync."""
 
-    def __init__(self, store: ParameterStore, updates: SyncUpdates) -> None:
+    def __init__(self, store: ParameterStore, updates: Movable) -> None:
         self.first = store, updates
         self._store, self._updates, self._lookout = store, updates, Lookout(store)
-        self._made: dict[Formation, tuple[ParameterStore, SyncUpdates]] = {}
+        self._made: dict[Formation, tuple[ParameterStore, Movable]] = {}
         self._lock = threading.Lock()
         self._ready: set[Formation] = set()
         self._current: Formation = ()
@@ -123,7 +140,7 @@ class Formations:
         updates.rehearse(self._batches)
         store.read()
 
-    def _on(self, formation: Formation) -> tuple[ParameterStore, SyncUpdates]:
+    def _on(self, formation: Formation) -> tuple[ParameterStore, Movable]:
         with self._lock:
             if formation not in self._made:
                 store = self._store.formed(formation)
@@ -133,6 +150,6 @@ class Formations:
 
 def whereabouts(store: ParameterStore, updates: Updates) -> Whereabouts:
     """Where a worker of this job finds the parameters."""
-    if isinstance(updates, SyncUpdates) and store.updates.paired:
+    if store.updates.paired and isinstance(updates, Movable):
         return Formations(store, updates)
     return OneFormation(store, updates)

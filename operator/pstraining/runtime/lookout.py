@@ -1,6 +1,6 @@
 """One task's eye on all who have seats: what each says of itself, or why it says nothing."""
 
-from collections.abc import Iterator
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -15,7 +15,9 @@ from pstraining.runtime.store import ParameterStore
 PATIENCE: Final = 0.5
 """Seconds for a process that does not answer a call to show that it is there."""
 SHORT_PATIENCE: Final = 0.2
-"""The same for one that has been silent: as long as it is, every look lasts so long."""
+"""The same where it may be silent: a take-over waits for it."""
+ASK_AGAIN: Final = 0.5
+"""Seconds between questions to one that is silent: the looks in between do not wait for it."""
 
 
 class Lookout:
@@ -34,7 +36,9 @@ class Lookout:
         self._reads = {index: self._reading(self.seat(index)) for own in self._indices for index in own}
         number = len(self._reads) + len(self.witnesses)
         self._pool = ThreadPoolExecutor(max_workers=number, thread_name_prefix="pstraining-look")
-        self._silent: set[int] = set()
+        self._doubted: set[int] = set()
+        self._silent: dict[int | str, float] = {}
+        """When those that are silent were asked last."""
         self.strangers = False
         """Whether somebody was seen the last time that this task is not connected to yet."""
 
@@ -49,7 +53,9 @@ class Lookout:
 
     def look(self, *, suspicious: bool = False) -> dict[str, Answer | Absent]:
         """What every member says of itself now, and every worker; see `look_at_members`."""
-        return self.look_at_members(suspicious=suspicious) | self._of_workers()
+        workers = self._pool.map(self._ask_worker, self.witnesses.items())  # beside members
+        found = self.look_at_members(suspicious=suspicious)
+        return found | dict(zip(self.witnesses, workers, strict=True))
 
     def look_at_members(self, *, suspicious: bool = False) -> dict[str, Answer | Absent]:
         """What every member says of itself now.
@@ -60,13 +66,9 @@ class Lookout:
         """
         self.strangers = False
         if suspicious:
-            self._silent.update(self._reads)
+            self._doubted.update(self._reads)
         found = self._pool.map(self._ask, self._reads)
         return {self.names[index]: answer for index, answer in zip(self._reads, found, strict=True)}
-
-    def _of_workers(self) -> dict[str, Answer | Absent]:
-        found = self._pool.map(_ask_witness, self.witnesses.values())
-        return dict(zip(self.witnesses, found, strict=True))
 
     def formation(self, roster: Roster) -> Formation:
         """The members of each shard that a roster names."""
@@ -77,39 +79,48 @@ class Lookout:
         return tf.function(lambda: self._client.brought_home(seat.read()), autograph=False)
 
     def _ask(self, index: int) -> Answer | Absent:
+        if self._was_silent_just_now(index):
+            return Absent.SILENT
         answer = self._asked(index)
-        if answer is Absent.SILENT:
-            self._silent.add(index)
-        else:
-            self._silent.discard(index)
-        return answer
+        if isinstance(answer, Answer):
+            self._doubted.discard(index)
+        return self._noted(index, answer)
 
     def _asked(self, index: int) -> Answer | Absent:
-        for _ in self._tries(index):
-            try:
-                record, seat, leased = self._client.call(self._reads[index])
-                shards, members = self.store.layout.ps, self._client.cluster.members
-                return seats.answer(record, seat, self.names, shards=shards, members=members, leased=bool(leased))
-            except ShardLostError:
-                continue
-        endpoint, patience = network.split(self._client.cluster.ps[index]), self._patience(index)
-        if probing.refuses(endpoint, patience):
-            return Absent.GONE
-        if probing.answers(endpoint, patience):  # a new process: whoever was there before it is gone
-            self.strangers = True
-            return Absent.GONE
-        return Absent.SILENT
+        """A call, if it is not in doubt; else, or if its connection was cut, once it shows that it is there."""
+        known = index in self._client.present
+        if known and index not in self._doubted and (answer := self._called(index)):
+            return answer
+        patience = SHORT_PATIENCE if index in self._doubted else PATIENCE
+        self._doubted.add(index)
+        match probing.find(network.split(self._client.cluster.ps[index]), patience):
+            case probing.Found.NOTHING:
+                return Absent.SILENT
+            case probing.Found.ANSWERS:
+                if known and (answer := self._called(index)):
+                    return answer
+                self.strangers = True  # a new process: whoever was there before it is gone
+        return Absent.GONE
 
-    def _tries(self, index: int) -> Iterator[None]:
-        """Once, and once more if the connection was cut and the process is there; one that was silent shows itself."""
-        if index in self._client.present:
-            if index not in self._silent:
-                yield
-            if probing.answers(network.split(self._client.cluster.ps[index]), self._patience(index)):
-                yield
+    def _called(self, index: int) -> Answer | None:
+        try:
+            record, seat, leased = self._client.call(self._reads[index])
+        except ShardLostError:
+            return None
+        shards, members = self.store.layout.ps, self._client.cluster.members
+        return seats.answer(record, seat, self.names, shards=shards, members=members, leased=bool(leased))
 
-    def _patience(self, index: int) -> float:
-        return SHORT_PATIENCE if index in self._silent else PATIENCE
+    def _ask_worker(self, worker: tuple[str, str]) -> Answer | Absent:
+        place, address = worker
+        return Absent.SILENT if self._was_silent_just_now(place) else self._noted(place, _ask_witness(address))
+
+    def _was_silent_just_now(self, who: int | str) -> bool:
+        return time.monotonic() < self._silent.get(who, 0.0) + ASK_AGAIN
+
+    def _noted(self, who: int | str, answer: Answer | Absent) -> Answer | Absent:
+        if answer is Absent.SILENT:
+            self._silent[who] = time.monotonic()
+        return answer
 
 
 def _ask_witness(address: str) -> Answer | Absent:

@@ -189,6 +189,7 @@ def decide(
     worth: Collection[Process] = (),
     seen: Collection[Process] = (),
     waits: bool = True,
+    in_step: bool = True,
 ) -> Action:
     """What a chief does next.
 
@@ -200,6 +201,8 @@ def decide(
         seen: processes that had no seat when the chief looked the last time.
         waits: whether the first roster waits for members that have yet to come up; it is made without them where a
             cluster has no place for them.
+        in_step: whether members in sync have all made the newest step, or one that decides for all has. Else each has
+            every update that a worker was told to be made, in an order of its own.
     """
     answers = {Process(place, a.life): a for place, a in view.items() if isinstance(a, Answer)}
     highest = max((answer.promised for answer in answers.values()), default=NOTHING)
@@ -223,7 +226,7 @@ def decide(
     enough &= founding or seats.is_majority(len(voters.intersection(promised)))
     if highest.term != term or (newest and highest == newest.ballot) or not enough:
         return Promise(_next(own, highest), tuple(answers))
-    return _succeed(seats, view, newest, promised, highest, worth, founding=founding)
+    return _succeed(seats, view, newest, promised, highest, worth, founding=founding, in_step=in_step)
 
 
 def _changes(answers: Mapping[Process, Answer], roster: Roster, worth: Collection[Process]) -> bool:
@@ -270,15 +273,16 @@ def _succeed(
     worth: Collection[Process],
     *,
     founding: bool,
+    in_step: bool,
 ) -> Action:
     """The roster after `former`, of those who have the state and have promised to follow it."""
     shards: list[tuple[Process, ...]] = []
     lost, copies, generations = [], [], set()
     for number, places in enumerate(seats.shards):
         before = former.shards[number] if former else ()
-        states = {p: (promised[p].generation, promised[p].step) for p in before if p in promised}
-        newest = max((state for state in states.values() if state[1] is not None), default=None)
-        in_sync = [process for process, state in states.items() if newest and state == newest]
+        states = {p: (promised[p].generation, promised[p].step or 0) for p in before if _has_state(p, promised)}
+        newest = max(states.values(), default=None)
+        in_sync = [p for p, s in states.items() if newest and (s == newest if in_step else s[0] == newest[0])]
         may_have = [process.place for process in before if view[process.place] is Absent.SILENT]
         if not in_sync and may_have:
             return Wait(f"the state of shard {number} may be on {', '.join(may_have)} alone, which does not answer")
@@ -298,6 +302,10 @@ def _succeed(
     if copies:
         return Copy(ballot, tuple(copies))
     return Adopt(Roster(ballot, tuple(shards)), tuple(promised), founding=founding)
+
+
+def _has_state(process: Process, promised: Mapping[Process, Answer]) -> bool:
+    return process in promised and promised[process].step is not None
 
 
 def in_force(view: View) -> Roster | None:

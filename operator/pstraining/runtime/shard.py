@@ -50,7 +50,7 @@ class UpdateState:
     deals_to: int = 0
     """How many workers are handed theirs together; 0: each when it asks."""
     paired: bool = False
-    """Whether standbys make the same steps."""
+    """Whether standbys get the same updates."""
     on_newcomer: Callable[["Shard", Tensor, Tensor], list[Any]] = lambda shard, worker, newcomer: []
     """Emits what a server does when a process takes a worker's index: the index, and whether another process had it."""
     follow: Callable[["Shard", Tensor, Tensor], Tensor] | None = None

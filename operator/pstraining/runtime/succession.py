@@ -67,6 +67,8 @@ class Succession:
         self._account = account or ChiefAccount()
         self._store, self._client, self._lookout = store, store.client, Lookout(store)
         self._restore, self._look_in = restore, look_in
+        self._in_step = store.updates.follow is not None
+        """Whether members make the same steps one after the other: what is not decided is void under another roster."""
         self._own = None if term is None else Ballot(term, 0)
         self._seen: frozenset[Process] = frozenset()
         self._functions: dict[tuple[str, int], Any] = {}
@@ -106,7 +108,15 @@ class Succession:
                 self._own = Ballot(1 + max(answer.promised.term for answer in answers.values()), 0)
             worth = [process for process in answers if heal and process.place not in self._lookout.witnesses]
             waits = time.monotonic() < self._began + FIRST_SECONDS
-            action = rosters.decide(self._own, self._lookout.seats, view, worth=worth, seen=self._seen, waits=waits)
+            action = rosters.decide(
+                self._own,
+                self._lookout.seats,
+                view,
+                worth=worth,
+                seen=self._seen,
+                waits=waits,
+                in_step=self._in_step,
+            )
             self._seen = frozenset(process for process, answer in answers.items() if not answer.votes)
             try:
                 if self._act(action, answers):
@@ -126,9 +136,10 @@ class Succession:
                 self._tell("promise", nobody, never.ballot)
                 self._tell("adopt", nobody, never.ballot, never)
                 self._call("open", nobody, int64(0), tf.zeros([], tf.float64))
-                self._rounds("start", nobody, session, int64(0))
-                for what in ("follow", "follow as a standby"):
-                    self._rounds(what, nobody, session, int64(-1))
+                if self._in_step:
+                    self._rounds("start", nobody, session, int64(0))
+                    for what in ("follow", "follow as a standby"):
+                        self._rounds(what, nobody, session, int64(-1))
             yield
 
     def formation(self, roster: Roster) -> Formation:
@@ -142,7 +153,7 @@ class Succession:
                 self._own = ballot
                 for process in to:
                     self._tell("promise", process, ballot)
-            case Adopt() | Copy() if self._settle(answers):
+            case Adopt() | Copy() if self._in_step and self._settle(answers):
                 pass
             case Adopt(roster, to, founding):
                 for process in to:
@@ -165,7 +176,7 @@ class Succession:
     def _open(self, roster: Roster, to: Sequence[Process], answers: dict[Process, Answer]) -> bool:
         fence = seats.number(roster.ballot)
         was_open = all(answers[process].opened for process in to)
-        for process in to:
+        for process in to if self._in_step else ():
             if not answers[process].opened:
                 session = tf.constant([fence, -answers[process].generation.term], tf.int64)
                 self._rounds("start", process, session, int64(fence << seats.ATTEMPT_BITS))

@@ -21,11 +21,6 @@ EXIT_STUCK: Final = 75
 """The process's exit code when TensorFlow itself no longer comes back from connecting (EX_TEMPFAIL)."""
 TICK: Final = 0.25
 """Seconds between looks at what is under way."""
-ASK_AFTER: Final = 1.0
-"""Seconds that something is under way before the servers are asked, and between questions while it goes on.
-
-With TICK and the patience of a question, a server is noticed 2 to 3.3 seconds after it fell silent.
-"""
 CALL_PATIENCE: Final = 60.0
 """Seconds after which a call's connections are cut although all servers answer; doubled for the calls that follow, so
 that an honestly long step is made in the end."""
@@ -44,10 +39,12 @@ class Watchdog:
 
     Args:
         addresses: of the parameter servers, host:port.
+        patience: seconds for a server to answer. They are asked when something has been under way for half as long, and
+            again after that: one is noticed 1 to 1.5 times as many seconds after it fell silent, and TICK.
     """
 
-    def __init__(self, addresses: Sequence[str]) -> None:
-        self._addresses = addresses
+    def __init__(self, addresses: Sequence[str], patience: float = probing.PATIENCE) -> None:
+        self._addresses, self._answer_patience, self._ask_after = addresses, patience, patience / 2
         self._lock = threading.Lock()
         self._watched: dict[int, Watched] = {}
         self._number = 0
@@ -95,7 +92,7 @@ class Watchdog:
                 network.keep_alive(self._addresses)
             with self._lock:
                 watched = list(self._watched.values())
-            if now - self._asked >= ASK_AFTER and any(now - item.since >= ASK_AFTER for item in watched):
+            if now - self._asked >= self._ask_after and any(now - item.since >= self._ask_after for item in watched):
                 self.cut_silent()
                 self._asked = time.monotonic()
             for item in watched:
@@ -104,7 +101,7 @@ class Watchdog:
 
     def cut_silent(self) -> None:
         """Ask every server that this process is connected to, and cut the connections to those that do not answer."""
-        if silent := probing.silent_peers(network.peers(self._addresses)):
+        if silent := probing.silent_peers(network.peers(self._addresses), self._answer_patience):
             event("silent", servers=[network.joined(peer) for peer in silent], cut=network.cut_peers(silent))
 
 

@@ -95,11 +95,10 @@ def test_all_are_asked_at_once(serve: Serve) -> None:
 def dog(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[socket.socket], Watchdog]]:
     """A watchdog over one server, that loses patience quickly."""
     monkeypatch.setattr(watchdog, "TICK", 0.02)
-    monkeypatch.setattr(watchdog, "ASK_AFTER", 0.1)
     made: list[Watchdog] = []
 
     def make(server: socket.socket) -> Watchdog:
-        made.append(Watchdog([network.joined(server.getsockname())]))
+        made.append(Watchdog([network.joined(server.getsockname())], 0.2))
         made[-1].start()
         return made[-1]
 
@@ -132,8 +131,8 @@ def test_what_waits_on_a_server_that_answers_is_let_alone(
 ) -> None:
     asked = []
 
-    def silent_peers(peers: set[network.Endpoint]) -> list[network.Endpoint]:
-        asked.append(ask(peers))
+    def silent_peers(peers: set[network.Endpoint], patience: float) -> list[network.Endpoint]:
+        asked.append(ask(peers, patience))
         return asked[-1]
 
     ask = probing.silent_peers
@@ -153,7 +152,7 @@ def test_a_call_that_lasts_is_cut_in_the_end_and_the_next_one_gets_more_time(
     serve: Serve, dog: Callable[[socket.socket], Watchdog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watchdog, "CALL_PATIENCE", 0.3)
-    monkeypatch.setattr(probing, "silent_peers", lambda peers: [])
+    monkeypatch.setattr(probing, "silent_peers", lambda *_: [])
     server = serve(None)
     with socket.create_connection(server.getsockname()) as connection:
         watched = dog(server)

@@ -1,11 +1,13 @@
 """What workers and chiefs make of rosters, and of what members say of themselves."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from pstraining.runtime.rosters import (
     Absent,
+    Adopt,
     Answer,
     Ballot,
     Process,
@@ -72,3 +74,26 @@ def test_the_first_roster_waits_for_who_has_yet_to_come_up_and_not_for_ever(
     action = decide(Ballot(1, 0), Seats((("p", "s"),), ("w",)), view, waits=waits)
     is_waiting = other is Absent.SILENT or (waits and other is Absent.GONE)
     assert isinstance(action, Wait if is_waiting else Promise)
+
+
+@pytest.mark.parametrize(
+    ("in_step", "other", "left"),
+    [
+        (True, {"step": 5}, "p"),
+        (True, {"step": 7}, "ps"),
+        (False, {"step": 5}, "ps"),
+        (False, {"step": 5, "generation": Ballot(1, 0)}, "p"),
+        (False, {"step": None}, "p"),
+    ],
+)
+def test_who_is_in_sync_has_the_newest_step_or_where_there_is_none_the_same_set(
+    in_step: bool, other: dict[str, Any], left: str
+) -> None:
+    """Asynchronous members have all that workers were told of, whatever their steps are."""
+    ballot = Ballot(1, 2)
+    known: dict[str, Any] = {"promised": ballot, "votes": True, "roster": OLD, "generation": Ballot(1, 1)}
+    view = {"p": Answer(1, **{**known, "step": 7}), "s": Answer(2, **{**known, **other}), "w": Answer(3, **known)}
+    seats = Seats((("p", "s"),), ("w",))
+    action = decide(ballot, seats, view, in_step=in_step, worth=[Process("p", 9)])
+    assert isinstance(action, Adopt)
+    assert "".join(process.place for process in action.roster.shards[0]) == left

@@ -33,13 +33,13 @@ def choose(training: TrainingSettings, *, workers: int, with_ledger: bool = Fals
         training: the settings.
         workers: of the job.
         with_ledger: the first server hands data out.
-        paired: every shard has standbys that make the same steps.
+        paired: every shard has standbys that get the same updates.
 
     Raises:
         SettingsError: standbys cannot make the mode's steps.
     """
-    if paired and training.mode is not UpdateMode.SYNC:
-        raise SettingsError(f"training.mode: hot standbys need mode Sync, not {training.mode}")
+    if paired and training.mode is UpdateMode.HYBRID:
+        raise SettingsError("training.mode: hot standbys go with mode Sync or Async, not Hybrid")
     name = _name(training) + (" with ledger" if with_ledger else "")
     moves, is_sync = training.local_steps > 1, training.mode is UpdateMode.SYNC
     choices = forms.plan(training.compression, with_shadow=is_sync)
@@ -57,7 +57,7 @@ def choose(training: TrainingSettings, *, workers: int, with_ledger: bool = Fals
         return Mode(state, lambda store, identity: HybridUpdates(store, identity, around, Computation(store)))
     if not is_sync:
         bound = training.max_staleness
-        state = async_.state(name, with_ledger=with_ledger, bound=bound)
+        state = async_.state(name, with_ledger=with_ledger, bound=bound, paired=paired)
         return Mode(
             state,
             lambda store, identity: AsyncUpdates(store, identity, choices, *own_part(store), moves=moves, bound=bound),

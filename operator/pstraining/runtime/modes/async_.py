@@ -2,11 +2,18 @@
 
 A gradient is applied when it arrives, on parameters that other workers have moved meanwhile; how far, is told with the
 reply, and can be bounded (`staleness`).
+
+Where shards have standbys, a server hands on what it is sent, and each applies it in its turn: updates of two workers
+that are under way together may come in another order there. A worker goes on when all have its update. So nothing that
+a worker was told of is lost with a server, and of what it was not told of it sends again what is missing: each server
+knows the number of every worker's last update.
 """
 
+import copy
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -30,6 +37,10 @@ LONGEST_PAUSE: Final = 0.05
 """Seconds between looks while a slower worker is waited for; doubled from the first to the longest."""
 
 
+_OF_NONE: Final = Session(0, 0)
+"""A session that never is: servers refuse what carries it."""
+
+
 class Encoded(NamedTuple):
     """An update as it was sent, to be sent again as the same bytes."""
 
@@ -41,11 +52,35 @@ class Encoded(NamedTuple):
     """The global step whose parameters it was computed on."""
 
 
-def state(name: str, *, with_ledger: bool, bound: int | None) -> UpdateState:
-    """What asynchronous updates want of the servers; `bound` is how many updates workers may be apart."""
+@dataclass
+class Memory:
+    """What a worker knows whichever members of the shards it trains with."""
+
+    number: int = 0
+    """Of the last update."""
+    sent: Sequence[Any] | None = None
+    """Its batches."""
+    encoded: Encoded | None = None
+    """How it was sent, until the servers have taken it."""
+    ahead: int = 0
+    """How many updates this worker is ahead of the slowest one."""
+    generation: int = 0
+    """The set of parameters that all this is of."""
+
+
+def state(name: str, *, with_ledger: bool, bound: int | None, paired: bool = False) -> UpdateState:
+    """What asynchronous updates want of the servers, under a name for it that all tasks share.
+
+    Args:
+        name: theirs.
+        with_ledger: data is handed out.
+        bound: how many updates workers may be apart.
+        paired: standbys get the same updates.
+    """
     return UpdateState(
         name=name,
         with_ledger=with_ledger,
+        paired=paired,
         make_extra=lambda shard: Clocks(shard.members, bound=bound),
         on_newcomer=lambda shard, worker, newcomer: _clocks(shard).begin(worker, newcomer),
     )
@@ -79,50 +114,85 @@ class AsyncUpdates:
     ) -> None:
         self._store, self._client, self._moves = store, store.client, moves
         self._bound = math.inf if bound is None else bound
-        self._ahead = self._number = 0
-        self._sent: Sequence[Any] | None = None
-        self._encoded: Encoded | None = None
-        self._generation = 0
+        self._memory = Memory()
         self._computation, self._wire = computation, wire
         self._forms, self._chooser = forms, Chooser(forms, identity.worker)
-        numbers = range(len(forms))
-        self._whole = [tf.function(partial(self._emit_whole, form), reduce_retracing=True) for form in numbers]
+        with tf.device(self._client.local):
+            self._identity = identity.tensor()
+        self._trace()
+
+    def on(self, store: ParameterStore) -> "AsyncUpdates":
+        """The same worker with other members of the shards; what it remembers, and owes the servers, is shared."""
+        other = copy.copy(self)
+        other._store, other._computation = store, self._computation.on(store)
+        other._trace()
+        return other
+
+    def _trace(self) -> None:
+        numbers = range(len(self._forms))
+        whole = self._emit_whole_or_nothing if self._store.updates.paired else self._emit_whole
+        self._whole = [tf.function(partial(whole, form), reduce_retracing=True) for form in numbers]
         self._pull = [tf.function(partial(self._emit_fetch, form), autograph=False) for form in numbers]
         self._push = [
             tf.function(partial(self._emit_push, form), autograph=False, reduce_retracing=True) for form in numbers
         ]
         self._ask = tf.function(self._emit_ask, autograph=False)
-        with tf.device(self._client.local):
-            self._identity = identity.tensor()
 
     def prepare(self, batches: Sequence[Any]) -> None:
         """Nothing, for nobody waits; but where forms are compared all are made ready, with the token of no session."""
         if len(self._forms) == 1:
             return
-        self.begin(Session(0, 0))
+        self.begin(_OF_NONE)
         contribution = self._computation.over(batches)
         self._wire.prepare(contribution.vectors)
         for form in range(len(self._forms)):
-            self._encoded = None
+            self._memory.encoded = None
             self._told(batches, form, None)
-        self._encoded = None
+        self._memory.encoded = None
+
+    def trace(self, batches: Sequence[Any]) -> None:
+        """Make the functions of a usual step, and run none of them: another thread may train meanwhile."""
+        for form, function in enumerate(self._pull):
+            if not self._is_one_call(batches, form):
+                function.get_concrete_function()
+        for function, arguments in self._without_effect(batches):
+            function.get_concrete_function(*arguments)
+
+    def rehearse(self, batches: Sequence[Any]) -> None:
+        """Run what of a usual step can be run without an effect: another thread may train meanwhile.
+
+        Raises:
+            ShardLostError: a server is gone.
+        """
+        for function, arguments in self._without_effect(batches):
+            self._client.call(function, *arguments)
+
+    def _without_effect(self, batches: Sequence[Any]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+        """Functions, each with what makes it do nothing."""
+        none = self._token(_OF_NONE)
+        who = (none, self._identity, self._numbered(None))
+        yield self._ask, who[:2]
+        for form, function in enumerate(self._whole):
+            if self._is_one_call(batches, form):
+                yield function, (batches[0], *who)
 
     def rest(self, shards: Sequence[ShardRecord]) -> None:
         """Nothing: the servers have all there is."""
 
     def begin(self, session: Session) -> None:
         """Carry this session from now on."""
-        if session.generation != self._generation:
-            self._generation, self._encoded = session.generation, None
-        with tf.device(self._client.local):
-            self._session = tf.constant([session.term, session.generation], tf.int64)
+        memory = self._memory
+        if session.generation != memory.generation:
+            memory.generation, memory.encoded = session.generation, None
+        self._session = self._token(session)
 
     def step(self, batches: Sequence[Any], progress: Progress | None = None) -> Reply:
         """Compute the gradient on the newest parameters and push it; in one call where nothing stands between."""
         if over := self._wait_for_the_slowest():
             return over
-        if batches is not self._sent:  # else its reply was lost, and some servers may have it
-            self._number, self._sent, self._encoded = self._number + 1, batches, None
+        memory = self._memory
+        if batches is not memory.sent:  # else its reply was lost, and some servers may have it
+            memory.number, memory.sent, memory.encoded = memory.number + 1, batches, None
         started = time.perf_counter()
         (accepted, done, step, ahead, loss, finite, version), left, form = self._told(
             batches, self._chooser.proposed, progress
@@ -130,9 +200,9 @@ class AsyncUpdates:
         if accepted and finite:
             self._wire.keep(left)
         if accepted:
-            self._encoded = None
+            memory.encoded = None
             self._chooser.note(form, time.perf_counter() - started, step=int(step))
-        self._ahead = int(ahead)
+        memory.ahead = int(ahead)
         return Reply(
             accepted=bool(accepted),
             applied=bool(accepted),
@@ -141,33 +211,45 @@ class AsyncUpdates:
             loss=float(loss),
             finite=bool(finite),
             staleness=max(0, int(step - version) - 1),
-            ahead=self._ahead,
+            ahead=memory.ahead,
         )
 
     def _told(self, batches: Sequence[Any], form: int, progress: Progress | None) -> tuple[Sequence[float], Left, int]:
         """Pull, compute and push in this form, or push again: what the servers say, what is left, the form."""
-        with tf.device(self._client.local):
-            who = (self._session, self._identity, tf.constant([*as_numbers(progress), self._number], tf.int64))
-        if self._encoded is None:
-            if self._computation.is_one_pass(batches) and self._wire.is_plain(form):
+        who, memory = (self._session, self._identity, self._numbered(progress)), self._memory
+        if memory.encoded is None:
+            if self._is_one_call(batches, form):
                 return self._client.call(self._whole[form], batches[0], *who), Left([], owes=False), form
             version = int(self._client.call(self._pull[form]))
             contribution = self._computation.over(batches)
-            self._encoded = Encoded(contribution, *self._wire.encode(contribution.vectors, form), form, version)
-        sent = self._encoded
+            memory.encoded = Encoded(contribution, *self._wire.encode(contribution.vectors, form), form, version)
+        sent = memory.encoded
         load = (sent.contribution.amounts, sent.parts, sent.contribution.rows)
         return [*self._client.call(self._push[sent.form], *load, *who), sent.version], sent.left, sent.form
+
+    def _is_one_call(self, batches: Sequence[Any], form: int) -> bool:
+        """Whether nothing stands between computing a gradient and pushing it."""
+        return self._computation.is_one_pass(batches) and self._wire.is_plain(form)
+
+    def _token(self, session: Session) -> Tensor:
+        with tf.device(self._client.local):
+            return tf.constant([session.term, session.generation], tf.int64)
+
+    def _numbered(self, progress: Progress | None) -> Tensor:
+        """What goes with an update. int64[4]."""
+        with tf.device(self._client.local):
+            return tf.constant([*as_numbers(progress), self._memory.number], tf.int64)
 
     def _wait_for_the_slowest(self) -> Reply | None:
         """Return once this worker is within its bound; with a reply if its session is over."""
         pause = FIRST_PAUSE
-        while self._ahead >= self._bound:
+        while self._memory.ahead >= self._bound:
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
             allowed, done, step, ahead = self._client.call(self._ask, self._session, self._identity)
             if done or not allowed:
                 return Reply(False, False, bool(done), int(step), math.nan)
-            self._ahead = int(ahead)
+            self._memory.ahead = int(ahead)
         return None
 
     def _emit_fetch(self, form: int) -> Tensor:
@@ -196,6 +278,19 @@ class AsyncUpdates:
 
         return self._client.brought_home(critical(first.device, first.container, [session, identity], body))
 
+    def _emit_whole_or_nothing(self, form: int, batch: Any, session: Tensor, identity: Tensor, what: Tensor) -> Tensor:
+        """The same as `_emit_whole`; nothing under the session that never is. AutoGraph makes a condition of it."""
+        if session[0] == 0:  # noqa: SIM108 - AutoGraph reads the user's code only in a statement's branches
+            told = self._nothing()
+        else:
+            told = self._emit_whole(form, batch, session, identity, what)
+        return told
+
+    def _nothing(self) -> Tensor:
+        """In the shape of what servers say."""
+        with tf.device(self._client.local):
+            return tf.zeros([7], tf.float64)
+
     def _emit_whole(self, form: int, batch: Any, session: Tensor, identity: Tensor, what: Tensor) -> Tensor:
         version, held = as_it_is(self._emit_pull)(form)
         with tf.control_dependencies([held]), tf.device(self._client.local):
@@ -215,25 +310,22 @@ class AsyncUpdates:
         version: Tensor | None = None,
     ) -> Tensor:
         """What the servers say, the loss, whether it is finite, and the version if it is given. float64[6 or 7]."""
-        replies = [
-            _push(
-                shard,
-                session,
-                identity,
-                what,
-                amounts,
-                self._wire.decode(shard, parts[number], form),
-                rows[number],
-                moves=self._moves,
-            )
-            for number, shard in enumerate(self._store.shards)
-        ]
+        who = (session, identity, what, amounts)
+        replies, standbys = [], []
+        for number, shard in enumerate(self._store.shards):
+            vectors = self._wire.decode(shard, parts[number], form)
+            replies.append(_push(shard, *who, vectors, rows[number], moves=self._moves))
+            for standby in self._store.standbys_of[number]:
+                with tf.device(shard.device):  # it is sent once by the worker, and handed on from server to server
+                    handed, touched = tf.nest.map_structure(tf.identity, (parts[number], rows[number]))
+                vectors = self._wire.decode(standby, handed, form)
+                standbys.append(_push(standby, *who, vectors, touched, moves=self._moves))
         first = replies[0]
         if version is not None:  # it travels with the reply: every tensor on its own is a round trip
             with tf.device(self._store.shards[0].device):
                 first = tf.concat([first, tf.reshape(version, [1])], 0)
         with tf.device(self._client.local):
-            first, *others = [tf.identity(reply) for reply in (first, *replies[1:])]
+            first, *others = [tf.identity(reply) for reply in (first, *replies[1:], *standbys)]
             stacked = tf.stack([first[:2], *(reply[:2] for reply in others)])
             heads = [tf.reduce_min(stacked[:, 0]), tf.reduce_max(stacked[:, 1]), first[2], first[3]]
             told = [tf.cast(tf.stack(heads), tf.float64), amounts[LOSS : FINITE + 1]]

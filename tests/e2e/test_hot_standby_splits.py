@@ -1,0 +1,202 @@
+"""Hot standbys where more than a process is lost: the API server, nodes in turn, the chief's side of a split.
+
+What is measured is printed.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hack.cluster import faults
+from hack.cluster.layout import read_layout
+from pstraining.runtime.seats import LEASE_SECONDS
+from tests.e2e.conftest import hack
+from tests.e2e.test_hot_standby import SERVER, SPEC, Watched
+from tests.e2e.test_nodes import HOME, PREFERS_HOME
+from tests.e2e.test_training_faults import SAFE
+from tests.support.cover import in_soak
+from tests.support.examples import ROOT, Example
+from tests.support.kube import Kube, Object, wait_for
+from tests.support.nodes import cut, ready
+from tests.support.operator_process import OperatorProcess
+
+pytestmark = [pytest.mark.cluster, in_soak, pytest.mark.timeout(1800)]
+
+API_AWAY = float(os.environ.get("PSTRAINING_API_AWAY", "300"))
+"""Seconds without an API server."""
+NODE_LOSS_SECONDS = 2
+NEXT_CHIEF = NODE_LOSS_SECONDS + 5.0
+"""Seconds from the moment that Kubernetes gives a node up to the next chief's pod; TensorFlow's start comes on top."""
+STARTS = 25.0
+"""Seconds in which a chief's program is up on two busy cores."""
+
+
+@pytest.fixture
+def watched(kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, healed: None) -> Watched:
+    own_operator.start()
+    found = Watched(Example.start(kube, namespace, "digits", shared, SPEC))
+    found.wait_prepared(1)
+    return found
+
+
+def steps(watched: Watched, index: int, since: float = 0.0) -> list[Any]:
+    return [e for e in watched.example.events("worker", index) if e["event"] == "worker" and e["time"] >= since]
+
+
+def all_is_well(watched: Watched, what: str) -> None:
+    """Both members are in sync, and it is told."""
+    wait_for(watched.is_whole, f"{what}: both members are in sync", 180)
+    wait_for(lambda: watched.summary() == "2/2", f"{what}: it is told: {watched.example.job()['status']}", 60)
+    assert watched.condition("Degraded")["status"] == "False"
+
+
+def test_without_an_api_server_a_standby_takes_over_and_the_truth_is_told_afterwards(
+    watched: Watched, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = watched.shards()[0]["takeovers"]
+    (server,) = faults.find_processes(f"{watched.example.namespace}/digits-ps-0", SERVER)
+    with faults.without_api():
+        struck = time.time()
+        os.kill(server, signal.SIGKILL)
+        time.sleep(API_AWAY)  # that is the fault
+        over = time.time()
+    lost = watched.stood("lost", struck)
+    assert steps(watched, 0, over - 10), "training went on all the time"
+    all_is_well(watched, "the API server is back")
+    assert watched.shards()[0]["takeovers"] in (taken, taken + 1), "it was back before anybody could look"
+    watched.nothing_is_restored()
+    assert watched.condition("Running")["status"] == "True"
+    with capsys.disabled():
+        print(f"\nno API server for {over - struck:.0f} s: workers went on after {lost:.2f} s")
+    assert lost <= 5.0
+
+
+def test_every_node_is_drained_in_turn(kube: Kube, watched: Watched, capsys: pytest.CaptureFixture[str]) -> None:
+    """By kubectl: whatever runs there, the chief as well, and no disruption budget is broken for it."""
+    example, kubectl = watched.example, hack("tool", "kubectl")
+    all_is_well(watched, "at first")
+    for node in (SAFE, HOME):
+        lives, began, term = watched.lives(), time.time(), int(example.job()["status"]["term"])
+        drain = [kubectl, "--context", kube.target.context, "drain", node, "--timeout=240s", "--delete-emptydir-data"]
+        environment = {**os.environ, "KUBECONFIG": kube.target.kubeconfig}
+        told = subprocess.run(
+            [*drain, "--ignore-daemonsets"], check=False, env=environment, capture_output=True, text=True
+        )
+        assert told.returncode == 0, told.stdout + told.stderr
+        took = time.time() - began
+        kube.merge("Node", "", node, {"spec": {"unschedulable": None}})
+        all_is_well(watched, f"after {node}")
+        assert len(set(lives.values()) & set(watched.lives().values())) == 2, "one member of each shard was moved"
+        newest = int(example.job()["status"]["term"])
+        chief = example.events("chief", term=newest)
+        assert newest == term or not [e for e in chief if e["event"] == "initialized"], "it finds the state"
+        assert not [e for e in chief if e["event"] == "restored"], "not one step was lost"
+        step = steps(watched, 0)[-1]["step"]
+        wait_for(lambda: steps(watched, 0)[-1]["step"] > step, "training goes on", 60)  # noqa: B023 - waited for here
+        with capsys.disabled():
+            print(f"\n{node} drained in {took:.0f} s, terms {term} to {newest}")
+
+
+def spec_of_sides(*, workers_apart: bool) -> Object:
+    """The chief at home, of each shard a member on both nodes; the workers not at home, or one on each."""
+    template = yaml.safe_load((ROOT / "examples" / "digits" / "job.yaml").read_text())["spec"]["worker"]["template"]
+    home, away, apart = deepcopy(template), deepcopy(template), deepcopy(template)
+    home["spec"]["affinity"] = PREFERS_HOME
+    away["spec"]["nodeSelector"] = {"kubernetes.io/hostname": SAFE}
+    apart["spec"]["topologySpreadConstraints"] = [
+        {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "DoNotSchedule",
+            "nodeTaintsPolicy": "Honor",
+            "labelSelector": {"matchLabels": {"pstraining.dev/role": "worker", "pstraining.dev/job-name": "digits"}},
+        }
+    ]
+    return {
+        **SPEC,
+        "ps": {**SPEC["ps"], "template": template},
+        "chief": {"template": home},
+        "worker": {"template": apart if workers_apart else away},
+        "runPolicy": {"nodeLossSeconds": NODE_LOSS_SECONDS},
+    }
+
+
+def begun(kube: Kube, namespace: str, shared: Path, spec: Object) -> Watched:
+    found = Watched(Example.start(kube, namespace, "digits", shared, spec))
+    found.wait_prepared(1)
+    chief = kube.get("Pod", namespace, found.example.pod("chief"))
+    assert chief is not None
+    assert chief["spec"]["nodeName"] == HOME
+    return found
+
+
+def test_a_chief_on_the_minority_side_stops_and_the_next_one_goes_on(
+    kube: Kube,
+    own_operator: OperatorProcess,
+    namespace: str,
+    shared: Path,
+    healed: None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Cut off are the chief and a member of each shard; the workers and the other members have the majority."""
+    own_operator.start()
+    watched = begun(kube, namespace, shared, spec_of_sides(workers_apart=False))
+    example, struck = watched.example, time.time()
+    lost = cut(kube, HOME).timestamp()
+    went_on = example.wait_event("roster", "chief", term=2)
+    with capsys.disabled():
+        after = went_on["time"] - lost
+        print(f"\nits node given up {lost - struck:.0f} s after the cut: the next chief's roster {after:.1f} s later")
+    assert after <= NEXT_CHIEF + STARTS
+    assert [len(own) for own in went_on["members"]] == [1, 1]
+    gone = steps(watched, 0, struck + LEASE_SECONDS + 1)
+    assert gone == [] or gone[0]["time"] >= went_on["time"], "nothing is acknowledged without a chief"
+    wait_for(lambda: steps(watched, 0, went_on["time"]), "training goes on", 60)
+    faults.restore(HOME)
+    wait_for(lambda: ready(kube, HOME)["status"] == "True", f"{HOME} is back", 120)
+    all_is_well(watched, "the node is back")
+    told = example.events("chief", term=2)
+    assert not [e for e in told if e["event"] in ("initialized", "restored")], "not one step is lost"
+    assert example.job()["status"]["term"] == 2
+
+
+def on_disk(node: str, namespace: str, pod: str) -> list[Any]:
+    """What a pod of an island tells, read where its kubelet keeps it."""
+    folders = (read_layout(os.environ).node(node) / "pod-logs").glob(f"{namespace}_{pod}_*/*/*.log")
+    lines = [line.split(" ", 3)[-1] for path in folders for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in lines if line.startswith('{"event"')]
+
+
+def test_two_halves_never_go_on_beside_each_other(
+    kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, healed: None
+) -> None:
+    """A worker and a member of each shard on both sides: three of six seats, and no side has a majority."""
+    own_operator.start()
+    watched = begun(kube, namespace, shared, spec_of_sides(workers_apart=True))
+    example, struck = watched.example, time.time()
+    pods = [example.pod("worker", index) for index in (0, 1)]
+    at_home = [(kube.get("Pod", namespace, pod) or {})["spec"]["nodeName"] == HOME for pod in pods]
+    assert sorted(at_home) == [False, True]
+    island, mainland = at_home.index(True), at_home.index(False)
+    cut(kube, HOME)
+    example.wait_event("waiting", "chief", term=2)
+    late = struck + LEASE_SECONDS + 1
+    assert not [e for e in on_disk(HOME, namespace, pods[island]) if e["event"] == "worker" and e["time"] >= late]
+    assert not steps(watched, mainland, late)
+    assert not [e for e in example.events("chief", term=2) if e["event"] == "roster"]
+    last = max(e["step"] for e in on_disk(HOME, namespace, pods[island]) if e["event"] == "worker")
+    faults.restore(HOME)
+    wait_for(lambda: ready(kube, HOME)["status"] == "True", f"{HOME} is back", 120)
+    all_is_well(watched, "the node is back")
+    told = example.events("chief", term=2)
+    assert not [e for e in told if e["event"] in ("initialized", "restored")], "not one step is lost"
+    first = wait_for(lambda: steps(watched, mainland, late), "training goes on", 60)[0]
+    assert first["step"] >= last, "it goes on where it was"

@@ -1,0 +1,122 @@
+"""Asynchronous updates on both members of a shard: each gets every one, once, whatever became of a reply."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pstraining.runtime import links
+from pstraining.runtime.rosters import Formation
+from tests.support.servers import SESSION, Rig, batches, large, small
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(400)]
+SHARDS = 2
+BOTH: Formation = ((0, 1),) * SHARDS
+PRIMARIES: Formation = ((0,),) * SHARDS
+STANDBYS: Formation = ((1,),) * SHARDS
+
+
+def adam() -> Any:
+    import keras
+
+    return keras.optimizers.Adam(0.01)
+
+
+def started(client: Any, build: Any = small, **training: Any) -> Rig:
+    rig = Rig(client, adam, ps=SHARDS, members=2, build=build, mode="Async", **training)
+    rig.start()
+    return rig
+
+
+def on(rig: Rig, formation: Formation) -> Any:
+    """The first worker with these members."""
+    updates = rig.workers[0].on(rig.workers[0]._store.formed(formation))
+    updates.begin(SESSION)
+    return updates
+
+
+def differences(rig: Rig) -> list[str]:
+    """Where a standby differs from its primary."""
+    import tensorflow as tf
+
+    found = []
+    for shard in range(SHARDS):
+        members = [rig.store.member(shard, number) for number in (0, 1)]
+        read = tf.function(lambda own: rig.control.client.brought_home(own.snapshot()), autograph=False)
+        (record, values), (other, others) = [rig.control.client.call(read, member) for member in members]
+        if not np.array_equal(record, other):
+            found.append(f"shard {shard}: record {record} and {other}")
+        found += [
+            f"shard {shard}: value {number}"
+            for number, (a, b) in enumerate(zip(values, others, strict=True))
+            if not np.array_equal(a, b)
+        ]
+    return found
+
+
+def steps(rig: Rig) -> list[int]:
+    """Of the primaries and then the standbys."""
+    return [record.step for record in rig.store.read()]
+
+
+@pytest.mark.parametrize(
+    "training", [{}, {"compression": {"push": "Int8"}}, {"localSteps": 2}], ids=["plain", "int8", "moves"]
+)
+def test_standbys_equal_their_primaries_bit_for_bit(client: Any, training: Any) -> None:
+    rig = started(client, large, **training)
+    for batch in batches(4):
+        assert rig.workers[0].step([batch] * training.get("localSteps", 1)).accepted
+    assert steps(rig) == [4] * 4
+    assert not differences(rig)
+
+
+def test_without_being_handed_on_they_do_not(client: Any) -> None:
+    rig = started(client)
+    primaries = on(rig, PRIMARIES)
+    assert primaries.step(batches(1)).accepted
+    assert steps(rig) == [1, 1, 0, 0]
+    assert differences(rig)
+
+
+@pytest.mark.parametrize("reached", [PRIMARIES, STANDBYS, ((0,), (1,))], ids=["primaries", "standbys", "one of each"])
+@pytest.mark.parametrize("training", [{}, {"compression": {"push": "Int8"}}], ids=["plain", "int8"])
+def test_an_update_that_came_to_some_members_comes_to_the_others_and_counts_once(
+    client: Any, reached: Formation, training: Any
+) -> None:
+    rig = started(client, large, **training)
+    assert rig.workers[0].step(batches(1)).accepted
+    sent, some = batches(1, seed=1), on(rig, reached)
+    assert some.step(sent).accepted
+    assert rig.workers[0].step(sent).accepted
+    assert steps(rig) == [2] * 4
+    assert rig.workers[0].step(batches(1, seed=2)).accepted
+    assert steps(rig) == [3] * 4
+
+
+def test_a_worker_goes_on_with_the_standbys_alone(client: Any) -> None:
+    rig = started(client)
+    for batch in batches(2):
+        assert rig.step(batch).accepted
+    standbys = on(rig, STANDBYS)
+    standbys.trace(batches(1))
+    standbys.rehearse(batches(1))
+    assert steps(rig) == [2] * 4, "a rehearsal has no effect"
+    reply = standbys.step(batches(1))
+    assert (reply.accepted, reply.step) == (True, 3)
+    assert steps(rig) == [2, 2, 3, 3]
+
+
+def test_a_worker_sends_its_update_once(client: Any) -> None:
+    """The primary hands it on: the worker's link carries no more than without standbys."""
+    rig = started(client, large)
+    both, alone = rig.workers[0], on(rig, PRIMARIES)
+
+    def sent(updates: Any) -> int:
+        for batch in batches(2):
+            assert updates.step([batch]).accepted
+        before = links.total(client.links.look()).sent
+        for batch in batches(10):
+            assert updates.step([batch]).accepted
+        return links.total(client.links.look()).sent - before
+
+    assert sent(both) < 1.1 * sent(alone)

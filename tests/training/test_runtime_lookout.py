@@ -1,0 +1,89 @@
+"""What a task makes of those that do not answer its calls."""
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pstraining.runtime import lookout, probing, seats
+from pstraining.runtime.client import ShardLostError
+from pstraining.runtime.lookout import Lookout
+from pstraining.runtime.probing import Found
+from pstraining.runtime.rosters import Absent, Answer
+
+pytestmark = pytest.mark.training
+FINE = "a call is answered"
+
+
+class Client:
+    """Whose calls fail but to servers that are fine."""
+
+    def __init__(self, states: list[str | Found], present: set[int]) -> None:
+        self.states, self.present, self.calls = states, frozenset(present), [0] * len(states)
+        addresses = tuple(f"host-{index}:1" for index in range(len(states)))
+        self.cluster = SimpleNamespace(ps=addresses, shards=1, members=len(states), seats=())
+
+    def call(self, index: int) -> Any:
+        self.calls[index] += 1
+        if self.states[index] != FINE:
+            raise ShardLostError("gone", 0)
+        return 0, 0, 1
+
+
+@pytest.fixture
+def asked() -> list[int]:
+    """Whom a socket was opened to."""
+    return []
+
+
+def look(
+    states: list[str | Found], present: set[int], asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> tuple[Lookout, Client]:
+    client = Client(states, present)
+
+    def find(endpoint: tuple[str, int], patience: float) -> Found:
+        index = int(endpoint[0].removeprefix("host-"))
+        asked.append(index)
+        state = client.states[index]
+        return state if isinstance(state, Found) else Found.ANSWERS
+
+    monkeypatch.setattr(probing, "find", find)
+    monkeypatch.setattr(Lookout, "seat", lambda self, index: index)
+    monkeypatch.setattr(Lookout, "_reading", lambda self, seat: seat)
+    monkeypatch.setattr(seats, "answer", lambda *_, **__: Answer(1))
+    return Lookout(SimpleNamespace(client=client, layout=SimpleNamespace(ps=1))), client  # type: ignore[arg-type]
+
+
+def test_each_is_taken_for_what_it_shows(asked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    found, client = look([FINE, Found.REFUSES, Found.NOTHING, Found.ANSWERS, FINE], {0, 1, 2, 3}, asked, monkeypatch)
+    view = found.look()
+    assert list(view.values()) == [Answer(1), Absent.GONE, Absent.SILENT, Absent.GONE, Absent.GONE]
+    assert found.strangers, "number 3 has a process that it is not connected to, and number 4 is not in the map"
+    assert client.calls == [1, 1, 1, 2, 0], "a connection that was cut works again where the process is the same"
+    assert sorted(asked) == [1, 2, 3, 4]
+
+
+def test_who_may_be_silent_shows_itself_before_it_is_called(asked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    found, client = look([FINE, Found.NOTHING], {0, 1}, asked, monkeypatch)
+    assert list(found.look(suspicious=True).values()) == [Answer(1), Absent.SILENT]
+    assert sorted(asked) == [0, 1]
+    assert client.calls == [1, 0], "it would last until the watchdog ends it"
+    found.look()
+    assert client.calls == [2, 0]
+
+
+def test_looks_in_between_do_not_wait_for_a_silent_one(asked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.monotonic()
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr(lookout, "time", clock)
+    found, client = look([FINE, Found.NOTHING], {0, 1}, asked, monkeypatch)
+    for _ in range(3):
+        assert list(found.look().values()) == [Answer(1), Absent.SILENT]
+    assert asked == [1]
+    now += lookout.ASK_AGAIN
+    client.states[1] = FINE
+    assert list(found.look().values()) == [Answer(1), Answer(1)]
+    assert asked == [1, 1]
+    found.look()
+    assert asked == [1, 1], "it is called again without a question"
