@@ -33,7 +33,9 @@ soak: install ## Slow versions of tests: training compared after 200 updates, 30
 		tests/training/test_runtime_sync.py tests/training/test_runtime_embedding.py tests/training/test_runtime_ledger.py \
 		tests/training/test_runtime_compression.py tests/training/test_runtime_updates.py tests/training/test_bench_smoke.py \
 		tests/training/test_runtime_hybrid_faults.py tests/training/test_runtime_silence.py \
-		tests/training/test_runtime_epochs.py tests/training/test_runtime_pairs.py tests/training/test_runtime_hot.py
+		tests/training/test_runtime_epochs.py tests/training/test_runtime_pairs.py tests/training/test_runtime_hot.py \
+		tests/training/test_runtime_ordered.py tests/training/test_runtime_sync_faults.py tests/training/test_runtime_auto.py \
+		tests/training/test_runtime_stop.py
 
 BENCHES := controlplane training training.accuracy training.auto training.hybrid
 bench: install ## Measure the control plane and the runtime beside others, and check their limits (half a day)

@@ -83,10 +83,13 @@ class Watched:
         return max(wait_for(lambda i=i: told(i), f"worker {i} goes on, {why}", 60)[0] for i in (0, 1))  # type: ignore[misc]
 
 
-@pytest.fixture
-def watched(kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path) -> Watched:
+@pytest.fixture(params=["Sync", pytest.param("Async", marks=in_soak)])
+def watched(
+    kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, request: pytest.FixtureRequest
+) -> Watched:
     own_operator.start()
-    found = Watched(Example.start(kube, namespace, "digits", shared, SPEC))
+    spec = {**SPEC, "training": {**SPEC["training"], "mode": request.param}}
+    found = Watched(Example.start(kube, namespace, "digits", shared, spec))
     found.wait_prepared(1)
     wait_for(lambda: found.summary() == "2/2", f"both standbys are in sync: {found.example.job()}", 60)
     return found

@@ -85,6 +85,7 @@ def test_every_node_is_drained_in_turn(kube: Kube, watched: Watched, capsys: pyt
     all_is_well(watched, "at first")
     for node in (SAFE, HOME):
         lives, began, term = watched.lives(), time.time(), int(example.job()["status"]["term"])
+        last = steps(watched, 0)[-1]["step"]
         drain = [kubectl, "--context", kube.target.context, "drain", node, "--timeout=240s", "--delete-emptydir-data"]
         environment = {**os.environ, "KUBECONFIG": kube.target.kubeconfig}
         told = subprocess.run(
@@ -99,8 +100,9 @@ def test_every_node_is_drained_in_turn(kube: Kube, watched: Watched, capsys: pyt
         chief = example.events("chief", term=newest)
         assert newest == term or not [e for e in chief if e["event"] == "initialized"], "it finds the state"
         assert not [e for e in chief if e["event"] == "restored"], "not one step was lost"
-        step = steps(watched, 0)[-1]["step"]
-        wait_for(lambda: steps(watched, 0)[-1]["step"] > step, "training goes on", 60)  # noqa: B023 - waited for here
+        well = time.time()
+        (went_on, *_) = wait_for(lambda: steps(watched, 0, well), "training goes on", 60)  # noqa: B023 - waited for here
+        assert went_on["step"] >= last, "it goes on where it was"
         with capsys.disabled():
             print(f"\n{node} drained in {took:.0f} s, terms {term} to {newest}")
 

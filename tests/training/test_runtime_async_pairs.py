@@ -120,3 +120,16 @@ def test_a_worker_sends_its_update_once(client: Any) -> None:
         return links.total(client.links.look()).sent - before
 
     assert sent(both) < 1.1 * sent(alone)
+
+
+def test_a_worker_comes_up_while_a_member_is_away(client: Any) -> None:
+    """Its server is no device of the map then, and nothing may be put there."""
+    client._wait_for_servers()
+    with client._exclusive():
+        client.present = frozenset(range(SHARDS))
+        client._reach_all(first=False)
+    try:
+        Rig(client, adam, ps=SHARDS, members=2, build=large, mode="Sync")
+    finally:
+        client.reach()
+    started(client)

@@ -9,6 +9,7 @@ import pytest
 
 from pstraining.api.training import Codec as Name
 from pstraining.runtime.auto import CODED, PLAIN
+from tests.support.cover import in_soak
 from tests.support.crew import Crew
 from tests.support.servers import SESSION, Rig, batches, large, prepare
 from tests.training.test_runtime_compression import with_one_to_spare
@@ -221,6 +222,7 @@ def test_a_round_without_a_gradient_is_fetched_as_any_other(client: Any, pull: s
         np.testing.assert_array_equal(held[path], value, err_msg=path)
 
 
+@in_soak
 def test_parameters_are_fetched_of_one_step(client: Any) -> None:
     """A worker that begins while others make a step must hold what they hold, or later moves are added to a mixture."""
     import keras

@@ -120,6 +120,7 @@ def test_the_next_chief_goes_on_in_the_epoch_that_is_under_way(folder: Path, mon
     assert begins[0] >= 2, "it does not begin anew"
 
 
+@in_soak
 def test_epochs_that_are_done_are_not_run_again_and_more_of_them_go_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

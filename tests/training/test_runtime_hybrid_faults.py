@@ -25,6 +25,7 @@ def rings(run: LocalJob, worker: str, members: list[int], since: float) -> list[
     return [event for event in told if event["members"] == members and event["time"] > since]
 
 
+@in_soak
 def test_without_a_killed_worker_the_ring_forms_again_within_a_second() -> None:
     with job(None, steps=2500, workers=3, more=HYBRID) as run:
         until(run, lambda: all(steps_of(run, f"worker-{k}") > 50 for k in range(3)), "all workers' steps")

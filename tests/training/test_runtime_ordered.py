@@ -9,6 +9,7 @@ import pytest
 from pstraining.runtime.checkpoint import Checkpoints
 from pstraining.runtime.ledger import Progress
 from pstraining.runtime.local import LocalJob
+from tests.support.cover import in_soak
 from tests.support.crew import Crew
 from tests.support.servers import SESSION, Rig, batches, small
 from tests.training.test_runtime_faults import finished, transcript, until
@@ -68,6 +69,7 @@ def test_a_run_goes_on_from_its_state_as_if_it_had_not_been_interrupted(client: 
         np.testing.assert_array_equal(again.variables[path], value)
 
 
+@in_soak
 def test_a_job_that_is_begun_again_from_a_checkpoint_ends_with_the_same_bits(tmp_path: Path) -> None:
     """Three jobs: one in a go, one of which every process is lost, and the one that goes on from its checkpoint."""
 

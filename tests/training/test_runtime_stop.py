@@ -8,6 +8,7 @@ import pytest
 
 from pstraining.runtime.checkpoint import Checkpoints
 from pstraining.runtime.local import LocalJob, Process
+from tests.support.cover import in_soak
 from tests.support.kube import wait_for
 from tests.support.servers import SPREAD
 from tests.support.volumes import filled, small_disk
@@ -79,6 +80,7 @@ def test_a_chief_that_is_stopped_with_a_full_disk_says_so_and_the_next_one_goes_
         assert len(chief.events("initialized")) == 1
 
 
+@in_soak
 def test_without_a_checkpoint_folder_nobody_is_shut_out() -> None:
     with job(None, steps=6000) as run:
         until(run, lambda: steps_of(run, "worker-0") > 50, "steps")

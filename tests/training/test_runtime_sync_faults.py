@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cover import in_soak
 from tests.training.test_runtime_faults import finished, job, steps_of, transcript, until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
@@ -27,6 +28,7 @@ def test_a_killed_worker_is_waited_for_a_moment_and_takes_part_again() -> None:
         assert run.processes["worker-0"].starts == run.processes["worker-2"].starts == 1
 
 
+@in_soak
 def test_workers_go_on_in_step_while_there_is_no_chief(tmp_path: Path) -> None:
     with job(tmp_path, steps=2000, workers=2, more=SYNC) as run:
         chief = run.processes["chief"]

@@ -45,8 +45,9 @@ class PSVariable(resource_variable_ops.BaseResourceVariable):  # type: ignore[mi
         self._ps_dtype, self._ps_shape = dtype, shape
         self.initial = initial
         """Emits the initial value; called inside a traced function, on the server's device."""
-        # TensorFlow wants a handle at birth; a local one that no graph ever uses needs no server to be up.
-        with tf.init_scope(), tf.device("CPU:0"):
+        # TensorFlow wants a handle at birth; a local one that no graph ever uses needs no server to be up. Keras makes
+        # an optimizer's variables under the device of those they belong to.
+        with tf.init_scope(), tf.device(None), tf.device("CPU:0"):
             handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=name, container=container)
         handle._handle_data = handle_data_util.create_handle_data(shape, dtype)
         super().__init__(
