@@ -19,8 +19,14 @@ class Explored:
     """Nothing that can happen was left out."""
 
 
-def explore(scope: Scope, start: World, *, limit: int) -> Explored:
+def explore(scope: Scope, start: World, *, epochs: int, limit: int) -> Explored:
     """Look at every state that can come about, up to a number of them.
+
+    Args:
+        scope: where.
+        start: at first.
+        epochs: that each chief may use; a chief that changes its mind takes a new one every time, without an end.
+        limit: states.
 
     Raises:
         ForkedError: says what happened, by the shortest way there is.
@@ -38,7 +44,7 @@ def explore(scope: Scope, start: World, *, limit: int) -> Explored:
             events += 1
             acknowledging += event.what.startswith("acknowledged")
             then = canonical(scope, event.then)
-            if then in came:
+            if then in came or any(chief.epoch > epochs for chief in then.chiefs):
                 continue
             if len(came) == limit:
                 return Explored(limit, events, acknowledging, complete=False)

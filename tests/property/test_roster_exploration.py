@@ -1,0 +1,75 @@
+"""Rosters of hot standbys, explored: every interleaving of looks, messages, steps and faults up to a bound.
+
+One shard of two members and a worker; chiefs look at all places at once. The random histories of `test_rosters` are
+longer and wider, and are not all there are.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from pstraining.runtime.rosters import Answer, Ballot, Seats
+from tests.support.cover import THOROUGH, in_soak
+from tests.support.roster_explorer import explore
+from tests.support.roster_world import Faults, ForkedError, Rules, Scope
+
+LIMIT = 5_000_000
+"""States; a bound that has more is not explored whole, and the test fails."""
+SIDES = {"p": 0, "s": 1, "w": 0}
+
+BOUNDS = [
+    (Faults(kills=1, steps=2), 3),
+    (Faults(kills=1, cuts=1, steps=1), 3),
+    (Faults(kills=1, chiefs=2, steps=1), 2),
+]
+"""What may go wrong, and how many epochs each chief may use."""
+WIDER = [
+    (Faults(kills=1, chiefs=2, steps=1), 3),
+    (Faults(kills=1, cuts=1, chiefs=2, steps=1), 2),
+    (Faults(kills=1, steps=1, late=1), 3),
+    (Faults(kills=2, steps=2), 3),
+]
+
+
+def scope(rules: Rules | None = None, kind: type[Seats] = Seats) -> Scope:
+    return Scope(kind((("p", "s"),), ("w",)), SIDES, rules or Rules(), looks_at_once=True)
+
+
+@pytest.mark.parametrize(("faults", "epochs"), [*BOUNDS, *(WIDER if THOROUGH else [])])
+def test_no_interleaving_loses_an_acknowledged_step(faults: Faults, epochs: int) -> None:
+    found = explore(scope(), scope().start(faults), epochs=epochs, limit=LIMIT)
+    print(faults, found)
+    assert found.complete
+    assert found.acknowledging, "steps were made meanwhile"
+
+
+def forgetful(own: Answer, ballot: Ballot) -> Answer:
+    """Takes a promise back."""
+    return replace(own, promised=ballot, opened=False)
+
+
+def lenient(own: Answer, ballot: Ballot) -> Answer:
+    """Goes on making steps under the roster that it has, whatever it promises."""
+    return replace(own, promised=max(own.promised, ballot))
+
+
+class AnyNumber(Seats):
+    """As if nobody counted."""
+
+    def is_majority(self, number: int) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("rules", "kind", "faults", "epochs"),
+    [
+        pytest.param(Rules(promise=forgetful), Seats, Faults(kills=1, chiefs=2, steps=2), 2, marks=in_soak),
+        pytest.param(Rules(promise=lenient), Seats, Faults(kills=2, chiefs=1, steps=3), 4, marks=in_soak),
+        (Rules(), AnyNumber, Faults(cuts=1, chiefs=2, steps=2), 2),
+    ],
+    ids=["promises are taken back", "steps go on while a copy is made", "nobody counts"],
+)
+def test_without_a_rule_one_does(rules: Rules, kind: type[Seats], faults: Faults, epochs: int) -> None:
+    with pytest.raises(ForkedError) as forked:
+        explore(scope(rules, kind), scope(rules, kind).start(faults), epochs=epochs, limit=LIMIT)
+    print(forked.value)
