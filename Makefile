@@ -35,7 +35,7 @@ soak: install ## Slow versions of tests: training compared after 200 updates, 30
 		tests/training/test_runtime_hybrid_faults.py tests/training/test_runtime_silence.py \
 		tests/training/test_runtime_epochs.py tests/training/test_runtime_pairs.py tests/training/test_runtime_hot.py \
 		tests/training/test_runtime_ordered.py tests/training/test_runtime_sync_faults.py tests/training/test_runtime_auto.py \
-		tests/training/test_runtime_stop.py tests/property/test_roster_exploration.py
+		tests/training/test_runtime_stop.py tests/training/test_runtime_visibility.py tests/property/test_roster_exploration.py
 
 BENCHES := controlplane training training.accuracy training.auto training.hybrid
 bench: install ## Measure the control plane and the runtime beside others, and check their limits (half a day)

@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from pstraining.runtime.local import LocalJob
 from tests.support import counted_job
+from tests.support.cover import in_soak
+from tests.training.test_runtime_faults import steps_of, until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 
@@ -67,6 +70,22 @@ def test_the_chiefs_line_tells_epoch_samples_and_bytes(seen: tuple[dict[str, Any
     assert found, line
     assert float(found[1]) > 0
     assert float(found[2]) > 0.5
+
+
+@in_soak
+@pytest.mark.parametrize("stride", [1, 2], ids=["even", "odd rows alone"])
+def test_a_shard_that_carries_more_is_told_of(monkeypatch: pytest.MonkeyPatch, stride: int) -> None:
+    monkeypatch.setenv("UNEVEN_STRIDE", str(stride))
+    training = {"mode": "Async", "steps": 1_000_000, "minShardBytes": 0}
+    with LocalJob(["-m", "tests.support.uneven"], ps=2, workers=1, training=training) as run:
+        chief = run.processes["chief"]
+        if stride == 2:
+            until(run, lambda: chief.events("uneven_load"), "it is told", 120)
+            told = chief.events("uneven_load")[0]
+            assert (told["shard"], told["times"] > 1.5) == (1, True)
+        else:
+            until(run, lambda: steps_of(run, "worker-0") > 200, "enough steps to tell", 120)
+            assert not chief.events("uneven_load")
 
 
 def test_tensorboard_finds_the_same_numbers(seen: tuple[dict[str, Any], Path]) -> None:

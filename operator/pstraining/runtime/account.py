@@ -6,11 +6,12 @@ Pure; importing it imports no TensorFlow.
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pstraining.runtime.tally import METRIC, RECEIVED, SAMPLES, SENT, WEIGHT, Counters
+from pstraining.runtime.links import Bytes, total
+from pstraining.runtime.tally import LINK, METRIC, RECEIVED, SAMPLES, SENT, WEIGHT, Counters
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 UPDATES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
@@ -72,15 +73,16 @@ class WorkerAccount:
         self.dropped += not applied
         self.samples += samples if applied else 0
 
-    def counters(self, sent: int, received: int, metrics: dict[str, tuple[float, float]]) -> Counters:
+    def counters(self, links: Mapping[str, Bytes], metrics: dict[str, tuple[float, float]]) -> Counters:
         """What the chief is told.
 
         Args:
-            sent: bytes.
-            received: bytes.
+            links: bytes to and from every parameter server.
             metrics: of the program's own training step: sums of values times samples, and of samples.
         """
-        told: Counters = {SAMPLES: self.samples, SENT: sent, RECEIVED: received}
+        moved = total(links)
+        told: Counters = {SAMPLES: self.samples, SENT: moved.sent, RECEIVED: moved.received}
+        told |= {LINK + peer: there.sent + there.received for peer, there in links.items()}
         for name, (value, weight) in metrics.items():
             told |= {METRIC + name: value, WEIGHT + name: weight}
         return told
@@ -99,6 +101,8 @@ class ChiefAccount:
     sent: float = 0.0
     """Bytes from all workers to the parameter servers since then."""
     received: float = 0.0
+    skew: float = math.nan
+    """What the heaviest shard's servers exchange with workers, as a multiple of the mean of all."""
     restores: int = 0
     takeovers: int = 0
     """How often members that had made every step were lost, and others went on."""

@@ -14,9 +14,10 @@ from pstraining.runtime.callbacks import SCHEDULE, CallbackError, EpochEnd, Epoc
 from pstraining.runtime.control import StoreControl
 from pstraining.runtime.epochs import Ends, Epochs
 from pstraining.runtime.progress import PROGRESS_SECONDS, Rate, Seen, event, show
+from pstraining.runtime.skew import Evenness, heaviest
 from pstraining.runtime.state import State
 from pstraining.runtime.summaries import Summaries
-from pstraining.runtime.tally import RECEIVED, SAMPLES, SENT, Tally, Window
+from pstraining.runtime.tally import LINK, RECEIVED, SAMPLES, SENT, Tally, Window
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Following:
         self._rate = Rate(steps, epochs.number, total)
         self._tally = Tally()
         self._line, self._epoch = Window(self._tally), Window(self._tally)
+        self._evenness = Evenness()
         self._told = time.monotonic()
         self._ends = EpochEnds(model, client.local, wishes.callbacks, wishes.validation, self._note_epoch)
         self._watch: Ends | None = None
@@ -100,9 +102,11 @@ class Following:
         assert self._watch is not None  # noqa: S101 - training has begun
         busy = self._ends.busy
         self._take_learning_rate(term)
-        if time.monotonic() - self._told >= PROGRESS_SECONDS:
+        if (seconds := time.monotonic() - self._told) >= PROGRESS_SECONDS:
             self._told = time.monotonic()
             self._tell(step, done)
+            self._weigh(seconds)
+            self._line = Window(self._tally)
         waiting = self._watch.waiting(done)
         if waiting and not busy and not self.stop_asked:  # else with the next ones: nobody waits for the chief
             self._end_epoch(waiting, step, snapshot, following=self._wishes.epochs.under_way(done))
@@ -170,7 +174,19 @@ class Following:
         show(self._rate.line(seen), self._rate.fraction(seen))
         scalars = {"workers": float(account.workers), "loss": self._line.loss, **self._rate.speeds()}
         self._summaries.write(step, {name: value for name, value in scalars.items() if math.isfinite(value)})
-        self._line = Window(self._tally)
+
+    def _weigh(self, seconds: float) -> None:
+        """Tell of a shard that carries more than the others, by what workers have exchanged with its servers."""
+        store, cluster = self._control.store, self._control.client.cluster
+        servers = [range(shard, len(cluster.ps), cluster.shards) for shard in range(store.layout.ps)]
+        moved = [sum(self._line.counted(f"{LINK}ps-{index}") for index in own) for own in servers]
+        self._account.skew = heaviest(moved).times
+        if load := self._evenness.look(moved, seconds):
+            reason = (
+                f"workers exchange {load.times:.1f} times the mean with it. Rows of embedding tables lie on shard "
+                f"i modulo {len(moved)}: give those that are wanted most indices that are spread"
+            )
+            event("uneven_load", shard=load.shard, times=round(load.times, 2), reason=reason)
 
     def _collect(self) -> None:
         """Take what the workers have told since the last time."""

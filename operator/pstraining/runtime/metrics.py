@@ -31,6 +31,7 @@ STATE: Final = {
     "epoch": ("epoch", "The epoch under way, from 0."),
     "loss": ("loss", "Mean loss of all workers over the last seconds."),
     "workers_present": ("workers", "Workers that take part."),
+    "load_skew": ("skew", "Bytes that workers exchange with the heaviest shard, as a multiple of the mean of all."),
     "checkpoint_step": ("checkpoint_step", "Step of the last checkpoint that this chief has written."),
     "checkpoint_seconds": ("checkpoint_seconds", "How long it took to write."),
     "checkpoint_bytes": ("checkpoint_bytes", "Its size on disk."),

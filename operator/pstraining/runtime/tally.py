@@ -15,6 +15,8 @@ Counters = dict[str, float]
 SAMPLES = "samples"
 SENT = "sent_bytes"
 RECEIVED = "received_bytes"
+LINK = "link/"
+"""Before a parameter server's name: bytes to and from it."""
 METRIC = "metric/"
 """Before a metric's name: the sum of its values, each times the samples that it is of."""
 WEIGHT = "weight/"

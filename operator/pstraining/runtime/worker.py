@@ -13,7 +13,7 @@ from typing import Any, Final
 import tensorflow as tf
 
 from pstraining.api.training import NonFinite
-from pstraining.runtime import links, recovery, seats, tally
+from pstraining.runtime import recovery, seats, tally
 from pstraining.runtime.account import WorkerAccount
 from pstraining.runtime.client import ShardLostError
 from pstraining.runtime.data import Batches, Draw, EndOfDataError, HandedOutBatches, OwnBatches
@@ -235,8 +235,7 @@ class Worker:
 
     def _beat(self) -> None:
         """Give a sign of life, and with it what was counted."""
-        moved = links.total(self._client.links.look())
-        counters = self._account.counters(moved.sent, moved.received, self._store.model.step.metrics())
+        counters = self._account.counters(self._client.links.look(), self._store.model.step.metrics())
         who = self._identity
         self._store.beat(who.worker, who.incarnation, tally.encode(who.incarnation, counters))
 

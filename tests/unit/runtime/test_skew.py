@@ -1,0 +1,43 @@
+"""When a shard is told of that carries more than the others."""
+
+import pytest
+
+from pstraining.runtime.skew import LEAST_RATE, LOOKS, Evenness, Load, heaviest
+
+SECONDS = 5.0
+MUCH = LEAST_RATE * SECONDS
+
+
+def told(*looks: list[float]) -> list[Load | None]:
+    watch = Evenness()
+    return [watch.look(moved, SECONDS) for moved in looks]
+
+
+@pytest.mark.parametrize(
+    ("moved", "expected"),
+    [
+        ([1.0, 1.0], Load(0, 1.0)),
+        ([1.0, 3.0], Load(1, 1.5)),
+        ([0.0, 0.0, 9.0], Load(2, 3.0)),
+        ([0.0, 0.0], Load(0, 1.0)),
+        ([7.0], Load(0, 1.0)),
+    ],
+)
+def test_the_heaviest_is_measured_by_the_mean(moved: list[float], expected: Load) -> None:
+    assert heaviest(moved) == expected
+
+
+def test_it_is_told_once_after_some_looks_in_a_row() -> None:
+    heavy = [MUCH, 5 * MUCH]
+    assert told(*[heavy] * (LOOKS + 3)) == [None] * (LOOKS - 1) + [Load(1, 5 / 3)] + [None] * 3
+
+
+@pytest.mark.parametrize("between", [[2 * MUCH, 2 * MUCH], [5 * MUCH, MUCH]], ids=["even", "the other one"])
+def test_a_row_begins_anew(between: list[float]) -> None:
+    heavy = [MUCH, 5 * MUCH]
+    assert told(*[heavy] * (LOOKS - 1), between, *[heavy] * (LOOKS - 1)) == [None] * (2 * LOOKS - 1)
+    assert told(*[heavy] * LOOKS, between, *[heavy] * LOOKS)[-1] == Load(1, 5 / 3), "it is told again"
+
+
+def test_what_is_next_to_nothing_is_not_told() -> None:
+    assert told(*[[0.0, 1.9 * MUCH]] * 9) == [None] * 9
