@@ -3,7 +3,7 @@
 import pytest
 
 from pstraining.api import contract, names
-from pstraining.launcher import launch
+from pstraining.launcher import launch, members
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,10 @@ from pstraining.launcher import launch
 )
 def test_literals(name: str) -> None:
     assert getattr(launch, name) == getattr(contract, name)
+
+
+def test_literals_of_hot_standbys() -> None:
+    assert (members.ENV_NODE, members.NODE_FILE) == (contract.ENV_NODE, contract.NODE_FILE)
 
 
 def test_every_literal_of_the_launcher_is_held() -> None:

@@ -39,6 +39,9 @@ FAILED_MARKER: Final = "failed"
 OWNED_MARKER: Final = "owned"
 """File in RUN_DIR of a PS that pstraining.runtime's chief writes through the PS's own device: it owns the server's
 state, fences it by its term, and wants it kept when a new attempt of the chief starts."""
+NODE_FILE: Final = "node"
+"""File in RUN_DIR of a PS with hot standbys, or that is one: the name of its node. Workers read it through the PS's own
+device: who shares a node may be lost together."""
 IN_SYNC_MARKER: Final = "in-sync"
 """File in RUN_DIR of a PS with hot standbys, or that is one. The chief writes it through the PS's own device: the term
 and epoch since which the server has its shard's state and makes every step; empty, it has not. The launcher serves it,
@@ -56,6 +59,8 @@ ENV_TERM: Final = "PSTRAINING_TERM"
 ENV_POD_NAME: Final = "PSTRAINING_POD_NAME"
 ENV_POD_UID: Final = "PSTRAINING_POD_UID"
 ENV_POD_IP: Final = "PSTRAINING_POD_IP"
+ENV_NODE: Final = "PSTRAINING_NODE"
+"""Of parameter servers with hot standbys: the node that the pod is on."""
 ENV_SERVER: Final = "PSTRAINING_SERVER"
 """On a PS: Program (the user's command is the server) or Builtin (the launcher runs TensorFlow's)."""
 ENV_MEMBER: Final = "PSTRAINING_MEMBER"

@@ -265,6 +265,7 @@ class Launcher:
             raise ExitError(EXIT_BAD_CONTRACT, "there is no command after --")
         if not os.access(RUN_DIR, os.W_OK | os.X_OK):
             raise ExitError(EXIT_BAD_CONTRACT, f"{RUN_DIR} is no folder that this user may write")
+        self.hot_standbys.note_node(RUN_DIR, env)
         self.supervisor = Supervisor()
 
     @staticmethod

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any, Collection, Iterable, List, Mapping  # noqa: UP035 - Python 3.8
 
+ENV_NODE, NODE_FILE = "PSTRAINING_NODE", "node"
 LINGER_SECONDS = 1.5
 """For so long a pod that was told to end stays without its server: connections are refused then, which tells the others
 that it is gone, as the silence of an address without a pod does not."""
@@ -47,6 +48,17 @@ class Members:
         """Of the PSs that are away, those without which a program cannot start: of shards that nobody serves."""
         shards = [self._servers[shard :: self._shards] for shard in range(self._shards)]
         return [ps for own in shards if all(ps in away for ps in own) for ps in own]
+
+
+def note_node(folder: str, env: Mapping[str, str]) -> None:
+    """Leave the node's name where workers read it, if it is known.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if env.get(ENV_NODE):
+        with open(os.path.join(folder, NODE_FILE), "w", encoding="utf-8") as file:
+            file.write(env[ENV_NODE])
 
 
 def is_in_sync(marker: str) -> bool:

@@ -182,6 +182,8 @@ def _identity(job: PSTrainingJob, task: Task) -> list[dict[str, Any]]:
         found.append(value(contract.ENV_SERVER, job.spec.ps.server))
         if redundancy.standbys(job):
             found.append(value(contract.ENV_MEMBER, str(task.member)))
+        if redundancy.is_hot(job):
+            found.append(field(contract.ENV_NODE, "spec.nodeName"))
     found.append(value(contract.ENV_RESTART_POLICY, _restart_policy(job, task)))
     if job.spec.checkpoint is not None:
         found.append(value(contract.ENV_CHECKPOINT_DIR, job.spec.checkpoint.path))

@@ -9,7 +9,7 @@ from pstraining.runtime.client import ShardLostError
 from pstraining.runtime.lookout import Lookout
 from pstraining.runtime.modes.base import Updates
 from pstraining.runtime.progress import event
-from pstraining.runtime.rosters import Formation, in_force, one_less
+from pstraining.runtime.rosters import Formation, in_force, likely_losses
 from pstraining.runtime.store import ParameterStore
 
 SETTLED_SECONDS: Final = 2.0
@@ -97,7 +97,7 @@ class Formations:
         return self._on(self._current)
 
     def prepare(self, sample: Callable[[], Sequence[Any]]) -> None:
-        """Once for each formation; beside training, those that are left when one more member is lost."""
+        """Once for each formation; beside training, those that may be left after the next loss."""
         if self._current in self._ready:
             return
         is_first, self._batches = not self._ready, sample()
@@ -118,8 +118,9 @@ class Formations:
                 self._changed.clear()
             connection, members = self._store.client.connection, self._store.client.cluster.members
             is_whole = all(len(own) == members for own in self._current)
-            due = [f for f in one_less(self._current) if is_whole and rehearsed.get(f) != connection]
             try:
+                likely = likely_losses(self._current, self._lookout.nodes()) if is_whole else []
+                due = [f for f in likely if rehearsed.get(f) != connection]
                 for formation in due:
                     began = time.monotonic()
                     self._make_ready(formation)

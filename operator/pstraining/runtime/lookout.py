@@ -2,10 +2,12 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Final
 
 import tensorflow as tf
 
+from pstraining.api import contract
 from pstraining.runtime import network, probing, seats, witness
 from pstraining.runtime.client import ShardLostError
 from pstraining.runtime.rosters import Absent, Answer, Formation, Process, Roster, Seats
@@ -34,6 +36,7 @@ class Lookout:
         members = tuple(tuple(self.names[index] for index in own) for own in self._indices)
         self.seats = Seats(members, tuple(self.witnesses))
         self._reads = {index: self._reading(self.seat(index)) for own in self._indices for index in own}
+        self._node_of = {index: self._node(index) for index in self._reads}
         number = len(self._reads) + len(self.witnesses)
         self._pool = ThreadPoolExecutor(max_workers=number, thread_name_prefix="pstraining-look")
         self._doubted: set[int] = set()
@@ -74,6 +77,26 @@ class Lookout:
         """The members of each shard that a roster names."""
         shards = self._client.cluster.shards
         return tuple(tuple(self.index(process) // shards for process in own) for own in roster.shards)
+
+    def nodes(self) -> dict[tuple[int, int], str]:
+        """Where members in the map are, by shard and number, as far as their launchers tell it.
+
+        Raises:
+            ShardLostError: a server is gone.
+        """
+        shards, found = self._client.cluster.shards, dict[tuple[int, int], str]()
+        for index in self._reads if self._client.cluster.in_pod else ():
+            if index in self._client.present:
+                with suppress(tf.errors.NotFoundError):
+                    found[index % shards, index // shards] = self._client.call(self._node_of[index]).decode()
+        return found
+
+    def _node(self, index: int) -> Any:
+        def emit() -> Any:
+            with tf.device(self._client.shards[index]):
+                return self._client.brought_home(tf.io.read_file(f"{contract.RUN_DIR}/{contract.NODE_FILE}"))
+
+        return tf.function(emit, autograph=False)
 
     def _reading(self, seat: Seat) -> Any:
         return tf.function(lambda: self._client.brought_home(seat.read()), autograph=False)

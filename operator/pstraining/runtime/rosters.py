@@ -320,14 +320,22 @@ def in_force(view: View) -> Roster | None:
     return newest if is_open else None
 
 
-def one_less(formation: Formation) -> list[Formation]:
-    """What is left when any one member is lost, of a shard that has others."""
-    return [
-        tuple(tuple(m for m in own if (number, m) != (shard, lost)) for number, own in enumerate(formation))
-        for shard, members in enumerate(formation)
-        if len(members) > 1
-        for lost in members
+def likely_losses(formation: Formation, nodes: Mapping[tuple[int, int], str]) -> list[Formation]:
+    """What may be left after the next loss: of any one member, or of all on one node, of shards that keep others.
+
+    Args:
+        formation: who is there.
+        nodes: where each is, by shard and number, as far as it is known.
+    """
+    seats = [(number, member) for number, own in enumerate(formation) for member in own]
+    groups = [{seat} for seat in seats]
+    for node in sorted(set(nodes.values())):
+        groups.append({seat for seat in seats if nodes.get(seat) == node})
+    left = [
+        tuple(tuple(member for member in own if (number, member) not in group) for number, own in enumerate(formation))
+        for group in groups
     ]
+    return [found for found in dict.fromkeys(left) if all(found) and found != formation]
 
 
 # What a process makes of it: one compare-and-set each, in its critical section.

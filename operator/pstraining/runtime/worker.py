@@ -68,7 +68,8 @@ class Worker:
         self._pending: Draw | None = None  # what is to be trained next; kept until it is part of the parameters
         self._session: recovery.Session | None = None
         self._is_unsure = False  # whether what is pending has come to some servers
-        self._stands: tuple[str, float] | None = None  # why no step is made, and since when
+        self._stands: str | None = None  # why no step is made
+        self._stepped = time.monotonic()  # when the last one was made
         self._resent: Draw | None = None
 
     def run(self) -> None:
@@ -133,6 +134,8 @@ class Worker:
         resends = self._is_unsure and same_set and self._updates.counts_once
         if not resends and self._batches.reset():
             self._pending = None
+        if self._session is None:
+            self._stepped = time.monotonic()
         self._session, self._is_unsure, self._resent = session, False, self._pending if resends else None
         self._updates.begin(session)
         self._account.begin()
@@ -188,14 +191,14 @@ class Worker:
 
     def _stand_still(self, why: str) -> None:
         if self._session and self._stands is None:
-            self._stands = why, time.monotonic()
+            self._stands = why
 
     def _go_on(self, step: int) -> None:
-        """Tell how long this worker has made no step, if a server was lost or the servers began a new session."""
+        """Tell how long it was from the last step to this one, if a server was lost or a new session began."""
+        since, self._stepped = self._stepped, time.monotonic()
         if self._stands:
-            why, since = self._stands
-            seconds = round(time.monotonic() - since, 3)
-            event("went_on", worker=self._identity.worker, after=why, step=step, seconds=seconds)
+            seconds = round(self._stepped - since, 3)
+            event("went_on", worker=self._identity.worker, after=self._stands, step=step, seconds=seconds)
             self._stands = None
 
     def _term(self, session: recovery.Session) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pstraining.launcher.launch import Sight
-from pstraining.launcher.members import Members, is_in_sync, may_be_first
+from pstraining.launcher.members import ENV_NODE, NODE_FILE, Members, is_in_sync, may_be_first, note_node
 
 SIX = ["a0", "b0", "a1", "b1", "a2", "b2"]
 """Two shards of three members."""
@@ -49,6 +49,13 @@ def test_a_program_waits_for_one_member_of_each_shard(away: list[str], awaited: 
 def test_without_standbys_it_waits_for_everybody() -> None:
     assert members(1, ["a", "b"]).awaited(["b"]) == ["b"]
     assert members(1, []).awaited([]) == []
+
+
+def test_the_nodes_name_is_left_where_it_is_known(tmp_path: Path) -> None:
+    note_node(str(tmp_path), {})
+    assert not list(tmp_path.iterdir())
+    note_node(str(tmp_path), {ENV_NODE: "node-7"})
+    assert (tmp_path / NODE_FILE).read_text() == "node-7"
 
 
 def test_the_chiefs_word(tmp_path: Path) -> None:

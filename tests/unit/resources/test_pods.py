@@ -155,3 +155,10 @@ def test_the_jobs_own_template_is_never_changed() -> None:
     for task in (Task("ps"), Task("chief", term=1), Task("worker", 0)):
         pods.build(typed(manifest), task, "l")
     assert manifest == before
+
+
+@pytest.mark.parametrize(("mode", "known"), [("Hot", True), ("Warm", False), ("None", False)])
+def test_a_server_with_hot_standbys_knows_its_node(mode: str, known: bool) -> None:
+    spec = {"training": {"mode": "Sync"}, "ps": {"replicas": 2, "standby": {"mode": mode}}}
+    found = env(template("ps", spec)).get(contract.ENV_NODE)
+    assert found == ({"fieldRef": {"fieldPath": "spec.nodeName"}} if known else None)

@@ -10,6 +10,7 @@ from pstraining.runtime.rosters import (
     Adopt,
     Answer,
     Ballot,
+    Formation,
     Process,
     Promise,
     Roster,
@@ -18,7 +19,7 @@ from pstraining.runtime.rosters import (
     Wait,
     decide,
     in_force,
-    one_less,
+    likely_losses,
 )
 
 OLD = Roster(Ballot(1, 1), ((Process("p", 1), Process("s", 2)),))
@@ -58,10 +59,24 @@ def test_the_newest_roster_counts_once_it_is_open_on_all_its_members(view: View,
     assert in_force(view) == expected
 
 
-def test_any_one_member_may_be_lost_but_the_last_of_its_shard() -> None:
-    assert one_less(((0, 1), (1, 0))) == [((1,), (1, 0)), ((0,), (1, 0)), ((0, 1), (0,)), ((0, 1), (1,))]
-    assert one_less(((1,), (0, 1))) == [((1,), (1,)), ((1,), (0,))]
-    assert one_less(((0,), (0,))) == []
+@pytest.mark.parametrize(
+    ("formation", "nodes", "left"),
+    [
+        (((0, 1), (1, 0)), {}, [((1,), (1, 0)), ((0,), (1, 0)), ((0, 1), (0,)), ((0, 1), (1,))]),
+        (((1,), (0, 1)), {}, [((1,), (1,)), ((1,), (0,))]),
+        (((0,), (0,)), {(0, 0): "a", (1, 0): "a"}, []),
+        (
+            ((0, 1), (0, 1)),
+            {(0, 0): "a", (0, 1): "b", (1, 0): "b", (1, 1): "a"},
+            [((1,), (0, 1)), ((0,), (0, 1)), ((0, 1), (1,)), ((0, 1), (0,)), ((1,), (0,)), ((0,), (1,))],
+        ),
+        (((0, 1),), {(0, 0): "a", (0, 1): "a"}, [((1,),), ((0,),)]),
+        (((0, 1),), {(0, 0): "a", (7, 0): "z"}, [((1,),), ((0,),)]),
+    ],
+    ids=["any one", "not the last one", "nobody", "a node's, too", "not a whole shard", "one on its own"],
+)
+def test_one_member_may_be_lost_or_all_on_a_node(formation: Formation, nodes: Any, left: list[Formation]) -> None:
+    assert likely_losses(formation, nodes) == left
 
 
 @pytest.mark.parametrize("waits", [True, False])
