@@ -28,14 +28,12 @@ test-e2e: install ## Jobs on a real cluster
 test-lint test-drift test-unit test-chart test-training test-controlplane test-e2e:
 	@$(PY) hack/run_tests.py $(@:test-%=%)
 
-soak: install ## Slow versions of tests: training compared after 200 updates, 30 processes and 1,000 threads killed
-	@PSTRAINING_THOROUGH=1 PSTRAINING_SYNC_STEPS=200 PSTRAINING_KILLS=30 PSTRAINING_SIMULATED_KILLS=1000 PSTRAINING_CUTS=1000 $(PY) -m pytest \
-		tests/training/test_runtime_sync.py tests/training/test_runtime_embedding.py tests/training/test_runtime_ledger.py \
-		tests/training/test_runtime_compression.py tests/training/test_runtime_updates.py tests/training/test_bench_smoke.py \
-		tests/training/test_runtime_hybrid_faults.py tests/training/test_runtime_silence.py \
-		tests/training/test_runtime_epochs.py tests/training/test_runtime_pairs.py tests/training/test_runtime_hot.py \
-		tests/training/test_runtime_ordered.py tests/training/test_runtime_sync_faults.py tests/training/test_runtime_auto.py \
-		tests/training/test_runtime_stop.py tests/training/test_runtime_visibility.py tests/property/test_roster_exploration.py
+SOAK := PSTRAINING_THOROUGH=1 PSTRAINING_SYNC_STEPS=200 PSTRAINING_KILLS=30 PSTRAINING_SIMULATED_KILLS=1000 \
+        PSTRAINING_CUTS=1000 PSTRAINING_HOT_KILLS=150 PSTRAINING_ASYNC_KILLS=100
+SOAKED := auto compression embedding epochs hot hybrid_faults ledger ordered pairs silence stop sync sync_faults updates visibility
+soak: install ## Slow versions of tests: training compared after 200 updates, hundreds of processes and threads killed (hours)
+	@$(SOAK) $(PY) -m pytest $(SOAKED:%=tests/training/test_runtime_%.py) tests/training/test_bench_smoke.py \
+		tests/property/test_roster_exploration.py
 
 BENCHES := controlplane training training.accuracy training.auto training.hybrid
 bench: install ## Measure the control plane and the runtime beside others, and check their limits (half a day)

@@ -139,6 +139,7 @@ def test_a_silent_primary_is_left_by_a_majority_and_follows_when_it_is_back(tmp_
     assert_same(last(tmp_path), undisturbed)
 
 
+@pytest.mark.timeout(4 * 3600)
 @pytest.mark.parametrize("kills", [int(os.environ.get("PSTRAINING_ASYNC_KILLS", "20")) if THOROUGH else 1])
 def test_an_asynchronous_update_that_a_worker_was_told_of_is_never_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
