@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from hack.cluster import faults
+from tests.support.cover import in_soak
 from tests.support.examples import Example
 from tests.support.kube import ApiError, Kube, Object, wait_for
 from tests.support.operator_process import OperatorProcess
@@ -96,7 +97,7 @@ CAUSES = {
 }
 
 
-@pytest.mark.parametrize("what", CAUSES)
+@pytest.mark.parametrize("what", [pytest.param(w, marks=[in_soak] * (w in ("container", "pod"))) for w in CAUSES])
 def test_a_standby_takes_over(
     kube: Kube,
     namespace: str,
@@ -130,7 +131,7 @@ def test_a_standby_takes_over(
     assert len(told) == 1
 
 
-@pytest.mark.parametrize("what", ["process", "container", "pod"])
+@pytest.mark.parametrize("what", ["pod", *(pytest.param(w, marks=in_soak) for w in ("process", "container"))])
 def test_without_a_standby_the_program_waits_for_its_parameter_server(
     kube: Kube,
     namespace: str,
