@@ -48,7 +48,7 @@ def watched(kube: Kube, own_operator: OperatorProcess, namespace: str, shared: P
 
 
 def steps(watched: Watched, index: int, since: float = 0.0) -> list[Any]:
-    return [e for e in watched.example.events("worker", index) if e.get("event") == "worker" and e["time"] >= since]
+    return [e for e in watched.example.events("worker", index) if e["event"] == "worker" and e["time"] >= since]
 
 
 def all_is_well(watched: Watched, what: str) -> None:

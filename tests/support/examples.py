@@ -78,10 +78,10 @@ class Example:
         return self.kube.log(self.namespace, self.pod(role, index, term=term))
 
     def events(self, role: str, index: int = 0, *, term: int = 0) -> list[dict[str, Any]]:
-        """The JSON lines of a task's log."""
+        """What a task tells, as JSON lines of its log."""
         found = []
         for line in self.log(role, index, term=term).splitlines():
-            if line.startswith("{"):
+            if line.startswith('{"event"'):  # where no container runs yet, the kubelet's answer is another document
                 try:
                     found.append(json.loads(line))
                 except ValueError:
