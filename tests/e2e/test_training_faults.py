@@ -89,7 +89,7 @@ class Watched:
         return max(float(e["gap_seconds"]) for e in self.told("worker", since, "worker", index))
 
     def step(self) -> int:
-        return int(self.example.events("worker", self.survivor)[-1]["step"])
+        return max(int(e["step"]) for e in self.example.events("worker", self.survivor) if e["event"] == "worker")
 
 
 @pytest.fixture(params=["Sync", "Async"])
