@@ -21,7 +21,7 @@ from pstraining.runtime.seats import LEASE_SECONDS
 from tests.e2e.conftest import hack
 from tests.e2e.test_hot_standby import SERVER, SPEC, Watched
 from tests.e2e.test_nodes import HOME, PREFERS_HOME
-from tests.e2e.test_training_faults import SAFE
+from tests.e2e.test_training_faults import ONE_ON_EACH_NODE, SAFE
 from tests.support.cover import in_soak
 from tests.support.examples import ROOT, Example
 from tests.support.kube import Kube, Object, wait_for
@@ -113,15 +113,7 @@ def spec_of_sides(*, workers_apart: bool) -> Object:
     home, away, apart = deepcopy(template), deepcopy(template), deepcopy(template)
     home["spec"]["affinity"] = PREFERS_HOME
     away["spec"]["nodeSelector"] = {"kubernetes.io/hostname": SAFE}
-    apart["spec"]["topologySpreadConstraints"] = [
-        {
-            "maxSkew": 1,
-            "topologyKey": "kubernetes.io/hostname",
-            "whenUnsatisfiable": "DoNotSchedule",
-            "nodeTaintsPolicy": "Honor",
-            "labelSelector": {"matchLabels": {"pstraining.dev/role": "worker", "pstraining.dev/job-name": "digits"}},
-        }
-    ]
+    apart["spec"]["topologySpreadConstraints"] = ONE_ON_EACH_NODE
     return {
         **SPEC,
         "ps": {**SPEC["ps"], "template": template},

@@ -34,22 +34,25 @@ NOTICED = 5.0
 """Seconds after which everybody has said that a server is silent."""
 
 
+ONE_ON_EACH_NODE = [
+    {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "nodeTaintsPolicy": "Honor",
+        "labelSelector": {"matchLabels": {"pstraining.dev/role": "worker", "pstraining.dev/job-name": "digits"}},
+    }
+]
+"""For the workers' template; with its node lost, a worker may join the other one."""
+
+
 def spec(mode: str) -> Object:
     """Two nodes, a worker on each; with its node lost, a worker may join the other one."""
     example = yaml.safe_load((ROOT / "examples" / "digits" / "job.yaml").read_text())
     template = example["spec"]["worker"]["template"]
     pinned, spread = deepcopy(template), deepcopy(template)
     pinned["spec"]["nodeSelector"] = {"kubernetes.io/hostname": SAFE}
-    apart = {"matchLabels": {"pstraining.dev/role": "worker", "pstraining.dev/job-name": "digits"}}
-    spread["spec"]["topologySpreadConstraints"] = [
-        {
-            "maxSkew": 1,
-            "topologyKey": "kubernetes.io/hostname",
-            "whenUnsatisfiable": "DoNotSchedule",
-            "nodeTaintsPolicy": "Honor",
-            "labelSelector": apart,
-        }
-    ]
+    spread["spec"]["topologySpreadConstraints"] = ONE_ON_EACH_NODE
     return {
         "training": {"mode": mode, "steps": 10_000_000},
         "ps": {"template": pinned},
