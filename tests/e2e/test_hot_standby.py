@@ -72,9 +72,9 @@ class Watched:
         for index in (0, 1):
             self.example.wait_event("prepared", "worker", index, count=times)
 
-    def step(self) -> int:
-        """The last one that worker 0 has told of."""
-        return max(int(e["step"]) for e in self.example.events("worker", 0) if e["event"] == "worker")
+    def steps(self, index: int = 0, since: float = 0.0) -> list[Any]:
+        """A worker's lines about its steps since then."""
+        return [e for e in self.example.events("worker", index) if e["event"] == "worker" and e["time"] >= since]
 
     def stood(self, why: str, since: float) -> float:
         """How long the workers made no step since then, until the first one after what happened."""
@@ -184,8 +184,8 @@ def _the_chief_is_lost(watched: Watched) -> None:
     example = watched.example
     example.kube.delete("Pod", example.namespace, example.pod("chief"))
     example.wait_event("roster", "chief", term=2)
-    step = watched.step()
-    wait_for(lambda: watched.step() > step, "training goes on", 60)
+    step = watched.steps()[-1]["step"]
+    wait_for(lambda: watched.steps()[-1]["step"] > step, "training goes on", 60)
     told = example.events("chief", term=2)
     assert not [e for e in told if e["event"] in ("initialized", "restored")], "it finds the state"
 

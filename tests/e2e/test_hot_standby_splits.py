@@ -47,10 +47,6 @@ def watched(kube: Kube, own_operator: OperatorProcess, namespace: str, shared: P
     return found
 
 
-def steps(watched: Watched, index: int, since: float = 0.0) -> list[Any]:
-    return [e for e in watched.example.events("worker", index) if e["event"] == "worker" and e["time"] >= since]
-
-
 def all_is_well(watched: Watched, what: str) -> None:
     """Both members are in sync, and it is told."""
     wait_for(watched.is_whole, f"{what}: both members are in sync", 180)
@@ -69,7 +65,7 @@ def test_without_an_api_server_a_standby_takes_over_and_the_truth_is_told_afterw
         time.sleep(API_AWAY)  # that is the fault
         over = time.time()
     lost = watched.stood("lost", struck)
-    assert steps(watched, 0, over - 10), "training went on all the time"
+    assert watched.steps(0, over - 10), "training went on all the time"
     all_is_well(watched, "the API server is back")
     assert watched.shards()[0]["takeovers"] in (taken, taken + 1), "it was back before anybody could look"
     watched.nothing_is_restored()
@@ -85,7 +81,7 @@ def test_every_node_is_drained_in_turn(kube: Kube, watched: Watched, capsys: pyt
     all_is_well(watched, "at first")
     for node in (SAFE, HOME):
         lives, began, term = watched.lives(), time.time(), int(example.job()["status"]["term"])
-        last = steps(watched, 0)[-1]["step"]
+        last = watched.steps()[-1]["step"]
         drain = [kubectl, "--context", kube.target.context, "drain", node, "--timeout=240s", "--delete-emptydir-data"]
         environment = {**os.environ, "KUBECONFIG": kube.target.kubeconfig}
         told = subprocess.run(
@@ -101,7 +97,7 @@ def test_every_node_is_drained_in_turn(kube: Kube, watched: Watched, capsys: pyt
         assert newest == term or not [e for e in chief if e["event"] == "initialized"], "it finds the state"
         assert not [e for e in chief if e["event"] == "restored"], "not one step was lost"
         well = time.time()
-        (went_on, *_) = wait_for(lambda: steps(watched, 0, well), "training goes on", 60)  # noqa: B023 - waited for here
+        (went_on, *_) = wait_for(lambda: watched.steps(0, well), "training goes on", 60)  # noqa: B023 - waited for here
         assert went_on["step"] >= last, "it goes on where it was"
         with capsys.disabled():
             print(f"\n{node} drained in {took:.0f} s, terms {term} to {newest}")
@@ -151,9 +147,9 @@ def test_a_chief_on_the_minority_side_stops_and_the_next_one_goes_on(
         print(f"\nits node given up {lost - struck:.0f} s after the cut: the next chief's roster {after:.1f} s later")
     assert after <= NEXT_CHIEF + STARTS
     assert [len(own) for own in went_on["members"]] == [1, 1]
-    gone = steps(watched, 0, struck + LEASE_SECONDS + 1)
+    gone = watched.steps(0, struck + LEASE_SECONDS + 1)
     assert gone == [] or gone[0]["time"] >= went_on["time"], "nothing is acknowledged without a chief"
-    wait_for(lambda: steps(watched, 0, went_on["time"]), "training goes on", 60)
+    wait_for(lambda: watched.steps(0, went_on["time"]), "training goes on", 60)
     faults.restore(HOME)
     wait_for(lambda: ready(kube, HOME)["status"] == "True", f"{HOME} is back", 120)
     all_is_well(watched, "the node is back")
@@ -184,7 +180,7 @@ def test_two_halves_never_go_on_beside_each_other(
     example.wait_event("waiting", "chief", term=2)
     late = struck + LEASE_SECONDS + 1
     assert not [e for e in on_disk(HOME, namespace, pods[island]) if e["event"] == "worker" and e["time"] >= late]
-    assert not steps(watched, mainland, late)
+    assert not watched.steps(mainland, late)
     assert not [e for e in example.events("chief", term=2) if e["event"] == "roster"]
     last = max(e["step"] for e in on_disk(HOME, namespace, pods[island]) if e["event"] == "worker")
     faults.restore(HOME)
@@ -192,5 +188,5 @@ def test_two_halves_never_go_on_beside_each_other(
     all_is_well(watched, "the node is back")
     told = example.events("chief", term=2)
     assert not [e for e in told if e["event"] in ("initialized", "restored")], "not one step is lost"
-    first = wait_for(lambda: steps(watched, mainland, late), "training goes on", 60)[0]
+    first = wait_for(lambda: watched.steps(mainland, late), "training goes on", 60)[0]
     assert first["step"] >= last, "it goes on where it was"

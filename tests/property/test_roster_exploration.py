@@ -4,14 +4,12 @@ One shard of two members and a worker; chiefs look at all places at once. The ra
 longer and wider, and are not all there are.
 """
 
-from dataclasses import replace
-
 import pytest
 
-from pstraining.runtime.rosters import Answer, Ballot, Seats
+from pstraining.runtime.rosters import Seats
 from tests.support.cover import THOROUGH, in_soak
 from tests.support.roster_explorer import explore
-from tests.support.roster_world import Faults, ForkedError, Rules, Scope
+from tests.support.roster_world import AnyNumber, Faults, ForkedError, Rules, Scope, forgetful, lenient
 
 LIMIT = 5_000_000
 """States; a bound that has more is not explored whole, and the test fails."""
@@ -41,23 +39,6 @@ def test_no_interleaving_loses_an_acknowledged_step(faults: Faults, epochs: int)
     print(faults, found)
     assert found.complete
     assert found.acknowledging, "steps were made meanwhile"
-
-
-def forgetful(own: Answer, ballot: Ballot) -> Answer:
-    """Takes a promise back."""
-    return replace(own, promised=ballot, opened=False)
-
-
-def lenient(own: Answer, ballot: Ballot) -> Answer:
-    """Goes on making steps under the roster that it has, whatever it promises."""
-    return replace(own, promised=max(own.promised, ballot))
-
-
-class AnyNumber(Seats):
-    """As if nobody counted."""
-
-    def is_majority(self, number: int) -> bool:
-        return True
 
 
 @pytest.mark.parametrize(

@@ -11,18 +11,11 @@ from typing import Any
 import pytest
 
 from pstraining.runtime.rosters import Action, Answer, Ballot, Process, Seats, View, decide
-from tests.support.roster_world import Faults, ForkedError, Rules, Scope, World, walk
+from tests.support.roster_world import AnyNumber, Faults, ForkedError, Rules, Scope, World, forgetful, lenient, walk
 
 WALKS = 300
 ENOUGH = 500
 """Walks in which a rule that is switched off has to be missed."""
-
-
-class AnyNumber(Seats):
-    """As if nobody counted."""
-
-    def is_majority(self, number: int) -> bool:
-        return True
 
 
 def scope(drawn: random.Random, kind: type[Seats] = Seats) -> Scope:
@@ -103,10 +96,6 @@ STEP = ["worker: begins", "worker: acknowledged"]
 @pytest.mark.parametrize("is_on", [True, False], ids=["on", "off"])
 def test_a_promise_is_not_taken_back(is_on: bool) -> None:
     """A chief that stood still while the next one took over."""
-
-    def forgetful(own: Answer, ballot: Ballot) -> Answer:
-        return replace(own, promised=ballot, opened=False)
-
     found, world = small(Rules() if is_on else Rules(promise=forgetful))
     world = played(found, world, "kill: p", "chief 1 ... sees: Promise", "next chief")
     world = played(found, world, *looking("chief 2", "Promise s w", "Adopt s w", "Open s"), *STEP)
@@ -121,9 +110,6 @@ def test_a_promise_is_not_taken_back(is_on: bool) -> None:
 
 @pytest.mark.parametrize("is_on", [True, False], ids=["on", "off"])
 def test_no_step_is_made_while_a_member_gets_its_copy(is_on: bool) -> None:
-    def lenient(own: Answer, ballot: Ballot) -> Answer:
-        return replace(own, promised=max(own.promised, ballot))
-
     found, world = small(Rules() if is_on else Rules(promise=lenient))
     world = played(found, world, "kill: s", *looking("chief 1", "Promise p w", "Adopt p w", "Open p"), *STEP)
     world = played(found, world, "restart: s", *looking("chief 1", "Open", "Seat s", "Promise p s w", "Copy s"))

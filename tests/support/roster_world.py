@@ -372,3 +372,23 @@ def walk(scope: Scope, world: World, seed: int, length: int = 400) -> tuple[Worl
         world = event.then
         path.append(f"{event.actor}: {event.what}")
     return world, path
+
+
+# Rules that are switched off.
+
+
+def forgetful(own: Answer, ballot: Ballot) -> Answer:
+    """Takes a promise back."""
+    return replace(own, promised=ballot, opened=False)
+
+
+def lenient(own: Answer, ballot: Ballot) -> Answer:
+    """Goes on making steps under the roster that it has, whatever it promises."""
+    return replace(own, promised=max(own.promised, ballot))
+
+
+class AnyNumber(Seats):
+    """As if nobody counted."""
+
+    def is_majority(self, number: int) -> bool:
+        return True

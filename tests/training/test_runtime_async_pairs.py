@@ -11,7 +11,6 @@ from tests.support.servers import SESSION, Rig, batches, large, small
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(400)]
 SHARDS = 2
-BOTH: Formation = ((0, 1),) * SHARDS
 PRIMARIES: Formation = ((0,),) * SHARDS
 STANDBYS: Formation = ((1,),) * SHARDS
 
