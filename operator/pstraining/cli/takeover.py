@@ -6,13 +6,28 @@ to be cleaned up. A plain program goes back to its newest checkpoint, as after a
 
 import time
 from collections.abc import Callable
+from typing import Annotated
+
+import typer
 
 from pstraining.api import names
-from pstraining.cli.cluster import Cluster, Object
+from pstraining.cli.cluster import Cluster, KubeconfigCluster, Object
 from pstraining.cli.errors import CommandError
+from pstraining.cli.options import Context, Job, Namespace
 
 EVERY = 0.2
 """Seconds between two looks."""
+
+
+def takeover(
+    job: Job,
+    shard: Annotated[int, typer.Option(help="The shard whose standby is to take over.")],
+    namespace: Namespace = None,
+    context: Context = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait.")] = 60,
+) -> None:
+    """Let a standby take over a shard now; a plain program goes on from its newest checkpoint."""
+    typer.echo(take_over(KubeconfigCluster(context), job, shard, namespace, timeout))
 
 
 def take_over(
