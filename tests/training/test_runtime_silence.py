@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -103,48 +102,6 @@ def test_connecting_waits_for_a_silent_server_and_says_so(
         assert told.index("silent") < told.index("waiting")
         told.clear()
         rig.train(batches(2))
-
-
-@pytest.mark.parametrize("ps", [1, 4])
-def test_a_server_whose_first_operation_fails_gets_a_new_context(
-    client: Any, ps: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And a connection that was cut in vain is remembered: with the third time in vain the process ends."""
-    import tensorflow as tf
-    from tensorflow.python.eager import context
-
-    told: list[Any] = []
-    servers = list(range(ps))
-    real, update = client._watchdog.watching, context.context().update_server_def
-
-    @contextmanager
-    def watching(what: str, *, vital: float, cuts: int) -> Iterator[Any]:
-        told.append((what, cuts))
-        with real(what, vital=vital, cuts=cuts) as watched:
-            yield watched
-        if told == [("connect", 0), servers, ("greet", 0)]:
-            watched.cuts += 1
-            raise tf.errors.UnavailableError(None, None, "cut")
-
-    def updated(definition: Any) -> None:
-        told.append(sorted(index for job in definition.cluster.job if job.name == "ps" for index in job.tasks))
-        update(definition)
-
-    everything = client.cluster
-    monkeypatch.setattr(
-        client, "cluster", replace(everything, addresses={**everything.addresses, "ps": everything.ps[:ps]})
-    )
-    with client._exclusive():
-        client._wait_for_servers()
-        client._reach_all(first=False)
-        monkeypatch.setattr(client._watchdog, "watching", watching)
-        monkeypatch.setattr(context.context(), "update_server_def", updated)
-        client._reach_all(first=False)
-        monkeypatch.undo()
-        client._wait_for_servers()
-        client._reach_all(first=False)
-    greetings = [("greet", 1)] * ps
-    assert told == [("connect", 0), servers, ("greet", 0), ("connect", 1), servers[1:], servers, *greetings]
 
 
 def test_a_server_that_works_long_is_let_alone(

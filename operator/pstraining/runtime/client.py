@@ -167,26 +167,24 @@ class Client:
     def _reach_all(self, *, first: bool) -> None:
         """Open the context on every server; TensorFlow is lazy, so a first operation on each is part of it.
 
-        A server that falls silent meanwhile may find both, the end of its former context and the news of the next one,
-        in what it has yet to read. They have one name, and the end takes with it what tensors are fetched by: no call
-        to that server comes back any more, however often the map is set. (Seen in one of four servers that were stopped
-        for some seconds here.) So one that fails at its first operation is taken out of the map before it is in it
-        again: its context is made anew.
+        Servers are taken out of the map before they are in it again, so that their contexts are made anew. They would
+        keep what functions they had for the former connection: it is never used, and grows by megabytes each time. And
+        one that fell silent meanwhile may find both, the end of its former context and the news of the next one, in
+        what it has yet to read. They have one name, and the end takes with it what tensors are fetched by: no call to
+        that server comes back any more, however often the map is set. (Seen in one of four servers that were stopped
+        for some seconds here.) So when a first operation fails, it begins from the beginning.
         """
-        is_set, cuts, greeted = not first, 0, frozenset[int]()
+        is_set, cuts = not first, 0
         while True:
             try:
                 with self._watchdog.watching("connect", vital=CONNECT_PATIENCE, cuts=cuts) as watched:
-                    if is_set and greeted:
-                        context.context().update_server_def(self._definition(self.present - greeted))
-                        greeted = frozenset()
                     if is_set:
+                        context.context().update_server_def(self._definition([]))
                         context.context().update_server_def(self._definition(self.present))
                     else:
                         context.set_server_def(self._definition(self.present))
                         is_set = True
                 for index in sorted(self.present):
-                    greeted = frozenset([index])
                     watching = self._watchdog.watching("greet", vital=GREET_PATIENCE, cuts=cuts)
                     with watching as watched, tf.device(self.shards[index]):
                         tf.identity(tf.constant(0)).numpy()
