@@ -35,7 +35,8 @@ def test_literals(name: str) -> None:
 
 
 def test_literals_of_hot_standbys() -> None:
-    assert (members.ENV_NODE, members.NODE_FILE) == (contract.ENV_NODE, contract.NODE_FILE)
+    for name in ("ENV_NODE", "NODE_FILE", "LEAVING_MARKER"):
+        assert getattr(members, name) == getattr(contract, name)
 
 
 def test_every_literal_of_the_launcher_is_held() -> None:

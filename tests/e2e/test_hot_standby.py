@@ -76,13 +76,18 @@ class Watched:
         """A worker's lines about its steps since then."""
         return [e for e in self.example.events("worker", index) if e["event"] == "worker" and e["time"] >= since]
 
-    def stood(self, why: str, since: float) -> float:
-        """How long the workers made no step since then, until the first one after what happened."""
+    def handed_over(self, since: float) -> list[str]:
+        """Members that others did without before they ended."""
+        found = self.example.events("chief")
+        return [e["server"] for e in found if e["event"] == "handed_over" and e["time"] >= since]
+
+    def stood(self, why: str, since: float, time: int = 0) -> float:
+        """How long the workers made no step since then, until the first one after what happened, or happened again."""
 
         def told(index: int) -> list[float]:
             lines = self.example.events("worker", index)
             found = [e for e in lines if e["event"] == "went_on" and e["time"] >= since]
-            return [float(e["seconds"]) for e in found if e["after"] == why]
+            return [float(e["seconds"]) for e in found if e["after"] == why][time:]
 
         return max(wait_for(lambda i=i: told(i), f"worker {i} goes on, {why}", 60)[0] for i in (0, 1))  # type: ignore[misc]
 
@@ -118,6 +123,7 @@ def drain(example: Example, pod: str) -> None:
     assert refused.value.status == 429, "the other member has to be in sync again first"
 
 
+PLANNED = (delete, drain)
 Loss = tuple[Callable[[Example, str], None], str, set[str]]
 LOSSES: list[Loss] = [
     (kill_server, "digits-ps-0", {"not ready"}),
@@ -156,7 +162,10 @@ def _a_member_is_lost(watched: Watched, lose: Callable[[Example, str], None], po
     wait_for(lambda: watched.is_whole() and len(watched.rosters()) >= before + 2, "both are in sync", 60)
     back = time.time() - struck
     wait_for(lambda: watched.summary() == "2/2", f"it is told: {example.job()['status']}", 30)
-    lost, refused = watched.stood("lost", struck), watched.stood("refused", struck)
+    planned = watched.handed_over(struck)
+    assert len(planned) == (lose in PLANNED), "a pod that is told to end stays until the others do without it"
+    lost = watched.stood("refused" if planned else "lost", struck)
+    refused = watched.stood("refused", struck, len(planned))
     assert lost <= WENT_ON
     taken[shard] += bool(causes)
     assert {s["index"]: s["takeovers"] for s in watched.shards()} == taken

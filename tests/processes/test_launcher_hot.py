@@ -79,6 +79,23 @@ def test_a_killed_server_is_back_in_place_and_not_in_sync(member: Member) -> Non
     eventually(member.is_ready)
 
 
+@pytest.mark.parametrize("word", ["1.2", ""], ids=["in sync", "not in sync"])
+def test_a_member_in_sync_stays_until_others_do_without_it(member: Member, word: str) -> None:
+    member.pod.start(*COMMAND)
+    eventually(lambda: member.status().get("state") == "Serving")
+    member.is_told(word)
+    leaving = member.pod.run_dir / "leaving"
+    member.pod.kill(signal.SIGTERM)
+    if word:
+        eventually(leaving.exists)
+        assert "stopping" not in member.pod.log()
+        member.is_told("")
+    eventually(lambda: "stopping" in member.pod.log())
+    assert leaving.exists() == bool(word)
+    (member.pod.folder / "end").write_text("0")
+    assert member.pod.wait() == 128 + signal.SIGTERM
+
+
 def test_a_program_starts_with_one_member_of_each_shard(pod: MakePod) -> None:
     servers = [FakePs() for _ in range(4)]
     with closing(*servers):

@@ -19,6 +19,7 @@ BOUNDS = [
     (Faults(kills=1, steps=2), 3),
     (Faults(kills=1, cuts=1, steps=1), 3),
     (Faults(kills=1, chiefs=2, steps=1), 2),
+    (Faults(leaves=1, kills=1, steps=1), 3),
 ]
 """What may go wrong, and how many epochs each chief may use."""
 WIDER = [
@@ -26,6 +27,7 @@ WIDER = [
     (Faults(kills=1, cuts=1, chiefs=2, steps=1), 2),
     (Faults(kills=1, steps=1, late=1), 3),
     (Faults(kills=2, steps=2), 3),
+    (Faults(leaves=2, kills=1, steps=1), 3),
 ]
 
 

@@ -28,7 +28,7 @@ def scope(drawn: random.Random, kind: type[Seats] = Seats) -> Scope:
 def history(seed: int, kind: type[Seats] = Seats) -> tuple[Scope, World]:
     drawn = random.Random(seed)
     found = scope(drawn, kind)
-    faults = Faults(kills=drawn.choice([1, 2, 4]), cuts=3, chiefs=3, steps=30, late=2)
+    faults = Faults(kills=drawn.choice([1, 2, 4]), cuts=3, chiefs=3, steps=30, late=2, leaves=1)
     return found, walk(found, found.start(faults), seed)[0]
 
 

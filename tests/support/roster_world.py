@@ -79,6 +79,8 @@ class Faults:
     steps: int = 0
     late: int = 0
     """Calls that arrive when nobody waits for them any more."""
+    leaves: int = 0
+    """Processes that are told to end."""
 
 
 @dataclass(frozen=True)
@@ -244,6 +246,11 @@ class Scope:
     def _of_faults(self, world: World) -> Iterator[Event]:
         left = world.faults
         for index, found in enumerate(world.running):
+            if found and left.leaves and not found.answer.leaving:
+                told = self._with(world, index, replace(found, answer=replace(found.answer, leaving=True)))
+                yield Event(
+                    "leave", self.seats.places[index], replace(told, faults=replace(left, leaves=left.leaves - 1))
+                )
             if found is None:
                 life = world.lives[index] + 1
                 lives = (*world.lives[:index], life, *world.lives[index + 1 :])
@@ -269,11 +276,8 @@ class Scope:
                 fewer = replace(world.faults, steps=world.faults.steps - 1)
                 for side in (0, 1) if world.is_cut else (0,):
                     begun = (*world.steps, Step(side, roster))
-                    yield Event(
-                        "worker",
-                        f"begins under {roster.ballot} on side {side}",
-                        replace(world, steps=begun, faults=fewer),
-                    )
+                    then = replace(world, steps=begun, faults=fewer)
+                    yield Event("worker", f"begins under {roster.ballot} on side {side}", then)
         for number, step in enumerate(world.steps):
             rest = replace(world, steps=world.steps[:number] + world.steps[number + 1 :])
             yield Event("worker", "dies", rest)

@@ -22,13 +22,13 @@ class Client:
     def __init__(self, states: list[str | Found], present: set[int]) -> None:
         self.states, self.present, self.calls = states, frozenset(present), [0] * len(states)
         addresses = tuple(f"host-{index}:1" for index in range(len(states)))
-        self.cluster = SimpleNamespace(ps=addresses, shards=1, members=len(states), seats=())
+        self.cluster = SimpleNamespace(ps=addresses, shards=1, members=len(states), seats=(), in_pod=False)
 
-    def call(self, index: int) -> Any:
+    def call(self, index: int, _: Any) -> Any:
         self.calls[index] += 1
         if self.states[index] != FINE:
             raise ShardLostError("gone", 0)
-        return 0, 0, 1
+        return 0, 0, 1, 0
 
 
 @pytest.fixture

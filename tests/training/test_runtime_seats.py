@@ -1,4 +1,7 @@
-"""A roster in a seat's numbers, and out of them again."""
+"""A roster in a seat's numbers, and out of them again; and what a seat tells besides."""
+
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -7,6 +10,7 @@ from hypothesis import strategies as st
 
 from pstraining.runtime import seats
 from pstraining.runtime.rosters import NOTHING, Answer, Ballot, Process, Roster
+from tests.support.servers import Rig, small
 
 pytestmark = pytest.mark.training
 PLACES = ["ps-0", "ps-1", "ps-2", "ps-3"]
@@ -19,11 +23,12 @@ def test_ballots_are_ordered_as_their_numbers(one: Ballot, other: Ballot) -> Non
     assert seats.ballot(seats.number(one)) == one
 
 
-def _told(roster: Roster, record: list[int], *, copied: int = 0, leased: bool = True) -> Answer:
+def _told(roster: Roster, record: list[int], *, copied: int = 0, leased: bool = True, leaving: bool = False) -> Answer:
     head = [7, 1, copied, seats.number(roster.ballot)]
     entries = seats.encode(roster, PLACES, 2)
     seat = np.asarray([*head, *entries, *[0] * (seats.size(2, 2) - len(head) - len(entries))], np.int64)
-    return seats.answer(np.asarray(record, np.int64), seat, PLACES, shards=len(roster.shards), members=2, leased=leased)
+    told = {"leased": leased, "leaving": leaving}
+    return seats.answer(np.asarray(record, np.int64), seat, PLACES, shards=len(roster.shards), members=2, **told)
 
 
 @pytest.mark.parametrize(
@@ -45,11 +50,24 @@ def test_what_a_member_says_of_itself() -> None:
     shut = _told(roster, [seats.number(Ballot(4, 1)), -44, 0, 10, 1], copied=seats.number(Ballot(4, 1)))
     opened = _told(roster, [seats.number(Ballot(3, 2)), 44, 0, 10, 1])
     forgotten = _told(roster, [seats.number(Ballot(3, 2)), 44, 0, 10, 1], leased=False)
-    empty = seats.answer(
-        np.zeros(5, np.int64), np.zeros(seats.size(2, 2), np.int64), PLACES, shards=2, members=2, leased=False
-    )
+    nothing = np.zeros(5, np.int64), np.zeros(seats.size(2, 2), np.int64), PLACES
+    empty = seats.answer(*nothing, shards=2, members=2, leased=False, leaving=False)
     assert (shut.promised, shut.opened, shut.step) == (Ballot(4, 1), False, 10)
     assert shut.copied == Ballot(4, 1)
     assert (opened.promised, opened.opened) == (Ballot(3, 2), True)
     assert not forgotten.opened
     assert (empty.promised, empty.votes, empty.roster, empty.step) == (NOTHING, False, None, None)
+
+
+def test_a_member_says_that_it_is_leaving(client: Any, tmp_path: Path) -> None:
+    import keras
+    import tensorflow as tf
+
+    word = tmp_path / "leaving"
+    rig = Rig(client, keras.optimizers.SGD, ps=1, build=small, members=2, mode="Sync")
+    seat = seats.Seat(rig.store.member(0, 1))
+    read = tf.function(lambda name: client.brought_home(seat.read(name)), autograph=False)
+    for name in ("", str(word)):
+        assert not client.call(read, tf.constant(name))[-1]
+    word.touch()
+    assert client.call(read, tf.constant(str(word)))[-1]

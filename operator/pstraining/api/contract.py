@@ -46,6 +46,9 @@ IN_SYNC_MARKER: Final = "in-sync"
 """File in RUN_DIR of a PS with hot standbys, or that is one. The chief writes it through the PS's own device: the term
 and epoch since which the server has its shard's state and makes every step; empty, it has not. The launcher serves it,
 and such a PS is ready only while it is in sync, or nobody is."""
+LEAVING_MARKER: Final = "leaving"
+"""File in RUN_DIR of such a PS: its pod has been told to end. The chief reads it through the PS's own device, goes on
+with the others, and takes back that this one is in sync; the launcher waits for it, some seconds at most."""
 
 LAUNCH_COMMAND: Final = ("python3", f"{MOUNT_DIR}/{LAUNCHER_FILE}", "--")
 

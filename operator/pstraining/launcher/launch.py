@@ -186,6 +186,7 @@ class Supervisor:
 
     def __init__(self) -> None:
         self.stopped_by, self._pid, self._code = 0, 0, -1
+        self.before_stop: Callable[[], object] = lambda: None
         self._inbox, outbox = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(outbox, warn_on_full_buffer=False)  # Python writes each signal's number there, a byte
         for number in SIGNALS:
@@ -202,7 +203,9 @@ class Supervisor:
             if number == signal.SIGCHLD:
                 self._reap()
             else:
-                self.stopped_by = number if number in STOP_SIGNALS else self.stopped_by
+                if number in STOP_SIGNALS:
+                    self.stopped_by = number
+                    self.before_stop()
                 self._signal_group(number)
         if self.stopped_by and not self._pid:
             raise ExitError(128 + self.stopped_by, "")
@@ -256,6 +259,7 @@ class Launcher:
         self.terms = beside("terms").Terms(self.map_file(), os.path.join(RUN_DIR, OWNED_MARKER))
         self.terms.wait_for(int(env.get(ENV_TERM) or 1) if self.task[0] == "chief" else 1)
         self.marker, self.in_sync = os.path.join(RUN_DIR, SUCCESS_MARKER), os.path.join(RUN_DIR, IN_SYNC_MARKER)
+        self.leave = self.hot_standbys.Leave(RUN_DIR, self.in_sync)
         self.failed, self.policy = os.path.join(RUN_DIR, FAILED_MARKER), env.get(ENV_RESTART_POLICY, "")
         self.boot_id, self.restarts, self.began, cluster = "", -1, 0.0, self.cluster()
         if self.task[0] == "ps":
@@ -353,12 +357,13 @@ class Launcher:
         if why := self.must_idle():
             return self.idle(why)
         beside("status_port").serve_status(self.port + STATUS_PORT - TF_PORT, self.report, self.is_ready)
+        if self.members.hot:
+            self.supervisor.before_stop = self.leave.take
         crashes = 0
         while True:
             self.terms.started()
             self.restarts, self.boot_id, self.began = self.restarts + 1, os.urandom(8).hex(), time.monotonic()
-            with suppress(FileNotFoundError):
-                os.unlink(self.in_sync)
+            self.leave.begin_anew()
             env = program_env(self.env, self.cluster(), *self.task)
             code, lived = self.supervisor.run(self.command, env, self.terms.is_over)
             if self.terms.is_over() and not self.supervisor.stopped_by:

@@ -7,9 +7,14 @@ Python 3.8's standard library alone.
 from __future__ import annotations
 
 import os
+import time
+from contextlib import suppress
 from typing import Any, Collection, Iterable, List, Mapping  # noqa: UP035 - Python 3.8
 
-ENV_NODE, NODE_FILE = "PSTRAINING_NODE", "node"
+ENV_NODE, NODE_FILE, LEAVING_MARKER = "PSTRAINING_NODE", "node", "leaving"
+LEAVE_SECONDS = 5.0
+"""For so long at most a server that is in sync is kept running after its pod was told to end: the chief looks once a
+second, and lets the others go on without it."""
 LINGER_SECONDS = 1.5
 """For so long a pod that was told to end stays without its server: connections are refused then, which tells the others
 that it is gone, as the silence of an address without a pod does not."""
@@ -59,6 +64,36 @@ def note_node(folder: str, env: Mapping[str, str]) -> None:
     if env.get(ENV_NODE):
         with open(os.path.join(folder, NODE_FILE), "w", encoding="utf-8") as file:
             file.write(env[ENV_NODE])
+
+
+class Leave:
+    """A member's leave from its job.
+
+    Args:
+        folder: where the chief and the launcher leave word for each other.
+        marker: the chief's file in it that says whether the member is in sync.
+    """
+
+    def __init__(self, folder: str, marker: str) -> None:
+        self._file, self._marker = os.path.join(folder, LEAVING_MARKER), marker
+
+    def begin_anew(self) -> None:
+        """A server that was just started is not in sync, and not leaving."""
+        for file in (self._marker, self._file):
+            with suppress(FileNotFoundError):
+                os.unlink(file)
+
+    def take(self) -> None:
+        """Say so, and return when the others do without this member, or have not in time.
+
+        Raises:
+            OSError: it cannot be said.
+        """
+        until = time.monotonic() + LEAVE_SECONDS
+        if is_in_sync(self._marker):
+            open(self._file, "w", encoding="utf-8").close()
+        while is_in_sync(self._marker) and time.monotonic() < until:
+            time.sleep(0.05)
 
 
 def is_in_sync(marker: str) -> bool:

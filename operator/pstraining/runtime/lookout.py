@@ -21,6 +21,8 @@ SHORT_PATIENCE: Final = 0.2
 ASK_AGAIN: Final = 0.5
 """Seconds between questions to one that is silent: the looks in between do not wait for it."""
 
+NODE_FILE: Final = f"{contract.RUN_DIR}/{contract.NODE_FILE}"
+
 
 class Lookout:
     """Asks every member; nothing that one does not answer keeps the others waiting."""
@@ -35,6 +37,7 @@ class Lookout:
         """Where the seats of workers are."""
         members = tuple(tuple(self.names[index] for index in own) for own in self._indices)
         self.seats = Seats(members, tuple(self.witnesses))
+        self._leaving = seats.LEAVING if cluster.in_pod else ""
         self._reads = {index: self._reading(self.seat(index)) for own in self._indices for index in own}
         self._node_of = {index: self._node(index) for index in self._reads}
         number = len(self._reads) + len(self.witnesses)
@@ -88,18 +91,19 @@ class Lookout:
         for index in self._reads if self._client.cluster.in_pod else ():
             if index in self._client.present:
                 with suppress(tf.errors.NotFoundError):
-                    found[index % shards, index // shards] = self._client.call(self._node_of[index]).decode()
+                    name = self._client.call(self._node_of[index], tf.constant(NODE_FILE))
+                    found[index % shards, index // shards] = name.decode()
         return found
 
     def _node(self, index: int) -> Any:
-        def emit() -> Any:
+        def emit(name: Any) -> Any:  # an argument: a constant file's contents are constant for TensorFlow, too
             with tf.device(self._client.shards[index]):
-                return self._client.brought_home(tf.io.read_file(f"{contract.RUN_DIR}/{contract.NODE_FILE}"))
+                return self._client.brought_home(tf.io.read_file(name))
 
         return tf.function(emit, autograph=False)
 
     def _reading(self, seat: Seat) -> Any:
-        return tf.function(lambda: self._client.brought_home(seat.read()), autograph=False)
+        return tf.function(lambda file: self._client.brought_home(seat.read(file)), autograph=False)
 
     def _ask(self, index: int) -> Answer | Absent:
         if self._was_silent_just_now(index):
@@ -127,11 +131,12 @@ class Lookout:
 
     def _called(self, index: int) -> Answer | None:
         try:
-            record, seat, leased = self._client.call(self._reads[index])
+            record, seat, leased, leaving = self._client.call(self._reads[index], tf.constant(self._leaving))
         except ShardLostError:
             return None
         shards, members = self.store.layout.ps, self._client.cluster.members
-        return seats.answer(record, seat, self.names, shards=shards, members=members, leased=bool(leased))
+        told = {"leased": bool(leased), "leaving": bool(leaving)}
+        return seats.answer(record, seat, self.names, shards=shards, members=members, **told)
 
     def _ask_worker(self, worker: tuple[str, str]) -> Answer | Absent:
         place, address = worker

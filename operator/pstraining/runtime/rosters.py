@@ -67,6 +67,8 @@ class Answer:
     """The ballot under which the set of states that its own belongs to was restored."""
     copied: Ballot = NOTHING
     """The ballot under which a member was given its state, by a copy or a restore."""
+    leaving: bool = False
+    """Whether a member has been told to end, and stays until the others do without it."""
 
 
 Formation = tuple[tuple[int, ...], ...]
@@ -206,7 +208,7 @@ def decide(
     """
     answers = {Process(place, a.life): a for place, a in view.items() if isinstance(a, Answer)}
     highest = max((answer.promised for answer in answers.values()), default=NOTHING)
-    term = own.term
+    term, worth = own.term, [process for process in worth if process in answers and not answers[process].leaving]
     if highest.term > term:
         return Superseded(highest.term)
     newest = max((a.roster for a in answers.values() if a.roster), key=lambda roster: roster.ballot, default=None)
@@ -230,9 +232,17 @@ def decide(
 
 
 def _changes(answers: Mapping[Process, Answer], roster: Roster, worth: Collection[Process]) -> bool:
-    """Whether the roster has somebody who does not answer any more, or lacks somebody who is to be in it."""
-    is_new = any(process in answers and process not in roster.processes for process in worth)
-    return is_new or not roster.processes <= answers.keys()
+    """Whether the roster has somebody who does not answer any more, or is leaving, or lacks somebody who is to be in
+    it."""
+    is_new = any(process not in roster.processes for process in worth)
+    if is_new or not roster.processes <= answers.keys():
+        return True
+    return any(_staying(own, answers) != own for own in roster.shards)
+
+
+def _staying(own: tuple[Process, ...], answers: Mapping[Process, Answer]) -> tuple[Process, ...]:
+    """Those of a shard's members in sync that are not leaving; all, if nobody else has the state."""
+    return tuple(process for process in own if not answers[process].leaving) or own
 
 
 def _next(own: Ballot, highest: Ballot) -> Ballot:
@@ -295,7 +305,8 @@ def _succeed(
         elif not joined:
             lost.append(number)
         # In the order in which they are preferred: whoever comes back finds the roster that there was before.
-        shards.append(tuple(sorted((*in_sync, *joined), key=lambda process: places.index(process.place))))
+        have = sorted((*in_sync, *joined), key=lambda process: places.index(process.place))
+        shards.append(_staying(tuple(have), promised))
         generations |= {promised[process].generation for process in shards[-1]}
     if lost or len(generations) > 1:
         return Restore(ballot, tuple(p for p in promised if p.place in seats.members), tuple(lost))

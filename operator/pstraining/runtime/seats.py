@@ -27,6 +27,8 @@ EPOCH_BITS: Final = 20
 ATTEMPT_BITS: Final = 20
 MARKERS: Final = tuple(f"{contract.RUN_DIR}/{name}" for name in (contract.IN_SYNC_MARKER, contract.OWNED_MARKER))
 """Files that tell a launcher what its server is."""
+LEAVING: Final = f"{contract.RUN_DIR}/{contract.LEAVING_MARKER}"
+"""A file that tells what its launcher was told: to end."""
 LEASE_SECONDS: Final = 10.0
 """How long members make steps without a word of the chief."""
 
@@ -61,7 +63,9 @@ def encode(roster: Roster, places: Sequence[str], members: int) -> Array:
     return found.reshape([-1])
 
 
-def answer(record: Array, seat: Array, places: Sequence[str], *, shards: int, members: int, leased: bool) -> Answer:
+def answer(
+    record: Array, seat: Array, places: Sequence[str], *, shards: int, members: int, leased: bool, leaving: bool
+) -> Answer:
     """What a member says of itself.
 
     Args:
@@ -71,6 +75,7 @@ def answer(record: Array, seat: Array, places: Sequence[str], *, shards: int, me
         shards: how many there are.
         members: how many each may have.
         leased: whether its lease holds.
+        leaving: whether its pod has been told to end.
     """
     generation = int(record[GENERATION])
     roster = None
@@ -87,6 +92,7 @@ def answer(record: Array, seat: Array, places: Sequence[str], *, shards: int, me
         step=int(record[STEP]) if generation else None,
         generation=Ballot(abs(generation), 0) if generation else NOTHING,
         copied=ballot(int(seat[COPIED])),
+        leaving=leaving,
     )
 
 
@@ -97,11 +103,15 @@ class Seat:
         assert shard.seat is not None  # noqa: S101 - the job has standbys
         self._shard, self._seat = shard, shard.seat
 
-    def read(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The record and the seat, zeros where the server is empty, and whether its lease holds; of one moment.
+    def read(self, leaving: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The record and the seat, zeros where the server is empty, whether its lease holds, all of one moment; and
+        whether a file is there.
+
+        Args:
+            leaving: its name. A constant TensorFlow would look for here, once: it takes files for constants. string[].
 
         Returns:
-            int64[5], int64[n], bool[].
+            int64[5], int64[n], bool[], bool[].
         """
 
         def body() -> tuple[Tensor, Tensor, Tensor]:
@@ -110,8 +120,9 @@ class Seat:
             until = tf.cond(lease.initialized(), lease.read_value, lambda: tf.zeros([], tf.float64))
             return self._shard.record_or_zeros(), self._or_zeros(), until > tf.timestamp()
 
-        found: tuple[Tensor, Tensor, Tensor] = self._critical([], body)
-        return found
+        record, seat, leased = self._critical([], body)
+        with tf.device(self._shard.device):
+            return record, seat, leased, tf.size(tf.io.matching_files(leaving)) > 0
 
     def promise(self, life: Tensor, fence: Tensor, new_life: Tensor) -> Tensor:
         """Follow no lower ballot; no steps are made until it is opened.

@@ -121,7 +121,7 @@ class Succession:
             try:
                 if self._act(action, answers):
                     assert isinstance(action, Open)  # noqa: S101 - nothing else is an end
-                    self._follow(action.roster)
+                    self._follow(action.roster, [p for p, answer in answers.items() if answer.leaving])
                     return action.roster
             except ShardLostError:
                 suspicious = True
@@ -214,15 +214,20 @@ class Succession:
         for source, target in pairs:
             self._copy_one(source, target, fence)
 
-    def _follow(self, roster: Roster) -> None:
+    def _follow(self, roster: Roster, leaving: Sequence[Process]) -> None:
         """A roster is in force: count what was lost, and tell the launchers beside its members that these are in sync,
-        and that the state is the runtime's."""
+        and that the state is the runtime's; and those beside who is leaving, if it is done without them."""
         former, self._former = self._former, roster
         if roster != former:
             members = self._client.cluster.members
             whole = all(len(own) == members for own in roster.shards)
-            self._account.follow(lost=former is not None and not former.processes <= roster.processes, whole=whole)
+            left = [process for process in leaving if process not in roster.processes]
+            lost = former is not None and not former.processes <= roster.processes.union(left)
+            self._account.follow(lost=lost, whole=whole)
             self._told_launchers = False
+            for process in left:
+                self._mark(process, "")
+                event("handed_over", server=process.place)
         if not self._told_launchers:
             for process in sorted(roster.processes):
                 self._mark(process, f"{roster.ballot.term}.{roster.ballot.epoch}")

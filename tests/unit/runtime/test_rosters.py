@@ -10,7 +10,9 @@ from pstraining.runtime.rosters import (
     Adopt,
     Answer,
     Ballot,
+    Copy,
     Formation,
+    Open,
     Process,
     Promise,
     Roster,
@@ -110,5 +112,43 @@ def test_who_is_in_sync_has_the_newest_step_or_where_there_is_none_the_same_set(
     view = {"p": Answer(1, **{**known, "step": 7}), "s": Answer(2, **{**known, **other}), "w": Answer(3, **known)}
     seats = Seats((("p", "s"),), ("w",))
     action = decide(ballot, seats, view, in_step=in_step, worth=[Process("p", 9)])
+    assert isinstance(action, Adopt)
+    assert "".join(process.place for process in action.roster.shards[0]) == left
+
+
+@pytest.mark.parametrize(
+    ("leaving", "other", "left"),
+    [
+        ("", {"roster": OLD}, None),
+        ("s", {"roster": OLD}, "p"),
+        ("p", {"roster": OLD}, "s"),
+        ("ps", {"roster": OLD}, None),
+        ("p", {"step": None}, "p"),
+    ],
+    ids=["nobody", "a standby", "a primary", "both", "the only one that has the state"],
+)
+def test_who_is_leaving_is_left_out_where_others_have_the_state(
+    leaving: str, other: dict[str, Any], left: str | None
+) -> None:
+    """None: the roster stays as it is."""
+    seats = Seats((("p", "s"),), ("w",))
+    roster = OLD if "roster" in other else Roster(OLD.ballot, ((Process("p", 1),),))
+    known: dict[str, Any] = {"votes": True, "roster": roster, "generation": Ballot(1, 1), "step": 3, "opened": True}
+
+    def seen(ballot: Ballot) -> View:
+        told = {**known, "promised": ballot}
+        found = {"p": Answer(1, **told), "s": Answer(2, **{**told, **other}), "w": Answer(7, **told)}
+        return {place: replace(answer, leaving=place in leaving) for place, answer in found.items()}
+
+    worth = [Process("p", 1), Process("s", 2)]
+    action = decide(OLD.ballot, seats, seen(OLD.ballot), worth=worth)
+    if left is None or "roster" not in other:
+        assert isinstance(action, Open if "roster" in other else Promise), "who is leaving is copied from, if need be"
+    if left is None:
+        return
+    action = decide(NEW.ballot, seats, seen(NEW.ballot), worth=worth)
+    if "roster" not in other:
+        assert isinstance(action, Copy)
+        return
     assert isinstance(action, Adopt)
     assert "".join(process.place for process in action.roster.shards[0]) == left
