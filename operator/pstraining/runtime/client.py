@@ -28,6 +28,9 @@ from pstraining.runtime.watchdog import CONNECT_PATIENCE, GREET_PATIENCE, Watchd
 
 POLL: Final = 0.1
 """Seconds between questions to servers that are down."""
+ANEW_EACH: Final = 8
+"""Of so many connections one makes the servers' contexts anew. They keep what functions they had for every connection
+before, megabytes each; but with four servers and both cores busy that took 0.7 s, for which nobody trained."""
 TELL_SECONDS: Final = 10.0
 """Seconds between words about who is missing."""
 
@@ -167,19 +170,19 @@ class Client:
     def _reach_all(self, *, first: bool) -> None:
         """Open the context on every server; TensorFlow is lazy, so a first operation on each is part of it.
 
-        Servers are taken out of the map before they are in it again, so that their contexts are made anew. They would
-        keep what functions they had for the former connection: it is never used, and grows by megabytes each time. And
-        one that fell silent meanwhile may find both, the end of its former context and the news of the next one, in
-        what it has yet to read. They have one name, and the end takes with it what tensors are fetched by: no call to
-        that server comes back any more, however often the map is set. (Seen in one of four servers that were stopped
-        for some seconds here.) So when a first operation fails, it begins from the beginning.
+        A server that falls silent meanwhile may find both, the end of its former context and the news of the next one,
+        in what it has yet to read. They have one name, and the end takes with it what tensors are fetched by: no call
+        to that server comes back any more, however often the map is set. (Seen in one of four servers that were stopped
+        for some seconds here.) So when a first operation fails, servers are taken out of the map before they are in it
+        again: their contexts are made anew. That is done now and then in any case, see ANEW_EACH.
         """
-        is_set, cuts = not first, 0
+        is_set, cuts, anew = not first, 0, self._connection % ANEW_EACH == 0
         while True:
             try:
                 with self._watchdog.watching("connect", vital=CONNECT_PATIENCE, cuts=cuts) as watched:
-                    if is_set:
+                    if is_set and anew:
                         context.context().update_server_def(self._definition([]))
+                    if is_set:
                         context.context().update_server_def(self._definition(self.present))
                     else:
                         context.set_server_def(self._definition(self.present))
@@ -190,7 +193,7 @@ class Client:
                         tf.identity(tf.constant(0)).numpy()
                 return
             except tf.errors.OpError:
-                cuts = watched.cuts
+                cuts, anew = watched.cuts, True
                 is_set = is_set and bool(context.context()._initialized)
                 time.sleep(POLL)
                 self._wait_for_servers()
