@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from bench.training import replication, shaped, speed, starting, stragglers, volume
+from bench.training import replication, shaped, speed, starting, stragglers, takeover, volume
 from bench.training.measurement import Measurement
 
 MEASUREMENTS: Final[tuple[Measurement, ...]] = (
@@ -12,4 +12,5 @@ MEASUREMENTS: Final[tuple[Measurement, ...]] = (
     *speed.MEASUREMENTS,
     *shaped.MEASUREMENTS,
     *replication.MEASUREMENTS,
+    *takeover.MEASUREMENTS,
 )

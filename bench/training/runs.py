@@ -36,6 +36,7 @@ class Load:
     chief: bool = True
     training: Mapping[str, Any] | None = None
     environment: Mapping[str, str] | None = None
+    checkpoint: Mapping[str, Any] | None = None
     program: str = "bench.training.program"
     """A module that prints what `StepReports` does."""
     reporters: tuple[str, ...] = ()
@@ -79,6 +80,16 @@ class Figures:
     def bytes_per_sample(self) -> float:
         """On the network, for each sample that is part of an update."""
         return self.bytes / self.steps * self.steps_per_second / self.samples_per_second
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What the loss of a process has cost."""
+
+    stood: float
+    """Seconds for which a worker made no step."""
+    again: float
+    """Seconds until the step was made that was the newest one before; a second too many at most, where steps are lost."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +142,41 @@ class Running:
             processor_seconds=sum(used[name].cpu - before[name].cpu for name in used),
             resident={name: found.rss * 2**20 for name, found in used.items()},
         )
+
+    def lose(self, task: str, *, after: str | None = None, seconds: float = 0.0) -> "Loss":
+        """Kill a process, and wait until the workers are where they were.
+
+        Args:
+            task: its label.
+            after: an event of the chief that is waited for before.
+            seconds: for which it is trained further then.
+        """
+        chief = self._job.processes[self._job.leader.task.label]
+        events = len(chief.events(after)) if after else 0
+        while after and len(chief.events(after)) == events:
+            self._supervise(time.monotonic() + LIMIT, f"no {after}")
+            time.sleep(0.1)
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self._supervise(until + LIMIT, "the job stands still")
+            time.sleep(0.1)
+        step, stood = self._look(after=time.monotonic()).step, len(self._stood(0))
+        killed = time.monotonic()
+        self._job.kill(task)
+        deadline = killed + LIMIT
+        while any(len(self._stood(worker)) == stood for worker in range(self._load.workers)):
+            self._supervise(deadline, "nobody goes on")
+            time.sleep(0.01)
+        told = [self._stood(worker)[stood] for worker in range(self._load.workers)]
+        longest = max(float(event["seconds"]) for event in told)
+        if min(int(event["step"]) for event in told) > step:
+            return Loss(longest, longest)
+        while (look := self._look(after=time.monotonic())).step < step:
+            pass
+        return Loss(longest, look.at - killed)
+
+    def _stood(self, worker: int) -> list[dict[str, Any]]:
+        return [event for event in self._reports(f"worker-{worker}", "went_on") if event["after"] == "lost"]
 
     def pause(self) -> None:
         """Let all its processes stand still."""
@@ -198,6 +244,7 @@ def running(load: Load, effort: Effort, links: network.Links | None = None) -> I
         workers=load.workers,
         chief=load.chief,
         training=load.training,
+        checkpoint=load.checkpoint,
         restarts=RESTARTS,
         place=with_variables({"BENCH_MODEL": load.model, **(load.environment or {})}, links),
     )

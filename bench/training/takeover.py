@@ -1,0 +1,56 @@
+"""What the loss of a parameter server costs: with a hot standby, and when it is started again from a checkpoint.
+
+The same job in turn; the server's process is killed, and is started again at once, which is the best that can happen to
+it: no pod has to be made, no node found, no image pulled. By Young's rule a job of two servers saves every ten minutes;
+here it is killed halfway between two checkpoints that are closer.
+"""
+
+import tempfile
+from dataclasses import replace
+from typing import Final
+
+from bench.training.figures import Taken
+from bench.training.measurement import Effort, Measurement
+from bench.training.runs import Load, Loss, running
+from bench.training.volume import SYNC
+
+EVERY: Final = 30
+"""Seconds from one checkpoint to the next."""
+COMPUTE: Final = 0.05
+"""Seconds that a gradient takes, so that not all of the processor's time goes to updates."""
+RATIO: Final = f"a server is lost: seconds lost, hot standby / halfway between checkpoints {EVERY} s apart"
+HOT: Final = "a server is lost: seconds lost, hot standby"
+AGAIN: Final = f"a server is lost: seconds lost, halfway between checkpoints {EVERY} s apart"
+STOOD: Final = "a server is lost: of which nobody trains, without a standby"
+LOAD: Final = Load(
+    "medium", ps=2, workers=2, training={**SYNC, "minShardBytes": 0}, environment={"BENCH_DELAY": str(COMPUTE)}
+)
+
+
+def take(effort: Effort) -> Taken:
+    """A loss of each kind in every round."""
+    rounds = [(with_standby(effort), without(effort)) for _ in range(effort.rounds)]
+    return {
+        RATIO: [hot.again / plain.again for hot, plain in rounds],
+        HOT: [hot.again for hot, _ in rounds],
+        AGAIN: [plain.again for _, plain in rounds],
+        STOOD: [plain.stood for _, plain in rounds],
+    }
+
+
+def with_standby(effort: Effort) -> Loss:
+    """The primary of a shard is killed."""
+    with running(replace(LOAD, standbys=1), effort) as job:
+        return job.lose("ps-0")
+
+
+def without(effort: Effort) -> Loss:
+    """The only server of a shard is killed, some seconds after a checkpoint."""
+    every = 2 if effort.small else EVERY
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = {"path": folder, "intervalSeconds": every}
+        with running(replace(LOAD, checkpoint=checkpoint), effort) as job:
+            return job.lose("ps-0", after="checkpoint", seconds=every / 2)
+
+
+MEASUREMENTS: Final = (Measurement("a server is lost", (RATIO, HOT, AGAIN, STOOD), take),)
