@@ -22,7 +22,7 @@ SHAPES: Final[dict[str, Layers]] = {
     "tiny": [(256, 256, False)] * 4,  # 1 MB
 }
 ROWS, WIDTH = 50_000, 128
-"""Of the model `table`: an embedding table of 25.6 MB."""
+"""Of the model `table`: an embedding table of 25.6 MB. The model `digits` is a small CNN, of 0.6 MB."""
 IDS_PER_BATCH: Final = 2048
 
 
@@ -41,6 +41,18 @@ def build(name: str) -> Any:
         ids = keras.Input((IDS_PER_BATCH // BATCH,), dtype="int32")
         rows = keras.layers.GlobalAveragePooling1D()(Embedding(ROWS, WIDTH, name="table")(ids))
         return keras.Model(ids, keras.layers.Dense(2)(rows))
+    if name == "digits":
+        return keras.Sequential(
+            [
+                keras.Input((8, 8, 1)),
+                keras.layers.Conv2D(32, 3, padding="same", activation="relu"),
+                keras.layers.Conv2D(64, 3, padding="same", activation="relu"),
+                keras.layers.MaxPooling2D(),
+                keras.layers.Flatten(),
+                keras.layers.Dense(128, activation="relu"),
+                keras.layers.Dense(10),
+            ]
+        )
     layers = SHAPES[name]
     hidden = [keras.layers.Dense(columns, activation="relu", use_bias=bias) for _, columns, bias in layers]
     return keras.Sequential([keras.Input((layers[0][0],)), *hidden])
@@ -55,6 +67,9 @@ def arrays(name: str, worker: int) -> tuple[Any, Any]:
         ids = np.stack([random.choice(ROWS, IDS_PER_BATCH // 2, replace=False) for _ in range(64)])
         twice = np.concatenate([ids, ids[:, ::-1]], 1).reshape([64 * BATCH, -1]).astype("int32")
         return twice, random.normal(size=(64 * BATCH, 2)).astype("float32")
+    if name == "digits":
+        images = random.random(size=(64 * BATCH, 8, 8, 1)).astype("float32")
+        return images, random.random(size=(64 * BATCH, 10)).astype("float32")
     rows, columns = SHAPES[name][0][0], SHAPES[name][-1][1]
     x, y = (random.normal(size=(64 * BATCH, width)).astype("float32") for width in (rows, columns))
     return x, y

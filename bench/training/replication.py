@@ -5,12 +5,14 @@ makes every step, too, and has a copy of all that its primary has.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from bench.training.figures import Taken
 from bench.training.measurement import Effort, Measurement
-from bench.training.runs import Figures, Load, in_turn
+from bench.training.network import Links
+from bench.training.runs import Figures, Load, in_turn, measure
 from bench.training.volume import SYNC
 
 MODELS: Final = {"medium": "4 MB", "big": "100 MB"}
@@ -57,7 +59,48 @@ def take(model: str, size: str, effort: Effort) -> Taken:
     return {named(size, kind): values for kind, values in zip(KINDS, found, strict=True)}
 
 
-MEASUREMENTS: Final = tuple(
-    Measurement(f"hot standby: {size}", tuple(named(size, kind) for kind in KINDS), partial(take, model, size))
-    for model, size in MODELS.items()
+@dataclass(frozen=True)
+class Shaped:
+    """A load whose cores have time, on links of 1 Gbit/s."""
+
+    model: str
+    workers: int
+    compute: float
+    """Seconds that a gradient takes."""
+
+    def take(self, name: str, effort: Effort) -> Taken:
+        """With and without, one after the other."""
+        training = {**SYNC, "minShardBytes": 0}
+        delay = {"BENCH_DELAY": str(self.compute)}
+        load = Load(self.model, ps=2, workers=self.workers, training=training, environment=delay)
+        found = []
+        for _ in range(effort.rounds):
+            row = []
+            for one in (load, replace(load, standbys=1)):
+                with Links(one.tasks, "1gbit") as links:
+                    row.append(1 / measure(one, effort, links).steps_per_second)
+            found.append(row)
+        plain, hot = zip(*found, strict=True)
+        ratios = [with_standby / without for without, with_standby in found]
+        return dict(zip(shaped(name), (ratios, list(plain), list(hot)), strict=True))
+
+
+SHAPED: Final = {
+    "digits CNN, 4 workers, 0.1 s of computing": Shaped("digits", 4, 0.1),
+    "17 MB, 2 workers": Shaped("dense", 2, 0.0),
+}
+
+
+def shaped(name: str) -> tuple[str, ...]:
+    """Names of its figures."""
+    kinds = ("step time, with / without", "seconds a step, without", "seconds a step, with")
+    return tuple(f"hot standby, 1 Gbit/s, {name}: {kind}" for kind in kinds)
+
+
+MEASUREMENTS: Final = (
+    *(
+        Measurement(f"hot standby: {size}", tuple(named(size, kind) for kind in KINDS), partial(take, model, size))
+        for model, size in MODELS.items()
+    ),
+    *(Measurement(f"hot standby: {name}", shaped(name), partial(load.take, name)) for name, load in SHAPED.items()),
 )

@@ -89,7 +89,7 @@ class Loss:
     stood: float
     """Seconds for which a worker made no step."""
     again: float
-    """Seconds until the step was made that was the newest one before; a second too many at most, where steps are lost."""
+    """Seconds until the newest step from before was made again; a second too many at most, where steps are lost."""
 
 
 @dataclass(frozen=True)
