@@ -5,9 +5,12 @@ import sys
 import typer
 
 from pstraining.cli.errors import CommandError
+from pstraining.cli.logs import logs
+from pstraining.cli.status import status
 from pstraining.cli.takeover import takeover
+from pstraining.cli.top import top
 
-COMMANDS = (takeover,)
+COMMANDS = (status, logs, top, takeover)
 """One file each, in the order of the help."""
 
 app = typer.Typer(help="Parameter-server training jobs.", no_args_is_help=True)

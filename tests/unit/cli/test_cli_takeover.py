@@ -7,19 +7,21 @@ import pytest
 from pstraining.api import names
 from pstraining.cli.errors import CommandError
 from pstraining.cli.takeover import take_over
+from tests.support.cli_cluster import Nowhere
 from tests.support.simulation import World, running
 
 
-class FakeCluster:
+class FakeCluster(Nowhere):
     """A world with an operator that acts whenever somebody looks, unless it is away."""
-
-    namespace = "default"
 
     def __init__(self, world: World) -> None:
         self.world, self.away, self.now = world, False, 0.0
 
     def job(self, namespace: str, name: str) -> dict[str, Any] | None:
         return self.world.job if (namespace, name) == ("default", "digits") else None
+
+    def jobs(self, namespace: str | None) -> list[dict[str, Any]]:
+        return [self.world.job] if self.world.job and namespace == "default" else []
 
     def service(self, namespace: str, name: str) -> dict[str, Any] | None:
         return self.world.children.get(("Service", name))
@@ -55,8 +57,8 @@ def test_it_asks_once_and_says_who_has_taken_over() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"name": "other"}, "There is no PSTrainingJob other in namespace default."),
-        ({"namespace": "team"}, "There is no PSTrainingJob digits in namespace team."),
+        ({"name": "other"}, "There is no PSTrainingJob other in namespace default. Jobs there: digits."),
+        ({"namespace": "team"}, "There is no PSTrainingJob digits in namespace team. There are no jobs there."),
         ({"shard": 2}, "digits has no shard 2: its shards are 0 to 1."),
         ({"shard": -1}, "digits has no shard -1: its shards are 0 to 1."),
     ],

@@ -1,0 +1,91 @@
+"""The job that a command is about: found, or missed in words that help; and what its status says."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any, Final
+
+from pstraining.api.conditions import Condition
+from pstraining.cli.cluster import Cluster, Object
+from pstraining.cli.errors import CommandError, RequestError
+
+MANY: Final = 10
+"""Names that are listed at most."""
+_WRONG: Final = (
+    Condition.FAILED,
+    Condition.INVALID_TEMPLATE,
+    Condition.NAME_CONFLICT,
+    Condition.SUSPENDED,
+    Condition.RESCALING,
+    Condition.RESTARTING,
+)
+"""What keeps a job from running while it holds, the first first."""
+
+
+def job_named(cluster: Cluster, namespace: str, name: str) -> Object:
+    """The job.
+
+    Raises:
+        CommandError: there is none; with the names that may have been meant.
+    """
+    if not name:
+        raise CommandError("The job's name is empty.")
+    job = cluster.job(namespace, name)
+    if job is None:
+        said = f"There is no PSTrainingJob {name} in namespace {namespace}."
+        raise CommandError(f"{said} {_instead(cluster, namespace, name)}".rstrip())
+    return job
+
+
+def condition(job: Object, kind: str) -> dict[str, Any]:
+    """A condition of the job, or an empty one."""
+    conditions = (job.get("status") or {}).get("conditions") or ()
+    return next((c for c in conditions if c["type"] == kind), {})
+
+
+def is_true(job: Object, kind: str) -> bool:
+    """Whether a condition of the job holds."""
+    return condition(job, kind).get("status") == "True"
+
+
+def end(job: Object) -> Condition | None:
+    """How the job has ended, if it has."""
+    return next((kind for kind in (Condition.SUCCEEDED, Condition.FAILED) if is_true(job, kind)), None)
+
+
+def phase(job: Object) -> str:
+    """The job's phase; before anybody has acted on it, Unknown."""
+    return str((job.get("status") or {}).get("phase") or "Unknown")
+
+
+def why(job: Object) -> str:
+    """What is wrong with the job, or what it waits for, in one line; empty if all is well."""
+    if is_true(job, Condition.SUCCEEDED):
+        return ""
+    told = next((condition(job, kind) for kind in _WRONG if is_true(job, kind)), None)
+    if told is None and condition(job, Condition.RUNNING).get("status", "True") != "True":
+        told = condition(job, Condition.RUNNING)
+    if told is None and is_true(job, Condition.DEGRADED):
+        told = condition(job, Condition.DEGRADED)
+    return "" if told is None else one_line(f"{told['reason']}: {told.get('message', '')}".removesuffix(": "))
+
+
+def one_line(text: str) -> str:
+    """The text without its breaks."""
+    return " ".join(text.split())
+
+
+def listed(words: Iterable[str]) -> str:
+    """The words with commas; of many only the first, and how many more there are."""
+    found = list(words)
+    more = f" and {len(found) - MANY} more" if len(found) > MANY else ""
+    return ", ".join(found[:MANY]) + more
+
+
+def _instead(cluster: Cluster, namespace: str, name: str) -> str:
+    try:
+        there = sorted(str(job["metadata"]["name"]) for job in cluster.jobs(namespace))
+    except RequestError:
+        return ""  # that there is no such job is the answer; who may not list jobs gets no more
+    if close := get_close_matches(name, there):
+        return f"Is {' or '.join(close)} meant?"
+    return f"Jobs there: {listed(there)}." if there else "There are no jobs there."

@@ -1,0 +1,62 @@
+"""Numbers as people write and read them: how long, how much."""
+
+import re
+from datetime import datetime
+from typing import Final
+
+from pstraining.core.observe import parse_time
+
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
+_PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+_PREFIXES: Final = ("", "k", "M", "G", "T")
+
+
+def seconds(text: str) -> float:
+    """A duration such as 30s, 5m, 1h30m or 2d, in seconds.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not _DURATION.fullmatch(text):
+        raise ValueError(f"{text!r} is no duration: write it as 30s, 5m, 1h30m or 2d")
+    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+
+
+def duration(length: float) -> str:
+    """Seconds, to two units at most: 12s, 3m20s, 5h, 2d3h."""
+    whole = max(0, int(length))
+    for large, small, size, part in (("d", "h", 86400, 3600), ("h", "m", 3600, 60), ("m", "s", 60, 1)):
+        if whole >= size:
+            rest = whole % size // part
+            return f"{whole // size}{large}" + (f"{rest}{small}" if rest else "")
+    return f"{whole}s"
+
+
+def since(stamp: str | None, now: datetime) -> str:
+    """How long ago a Kubernetes timestamp is; empty without one."""
+    moment = parse_time(stamp)
+    return "" if moment is None else duration((now - moment).total_seconds())
+
+
+def several(count: int, what: str) -> str:
+    """So many of something."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def rate(value: float | None) -> str:
+    """A number of things each second to three digits; a dash where it is not known."""
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def bytes_rate(value: float | None) -> str:
+    """Bytes each second, with a decimal prefix."""
+    if value is None:
+        return "-"
+    for prefix in _PREFIXES[:-1]:
+        if value < 999.5:
+            return f"{rate(value)} {prefix}B/s"
+        value /= 1000
+    return f"{rate(value)} {_PREFIXES[-1]}B/s"

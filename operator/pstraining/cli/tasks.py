@@ -1,0 +1,91 @@
+"""The tasks of a job, and which of them a command is about: by role and index, as TensorFlow counts them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from pstraining.api import names
+from pstraining.cli.cluster import Object
+from pstraining.cli.errors import CommandError
+from pstraining.core.observe import main_container_name, observe
+from pstraining.core.snapshot import Pod
+
+
+class Role(StrEnum):
+    """What a task is in the job; in the order in which they are shown."""
+
+    CHIEF = names.CHIEF
+    PS = names.PS
+    WORKER = names.WORKER
+    EVALUATOR = names.EVALUATOR
+
+
+RoleOption = Annotated[Role | None, typer.Option("--role", help="Only tasks of this role; standbys are of role ps.")]
+IndexOption = Annotated[int | None, typer.Option("--index", help="Only the task of this index; needs --role.")]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task, in one of its pods."""
+
+    name: str
+    """Such as worker-0; standby-0 and so on for a PS that is not its shard's first member."""
+    pod: Pod
+    manifest: Object
+
+    @property
+    def container(self) -> str:
+        """The name of the container that the launcher is in."""
+        return main_container_name((self.manifest.get("spec") or {}).get("containers") or ())
+
+
+def tasks_of(job: Object, pods: Iterable[Object]) -> list[Task]:
+    """The tasks of all pods that are the job's own, by role, index and age."""
+    by_uid = {pod["metadata"]["uid"]: pod for pod in pods}
+    order = list(Role)
+    found = [p for p in observe(job, (), by_uid.values()).pods if p.role in order]
+    found.sort(key=lambda p: (order.index(Role(p.role)), p.member, p.index, p.created, p.name))
+    return [Task(task_name(p.role, p.index, p.member), p, by_uid[p.uid]) for p in found]
+
+
+def task_name(role: str, index: int, member: int = 0) -> str:
+    """What people call a task: its pod's name without the job's, and without what Kubernetes adds."""
+    if member == 0:
+        return f"{role}-{index}"
+    return f"standby-{index}" if member == 1 else f"standby-{member}-{index}"
+
+
+def chosen(tasks: Sequence[Task], role: Role | None, index: int | None) -> list[Task]:
+    """Those of a role and an index; of all where None is given."""
+    return [t for t in tasks if role in (None, t.pod.role) and index in (None, t.pod.index)]
+
+
+def desired(job: Object, role: str) -> int:
+    """How many tasks of a role the spec asks for."""
+    spec: dict[str, Any] = job["spec"]
+    if role in (names.PS, names.WORKER):
+        return int(spec[role]["replicas"])
+    return int((spec.get(role) or {}).get("enabled", role == names.CHIEF))
+
+
+def check_choice(job: Object, tasks: Sequence[Task], role: Role | None, index: int | None) -> None:
+    """Refuse what the job cannot have.
+
+    Raises:
+        CommandError: an index without its role, a role that the job does not have, an index that it does not have.
+    """
+    name = job["metadata"]["name"]
+    if role is None:
+        if index is not None:
+            raise CommandError("--index needs --role: every role counts its tasks from 0.")
+        return
+    count = desired(job, role)
+    if count == 0:
+        raise CommandError(f"{name} has no {role}: spec.{role}.enabled is false.")
+    if index is None or 0 <= index < count or chosen(tasks, role, index):
+        return
+    there = "its only one is 0" if count == 1 else f"there are 0 to {count - 1}"
+    raise CommandError(f"{name} has no {role} of index {index}: {there}.")

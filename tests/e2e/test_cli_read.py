@@ -1,0 +1,244 @@
+"""What `status`, `logs` and `top` show of a real job, and what they say where there is nothing to show.
+
+The job's programs are puppets that serve the runtime's own metrics of training that they only pretend to do.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from pstraining.api import names
+from pstraining.cli.cluster import KubeconfigCluster
+from pstraining.cli.errors import CommandError, RequestError
+from pstraining.cli.main import app
+from tests.support.kube import Kube, wait_for
+from tests.support.operator_process import OperatorProcess
+from tests.support.puppet import PROGRAM, Puppet, manifest, template
+
+pytestmark = pytest.mark.cluster
+
+SERVE = """
+import os, threading, time
+from pstraining.runtime import metrics
+from pstraining.runtime.account import ChiefAccount, WorkerAccount
+from pstraining.runtime.links import Bytes
+role, index = os.environ["PSTRAINING_TASK_TYPE"], os.environ["PSTRAINING_TASK_INDEX"]
+print(f"{role}-{index} begins in", os.environ["PSTRAINING_POD_NAME"], flush=True)
+worker, chief, made = WorkerAccount(), ChiefAccount(), [0]
+def train():
+    while True:
+        time.sleep(0.2 if index == "1" else 0.02)
+        made[0] += 1
+        chief.step = made[0]
+        worker.made(made[0], 0.5, samples=32, applied=True, staleness=1)
+if role == "chief" or (role == "worker" and index != "2"):
+    threading.Thread(target=train, daemon=True).start()
+    mine = {"worker": worker, "chief": None} if role == "worker" else {"worker": None, "chief": chief}
+    links = lambda: {"ps-0": Bytes(1000 * made[0], 2000 * made[0])}
+    metrics.serve(metrics.Metrics(**mine, links=links, reconnects=lambda: 0), in_pod=True)
+"""
+"""Worker 1 is ten times as slow as worker 0, and worker 2 serves nothing."""
+TASKS = ("chief-0", "ps-0", "worker-0", "worker-1", "worker-2")
+
+Say = Callable[..., str]
+
+
+def pointed_at(monkeypatch: pytest.MonkeyPatch, kubeconfig: str) -> None:
+    """This process' commands use this kubeconfig; the library has read the environment when it was imported."""
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", kubeconfig)
+
+
+@pytest.fixture
+def say(kube: Kube, namespace: str, monkeypatch: pytest.MonkeyPatch) -> Say:
+    """A command's standard output; raises CommandError as the command does."""
+    pointed_at(monkeypatch, kube.target.kubeconfig)
+
+    def run(*arguments: str, context: str = kube.target.context) -> str:
+        result = CliRunner().invoke(app, [*arguments, "--namespace", namespace, "--context", context])
+        if result.exception is not None:
+            raise result.exception
+        return str(result.stdout)
+
+    return run
+
+
+def test_a_job_from_its_start_to_its_end(
+    kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, tmp_path: Path, say: Say
+) -> None:
+    own_operator.start()
+    spec = {"replicas": 3, "template": template("digits", SERVE + PROGRAM)}
+    puppet = Puppet.make(kube, namespace, "digits", shared, worker=spec)
+    with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
+        where = ("--namespace", namespace, "--context", kube.target.context)
+        command = (sys.executable, "-m", "pstraining.cli.main", "logs", "digits", "--follow", *where)
+        environment = {**os.environ, "KUBECONFIG": kube.target.kubeconfig}
+        following = subprocess.Popen(command, stdout=out, stderr=err, env=environment)
+    try:
+        puppet.wait_phase("Running")
+        wait_for(lambda: all(puppet.runs(t) for t in TASKS), "every program runs")
+        _status_shows_what_runs(say)
+        _logs_are_of_those_that_are_named(say)
+        _top_shows_who_is_slow_and_who_tells_nothing(say)
+        _what_is_not_there_is_named(say, namespace)
+        _a_restart_is_explained(puppet, say)
+        (old,) = (p for p in puppet.pods("worker") if "-worker-0-" in p["metadata"]["name"])
+        kube.delete("Pod", namespace, old["metadata"]["name"])
+        wait_for(lambda: puppet.runs("worker-0") == 2, "worker 0 is replaced")
+        puppet.exit("chief-0", 0)
+        puppet.wait_phase("Succeeded")
+        assert following.wait(30) == 0, (tmp_path / "err").read_text()
+    finally:
+        following.kill()
+    _all_was_followed((tmp_path / "out").read_text().splitlines(), (tmp_path / "err").read_text())
+    assert "digits  Succeeded" in say("status", "digits")
+
+
+def _status_shows_what_runs(say: Say) -> None:
+    def stands() -> dict[str, Any] | None:
+        found: dict[str, Any] = json.loads(say("status", "digits", "-o", "json"))
+        return found if all(p["ready"] for r in found["roles"] for p in r["pods"]) else None
+
+    found = wait_for(stands, "every pod is ready")
+    assert [p["task"] for r in found["roles"] for p in r["pods"]] == list(TASKS)
+    assert all(p["node"] and not p["why"] for r in found["roles"] for p in r["pods"])
+    assert found["events"]
+    assert yaml.safe_load(say("status", "-o", "yaml"))[0]["workers"] == "3/3"
+    header, row = say("status").splitlines()
+    assert header.split()[:3] == ["NAME", "STATE", "PS"]
+    assert row.split()[:5] == ["digits", "Running", "1/1", "3/3", "0"]
+    tree = say("status", "digits")
+    assert "digits  Running" in tree
+    assert "Running True" in tree
+    assert re.search(r"worker-2  Ready  digits-worker-2-\S+, on ", tree)
+
+
+def _logs_are_of_those_that_are_named(say: Say) -> None:
+    lines = say("logs", "digits").splitlines()
+    assert all(re.match(r"(chief|ps|worker)-\d: ", line) for line in lines)
+    assert {line.split(":")[0] for line in lines} == set(TASKS)
+    assert "worker-1: worker-1 begins in digits-worker-1-" in say("logs", "digits", "--role", "worker", "--index", "1")
+    assert len(say("logs", "digits", "--role", "worker", "--tail", "1", "--since", "1h").splitlines()) == 3
+
+
+def _top_shows_who_is_slow_and_who_tells_nothing(say: Say) -> None:
+    found = json.loads(say("top", "digits", "--interval", "2", "-o", "json"))
+    tasks = {t["task"]: t for t in found["tasks"]}
+    assert list(tasks) == ["chief-0", "worker-0", "worker-1", "worker-2"]
+    assert found["job"]["step"] > 0
+    first, slow, silent = tasks["worker-0"], tasks["worker-1"], tasks["worker-2"]
+    # A scrape may come in the middle of a step.
+    assert first["examplesPerSecond"] == pytest.approx(32 * first["stepsPerSecond"], rel=0.2)
+    assert first["staleness"] == pytest.approx(1, rel=0.2)
+    assert [t["straggler"] for t in (first, slow, silent)] == [False, True, False]
+    assert silent["problem"].startswith("nothing listens on port 2240")
+    (server,) = found["servers"]
+    assert server["server"] == "ps-0"
+    assert server["sentBytesPerSecond"] == pytest.approx(2 * server["receivedBytesPerSecond"], rel=0.2)
+    assert "worker-2: nothing listens on port 2240" in say("top", "digits", "--interval", "0.1")
+
+
+def _what_is_not_there_is_named(say: Say, namespace: str) -> None:
+    for command in ("status", "logs", "top"):
+        with pytest.raises(CommandError) as caught:
+            say(command, "digit")
+        assert str(caught.value) == f"There is no PSTrainingJob digit in namespace {namespace}. Is digits meant?"
+    with pytest.raises(CommandError, match=r"digits has no evaluator: spec\.evaluator\.enabled is false"):
+        say("logs", "digits", "--role", "evaluator")
+    with pytest.raises(CommandError, match="digits has no worker of index 7: there are 0 to 2"):
+        say("logs", "digits", "--role", "worker", "--index", "7")
+
+
+def _a_restart_is_explained(puppet: Puppet, say: Say) -> None:
+    puppet.exit("worker-1", 3)
+    wait_for(lambda: puppet.runs("worker-1") == 2, "worker 1 is started again")
+    words = "was restarted once; its last run ended with exit code 3: worker-1 was told to exit with 3"
+    wait_for(lambda: words in say("status", "digits"), "the restart is explained")
+    previous = say("logs", "digits", "--role", "worker", "--index", "1", "--previous")
+    assert "worker-1: worker-1 was told to exit with 3" in previous.splitlines()
+
+
+def _all_was_followed(lines: list[str], remarks: str) -> None:
+    assert all(re.match(r"(chief|ps|worker)-\d: ", line) for line in lines)
+    begins = sorted(line.split(": ", 1)[1].split(" begins")[0] for line in lines if " begins in " in line)
+    assert begins == sorted([*TASKS, "worker-0", "worker-1"]), "also who was replaced or restarted, and nobody twice"
+    assert "worker-1: worker-1 was told to exit with 3" in lines
+    assert "chief-0: chief-0 was told to exit with 0" in lines
+    assert "digits has ended: Succeeded." in remarks
+
+
+def test_who_may_not_and_what_is_not_installed(
+    kube: Kube, crd: None, namespace: str, tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert say("status") == f"No PSTrainingJobs in namespace {namespace}.\n"
+    kube.create(manifest(namespace, "digits"))
+    assert "Does the operator run, and does it watch this namespace?" in say("status", "digits")
+    with pytest.raises(CommandError, match=r"digits has no pods now: it is Unknown\."):
+        say("logs", "digits")
+    with pytest.raises(CommandError, match=r"digits has no chief and no workers now: it is Unknown\."):
+        say("top", "digits")
+
+    pointed_at(monkeypatch, str(_kubeconfig_of_nobody(kube, namespace, tmp_path)))
+    who = f"You (system:serviceaccount:{namespace}:default) may not"
+    with pytest.raises(CommandError, match=re.escape(f"{who} list pstrainingjobs.pstraining.dev in namespace")):
+        say("status", context="nobody")
+    for command in ("status", "logs", "top"):
+        with pytest.raises(CommandError, match=re.escape(f"{who} get pstrainingjobs.pstraining.dev in namespace")):
+            say(command, "digits", context="nobody")
+    _allow(kube, namespace, names.GROUP, names.PLURAL)
+
+    def only_pods_are_missing() -> bool:
+        with pytest.raises(CommandError) as caught:
+            say("status", "digits", context="nobody")
+        return str(caught.value).startswith(f"{who} list pods in namespace {namespace}")
+
+    wait_for(only_pods_are_missing, "the role holds")
+
+    pointed_at(monkeypatch, kube.target.kubeconfig)
+    cluster = KubeconfigCluster(kube.target.context)
+    for group, version in ((names.GROUP, "v9"), ("pstraining.invalid", "v1")):
+        monkeypatch.setattr(names, "GROUP", group)
+        monkeypatch.setattr(names, "VERSION", version)
+        monkeypatch.setattr(names, "API_VERSION", f"{group}/{version}")
+        for ask in (lambda: cluster.jobs(namespace), lambda: cluster.job(namespace, "digits")):
+            with pytest.raises(RequestError, match="does not know PSTrainingJobs: install pstraining there"):
+                ask()
+
+
+def _kubeconfig_of_nobody(kube: Kube, namespace: str, folder: Path) -> Path:
+    """That of a service account without any right."""
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token"
+    wanted = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = kube.request("POST", path, wanted)["status"]["token"]
+    server = {"server": kube.host, "certificate-authority": kube.configuration.ssl_ca_cert}
+    found = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "here", "cluster": server}],
+        "users": [{"name": "nobody", "user": {"token": token}}],
+        "contexts": [{"name": "nobody", "context": {"cluster": "here", "user": "nobody"}}],
+    }
+    made = folder / "nobody"
+    made.write_text(yaml.safe_dump(found))
+    return made
+
+
+def _allow(kube: Kube, namespace: str, group: str, resource: str) -> None:
+    """Let the namespace's default account read objects of a kind."""
+    base = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
+    rules = [{"apiGroups": [group], "resources": [resource], "verbs": ["get", "list"]}]
+    kube.request("POST", f"{base}/roles", {"metadata": {"name": "readers"}, "rules": rules})
+    binding = {
+        "metadata": {"name": "readers"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "readers"},
+        "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": namespace}],
+    }
+    kube.request("POST", f"{base}/rolebindings", binding)

@@ -1,0 +1,58 @@
+"""The cluster of commands' tests: whatever a test does not give it is not asked for."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Object = dict[str, Any]
+
+
+class Nowhere:
+    """Answers nothing; a test's own cluster answers what its command asks."""
+
+    namespace = "default"
+
+    def job(self, namespace: str, name: str) -> Object | None:
+        raise NotImplementedError
+
+    def jobs(self, namespace: str | None) -> list[Object]:
+        raise NotImplementedError
+
+    def service(self, namespace: str, name: str) -> Object | None:
+        raise NotImplementedError
+
+    def annotate(self, namespace: str, name: str, annotations: dict[str, str]) -> None:
+        raise NotImplementedError
+
+    def pods(self, namespace: str, job: str) -> list[Object]:
+        raise NotImplementedError
+
+    def events(self, namespace: str, uid: str) -> list[Object]:
+        raise NotImplementedError
+
+    def log(self, namespace: str, pod: str, query: Mapping[str, str]) -> Iterator[str]:
+        raise NotImplementedError
+
+    def metrics(self, namespace: str, pod: str, port: int) -> str:
+        raise NotImplementedError
+
+
+class WithJobs(Nowhere):
+    """Has jobs and their pods, and events by the uid of what they are of."""
+
+    def __init__(self, *jobs: Object, pods: list[Object] | None = None) -> None:
+        self.there = list(jobs)
+        self.there_pods = pods or []
+        self.there_events: dict[str, list[Object]] = {}
+
+    def job(self, namespace: str, name: str) -> Object | None:
+        found = (j for j in self.there if (j["metadata"]["namespace"], j["metadata"]["name"]) == (namespace, name))
+        return next(found, None)
+
+    def jobs(self, namespace: str | None) -> list[Object]:
+        return [j for j in self.there if namespace in (None, j["metadata"]["namespace"])]
+
+    def pods(self, namespace: str, job: str) -> list[Object]:
+        return self.there_pods
+
+    def events(self, namespace: str, uid: str) -> list[Object]:
+        return self.there_events.get(uid, [])

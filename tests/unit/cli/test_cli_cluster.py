@@ -1,0 +1,253 @@
+"""The requests of commands, to a server on this machine: what is asked for, and what every kind of answer becomes."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import yaml
+
+from pstraining.cli.cluster import PAGE, KubeconfigCluster, lines
+from pstraining.cli.errors import CommandError, DeniedError, RequestError
+from tests.support.ports import free_port
+
+Answer = tuple[int, str]
+
+JOBS = "/apis/pstraining.dev/v1alpha1/namespaces/team/pstrainingjobs"
+PODS = "/api/v1/namespaces/team/pods"
+NO_PAGE = (404, "404 page not found\n")
+
+
+def status(code: int, reason: str, message: str) -> Answer:
+    body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": message}
+    return code, json.dumps(body | {"code": code})
+
+
+def forbidden(what: str, where: str = ' in the namespace "team"') -> Answer:
+    return status(403, "Forbidden", f'{what.split()[2]} is forbidden: User "jane" cannot {what}{where}')
+
+
+class Server(ThreadingHTTPServer):
+    """Answers every path with what a test gives it; a list of answers one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answers: dict[str, Answer | list[Answer]] = {}
+        self.asked: list[tuple[str, dict[str, list[str]], str]] = []
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        self.server.asked.append((url.path, parse_qs(url.query), self.headers.get("Authorization", "")))
+        found = self.server.answers.get(url.path, NO_PAGE)
+        code, text = found.pop(0) if isinstance(found, list) else found
+        body = text.encode()
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def kubeconfig(folder: Path, url: str, **context: str) -> Path:
+    path = folder / "config"
+    found = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "here", "cluster": {"server": url}}],
+        "users": [{"name": "jane", "user": {"token": "secret"}}],
+        "contexts": [{"name": "test", "context": {"cluster": "here", "user": "jane", **context}}],
+    }
+    path.write_text(yaml.safe_dump(found))
+    return path
+
+
+def pointed_at(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as made:
+        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def cluster(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KubeconfigCluster:
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    pointed_at(monkeypatch, kubeconfig(tmp_path, url, namespace="team"))
+    return KubeconfigCluster("test")
+
+
+def test_who_asks_and_where(server: Server, cluster: KubeconfigCluster) -> None:
+    server.answers[f"{JOBS}/digits"] = (200, json.dumps({"kind": "PSTrainingJob"}))
+    server.answers[PODS] = (200, json.dumps({"items": [], "metadata": {}}))
+    assert cluster.namespace == "team"
+    assert cluster.job("team", "digits") == {"kind": "PSTrainingJob"}
+    assert cluster.pods("team", "digits") == []
+    assert [token for _, _, token in server.asked] == ["Bearer secret"] * 2
+    assert server.asked[1][1]["labelSelector"] == ["pstraining.dev/job-name=digits"]
+
+
+def test_a_namespace_stays_one_part_of_the_path(server: Server, cluster: KubeconfigCluster) -> None:
+    with pytest.raises(RequestError):
+        cluster.pods("../team", "digits")
+    assert server.asked[0][0] == "/api/v1/namespaces/..%2Fteam/pods"
+
+
+def test_long_lists_come_in_pages(server: Server, cluster: KubeconfigCluster) -> None:
+    first = {"items": [{"a": 1}], "metadata": {"continue": "more"}}
+    server.answers[JOBS] = [(200, json.dumps(first)), (200, json.dumps({"items": [{"a": 2}], "metadata": {}}))]
+    assert cluster.jobs("team") == [{"a": 1}, {"a": 2}]
+    assert [query.get("continue") for _, query, _ in server.asked] == [None, ["more"]]
+    assert server.asked[0][1]["limit"] == [str(PAGE)]
+
+
+@pytest.mark.parametrize("text", ["<html>", "[]", "{}", "1"])
+def test_something_else_that_answers(server: Server, cluster: KubeconfigCluster, text: str) -> None:
+    server.answers[JOBS] = (200, text)
+    with pytest.raises(RequestError, match="does not answer as a Kubernetes API server does"):
+        cluster.jobs("team")
+
+
+def test_certificates_are_found_beside_their_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = kubeconfig(tmp_path, "https://127.0.0.1:1")
+    told = yaml.safe_load(path.read_text())
+    told["clusters"][0]["cluster"]["certificate-authority"] = "ca.crt"
+    path.write_text(yaml.safe_dump(told))
+    (tmp_path / "ca.crt").write_text("certificate")
+    pointed_at(monkeypatch, path)
+    assert KubeconfigCluster("test")._client.configuration.ssl_ca_cert == str(tmp_path / "ca.crt")
+
+
+def test_a_log_comes_in_lines(server: Server, cluster: KubeconfigCluster) -> None:
+    server.answers[f"{PODS}/digits-ps-0/log"] = (200, "one\ntwo\n\nünd drei")
+    found = cluster.log("team", "digits-ps-0", {"container": "tensorflow", "tailLines": "4"})
+    assert list(found) == ["one", "two", "", "ünd drei"]
+    assert server.asked[0][1] == {"container": ["tensorflow"], "tailLines": ["4"]}
+
+
+def test_lines_stay_whole_however_they_are_cut() -> None:
+    text = "eins\nzwö\n".encode()
+    assert list(lines(text[i : i + 1] for i in range(len(text)))) == ["eins", "zwö"]
+    assert list(lines([b"no text: \xff\n"])) == ["no text: \ufffd"]
+
+
+def test_metrics_come_through_the_api_server(server: Server, cluster: KubeconfigCluster) -> None:
+    server.answers[f"{PODS}/digits-worker-0:2240/proxy/metrics"] = (200, "a 1\n")
+    assert cluster.metrics("team", "digits-worker-0", 2240) == "a 1\n"
+
+
+def test_no_such_job_is_not_no_such_kind(server: Server, cluster: KubeconfigCluster) -> None:
+    absent = status(404, "NotFound", 'pstrainingjobs.pstraining.dev "digits" not found')
+    server.answers[f"{JOBS}/digits"] = absent
+    assert cluster.job("team", "digits") is None
+    for answer in (NO_PAGE, status(404, "NotFound", "the server could not find the requested resource")):
+        server.answers = {JOBS: answer, f"{JOBS}/digits": answer}
+        with pytest.raises(RequestError, match="does not know PSTrainingJobs: install pstraining there"):
+            cluster.job("team", "digits")
+        with pytest.raises(RequestError, match="does not know PSTrainingJobs"):
+            cluster.jobs("team")
+
+
+def test_what_is_not_allowed_names_verb_and_resource(server: Server, cluster: KubeconfigCluster) -> None:
+    get = 'get resource "pstrainingjobs" in API group "pstraining.dev"'
+    server.answers[f"{JOBS}/digits"] = forbidden(get)
+    with pytest.raises(DeniedError) as caught:
+        cluster.job("team", "digits")
+    assert str(caught.value) == (
+        "You (jane) may not get pstrainingjobs.pstraining.dev in namespace team: ask for a role with the verb get on "
+        "pstrainingjobs.pstraining.dev."
+    )
+    path = f"{PODS}/digits-worker-0:2240/proxy/metrics"
+    server.answers[path] = forbidden('get resource "pods/proxy" in API group ""')
+    with pytest.raises(DeniedError, match="may not get pods/proxy in namespace team"):
+        cluster.metrics("team", "digits-worker-0", 2240)
+    server.answers["/apis/pstraining.dev/v1alpha1/pstrainingjobs"] = forbidden(
+        'list resource "pstrainingjobs" in API group "pstraining.dev"', " at the cluster scope"
+    )
+    with pytest.raises(DeniedError, match=r"may not list pstrainingjobs\.pstraining\.dev in all namespaces"):
+        cluster.jobs(None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (status(401, "Unauthorized", "Unauthorized"), "does not know you: Unauthorized. Log in again"),
+        (status(403, "Forbidden", "pods is forbidden: no"), "does not allow it: pods is forbidden: no"),
+        (status(500, "InternalError", "etcd is away"), "The API server refused: etcd is away"),
+        ((503, "no backend"), "The API server refused: no backend"),
+    ],
+)
+def test_refusals_keep_the_servers_words(
+    server: Server, cluster: KubeconfigCluster, answer: Answer, words: str
+) -> None:
+    server.answers = {PODS: answer, f"{JOBS}/digits": answer}
+    with pytest.raises(RequestError) as caught:
+        cluster.pods("team", "digits")
+    assert words in str(caught.value)
+    assert caught.value.status == answer[0]
+    with pytest.raises(RequestError) as caught:
+        cluster.job("team", "digits")
+    assert words in str(caught.value)
+
+
+def test_what_a_pod_refuses_is_not_a_refusal_of_the_api_server(server: Server, cluster: KubeconfigCluster) -> None:
+    server.answers[f"{PODS}/digits-worker-0:2240/proxy/metrics"] = (403, "go away")
+    with pytest.raises(RequestError) as caught:
+        cluster.metrics("team", "digits-worker-0", 2240)
+    assert not isinstance(caught.value, DeniedError)
+
+
+def test_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    pointed_at(monkeypatch, kubeconfig(tmp_path, url))
+    cluster = KubeconfigCluster("test")
+    assert cluster.namespace == "default"
+    for ask in (lambda: cluster.jobs(None), lambda: cluster.job("team", "digits")):
+        with pytest.raises(RequestError) as caught:
+            ask()
+        said = str(caught.value)
+        assert said.startswith(f"No answer from the API server {url} (context test): [Errno 111] Connection refused.")
+        assert caught.value.status == 0
+    assert capsys.readouterr().err == "", "urllib3's warnings are not for people"
+
+
+@pytest.mark.parametrize(
+    ("text", "context", "words"),
+    [
+        (None, None, "there is no kubeconfig at"),
+        ("just words", None, "No cluster from the kubeconfig"),
+        ("{", None, "No cluster from the kubeconfig"),
+        ("", None, "is empty"),
+        ("whole", "other", "other"),
+        ("whole", None, "current-context"),
+    ],
+)
+def test_no_cluster_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, context: str | None, words: str
+) -> None:
+    path = tmp_path / "config"
+    if text == "whole":
+        kubeconfig(tmp_path, "http://127.0.0.1:1")
+    elif text is not None:
+        path.write_text(text)
+    pointed_at(monkeypatch, path)
+    with pytest.raises(CommandError, match=words):
+        KubeconfigCluster(context)
