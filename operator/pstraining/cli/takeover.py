@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from pstraining.api import names
-from pstraining.cli.cluster import Cluster, KubeconfigCluster, Object
+from pstraining.cli.cluster import Cluster, KubeconfigCluster, Object, existing
 from pstraining.cli.errors import CommandError
 from pstraining.cli.options import Context, Job, Namespace
 
@@ -57,7 +57,7 @@ def take_over(
         CommandError: it cannot be done, or was not done in time.
     """
     namespace = namespace or cluster.namespace
-    job = _checked(cluster.job(namespace, name), namespace, name, shard)
+    job = _checked(existing(cluster, namespace, name), name, shard)
     before, primary = _pointer(cluster, namespace, name, shard)
     if not _ready_standbys(job, shard):
         raise CommandError(f"Shard {shard} of {name} has no ready standby. {_degraded(job)}".rstrip())
@@ -75,9 +75,7 @@ def take_over(
         sleep(EVERY)
 
 
-def _checked(job: Object | None, namespace: str, name: str, shard: int) -> Object:
-    if job is None:
-        raise CommandError(f"There is no PSTrainingJob {name} in namespace {namespace}.")
+def _checked(job: Object, name: str, shard: int) -> Object:
     servers = job["spec"]["ps"]
     if (servers.get("standby") or {}).get("mode", "None") == "None":
         raise CommandError(f"{name} has no standbys: spec.ps.standby.mode is None.")
