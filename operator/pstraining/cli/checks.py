@@ -211,14 +211,11 @@ def rights(found: Mapping[tuple[str, str], bool], namespace: str) -> Check:
     """What the user may do with jobs."""
     missing = [right for right, may in found.items() if not may]
     if not missing:
-        return Check("rights", Result.OK, f"you may {_listed(found)} in namespace {namespace}")
+        return Check("rights", Result.OK, f"you may read, create, change and delete jobs in namespace {namespace}")
+    listed = ", ".join(f"{verb} {names.PLURAL}{'/' * bool(sub)}{sub}" for verb, sub in missing)
     result = Result.FAIL if {*missing} & {*NEEDED} else Result.WARN
     todo = "Ask for the role edit in that namespace: the chart adds jobs to it (rbac.aggregate)."
-    return Check("rights", result, f"you may not {_listed(missing)} in namespace {namespace}", todo)
-
-
-def _listed(found: Iterable[tuple[str, str]]) -> str:
-    return ", ".join(f"{verb} {names.PLURAL}{'/' * bool(sub)}{sub}" for verb, sub in found)
+    return Check("rights", result, f"you may not {listed} in namespace {namespace}", todo)
 
 
 def nodes(found: Sequence[Object], pods: Sequence[Object] | Unread, need: Amount) -> Check:

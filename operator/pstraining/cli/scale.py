@@ -5,11 +5,12 @@ from typing import Annotated
 
 import typer
 
+from pstraining.api.conditions import Condition
 from pstraining.api.validation import validate
 from pstraining.cli.cluster import Cluster, KubeconfigCluster, Object, existing
 from pstraining.cli.errors import CommandError
 from pstraining.cli.options import Context, Job, Namespace
-from pstraining.cli.waiting import Patience, Timeout, Wait, end_of, follow, is_suspended
+from pstraining.cli.waiting import Patience, Timeout, Wait, condition, end_of, follow, is_suspended, is_true
 
 
 def scale(
@@ -77,11 +78,16 @@ def check(job: Object, workers: int) -> None:
 
 
 def _scaled(job: Object, workers: int) -> str:
-    """That the workers are there; empty until then."""
+    """That the workers are there; empty until then.
+
+    Raises:
+        CommandError: the job has failed.
+    """
     name, status = job["metadata"]["name"], job["status"].get("worker") or {}
-    end = end_of(job)
-    if end is not None:
-        return f"{name} has ended meanwhile ({end})."
+    if is_true(job, Condition.FAILED):
+        raise CommandError(f"{name} has failed meanwhile: {condition(job, Condition.FAILED)['message']}")
+    if is_true(job, Condition.SUCCEEDED):
+        return f"{name} has succeeded meanwhile."
     if is_suspended(job):
         return f"{name} is suspended: it gets its {_workers(workers)} when it resumes."
     # Those asked for are neither done nor given up.

@@ -3,6 +3,7 @@
 import copy
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ from pstraining.api.crd import custom_resource_definition
 from pstraining.cli import checks
 from pstraining.cli.checks import NOTHING, Amount, Check, Result, Unread
 from pstraining.cli.cluster import Cluster
-from pstraining.cli.doctor import examine
+from pstraining.cli.doctor import examine, picture
 from pstraining.cli.errors import CommandError, DeniedError
 from pstraining.cli.main import app
+from pstraining.cli.output import Output, show
 from tests.support.job_cluster import JobCluster
 from tests.support.simulation import World
 
@@ -311,6 +313,26 @@ def test_what_it_prints(monkeypatch: pytest.MonkeyPatch, paths: dict[str, Any], 
     text = CliRunner().invoke(app, ["doctor"]).output.splitlines()
     assert text[0].split() == ["ok", "api", "server", "Kubernetes", "v1.34.1"]
     assert any(line.strip().startswith("-> ") for line in text)
+
+
+def test_what_the_documentation_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster, home = Sick(), "pstraining-system"
+    operator = deployment()
+    operator["metadata"] |= {"name": "pstraining-operator", "namespace": home}
+    operator["spec"]["template"]["spec"]["containers"][0]["env"][2]["value"] = "pstraining-operator"
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{home}/leases/pstraining-operator"
+    cluster.paths |= {
+        "/apis/apps/v1/deployments": [operator],
+        leases: lease(holder="pstraining-operator-0"),
+        f"/api/v1/namespaces/{home}/pods/pstraining-operator-0:8080/proxy/metrics": "pstraining_jobs 1",
+        "/api/v1/nodes": [node("node-1")],
+        "/apis/apps/v1/daemonsets": [{"metadata": {"name": "cilium"}}],
+    }
+    found = list(examine(cluster, "team", NEED, NOW))
+    show(None, Output.TEXT, lambda: picture(found))
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "doctor.md").read_text()
+    shown = page.split("```\n")[1].splitlines()
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == shown
 
 
 def test_without_a_kubeconfig(monkeypatch: pytest.MonkeyPatch) -> None:

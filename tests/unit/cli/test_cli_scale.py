@@ -97,6 +97,18 @@ def test_a_suspended_job_is_not_waited_for(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out.splitlines()[-1] == "digits is suspended: it gets its workers when it resumes."
 
 
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_job_that_ends_meanwhile(capsys: pytest.CaptureFixture[str], code: int) -> None:
+    cluster = JobCluster(running(chief={"restartPolicy": "Never"}))
+    cluster.world.end("chief", code=code, message="no data")
+    if code:
+        with pytest.raises(CommandError, match=r"digits has failed meanwhile: .*no data"):
+            scaled(cluster, 4, wait=True)
+    else:
+        scaled(cluster, 4, wait=True)
+        assert capsys.readouterr().out.splitlines()[-1] == "digits has succeeded meanwhile."
+
+
 def test_an_operator_that_is_away() -> None:
     cluster = JobCluster(running())
     cluster.away = True

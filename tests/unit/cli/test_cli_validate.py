@@ -15,6 +15,7 @@ from pstraining.cli.validate import verdicts, wrong_with
 from tests.support.builders import TEMPLATE, job
 from tests.tfjob.cases import CASES
 
+ROOT = Path(__file__).parents[3]
 CONTAINER = TEMPLATE["spec"]["containers"][0]
 POD = "spec.worker.template.spec"
 
@@ -160,6 +161,16 @@ def test_for_people(file: Path) -> None:
         "mean replicas?",
         "2 jobs, 1 error, 1 warning",
     ]
+
+
+def test_what_the_documentation_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "how-to" / "submit-and-change-a-job.md").read_text()
+    manifest, shown = (page.split(before)[1].split("```")[0] for before in ("```yaml\n", "```\n$ "))
+    monkeypatch.chdir(tmp_path)
+    Path("jobs.yaml").write_text(manifest)
+    command, _, output = shown.partition("\n")
+    result = CliRunner().invoke(app, command.split()[2:])
+    assert result.output == output
 
 
 @pytest.mark.parametrize(("output", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
