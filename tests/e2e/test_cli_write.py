@@ -208,11 +208,13 @@ def test_who_may_not_is_told_the_right(nobody: Target, crd: None, namespace: str
 
 
 def no_cluster(kube: Kube, folder: Path) -> tuple[Target, str]:
-    return kubeconfig(kube, folder, "nowhere", server="https://127.0.0.1:9"), "The API server does not answer: "
+    return kubeconfig(
+        kube, folder, "nowhere", server="https://127.0.0.1:9"
+    ), "No answer from the API server https://127.0.0.1:9 (context here): "
 
 
 def no_credentials(kube: Kube, folder: Path) -> tuple[Target, str]:
-    return kubeconfig(kube, folder, "stranger"), "The API server does not know you (401)"
+    return kubeconfig(kube, folder, "stranger"), "The API server does not know you: "
 
 
 def no_kubeconfig(kube: Kube, folder: Path) -> tuple[Target, str]:
@@ -228,11 +230,11 @@ def test_no_cluster(kube: Kube, tmp_path: Path, make: Callable[[Kube, Path], tup
 def test_no_such_job_no_such_namespace_and_no_crd(kube: Kube, target: Target, crd: None, namespace: str) -> None:
     where = ("-n", namespace)
     said = failed(run(target, "scale", "none", "--workers", "2", *where))
-    assert said == f"Error: There is no PSTrainingJob none in namespace {namespace}."
+    assert said == f"Error: There is no PSTrainingJob none in namespace {namespace}. There are no jobs there."
     text = yaml.safe_dump(simple(f"{namespace}-not"))
     assert f'namespaces "{namespace}-not" not found' in failed(run(target, "submit", "-f", "-", given=text))
     ran = run(target, "suspend", "none", *where, program=("-c", NO_SUCH_VERSION))
-    assert "Error: This cluster has no PSTrainingJobs: the CustomResourceDefinition" in failed(ran)
+    assert "Error: The cluster does not know PSTrainingJobs: " in failed(ran)
 
 
 def test_doctor_of_an_install(target: Target, installed: str, namespace: str) -> None:
