@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from pstraining.cli.convert import convert
 from pstraining.cli.doctor import doctor
 from pstraining.cli.errors import CommandError
 from pstraining.cli.scale import scale
@@ -12,7 +13,7 @@ from pstraining.cli.suspend import resume, suspend
 from pstraining.cli.takeover import takeover
 from pstraining.cli.validate import validate
 
-COMMANDS = (validate, submit, scale, suspend, resume, takeover, doctor)
+COMMANDS = (validate, submit, scale, suspend, resume, takeover, doctor, convert)
 """One file each, in the order of the help."""
 
 app = typer.Typer(help="Parameter-server training jobs.", no_args_is_help=True)
