@@ -80,8 +80,8 @@ EXAMPLES = (
         "summaries",
         (
             Sees("Running", ready={"chief": 1, "ps": 1, "worker": 2}),
-            Exit("ps-0", 1),
-            Sees("Running", restarts={"ps": 1}),
+            Exit("worker-0", 1),  # a parameter server's program is begun again in its container, and not counted
+            Sees("Running", restarts={"worker": 1}, ready={"worker": 2}),
             Exit("chief-0", 0),
             Sees("Succeeded", "ChiefSucceeded", pods=tasks("chief-0")),
         ),
