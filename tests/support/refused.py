@@ -1,0 +1,146 @@
+"""Jobs that the API server refuses, each with words that it must say: of the real one and of validation offline."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from tests.support.kube import Object
+from tests.support.puppet import IMAGE, manifest
+
+SIMPLE: Object = {
+    "spec": {"containers": [{"name": "tensorflow", "image": IMAGE, "command": ["sleep", "1000"]}]},
+}
+
+
+def simple(namespace: str, name: str = "bad") -> Object:
+    """A job that nothing is wrong with."""
+    made = manifest(namespace, name)
+    made["spec"]["worker"]["template"] = copy.deepcopy(SIMPLE)
+    return made
+
+
+def container(job: Object) -> Object:
+    """Its container."""
+    found: Object = job["spec"]["worker"]["template"]["spec"]["containers"][0]
+    return found
+
+
+def edit(path: str, value: object) -> Callable[[Object], None]:
+    """Sets a field, given by its dotted path; None removes it."""
+
+    def change(job: Any) -> None:
+        *steps, last = path.split(".")
+        for step in steps:
+            job = job[int(step)] if isinstance(job, list) else job.setdefault(step, {})
+        if value is None:
+            del job[last]
+        else:
+            job[last] = value
+
+    return change
+
+
+def edits(*changes: Callable[[Object], None]) -> Callable[[Object], None]:
+    """Makes several changes."""
+
+    def change(job: Any) -> None:
+        for one in changes:
+            one(job)
+
+    return change
+
+
+POD = "spec.worker.template.spec"
+CLAIM = {
+    "metadata": {"name": "shard"},
+    "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+}
+REFUSED = {
+    "unknown field": (edit("spec.workers", 1), 'unknown field "spec.workers"'),
+    "replicas 0": (edit("spec.ps.replicas", 0), "spec.ps.replicas"),
+    "no worker replicas": (edit("spec.worker.replicas", 0), "spec.worker.replicas"),
+    "missing template": (edit("spec.worker.template", None), "spec.worker.template"),
+    "missing command": (edit(f"{POD}.containers.0.command", None), "needs a command"),
+    "TF_CONFIG": (edit(f"{POD}.containers.0.env", [{"name": "TF_CONFIG", "value": "x"}]), "TF_CONFIG is set by"),
+    "reserved variable": (edit(f"{POD}.containers.0.env", [{"name": "PSTRAINING_X", "value": "x"}]), "PSTRAINING_"),
+    "host network": (edit(f"{POD}.hostNetwork", True), "hostNetwork"),
+    "pod restart policy": (edit(f"{POD}.restartPolicy", "Always"), "restartPolicy"),
+    "two containers, none named": (
+        edit(f"{POD}.containers", [{"name": n, "image": "i", "command": ["c"]} for n in ("a", "b")]),
+        "name the one that trains 'tensorflow'",
+    ),
+    "a name with a digit first": (edit("metadata.name", "2024-run"), "metadata.name must be lower-case"),
+    "a name too long": (edit("metadata.name", "a" * 41), "at most 40 characters"),
+    "a wrong mode": (edit("spec.training.mode", "Psync"), "spec.training.mode"),
+    "a wrong codec": (edit("spec.training.compression.push", "Zip"), "spec.training.compression.push"),
+    "a bound on staleness with Sync": (
+        edit("spec.training", {"mode": "Sync", "maxStaleness": 4}),
+        "only with mode Async do workers run apart",
+    ),
+    "backup workers without Sync": (edit("spec.training.backupWorkers", 1), "only an update of mode Sync waits"),
+    "ordered sums without Sync": (edit("spec.training.orderedSums", True), "added up only with mode Sync"),
+    "ordered sums and backup workers": (
+        edit("spec.training", {"mode": "Sync", "orderedSums": True, "backupWorkers": 1}),
+        "it does not go with backupWorkers",
+    ),
+    "a codec for pulls without Sync": (edit("spec.training.compression.pull", "Int8"), "may be None, Bf16 or Auto"),
+    "ordered sums and Auto": (
+        edit("spec.training", {"mode": "Sync", "orderedSums": True, "compression": {"push": "Auto"}}),
+        "compression Auto, which goes by the clock",
+    ),
+    "compression with Hybrid": (
+        edit("spec.training", {"mode": "Hybrid", "compression": {"push": "Int8"}}),
+        "spec.training.compression does not go with mode Hybrid",
+    ),
+    "local steps with Hybrid": (
+        edit("spec.training", {"mode": "Hybrid", "localSteps": 2}),
+        "spec.training.localSteps does not go with mode Hybrid",
+    ),
+    "backup workers with Hybrid": (
+        edit("spec.training", {"mode": "Hybrid", "backupWorkers": 1}),
+        "only an update of mode Sync waits",
+    ),
+    "ordered sums with Hybrid": (
+        edit("spec.training", {"mode": "Hybrid", "orderedSums": True}),
+        "added up only with mode Sync",
+    ),
+    "local steps and accumulation": (
+        edit("spec.training", {"localSteps": 2, "accumulationSteps": 2}),
+        "localSteps and accumulationSteps do not go together",
+    ),
+    "a wrong policy": (
+        edit("spec.runPolicy.cleanPodPolicy.onSuccess", "Never"),
+        "spec.runPolicy.cleanPodPolicy.onSuccess",
+    ),
+    "no checkpoint volume": (edit("spec.checkpoint.path", "/c"), "exactly one of volume and volumeClaimTemplate"),
+    "a checkpoint path of ours": (
+        edit("spec.checkpoint", {"path": "/pstraining", "volume": {"emptyDir": {}}}),
+        "spec.checkpoint.path",
+    ),
+    "two claim templates of one name": (edit("spec.ps.volumeClaimTemplates", [CLAIM, CLAIM]), "two have one name"),
+    "a claim template with our volume's name": (
+        edit("spec.ps.volumeClaimTemplates", [{**CLAIM, "metadata": {"name": "pstraining-run"}}]),
+        "are the operator's volumes",
+    ),
+    "hot standbys beside a ring": (
+        edits(edit("spec.training", {"mode": "Hybrid"}), edit("spec.ps.standby", {"mode": "Hot"})),
+        "spec.ps.standby.mode Hot is the runtime's: set spec.training.mode to Sync or Async",
+    ),
+    "hot standbys of a program of one's own": (
+        edits(edit("spec.training", {}), edit("spec.ps.standby", {"mode": "Hot"})),
+        "set spec.training.mode to Sync or Async",
+    ),
+    "too many hot standbys": (
+        edit("spec.ps.standby", {"mode": "Hot", "replicasPerShard": 3}),
+        "a shard has one or two hot standbys",
+    ),
+    "hot standbys that are thrown away": (
+        edit("spec.ps", {"replicas": 1, "onChiefRestart": "Restart", "standby": {"mode": "Hot"}}),
+        "throws away what hot standbys keep",
+    ),
+    "a server of no kind": (edit("spec.ps.server", "None"), "spec.ps.server"),
+    "an own PS template without a command": (
+        edit("spec.ps.template", {"spec": {"containers": [{"name": "x", "image": "i"}]}}),
+        "spec.ps.server: Builtin",
+    ),
+}
