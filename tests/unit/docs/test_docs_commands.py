@@ -61,9 +61,10 @@ def commands_of(line: str) -> Iterator[str]:
     """What a line runs, without its prompt and environment; nothing if it is not for one of our checks."""
     yield from (text for inner in _INNER.findall(line) for text in commands_of(inner))
     text = line[_PROMPT.match(line).end() :]  # type: ignore[union-attr]
-    for part in re.split(r" && |; ", text):
-        if _checker(part):
-            yield part
+    for part in re.split(r" && | \|\|? |; ", text):
+        command = re.split(r" \d?>>? ?", part)[0]
+        if _checker(command):
+            yield command
 
 
 def problem(command: str) -> str:
@@ -221,6 +222,7 @@ def test_commands_of_every_kind_are_found() -> None:
         ("    A=1 B=.. make test-e2e", ["make test-e2e"]),
         ("export X=$(python3 -m hack.cluster bin):$PATH", ["python3 -m hack.cluster bin"]),
         ("make a && helm list; kubectl get x", ["make a", "helm list", "kubectl get x"]),
+        ("kubectl get x 2>/dev/null | python -m y > z", ["kubectl get x", "python -m y"]),
         ("digits  Running  1/1", []),
         ("", []),
     ],
