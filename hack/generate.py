@@ -1,5 +1,7 @@
 """Write every generated file anew: the CRD, the chart's copy of it, pages of the docs, the chart's table of values.
 
+What is made of the TFJobs in tests/tfjob/convert is written, too; whoever changes that reads the difference.
+
 `make generate` runs it, `make test-drift` checks that it changes nothing.
 """
 
@@ -20,6 +22,7 @@ from hack import fields  # noqa: E402 (the path comes first)
 from hack.failure_table import failure_table  # noqa: E402
 from hack.reference import reference  # noqa: E402 (the path comes first)
 from hack.tfjob_table import tfjob_table  # noqa: E402 (the path comes first)
+from tests.tfjob.converted import expected_files  # noqa: E402 (the path comes first)
 
 CRD = ROOT / "crds" / "pstraining.dev_pstrainingjobs.yaml"
 CHART = ROOT / "charts" / "pstraining"
@@ -93,6 +96,7 @@ def generated() -> dict[Path, str]:
         REFERENCE.with_name("tfjob.md"): tfjob_table(),
         REFERENCE: reference(yaml.safe_load(definition)),
         FIELDS: fields.page(yaml.safe_load(definition)),
+        **expected_files(),
         readme: chart_readme(readme.read_text(encoding="utf-8"), table),
     }
 

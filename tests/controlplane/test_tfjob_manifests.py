@@ -11,6 +11,7 @@ from pstraining.resources import workloads
 from tests.support import builders
 from tests.support.kube import ApiError, Kube, Target
 from tests.tfjob.cases import CASES
+from tests.tfjob.converted import EXAMPLES
 from tests.tfjob.simulated import typed
 from tests.tfjob.table import Case
 
@@ -58,4 +59,20 @@ def test_what_is_rendered_is_taken(kube: Kube, namespace: str) -> None:
                 posted(kube, namespace, child)
             except ApiError as error:
                 wrong.append(f"{case.name}: {child['kind']} {child['metadata']['name']}: {error.message}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_is_converted_is_taken_with_its_children(kube: Kube, namespace: str) -> None:
+    wrong = []
+    for example in EXAMPLES:
+        bodies = [m] if (m := example.conversion().manifest) is not None else []
+        for body in [*bodies, *(children(example.case()) if example.play else ())]:
+            what = f"{example.name}: {body['kind']} {body['metadata']['name']}"
+            try:
+                posted(kube, namespace, body)
+                said = ""
+            except ApiError as error:
+                said = error.message
+            if (example.refused not in said) if example.refused else said:
+                wrong.append(f"{what}: {said or 'it is taken'}")
     assert not wrong, "\n".join(wrong)

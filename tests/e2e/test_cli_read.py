@@ -105,7 +105,8 @@ def test_a_job_from_its_start_to_its_end(
 def _status_shows_what_runs(say: Say) -> None:
     def stands() -> dict[str, Any] | None:
         found: dict[str, Any] = json.loads(say("status", "digits", "-o", "json"))
-        return found if all(p["ready"] for r in found["roles"] for p in r["pods"]) else None
+        ready = all(p["ready"] for r in found["roles"] for p in r["pods"])
+        return found if ready and found["workers"] == "3/3" else None
 
     found = wait_for(stands, "every pod is ready")
     assert [p["task"] for r in found["roles"] for p in r["pods"]] == list(TASKS)
@@ -209,7 +210,7 @@ def test_who_may_not_and_what_is_not_installed(
         monkeypatch.setattr(names, "VERSION", version)
         monkeypatch.setattr(names, "API_VERSION", f"{group}/{version}")
         for ask in (lambda: cluster.jobs(namespace), lambda: cluster.job(namespace, "digits")):
-            with pytest.raises(RequestError, match="does not know PSTrainingJobs: install pstraining there"):
+            with pytest.raises(RequestError, match="does not know PSTrainingJobs: "):
                 ask()
 
 

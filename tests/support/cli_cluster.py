@@ -35,6 +35,24 @@ class Nowhere:
     def metrics(self, namespace: str, pod: str, port: int) -> str:
         raise NotImplementedError
 
+    def apply(self, job: Object, *, dry_run: bool = False, force: bool = False) -> Object:
+        raise NotImplementedError
+
+    def patch(self, namespace: str, name: str, change: Object) -> Object:
+        raise NotImplementedError
+
+    def scale(self, namespace: str, name: str, workers: int) -> None:
+        raise NotImplementedError
+
+    def read(self, path: str) -> Any:
+        raise NotImplementedError
+
+    def listed(self, path: str, **query: str) -> list[Object]:
+        raise NotImplementedError
+
+    def allowed(self, verb: str, resource: str, namespace: str, subresource: str = "") -> bool:
+        raise NotImplementedError
+
 
 class WithJobs(Nowhere):
     """Has jobs and their pods, and events by the uid of what they are of."""

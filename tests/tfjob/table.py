@@ -90,7 +90,7 @@ class Case:
     """One feature of TFJob."""
 
     name: str
-    """Of the job, and of the file in manifests/."""
+    """Of the job, and of its manifest's file."""
     feature: str
     tfjob: str
     """What TFJob documents."""
@@ -113,11 +113,12 @@ class Case:
     """Roles of which there are no pods."""
     real: bool = False
     """Played on real kubelets, too."""
+    folder: Path = MANIFESTS
 
     @property
     def path(self) -> Path:
         """The manifest's file."""
-        return MANIFESTS / f"{self.name}.yaml"
+        return self.folder / f"{self.name}.yaml"
 
     def manifest(self) -> dict[str, Any]:
         """The manifest."""

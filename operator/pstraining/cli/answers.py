@@ -3,8 +3,11 @@
 import re
 
 from pstraining.api import names
-from pstraining.cli.errors import DeniedError, RequestError
+from pstraining.cli.errors import AbsentError, ConflictError, DeniedError, RequestError
 from pstraining.kube.errors import from_response
+
+DEFINITION = f"{names.PLURAL}.{names.GROUP}"
+"""The CustomResourceDefinition."""
 
 _ABSENT = re.compile(r'"[^"]+" not found$')
 """How it says that there is no such object; of a kind that it does not know it says something else."""
@@ -14,20 +17,26 @@ _DENIED = re.compile(
 )
 
 
-def is_absent(status: int, body: bytes | str) -> bool:
-    """Whether the answer says that there is no object of that name, of a kind that the cluster has."""
-    return status == 404 and _ABSENT.search(from_response(status, body).message) is not None
-
-
 def refusal(status: int, body: bytes | str) -> RequestError:
-    """The error that an answer stands for."""
+    """The error that an answer stands for.
+
+    Args:
+        status: of HTTP.
+        body: of the answer.
+    """
     told = from_response(status, body)
-    if status == 404 and not is_absent(status, body):
+    if status == 404 and _ABSENT.search(told.message):
+        return AbsentError(f"{told.message}.", status)
+    if status == 404:
         return RequestError(
-            f"The cluster does not know {names.KIND}s: install pstraining there with its chart, or choose another "
+            f"The cluster does not know {names.KIND}s: {DEFINITION} is not installed, or is of another version. "
+            "Install pstraining there with its chart (`kubectl pstraining doctor` says more), or choose another "
             "cluster with --context.",
             status,
         )
+    if status == 409:
+        fields = tuple(f"{c.field.removeprefix('.')} ({c.message})" for c in told.causes if c.field)
+        return ConflictError(f"Somebody else has changed it at the same time: {told.message}", status, fields)
     if status == 401 and told.reason:
         return DeniedError(f"The API server does not know you: {told.message}. Log in again, or see --context.", status)
     if status == 403 and told.reason:

@@ -1,16 +1,19 @@
 """The few requests that commands make, with the user's own rights: in the current context, as kubectl plugins do."""
 
+import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 from pstraining.api import names
-from pstraining.cli.answers import is_absent, refusal
-from pstraining.cli.errors import CommandError, RequestError
+from pstraining.cli.answers import refusal
+from pstraining.cli.errors import AbsentError, CommandError, RequestError
 
 Object = dict[str, Any]
+FIELD_MANAGER: Final = "kubectl-pstraining"
+"""Who has set what commands write, in managedFields."""
 PAGE: Final = 500
 """Objects in one answer of a list."""
 CONNECT_SECONDS: Final = 10
@@ -61,6 +64,24 @@ class Cluster(Protocol):
             RequestError: it answers nothing, or not what a scrape gets; its message says why.
         """
 
+    def apply(self, job: Object, *, dry_run: bool = False, force: bool = False) -> Object:
+        """Apply a PSTrainingJob server-side, strictly; what is stored then. Raises ConflictError unless forced."""
+
+    def patch(self, namespace: str, name: str, change: Object) -> Object:
+        """Change a PSTrainingJob by a merge patch; what is stored then."""
+
+    def scale(self, namespace: str, name: str, workers: int) -> None:
+        """Set a PSTrainingJob's number of workers, by the right to scale it."""
+
+    def read(self, path: str) -> Any:
+        """What is at a path of the API server, JSON or text; None if there is nothing. Raises DeniedError."""
+
+    def listed(self, path: str, **query: str) -> list[Object]:
+        """All objects of a collection. Raises DeniedError."""
+
+    def allowed(self, verb: str, resource: str, namespace: str, subresource: str = "") -> bool:
+        """Whether the user may do that to the PSTrainingJobs, or another resource of their group, of a namespace."""
+
 
 class KubeconfigCluster:
     """The cluster of one of the kubeconfig's contexts."""
@@ -94,43 +115,41 @@ class KubeconfigCluster:
             loader = library.KubeConfigLoader(found.config, active_context=context, **settings)
             loader.load_and_set(configuration)
         except (ConfigException, YAMLError, OSError, TypeError) as error:
-            raise CommandError(f"No cluster from the kubeconfig {path}: {error}") from error
+            why = " ".join(str(error).split()).rstrip(".")
+            raise CommandError(
+                f"No cluster from the kubeconfig {path}: {why}. Set KUBECONFIG, or choose another --context."
+            ) from error
         chosen = loader.current_context
         self.namespace = str(chosen["context"].get("namespace") or "default")
         self._where = f"{configuration.host} (context {chosen['name']})"
         self._client: Any = client.ApiClient(configuration)
-        self._jobs: Any = client.CustomObjectsApi(self._client)
-        self._core: Any = client.CoreV1Api(self._client)
 
     def job(self, namespace: str, name: str) -> Object | None:
         """A PSTrainingJob; None if there is none."""
-        where = (names.GROUP, names.VERSION, namespace, names.PLURAL, name)
-        found: Object | None = self._told(lambda: self._jobs.get_namespaced_custom_object(*where))
+        found: Object | None = self.read(_job(namespace, name))
         return found
 
     def service(self, namespace: str, name: str) -> Object | None:
         """A Service; None if there is none."""
-        found = self._told(lambda: self._core.read_namespaced_service(name, namespace))
-        return None if found is None else dict(self._core.api_client.sanitize_for_serialization(found))
+        found: Object | None = self.read(_core(namespace, f"services/{_quoted(name)}"))
+        return found
 
     def annotate(self, namespace: str, name: str, annotations: dict[str, str]) -> None:
         """Write annotations of a PSTrainingJob."""
-        body = {"metadata": {"annotations": annotations}}
-        where = (names.GROUP, names.VERSION, namespace, names.PLURAL, name)
-        self._told(lambda: self._jobs.patch_namespaced_custom_object(*where, body))
+        self._merge(_job(namespace, name), {"metadata": {"annotations": annotations}})
 
     def jobs(self, namespace: str | None) -> list[Object]:
         """All PSTrainingJobs of a namespace; of all namespaces if it is None."""
         where = "" if namespace is None else f"/namespaces/{_quoted(namespace)}"
-        return self._list(f"/apis/{names.API_VERSION}{where}/{names.PLURAL}")
+        return self.listed(f"/apis/{names.API_VERSION}{where}/{names.PLURAL}")
 
     def pods(self, namespace: str, job: str) -> list[Object]:
         """The pods that carry the job's name as a label."""
-        return self._list(_core(namespace, "pods"), labelSelector=f"{names.LABEL_JOB}={job}")
+        return self.listed(_core(namespace, "pods"), labelSelector=f"{names.LABEL_JOB}={job}")
 
     def events(self, namespace: str, uid: str) -> list[Object]:
         """The events of one object, in core/v1's shape and in no order."""
-        return self._list(_core(namespace, "events"), fieldSelector=f"involvedObject.uid={uid}")
+        return self.listed(_core(namespace, "events"), fieldSelector=f"involvedObject.uid={uid}")
 
     def log(self, namespace: str, pod: str, query: Mapping[str, str]) -> Iterator[str]:
         """The lines of a container's log, as they come."""
@@ -146,44 +165,95 @@ class KubeconfigCluster:
         with self._reached():
             return str(answer.data.decode(errors="replace"))
 
-    def _list(self, path: str, **query: str) -> list[Object]:
+    def apply(self, job: Object, *, dry_run: bool = False, force: bool = False) -> Object:
+        """Apply a PSTrainingJob server-side, strictly; what is stored then."""
+        query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
+        query |= ({"dryRun": "All"} if dry_run else {}) | ({"force": "true"} if force else {})
+        path = _job(job["metadata"]["namespace"], job["metadata"]["name"])
+        return self._sent("PATCH", path, job, "application/apply-patch+yaml", query)
+
+    def patch(self, namespace: str, name: str, change: Object) -> Object:
+        """Change a PSTrainingJob by a merge patch; what is stored then."""
+        return self._merge(_job(namespace, name), change)
+
+    def scale(self, namespace: str, name: str, workers: int) -> None:
+        """Set a PSTrainingJob's number of workers, by the right to scale it."""
+        self._merge(f"{_job(namespace, name)}/scale", {"spec": {"replicas": workers}})
+
+    def read(self, path: str) -> Any:
+        """What is at a path of the API server, JSON or text; None if there is nothing."""
+        try:
+            answer = self._get(path, {}, READ_SECONDS)
+        except AbsentError:
+            return None
+        if str(answer.headers.get("Content-Type", "")).startswith("text/"):
+            with self._reached():
+                return answer.data.decode(errors="replace")
+        return self._json(answer)
+
+    def listed(self, path: str, **query: str) -> list[Object]:
+        """All objects of a collection."""
         found: list[Object] = []
         query["limit"] = str(PAGE)
         while True:
-            answer = self._get(path, query, READ_SECONDS)
-            with self._reached():
-                try:
-                    page = answer.json()
-                    found += page["items"]
-                except (ValueError, LookupError, TypeError) as error:
-                    raise RequestError(f"{self._where} does not answer as a Kubernetes API server does.") from error
+            page = self._json(self._get(path, query, READ_SECONDS))
+            if not isinstance(page, dict) or "items" not in page:
+                raise self._stranger()
+            found += page["items"]
             query["continue"] = (page.get("metadata") or {}).get("continue", "")
             if not query["continue"]:
                 return found
 
+    def allowed(self, verb: str, resource: str, namespace: str, subresource: str = "") -> bool:
+        """Whether the user may do that to the PSTrainingJobs, or another resource of their group, of a namespace."""
+        asked = {"verb": verb, "group": names.GROUP, "resource": resource, "subresource": subresource}
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {**asked, "namespace": namespace}},
+        }
+        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        return bool(self._sent("POST", path, review, "application/json", {})["status"]["allowed"])
+
+    def _merge(self, path: str, change: Object) -> Object:
+        return self._sent("PATCH", path, change, "application/merge-patch+json", {"fieldManager": FIELD_MANAGER})
+
+    def _sent(self, method: str, path: str, body: Object, kind: str, query: Mapping[str, str]) -> Object:
+        found: Object = self._json(self._request(method, path, query, READ_SECONDS, {"Content-Type": kind}, body))
+        return found
+
     def _get(self, path: str, query: Mapping[str, str], seconds: float | None) -> Any:
-        """urllib3's answer, not read yet."""
-        accept = {"Accept": "application/json, */*"}
+        return self._request("GET", path, query, seconds)
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        seconds: float | None,
+        headers: Mapping[str, str] | None = None,
+        body: Object | None = None,
+    ) -> Any:
+        """urllib3's answer, not read yet: the client's models cost more than what is looked at here."""
+        told = {"Accept": "application/json, */*", **(headers or {})}
         with self._reached():
             request = self._client.param_serialize(
-                "GET", path, query_params=dict(query), header_params=accept, auth_settings=["BearerToken"]
+                method, path, query_params=dict(query), header_params=told, body=body, auth_settings=["BearerToken"]
             )
             answer = self._client.call_api(*request, _request_timeout=(CONNECT_SECONDS, seconds)).response
             if answer.status >= 400:
                 raise refusal(answer.status, answer.data)
         return answer
 
-    def _told(self, request: Callable[[], Any]) -> Any:
-        """The request's answer, None if there is no such object."""
-        from kubernetes.client.exceptions import ApiException
+    def _json(self, answer: Any) -> Any:
+        with self._reached():
+            try:
+                return json.loads(answer.data)
+            except ValueError as error:
+                raise self._stranger() from error
 
-        try:
-            with self._reached():
-                return request()
-        except ApiException as error:
-            if is_absent(error.status, error.body or ""):
-                return None
-            raise refusal(error.status, error.body or error.reason or "") from error
+    def _stranger(self) -> RequestError:
+        return RequestError(f"{self._where} does not answer as a Kubernetes API server does.")
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
@@ -212,6 +282,11 @@ def lines(chunks: Iterable[bytes]) -> Iterator[str]:
             yield line.decode(errors="replace")
     if rest:
         yield rest.decode(errors="replace")
+
+
+def _job(namespace: str, name: str) -> str:
+    """Where a PSTrainingJob is."""
+    return f"/apis/{names.API_VERSION}/namespaces/{_quoted(namespace)}/{names.PLURAL}/{_quoted(name)}"
 
 
 def _core(namespace: str, rest: str) -> str:

@@ -16,3 +16,16 @@ class RequestError(CommandError):
 
 class DeniedError(RequestError):
     """The API server does not let this user do it: 401 or 403 in its own words, not in those of a pod behind it."""
+
+
+class AbsentError(RequestError):
+    """There is no such object, in a cluster that knows its kind."""
+
+
+class ConflictError(RequestError):
+    """Others have changed what was to be changed."""
+
+    def __init__(self, message: str, status: int, fields: tuple[str, ...] = ()) -> None:
+        super().__init__(message, status)
+        self.fields = fields
+        """What others have set, each with who it was."""

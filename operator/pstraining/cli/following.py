@@ -15,7 +15,7 @@ from typing import Final
 
 from pstraining.cli.cluster import Cluster, Object
 from pstraining.cli.errors import DeniedError, RequestError
-from pstraining.cli.jobs import end, job_named
+from pstraining.cli.jobs import end_of, job_named
 from pstraining.cli.log_lines import Paper, Wish
 from pstraining.cli.pod_state import state, why
 from pstraining.cli.tasks import Task, check_choice, chosen, tasks_of
@@ -167,7 +167,7 @@ class Follower:
             self._end("it was deleted")
 
     def _take_up(self, job: Object, tasks: list[Task], wish: Wish) -> None:
-        over = end(job)
+        over = end_of(job)
         for task in chosen(tasks, wish.role, wish.index):
             before = self._readings.get(task.pod.uid)
             if opens(task.pod, before):

@@ -47,7 +47,7 @@ def is_true(job: Object, kind: str) -> bool:
     return condition(job, kind).get("status") == "True"
 
 
-def end(job: Object) -> Condition | None:
+def end_of(job: Object) -> Condition | None:
     """How the job has ended, if it has."""
     return next((kind for kind in (Condition.SUCCEEDED, Condition.FAILED) if is_true(job, kind)), None)
 

@@ -1,6 +1,7 @@
 """How commands print what they have found: tables for people, JSON or YAML for programs."""
 
 import json
+import re
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
@@ -30,7 +31,7 @@ def show(found: Any, output: Output, picture: Callable[[], RenderableType]) -> N
         case Output.JSON:
             typer.echo(json.dumps(found, indent=2))
         case Output.YAML:
-            typer.echo(yaml.safe_dump(found, sort_keys=False, allow_unicode=True), nl=False)
+            typer.echo(yaml_text(found), nl=False)
         case Output.TEXT:
             console = Console(highlight=False)
             if not console.is_terminal:
@@ -40,3 +41,27 @@ def show(found: Any, output: Output, picture: Callable[[], RenderableType]) -> N
 
 WIDE = 500
 """Columns where nobody looks at a terminal: nothing is broken into lines."""
+
+
+def yaml_text(found: Any) -> str:
+    """YAML that every reader of Kubernetes' world takes as it is meant, in the order of its fields."""
+    return yaml.dump(found, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=WIDE)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes no aliases, scripts as blocks, and texts that others take for numbers or truth values in quotes."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+_AMBIGUOUS = re.compile(r"[-+]?(0[xob][0-9a-fA-F_]+|\.?[0-9][0-9_.]*([eE][-+]?[0-9]+)?)|[yYnN]")
+"""Texts such as 1e-3, 0o7 and y: no numbers and truth values to PyYAML, but to kubectl's library."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else "'" if _AMBIGUOUS.fullmatch(text) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Dumper.add_representer(str, _text)

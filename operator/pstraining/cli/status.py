@@ -9,7 +9,7 @@ import typer
 from pstraining.api import names
 from pstraining.cli.cluster import Cluster, KubeconfigCluster, Object
 from pstraining.cli.errors import CommandError
-from pstraining.cli.jobs import end, job_named, one_line, phase, why
+from pstraining.cli.jobs import end_of, job_named, one_line, phase, why
 from pstraining.cli.options import Context, Format, Namespace
 from pstraining.cli.output import Output, show
 from pstraining.cli.pod_state import is_unexplained, state
@@ -163,7 +163,7 @@ def _given_up(job: Object, role: Role) -> list[str]:
 def _without_pod(job: Object, role: Role, own: Iterable[Task]) -> list[str]:
     """The tasks that are to run and have no pod; none where some may be done: which ones, only their pods told."""
     told = (job.get("status") or {}).get(role.value) or {}
-    if end(job) or told.get("succeeded") or (job["spec"].get("runPolicy") or {}).get("suspend"):
+    if end_of(job) or told.get("succeeded") or (job["spec"].get("runPolicy") or {}).get("suspend"):
         return []
     there = {t.name for t in own} | set(_given_up(job, role))
     return [name for index in range(desired(job, role)) if (name := task_name(role, index)) not in there]

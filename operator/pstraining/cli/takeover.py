@@ -11,9 +11,10 @@ from typing import Annotated
 import typer
 
 from pstraining.api import names
+from pstraining.api.conditions import Condition
 from pstraining.cli.cluster import Cluster, KubeconfigCluster, Object
 from pstraining.cli.errors import CommandError
-from pstraining.cli.jobs import job_named
+from pstraining.cli.jobs import condition, is_true, job_named
 from pstraining.cli.options import Context, Job, Namespace
 
 EVERY = 0.2
@@ -87,9 +88,9 @@ def _checked(job: Object, name: str, shard: int) -> Object:
     count = int(servers["replicas"])
     if not 0 <= shard < count:
         raise CommandError(f"{name} has no shard {shard}: its shards are 0 to {count - 1}.")
-    for condition in (job.get("status") or {}).get("conditions") or ():
-        if condition["type"] in ("Succeeded", "Failed", "Suspended") and condition["status"] == "True":
-            raise CommandError(f"{name} does not run: it is {condition['type']}.")
+    for kind in (Condition.SUCCEEDED, Condition.FAILED, Condition.SUSPENDED):
+        if is_true(job, kind):
+            raise CommandError(f"{name} does not run: it is {kind}.")
     return job
 
 
@@ -110,7 +111,4 @@ def _ready_standbys(job: Object, shard: int) -> int:
 
 def _degraded(job: Object) -> str:
     """What the standbys wait for, as the operator says it."""
-    for condition in (job.get("status") or {}).get("conditions") or ():
-        if condition["type"] == "Degraded" and condition["status"] == "True":
-            return str(condition["message"])
-    return ""
+    return str(condition(job, Condition.DEGRADED)["message"]) if is_true(job, Condition.DEGRADED) else ""

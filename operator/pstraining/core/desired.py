@@ -67,7 +67,7 @@ def children(
     claim = workloads.build_checkpoint_claim(job)
     if claim is not None:
         yield claim
-    for member in range(1 + redundancy.standbys(job)):
+    for member in range(redundancy.members(job)):
         yield workloads.build_parameter_servers(job, launcher_map, member, term)
     for index in range(1, job.spec.worker.replicas):
         yield worker(index)

@@ -26,7 +26,7 @@ def templates(job: PSTrainingJob) -> dict[str, Any]:
 def shard(job: PSTrainingJob, claim: str) -> int | None:
     """The shard that a claim of this name belongs to, if it comes from one of the job's templates."""
     for template in job.spec.ps.volume_claim_templates:
-        for member in range(1 + redundancy.standbys(job)):
+        for member in range(redundancy.members(job)):
             prefix = f"{template.metadata.name}-{redundancy.stateful_set(job, member)}-"
             index = claim.removeprefix(prefix)
             if index != claim and index.isdecimal():

@@ -57,7 +57,7 @@ def document(job: PSTrainingJob, term: int = 1, *, ended: bool = False) -> str:
         "training": spec.training.model_dump(by_alias=True, exclude_none=True, mode="json"),
     }
     if redundancy.is_hot(job):
-        content["members"] = 1 + redundancy.standbys(job)
+        content["members"] = redundancy.members(job)
         content["seats"] = [f"{_worker(job, index)}:{contract.SEAT_PORT}" for index in range(redundancy.seats(job))]
     if spec.ps.on_chief_restart is not None:
         content["onChiefRestart"] = spec.ps.on_chief_restart

@@ -53,7 +53,7 @@ def build(job: PSTrainingJob, task: Task, launcher: str) -> dict[str, Any]:
     }
     container = main_container(spec)
     if defaulted:
-        _drop_devices(spec)
+        drop_devices(spec)
     _set_resources(job, task.role, container)
     _wrap(job, task, container)
     _mount(job, task, spec, container, launcher)
@@ -95,8 +95,12 @@ def _template(job: PSTrainingJob, role: str) -> tuple[dict[str, Any], bool]:
     return copy.deepcopy(job.spec.worker.template if own is None else own), defaulted
 
 
-def _drop_devices(spec: dict[str, Any]) -> None:
-    """Take the worker's accelerators away from a role that only borrowed its template."""
+def drop_devices(spec: dict[str, Any]) -> None:
+    """Take the worker's accelerators away from a role that only borrowed its template.
+
+    Args:
+        spec: of the pod; is changed.
+    """
     spec.pop("resourceClaims", None)
     for container in (*spec["containers"], *(spec.get("initContainers") or ())):
         resources = container.get("resources") or {}

@@ -14,6 +14,11 @@ def standbys(job: PSTrainingJob) -> int:
     return 0 if standby.mode is StandbyMode.NONE else standby.replicas_per_shard
 
 
+def members(job: PSTrainingJob) -> int:
+    """How many parameter servers each shard has, the primary and its standbys."""
+    return 1 + standbys(job)
+
+
 def is_hot(job: PSTrainingJob) -> bool:
     """Whether every member of a shard is a task of its own, and the chief says which of them is primary."""
     return job.spec.ps.standby.mode is StandbyMode.HOT
@@ -21,8 +26,8 @@ def is_hot(job: PSTrainingJob) -> bool:
 
 def tasks(job: PSTrainingJob) -> Iterator[tuple[int, int]]:
     """Shard and member of every PS task, in the order of the tasks' indices."""
-    members = 1 + standbys(job) if is_hot(job) else 1
-    return ((index, member) for member in range(members) for index in range(job.spec.ps.replicas))
+    each = members(job) if is_hot(job) else 1
+    return ((index, member) for member in range(each) for index in range(job.spec.ps.replicas))
 
 
 def seats(job: PSTrainingJob) -> int:

@@ -3,73 +3,24 @@
 import json
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import yaml
 
 from pstraining.cli.cluster import PAGE, KubeconfigCluster, lines
-from pstraining.cli.errors import CommandError, DeniedError, RequestError
+from pstraining.cli.errors import CommandError, ConflictError, DeniedError, RequestError
+from tests.support.api_answers import NO_PAGE, Answer, Server, kubeconfig, status
+from tests.support.builders import job
 from tests.support.ports import free_port
 
-Answer = tuple[int, str]
-
 JOBS = "/apis/pstraining.dev/v1alpha1/namespaces/team/pstrainingjobs"
+DIGITS = "/apis/pstraining.dev/v1alpha1/namespaces/default/pstrainingjobs/digits"
 PODS = "/api/v1/namespaces/team/pods"
-NO_PAGE = (404, "404 page not found\n")
-
-
-def status(code: int, reason: str, message: str) -> Answer:
-    body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": message}
-    return code, json.dumps(body | {"code": code})
 
 
 def forbidden(what: str, where: str = ' in the namespace "team"') -> Answer:
     return status(403, "Forbidden", f'{what.split()[2]} is forbidden: User "jane" cannot {what}{where}')
-
-
-class Server(ThreadingHTTPServer):
-    """Answers every path with what a test gives it; a list of answers one after the other."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.answers: dict[str, Answer | list[Answer]] = {}
-        self.asked: list[tuple[str, dict[str, list[str]], str]] = []
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Server
-
-    def do_GET(self) -> None:
-        url = urlsplit(self.path)
-        self.server.asked.append((url.path, parse_qs(url.query), self.headers.get("Authorization", "")))
-        found = self.server.answers.get(url.path, NO_PAGE)
-        code, text = found.pop(0) if isinstance(found, list) else found
-        body = text.encode()
-        self.send_response(code)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
-def kubeconfig(folder: Path, url: str, **context: str) -> Path:
-    path = folder / "config"
-    found = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "here", "cluster": {"server": url}}],
-        "users": [{"name": "jane", "user": {"token": "secret"}}],
-        "contexts": [{"name": "test", "context": {"cluster": "here", "user": "jane", **context}}],
-    }
-    path.write_text(yaml.safe_dump(found))
-    return path
 
 
 def pointed_at(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
@@ -101,22 +52,22 @@ def test_who_asks_and_where(server: Server, cluster: KubeconfigCluster) -> None:
     assert cluster.namespace == "team"
     assert cluster.job("team", "digits") == {"kind": "PSTrainingJob"}
     assert cluster.pods("team", "digits") == []
-    assert [token for _, _, token in server.asked] == ["Bearer secret"] * 2
-    assert server.asked[1][1]["labelSelector"] == ["pstraining.dev/job-name=digits"]
+    assert [asked.authorization for asked in server.asked] == ["Bearer secret"] * 2
+    assert server.asked[1].query["labelSelector"] == ["pstraining.dev/job-name=digits"]
 
 
 def test_a_namespace_stays_one_part_of_the_path(server: Server, cluster: KubeconfigCluster) -> None:
     with pytest.raises(RequestError):
         cluster.pods("../team", "digits")
-    assert server.asked[0][0] == "/api/v1/namespaces/..%2Fteam/pods"
+    assert server.asked[0].path == "/api/v1/namespaces/..%2Fteam/pods"
 
 
 def test_long_lists_come_in_pages(server: Server, cluster: KubeconfigCluster) -> None:
     first = {"items": [{"a": 1}], "metadata": {"continue": "more"}}
     server.answers[JOBS] = [(200, json.dumps(first)), (200, json.dumps({"items": [{"a": 2}], "metadata": {}}))]
     assert cluster.jobs("team") == [{"a": 1}, {"a": 2}]
-    assert [query.get("continue") for _, query, _ in server.asked] == [None, ["more"]]
-    assert server.asked[0][1]["limit"] == [str(PAGE)]
+    assert [asked.query.get("continue") for asked in server.asked] == [None, ["more"]]
+    assert server.asked[0].query["limit"] == [str(PAGE)]
 
 
 @pytest.mark.parametrize("text", ["<html>", "[]", "{}", "1"])
@@ -140,7 +91,7 @@ def test_a_log_comes_in_lines(server: Server, cluster: KubeconfigCluster) -> Non
     server.answers[f"{PODS}/digits-ps-0/log"] = (200, "one\ntwo\n\nünd drei")
     found = cluster.log("team", "digits-ps-0", {"container": "tensorflow", "tailLines": "4"})
     assert list(found) == ["one", "two", "", "ünd drei"]
-    assert server.asked[0][1] == {"container": ["tensorflow"], "tailLines": ["4"]}
+    assert server.asked[0].query == {"container": ["tensorflow"], "tailLines": ["4"]}
 
 
 def test_lines_stay_whole_however_they_are_cut() -> None:
@@ -160,7 +111,7 @@ def test_no_such_job_is_not_no_such_kind(server: Server, cluster: KubeconfigClus
     assert cluster.job("team", "digits") is None
     for answer in (NO_PAGE, status(404, "NotFound", "the server could not find the requested resource")):
         server.answers = {JOBS: answer, f"{JOBS}/digits": answer}
-        with pytest.raises(RequestError, match="does not know PSTrainingJobs: install pstraining there"):
+        with pytest.raises(RequestError, match=r"does not know PSTrainingJobs: pstrainingjobs\.pstraining\.dev is not"):
             cluster.job("team", "digits")
         with pytest.raises(RequestError, match="does not know PSTrainingJobs"):
             cluster.jobs("team")
@@ -251,3 +202,53 @@ def test_no_cluster_is_named(
     pointed_at(monkeypatch, path)
     with pytest.raises(CommandError, match=words):
         KubeconfigCluster(context)
+
+
+def test_an_apply_is_strict_and_has_a_field_manager(server: Server, cluster: KubeconfigCluster) -> None:
+    server.answers[DIGITS] = (200, json.dumps(job()))
+    assert cluster.apply(job(), dry_run=True, force=True) == job()
+    cluster.apply(job())
+    query = {"fieldManager": ["kubectl-pstraining"], "fieldValidation": ["Strict"]}
+    assert [(asked.method, asked.kind, asked.body) for asked in server.asked] == [
+        ("PATCH", "application/apply-patch+yaml", job())
+    ] * 2
+    assert [asked.query for asked in server.asked] == [{**query, "dryRun": ["All"], "force": ["true"]}, query]
+
+
+def test_changes_are_merge_patches(server: Server, cluster: KubeconfigCluster) -> None:
+    server.answers = {path: (200, json.dumps(job())) for path in (DIGITS, f"{DIGITS}/scale")}
+    cluster.patch("default", "digits", {"spec": {"a": False}})
+    cluster.scale("default", "digits", 3)
+    assert [(asked.path, asked.body) for asked in server.asked] == [
+        (DIGITS, {"spec": {"a": False}}),
+        (f"{DIGITS}/scale", {"spec": {"replicas": 3}}),
+    ]
+    assert {(asked.method, asked.kind) for asked in server.asked} == {("PATCH", "application/merge-patch+json")}
+    assert all(asked.query == {"fieldManager": ["kubectl-pstraining"]} for asked in server.asked)
+
+
+def test_rights_are_asked_of_the_api_server(server: Server, cluster: KubeconfigCluster) -> None:
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    server.answers[path] = [(201, json.dumps({"status": {"allowed": allowed}})) for allowed in (True, False)]
+    assert cluster.allowed("patch", "pstrainingjobs", "team", "scale") is True
+    assert cluster.allowed("get", "pstrainingjobs", "team") is False
+    assert server.asked[0].body["spec"]["resourceAttributes"] == {
+        "verb": "patch",
+        "group": "pstraining.dev",
+        "resource": "pstrainingjobs",
+        "subresource": "scale",
+        "namespace": "team",
+    }
+
+
+def test_texts_are_read_as_they_are(server: Server, cluster: KubeconfigCluster) -> None:
+    server.answers["/metrics"] = (200, "pstraining_jobs 1\n")
+    assert cluster.read("/metrics") == "pstraining_jobs 1\n"
+
+
+def test_a_conflict_names_the_fields_and_who_has_set_them(server: Server, cluster: KubeconfigCluster) -> None:
+    cause = {"reason": "FieldManagerConflict", "message": 'conflict with "hpa"', "field": ".spec.worker.replicas"}
+    server.answers[DIGITS] = status(409, "Conflict", "Apply failed with 1 conflict", causes=[cause])
+    with pytest.raises(ConflictError, match="Somebody else has changed it at the same time: Apply failed") as caught:
+        cluster.apply(job())
+    assert caught.value.fields == ('spec.worker.replicas (conflict with "hpa")',)

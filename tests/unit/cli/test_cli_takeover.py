@@ -7,34 +7,11 @@ import pytest
 from pstraining.api import names
 from pstraining.cli.errors import CommandError
 from pstraining.cli.takeover import take_over
-from tests.support.cli_cluster import Nowhere
-from tests.support.simulation import World, running
+from tests.support.job_cluster import JobCluster
+from tests.support.simulation import running
 
 
-class FakeCluster(Nowhere):
-    """A world with an operator that acts whenever somebody looks, unless it is away."""
-
-    def __init__(self, world: World) -> None:
-        self.world, self.away, self.now = world, False, 0.0
-
-    def job(self, namespace: str, name: str) -> dict[str, Any] | None:
-        return self.world.job if (namespace, name) == ("default", "digits") else None
-
-    def jobs(self, namespace: str | None) -> list[dict[str, Any]]:
-        return [self.world.job] if self.world.job and namespace == "default" else []
-
-    def service(self, namespace: str, name: str) -> dict[str, Any] | None:
-        return self.world.children.get(("Service", name))
-
-    def annotate(self, namespace: str, name: str, annotations: dict[str, str]) -> None:
-        assert self.world.job is not None
-        self.world.job["metadata"]["annotations"] = annotations
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-        if not self.away:
-            self.world.settle()
-
+class FakeCluster(JobCluster):
     def take_over(self, name: str = "digits", shard: int = 0, namespace: str | None = None) -> str:
         return take_over(self, name, shard, namespace, 10, lambda: self.now, self.sleep)
 

@@ -26,7 +26,7 @@ from pstraining.core.policies.failures import (
 from pstraining.core.policies.rescaling import began, is_due
 from pstraining.core.snapshot import Pod, Snapshot, Termination
 from pstraining.resources.pods import Task, has_chief_duty
-from pstraining.resources.redundancy import standbys
+from pstraining.resources.redundancy import members
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def _wanted(job: PSTrainingJob, replica: Pod | ReplicaRecord) -> bool:
         names.WORKER: job.spec.worker.replicas,
         names.EVALUATOR: int(job.spec.evaluator.enabled),
     }.get(replica.role, 1)
-    return replica.index < count and replica.member <= standbys(job)
+    return replica.index < count and replica.member < members(job)
 
 
 def _exit_code(pod: Pod) -> int | None:

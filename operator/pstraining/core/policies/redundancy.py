@@ -217,7 +217,7 @@ def _hot_primary(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobSt
 
 def _members(job: PSTrainingJob, snapshot: Snapshot, index: int) -> tuple[Pod | None, ...]:
     pods = {p.name: p for p in snapshot.pods_of(names.PS, index)}
-    return tuple(pods.get(redundancy.pod(job, index, m)) for m in range(1 + redundancy.standbys(job)))
+    return tuple(pods.get(redundancy.pod(job, index, m)) for m in range(redundancy.members(job)))
 
 
 def _primary(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, index: int) -> str:
@@ -227,7 +227,7 @@ def _primary(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus
 def _pointer(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, index: int) -> Pointer:
     """What the Service says; what status remembers, where there is none."""
     first = redundancy.pod(job, index, 0)
-    known = {redundancy.pod(job, index, m) for m in range(1 + redundancy.standbys(job))}
+    known = {redundancy.pod(job, index, m) for m in range(redundancy.members(job))}
     service = _service(job, snapshot, index)
     if service is None:
         recorded = next((s for s in status.shards if s.index == index), None)

@@ -1,0 +1,170 @@
+"""The roles of a job: a TFJob's tfReplicaSpecs as ours."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pstraining.api import names
+from pstraining.cli.errors import CommandError
+from pstraining.cli.tfjob.notes import Notes
+from pstraining.cli.tfjob.source import Fields
+from pstraining.cli.tfjob.template import Template, converted_template, shared, silences
+
+ALWAYS, NEVER = "Always", "Never"
+_ROLES = (names.PS, names.WORKER, names.CHIEF, names.EVALUATOR)
+"""In the order of our spec."""
+_MASTER = "master"
+_POLICIES = (ALWAYS, "OnFailure", NEVER, "ExitCode")
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """One entry of tfReplicaSpecs."""
+
+    path: str
+    number: int
+    policy: str
+    template: Template
+    """Converted."""
+
+
+def read_roles(specs: Fields, job: str, notes: Notes) -> dict[str, Replicas]:
+    """The TFJob's roles by our names.
+
+    Args:
+        specs: tfReplicaSpecs.
+        job: the TFJob's name.
+        notes: gets what is told of the fields.
+
+    Raises:
+        CommandError: TFJob would not take them.
+    """
+    found: dict[str, Replicas] = {}
+    for name in specs.names():
+        role = _role(name, specs)
+        if role in found:
+            raise CommandError(f"{specs.at(name)}: {found[role].path} is the same role.")
+        found[role] = _replicas(specs.below(name), job, notes)
+        if name.lower() == _MASTER:
+            notes.different(
+                specs.at(name),
+                "its task is called chief in TF_CONFIG, as TensorFlow 2 does, not master.",
+                "A program that asks for the task type master has to ask for chief.",
+            )
+    if not found:
+        raise CommandError(f"{specs.path} names no role: a TFJob has at least one.")
+    return found
+
+
+def without_role(found: Mapping[str, Replicas]) -> tuple[str, str] | None:
+    """Why there can be no PSTrainingJob of these roles, and what to do; None if there can be one."""
+    numbers = {role: one.number for role, one in found.items() if one.number}
+    if names.PS not in numbers and sum(numbers.values()) <= 1:
+        return (
+            "the TFJob has no PS and a single task, which trains alone. A PSTrainingJob has at least one PS and one "
+            "worker, so nothing is made of it.",
+            "Run its pod template as a Job of Kubernetes (batch/v1).",
+        )
+    if names.PS not in numbers:
+        return (
+            "the TFJob has no PS: its tasks train by all-reduce (MultiWorkerMirroredStrategy), or each on its own. A "
+            "PSTrainingJob trains with at least one PS, so nothing is made of it.",
+            "Add a PS and convert again if the program can use ParameterServerStrategy or pstraining.runtime; else run "
+            "it by a JobSet or by Kubeflow's Trainer.",
+        )
+    if names.WORKER not in numbers:
+        return (
+            "the TFJob has no Worker. A PSTrainingJob has at least one PS and one worker, so nothing is made of it.",
+            "Add a Worker and convert again.",
+        )
+    return None
+
+
+def converted_roles(found: Mapping[str, Replicas], notes: Notes) -> dict[str, Any]:
+    """Our ps, worker, chief and evaluator.
+
+    Args:
+        found: the TFJob's, with at least one PS and one Worker.
+        notes: gets what is told of the fields.
+    """
+    roles: dict[str, Any] = {}
+    for role in _ROLES:
+        one = found.get(role)
+        if one is not None and one.number:
+            roles[role] = _converted(role, one, found[names.WORKER], notes)
+        elif role == names.CHIEF:
+            roles[role] = {"enabled": False}
+        if one is not None and role in (names.CHIEF, names.EVALUATOR):
+            _single(role, one, notes)
+    _always(found, notes)
+    return roles
+
+
+def _role(name: str, specs: Fields) -> str:
+    role = names.CHIEF if name.lower() == _MASTER else name.lower()
+    if role not in _ROLES:
+        raise CommandError(f"{specs.at(name)}: a TFJob has Chief or Master, PS, Worker and Evaluator.")
+    return role
+
+
+def _replicas(fields: Fields, job: str, notes: Notes) -> Replicas:
+    number, policy = fields.take("replicas", int), fields.take("restartPolicy", str)
+    if number is not None and number < 0:
+        raise CommandError(f"{fields.at('replicas')} must not be negative, is {number}.")
+    path = fields.at("restartPolicy")
+    if policy and policy not in _POLICIES:
+        raise CommandError(f"{path} must be one of {', '.join(_POLICIES)}, is {policy}.")
+    lost = "a pod that Kubernetes ends (evicted, preempted, deleted) is started again under Never, too."
+    if not policy:
+        notes.changed(path, f"it is not set; TFJob's default, Never, is written out, since ours is OnFailure; {lost}")
+    elif policy == NEVER:
+        notes.different(path, lost)
+    template = fields.take("template", dict)
+    if template is None:
+        raise CommandError(f"{fields.at('template')} is missing.")
+    made = converted_template(template, fields.at("template"), job, notes)
+    fields.close()
+    return Replicas(fields.path, 1 if number is None else number, policy or NEVER, made)
+
+
+def _converted(role: str, one: Replicas, worker: Replicas, notes: Notes) -> dict[str, Any]:
+    found: dict[str, Any] = {"enabled": True} if role == names.EVALUATOR else {}
+    if role in (names.PS, names.WORKER):
+        found["replicas"] = one.number
+    found["restartPolicy"] = one.policy
+    path = f"{one.path}.template"
+    by_worker = shared(worker.template, one.template) if role != names.WORKER else None
+    if by_worker is None:
+        silences(one.template, path, notes)
+        return {**found, "template": one.template}
+    but = ", but for its resources" if by_worker else ""
+    notes.changed(
+        path,
+        f"it is the worker's{but}, so it is written once: spec.{role} runs the worker's without its devices (GPUs), "
+        "with CUDA_VISIBLE_DEVICES empty.",
+    )
+    return found | by_worker
+
+
+def _single(role: str, one: Replicas, notes: Notes) -> None:
+    if one.number > 1:
+        notes.none(
+            f"{one.path}.replicas", f"a job has one {role}, not {one.number}.", "See that the program does with one."
+        )
+    elif not one.number:
+        notes.changed(one.path, f"with replicas: 0 there is no {role}; it is left out.")
+    if role == names.EVALUATOR and one.number:
+        notes.different(
+            one.path,
+            "TF_CONFIG's cluster does not name the evaluator, since most TensorFlow 2 programs hang if it does.",
+            "Set spec.evaluator.inCluster: true for a program that needs it, such as some with Estimators.",
+        )
+
+
+def _always(found: Mapping[str, Replicas], notes: Notes) -> None:
+    """Whoever has the chief's duty ends the job with 0 also under Always."""
+    chief = found.get(names.CHIEF)
+    duty = chief if chief is not None and chief.number else found[names.WORKER]
+    if duty.policy == ALWAYS:
+        who = "the chief" if duty is chief else "worker 0"
+        notes.different(f"{duty.path}.restartPolicy", f"exit code 0 of {who} is the job's success also under {ALWAYS}.")

@@ -1,0 +1,122 @@
+"""How a job is run and ended: a TFJob's runPolicy as ours."""
+
+from typing import Any
+
+from pstraining.api import names
+from pstraining.cli.errors import CommandError
+from pstraining.cli.tfjob.notes import Notes
+from pstraining.cli.tfjob.source import Fields, shown
+
+FIELDS = (
+    *("cleanPodPolicy", "ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit"),
+    *("schedulingPolicy", "suspend", "managedBy"),
+)
+_CLEAN = ("All", "Running", "None")
+_LONGEST = 2**31 - 1
+_RETRIES = 10000
+_OPERATORS = ("kubeflow.org/training-operator",)
+_GANG = {
+    "minAvailable": "pods are scheduled one by one, not as a gang.",
+    "queue": "there is no gang scheduler that has queues.",
+    "minResources": "pods are scheduled one by one, as there is room for each.",
+    "scheduleTimeoutSeconds": "a pod without room waits for it as long as the job may last.",
+}
+
+
+def converted_run_policy(fields: Fields, restarts: bool, notes: Notes) -> dict[str, Any]:
+    """Our runPolicy.
+
+    Args:
+        fields: the TFJob's.
+        restarts: whether any role's failed replicas are started again.
+        notes: gets what is told of the fields.
+
+    Raises:
+        CommandError: a field has a value that TFJob does not know.
+    """
+    found: dict[str, Any] = {}
+    if (suspend := fields.take("suspend", bool)) is not None:
+        found["suspend"] = suspend
+    for name in ("ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit"):
+        number = fields.take(name, int)
+        if number is not None and number < 0:
+            raise CommandError(f"{fields.at(name)} must not be negative, is {number}.")
+        if number is not None:
+            found[name] = number
+    _clean_pods(found, fields, notes)
+    _deadline(found, fields, notes)
+    _retries(found, fields, restarts, notes)
+    _managed_by(found, fields, notes)
+    scheduling = fields.below("schedulingPolicy")
+    if priority := scheduling.take("priorityClass", str):
+        found["schedulingPolicy"] = {"priorityClass": priority}
+    for name, said in _GANG.items():
+        if scheduling.has(name):
+            scheduling.drop(name)
+            notes.none(
+                scheduling.at(name),
+                f"{said} It is left out.",
+                "See that there is room for all pods: jobs that wait for each other's room wait for ever.",
+            )
+    scheduling.close()
+    fields.close()
+    return found
+
+
+def _clean_pods(found: dict[str, Any], fields: Fields, notes: Notes) -> None:
+    policy = fields.take("cleanPodPolicy", str)
+    if policy and policy not in _CLEAN:
+        raise CommandError(f"{fields.at('cleanPodPolicy')} must be one of {', '.join(_CLEAN)}, is {policy}.")
+    if policy:
+        found["cleanPodPolicy"] = {"onSuccess": policy, "onFailure": policy}
+        return
+    notes.different(
+        fields.at("cleanPodPolicy"),
+        "it is not set: TFJob leaves all pods, and parameter servers run on. Here what still runs is freed on success; "
+        "on failure all but the replica that failed, which is kept for a day.",
+        "Set spec.runPolicy.cleanPodPolicy: {onSuccess: None, onFailure: None} to keep them.",
+    )
+
+
+def _deadline(found: dict[str, Any], fields: Fields, notes: Notes) -> None:
+    path, seconds = fields.at("activeDeadlineSeconds"), found.get("activeDeadlineSeconds")
+    if seconds == 0:
+        del found["activeDeadlineSeconds"]
+        notes.none(path, "with 0 TFJob ends the job at once; it is left out.", "Set the seconds that it may last.")
+    elif seconds is not None and seconds > _LONGEST:
+        found["activeDeadlineSeconds"] = _LONGEST
+        notes.changed(path, f"the longest here is {_LONGEST}, 68 years.")
+
+
+def _retries(found: dict[str, Any], fields: Fields, restarts: bool, notes: Notes) -> None:
+    path, limit = fields.at("backoffLimit"), found.get("backoffLimit")
+    if limit is None and restarts:
+        notes.different(
+            path,
+            "it is not set: TFJob starts failed replicas again for ever. Here the job fails with the seventh failure "
+            "of one replica.",
+            f"Set spec.runPolicy.backoffLimit, up to {_RETRIES}, for more.",
+        )
+    elif limit is not None and restarts:
+        found["backoffLimit"] = min(limit, _RETRIES)
+        most = f" The most here is {_RETRIES}." if limit > _RETRIES else ""
+        notes.different(
+            path,
+            "TFJob counts restarts of containers, those of all pods together, and none under ExitCode. Here it bounds "
+            f"the failures of each replica, under any restartPolicy.{most}",
+        )
+
+
+def _managed_by(found: dict[str, Any], fields: Fields, notes: Notes) -> None:
+    manager = fields.take("managedBy", str)
+    if manager in _OPERATORS:
+        notes.changed(
+            fields.at("managedBy"), f"it names TFJob's own operator; ours, {names.MANAGED_BY}, is the default."
+        )
+    elif manager:
+        found["managedBy"] = manager
+        notes.different(
+            fields.at("managedBy"),
+            f"the operator leaves the job to {shown(manager)}, too, which may not know PSTrainingJobs.",
+            "Take it away unless it does.",
+        )

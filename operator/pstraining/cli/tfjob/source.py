@@ -1,0 +1,109 @@
+"""Reads a TFJob field by field, so that what nobody has read can be named."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pstraining.cli.errors import CommandError
+from pstraining.cli.tfjob.notes import Notes
+
+Value = TypeVar("Value", bool, int, str, dict[str, Any], list[Any])
+DEEPEST = 64
+"""Levels of an object; deeper is a loop of YAML's aliases."""
+_WORDS: Mapping[type, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    str: "text",
+    dict: "a mapping",
+    list: "a list",
+}
+
+
+class Fields:
+    """A mapping of the TFJob, of which each field is taken once."""
+
+    def __init__(self, value: Mapping[str, Any], path: str, notes: Notes) -> None:
+        self._left = dict(value)
+        self.path, self._notes = path, notes
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there and not taken yet."""
+        return name in self._left
+
+    def take(self, name: str, kind: type[Value]) -> Value | None:
+        """The field's value; None if it is not there.
+
+        Raises:
+            CommandError: it is of another type.
+        """
+        return of_kind(self._left.pop(name), kind, self.at(name)) if name in self._left else None
+
+    def drop(self, name: str) -> Any:
+        """The field's value, of whatever type; it counts as taken."""
+        return self._left.pop(name)
+
+    def put(self, name: str, value: Any) -> None:
+        """Add a field that is found elsewhere."""
+        self._left[name] = value
+
+    def names(self) -> list[str]:
+        """The fields that are not taken yet."""
+        return list(self._left)
+
+    def below(self, name: str) -> "Fields":
+        """The fields below a field; none if it is not there."""
+        return Fields(self.take(name, dict) or {}, self.at(name), self._notes)
+
+    def at(self, name: str) -> str:
+        """The path of a field."""
+        return join(self.path, name)
+
+    def close(self, said: str = "there is no such field here.", todo: str = "") -> None:
+        """Name what nobody has taken."""
+        for name in self._left:
+            self._notes.none(self.at(name), said, todo)
+
+
+def of_kind(value: Any, kind: type[Value], path: str) -> Value:
+    """The value, if it is of this type.
+
+    Raises:
+        CommandError: it is not.
+    """
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise CommandError(f"{path} must be {_WORDS[kind]}, is {shown(value)}.")
+    return value
+
+
+def join(path: str, name: str) -> str:
+    """The path of a field below a path."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", name):
+        return f"{path}[{json.dumps(name)}]"
+    return f"{path}.{name}" if path else name
+
+
+def shown(value: Any) -> str:
+    """A value for people, not too long."""
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def cleaned(value: Any, path: str = "", level: int = 0) -> Any:
+    """A copy without nulls, which mean the same as nothing to Kubernetes.
+
+    Raises:
+        CommandError: it holds what no JSON can hold.
+    """
+    if level > DEEPEST:
+        raise CommandError(f"{path[:60]}...: more than {DEEPEST} levels.")
+    if isinstance(value, dict):
+        if wrong := next((key for key in value if not isinstance(key, str)), None):
+            raise CommandError(f"{path}: a field's name must be text, is {shown(wrong)}: put it in quotes.")
+        return {k: cleaned(v, join(path, k), level + 1) for k, v in value.items() if v is not None}
+    if isinstance(value, list):
+        return [cleaned(v, f"{path}[{index}]", level + 1) for index, v in enumerate(value)]
+    if not isinstance(value, (str, int, float)) or (isinstance(value, float) and not math.isfinite(value)):
+        raise CommandError(f"{path} must be a value of JSON, is {value}.")
+    return value

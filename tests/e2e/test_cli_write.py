@@ -1,0 +1,250 @@
+"""The commands that check and change jobs, on a real cluster: what they do, and what they say when they cannot.
+
+Validation offline is held to the API server's own words, job by job.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pstraining.api.crd import custom_resource_definition
+from pstraining.api.validation import Severity, defaulted, validate
+from tests.support.kube import ApiError, Kube, Object, Target, wait_for
+from tests.support.operator_process import ROOT, OperatorProcess
+from tests.support.puppet import manifest, share
+from tests.support.refused import REFUSED, container, edit, simple
+from tests.tfjob.cases import CASES
+
+pytestmark = pytest.mark.cluster
+
+CLI = ("-m", "pstraining.cli.main")
+NO_SUCH_VERSION = (
+    "from pstraining.api import names\n"
+    "names.VERSION, names.API_VERSION = 'v9', f'{names.GROUP}/v9'\n"
+    "from pstraining.cli.main import main\n"
+    "main()"
+)
+"""The plugin of a version whose API this cluster has not: to delete the CRD would delete everybody's jobs."""
+Ran = subprocess.CompletedProcess[str]
+
+
+def run(target: Target, *arguments: str, given: str = "", program: tuple[str, ...] = CLI) -> Ran:
+    """Run a command as a user would."""
+    environment = {**os.environ, "KUBECONFIG": target.kubeconfig, "PYTHONPATH": str(ROOT / "operator")}
+    command = (sys.executable, *program, *arguments, "--context", target.context)
+    return subprocess.run(
+        command, check=False, env=environment, input=given, capture_output=True, text=True, timeout=120
+    )
+
+
+def failed(ran: Ran) -> str:
+    """What a command that could not do it said: one line."""
+    assert ran.returncode == 1, ran
+    assert "Traceback" not in ran.stderr
+    (line,) = [line for line in ran.stderr.splitlines() if line.startswith("Error: ")]
+    return line
+
+
+def answer(kube: Kube, namespace: str, job: Object) -> Object | str:
+    """The job as the API server would store it, or why it would not."""
+    body = {**job, "metadata": {**job["metadata"], "namespace": namespace}}
+    try:
+        stored: Object = kube.request(
+            "POST", kube.path("PSTrainingJob", namespace) + "?fieldValidation=Strict&dryRun=All", body
+        )
+    except ApiError as error:
+        return error.message
+    return stored
+
+
+def jobs() -> dict[str, Object]:
+    """Jobs of all kinds, right and wrong."""
+    found = {case.name: case.manifest() for case in CASES}
+    for name, (change, _) in REFUSED.items():
+        found[name] = simple("")
+        change(found[name])
+    examples = {path.parent.name: yaml.safe_load(path.read_text()) for path in (ROOT / "examples").glob("*/job.yaml")}
+    return found | examples
+
+
+def test_offline_and_the_api_server_say_the_same(kube: Kube, crd: None, namespace: str) -> None:
+    schema = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    apart = []
+    for name, job in jobs().items():
+        said, found = answer(kube, namespace, job), validate(job)
+        if isinstance(said, str):
+            # Every field that is named here is named there, in the same words where they are a rule's; but of a job
+            # with a field that it does not know, the API server says nothing else.
+            asked = [f for f in found if f.severity is Severity.WARNING or "unknown field" not in said]
+            unsaid = [f for f in asked if f.field not in said or (str(f) == f.message and f.message not in said)]
+            if not asked or unsaid:
+                apart.append(f"{name}: {list(map(str, found))}, but {said}")
+        elif found:
+            apart.append(f"{name}: {list(map(str, found))}, but it is taken")
+        elif defaulted(schema, job)["spec"] != said["spec"]:
+            apart.append(f"{name}: other defaults")
+    assert not apart, "\n".join(apart)
+
+
+def test_changes_are_refused_offline_as_by_the_api_server(kube: Kube, crd: None, namespace: str) -> None:
+    stored = kube.create(simple(namespace))
+    for field, value in (
+        ("spec.ps.server", "Builtin"),
+        ("spec.chief.enabled", False),
+        ("spec.runPolicy.managedBy", "other.dev/operator"),
+        ("spec.worker.minReplicas", 9),
+    ):
+        changed = json.loads(json.dumps(stored))
+        edit(field, value)(changed)
+        (finding,) = [f for f in validate(changed, stored) if f.severity is Severity.ERROR]
+        with pytest.raises(ApiError) as refused:
+            kube.merge("PSTrainingJob", namespace, "bad", {"spec": changed["spec"]})
+        assert finding.message in refused.value.message
+
+
+def test_a_jobs_life_by_commands(
+    kube: Kube, target: Target, own_operator: OperatorProcess, namespace: str, shared: Path
+) -> None:
+    own_operator.start()
+    share(kube, namespace, "job-orders", shared)
+    text = yaml.safe_dump(manifest(namespace, "job", workers=1))
+    where = ("-n", namespace)
+
+    checked = run(target, "submit", "-f", "-", "--dry-run", "server", *where, given=text)
+    assert (checked.returncode, checked.stdout) == (0, f"job in {namespace}: created (dry run)\n"), checked
+    assert kube.get("PSTrainingJob", namespace, "job") is None
+
+    started = run(target, "submit", "-f", "-", "--wait", *where, given=text)
+    assert started.returncode == 0, started
+    assert started.stdout.splitlines()[0] == f"job in {namespace}: created"
+    assert started.stdout.splitlines()[-1] == "job runs."
+
+    scaled = run(target, "scale", "job", "--workers", "2", "--wait", *where)
+    assert scaled.stdout.splitlines()[0] == f"job in {namespace}: scaled from 1 to 2 workers", scaled
+    assert scaled.stdout.splitlines()[-1] == "job: 2 of 2 workers ready."
+    too_few = failed(run(target, "scale", "job", "--workers", "0", *where))
+    assert "spec.worker.replicas: must be at least 1, is 0" in too_few
+
+    conflict = failed(run(target, "submit", "-f", "-", *where, given=text))
+    assert "spec.worker.replicas (conflict with" in conflict
+    assert "--force" in conflict
+    immutable = yaml.safe_load(text)
+    edit("spec.chief.enabled", False)(immutable)
+    refused = failed(run(target, "submit", "-f", "-", "--force", *where, given=yaml.safe_dump(immutable)))
+    assert "spec.chief.enabled is immutable while the job runs" in refused
+
+    stopped = run(target, "suspend", "job", "--wait", *where)
+    assert stopped.stdout.splitlines()[-1] == "job is suspended.", stopped
+    again = run(target, "suspend", "job", *where)
+    assert (again.returncode, again.stdout) == (0, f"job in {namespace}: is suspended: nothing to do\n")
+    resumed = run(target, "resume", "job", "--wait", *where)
+    assert resumed.stdout.splitlines()[-1] == "job runs.", resumed
+
+
+def test_a_job_that_cannot_start_ends_the_wait(
+    kube: Kube, target: Target, own_operator: OperatorProcess, namespace: str
+) -> None:
+    own_operator.start()
+    job = simple(namespace)
+    container(job)["imagePullPolcy"] = "Never"
+    ran = run(target, "submit", "-f", "-", "--wait", "--timeout", "60", given=yaml.safe_dump(job))
+    assert "imagePullPolcy: is no field that Kubernetes is known to have; did you mean imagePullPolicy?" in ran.stderr
+    assert re.search("bad cannot start: .*imagePullPolcy", failed(ran))
+
+
+def kubeconfig(kube: Kube, folder: Path, name: str, **changes: Any) -> Target:
+    """A kubeconfig for this cluster, with other credentials or another address."""
+    server = changes.get("server", kube.host)
+    trusted = {"certificate-authority": kube.configuration.ssl_ca_cert} if server == kube.host else {}
+    path = folder / name
+    path.write_text(
+        json.dumps(
+            {
+                "clusters": [{"name": "c", "cluster": {"server": server, **trusted}}],
+                "users": [{"name": "u", "user": {"token": changes.get("token", "none")}}],
+                "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+                "current-context": "here",
+            }
+        )
+    )
+    return Target(str(path), "here")
+
+
+@pytest.fixture
+def nobody(kube: Kube, namespace: str, tmp_path: Path) -> Target:
+    """The cluster for a service account without any right."""
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}}
+    made = kube.request("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token", review)
+    return kubeconfig(kube, tmp_path, "nobody", token=made["status"]["token"])
+
+
+def test_who_may_not_is_told_the_right(nobody: Target, crd: None, namespace: str) -> None:
+    text = yaml.safe_dump(simple(namespace))
+    for ran in (run(nobody, "suspend", "bad", "-n", namespace), run(nobody, "submit", "-f", "-", given=text)):
+        words = f"may not get pstrainingjobs.pstraining.dev in namespace {namespace}: ask for a role"
+        assert words in failed(ran)
+    ran = run(nobody, "doctor", "-n", namespace, "-o", "json")
+    assert ran.returncode == 1, ran
+    checks = {c["check"]: c for c in json.loads(ran.stdout)["checks"]}
+    assert checks["api server"]["result"] == "ok"
+    assert checks["rights"]["result"] == "fail"
+    assert checks["rights"]["message"].startswith("you may not get pstrainingjobs, list pstrainingjobs, create")
+    for check, right in (
+        ("crd", "get customresourcedefinitions.apiextensions.k8s.io"),
+        ("operator", "list deployments.apps"),
+        ("nodes", "list nodes"),
+        ("storage", "list storageclasses.storage.k8s.io"),
+    ):
+        assert checks[check]["result"] == "warn"
+        assert f"may not {right}" in checks[check]["message"]
+
+
+def no_cluster(kube: Kube, folder: Path) -> tuple[Target, str]:
+    return kubeconfig(
+        kube, folder, "nowhere", server="https://127.0.0.1:9"
+    ), "No answer from the API server https://127.0.0.1:9 (context here): "
+
+
+def no_credentials(kube: Kube, folder: Path) -> tuple[Target, str]:
+    return kubeconfig(kube, folder, "stranger"), "The API server does not know you: "
+
+
+def no_kubeconfig(kube: Kube, folder: Path) -> tuple[Target, str]:
+    return Target(str(folder / "none"), "here"), "No cluster: "
+
+
+@pytest.mark.parametrize("make", [no_cluster, no_credentials, no_kubeconfig])
+def test_no_cluster(kube: Kube, tmp_path: Path, make: Callable[[Kube, Path], tuple[Target, str]]) -> None:
+    target, words = make(kube, tmp_path)
+    assert f"Error: {words}" in failed(run(target, "resume", "job", "-n", "default"))
+
+
+def test_no_such_job_no_such_namespace_and_no_crd(kube: Kube, target: Target, crd: None, namespace: str) -> None:
+    where = ("-n", namespace)
+    said = failed(run(target, "scale", "none", "--workers", "2", *where))
+    assert said == f"Error: There is no PSTrainingJob none in namespace {namespace}. There are no jobs there."
+    text = yaml.safe_dump(simple(f"{namespace}-not"))
+    assert f'namespaces "{namespace}-not" not found' in failed(run(target, "submit", "-f", "-", given=text))
+    ran = run(target, "suspend", "none", *where, program=("-c", NO_SUCH_VERSION))
+    assert "Error: The cluster does not know PSTrainingJobs: " in failed(ran)
+
+
+def test_doctor_of_an_install(target: Target, installed: str, namespace: str) -> None:
+    def examined() -> dict[str, Object]:
+        ran = run(target, "doctor", "-n", namespace, "-o", "json")
+        return {c["check"]: c for c in json.loads(ran.stdout)["checks"]}
+
+    found = wait_for(lambda: (f := examined())["lease"]["result"] == "ok" and f, "the operator holds its Lease", 60)
+    assert {c: found[c]["result"] for c in ("api server", "crd", "operator", "lease", "metrics", "rights")} == (
+        dict.fromkeys(("api server", "crd", "operator", "lease", "metrics", "rights"), "ok")
+    ), found
+    assert found["operator"]["message"].startswith(f"{installed}/")
+    assert found["nodes"]["result"] in ("ok", "warn")

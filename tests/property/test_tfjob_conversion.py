@@ -1,0 +1,247 @@
+"""Whatever a TFJob holds: each leaf of it is in the PSTrainingJob or named in a note, and what is made can be used."""
+
+import copy
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pstraining.api import names
+from pstraining.api.models import PSTrainingJob
+from pstraining.api.validation import Severity, validate
+from pstraining.cli.tfjob.job import Conversion, converted
+from pstraining.cli.tfjob.notes import Notes, What
+from pstraining.cli.tfjob.source import cleaned, join
+from pstraining.cli.tfjob.template import converted_template
+from pstraining.resources import pods
+from tests.support import builders
+
+WORDS = st.sampled_from(
+    ["a", "b/c", "TF_CONFIG", "training.kubeflow.org/job-name", "mnist-worker-0", "1e-3", "x\ny", ""]
+)
+SCALARS = st.one_of(WORDS, st.integers(-1, 3), st.booleans(), st.none(), st.just(0.5))
+ANYTHING = st.recursive(
+    SCALARS,
+    lambda below: (
+        st.lists(below.filter(lambda v: v is not None), max_size=2) | st.dictionaries(WORDS, below, max_size=2)
+    ),
+    max_leaves=4,
+)
+EXTRA = st.dictionaries(st.sampled_from(["lifecycle", "other field", "x"]), ANYTHING, max_size=1)
+ENV = st.lists(
+    st.fixed_dictionaries(
+        {"name": st.sampled_from(["TF_CONFIG", "PSTRAINING_JOB", "CUDA_VISIBLE_DEVICES", "EPOCHS"])},
+        optional={"value": st.sampled_from(["", "0"])},
+    ),
+    max_size=2,
+    unique_by=lambda v: v["name"],
+)
+PORTS = st.lists(
+    st.fixed_dictionaries(
+        {"containerPort": st.sampled_from([80, 2222, 2223, 3333])},
+        optional={"name": st.sampled_from(["tfjob-port", "tf", "http"]), "hostPort": st.just(80)},
+    ),
+    max_size=2,
+)
+AMOUNTS = st.dictionaries(st.sampled_from(["cpu", "nvidia.com/gpu"]), st.sampled_from([1, "2"]), max_size=2)
+RESOURCES = st.fixed_dictionaries(
+    {}, optional={"limits": AMOUNTS, "requests": AMOUNTS, "claims": st.just([{"name": "g"}])}
+)
+PARTS = {"env": ENV, "ports": PORTS, "resources": RESOURCES, "args": st.just(["--lr", "1e-3"]), "x": ANYTHING}
+TENSORFLOW = st.fixed_dictionaries(
+    {
+        "name": st.just("tensorflow"),
+        "image": st.just("img:1"),
+        "command": st.sampled_from([["python"]] * 8 + [["server"], None]),
+    },
+    optional=PARTS,
+)
+PROXY = st.fixed_dictionaries({"name": st.just("proxy")}, optional=PARTS)
+POD = st.fixed_dictionaries(
+    {"containers": st.tuples(TENSORFLOW, st.lists(PROXY, max_size=1)).map(lambda t: [*t[1], t[0]])},
+    optional={
+        "initContainers": st.lists(PROXY, max_size=1),
+        "hostNetwork": st.booleans(),
+        "hostname": st.just("me"),
+        "restartPolicy": st.just("Always"),
+        "serviceAccountName": st.just("me"),
+        "securityContext": st.dictionaries(st.sampled_from(["runAsUser", "fsGroup"]), st.just(1)),
+        "volumes": st.just([{"name": "v", "emptyDir": {}}]),
+        "affinity": ANYTHING,
+    },
+)
+TEMPLATE = st.fixed_dictionaries({"spec": POD}, optional={"metadata": st.fixed_dictionaries({"labels": EXTRA})})
+REFUSED = "refuses the job"
+NUMBERS = st.sampled_from([1, 2, 0])
+
+
+@st.composite
+def tfjobs(draw: st.DrawFn) -> dict[str, Any]:
+    """TFJobs of which some templates are equal, and some but for their resources."""
+    templates: list[Any] = [draw(TEMPLATE)]
+    twin = copy.deepcopy(templates[0])
+    twin["spec"]["containers"][-1]["resources"] = draw(RESOURCES)
+    templates += [twin, draw(TEMPLATE)]
+    specs = {}
+    others = draw(st.lists(st.sampled_from(["Chief", "Evaluator"]), unique=True))
+    for title in [draw(st.sampled_from(["PS", "ps"])), "Worker", *draw(st.sampled_from([others, ["master"]]))]:
+        policy = {"restartPolicy": st.sampled_from(["Always", "OnFailure", "Never", "ExitCode", ""])}
+        spec = draw(
+            st.fixed_dictionaries({}, optional={"replicas": st.sampled_from([1] * 9 + [2, 0]), **policy, "x": ANYTHING})
+        )
+        specs[title] = {**spec, "template": draw(st.sampled_from(templates))}
+    scheduling = {"priorityClass": WORDS, "queue": WORDS, "minAvailable": NUMBERS, "minResources": EXTRA, "x": ANYTHING}
+    run_policy = {
+        "cleanPodPolicy": st.sampled_from(["All", "Running", "None", ""]),
+        "ttlSecondsAfterFinished": NUMBERS,
+        "activeDeadlineSeconds": st.sampled_from([0, 5, 2**40]),
+        "backoffLimit": st.sampled_from([0, 20000]),
+        "suspend": st.booleans(),
+        "managedBy": st.sampled_from(["kubeflow.org/training-operator", "kueue.x-k8s.io/multikueue"]),
+    }
+    whole = {"schedulingPolicy": st.fixed_dictionaries({}, optional=scheduling), "x": ANYTHING, **run_policy}
+    more = {
+        "runPolicy": st.fixed_dictionaries({}, optional=whole),
+        "successPolicy": st.sampled_from(["", "AllWorkers"]),
+        "enableDynamicWorker": st.booleans(),
+        "x": ANYTHING,
+        **run_policy,
+    }
+    marks = {"labels": EXTRA, "annotations": EXTRA, "uid": WORDS, "finalizers": ANYTHING, "namespace": st.just("team")}
+    name = st.sampled_from(["mnist", "a" * 50])
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "TFJob",
+        "metadata": draw(st.fixed_dictionaries({"name": name}, optional=marks)),
+        "spec": {"tfReplicaSpecs": specs, **draw(st.fixed_dictionaries({}, optional=more))},
+        **draw(st.fixed_dictionaries({}, optional={"status": ANYTHING, "x": ANYTHING})),
+    }
+
+
+Leaf = tuple[str, Any]
+
+
+def leaves(value: Any, path: str = "") -> Iterator[Leaf]:
+    """Scalars and empty containers with their paths, as notes write them."""
+    if isinstance(value, dict) and value:
+        for name, below in value.items():
+            yield from leaves(below, join(path, name))
+    elif isinstance(value, list) and value:
+        for index, below in enumerate(value):
+            yield from leaves(below, f"{path}[{index}]")
+    elif value is not None:
+        yield path, value
+
+
+def wild(path: str) -> str:
+    """A path without places in lists: what stands before an item may be gone."""
+    return re.sub(r"\[\d+\]", "[]", path)
+
+
+ROLES = {"ps": "ps", "worker": "worker", "chief": "chief", "master": "chief", "evaluator": "evaluator"}
+
+
+def counterparts(path: str, value: Any, spec: dict[str, Any]) -> list[list[Leaf]]:
+    """Where a leaf of a TFJob may be: any of these, all leaves of each."""
+    if path == "apiVersion" or path == "kind" or (path, value) == ("spec.successPolicy", ""):
+        return [[]]
+    if path.endswith("unPolicy.cleanPodPolicy"):
+        return [[(f"{path}.{outcome}", value) for outcome in ("onSuccess", "onFailure")]] if value else [[]]
+    found = re.fullmatch(r"spec\.tfReplicaSpecs\.(\w+)\.(.*)", path, re.DOTALL)
+    if not found:
+        nothing: list[list[Leaf]] = [[]] if value in ({}, [], "") else []
+        return [[(path, value)], *nothing]
+    role, rest = ROLES[found[1].lower()], found[2]
+    if rest == "replicas" and role in ("chief", "evaluator") and value == 1:
+        return [[]]
+    own = [(f"spec.{role}.{rest}", value)]
+    if not rest.startswith("template.") or "template" in spec.get(role, {}):
+        return [own]
+    if rest.split(".")[-1] in ("resources", "limits", "requests", "env") and value in ({}, []):
+        return [[]]
+    resources = re.fullmatch(r"template\.spec\.containers\[\d+\]\.(resources\..*)", rest)
+    borrowed = [(f"spec.worker.{rest}", value)]
+    return [borrowed] if resources is None else [borrowed, [(f"spec.{role}.{resources[1]}", value)]]
+
+
+def unaccounted(job: dict[str, Any], made: Conversion) -> list[Leaf]:
+    """The leaves that are neither in what was made nor in a note."""
+    spec = (made.manifest or {})["spec"]
+    # What is told of a role or a template as a whole, or found when all is done, names none of its leaves.
+    whole = re.compile(r"spec\.tfReplicaSpecs\.\w+(\.template)?")
+    gone = [n.path for n in made.notes if "replicas: 0" in n.said]
+    named = [n.path for n in made.notes if not (whole.fullmatch(n.path) or REFUSED in n.said)] + gone
+    there: Counter[tuple[str, str]] = Counter((wild(p), repr(v)) for p, v in leaves(made.manifest))
+    lost = []
+    for path, value in leaves(cleaned(job)):
+        if any(path == n or path.startswith((f"{n}.", f"{n}[")) for n in named):
+            continue
+        if "CUDA_VISIBLE_DEVICES" in device_of(job, path):
+            continue
+        options = counterparts(path, value, spec)
+        if not any(all(there[wild(p), repr(v)] for p, v in option) for option in options):
+            lost.append((path, value))
+    return lost
+
+
+def device_of(job: dict[str, Any], path: str) -> str:
+    """The name of the environment variable that the path lies in; those that hide devices are set by the operator."""
+    found = re.fullmatch(r"spec\.tfReplicaSpecs\.(\w+)\.template\.spec\.containers\[(\d+)\]\.env\[(\d+)\]\..*", path)
+    if not found or found[1].lower() == "worker":
+        return ""
+    containers = cleaned(job)["spec"]["tfReplicaSpecs"][found[1]]["template"]["spec"]["containers"]
+    variable = containers[int(found[2])]["env"][int(found[3])]
+    return str(variable["name"]) if not variable.get("value") else ""
+
+
+@settings(max_examples=150, deadline=None)
+@given(tfjobs())
+def test_nothing_is_dropped_silently(job: dict[str, Any]) -> None:
+    made = converted(job)
+    if made.manifest is None:
+        assert [n.what for n in made.notes] == [What.NONE]
+        return
+    assert unaccounted(job, made) == []
+    assert converted(copy.deepcopy(job)) == made
+
+
+@settings(max_examples=100, deadline=None)
+@given(tfjobs())
+def test_what_is_made_keeps_to_the_rules_or_a_note_says_that_it_does_not(job: dict[str, Any]) -> None:
+    made = converted(job)
+    if made.manifest is not None:
+        refused = [f for f in validate(made.manifest) if f.severity is Severity.ERROR]
+        told = [n for n in made.notes if n.what is What.NONE and REFUSED in n.said]
+        assert bool(refused) is bool(told)
+
+
+@settings(max_examples=100, deadline=None)
+@given(tfjobs())
+def test_a_role_with_the_workers_template_gets_the_pods_that_its_own_would_give(job: dict[str, Any]) -> None:
+    made = converted(job)
+    if made.manifest is None or any(REFUSED in n.said for n in made.notes):
+        return
+    for title, replicas in cleaned(job)["spec"]["tfReplicaSpecs"].items():
+        role = ROLES[title.lower()]
+        if role == "worker" or "template" in made.manifest["spec"].get(role, {"template": ""}):
+            continue
+        explicit = copy.deepcopy(made.manifest)
+        explicit["spec"][role].pop("resources", None)
+        explicit["spec"][role]["template"] = converted_template(replicas["template"], "", "", Notes())
+        if role in explicit["spec"] and explicit["spec"][role].get("enabled", True):
+            assert rendered(made.manifest, role) == rendered(explicit, role)
+
+
+def rendered(manifest: dict[str, Any], role: str) -> dict[str, Any]:
+    """The pod template of a role, without what says nothing and without the variable that hides devices."""
+    stored = {**manifest, "metadata": builders.job(manifest["metadata"]["name"])["metadata"]}
+    template = pods.build(PSTrainingJob.model_validate(stored), pods.Task(role, 0), "launcher")
+    for container in (*template["spec"]["containers"], *template["spec"].get("initContainers", ())):
+        container["env"] = [v for v in container.get("env", ()) if v["name"] != "CUDA_VISIBLE_DEVICES"]
+        container["resources"] = {k: v for k, v in container.get("resources", {}).items() if v}
+    # The tasks of the cluster are the same whatever their templates.
+    del template["metadata"]["annotations"][names.ANNOTATION_CLUSTER_HASH]
+    return template

@@ -1,0 +1,101 @@
+"""A cluster as commands see it: one job in a simulated world, whose operator acts whenever somebody waits."""
+
+import copy
+from typing import Any
+
+from pstraining.cli.errors import AbsentError, CommandError
+from pstraining.cli.waiting import Patience
+from tests.support.builders import UID, deep_merge
+from tests.support.cli_cluster import Nowhere
+from tests.support.simulation import World
+
+Object = dict[str, Any]
+
+
+class JobCluster(Nowhere):
+    """Cluster, in memory. What is asked of it is noted in `asked`."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.away = False
+        """Whether the operator does nothing."""
+        self.refusal: CommandError | None = None
+        """What the API server says to every write."""
+        self.asked: list[tuple[str, Any]] = []
+        self.told: list[str] = []
+        self.now = 0.0
+
+    @property
+    def patience(self) -> Patience:
+        """Ten seconds of a clock that only waiting moves."""
+        return Patience(10, lambda: self.now, self.sleep, self.told.append)
+
+    def sleep(self, seconds: float) -> None:
+        """Time goes by, and the operator works."""
+        self.now += seconds
+        if not self.away and self.world.job is not None:
+            self.world.settle()
+
+    def job(self, namespace: str, name: str) -> Object | None:
+        """The job."""
+        found = self.world.job
+        if found is None or (namespace, name) != ("default", found["metadata"]["name"]):
+            return None
+        return copy.deepcopy(found)
+
+    def jobs(self, namespace: str | None) -> list[Object]:
+        """The job alone."""
+        return [self.world.job] if self.world.job and namespace == "default" else []
+
+    def service(self, namespace: str, name: str) -> Object | None:
+        """A Service of the job."""
+        return self.world.children.get(("Service", name))
+
+    def annotate(self, namespace: str, name: str, annotations: dict[str, str]) -> None:
+        """Write annotations."""
+        self._existing()["metadata"]["annotations"] = annotations
+
+    def apply(self, job: Object, *, dry_run: bool = False, force: bool = False) -> Object:
+        """Take the whole spec for what is applied."""
+        self._write("apply", {"dry_run": dry_run, "force": force})
+        fresh = {"metadata": {"uid": UID, "generation": 0}}
+        before = self.job("default", job["metadata"]["name"]) or fresh
+        stored = copy.deepcopy(deep_merge(before, job))
+        stored["spec"] = copy.deepcopy(job["spec"])
+        stored["metadata"]["generation"] += stored["spec"] != before.get("spec")
+        if not dry_run:
+            self.world.job = stored
+        return copy.deepcopy(stored)
+
+    def patch(self, namespace: str, name: str, change: Object) -> Object:
+        """Change the spec."""
+        self._write("patch", change)
+        self.world.edit(change["spec"])
+        return copy.deepcopy(self._existing())
+
+    def scale(self, namespace: str, name: str, workers: int) -> None:
+        """Change the number of workers."""
+        self._write("scale", workers)
+        self.world.edit({"worker": {"replicas": workers}})
+
+    def read(self, path: str) -> Any:
+        """Nothing else is there."""
+        return None
+
+    def listed(self, path: str, **query: str) -> list[Object]:
+        """Nothing else is there."""
+        return []
+
+    def allowed(self, verb: str, resource: str, namespace: str, subresource: str = "") -> bool:
+        """Everything is."""
+        return True
+
+    def _write(self, verb: str, what: Any) -> None:
+        self.asked.append((verb, what))
+        if self.refusal is not None:
+            raise self.refusal
+
+    def _existing(self) -> Object:
+        if self.world.job is None:
+            raise AbsentError("there is no such job", 404)
+        return self.world.job

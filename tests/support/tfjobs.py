@@ -1,0 +1,32 @@
+"""Builders of TFJobs: tests say what matters to them and nothing else."""
+
+from typing import Any
+
+from tests.support.builders import deep_merge
+
+CONTAINER = {"name": "tensorflow", "image": "img:1", "command": ["python", "-m", "train"]}
+
+
+def template(container: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    """A pod template of a single container, changed so, in a pod spec with these fields."""
+    return {"spec": {"securityContext": {"runAsUser": 1}, "containers": [CONTAINER | (container or {})], **spec}}
+
+
+def replica(replicas: int = 1, policy: str = "OnFailure", **container: Any) -> dict[str, Any]:
+    """An entry of tfReplicaSpecs, with these fields in its container."""
+    return {"replicas": replicas, "restartPolicy": policy, "template": template(container)}
+
+
+def tfjob(spec: dict[str, Any] | None = None, **roles: Any) -> dict[str, Any]:
+    """A TFJob of which there is nothing to say; a role that is None is left out."""
+    given = {"PS": replica(), "Worker": replica(2, resources={"limits": {"cpu": 1}}), **roles}
+    base = {
+        "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 3},
+        "tfReplicaSpecs": {name: role for name, role in given.items() if role is not None},
+    }
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "TFJob",
+        "metadata": {"name": "mnist"},
+        "spec": deep_merge(base, spec or {}),
+    }
