@@ -18,7 +18,7 @@ demo: python ## From nothing to a finished training job on a local cluster
 test: install ## Run every layer of the tests, the cheap ones first: what CI runs
 	@$(PY) hack/run_tests.py
 
-test-lint: install ## ruff, mypy --strict, import contracts, module length
+test-lint: install ## ruff, mypy --strict, import contracts, module length, links in the docs
 test-drift: install ## Generated files are what `make generate` writes
 test-unit: install ## Tests that need nothing but Python
 test-chart: install ## The Helm chart, rendered by helm

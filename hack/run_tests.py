@@ -65,6 +65,7 @@ LAYERS = (
             (str(BIN / "ruff"), "check", "."),
             (str(BIN / "ruff"), "format", "--check", "."),
             (PYTHON, "hack/module_length.py"),
+            (PYTHON, "hack/links.py"),
             (str(BIN / "lint-imports"), "--no-logo"),
             (str(BIN / "mypy"), *CHECKED),
         ),

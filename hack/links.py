@@ -1,0 +1,106 @@
+"""Refuse pages whose links lead nowhere, that name files which are gone, or that nothing leads to.
+
+Links to other pages and their headings are followed as GitHub does. What looks like a path of this repository, in a
+code span or a block of code, must be there. Every page below docs/ is reached from docs/README.md by the links of pages
+below docs/. Addresses of other sites are not asked.
+"""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from urllib.parse import unquote
+
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from hack import functions  # noqa: E402 (the path comes first)
+from hack.pages import Page, Piece, pages  # noqa: E402
+
+FOLDERS = (".ci", "bench", "charts", "crds", "docs", "examples", "hack", "operator", "tests")
+"""What begins with one of them is taken for a path from the root."""
+_PATH = re.compile(rf"(?:\./)?((?:{'|'.join(map(re.escape, FOLDERS))})/[\w.*/-]+)(::\w+)?")
+_NO_PATHS = {"examples/s": "a rate", "docs/decisions/NNNN-title.md": "how records are named"}
+"""What looks like a path and is none, and why."""
+_ELSEWHERE = re.compile(r"[a-z][a-z0-9+.-]*:|//", re.IGNORECASE)
+
+
+def problems(root: Path) -> Iterator[str]:
+    """All that is wrong, each with its page and line."""
+    known = pages(root)
+    for page in known.values():
+        where = page.path.relative_to(root)
+        for link in page.links:
+            if wrong := broken(root, known, page, link.text):
+                yield f"{where}:{link.line}: {link.text}: {wrong}"
+        for word in words(page):
+            if not is_there(root, word.text):
+                yield f"{where}:{word.line}: {word.text}: there is no such file"
+    for path in lonely(known, root / "docs"):
+        yield f"{path.relative_to(root)}: no link leads here from docs/README.md"
+
+
+def broken(root: Path, known: Mapping[Path, Page], page: Page, link: str) -> str:
+    """What is wrong with a page's link; empty if it leads somewhere."""
+    if _ELSEWHERE.match(link):
+        return ""
+    file, _, anchor = link.partition("#")
+    target = target_of(page, file)
+    if not target.is_relative_to(root) or not target.exists():
+        return "there is no such file"
+    if anchor and (target not in known or unquote(anchor) not in known[target].anchors):
+        return "there is no such heading"
+    return ""
+
+
+def target_of(page: Page, file: str) -> Path:
+    """The path that a link's file part means; without one it is the page."""
+    return (page.path.parent / unquote(file)).resolve() if file else page.path
+
+
+def words(page: Page) -> Iterator[Piece]:
+    """What is written as code, word by word."""
+    for span in page.spans:
+        for word in span.text.split():
+            yield Piece(span.line, word.strip("\"'(),;"))
+    for block in page.blocks:
+        for number, line in enumerate(block.text.splitlines()):
+            for word in line.split():
+                yield Piece(block.line + number, word.strip("\"'(),;"))
+
+
+def is_there(root: Path, word: str) -> bool:
+    """Whether a word is no path of the repository, or one of something that exists; a test may follow it."""
+    found = _PATH.fullmatch(word)
+    if not found or word in _NO_PATHS:
+        return True
+    path, test = found[1], found[2]
+    if test:
+        return functions.exists(root, path + test)
+    return any(root.glob(path)) if "*" in path else (root / path).exists()
+
+
+def lonely(known: Mapping[Path, Page], folder: Path) -> list[Path]:
+    """The pages of a folder to which none of its links lead, from its README on."""
+    inside = {path for path in known if path.is_relative_to(folder)}
+    start = folder / "README.md"
+    reached, waiting = {start}, [start]
+    while waiting:
+        page = known[waiting.pop()]
+        files = (link.text.partition("#")[0] for link in page.links if not _ELSEWHERE.match(link.text))
+        near = {target_of(page, file) for file in files} & inside - reached
+        reached |= near
+        waiting += near
+    return sorted(inside - reached)
+
+
+def main() -> int:
+    """Print every problem; the exit status says whether there is one."""
+    found = list(problems(ROOT))
+    print("\n".join(found), end="\n" if found else "")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

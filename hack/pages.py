@@ -1,0 +1,106 @@
+"""What the pages of the documentation hold: links, anchors, code, as CommonMark reads them."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+ROOT = Path(__file__).resolve().parents[1]
+PATTERNS = ("*.md", "docs/**/*.md", "charts/*/*.md", "examples/**/*.md")
+"""Where pages are."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A link's target or a code span, and its line, counted from 1."""
+
+    line: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code, fenced or indented."""
+
+    line: int
+    """Of the code's own first line, counted from 1."""
+    language: str
+    """The first word behind the fence; empty where there is none."""
+    text: str
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page."""
+
+    path: Path
+    links: tuple[Piece, ...]
+    anchors: frozenset[str]
+    spans: tuple[Piece, ...]
+    blocks: tuple[Block, ...]
+
+
+@cache
+def pages(root: Path = ROOT) -> dict[Path, Page]:
+    """Every page of the documentation by its path."""
+    found = sorted({path for pattern in PATTERNS for path in root.glob(pattern)})
+    return {path: read(path, path.read_text(encoding="utf-8")) for path in found}
+
+
+def read(path: Path, text: str) -> Page:
+    """A page from its text."""
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    children = list(_inline(tokens))
+    return Page(
+        path,
+        links=tuple(
+            Piece(line, str(token.attrs[name]))
+            for line, token in children
+            for name in ("href", "src")
+            if name in token.attrs
+        ),
+        anchors=frozenset(_anchors(tokens)),
+        spans=tuple(Piece(line, token.content) for line, token in children if token.type == "code_inline"),
+        blocks=tuple(_blocks(tokens)),
+    )
+
+
+def slug(heading: str) -> str:
+    """A heading's anchor as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def _inline(tokens: Sequence[Token]) -> Iterator[tuple[int, Token]]:
+    """What stands in running text, with its line."""
+    line = 0
+    for token in tokens:
+        if token.map is not None:
+            line = token.map[0] + 1  # cells of tables have no line of their own: it is their row's
+        at = line
+        for child in token.children or ():
+            yield at, child
+            at += child.type in ("softbreak", "hardbreak")
+
+
+def _anchors(tokens: Sequence[Token]) -> Iterator[str]:
+    seen: Counter[str] = Counter()
+    for before, token in pairwise(tokens):
+        if before.type == "heading_open":
+            words = (child.content for child in token.children or () if child.type in ("text", "code_inline"))
+            anchor = slug("".join(words))
+            yield f"{anchor}-{seen[anchor]}" if seen[anchor] else anchor
+            seen[anchor] += 1
+
+
+def _blocks(tokens: Sequence[Token]) -> Iterator[Block]:
+    for token in tokens:
+        if token.type in ("fence", "code_block") and token.map is not None:
+            fenced = token.type == "fence"
+            language = token.info.split()[0] if token.info.strip() else ""
+            yield Block(token.map[0] + 1 + fenced, language, token.content)

@@ -1,0 +1,283 @@
+"""The commands that the documentation shows are there, with the options that they are given. Nothing is run."""
+
+import ast
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from hack.pages import ROOT, pages
+from pstraining.api.conditions import Condition
+from pstraining.cli.main import app
+
+EXCEPTIONS: dict[str, str] = {}
+"""Commands that are right although this does not know them, and why."""
+LEFT_OUT = "..."
+SHELL = ("", "sh", "bash", "shell", "console")
+HELM = {"install", "upgrade", "uninstall", "template", "lint", "show", "list", "status", "rollback", "history", "test"}
+KUBECTL = {"annotate", "api-resources", "apply", "auth", "cordon", "create", "delete", "describe", "drain", "edit"}
+KUBECTL |= {"events", "exec", "explain", "get", "label", "logs", "patch", "port-forward", "rollout", "scale", "taint"}
+KUBECTL |= {"top", "uncordon", "version", "wait"}
+_PROMPT = re.compile(r"^\s*(?:\$ )?((?:[A-Z_]+=\S* )*)")
+_INNER = re.compile(r"\$\(([^()]+)\)")
+_TARGET = re.compile(r"^([a-z][a-z0-9 -]*):(?!=)", re.MULTILINE)
+_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
+"""typer's own, or click's in its older versions."""
+
+
+def lines(text: str) -> Iterator[tuple[int, str]]:
+    """The lines of a block with their numbers from 0, continued ones as one."""
+    held, begun = "", 0
+    for number, line in enumerate(text.splitlines()):
+        begun = begun if held else number
+        held += line.removesuffix("\\")
+        if not line.endswith("\\"):
+            yield begun, held
+            held = ""
+
+
+def found_commands() -> Iterator[tuple[str, str]]:
+    """Place and text of every command of the documentation that is for one of our checks."""
+    for page in pages().values():
+        where = page.path.relative_to(ROOT)
+        for block in page.blocks:
+            if block.language in SHELL:
+                for number, line in lines(block.text):
+                    yield from ((f"{where}:{block.line + number}", text) for text in commands_of(line))
+        for span in page.spans:
+            if " " in span.text:
+                yield from ((f"{where}:{span.line}", text) for text in commands_of(span.text))
+
+
+def commands_of(line: str) -> Iterator[str]:
+    """What a line runs, without its prompt and environment; nothing if it is not for one of our checks."""
+    yield from (text for inner in _INNER.findall(line) for text in commands_of(inner))
+    text = line[_PROMPT.match(line).end() :]  # type: ignore[union-attr]
+    for part in re.split(r" && | \|\|? |; ", text):
+        command = re.split(r" \d?>>? ?", part)[0]
+        if _checker(command):
+            yield command
+
+
+def problem(command: str) -> str:
+    """What is wrong with a command; empty if nothing is."""
+    check = _checker(command)
+    assert check is not None
+    try:
+        return check(split(command)[1:])
+    except ValueError as error:
+        return str(error)
+
+
+def split(command: str) -> list[str]:
+    """The words of a command without its comment and what is left out; 1 for a placeholder such as <job> or JOB."""
+    given = re.sub(r"(?<!\S)(<[^>]*>|[A-Z]+)(?!\S)", "1", command)
+    return [w for w in shlex.split(given, comments=True) if w != LEFT_OUT and "<" not in w]
+
+
+def _checker(command: str) -> Callable[[Sequence[str]], str] | None:
+    first = Path(command.split(maxsplit=1)[0]).name if command.strip() else ""
+    return _CHECKS.get(first)
+
+
+def _make(words: Sequence[str]) -> str:
+    targets = {target for group in _TARGET.findall((ROOT / "Makefile").read_text()) for target in group.split()}
+    unknown = [w for w in words if w not in targets and not re.fullmatch(r"[A-Z_]+=.*", w)]
+    return f"make has no target {unknown[0]}" if unknown else ""
+
+
+def _python(words: Sequence[str]) -> str:
+    if "-m" not in words:
+        return ""  # files are looked for by hack/links.py
+    at = words.index("-m") + 1
+    source = module_file(words[at]) if at < len(words) else None
+    if source is None:
+        return f"there is no module {words[at] if at < len(words) else ''}"
+    options, subcommands, takes_program = interface(source)
+    rest = list(words[at + 1 :])
+    if subcommands and rest and not rest[0].startswith("-") and rest[0] not in subcommands:
+        return f"{words[at]} has no command {rest[0]}"
+    for index, word in enumerate(rest):
+        if takes_program and (word == "-m" or word.endswith(".py")):
+            return _python(rest[index:]) if word == "-m" else ""
+        if word.startswith("-") and word.partition("=")[0] not in options:
+            return f"{words[at]} has no option {word}"
+    return ""
+
+
+def module_file(module: str) -> Path | None:
+    """Where the module that `python -m` would run is; None if this repository has none of that name."""
+    path = Path(*module.split("."))
+    places = (ROOT / folder / f for folder in ("", "operator") for f in (path / "__main__.py", path.with_suffix(".py")))
+    return next((place for place in places if place.is_file()), None)
+
+
+@cache
+def interface(source: Path) -> tuple[frozenset[str], frozenset[str], bool]:
+    """Options and commands of the module's argparse parsers, and whether it takes a program with arguments of its own.
+
+    Modules are read, not imported: some need TensorFlow, or root, to be imported.
+    """
+    options, subcommands, text = {"--help", "-h"}, set(), source.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call):
+            names = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+            function = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if function == "add_argument":
+                options |= {name for name in names if name.startswith("-")}
+            elif function == "add_parser" or (function == "add" and isinstance(node.func, ast.Name)):
+                subcommands |= set(names[:1])
+    return frozenset(options), frozenset(subcommands), "REMAINDER" in text
+
+
+def _helm(words: Sequence[str]) -> str:
+    if words and words[0] not in HELM:
+        return f"helm {words[0]} is not known"
+    values = yaml.safe_load((ROOT / "charts" / "pstraining" / "values.yaml").read_text(encoding="utf-8"))
+    for option, given in pairwise(words):
+        if re.fullmatch(r"--set(-string|-json)?", option):
+            for pair in re.split(r",(?![^{]*\})", given):
+                if wrong := unknown_value(values, pair.partition("=")[0]):
+                    return f"the chart has no value {wrong}"
+    return ""
+
+
+def unknown_value(values: Any, path: str) -> str:
+    """The path if the chart has no such value; what is empty by default takes anything."""
+    for step in re.split(r"(?<!\\)\.|\[\d+\]", path):
+        if not values and isinstance(values, dict | list):
+            return ""
+        if step and (not isinstance(values, dict) or step not in values):
+            return path
+        values = values[step] if step else values
+    return ""
+
+
+def _kubectl(words: Sequence[str]) -> str:
+    verb = next((w for i, w in enumerate(words) if not w.startswith("-") and words[i - 1 : i] != ["-n"]), "")
+    if verb == "pstraining":
+        return plugin(words[words.index(verb) + 1 :])
+    if verb not in KUBECTL:
+        return f"kubectl {verb} is not known"
+    for word in words:
+        condition = re.fullmatch(r"--for=condition=(\w+)(=\w+)?", word)
+        if condition and any("pst" in w for w in words) and condition[1] not in set(Condition):
+            return f"jobs have no condition {condition[1]}"
+    return ""
+
+
+def plugin(words: Sequence[str]) -> str:
+    """What is wrong with a call of the plugin; running text may leave out arguments."""
+    commands = typer.main.get_command(app).commands
+    if not words or words[0] == "--help":
+        return ""
+    if words[0] not in commands:
+        return f"kubectl pstraining has no command {words[0]}"
+    try:
+        commands[words[0]].make_context(words[0], [w for w in words[1:] if w != "--help"])
+    except _USAGE_ERROR as error:
+        return "" if type(error).__name__ == "MissingParameter" else f"kubectl pstraining {words[0]}: {error}"
+    return ""
+
+
+_CHECKS = {
+    "make": _make,
+    "python": _python,
+    "python3": _python,
+    "helm": _helm,
+    "kubectl": _kubectl,
+    "kubectl-pstraining": plugin,
+}
+COMMANDS = list(found_commands())
+
+
+@pytest.mark.parametrize(("place", "command"), COMMANDS, ids=[f"{p}-{i}" for i, (p, _) in enumerate(COMMANDS)])
+def test_commands_are_there(place: str, command: str) -> None:
+    assert command in EXCEPTIONS or not problem(command), f"{place}: {command}"
+
+
+def test_exceptions_are_needed() -> None:
+    assert not [c for c in EXCEPTIONS if c not in {text for _, text in COMMANDS} or not problem(c)]
+
+
+def test_commands_of_every_kind_are_found() -> None:
+    found = [text for _, text in COMMANDS]
+    for begin in ("make demo", "helm install", "kubectl pstraining logs", "python -m tests.campaign", "kubectl wait"):
+        assert any(text.startswith(begin) for text in found), begin
+    assert "python3 -m hack.cluster kubeconfig" in found
+
+
+@pytest.mark.parametrize(
+    ("line", "commands"),
+    [
+        ("$ make test", ["make test"]),
+        ("    A=1 B=.. make test-e2e", ["make test-e2e"]),
+        ("export X=$(python3 -m hack.cluster bin):$PATH", ["python3 -m hack.cluster bin"]),
+        ("make a && helm list; kubectl get x", ["make a", "helm list", "kubectl get x"]),
+        ("kubectl get x 2>/dev/null | python -m y > z", ["kubectl get x", "python -m y"]),
+        ("digits  Running  1/1", []),
+        ("", []),
+    ],
+)
+def test_commands_of_a_line(line: str, commands: list[str]) -> None:
+    assert list(commands_of(line)) == commands
+
+
+def test_continued_lines_are_one() -> None:
+    assert list(lines("a \\\n  b\nc\n")) == [(0, "a   b"), (2, "c")]
+
+
+@pytest.mark.parametrize(
+    ("command", "wrong"),
+    [
+        ("make test-unit PYTHON=python3.12  # why", ""),
+        ("make test-<layer>", ""),
+        ("make tests", "make has no target tests"),
+        ("make .venv", "make has no target .venv"),
+        ("python -m hack.cluster up --nodes 3", ""),
+        ("python -m hack.clusters up", "there is no module hack.clusters"),
+        ("python -m hack.cluster start", "hack.cluster has no command start"),
+        ("python -m tests.campaign --thinner 4", "tests.campaign has no option --thinner"),
+        ("python -m pstraining.runtime.local --ps 1 -m examples.digits --own", "examples.digits has no option --own"),
+        ("python -m pstraining.runtime.local --pss=1 train.py", "pstraining.runtime.local has no option --pss=1"),
+        ("python -m pstraining.runtime.local train.py --own", ""),
+        ("helm install x y --set image.tag=1,watch.namespaces={a,b} --set podLabels.a=b", ""),
+        ("helm install x y --set 'watch.namespaces[0]=a'", ""),
+        ("helm install x y --set image.tags=1", "the chart has no value image.tags"),
+        ("helm install x y --set-string image.tag.x=1", "the chart has no value image.tag.x"),
+        ("helm instal x", "helm instal is not known"),
+        ("kubectl -n team get pstj", ""),
+        ("kubectl gets pstj", "kubectl gets is not known"),
+        ("kubectl wait --for=condition=Done pstj/x", "jobs have no condition Done"),
+        ("kubectl pstraining takeover digits --shard 0", ""),
+        ("kubectl pstraining takeover", ""),
+        (
+            "kubectl pstraining takeover <job> --shard",
+            "kubectl pstraining takeover: Option '--shard' requires an argument.",
+        ),
+        ("kubectl pstraining takeover <job> --shard <n>", ""),
+        ("kubectl pstraining takeover JOB --shard N", ""),
+        ("kubectl pstraining take", "kubectl pstraining has no command take"),
+        ("kubectl pstraining logs x --rolls worker", "kubectl pstraining logs: No such option: --rolls"),
+        ("kubectl-pstraining status --help", ""),
+        ("make 'test", "No closing quotation"),
+    ],
+)
+def test_what_is_wrong_is_said(command: str, wrong: str) -> None:
+    assert problem(command).partition(" (")[0].partition(" Did you")[0] == wrong
+
+
+def test_json_in_commands_can_be_read() -> None:
+    """Settings and patches that are given as JSON."""
+    for place, command in COMMANDS:
+        for word in split(command):
+            if word.startswith("{") and '"' in word:
+                assert json.loads(word), place

@@ -1,0 +1,195 @@
+"""What the documentation shows of jobs is right: whole manifests, fragments of a spec, patches, and fields by name."""
+
+import copy
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from hack.pages import ROOT, Page, Piece, pages
+from pstraining.api.crd import custom_resource_definition
+from pstraining.api.validation import validate
+
+SCHEMA = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+VALUES = yaml.safe_load((ROOT / "charts" / "pstraining" / "values.yaml").read_text(encoding="utf-8"))
+MINIMAL = {
+    "apiVersion": "pstraining.dev/v1alpha1",
+    "kind": "PSTrainingJob",
+    "metadata": {"name": "digits"},
+    "spec": {
+        "ps": {"replicas": 1},
+        "worker": {
+            "replicas": 2,
+            "template": {"spec": {"containers": [{"name": "tensorflow", "image": "my/image:1", "command": ["train"]}]}},
+        },
+    },
+}
+REFUSED = {
+    ("docs/how-to/submit-and-change-a-job.md", "# jobs.yaml"): "shows what is said of a job that is wrong",
+}
+"""Page and first line of blocks that are wrong on purpose, and why."""
+LEFT_OUT = "..."
+NOT_OURS = {"tfReplicaSpecs": "TFJob's", "containers": "a pod's", "nodeName": "a pod's", "template": "of many kinds"}
+"""Fields below `spec` that pages name of other kinds."""
+_FIELD = re.compile(r"(?:(spec|status)\.|(?=\w+\.))([a-zA-Z]+(?:\[\])?(?:\.[a-zA-Z]+(?:\[\])?)*)(?:: ([\w-]+))?")
+_FILE = re.compile(r".*\.(json|md|py|toml|ya?ml)")
+_PATCH = re.compile(r"-p '(\{.*\})'")
+
+
+def where(page: Page, line: int) -> str:
+    return f"{page.path.relative_to(ROOT)}:{line}"
+
+
+def documents() -> Iterator[tuple[str, str, Any]]:
+    """Place, first line of its block, and every YAML document and JSON patch of the documentation."""
+    for page in pages().values():
+        for block in page.blocks:
+            first = block.text.partition("\n")[0]
+            if block.language in ("yaml", "yml"):
+                for found in yaml.safe_load_all(block.text):
+                    yield where(page, block.line), first, found
+            for patch in _PATCH.findall(block.text):
+                yield where(page, block.line), first, json.loads(patch)
+
+
+DOCUMENTS = list(documents())
+
+
+def complete(value: Any) -> Any:
+    """The value without what is left out."""
+    if isinstance(value, dict):
+        return {name: complete(item) for name, item in value.items() if item != LEFT_OUT}
+    return [complete(item) for item in value if item != LEFT_OUT] if isinstance(value, list) else value
+
+
+def merged(below: Any, above: Any) -> Any:
+    """A patch laid over a value."""
+    if not isinstance(below, dict) or not isinstance(above, dict):
+        return above
+    return {**below, **{name: merged(below.get(name), item) for name, item in above.items()}}
+
+
+def problems(document: Any) -> list[str]:
+    """What is wrong with a document; any object of another kind may be there, and values of the chart that exist."""
+    document = complete(document)
+    if not isinstance(document, dict):
+        return ["neither a manifest nor a part of one"]
+    if document.get("kind", "PSTrainingJob") != "PSTrainingJob":
+        return [f"{field} is missing" for field in ("apiVersion", "metadata") if field not in document]
+    if "kind" in document:
+        return [str(f) for f in validate(document)]
+    if document.keys() <= SCHEMA["spec"]["properties"].keys():
+        document = {"spec": document}
+    if document.keys() <= {"metadata", "spec"}:
+        return [str(f) for f in validate(merged(copy.deepcopy(MINIMAL), document))]
+    return [f"{name} is no value of the chart" for name in unknown_values(VALUES, document)]
+
+
+def unknown_values(known: Any, given: Any) -> Iterator[str]:
+    """The values of the chart that it does not have; what is empty by default takes anything."""
+    if isinstance(known, dict) and known and isinstance(given, dict):
+        for name, item in given.items():
+            if name not in known:
+                yield name
+            else:
+                yield from (f"{name}.{below}" for below in unknown_values(known[name], item))
+
+
+@pytest.mark.parametrize(
+    ("place", "first", "document"), DOCUMENTS, ids=[f"{d[0]}-{i}" for i, d in enumerate(DOCUMENTS)]
+)
+def test_manifests_and_fragments_are_right(place: str, first: str, document: Any) -> None:
+    if (place.partition(":")[0], first) not in REFUSED:
+        assert not problems(document), place
+
+
+@pytest.mark.parametrize(("path", "first"), REFUSED)
+def test_what_is_wrong_on_purpose_is_still_wrong(path: str, first: str) -> None:
+    if (ROOT / path).exists():
+        found = [d for place, begins, d in DOCUMENTS if (place.partition(":")[0], begins) == (path, first)]
+        assert any(problems(document) for document in found)
+
+
+def test_there_are_some_of_every_kind() -> None:
+    shapes = [set(document) for _, _, document in DOCUMENTS]
+    assert sum("kind" in shape for shape in shapes) >= 2
+    assert sum(shape == {"spec"} for shape in shapes) >= 6
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("spec: {ps: {replicas: 2}}", ""),
+        ("spec: {worker: {template: ..., replicas: 3}}", ""),
+        ("runPolicy: {backoffLimit: 3}", ""),
+        ("watch: {namespaces: [a]}\npodLabels: {any: thing}", ""),
+        ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}", ""),
+        ("kind: ConfigMap\nmetadata: {name: x}", "apiVersion is missing"),
+        ("spec: {ps: {replica: 2}}", "spec.ps.replica"),
+        ("spec: {ps: {standby: {mode: Hot}}}", "spec.training.mode"),
+        ("runPolicy: {backoffLimits: 3}", "spec.runPolicy.backoffLimits"),
+        ("kind: PSTrainingJob", "spec: is required"),
+        ("watch: {namespace: [a]}", "watch.namespace is no value"),
+        ("- a", "neither"),
+        ("spec: {}\nother: 1", "spec is no value of the chart"),
+    ],
+)
+def test_what_is_wrong_is_said(text: str, words: str) -> None:
+    found = problems(yaml.safe_load(text))
+    assert any(words in line for line in found) if words else not found
+
+
+def fields() -> Iterator[tuple[str, Piece]]:
+    """Code spans that name a field of a job by its path, such as `ps.standby.mode: Hot`."""
+    for page in pages().values():
+        for span in page.spans:
+            found = _FIELD.fullmatch(span.text)
+            first = found[2].partition(".")[0] if found else ""
+            ours = found and (found[1] or first in SCHEMA["spec"]["properties"]) and first not in NOT_OURS
+            if ours and not _FILE.fullmatch(span.text):
+                yield where(page, span.line), span
+
+
+def wrong_field(text: str) -> str:
+    """What is wrong with a field's path or value; empty if nothing is."""
+    found = _FIELD.fullmatch(text)
+    assert found
+    schema = SCHEMA[found[1] or "spec"]
+    for step in found[2].split("."):
+        if _opaque(schema):
+            return ""
+        schema = schema.get("properties", {}).get(step.removesuffix("[]"))
+        if schema is None:
+            return f"there is no {step}"
+        schema = schema.get("items", schema)
+    if found[3] and "enum" in schema and found[3] not in schema["enum"]:
+        return f"{found[3]} is none of {', '.join(schema['enum'])}"
+    return ""
+
+
+def _opaque(schema: Mapping[str, Any]) -> bool:
+    return bool(schema.get("x-kubernetes-preserve-unknown-fields")) or "additionalProperties" in schema
+
+
+def test_fields_that_are_named_are_there() -> None:
+    found = list(fields())
+    assert len(found) > 40
+    assert not [f"{place}: {span.text}: {wrong}" for place, span in found if (wrong := wrong_field(span.text))]
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("ps.standby.mode: Hot", ""),
+        ("status.shards[].primary", ""),
+        ("spec.worker.template.spec.hostNetwork", ""),
+        ("ps.standby.modes", "there is no modes"),
+        ("status.shard", "there is no shard"),
+        ("ps.standby.mode: Cold", "Cold is none of None, Warm, Hot"),
+    ],
+)
+def test_a_field_that_is_not_there_is_told(text: str, wrong: str) -> None:
+    assert wrong_field(text) == wrong

@@ -1,0 +1,90 @@
+"""The page on troubles knows every word that tells of one, and uses none that nobody says."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from hack.pages import ROOT, pages
+from pstraining.api.conditions import ALWAYS_TOLD, Condition, Phase, Reason
+from pstraining.api.crd import custom_resource_definition
+from pstraining.api.run_policy import FailureReason
+
+PAGE = pages()[ROOT / "docs" / "how-to" / "troubleshoot.md"]
+TEXT = PAGE.path.read_text(encoding="utf-8")
+SPANS = {span.text for span in PAGE.spans}
+OPERATOR = ROOT / "operator" / "pstraining"
+QUIET = {
+    "it goes well": {"ChildrenCreated", "Training", "NotRestarting", "NotSuspended", "NotFinished", "JobFinished"},
+    "why an action is taken, beside what its condition says": {
+        *("Desired", "NotDesired", "Drifted", "ClusterMapChanged", "NextTerm", "NextAttempt", "OldTerm", "TakeOver"),
+        *("Requested", "PrimaryLost"),
+    },
+}
+"""Reasons that ask nothing of anyone, and so are not on the page."""
+KUBERNETES = {"Terminating"}
+"""Words of others that the page uses as they use them."""
+QUOTED = {
+    "waiting for PS": "launcher/launch.py",
+    "it has not heard of the chief's attempt": "launcher/terms.py",
+    "Waiting for Lease": "kube/lease.py",
+    "could not be renewed in time; pausing": "kube/lease.py",
+    "The API server does not serve PSTrainingJobs yet": "controller/main.py",
+    "is not a setting": "controller/settings.py",
+    "Again in": "controller/reconciler.py",
+    "This operator cannot read the job": "core/status.py",
+    "cannot be scheduled": "core/policies/diagnosis.py",
+}
+"""What is quoted from logs and messages, and where it is said."""
+
+
+def enums(schema: Mapping[str, Any]) -> Iterator[str]:
+    """Every value of every field of the API that is one of few words."""
+    yield from (value for value in schema.get("enum", ()) if isinstance(value, str))
+    for child in (*(schema.get("properties") or {}).values(), schema.get("items")):
+        yield from enums(child) if child else ()
+
+
+SCHEMA = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+KNOWN = {*Reason, *Condition, *Phase, *FailureReason, *enums(SCHEMA), *KUBERNETES}
+QUIET_REASONS = {reason for reasons in QUIET.values() for reason in reasons}
+
+
+@pytest.mark.parametrize("reason", sorted({*Reason} - QUIET_REASONS))
+def test_every_reason_that_tells_of_a_trouble_is_on_the_page(reason: str) -> None:
+    assert reason in SPANS
+
+
+@pytest.mark.parametrize("word", [*FailureReason, *Phase, *(c for c in Condition if c not in ALWAYS_TOLD)])
+def test_every_failure_phase_and_unusual_condition_is_on_the_page(word: str) -> None:
+    assert word in SPANS
+
+
+def test_quiet_reasons_are_reasons() -> None:
+    assert {*Reason} >= QUIET_REASONS
+
+
+def test_words_on_the_page_are_said_by_somebody() -> None:
+    assert not {text for text in SPANS if re.fullmatch(r"[A-Z]+[a-z][A-Za-z]*", text)} - KNOWN
+
+
+@pytest.mark.parametrize(("words", "file"), QUOTED.items())
+def test_what_is_quoted_is_said(words: str, file: str) -> None:
+    assert words in re.sub(r"\s+", " ", TEXT)
+    assert words in (OPERATOR / file).read_text(encoding="utf-8")
+
+
+def test_events_of_the_runtime_are_told() -> None:
+    events = set(re.findall(r"^\| `([a-z_]+)` \|", TEXT, re.MULTILINE)) | {"copied"}
+    source = "".join(path.read_text(encoding="utf-8") for path in sorted((OPERATOR / "runtime").rglob("*.py")))
+    told = set(re.findall(r"\bevent\(\s*\"([a-z_]+)\"", source))
+    assert len(events) > 10
+    assert not events - told
+
+
+def test_metrics_are_the_operators() -> None:
+    source = (OPERATOR / "controller" / "metrics.py").read_text(encoding="utf-8")
+    metrics = {text.removesuffix("_total") for text in SPANS if text.startswith("pstraining_")}
+    assert metrics
+    assert not [m for m in metrics if f'"{m}"' not in source]

@@ -1,0 +1,110 @@
+"""Links, anchors and paths in the documentation's pages."""
+
+from pathlib import Path
+
+import pytest
+
+from hack import links
+from hack.pages import pages, read, slug
+
+
+def tree(root: Path, **files: str) -> Path:
+    """A small repository: `docs__a` is docs/a.md."""
+    for name, text in {"docs__README": "[a](a.md) [b](b.md)", "docs__a": "# A", "docs__b": "# B", **files}.items():
+        path = root / f"{name.replace('__', '/')}.md"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    (root / "hack").mkdir()
+    (root / "hack" / "tool.py").write_text("def test_it() -> None: ...\n", encoding="utf-8")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("heading", "anchor"),
+    [
+        ("A training step of your own", "a-training-step-of-your-own"),
+        ("[Unreleased]", "unreleased"),
+        ("What the `ps` is, and isn't", "what-the-ps-is-and-isnt"),
+        ("1. Build & push", "1-build--push"),
+        ("snake_case - Über", "snake_case---über"),
+    ],
+)
+def test_anchors_are_githubs(heading: str, anchor: str) -> None:
+    assert read(Path("x.md"), f"## {heading}\n").anchors == {anchor}
+
+
+def test_a_heading_that_comes_again_is_numbered() -> None:
+    assert read(Path("x.md"), "# Added\n\ntext\n\n# Added\n\n# *Added*\n").anchors == {"added", "added-1", "added-2"}
+    assert slug("Added") == "added"
+
+
+def test_what_is_read_of_a_page_has_its_line() -> None:
+    page = read(Path("x.md"), "one\n`two`\n\n| a |\n|---|\n| `b` |\n\n```sh -x\nthree\n```\n\n    four\n    five\n")
+    assert [(p.line, p.text) for p in page.spans] == [(2, "two"), (6, "b")]
+    assert [(b.line, b.language, b.text) for b in page.blocks] == [(9, "sh", "three\n"), (12, "", "four\nfive\n")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[b](b.md) and [c][1]\n\n[1]: b.md#b",
+        "[here](#here)\n\n# Here",
+        "[up](../hack/tool.py) ![picture](../hack/tool.py) [folder](../hack)",
+        "[site](https://example.com/nothing) [mail](mailto:a@example.com)",
+        "`[no](link.md)`\n\n    [no](link.md)",
+        "`hack/tool.py`, `./hack/*.py`, `python hack/tool.py x`, `hack/tool.py::test_it`",
+        "`<job>/x`, `a/b.py`, `hack/<name>.py`, `tests`, `hack.tool`",
+    ],
+)
+def test_good_pages(tmp_path: Path, text: str) -> None:
+    assert list(links.problems(tree(tmp_path, docs__a=text))) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("x\n[c](c.md)", "docs/a.md:2: c.md: there is no such file"),
+        ("[b](b.md#c)", "docs/a.md:1: b.md#c: there is no such heading"),
+        ("[b](#b)", "docs/a.md:1: #b: there is no such heading"),
+        ("![p](p.png)", "docs/a.md:1: p.png: there is no such file"),
+        ("[out](../../x.md)", "docs/a.md:1: ../../x.md: there is no such file"),
+        ("[line](../hack/tool.py#L1)", "docs/a.md:1: ../hack/tool.py#L1: there is no such heading"),
+        ("text\n`hack/tools.py`", "docs/a.md:2: hack/tools.py: there is no such file"),
+        ("`hack/*.go`", "docs/a.md:1: hack/*.go: there is no such file"),
+        ("`hack/tool.py::test_that`", "docs/a.md:1: hack/tool.py::test_that: there is no such file"),
+        ("```\none\npython hack/gone.py\n```", "docs/a.md:3: hack/gone.py: there is no such file"),
+    ],
+)
+def test_bad_pages(tmp_path: Path, text: str, problem: str) -> None:
+    (tmp_path.parent / "x.md").write_text("# outside\n", encoding="utf-8")
+    assert list(links.problems(tree(tmp_path, docs__a=text))) == [problem]
+
+
+def test_a_page_that_nothing_leads_to_is_told(tmp_path: Path) -> None:
+    """A link from outside docs/, from another lonely page or from itself does not count; one by way of a page does."""
+    root = tree(tmp_path, README="[e](docs/e.md)", docs__b="[d](x/d.md#d)", docs__x__d="# D", docs__e="[f](f.md)")
+    (root / "docs" / "f.md").write_text("[f](f.md) [e](e.md)", encoding="utf-8")
+    assert list(links.problems(root)) == [
+        "docs/e.md: no link leads here from docs/README.md",
+        "docs/f.md: no link leads here from docs/README.md",
+    ]
+
+
+def test_the_documentation_is_found() -> None:
+    found = {str(path.relative_to(links.ROOT)) for path in pages()}
+    assert {
+        "README.md",
+        "CHANGELOG.md",
+        "docs/README.md",
+        "docs/how-to/install.md",
+        "charts/pstraining/README.md",
+    } <= found
+
+
+def test_the_exit_status_is_what_was_found(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "problems", lambda root: iter(["a.md:1: wrong"]))
+    assert links.main() == 1
+    assert capsys.readouterr().out == "a.md:1: wrong\n"
+    monkeypatch.setattr(links, "problems", lambda root: iter([]))
+    assert links.main() == 0
+    assert capsys.readouterr().out == ""
