@@ -267,6 +267,9 @@ class SyncUpdates:
                 return Reply(True, self._served == step + 1, False, made, loss)
             early = move is Move.WAIT and time.perf_counter() - since < UNUSUAL * self._memory.usual_wait
             said, move = None, Move.WAIT
+            if delivery is Delivery.COMPLETE:
+                move = Move.APPLY
+                continue
             if delivery is Delivery.INCOMPLETE or early:
                 continue  # the others have yet to deliver
             view, over = self._looked(loss)
