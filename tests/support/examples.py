@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from tests.support.kube import Kube, Object, wait_for
+from tests.support.kube import DeadlineError, Kube, Object, wait_for
 from tests.support.puppet import share
 
 ROOT = Path(__file__).parents[2]
@@ -97,7 +97,10 @@ class Example:
             hits = [e for e in self.events(role, index, term=term) if e.get("event") == name]
             return hits[count - 1] if len(hits) >= count else None
 
-        return wait_for(find, f"{role} {index} tells {name!r}; {self.log(role, index)[-2000:]}", seconds, every=0.5)
+        try:
+            return wait_for(find, f"{role} {index} tells {name!r}", seconds, every=0.5)
+        except DeadlineError as error:
+            raise DeadlineError(f"{error}; {self.log(role, index)[-2000:]}") from None
 
     def wait_succeeded(self, seconds: float = 300) -> Object:
         """Wait for the job's success; a failure ends the wait."""

@@ -14,6 +14,8 @@ from pstraining.runtime.store import ParameterStore
 
 SETTLED_SECONDS: Final = 2.0
 """How long nothing may have changed before something is made ready for the next loss."""
+AGAIN_SECONDS: Final = 5.0
+"""Until what could not be made ready is tried again."""
 
 
 class Whereabouts(Protocol):
@@ -132,7 +134,8 @@ class Formations:
                         event("prepared", losses=len(due))
                     self._changed.wait()
             except ShardLostError:
-                self._changed.wait()  # the training thread finds it, too, and then what is left
+                # The training thread finds it, too, and then what is left; unless it was this thread's call alone.
+                self._changed.wait(AGAIN_SECONDS)
 
     def _make_ready(self, formation: Formation) -> None:
         store, updates = self._on(formation)
