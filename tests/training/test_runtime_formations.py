@@ -1,0 +1,62 @@
+"""What workers make ready for the next loss, beside training."""
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pstraining.runtime import formations
+from pstraining.runtime.client import ShardLostError
+from pstraining.runtime.formations import Formations
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(60)]
+
+
+class Updates:
+    """Notes which members it is made ready on."""
+
+    def __init__(self) -> None:
+        self.prepared: list[Any] = []
+        self.rehearsed = 0
+
+    def on(self, store: Any) -> "Updates":
+        self.prepared.append(store.formation)
+        return self
+
+    def prepare(self, batches: Any) -> None:
+        """Nothing."""
+
+    def trace(self, batches: Any) -> None:
+        """Nothing."""
+
+    def rehearse(self, batches: Any) -> None:
+        self.rehearsed += 1
+
+
+def test_what_could_not_be_made_ready_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of this thread may fail without anything being lost: nobody else finds out then."""
+    told, failures = threading.Event(), [ShardLostError("INVALID_ARGUMENT: a handle is gone", 1)] * 2
+
+    def nodes() -> dict[tuple[int, int], str]:
+        if failures:
+            raise failures.pop()
+        return {}
+
+    monkeypatch.setattr(formations, "SETTLED_SECONDS", 0.01)
+    monkeypatch.setattr(formations, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(formations, "Lookout", lambda _: SimpleNamespace(nodes=nodes))
+    monkeypatch.setattr(formations, "event", lambda name, **_: told.set())
+    client = SimpleNamespace(connection=1, cluster=SimpleNamespace(members=2))
+
+    def formed(formation: Any) -> Any:
+        return SimpleNamespace(formation=formation, read=lambda: None)
+
+    updates = Updates()
+    found = Formations(SimpleNamespace(client=client, formed=formed), updates)  # type: ignore[arg-type]
+    found._current = ((0, 1),)
+    found.prepare(lambda: [])
+    assert told.wait(30)
+    assert not failures
+    assert updates.prepared == [((0, 1),), ((1,),), ((0,),)]
+    assert updates.rehearsed == 2
