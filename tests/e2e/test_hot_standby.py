@@ -18,7 +18,7 @@ from tests.e2e.test_standby import evict
 from tests.e2e.test_training_faults import SAFE
 from tests.support.cover import THOROUGH, in_soak
 from tests.support.examples import ROOT, Example
-from tests.support.kube import ApiError, Kube, Object, wait_for
+from tests.support.kube import ApiError, DeadlineError, Kube, Object, wait_for
 from tests.support.operator_process import OperatorProcess
 
 pytestmark = pytest.mark.cluster
@@ -81,15 +81,28 @@ class Watched:
         found = self.example.events("chief")
         return [e["server"] for e in found if e["event"] == "handed_over" and e["time"] >= since]
 
-    def stood(self, why: str, since: float, time: int = 0) -> float:
-        """How long the workers made no step since then, until the first one after what happened, or happened again."""
+    def stood(self, why: str, since: float) -> float:
+        """How long the workers made no step since then, until the first one after what happened."""
+        return max(float(self._told(i, since, 1, why)[0]["seconds"]) for i in (0, 1))
 
-        def told(index: int) -> list[float]:
+    def standstills(self, since: float) -> tuple[float, float]:
+        """The same, and how long it was when the member was back; whatever showed a worker that something happened."""
+        found = [self._told(i, since, 2) for i in (0, 1)]
+        first, last = (max(float(own[at]["seconds"]) for own in found) for at in (0, -1))
+        return first, last
+
+    def _told(self, index: int, since: float, number: int, why: str = "") -> list[Any]:
+        """What a worker tells of its standstills, once there are so many."""
+
+        def told() -> list[Any]:
             lines = self.example.events("worker", index)
             found = [e for e in lines if e["event"] == "went_on" and e["time"] >= since]
-            return [float(e["seconds"]) for e in found if e["after"] == why][time:]
+            return [e for e in found if why in ("", e["after"])]
 
-        return max(wait_for(lambda i=i: told(i), f"worker {i} goes on, {why}", 60)[0] for i in (0, 1))  # type: ignore[misc]
+        try:
+            return wait_for(lambda: found if len(found := told()) >= number else None, f"worker {index} goes on", 60)
+        except DeadlineError as error:
+            raise DeadlineError(f"{error}; since {since} it tells {told()}, after {why or 'anything'}") from None
 
 
 @pytest.fixture(params=["Sync", pytest.param("Async", marks=in_soak)])
@@ -164,8 +177,7 @@ def _a_member_is_lost(watched: Watched, lose: Callable[[Example, str], None], po
     wait_for(lambda: watched.summary() == "2/2", f"it is told: {example.job()['status']}", 30)
     planned = watched.handed_over(struck)
     assert len(planned) == (lose in PLANNED), "a pod that is told to end stays until the others do without it"
-    lost = watched.stood("refused" if planned else "lost", struck)
-    refused = watched.stood("refused", struck, len(planned))
+    lost, returned = watched.standstills(struck)
     assert lost <= WENT_ON
     taken[shard] += bool(causes)
     assert {s["index"]: s["takeovers"] for s in watched.shards()} == taken
@@ -173,7 +185,7 @@ def _a_member_is_lost(watched: Watched, lose: Callable[[Example, str], None], po
     assert watched.condition("Degraded")["status"] == "False"
     watched.nothing_is_restored()
     said = f"{lose.__name__} {pod}: workers went on after {lost:.2f} s; both members in sync after {back:.1f} s, "
-    return said + f"for which training stood still for {refused:.2f} s"
+    return said + f"for which training stood still for {returned:.2f} s"
 
 
 def _a_member_is_lost_while_no_operator_runs(watched: Watched, operator: OperatorProcess) -> str:
