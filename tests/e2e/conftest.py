@@ -61,6 +61,15 @@ def installed(kube: Kube, helm: str) -> Iterator[str]:
 
 
 @pytest.fixture
+def fake_nodes() -> Iterator[int]:
+    """How many fake nodes there are, in three zones; they run whatever tolerates and selects them."""
+    number = 6
+    hack("kwok", "up", "--nodes", str(number))
+    yield number
+    hack("kwok", "down")
+
+
+@pytest.fixture
 def namespace(kube: Kube) -> Iterator[str]:
     with kube.namespace("e2e") as name:
         yield name
