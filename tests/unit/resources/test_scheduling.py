@@ -72,7 +72,7 @@ def test_a_template_without_a_podaffinity_is_packed(own: dict[str, Any] | None) 
 
 
 def test_a_template_that_says_where_it_goes_is_left_alone() -> None:
-    own = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+    own: dict[str, Any] = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
     template = deep_merge(TEMPLATE, {"spec": {"affinity": own}})
     assert spec_of(Task("worker", 0), PACKED | {"worker": {"template": template}})["affinity"] == own
 
