@@ -7,7 +7,7 @@ export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test bench soak test-lint test-drift test-unit test-chart test-training test-controlplane test-e2e \
-        campaign install generate format image cluster-up cluster-down clean python
+        campaign install generate format site image cluster-up cluster-down clean python
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,7 +18,7 @@ demo: python ## From nothing to a finished training job on a local cluster
 test: install ## Run every layer of the tests, the cheap ones first: what CI runs
 	@$(PY) hack/run_tests.py
 
-test-lint: install ## ruff, mypy --strict, import contracts, module length, links in the docs
+test-lint: install ## ruff, mypy --strict, import contracts, module length, links in the docs, their site
 test-drift: install ## Generated files are what `make generate` writes
 test-unit: install ## Tests that need nothing but Python
 test-chart: install ## The Helm chart, rendered by helm
@@ -47,6 +47,9 @@ install: python ## Make .venv with the package and what its tests need
 
 generate: install ## Write the CRD, its copy in the chart and the chart's table of values anew
 	@$(PY) hack/generate.py
+
+site: install ## Build the documentation as a site, into build/site; a link that leads nowhere is an error
+	@$(PY) hack/site.py
 
 format: install ## Format the code
 	@$(VENV)/bin/ruff format .
