@@ -14,7 +14,7 @@ ENV PATH=/opt/venv/bin:$PATH \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_NO_CACHE_DIR=1 \
     PIP_ROOT_USER_ACTION=ignore
-RUN python3 -m venv /opt/venv
+RUN python3 -m venv /opt/venv && find /opt/venv -name __pycache__ -prune -exec rm -r {} +
 
 # Bytecode is compiled by one process, in order: what several make depends on which of them compiles what.
 # The package alone, under /out as it lies in the images. The containers' root is read-only or not theirs: bytecode is

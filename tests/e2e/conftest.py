@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,12 @@ def kube(target: Target) -> Kube:
     found = Kube(target)
     found.list("Node")
     return found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def began() -> datetime:
+    """When the tests began."""
+    return datetime.now(UTC)
 
 
 @pytest.fixture(scope="session")
