@@ -255,6 +255,13 @@ class NetworkSpec(Model):
         "what workers and parameter servers send each other then stays inside. Within it they are still spread over "
         "`topologyKey`. A job never waits for it.",
     )
+    bandwidth_megabits: int | None = Field(
+        default=None,
+        ge=1,
+        le=10_000_000,
+        description="What a node's network carries each way, in megabits a second. A hint: `kubectl pstraining "
+        "plan` reckons with it how long an update takes; nothing is limited to it.",
+    )
 
 
 class PSTrainingJobSpec(Model):
