@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pstraining.api.sizes import encoded
 from pstraining.api.training import Codec as Name
 from tests.support.crew import Crew
 from tests.support.servers import SESSION, Rig, batches, large
@@ -58,6 +59,14 @@ def test_the_bytes(name: Name) -> None:
     size = 3_000_001
     sent = sum(part.numpy().nbytes for part in codec(name).encode(vector(1, size)))
     assert sent / size <= BYTES[name]
+
+
+@pytest.mark.parametrize("name", CODED)
+@pytest.mark.parametrize("size", [1024, 70_000, 3_000_001])
+def test_plans_reckon_with_what_is_sent(name: Name, size: int) -> None:
+    """Of TopK nearly: what is kept goes by a sample's threshold."""
+    sent = sum(part.numpy().nbytes for part in codec(name).encode(vector(1, size)))
+    assert sent == pytest.approx(encoded(name, size), rel=0.15 if name is Name.TOP_K else 0)
 
 
 @pytest.mark.parametrize("name", CODED)
