@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pstraining.api import names
+from pstraining.api import contract, names
 from pstraining.api.crd import custom_resource_definition
 from pstraining.api.validation import Severity, defaulted, validate
 from tests.support.kube import CHILD_KINDS, ApiError, Kube, Object, Target, wait_for
@@ -72,6 +72,10 @@ def jobs() -> dict[str, Object]:
     for name, (change, _) in REFUSED.items():
         found[name] = simple("")
         change(found[name])
+    found["settings that are a template's to make"] = simple("")
+    container(found["settings that are a template's to make"])["env"] = [
+        {"name": name, "value": "0"} for name in contract.ENV_OF_TEMPLATES
+    ]
     examples = {path.parent.name: yaml.safe_load(path.read_text()) for path in (ROOT / "examples").glob("*/job.yaml")}
     return found | examples
 

@@ -73,8 +73,6 @@ class Reason(StrEnum):
     STANDBYS_READY = "StandbysReady"
     TOOK_OVER = "TookOver"
     TAKE_OVER = "TakeOver"
-    PRIMARY_LOST = "PrimaryLost"
-    REQUESTED = "Requested"
     # How the number of parameter servers changes
     CHECKPOINTING = "Checkpointing"
     RESHARDING = "Resharding"

@@ -77,6 +77,8 @@ ENV_START_TIMEOUT: Final = "PSTRAINING_START_TIMEOUT_SECONDS"
 """How long the launcher waits for the PSs before the program starts."""
 ENV_METRICS_PORT: Final = "PSTRAINING_METRICS_PORT"
 """For a template to set: another port for the runtime's metrics, 0 for any."""
+ENV_OF_TEMPLATES: Final = (ENV_METRICS_PORT, ENV_START_TIMEOUT)
+"""Of the operator's prefix, those that a template may set."""
 
 EXIT_START_TIMEOUT: Final = 75
 """The launcher's exit code when the PSs did not answer in time (EX_TEMPFAIL)."""

@@ -6,11 +6,12 @@ Kubernetes' CEL (KEP-2876).
 
 from typing import Final
 
-from pstraining.api import names
+from pstraining.api import contract, names
 
 Rule = dict[str, str]
 
 _RESERVED_ENV: Final = "PSTRAINING_"
+_FREE_ENV: Final = " || ".join(f"e.name == '{name}'" for name in contract.ENV_OF_TEMPLATES)
 
 
 def _main(containers: str) -> str:
@@ -160,8 +161,10 @@ def pod_spec(path: str) -> list[Rule]:
             "message": f"{path}.containers: TF_CONFIG is set by the operator; remove it from env",
         },
         {
-            "rule": f"{containers}.all(c, !has(c.env) || c.env.all(e, !e.name.startsWith('{_RESERVED_ENV}')))",
-            "message": f"{path}.containers: names in env that start with {_RESERVED_ENV} are the operator's; rename",
+            "rule": f"{containers}.all(c, !has(c.env) || c.env.all(e, !e.name.startsWith('{_RESERVED_ENV}') || "
+            f"{_FREE_ENV}))",
+            "message": f"{path}.containers: names in env that start with {_RESERVED_ENV} are the operator's but for "
+            f"{' and '.join(contract.ENV_OF_TEMPLATES)}; rename",
         },
         {
             "rule": "!has(self.hostNetwork) || !self.hostNetwork",

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from pstraining.api import contract
 from pstraining.api.rules import FIXED_WHILE_RUNNING
 from pstraining.api.validation import Finding, Severity, defaulted, did_you_mean, path_of, validate
 from tests.support.builders import job
@@ -45,6 +46,14 @@ def test_manifests_of_users_are_taken_or_refused(case: Case) -> None:
         assert any(means(f, case.refused) for f in found), said(found)
     else:
         assert not found
+
+
+def test_a_template_may_make_the_settings_that_are_its_own() -> None:
+    made = copy.deepcopy(job())
+    made["spec"]["worker"]["template"]["spec"]["containers"][0]["env"] = [
+        {"name": name, "value": "0"} for name in contract.ENV_OF_TEMPLATES
+    ]
+    assert not validate(made)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.parent.name)

@@ -19,7 +19,6 @@ QUIET = {
     "it goes well": {"ChildrenCreated", "Training", "NotRestarting", "NotSuspended", "NotFinished", "JobFinished"},
     "why an action is taken, beside what its condition says": {
         *("Desired", "NotDesired", "Drifted", "ClusterMapChanged", "NextTerm", "NextAttempt", "OldTerm", "TakeOver"),
-        *("Requested", "PrimaryLost"),
     },
 }
 """Reasons that ask nothing of anyone, and so are not on the page."""
