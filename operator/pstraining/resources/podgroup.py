@@ -26,11 +26,7 @@ def build(job: PSTrainingJob, scheduler: Provider, gang: Members) -> dict[str, A
         "apiVersion": scheduler.api_version,
         "kind": KIND,
         "metadata": metadata(job, names.pod_group(job.metadata.name), "gang"),
-        "spec": {
-            "minMember": gang.count,
-            **({"minResources": asked} if asked else {}),
-            **scheduler.group(policy),
-        },
+        "spec": {"minMember": gang.count, **scheduler.group(policy, asked)},
     }
 
 

@@ -42,8 +42,13 @@ class Provider(Protocol):
     product: str
     """What to install where its PodGroups are not known."""
 
-    def group(self, policy: SchedulingPolicy) -> dict[str, Any]:
-        """What its PodGroup's spec has besides minMember and minResources."""
+    def group(self, policy: SchedulingPolicy, asked: Mapping[str, str]) -> dict[str, Any]:
+        """What its PodGroup's spec has besides minMember.
+
+        Args:
+            policy: the job's.
+            asked: what all members ask for.
+        """
 
     def mark(self, group: str, found: dict[str, Any]) -> None:
         """Make a pod the group's member: its metadata is changed."""
@@ -56,8 +61,12 @@ class SchedulerPlugins:
     api_version = "scheduling.x-k8s.io/v1alpha1"
     product = "scheduler-plugins"
 
-    def group(self, policy: SchedulingPolicy) -> dict[str, Any]:
-        """The timeout."""
+    def group(self, policy: SchedulingPolicy, asked: Mapping[str, str]) -> dict[str, Any]:
+        """The timeout.
+
+        Not minResources: version 0.34.7 turns a group that exceeds what is free away before it looks at nodes, and then
+        does not wake it when a pod ends, only when one is created, or after five minutes.
+        """
         seconds = policy.timeout_seconds
         return {} if seconds is None else {"scheduleTimeoutSeconds": seconds}
 
@@ -73,9 +82,9 @@ class Volcano:
     api_version = "scheduling.volcano.sh/v1beta1"
     product = "Volcano"
 
-    def group(self, policy: SchedulingPolicy) -> dict[str, Any]:
-        """The queue and the priority, by which Volcano orders groups and not pods."""
-        found = {"queue": policy.queue, "priorityClassName": policy.priority_class}
+    def group(self, policy: SchedulingPolicy, asked: Mapping[str, str]) -> dict[str, Any]:
+        """Queue and priority, by which Volcano orders groups and not pods, and what its queue must have left."""
+        found = {"minResources": dict(asked), "queue": policy.queue, "priorityClassName": policy.priority_class}
         return {field: value for field, value in found.items() if value}
 
     def mark(self, group: str, found: dict[str, Any]) -> None:

@@ -58,9 +58,9 @@ def group(world: World, kind: str = GROUP) -> dict[str, Any]:
     return found
 
 
-def start(spec: dict[str, Any]) -> World:
+def start(spec: dict[str, Any], policy: dict[str, Any] = PLUGINS) -> World:
     """A gang that runs."""
-    world = World(job(spec=deep_merge(spec, PLUGINS)))
+    world = World(job(spec=deep_merge(spec, policy)))
     world.settle()
     assert phase(world) == "Running"
     return world
@@ -134,12 +134,12 @@ def test_who_has_ended_is_not_waited_for() -> None:
     """Else a parameter server that is lost late could never be replaced: the group would lack members for ever."""
     spec = {"successPolicy": "AllWorkers", "worker": {"replicas": 3}}
     asks = {"ps": {"resources": {"requests": {"cpu": "1"}}}, "chief": {"resources": {"requests": {"cpu": "10"}}}}
-    world = start(deep_merge(spec, asks))
-    assert group(world) == {"minMember": 5, "minResources": {"cpu": "11"}}
+    world = start(deep_merge(spec, asks), VOLCANO)
+    assert group(world, OF_VOLCANO) == {"minMember": 5, "minResources": {"cpu": "11"}}
     world.end("chief")
     world.end("worker", 2)
     world.settle()
-    assert group(world) == {"minMember": 3, "minResources": {"cpu": "1"}}
+    assert group(world, OF_VOLCANO) == {"minMember": 3, "minResources": {"cpu": "1"}}
 
 
 def test_a_lost_member_changes_nothing_about_the_group() -> None:

@@ -83,7 +83,7 @@ def test_what_the_members_ask_for_is_added_up() -> None:
         container = deep_merge(TEMPLATE["spec"]["containers"][0], {"resources": {"requests": resources}})
         return {"spec": {"containers": [container]}}
 
-    spec = policy("SchedulerPlugins") | {
+    spec = policy("Volcano") | {
         "worker": {"template": template(cpu="2", memory="1Gi", **{"nvidia.com/gpu": 1}), "minReplicas": 3},
         "ps": {"resources": {"requests": {"cpu": "500m"}}},
         "chief": {"resources": {"limits": {"memory": "3Gi"}}},
@@ -96,8 +96,14 @@ def test_what_the_members_ask_for_is_added_up() -> None:
     assert (some["minMember"], some["minResources"]["cpu"]) == (3, "3")
 
 
+def test_scheduler_plugins_are_not_told_what_the_members_ask_for() -> None:
+    """With it a gang that waits does not notice for minutes that room has become free (tests/e2e/test_gang.py)."""
+    spec = policy("SchedulerPlugins") | {"ps": {"resources": {"requests": {"cpu": "1"}}}}
+    assert group(spec)["spec"] == {"minMember": 4}
+
+
 def test_pods_that_ask_for_nothing_have_a_group_that_does_not() -> None:
-    assert group(policy("SchedulerPlugins"))["spec"] == {"minMember": 4}
+    assert group(policy("Volcano"))["spec"] == {"minMember": 4}
 
 
 def test_a_group_has_one_member_at_least() -> None:
