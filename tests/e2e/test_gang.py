@@ -166,3 +166,4 @@ def test_gangs_run_one_after_the_other_where_single_pods_wait_for_each_other(
     kube.delete("PSTrainingJob", namespace, winner)
     wait_for(lambda: line.runs(loser), "the other runs", 30)
     assert line.placed(loser) == PLACES
+    wait_for(lambda: kube.get("PodGroup", namespace, winner) is None, "its group is gone with it", 60)

@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 REFUSED_DELAY = 30.0
 """Seconds until a name that was taken, or a write that was not allowed, is tried again."""
+UNKNOWN_DELAY = 10.0
+"""Seconds until it is looked whether a kind that the API server did not know has been installed."""
 
 
 @dataclass(frozen=True)
@@ -227,7 +229,7 @@ class Reconciler:
         verdicts = {o.verdict for o in made.outcomes.outcomes}
         # What is invalid stays so until the spec changes, and that is an event; the rest may be mended elsewhere.
         if verdicts - {Verdict.DONE} and Verdict.INVALID not in verdicts:
-            waits.append(REFUSED_DELAY)
+            waits.append(UNKNOWN_DELAY if Verdict.NOT_SERVED in verdicts else REFUSED_DELAY)
         return min(waits, default=None)
 
     def _slowed(self, key: Key, pace: Pace) -> None:

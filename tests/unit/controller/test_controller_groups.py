@@ -9,7 +9,7 @@ from pstraining.api.conditions import Reason
 from pstraining.controller.groups import AGAIN
 from pstraining.controller.known import Known
 from pstraining.controller.metrics import Metrics
-from pstraining.controller.reconciler import REFUSED_DELAY, Decisions, Reconciler
+from pstraining.controller.reconciler import UNKNOWN_DELAY, Decisions, Reconciler
 from pstraining.core import planner, status
 from pstraining.core.actions import Kind
 from pstraining.kube.errors import Conflict, NotFound, Refused, Transient
@@ -131,11 +131,11 @@ async def test_without_its_kind_the_job_waits_and_goes_on_once_it_is_there() -> 
     bench = Bench(PLUGINS)
     unknown = NotFound("404 page not found", status=404)
     bench.kube.failures = lambda verb, kind, *_: unknown if kind == Kind.POD_GROUP else None
-    assert await bench.settle() == REFUSED_DELAY
+    assert await bench.settle() == UNKNOWN_DELAY
     assert bench.kube.world == {("PSTrainingJob", "digits")}
     assert bench.condition("Created")["reason"] == Reason.GANG_NOT_INSTALLED
     bench.kube.writes()
-    assert await bench.settle() == REFUSED_DELAY
+    assert await bench.settle() == UNKNOWN_DELAY
     assert bench.kube.writes() == [("create", "PodGroup", "digits")], "one try, and the same status"
     bench.kube.failures = lambda *_: None
     await bench.settle()
