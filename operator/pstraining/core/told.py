@@ -141,7 +141,8 @@ def _created(situation: Situation) -> Told:
     was = situation.was(Condition.CREATED)
     if bad or (situation.suspended and (was is None or not situation.was_true(Condition.CREATED))):
         return Told(Condition.CREATED, False, Reason.CHILDREN_MISSING)
-    if gang.holds_back(situation.job, situation.snapshot, situation.old):
+    stays = situation.suspended or situation.end is not None
+    if not stays and gang.holds_back(situation.job, situation.snapshot, situation.old):
         message = "What the job can do without is created once the gang has its places."
         return Told(Condition.CREATED, False, Reason.WAITING_FOR_GANG, message)
     waited = was is not None and was.reason == Reason.WAITING_FOR_GANG

@@ -186,3 +186,17 @@ async def test_a_group_that_another_has_taken_the_place_of_is_read_again() -> No
     bench.reconciler.failed(KEY, raised.value, 0.1)
     await bench.settle()
     assert bench.kube.objects[PLACE]["spec"]["minMember"] == 3
+
+
+@pytest.mark.parametrize("gang", ["SchedulerPlugins", "Volcano"])
+async def test_a_group_that_was_deleted_is_deleted_once(gang: str) -> None:
+    bench = Bench({"runPolicy": {"schedulingPolicy": {"gang": gang}}})
+    await bench.settle()
+    found = bench.kube.objects["PSTrainingJob", *KEY]
+    found["spec"]["runPolicy"]["suspend"] = True
+    bench.known.cache.observed(bench.kube.put(found))
+    await bench.settle()
+    deleted = [r for r in bench.kube.writes() if r[0] == "delete" and "PodGroup" in r[1]]
+    assert len(deleted) == 1
+    await bench.settle()
+    assert bench.kube.writes() == []

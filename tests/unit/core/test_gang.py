@@ -168,6 +168,7 @@ def test_a_suspended_job_leaves_the_line() -> None:
     deleted = [w[1] for w in world.writes if w[0] == "Delete"]
     assert deleted[-1] == GROUP
     assert (GROUP, "digits") not in world.children
+    assert world.condition("Created")["status"] == "True", "as of any job that is suspended"
     world.edit({"runPolicy": {"suspend": False}})
     world.settle()
     assert (phase(world), group(world)["minMember"]) == ("Running", 5)
@@ -189,6 +190,7 @@ def test_an_ended_job_has_no_group() -> None:
     world.settle()
     assert phase(world) == "Succeeded"
     assert (GROUP, "digits") not in world.children
+    assert world.condition("Created")["status"] == "True", "as of any job that has ended"
 
 
 def test_a_gang_without_room_says_so_and_costs_no_writes() -> None:

@@ -20,7 +20,7 @@ from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Kind, Manifest
 from pstraining.core.policies import parked
 from pstraining.core.policies.diagnosis import Diagnosis
-from pstraining.core.policies.job_attempts import has_succeeded, jobs_of
+from pstraining.core.policies.job_attempts import has_succeeded, newest
 from pstraining.core.snapshot import Child, Pod, Snapshot
 from pstraining.resources import podgroup, redundancy, schedulers
 from pstraining.resources.schedulers import Members
@@ -66,8 +66,8 @@ def holds_back(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStat
     workers = range(schedulers.members(job).workers, job.spec.worker.replicas)
     wanted = {(Kind.DEPLOYMENT, names.worker_name(name, i)) for i in workers}
     wanted |= {(Kind.STATEFUL_SET, redundancy.stateful_set(job, i)) for i in range(1, redundancy.members(job))}
-    lacks_evaluator = job.spec.evaluator.enabled and not jobs_of(snapshot, names.EVALUATOR)
-    return lacks_evaluator or not wanted <= snapshot.children.keys()
+    no_evaluator = job.spec.evaluator.enabled and newest(snapshot, status, names.EVALUATOR) == 0
+    return no_evaluator or not wanted <= snapshot.children.keys()
 
 
 def not_installed(job: PSTrainingJob) -> str:
