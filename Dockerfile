@@ -2,6 +2,8 @@
 #   docker build --target operator -t pstraining/operator:0.1.0 .
 #   docker build --target runtime  -t pstraining/runtime:0.1.0 .
 # What changes seldom comes first: after a change of the package's source only the last, small layers are built again.
+# Every package is one of hack/locks, by its hash. With BASE given by its digest, and `--timestamp` of buildah or SOURCE_DATE_EPOCH
+# of BuildKit, the same commit makes the same image, byte for byte.
 # pip's options on the machine that builds (PIP_INDEX_URL, PIP_CERT, ...) come in as build arguments of the same names.
 ARG BASE=python:3.11-slim
 
@@ -12,18 +14,9 @@ ENV PATH=/opt/venv/bin:$PATH \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_NO_CACHE_DIR=1 \
     PIP_ROOT_USER_ACTION=ignore
-RUN python3 -m venv /opt/venv
+RUN python3 -m venv /opt/venv && find /opt/venv -name __pycache__ -prune -exec rm -r {} +
 
-# The requirements of each image as a file, so that no other change of pyproject.toml installs them again.
-FROM base AS requirements
-ARG RUNTIME_EXTRA=runtime-cpu
-WORKDIR /src
-COPY pyproject.toml hack/requirements.py ./
-RUN mkdir /requirements \
-    && python requirements.py operator > /requirements/operator.txt \
-    && python requirements.py "$RUNTIME_EXTRA" examples > /requirements/runtime.txt \
-    && python requirements.py --build-system > /requirements/build.txt
-
+# Bytecode is compiled by one process, in order: what several make depends on which of them compiles what.
 # The package alone, under /out as it lies in the images. The containers' root is read-only or not theirs: bytecode is
 # compiled here or never.
 FROM base AS package
@@ -32,13 +25,13 @@ ARG PIP_EXTRA_INDEX_URL
 ARG PIP_TRUSTED_HOST
 ARG PIP_CERT
 ARG PIP_DEFAULT_TIMEOUT
-COPY --from=requirements /requirements/build.txt /requirements/
-RUN pip install -r /requirements/build.txt
+COPY hack/locks/build.txt /locks/
+RUN pip install --require-hashes -r /locks/build.txt
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY operator operator
 RUN pip install --no-deps --no-build-isolation --no-compile --root /out . \
-    && python -m compileall -q --invalidation-mode unchecked-hash -s /out /out
+    && PYTHONHASHSEED=0 python -m compileall -q -f --invalidation-mode unchecked-hash -s /out /out
 
 FROM base AS operator-venv
 ARG PIP_INDEX_URL
@@ -46,10 +39,10 @@ ARG PIP_EXTRA_INDEX_URL
 ARG PIP_TRUSTED_HOST
 ARG PIP_CERT
 ARG PIP_DEFAULT_TIMEOUT
-COPY --from=requirements /requirements/operator.txt /requirements/
-RUN pip install --no-compile -r /requirements/operator.txt \
+COPY hack/locks/operator.txt /locks/
+RUN pip install --no-compile --require-hashes -r /locks/operator.txt \
     && pip uninstall --yes setuptools wheel pip \
-    && python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/venv/lib
+    && PYTHONHASHSEED=0 python -m compileall -q -f --invalidation-mode unchecked-hash /opt/venv/lib
 
 FROM ${BASE} AS operator
 LABEL org.opencontainers.image.title="pstraining operator" \
@@ -77,8 +70,11 @@ ARG PIP_CERT
 ARG PIP_DEFAULT_TIMEOUT
 LABEL org.opencontainers.image.title="pstraining runtime" \
       org.opencontainers.image.licenses="Apache-2.0"
-COPY --from=requirements /requirements/runtime.txt /requirements/
-RUN pip install -r /requirements/runtime.txt \
+# runtime: for machines with an accelerator.
+ARG RUNTIME_LOCK=runtime-cpu
+COPY hack/locks/${RUNTIME_LOCK}.txt /locks/runtime.txt
+RUN pip install --no-compile --require-hashes -r /locks/runtime.txt \
+    && PYTHONHASHSEED=0 python -m compileall -q -f --invalidation-mode unchecked-hash /opt/venv/lib \
     && echo "pstraining:x:1000:" >> /etc/group \
     && echo "pstraining:x:1000:1000::/home/pstraining:/bin/sh" >> /etc/passwd \
     && mkdir /home/pstraining && chown 1000:1000 /home/pstraining

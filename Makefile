@@ -7,7 +7,7 @@ export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test bench soak test-lint test-drift test-unit test-chart test-training test-controlplane test-e2e \
-        campaign install generate format image cluster-up cluster-down clean python
+        campaign install lock generate format site image sbom cluster-up cluster-down clean python
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,7 +18,7 @@ demo: python ## From nothing to a finished training job on a local cluster
 test: install ## Run every layer of the tests, the cheap ones first: what CI runs
 	@$(PY) hack/run_tests.py
 
-test-lint: install ## ruff, mypy --strict, import contracts, module length, links in the docs
+test-lint: install ## ruff, mypy --strict, import contracts, module length, links in the docs, their site
 test-drift: install ## Generated files are what `make generate` writes
 test-unit: install ## Tests that need nothing but Python
 test-chart: install ## The Helm chart, rendered by helm
@@ -33,7 +33,7 @@ SOAK := PSTRAINING_THOROUGH=1 PSTRAINING_SYNC_STEPS=200 PSTRAINING_KILLS=30 PSTR
 SOAKED := auto compression embedding epochs hot hybrid_faults ledger ordered pairs silence stop sync sync_faults updates visibility
 soak: install ## Slow versions of tests: training compared after 200 updates, hundreds of processes and threads killed (hours)
 	@$(SOAK) $(PY) -m pytest $(SOAKED:%=tests/training/test_runtime_%.py) tests/training/test_bench_smoke.py \
-		tests/property/test_roster_exploration.py
+		tests/property/test_roster_exploration.py tests/e2e/test_images.py
 
 BENCHES := controlplane training training.accuracy training.auto training.hybrid
 bench: install ## Measure the control plane and the runtime beside others, and check their limits (half a day)
@@ -42,11 +42,17 @@ bench: install ## Measure the control plane and the runtime beside others, and c
 campaign: install ## Disturb the operator at every write and every watch; results in docs/benchmarks/campaign.md
 	@$(PY) -m tests.campaign --guards --table docs/benchmarks/campaign.md
 
+lock: install ## Write the locks of all versions after a change of pyproject.toml (hack/locks.py --upgrade: the newest)
+	@$(PY) hack/locks.py
+
 install: python ## Make .venv with the package and what its tests need
 	@$(PYTHON) hack/install.py
 
 generate: install ## Write the CRD, its copy in the chart and the chart's table of values anew
 	@$(PY) hack/generate.py
+
+site: install ## Build the documentation as a site, into build/site; a link that leads nowhere is an error
+	@$(PY) hack/site.py
 
 format: install ## Format the code
 	@$(VENV)/bin/ruff format .
@@ -54,6 +60,11 @@ format: install ## Format the code
 
 image: python ## Build the images with buildah, without a registry
 	@$(PYTHON) -m hack.cluster build-images
+
+sbom: install ## List what the images install, as CycloneDX, into build/sbom
+	@mkdir -p build/sbom
+	@for image in operator runtime runtime-cpu; do $(VENV)/bin/cyclonedx-py requirements hack/locks/$$image.txt \
+		--pyproject pyproject.toml --output-reproducible --output-file build/sbom/$$image.cdx.json || exit 1; done
 
 cluster-up: python ## Bring the local cluster up
 	@$(PYTHON) -m hack.cluster up

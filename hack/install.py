@@ -1,7 +1,8 @@
 """Make the virtual environment `.venv` with the package and all that its tests need; do nothing if it is up to date.
 
-Up to date means: made by this Python for what pyproject.toml requires now. pip's configuration and PIP_* variables of
-the machine are honoured. On Debian and its like the package that `python3 -m venv` needs is installed, by root.
+Up to date means: made by this Python for what pyproject.toml and the lock of its versions say now. pip's configuration
+and PIP_* variables of the machine are honoured. On Debian and its like the package that `python3 -m venv` needs is
+installed, by root.
 """
 
 import argparse
@@ -20,12 +21,15 @@ ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
 STAMP = VENV / "installed.json"
 EXTRAS = ("operator", "cli", "runtime-cpu", "examples", "dev")
+LOCK = ROOT / "hack" / "locks" / "development.txt"
+"""The versions that are installed; `make lock` writes it."""
 
 
 def fingerprint() -> str:
     """A hash of all that decides what is installed."""
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    parts = [pyproject["project"], pyproject["build-system"], EXTRAS, sys.version, str(ROOT)]
+    lock = LOCK.read_text(encoding="utf-8")
+    parts = [pyproject["project"], pyproject["build-system"], lock, EXTRAS, sys.version, str(ROOT)]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -71,7 +75,7 @@ def install(wanted: str) -> None:
         subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
     print(f"installing the package with {', '.join(EXTRAS)}; with TensorFlow it takes a minute or two", flush=True)
     pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off"]
-    run_told([*pip, "--editable", f".[{','.join(EXTRAS)}]"])
+    run_told([*pip, "--constraint", str(LOCK), "--editable", f".[{','.join(EXTRAS)}]"])
     STAMP.write_text(json.dumps({"fingerprint": wanted}) + "\n")
 
 

@@ -66,6 +66,7 @@ LAYERS = (
             (str(BIN / "ruff"), "format", "--check", "."),
             (PYTHON, "hack/module_length.py"),
             (PYTHON, "hack/links.py"),
+            (PYTHON, "hack/site.py"),
             (str(BIN / "lint-imports"), "--no-logo"),
             (str(BIN / "mypy"), *CHECKED),
         ),

@@ -17,8 +17,8 @@ from kubernetes.aio.client import ApiClient
 from bench.controlplane.audit import FLOOR
 from bench.controlplane.shapes import UID, Shape, rendered
 from pstraining.core.actions import Kind
-from pstraining.kube.client import RESOURCES
 from pstraining.kube.connection import load_configuration
+from pstraining.kube.paths import RESOURCES
 
 
 def write_plan(shape: Shape, namespace: str, path: Path) -> None:

@@ -16,9 +16,10 @@ from bench.controlplane.programs import ROOT, Starter
 from pstraining.api import names
 from pstraining.controller.registration import CHILDREN
 from pstraining.core.actions import Kind
-from pstraining.kube.client import APPLY, KubeClient, Resource
+from pstraining.kube.client import APPLY, KubeClient
 from pstraining.kube.connection import load_configuration
 from pstraining.kube.errors import ApiError, NotFound, Transient
+from pstraining.kube.paths import Resource
 
 CONCURRENCY = 32
 """Requests in flight while a load is created."""

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from bench.training import formulas, models
+from bench.training import models
 from bench.training.figures import Taken
 from bench.training.measurement import Effort, Measurement
 from bench.training.network import Links
 from bench.training.runs import Load, in_turn, measure
 from bench.training.volume import SYNC
+from pstraining.core import bandwidth
 
 PEERS: Final = "bench.training.peers"
 PLAIN: Final = {"GLIBC_TUNABLES": ""}
@@ -68,9 +69,9 @@ DUELS: Final = _duels()
 WORKERS, SERVERS = 4, 1
 BUSIEST: Final = f"busiest link, n={WORKERS} k={SERVERS}, in sizes of the model: "
 FORMULAS: Final[Mapping[str, float]] = {
-    "plain parameter servers, by the formula": formulas.parameter_servers(WORKERS, SERVERS),
-    "all-reduce, by the formula": formulas.all_reduce(WORKERS),
-    "optimum, by the formula": formulas.optimum(WORKERS, SERVERS),
+    "plain parameter servers, by the formula": bandwidth.parameter_servers(WORKERS, SERVERS),
+    "all-reduce, by the formula": bandwidth.all_reduce(WORKERS),
+    "optimum, by the formula": bandwidth.optimum(WORKERS, SERVERS),
 }
 OURS, RING = "ours, Sync, measured", "MultiWorkerMirroredStrategy, measured"
 

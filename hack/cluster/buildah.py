@@ -56,9 +56,15 @@ class Buildah:
         mounts: Sequence[tuple[Path, Path]],
         log: Path,
         on_line: Callable[[str], None],
+        cached: bool = True,
     ) -> None:
-        """Build a target of the context's Dockerfile with cached layers."""
-        args = [*self._base(), "bud", "--isolation", "chroot", "--network", "host", "--pull-never", "--layers"]
+        """Build a target of the context's Dockerfile, with cached layers or without any.
+
+        All files get one time, so that the same files are the same image.
+        """
+        layers = ["--layers"] if cached else ["--no-cache", "--layers=false"]
+        args = [*self._base(), "bud", "--isolation", "chroot", "--network", "host", "--pull-never", *layers]
+        args += ["--timestamp", "0"]
         for source, place in mounts:
             args += ["-v", f"{source}:{place}:ro"]
         args += ["--target", target, "-t", name, "-f", str(context / "Dockerfile"), str(context)]

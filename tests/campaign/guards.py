@@ -24,7 +24,8 @@ from pstraining.core.policies import job_attempts
 from pstraining.core.policies.attempts import Tally
 from pstraining.core.snapshot import Snapshot
 from pstraining.kube import client, errors, executor
-from pstraining.kube.client import RESOURCES, KubeClient
+from pstraining.kube.client import KubeClient
+from pstraining.kube.paths import RESOURCES
 
 TIMEOUT = 3.0
 """Seconds that a request may take; ten in production."""

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from pstraining.controller.registration import NODES, WATCHED
 from pstraining.core.actions import Kind
-from pstraining.kube.client import EVENTS, RESOURCES
+from pstraining.kube.paths import EVENTS, RESOURCES
 from tests.support.builders import job
 from tests.support.simulation import World
 

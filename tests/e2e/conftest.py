@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,12 @@ def kube(target: Target) -> Kube:
     return found
 
 
+@pytest.fixture(scope="session", autouse=True)
+def began() -> datetime:
+    """When the tests began."""
+    return datetime.now(UTC)
+
+
 @pytest.fixture(scope="session")
 def helm() -> str:
     return hack("tool", "helm")
@@ -58,6 +65,15 @@ def installed(kube: Kube, helm: str) -> Iterator[str]:
     if not os.environ.get("PSTRAINING_KEEP"):
         remove = [helm, "uninstall", RELEASE, "-n", RELEASE_NAMESPACE, "--wait", *context]
         subprocess.run(remove, check=True, env=environment, stdout=subprocess.DEVNULL)
+
+
+@pytest.fixture
+def fake_nodes() -> Iterator[int]:
+    """How many fake nodes there are, in three zones; they run whatever tolerates and selects them."""
+    number = 6
+    hack("kwok", "up", "--nodes", str(number))
+    yield number
+    hack("kwok", "down")
 
 
 @pytest.fixture

@@ -1,9 +1,6 @@
 """The benchmark of the control plane works, and its counts hold for a few jobs; times are `make bench`'s business."""
 
 import asyncio
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,22 +9,14 @@ from bench.controlplane.__main__ import measure, parser
 from bench.controlplane.place import opened
 from bench.controlplane.runs import Figures
 from pstraining.kube.connection import CONTEXT, KUBECONFIG
-from tests.e2e.conftest import ROOT, hack
+from tests.e2e.conftest import hack
 from tests.support.kube import Target
 
 pytestmark = pytest.mark.cluster
 SMALL = "--shapes 5x1+2 --rounds 1 --live 4 --idle 4 --reactions 2 --finished 3,6 --poisoned 20 --limit 90"
 
 
-@pytest.fixture
-def fake_nodes() -> Iterator[None]:
-    kwok = [sys.executable, "-m", "hack.cluster", "kwok"]
-    subprocess.run([*kwok, "up", "--nodes", "5"], cwd=ROOT, check=True)
-    yield
-    subprocess.run([*kwok, "down"], cwd=ROOT, check=True)
-
-
-def test_a_few_jobs(target: Target, fake_nodes: None, tmp_path: Path) -> None:
+def test_a_few_jobs(target: Target, fake_nodes: int, tmp_path: Path) -> None:
     async def run() -> Figures:
         named = {KUBECONFIG: target.kubeconfig, CONTEXT: target.context}
         async with opened(named, Path(hack("audit")), tmp_path, 90) as bench:

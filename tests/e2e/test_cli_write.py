@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 import yaml
 
+from pstraining.api import names
 from pstraining.api.crd import custom_resource_definition
 from pstraining.api.validation import Severity, defaulted, validate
-from tests.support.kube import ApiError, Kube, Object, Target, wait_for
+from tests.support.kube import CHILD_KINDS, ApiError, Kube, Object, Target, wait_for
 from tests.support.operator_process import ROOT, OperatorProcess
 from tests.support.puppet import manifest, share
 from tests.support.refused import REFUSED, container, edit, simple
@@ -110,6 +111,12 @@ def test_changes_are_refused_offline_as_by_the_api_server(kube: Kube, crd: None,
         assert finding.message in refused.value.message
 
 
+def children(kube: Kube, namespace: str) -> set[tuple[str, str]]:
+    """What there is of jobs but pods."""
+    kinds = [kind for kind in CHILD_KINDS if kind != "Pod"]
+    return {(k, c["metadata"]["name"]) for k in kinds for c in kube.list(k, namespace, names.LABEL_JOB)}
+
+
 def test_a_jobs_life_by_commands(
     kube: Kube, target: Target, own_operator: OperatorProcess, namespace: str, shared: Path
 ) -> None:
@@ -127,7 +134,18 @@ def test_a_jobs_life_by_commands(
     assert started.stdout.splitlines()[0] == f"job in {namespace}: created"
     assert started.stdout.splitlines()[-1] == "job runs."
 
+    live = ("plan", "-f", "-", "--live", "-o", "json", *where)
+    same = json.loads(run(target, *live, given=text).stdout)
+    assert (same["exists"], same["changes"], same["actions"]) == (True, [], []), same
+    wider = yaml.safe_load(text)
+    edit("spec.worker.replicas", 2)(wider)
+    planned = json.loads(run(target, *live, given=yaml.safe_dump(wider)).stdout)
+    assert planned["changes"] == [{"field": "spec.worker.replicas", "before": 1, "after": 2}]
+    before = children(kube, namespace)
+
     scaled = run(target, "scale", "job", "--workers", "2", "--wait", *where)
+    would_be = {(a["kind"], a["name"]) for a in planned["actions"] if a["action"] == "create"}
+    assert children(kube, namespace) - before == would_be == {("Deployment", "job-worker-1")}
     assert scaled.stdout.splitlines()[0] == f"job in {namespace}: scaled from 1 to 2 workers", scaled
     assert scaled.stdout.splitlines()[-1] == "job: 2 of 2 workers ready."
     too_few = failed(run(target, "scale", "job", "--workers", "0", *where))
@@ -138,8 +156,9 @@ def test_a_jobs_life_by_commands(
     assert "--force" in conflict
     immutable = yaml.safe_load(text)
     edit("spec.chief.enabled", False)(immutable)
-    refused = failed(run(target, "submit", "-f", "-", "--force", *where, given=yaml.safe_dump(immutable)))
-    assert "spec.chief.enabled is immutable while the job runs" in refused
+    for command in (("submit", "--force"), ("plan", "--live")):
+        refused = failed(run(target, *command, "-f", "-", *where, given=yaml.safe_dump(immutable)))
+        assert "spec.chief.enabled is immutable while the job runs" in refused
 
     stopped = run(target, "suspend", "job", "--wait", *where)
     assert stopped.stdout.splitlines()[-1] == "job is suspended.", stopped
@@ -188,7 +207,11 @@ def nobody(kube: Kube, namespace: str, tmp_path: Path) -> Target:
 
 def test_who_may_not_is_told_the_right(nobody: Target, crd: None, namespace: str) -> None:
     text = yaml.safe_dump(simple(namespace))
-    for ran in (run(nobody, "suspend", "bad", "-n", namespace), run(nobody, "submit", "-f", "-", given=text)):
+    for ran in (
+        run(nobody, "suspend", "bad", "-n", namespace),
+        run(nobody, "submit", "-f", "-", given=text),
+        run(nobody, "plan", "--live", "-f", "-", given=text),
+    ):
         words = f"may not get pstrainingjobs.pstraining.dev in namespace {namespace}: ask for a role"
         assert words in failed(ran)
     ran = run(nobody, "doctor", "-n", namespace, "-o", "json")
@@ -225,6 +248,8 @@ def no_kubeconfig(kube: Kube, folder: Path) -> tuple[Target, str]:
 def test_no_cluster(kube: Kube, tmp_path: Path, make: Callable[[Kube, Path], tuple[Target, str]]) -> None:
     target, words = make(kube, tmp_path)
     assert f"Error: {words}" in failed(run(target, "resume", "job", "-n", "default"))
+    text = yaml.safe_dump(simple("default"))
+    assert f"Error: {words}" in failed(run(target, "plan", "--live", "-f", "-", given=text))
 
 
 def test_no_such_job_no_such_namespace_and_no_crd(kube: Kube, target: Target, crd: None, namespace: str) -> None:
@@ -232,9 +257,12 @@ def test_no_such_job_no_such_namespace_and_no_crd(kube: Kube, target: Target, cr
     said = failed(run(target, "scale", "none", "--workers", "2", *where))
     assert said == f"Error: There is no PSTrainingJob none in namespace {namespace}. There are no jobs there."
     text = yaml.safe_dump(simple(f"{namespace}-not"))
-    assert f'namespaces "{namespace}-not" not found' in failed(run(target, "submit", "-f", "-", given=text))
-    ran = run(target, "suspend", "none", *where, program=("-c", NO_SUCH_VERSION))
-    assert "Error: The cluster does not know PSTrainingJobs: " in failed(ran)
+    for command in (("submit",), ("plan", "--live")):
+        assert f'namespaces "{namespace}-not" not found' in failed(run(target, *command, "-f", "-", given=text))
+    unknown = text.replace(names.API_VERSION, f"{names.GROUP}/v9")
+    for arguments, given in ((("suspend", "none"), ""), (("plan", "--live", "-f", "-"), unknown)):
+        ran = run(target, *arguments, *where[: 2 * (not given)], program=("-c", NO_SUCH_VERSION), given=given)
+        assert "Error: The cluster does not know PSTrainingJobs: " in failed(ran)
 
 
 def test_doctor_of_an_install(target: Target, installed: str, namespace: str) -> None:

@@ -167,3 +167,11 @@ def test_gangs_run_one_after_the_other_where_single_pods_wait_for_each_other(
     wait_for(lambda: line.runs(loser), "the other runs", 30)
     assert line.placed(loser) == PLACES
     wait_for(lambda: kube.get("PodGroup", namespace, winner) is None, "its group is gone with it", 60)
+
+    # The group is as large as the job, and leaves the line with it.
+    kube.merge("PSTrainingJob", namespace, loser, {"spec": {"worker": {"replicas": 1}}})
+    wait_for(
+        lambda: (kube.get("PodGroup", namespace, loser) or {})["spec"]["minMember"] == PLACES - 1, "a smaller gang"
+    )
+    kube.merge("PSTrainingJob", namespace, loser, {"spec": {"runPolicy": {"suspend": True}}})
+    wait_for(lambda: kube.get("PodGroup", namespace, loser) is None, "no group")

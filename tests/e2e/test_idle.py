@@ -6,31 +6,20 @@ watched (30 here; 300 before a release).
 
 import json
 import os
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import ROOT, hack
+from tests.e2e.conftest import hack
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.puppet import manifest
 
 pytestmark = pytest.mark.cluster
 
-JOBS, FAKE_NODES = 100, 10
+JOBS = 100
 IDLE_SECONDS = float(os.environ.get("PSTRAINING_IDLE_SECONDS", "30"))
-
-
-@pytest.fixture
-def fake_nodes() -> Iterator[None]:
-    kwok = [sys.executable, "-m", "hack.cluster", "kwok"]
-    subprocess.run([*kwok, "up", "--nodes", str(FAKE_NODES)], cwd=ROOT, check=True)
-    yield
-    subprocess.run([*kwok, "down"], cwd=ROOT, check=True)
 
 
 def fake_job(namespace: str, name: str) -> Object:
@@ -71,7 +60,7 @@ class Audit:
 
 
 def test_running_jobs_cost_no_writes(
-    kube: Kube, installed: str, namespace: str, fake_nodes: None, capsys: pytest.CaptureFixture[str]
+    kube: Kube, installed: str, namespace: str, fake_nodes: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     audit = Audit(f"system:serviceaccount:{installed}:", namespace)
     for number in range(JOBS):

@@ -5,6 +5,7 @@ from typing import Any
 
 from pstraining.cli.errors import AbsentError, CommandError
 from pstraining.cli.waiting import Patience
+from pstraining.kube.paths import RESOURCES
 from tests.support.builders import UID, deep_merge
 from tests.support.cli_cluster import Nowhere
 from tests.support.simulation import World
@@ -83,8 +84,14 @@ class JobCluster(Nowhere):
         return None
 
     def listed(self, path: str, **query: str) -> list[Object]:
-        """Nothing else is there."""
-        return []
+        """The job's objects of a kind; as in all lists, they do not say of which."""
+        kinds = {kind for kind, place in RESOURCES.items() if place.path("default") == path}
+        found = (body for (kind, _), body in self.world.children.items() if kind in kinds)
+        return [copy.deepcopy({k: v for k, v in body.items() if k not in ("apiVersion", "kind")}) for body in found]
+
+    def pods(self, namespace: str, job: str) -> list[Object]:
+        """The job's."""
+        return copy.deepcopy(list(self.world.pods.values()))
 
     def allowed(self, verb: str, resource: str, namespace: str, subresource: str = "") -> bool:
         """Everything is."""

@@ -247,6 +247,21 @@ class NetworkSpec(Model):
         max_length=317,
         description="The nodes' label over whose values pods are spread, and which no two members of a shard share.",
     )
+    pack_topology_key: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=317,
+        description="The nodes' label of which the job's pods would rather share one value, such as a zone or a rack: "
+        "what workers and parameter servers send each other then stays inside. Within it they are still spread over "
+        "`topologyKey`. A job never waits for it.",
+    )
+    bandwidth_megabits: int | None = Field(
+        default=None,
+        ge=1,
+        le=10_000_000,
+        description="What a node's network carries each way, in megabits a second. A hint: `kubectl pstraining "
+        "plan` reckons with it how long an update takes; nothing is limited to it.",
+    )
 
 
 class PSTrainingJobSpec(Model):

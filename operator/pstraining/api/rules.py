@@ -24,7 +24,8 @@ FIXED_WHILE_RUNNING: Final = (
     *(f"worker.{f}" for f in ("template", "addressing", "restartPolicy")),
     *(f"chief.{f}" for f in ("enabled", "template?", "resources?", "restartPolicy")),
     *(f"evaluator.{f}" for f in ("enabled", "template?", "resources?", "restartPolicy", "inCluster")),
-    *("checkpoint?", "training", "network.topologyKey", "runPolicy.nodeLossSeconds", "runPolicy.schedulingPolicy"),
+    *("checkpoint?", "training", "network.topologyKey", "network.packTopologyKey?"),
+    *("runPolicy.nodeLossSeconds", "runPolicy.schedulingPolicy"),
 )
 """What feeds pod templates, with a question mark where it may be absent: pods are rendered when they are created and
 never while they live."""

@@ -4,6 +4,7 @@ It goes by the generated CRD alone, so that whatever the models or rules.py come
 server does, it asks the rules only of a job that keeps to the schema.
 """
 
+import copy
 import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -76,6 +77,11 @@ def defaulted(schema: Schema, value: Any) -> Any:
         if name not in given and "default" in below:
             given[name] = below["default"]
     return {name: defaulted(_below(schema, name), item) for name, item in given.items()}
+
+
+def with_defaults(job: Mapping[str, Any]) -> dict[str, Any]:
+    """The job as the API server would store it, its defaults filled in; a copy."""
+    return copy.deepcopy(dict(defaulted(_schema(), job)))
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

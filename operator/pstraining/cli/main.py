@@ -8,6 +8,7 @@ from pstraining.cli.convert import convert
 from pstraining.cli.doctor import doctor
 from pstraining.cli.errors import CommandError
 from pstraining.cli.logs import logs
+from pstraining.cli.plan import plan
 from pstraining.cli.scale import scale
 from pstraining.cli.status import status
 from pstraining.cli.submit import submit
@@ -16,7 +17,7 @@ from pstraining.cli.takeover import takeover
 from pstraining.cli.top import top
 from pstraining.cli.validate import validate
 
-COMMANDS = (validate, submit, status, logs, top, scale, suspend, resume, takeover, convert, doctor)
+COMMANDS = (validate, plan, submit, status, logs, top, scale, suspend, resume, takeover, convert, doctor)
 """One file each, in the order of the help."""
 
 app = typer.Typer(help="Parameter-server training jobs.", no_args_is_help=True)

@@ -60,3 +60,24 @@ def bytes_rate(value: float | None) -> str:
             return f"{rate(value)} {prefix}B/s"
         value /= 1000
     return f"{rate(value)} {_PREFIXES[-1]}B/s"
+
+
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)([kKMGBT]?)")
+_TIMES: Final = {"": 1, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
+
+
+def count(text: str) -> int:
+    """A number such as 138000000, 25.6M or 1.5B (a billion, as G).
+
+    Raises:
+        ValueError: it is none, or nothing.
+    """
+    found = _COUNT.fullmatch(text)
+    if not found or not (number := round(float(found[1]) * _TIMES[found[2]])):
+        raise ValueError(f"{text!r} is no number of things: write it as 138000000, 25.6M or 1.5B")
+    return number
+
+
+def size(length: float) -> str:
+    """Bytes, with a decimal prefix."""
+    return bytes_rate(length).removesuffix("/s")

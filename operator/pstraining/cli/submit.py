@@ -112,6 +112,18 @@ def apply(cluster: Cluster, job: Object, *, dry_run: bool, force: bool) -> Objec
     Raises:
         CommandError: it is refused, is being deleted, or others have set what it sets.
     """
+    before, stored = sent(cluster, job, dry_run=dry_run, force=force)
+    namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
+    typer.echo(f"{name} in {namespace}: {outcome(before, stored)}{' (dry run)' if dry_run else ''}")
+    return stored
+
+
+def sent(cluster: Cluster, job: Object, *, dry_run: bool, force: bool) -> tuple[Object | None, Object]:
+    """Apply a job; how it was before, None if it was not, and what is stored then, or would be.
+
+    Raises:
+        CommandError: it is refused, is being deleted, or others have set what it sets.
+    """
     namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
     before = cluster.job(namespace, name)
     if before is not None and before["metadata"].get("deletionTimestamp"):
@@ -127,8 +139,7 @@ def apply(cluster: Cluster, job: Object, *, dry_run: bool, force: bool) -> Objec
         ) from error
     except CommandError as error:
         raise CommandError(f"{name} in {namespace} was not submitted. {error}") from error
-    typer.echo(f"{name} in {namespace}: {outcome(before, stored)}{' (dry run)' if dry_run else ''}")
-    return stored
+    return before, stored
 
 
 def outcome(before: Object | None, after: Object) -> str:

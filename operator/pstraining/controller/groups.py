@@ -5,22 +5,18 @@ group matters only while a pod waits for a place: so it is read once when this o
 while pods wait, which finds one that somebody has changed or deleted. Our own writes are in the cache as all others.
 """
 
-from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
 
 from pstraining.api import names
-from pstraining.api.run_policy import Gang
 from pstraining.controller.cache import Cache, Key
-from pstraining.core.actions import Kind
 from pstraining.core.observe import controller_uid
+from pstraining.core.policies.gang import kind_of_group
 from pstraining.core.snapshot import Snapshot
 from pstraining.kube.errors import NotFound, Refused
 from pstraining.kube.port import ApiPort
 
 AGAIN = timedelta(seconds=10)
 """Between two looks at the group of a job whose pods wait."""
-KINDS: Mapping[str, Kind] = {Gang.SCHEDULER_PLUGINS: Kind.POD_GROUP, Gang.VOLCANO: Kind.VOLCANO_POD_GROUP}
 
 
 class Groups:
@@ -45,7 +41,7 @@ class Groups:
         Raises:
             Transient: try again later.
         """
-        kind = KINDS.get(_gang(snapshot))
+        kind = kind_of_group(snapshot.job)
         if kind is None or not self._is_due(snapshot, now):
             return False
         name = names.pod_group(snapshot.name)
@@ -66,11 +62,3 @@ class Groups:
         uid, last = self._looked.get((snapshot.namespace, snapshot.name), ("", now))
         waits = any(not (p.node or p.over or p.deleting) for p in snapshot.pods)
         return uid != snapshot.uid or (waits and now >= last + AGAIN)
-
-
-def _gang(snapshot: Snapshot) -> str:
-    """The job's word, of a job that may be none."""
-    found: Any = snapshot.job
-    for step in ("spec", "runPolicy", "schedulingPolicy", "gang"):
-        found = found.get(step) if isinstance(found, Mapping) else None
-    return str(found)

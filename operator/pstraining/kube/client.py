@@ -6,9 +6,8 @@ itself; what is needed of them here is eight paths and five verbs.
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import aiohttp
 import orjson
@@ -17,6 +16,7 @@ from kubernetes.aio.client import ApiClient, Configuration
 from pstraining.api import names
 from pstraining.core.actions import Kind, Manifest
 from pstraining.kube.errors import ApiError, NotFound, from_exception, from_response
+from pstraining.kube.paths import EVENTS, LEASES, RESOURCES
 from pstraining.kube.places import Places
 from pstraining.kube.port import Object
 
@@ -31,38 +31,6 @@ sent again. With 2 a busy one, which took a second for each, held all other crea
 job were the last of its children to be there, with 3 they were not."""
 JSON: Final = "application/json"
 APPLY: Final = "application/apply-patch+yaml"
-
-
-@dataclass(frozen=True)
-class Resource:
-    """Where a kind lives."""
-
-    api: str
-    """The part of the path before the namespace."""
-    plural: str
-
-    def path(self, namespace: str, name: str | None = None, subresource: str | None = None) -> str:
-        """The path of the collection, of one object, or of its subresource."""
-        parts = [self.api, "namespaces", namespace, self.plural, *(p for p in (name, subresource) if p)]
-        return "/" + "/".join(quote(part, safe="/") for part in parts)
-
-
-RESOURCES: Final[Mapping[Kind, Resource]] = {
-    Kind.POD: Resource("api/v1", "pods"),
-    Kind.SERVICE: Resource("api/v1", "services"),
-    Kind.CONFIG_MAP: Resource("api/v1", "configmaps"),
-    Kind.CLAIM: Resource("api/v1", "persistentvolumeclaims"),
-    Kind.DEPLOYMENT: Resource("apis/apps/v1", "deployments"),
-    Kind.STATEFUL_SET: Resource("apis/apps/v1", "statefulsets"),
-    Kind.JOB: Resource("apis/batch/v1", "jobs"),
-    Kind.POD_DISRUPTION_BUDGET: Resource("apis/policy/v1", "poddisruptionbudgets"),
-    Kind.NETWORK_POLICY: Resource("apis/networking.k8s.io/v1", "networkpolicies"),
-    Kind.POD_GROUP: Resource("apis/scheduling.x-k8s.io/v1alpha1", "podgroups"),
-    Kind.VOLCANO_POD_GROUP: Resource("apis/scheduling.volcano.sh/v1beta1", "podgroups"),
-    Kind.PS_TRAINING_JOB: Resource(f"apis/{names.API_VERSION}", names.PLURAL),
-}
-EVENTS: Final = Resource("apis/events.k8s.io/v1", "events")
-LEASES: Final = Resource("apis/coordination.k8s.io/v1", "leases")
 
 
 class KubeClient:

@@ -16,14 +16,12 @@ from typing import Any, Final, Protocol
 import numpy as np
 import tensorflow as tf
 
+from pstraining.api.sizes import INT8_BLOCK, ONE_BIT_BLOCK, TOP_K_BLOCK
 from pstraining.api.training import Codec as Name
 
 Tensor = Any
 Part = tuple[tuple[int | None, ...], Any]
 """Shape and dtype of one of the tensors that a vector becomes; None is a length that depends on the values."""
-
-SMALLEST: Final = 1024
-"""Elements from which a vector is worth a codec."""
 
 
 class Codec(Protocol):
@@ -58,7 +56,7 @@ class Bf16:
 class Int8:
     """255 steps between a block's largest value and its negative: 1.016 bytes an element."""
 
-    BLOCK: Final = 256
+    BLOCK: Final = INT8_BLOCK
 
     def parts(self, size: int) -> tuple[Part, ...]:
         """Steps and scales, by blocks."""
@@ -81,7 +79,7 @@ class Int8:
 class OneBit:
     """The sign of every element and the mean size of a block's: 0.126 bytes an element."""
 
-    BLOCK: Final = 4096
+    BLOCK: Final = ONE_BIT_BLOCK
     _POWERS: Final = np.array([1, 2, 4, 8, 16, 32, 64, 128], np.float32)
     _SIGNS: Final = np.array(
         [[1.0 if byte >> bit & 1 else -1.0 for bit in range(8)] for byte in range(256)], np.float32
@@ -115,7 +113,7 @@ class TopK:
         permille: how many of a thousand are kept, about: the threshold is that of a sample.
     """
 
-    BLOCK: Final = 65536
+    BLOCK: Final = TOP_K_BLOCK
     _STRIDE: Final = 101
 
     def __init__(self, permille: int) -> None:

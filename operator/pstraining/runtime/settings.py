@@ -11,13 +11,11 @@ from typing import Any, Final, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
+from pstraining.api.sizes import MIN_SHARD_BYTES
 from pstraining.api.training import Codec, Mode, NonFinite
 
 Settings = TypeVar("Settings", bound=BaseModel)
 
-
-MIN_SHARD_BYTES: Final = 256 * 1024
-"""What TensorFlow's `MinSizePartitioner` takes, too. A call costs a server as much time as 80 KB at 1 Gbit/s."""
 ENDLESS: Final = 2**62
 """A position that is never reached."""
 

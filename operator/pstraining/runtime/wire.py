@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from pstraining.api.sizes import SMALLEST
 from pstraining.runtime.auto import CODED
-from pstraining.runtime.codecs import SMALLEST, Codec
+from pstraining.runtime.codecs import Codec
 from pstraining.runtime.critical import after, one, zero
 from pstraining.runtime.layout import Segment
 from pstraining.runtime.model import STATE

@@ -166,6 +166,7 @@ OTHER: dict[str, Any] = {
     "spec.checkpoint": {"volume": {"hostPath": {"path": "/c"}}},
     "spec.training": {"steps": 3},
     "spec.network.topologyKey": "zone",
+    "spec.network.packTopologyKey": "zone",
     "spec.runPolicy.nodeLossSeconds": 7,
     "spec.runPolicy.schedulingPolicy": {"priorityClass": "high"},
 }

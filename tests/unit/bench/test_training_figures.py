@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.training import figures, formulas, models
+from bench.training import figures, models
 from bench.training.__main__ import FIGURES, OUT, PAGE
 from bench.training.figures import Check, Limit
 from bench.training.registry import MEASUREMENTS
@@ -78,16 +78,6 @@ def test_the_page_says_which_figures_fail() -> None:
 
 def test_a_limit_may_be_on_either_side() -> None:
     assert str(Check("x", Limit(least=1, most=2), 3.0)) == "beyond its limit: x: 3, not ≥ 1, ≤ 2"
-
-
-def test_the_formulas_are_those_of_their_source() -> None:
-    """Values for n workers and k servers by the paper's table."""
-    assert formulas.parameter_servers(8, 2) == 4.0
-    assert formulas.parameter_servers(2, 4) == 1.0
-    assert formulas.all_reduce(8) == 1.75
-    assert round(formulas.optimum(8, 2), 2) == 1.47
-    assert round(formulas.optimum(4, 1), 2) == 1.33
-    assert formulas.optimum(100, 100) == 1.0
 
 
 def test_the_models_are_what_the_limits_speak_of() -> None:

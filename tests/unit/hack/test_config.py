@@ -58,9 +58,13 @@ def test_the_kubelet_lives_in_its_cgroup_and_accepts_version_1() -> None:
 def test_audit_counts_writes_of_the_operator_but_no_heartbeats() -> None:
     policy = json.loads(config.audit_policy())
     assert "RequestReceived" in policy["omitStages"]
-    assert policy["rules"][0] == {"level": "None", "verbs": ["get", "list", "watch"]}
+    reads = ["get", "list", "watch"]
+    assert policy["rules"][:2] == [
+        {"level": "Metadata", "verbs": reads, "users": [config.WATCHED_USER]},
+        {"level": "None", "verbs": reads},
+    ]
     assert policy["rules"][-1] == {"level": "Metadata"}
-    silent = [rule for rule in policy["rules"] if "users" in rule or "userGroups" in rule]
+    silent = [rule for rule in policy["rules"][2:] if "users" in rule or "userGroups" in rule]
     assert silent
     for rule in silent:
         assert rule["resources"][0]["resources"] == ["leases"]

@@ -1,8 +1,8 @@
-"""The chart's table of values, and the requirements of the images."""
+"""The chart's table of values."""
 
 import pytest
 
-from hack import generate, requirements
+from hack import generate
 
 VALUES = """
 # About the file.
@@ -41,10 +41,3 @@ def test_the_table_replaces_the_old_one() -> None:
     assert new == f"before\n{generate.TABLE_BEGIN}\nnew\n{generate.TABLE_END}\nafter\n"
     with pytest.raises(ValueError, match="must hold"):
         generate.chart_readme("no place", "new")
-
-
-def test_requirements_are_those_of_the_extras_and_the_base() -> None:
-    project = {"dependencies": ["b"], "optional-dependencies": {"x": ["c", "a"], "y": ["d"]}}
-    assert requirements.requirements({"project": project}, ["x"]) == ["a", "b", "c"]
-    with pytest.raises(KeyError):
-        requirements.requirements({"project": project}, ["z"])

@@ -6,6 +6,7 @@ import pytest
 
 from pstraining.resources import pods
 from pstraining.resources.pods import Task
+from pstraining.resources.scheduling import FAINT_SKEW
 from tests.support.builders import TEMPLATE, deep_merge, job, typed
 
 MANY = [("ps", Task("ps")), ("worker", Task("worker", 0))]
@@ -33,6 +34,47 @@ def test_the_topology_key_is_the_jobs() -> None:
         "topologySpreadConstraints"
     ]
     assert spread["topologyKey"] == "topology.kubernetes.io/zone"
+
+
+PACKED = {"network": {"packTopologyKey": "topology.kubernetes.io/zone"}}
+
+
+@pytest.mark.parametrize(("_role", "task"), ALL)
+def test_a_packed_job_keeps_together(_role: str, task: Task) -> None:
+    assert "podAffinity" not in spec_of(task).get("affinity", {})
+    found = spec_of(task, PACKED)["affinity"]["podAffinity"]
+    (soft,) = found.pop("preferredDuringSchedulingIgnoredDuringExecution")
+    assert not found
+    assert soft["podAffinityTerm"]["topologyKey"] == "topology.kubernetes.io/zone"
+    selector = soft["podAffinityTerm"]["labelSelector"]["matchLabels"]
+    for _, other in ALL:
+        assert selector.items() <= pods.build(typed(job()), other, "l")["metadata"]["labels"].items()
+    stranger = job()
+    stranger["metadata"]["uid"] = "another"
+    assert not selector.items() <= pods.build(typed(stranger), task, "l")["metadata"]["labels"].items()
+
+
+def test_members_of_a_shard_are_apart_in_a_packed_job_too() -> None:
+    found = spec_of(Task("ps"), PACKED | {"ps": {"standby": {"mode": "Warm"}}})["affinity"]
+    assert found["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert found["podAffinity"]
+
+
+def test_within_a_packed_job_the_spread_counts_less() -> None:
+    (spread,) = spec_of(Task("worker", 0), PACKED)["topologySpreadConstraints"]
+    assert (spread["maxSkew"], spread["topologyKey"]) == (FAINT_SKEW, "kubernetes.io/hostname")
+
+
+@pytest.mark.parametrize("own", [{}, {"podAntiAffinity": {}}, None])
+def test_a_template_without_a_podaffinity_is_packed(own: dict[str, Any] | None) -> None:
+    template = deep_merge(TEMPLATE, {"spec": {"affinity": own}})
+    assert spec_of(Task("worker", 0), PACKED | {"worker": {"template": template}})["affinity"]["podAffinity"]
+
+
+def test_a_template_that_says_where_it_goes_is_left_alone() -> None:
+    own: dict[str, Any] = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+    template = deep_merge(TEMPLATE, {"spec": {"affinity": own}})
+    assert spec_of(Task("worker", 0), PACKED | {"worker": {"template": template}})["affinity"] == own
 
 
 def test_the_chief_is_alone() -> None:

@@ -10,12 +10,13 @@ that the pods that the scheduler counts are the gang's. What runs is never made 
 Level-based: the same answer for the same picture, and none that asks for a write once the gang has its places.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.api.models import PSTrainingJob
+from pstraining.api.run_policy import Gang
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Kind, Manifest
 from pstraining.core.policies import parked
@@ -26,6 +27,15 @@ from pstraining.resources import podgroup, redundancy, schedulers
 from pstraining.resources.schedulers import Members
 
 _SIZES = ("minMember", "minResources")
+
+
+def kind_of_group(job: Manifest) -> Kind | None:
+    """The kind of the PodGroup that a job is to have, by its manifest, which may be no job at all; None without one."""
+    found: Any = job
+    for step in ("spec", "runPolicy", "schedulingPolicy", "gang"):
+        found = found.get(step) if isinstance(found, Mapping) else None
+    kinds = {Gang.SCHEDULER_PLUGINS: Kind.POD_GROUP, Gang.VOLCANO: Kind.VOLCANO_POD_GROUP}
+    return next((kind for gang, kind in kinds.items() if found == gang), None)
 
 
 def group(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus) -> dict[str, Any] | None:

@@ -1,0 +1,46 @@
+"""Where the API server has the kinds that we read and write."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+from pstraining.api import names
+from pstraining.core.actions import Kind
+
+
+@dataclass(frozen=True)
+class Resource:
+    """Where a kind lives."""
+
+    api: str
+    """The part of the path before the namespace."""
+    plural: str
+
+    @property
+    def api_version(self) -> str:
+        """What objects have there; items of lists come without."""
+        return self.api.removeprefix("apis/").removeprefix("api/")
+
+    def path(self, namespace: str, name: str | None = None, subresource: str | None = None) -> str:
+        """The path of the collection, of one object, or of its subresource."""
+        parts = [self.api, "namespaces", namespace, self.plural, *(p for p in (name, subresource) if p)]
+        return "/" + "/".join(quote(part, safe="/") for part in parts)
+
+
+RESOURCES: Final[Mapping[Kind, Resource]] = {
+    Kind.POD: Resource("api/v1", "pods"),
+    Kind.SERVICE: Resource("api/v1", "services"),
+    Kind.CONFIG_MAP: Resource("api/v1", "configmaps"),
+    Kind.CLAIM: Resource("api/v1", "persistentvolumeclaims"),
+    Kind.DEPLOYMENT: Resource("apis/apps/v1", "deployments"),
+    Kind.STATEFUL_SET: Resource("apis/apps/v1", "statefulsets"),
+    Kind.JOB: Resource("apis/batch/v1", "jobs"),
+    Kind.POD_DISRUPTION_BUDGET: Resource("apis/policy/v1", "poddisruptionbudgets"),
+    Kind.NETWORK_POLICY: Resource("apis/networking.k8s.io/v1", "networkpolicies"),
+    Kind.POD_GROUP: Resource("apis/scheduling.x-k8s.io/v1alpha1", "podgroups"),
+    Kind.VOLCANO_POD_GROUP: Resource("apis/scheduling.volcano.sh/v1beta1", "podgroups"),
+    Kind.PS_TRAINING_JOB: Resource(f"apis/{names.API_VERSION}", names.PLURAL),
+}
+EVENTS: Final = Resource("apis/events.k8s.io/v1", "events")
+LEASES: Final = Resource("apis/coordination.k8s.io/v1", "leases")

@@ -1,0 +1,30 @@
+"""The same files are the same image: built twice, with nothing kept from one time to the other."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hack.cluster import pipconfig
+from hack.cluster.buildah import Buildah
+from hack.cluster.layout import read_layout
+from tests.e2e.conftest import ROOT, hack
+from tests.support.cover import in_soak
+
+pytestmark = in_soak
+
+
+@pytest.mark.parametrize("image", ["operator", "runtime"])
+def test_an_image_that_is_built_again_is_the_same(image: str, tmp_path: Path) -> None:
+    hack("build-images", image)  # its base, and the storage, are there then
+    layout = read_layout(os.environ, ROOT)
+    buildah, settings, conf = Buildah(layout), pipconfig.read_settings(os.environ), tmp_path / "pip.conf"
+    conf.write_text(pipconfig.render(settings), encoding="utf-8")
+
+    def digest() -> str:
+        name = f"localhost/pstraining/{image}:again"
+        mounts, log = pipconfig.mounts(settings, conf), tmp_path / "log"
+        buildah.build(ROOT, target=image, name=name, mounts=mounts, log=log, on_line=lambda _: None, cached=False)
+        return buildah.store().find(name).digest
+
+    assert digest() == digest()

@@ -1,0 +1,56 @@
+"""What the operator asked the API server for in all these tests is what the chart grants it; by its name it comes last.
+
+Writes are those of every operator, whoever it was logged in as; reads those of the one that the chart installs.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hack.cluster.config import WATCHED_USER
+from tests.chart.test_rbac import CLUSTER, LEASE
+from tests.e2e.conftest import ROOT, hack
+
+pytestmark = pytest.mark.cluster
+
+NOT_CALLED = {("pstraining.dev", "pstrainingjobs/finalizers")}
+"""What the API server checks when a child with blockOwnerDeletion is made."""
+NOT_SEEN = {
+    ("scheduling.x-k8s.io", "podgroups"): {"get"},
+    ("scheduling.volcano.sh", "podgroups"): {"create", "delete", "get", "patch"},
+}
+"""Gangs are those of an operator on this machine, whose reads are not logged; Volcano is not to be had."""
+
+
+def entries(since: datetime) -> Iterator[dict[str, Any]]:
+    """The audit log's from then on, also of files that were rotated away."""
+    newest = Path(hack("audit"))
+    for path in sorted(newest.parent.glob(f"{newest.stem}*{newest.suffix}")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            entry = json.loads(line)
+            if datetime.fromisoformat(entry["requestReceivedTimestamp"]) >= since:
+                yield entry
+
+
+def test_the_rights_of_the_chart_are_those_that_were_used(request: pytest.FixtureRequest, began: datetime) -> None:
+    granted = {of: set(verbs) for of, verbs in (CLUSTER | LEASE).items() if of not in NOT_CALLED}
+    used: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for entry in entries(began):
+        is_ours = entry["user"]["username"] == WATCHED_USER or entry.get("userAgent", "").startswith("pstraining-oper")
+        if is_ours and (target := entry.get("objectRef")):
+            resource = "/".join(filter(None, (target["resource"], target.get("subresource"))))
+            used[target.get("apiGroup", ""), resource].add(entry["verb"])
+    extra = {of: verbs - granted.get(of, set()) for of, verbs in used.items()}
+    assert not {of: verbs for of, verbs in extra.items() if verbs}, "these are used and not granted"
+    is_whole = not request.config.option.keyword and request.config.args in (
+        ["tests/e2e"],
+        [str(ROOT / "tests" / "e2e")],
+    )
+    unused = {of: verbs - used.get(of, set()) - NOT_SEEN.get(of, set()) for of, verbs in granted.items()}
+    if is_whole:
+        assert not {of: verbs for of, verbs in unused.items() if verbs}, "these are granted and not used"

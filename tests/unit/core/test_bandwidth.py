@@ -1,0 +1,110 @@
+"""What the network carries: the formulas of their source, and how what is sent adds up on both ends."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pstraining.api.training import Codec, Mode
+from pstraining.core import bandwidth
+from pstraining.core.bandwidth import Exchange, busiest, links, recommended, with_servers
+from tests.support.builders import job, typed
+
+VALUES = 25_600_000  # ResNet-50's
+CLASSIC = Exchange(workers=100, servers=10)
+
+exchanges = st.builds(
+    Exchange,
+    workers=st.integers(1, 200),
+    servers=st.integers(1, 200),
+    standbys=st.integers(0, 2),
+    mode=st.sampled_from([Mode.ASYNC, Mode.SYNC]),
+    push=st.sampled_from(Codec),
+    pull=st.sampled_from(Codec),
+    permille=st.integers(1, 1000),
+    batches=st.integers(1, 64),
+)
+sizes = st.integers(1024, 10**9)
+
+
+def test_the_formulas_are_those_of_their_source() -> None:
+    """Values for n workers and k servers by the paper's table."""
+    assert bandwidth.parameter_servers(8, 2) == 4.0
+    assert bandwidth.parameter_servers(2, 4) == 1.0
+    assert bandwidth.all_reduce(8) == 1.75
+    assert round(bandwidth.optimum(8, 2), 2) == 1.47
+    assert round(bandwidth.optimum(4, 1), 2) == 1.33
+    assert bandwidth.optimum(100, 100) == 1.0
+    assert bandwidth.optimum(1, 1) == bandwidth.all_reduce(1) == 0.0
+    assert bandwidth.optimum(4, 9) == bandwidth.optimum(4, 4), "more servers than workers are of no use"
+
+
+def test_the_classic_case() -> None:
+    """A hundred workers and ten servers: each server takes 1.02 GB in and as much out, 0.82 s at 10 Gbit/s."""
+    worker, server = links(CLASSIC, VALUES)
+    assert (worker.sent, worker.received) == (102.4e6, 102.4e6)
+    assert (server.sent, server.received) == (1.024e9, 1.024e9)
+    assert round(bandwidth.seconds((worker, server), 10_000), 2) == 0.82
+    assert recommended(CLASSIC, VALUES) == 100
+    assert recommended(replace(CLASSIC, mode=Mode.HYBRID), VALUES) == 1
+
+
+@given(exchanges, sizes)
+def test_what_one_end_sends_the_other_receives(how: Exchange, values: int) -> None:
+    found = links(how, values)
+    assert sum(k.sent * k.number for k in found) == pytest.approx(sum(k.received * k.number for k in found))
+
+
+@given(st.integers(2, 200), st.integers(1, 200), sizes)
+def test_plain_exchange_is_the_formula(workers: int, servers: int, values: int) -> None:
+    plain = Exchange(workers, servers)
+    assert busiest(links(plain, values)).busier == pytest.approx(
+        bandwidth.parameter_servers(workers, servers) * 4 * values
+    )
+    ring = links(replace(plain, mode=Mode.HYBRID), values)
+    assert busiest(ring).busier == pytest.approx(bandwidth.all_reduce(workers) * 4 * values)
+    assert bandwidth.optimum(workers, servers) <= bandwidth.parameter_servers(workers, servers) + 1e-9
+
+
+@given(exchanges, sizes)
+def test_the_recommended_number_is_the_smallest_of_the_best(how: Exchange, values: int) -> None:
+    how = replace(how, least_shard=0)
+    best = recommended(how, values)
+
+    def most(number: int) -> float:
+        return busiest(links(with_servers(how, number), values)).busier
+
+    assert most(best) == pytest.approx(min(most(number) for number in range(1, 1001)), rel=1e-6)
+    if best > 1:
+        assert most(best - 1) > most(best)
+
+
+@given(exchanges, sizes)
+def test_a_server_that_would_hold_too_little_is_not_recommended(how: Exchange, values: int) -> None:
+    best = recommended(how, values)
+    assert best == 1 or 4 * values / best >= how.least_shard
+
+
+def test_how_a_job_exchanges() -> None:
+    assert bandwidth.of_job(typed(job(ps=3, workers=7))) == Exchange(workers=7, servers=3)
+    spec = {
+        "ps": {"replicas": 2, "standby": {"mode": "Hot", "replicasPerShard": 2}},
+        "training": {
+            "mode": "Sync",
+            "accumulationSteps": 4,
+            "minShardBytes": 0,
+            "compression": {"push": "TopK", "pull": "Int8", "topKPermille": 5},
+        },
+    }
+    found = bandwidth.of_job(typed(job(spec=spec)))
+    assert found == Exchange(2, 2, 2, Mode.SYNC, Codec.TOP_K, Codec.INT8, 5, 4, 0)
+    warm = {"ps": {"standby": {"mode": "Warm"}}}
+    assert bandwidth.of_job(typed(job(spec=warm))).standbys == 0, "a warm one gets nothing while it waits"
+
+
+def test_more_is_never_sent_by_what_is_to_spare_the_network() -> None:
+    plain = busiest(links(CLASSIC, VALUES)).busier
+    for name, other in bandwidth.ways(CLASSIC).items():
+        assert busiest(links(other, VALUES)).busier <= plain, name
+    assert "mode: Hybrid" not in bandwidth.ways(replace(CLASSIC, standbys=1)), "it has no hot standbys"

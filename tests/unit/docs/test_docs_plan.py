@@ -1,0 +1,37 @@
+"""The page on `plan` shows what it prints. PSTRAINING_WRITE_PAGE=1 writes that into the page."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hack.pages import ROOT, pages
+from pstraining.cli.main import app
+
+PAGE = ROOT / "docs" / "how-to" / "plan-a-job.md"
+SHOWN = re.compile(r"<!-- (plan [^\n]*) -->\n```text\n(.*?)```\n", re.DOTALL)
+WRITES = bool(os.environ.get("PSTRAINING_WRITE_PAGE"))
+
+
+def test_the_page_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (block,) = (b.text for b in pages()[PAGE].blocks if b.language == "yaml")
+    name = block.splitlines()[0].removeprefix("# ")
+    (tmp_path / name).write_text(block)
+    monkeypatch.chdir(tmp_path)
+
+    def printed(command: str) -> str:
+        done = CliRunner().invoke(app, command.split())
+        assert done.exit_code == 0, done.output
+        lines = "".join(f"{line.rstrip()}\n" for line in done.output.splitlines())
+        return re.sub(r"(?<=-launcher-)[0-9a-f]{10}", "0123456789", lines)  # else old with every change of the launcher
+
+    text = PAGE.read_text(encoding="utf-8")
+    shown = SHOWN.findall(text)
+    assert [command.split()[2] for command, _ in shown] == [name, name]
+    if WRITES:
+        PAGE.write_text(SHOWN.sub(lambda m: f"<!-- {m[1]} -->\n```text\n{printed(m[1])}```\n", text), encoding="utf-8")
+        return
+    for command, output in shown:
+        assert output == printed(command), f"{PAGE.name} is old: PSTRAINING_WRITE_PAGE=1 pytest {__file__}"
