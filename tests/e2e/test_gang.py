@@ -71,6 +71,11 @@ class Line:
         """How many pods of a job have a node."""
         return sum(bool(p["spec"].get("nodeName")) for p in self.pods(job))
 
+    def gang(self, job: str) -> int:
+        """The size of a job's gang; 0 without a group."""
+        found = self.kube.get("PodGroup", self.namespace, job)
+        return int(found["spec"]["minMember"]) if found else 0
+
     def come(self, *jobs: str) -> None:
         """Wait until all pods of the jobs stand at the gate."""
         wait_for(lambda: all(len(self.pods(j)) == PLACES for j in jobs), f"the pods of {jobs}", 60)
@@ -166,12 +171,10 @@ def test_gangs_run_one_after_the_other_where_single_pods_wait_for_each_other(
     kube.delete("PSTrainingJob", namespace, winner)
     wait_for(lambda: line.runs(loser), "the other runs", 30)
     assert line.placed(loser) == PLACES
-    wait_for(lambda: kube.get("PodGroup", namespace, winner) is None, "its group is gone with it", 60)
+    wait_for(lambda: line.gang(winner) == 0, "its group is gone with it", 60)
 
     # The group is as large as the job, and leaves the line with it.
     kube.merge("PSTrainingJob", namespace, loser, {"spec": {"worker": {"replicas": 1}}})
-    wait_for(
-        lambda: (kube.get("PodGroup", namespace, loser) or {})["spec"]["minMember"] == PLACES - 1, "a smaller gang"
-    )
+    wait_for(lambda: line.gang(loser) == PLACES - 1, "a smaller gang")
     kube.merge("PSTrainingJob", namespace, loser, {"spec": {"runPolicy": {"suspend": True}}})
-    wait_for(lambda: kube.get("PodGroup", namespace, loser) is None, "no group")
+    wait_for(lambda: line.gang(loser) == 0, "no group")

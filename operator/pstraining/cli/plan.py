@@ -22,7 +22,7 @@ from pstraining.cli import bandwidth_table
 from pstraining.cli.bandwidth_table import Carried
 from pstraining.cli.checks import NOTHING, Amount, requests
 from pstraining.cli.cluster import Cluster, KubeconfigCluster, Object
-from pstraining.cli.errors import CommandError
+from pstraining.cli.errors import CommandError, RequestError
 from pstraining.cli.manifests import documents
 from pstraining.cli.options import Context, Format, Namespace
 from pstraining.cli.output import Output, show
@@ -126,7 +126,11 @@ def looked(cluster: Cluster | None, job: Object, now: datetime) -> Planned:
         for kind in CHILDREN if group is None else (*CHILDREN, group):
             place, selector = RESOURCES[kind], f"{names.LABEL_JOB}={name}"
             what = {"apiVersion": place.api_version, "kind": str(kind)}
-            children += (c | what for c in cluster.listed(place.path(namespace), labelSelector=selector))
+            try:
+                children += (c | what for c in cluster.listed(place.path(namespace), labelSelector=selector))
+            except RequestError as error:
+                if kind is not group or error.status != 404:
+                    raise
         pods = cluster.pods(namespace, name)
     snapshot = observe(after, children, pods)
     return Planned(
