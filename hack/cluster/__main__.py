@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from hack.cluster import faults, kwok, lifecycle, load, status
+from hack.cluster import faults, gang, kwok, lifecycle, load, status
 from hack.cluster.errors import ClusterError
 from hack.cluster.images import BASE, TARGETS, Image, ImageStore
 from hack.cluster.layout import Layout, read_layout
@@ -111,6 +111,16 @@ def run_kwok(args: argparse.Namespace, layout: Layout, progress: Progress) -> No
         kwok.down(cluster)
 
 
+def run_gang(args: argparse.Namespace, layout: Layout, progress: Progress) -> None:
+    """Start or stop a second scheduler, which places pods as gangs (scheduler-plugins)."""
+    plan = lifecycle.require_plan(layout)
+    cluster = lifecycle.build_cluster(layout, plan, Toolbox(layout, progress))
+    if args.action == "up":
+        gang.up(cluster)
+    else:
+        gang.down(cluster)
+
+
 def audit(_: argparse.Namespace, layout: Layout, __: Progress) -> None:
     """Print the path of the audit log: one JSON line for every write, always on."""
     lifecycle.require_plan(layout)
@@ -168,6 +178,7 @@ def parser() -> argparse.ArgumentParser:
     command = add("kwok", run_kwok)
     command.add_argument("action", choices=("up", "down"))
     command.add_argument("--nodes", type=int, default=20)
+    add("gang", run_gang).add_argument("action", choices=("up", "down"))
     add("audit", audit).add_argument("action", nargs="?", choices=("path",), default="path")
     add("bin", bin_folder)
     add("tool", one_tool).add_argument("name")

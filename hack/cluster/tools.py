@@ -69,6 +69,12 @@ TOOLS = (
         "sigs.k8s.io/kwok",
         extra=(("sigs.k8s.io/kwok", "kustomize/stage"),),
     ),
+    Tool(
+        "scheduler-plugins",
+        (("sigs.k8s.io/scheduler-plugins/cmd/scheduler", "gang-scheduler"),),
+        "sigs.k8s.io/scheduler-plugins",
+        extra=(("sigs.k8s.io/scheduler-plugins", "config/crd/bases"),),
+    ),
 )
 BY_NAME = {tool.name: tool for tool in TOOLS}
 CLUSTER_TOOLS = ("kubernetes", "etcd", "pause", "coredns")

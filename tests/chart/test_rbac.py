@@ -20,6 +20,8 @@ OPERATOR = {
     ("", "configmaps"): ALL,
     ("policy", "poddisruptionbudgets"): ALL,
     ("networking.k8s.io", "networkpolicies"): ALL,
+    ("scheduling.x-k8s.io", "podgroups"): ("create", "delete", "get", "patch"),
+    ("scheduling.volcano.sh", "podgroups"): ("create", "delete", "get", "patch"),
     ("", "persistentvolumeclaims"): ("create", "delete", "get", "list", "watch"),
     ("", "pods"): ("delete", "list", "patch", "watch"),
     ("", "events"): ("list", "watch"),

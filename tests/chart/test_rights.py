@@ -42,7 +42,7 @@ def a_life_with_everything() -> list[tuple[str, str, str]]:
             "volumeClaimTemplates": [{"metadata": {"name": "shard"}, "spec": CLAIM}],
             "persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete"},
         },
-        "runPolicy": {"ttlSecondsAfterFinished": 1},
+        "runPolicy": {"ttlSecondsAfterFinished": 1, "schedulingPolicy": {"gang": "SchedulerPlugins"}},
     }
     world = World(job(spec=spec))
     world.settle()
@@ -61,13 +61,19 @@ def a_life_with_everything() -> list[tuple[str, str, str]]:
     world.reconcile()
     world.reconcile()
     world.settle()
-    for suspend, standby in ((True, "Warm"), (False, "Warm"), (True, "None"), (False, "None")):
-        world.edit({"runPolicy": {"suspend": suspend}, "ps": {"standby": {"mode": standby}}})
+    for suspend, standby, gang in (
+        *((True, "Warm", "SchedulerPlugins"), (False, "Warm", "SchedulerPlugins")),
+        *((True, "None", "SchedulerPlugins"), (False, "None", "Volcano")),
+    ):
+        policy = {"suspend": suspend, "schedulingPolicy": {"gang": gang}}
+        world.edit({"runPolicy": policy, "ps": {"standby": {"mode": standby}}})
         world.settle()
         if not suspend and standby == "Warm":
             world.children["PodDisruptionBudget", "digits-ps-0"]["spec"]["minAvailable"] = 0
             world.settle()
     world.edit({"ps": {"replicas": 1}})
+    world.settle()
+    world.edit({"worker": {"replicas": 2}})
     world.settle()
     world.end("chief")
     world.settle()

@@ -20,6 +20,11 @@ pytestmark = pytest.mark.cluster
 
 NOT_CALLED = {("pstraining.dev", "pstrainingjobs/finalizers")}
 """What the API server checks when a child with blockOwnerDeletion is made."""
+NOT_SEEN = {
+    ("scheduling.x-k8s.io", "podgroups"): {"get"},
+    ("scheduling.volcano.sh", "podgroups"): {"create", "delete", "get", "patch"},
+}
+"""Gangs are those of an operator on this machine, whose reads are not logged; Volcano is not to be had."""
 
 
 def entries(since: datetime) -> Iterator[dict[str, Any]]:
@@ -46,6 +51,6 @@ def test_the_rights_of_the_chart_are_those_that_were_used(request: pytest.Fixtur
         ["tests/e2e"],
         [str(ROOT / "tests" / "e2e")],
     )
-    unused = {of: verbs - used.get(of, set()) for of, verbs in granted.items()}
+    unused = {of: verbs - used.get(of, set()) - NOT_SEEN.get(of, set()) for of, verbs in granted.items()}
     if is_whole:
         assert not {of: verbs for of, verbs in unused.items() if verbs}, "these are granted and not used"

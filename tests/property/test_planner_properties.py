@@ -18,6 +18,7 @@ SPECS = st.fixed_dictionaries(
             {
                 "backoffLimit": st.integers(0, 3),
                 "cleanPodPolicy": st.fixed_dictionaries({"onSuccess": st.sampled_from(["Running", "All", "None"])}),
+                "schedulingPolicy": st.fixed_dictionaries({"gang": st.sampled_from(["None", "SchedulerPlugins"])}),
             }
         ),
         "checkpoint": st.sampled_from([{"volume": {"emptyDir": {}}}, {"volume": {"hostPath": {"path": "/x"}}}]),

@@ -94,6 +94,7 @@ def tfjobs(draw: st.DrawFn) -> dict[str, Any]:
         )
         specs[title] = {**spec, "template": draw(st.sampled_from(templates))}
     scheduling = {"priorityClass": WORDS, "queue": WORDS, "minAvailable": NUMBERS, "minResources": EXTRA, "x": ANYTHING}
+    scheduling |= {"scheduleTimeoutSeconds": NUMBERS}
     run_policy = {
         "cleanPodPolicy": st.sampled_from(["All", "Running", "None", ""]),
         "ttlSecondsAfterFinished": NUMBERS,

@@ -196,7 +196,7 @@ class FakeKube:
         if (kind, namespace, name) in self.objects:
             raise Conflict(f'{kind.lower()}s "{name}" already exists', status=409, reason="AlreadyExists")
         made = copy.deepcopy({k: v for k, v in body.items() if k != "status"})
-        made["kind"] = kind
+        made.setdefault("kind", kind)
         made["metadata"] |= {
             "namespace": namespace,
             "uid": f"uid-{next(self._uids)}",

@@ -7,6 +7,7 @@ from typing import Any
 from tests.support.kube import Object
 from tests.support.puppet import IMAGE, manifest
 
+SCHEDULING = "spec.runPolicy.schedulingPolicy"
 SIMPLE: Object = {
     "spec": {"containers": [{"name": "tensorflow", "image": IMAGE, "command": ["sleep", "1000"]}]},
 }
@@ -137,6 +138,35 @@ REFUSED = {
     "hot standbys that are thrown away": (
         edit("spec.ps", {"replicas": 1, "onChiefRestart": "Restart", "standby": {"mode": "Hot"}}),
         "throws away what hot standbys keep",
+    ),
+    "a gang of no scheduler": (edit(f"{SCHEDULING}.gang", "Kueue"), f"{SCHEDULING}.gang"),
+    "a queue without a gang": (edit(f"{SCHEDULING}.queue", "q"), "only Volcano has queues; set gang to Volcano"),
+    "a queue of scheduler-plugins": (
+        edit(SCHEDULING, {"gang": "SchedulerPlugins", "queue": "q"}),
+        f"{SCHEDULING}.queue: only Volcano has queues",
+    ),
+    "a timeout of Volcano": (
+        edit(SCHEDULING, {"gang": "Volcano", "timeoutSeconds": 9}),
+        f"{SCHEDULING}.timeoutSeconds: only SchedulerPlugins has such a timeout",
+    ),
+    "so many at once without a gang": (
+        edit(f"{SCHEDULING}.minAvailable", 3),
+        f"{SCHEDULING}.minAvailable: without a gang pods are scheduled one by one",
+    ),
+    "a gang without a worker that is needed": (
+        edits(edit("spec.worker.replicas", 3), edit(SCHEDULING, {"gang": "Volcano", "minAvailable": 3})),
+        f"{SCHEDULING}.minAvailable must be at least all parameter servers, the chief",
+    ),
+    "a gang without its parameter servers": (
+        edits(
+            edit("spec.ps.replicas", 3),
+            edits(edit("spec.worker.minReplicas", 1), edit(SCHEDULING, {"gang": "Volcano", "minAvailable": 4})),
+        ),
+        f"{SCHEDULING}.minAvailable must be at least",
+    ),
+    "a gang larger than the job": (
+        edits(edit("spec.worker.replicas", 3), edit(SCHEDULING, {"gang": "SchedulerPlugins", "minAvailable": 99})),
+        "at most all of these with spec.worker.replicas",
     ),
     "a server of no kind": (edit("spec.ps.server", "None"), "spec.ps.server"),
     "an own PS template without a command": (

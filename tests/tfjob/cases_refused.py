@@ -108,12 +108,12 @@ REFUSED = (
         refused="spec.runPolicy.activeDeadlineSeconds",
     ),
     Case(
-        name="gang",
-        feature="`schedulingPolicy.minAvailable`, `queue`",
-        tfjob="Given to a gang scheduler's pod group",
+        name="a-queue-that-nobody-has",
+        feature="`schedulingPolicy.queue` without a gang scheduler",
+        tfjob="(Ignored)",
         source=API,
-        ours="Not there yet, and so refused rather than ignored",
-        refused='unknown field "spec.runPolicy.schedulingPolicy.minAvailable"',
+        ours="Refused",
+        refused="spec.runPolicy.schedulingPolicy.queue: only Volcano has queues",
     ),
     Case(
         name="all-workers-for-ever",

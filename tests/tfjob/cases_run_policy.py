@@ -182,6 +182,27 @@ RUN_POLICY = (
         },
     ),
     Case(
+        name="gang",
+        feature="`schedulingPolicy.minAvailable`, `queue`",
+        tfjob="Given to a gang scheduler's pod group, which an option of the operator switches on",
+        source=API,
+        ours="`gang` in the job switches it on; the parameter servers and the chief are always in the gang",
+        renders={
+            role: {
+                "metadata": {"annotations": {"scheduling.k8s.io/group-name": "gang"}},
+                "spec": {"schedulerName": "volcano"},
+            }
+            for role in ("worker", "ps", "chief")
+        },
+        play=(
+            Sees("Running", ready={"ps": 1, "chief": 1, "worker": 3}),
+            Exit("worker-2", 0),
+            Sees("Running", ready={"worker": 2}),
+            Exit("chief-0", 0),
+            Sees("Succeeded"),
+        ),
+    ),
+    Case(
         name="managed-by",
         feature="`managedBy`",
         tfjob="A job of another manager is left alone; the field is immutable",

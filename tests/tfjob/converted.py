@@ -195,6 +195,10 @@ EXAMPLES = (
         complete=False,
     ),
     Example(
+        "gang-scheduler-plugins",
+        (Sees("Running", ready={"ps": 1, "worker": 4}), Exit("worker-0", 0), Sees("Succeeded")),
+    ),
+    Example(
         "sidecars",
         (Sees("Running", ready={"ps": 2, "worker": 2}), Exit("worker-0", 0), Sees("Succeeded")),
         real=True,

@@ -30,6 +30,10 @@ a call that is added to the operator is added here and there.
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [create, get, list, watch, patch, delete]
+# One for each job that is scheduled as a gang. Never watched: its kind need not be installed.
+- apiGroups: [scheduling.x-k8s.io, scheduling.volcano.sh]
+  resources: [podgroups]
+  verbs: [create, get, patch, delete]
 # The claim for checkpoints is made once and goes with its job; delete: persistentVolumeClaimRetentionPolicy.whenScaled.
 - apiGroups: [""]
   resources: [persistentvolumeclaims]

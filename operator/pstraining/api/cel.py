@@ -1,6 +1,7 @@
 """The part of CEL, the Common Expression Language, that rules.py is written in: to ask its rules without an API server.
 
-What is not known here (arithmetic, indexing, most functions) is an error when a rule is read, never a wrong answer.
+What is not known here (arithmetic but sums, indexing, most functions) is an error when a rule is read, never a wrong
+answer.
 As in CEL, `||`, `&&`, all() and exists() take no notice of an error where the rest decides.
 """
 
@@ -85,13 +86,19 @@ class _Parser:
         return parts[0] if len(parts) == 1 else lambda scope: _decided(False, (_later(p, scope) for p in parts))
 
     def _relation(self) -> Expression:
-        left = self._unary()
+        left = self._sum()
         sign = self._peek()
         if sign not in _RELATIONS:
             return left
         self._at += 1
-        right, compare = self._unary(), _RELATIONS[sign]
+        right, compare = self._sum(), _RELATIONS[sign]
         return lambda scope: compare(left(scope), right(scope))
+
+    def _sum(self) -> Expression:
+        parts = [self._unary()]
+        while self._took("+"):
+            parts.append(self._unary())
+        return parts[0] if len(parts) == 1 else lambda scope: sum(_number(p(scope)) for p in parts)
 
     def _unary(self) -> Expression:
         if self._took("!"):
@@ -209,6 +216,12 @@ def _found(parent: Any, name: str) -> Any:
     if not isinstance(parent, Mapping) or name not in parent:
         raise CelError(f"there is no {name}")
     return parent[name]
+
+
+def _number(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise CelError(f"only numbers are added, not {value!r}")
+    return value
 
 
 def _truth(value: Any) -> bool:

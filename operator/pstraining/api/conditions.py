@@ -68,6 +68,7 @@ class Reason(StrEnum):
     NODE_LOST = "NodeLost"
     PODS_REFUSED = "PodsRefused"
     STILL_WAITING = "StillWaiting"
+    WAITING_FOR_GANG = "WaitingForGang"
     # How the shards stand
     STANDBY_MISSING = "StandbyMissing"
     STANDBYS_READY = "StandbysReady"
@@ -87,6 +88,7 @@ class Reason(StrEnum):
     TEMPLATE_REFUSED = "TemplateRefused"
     TEMPLATE_ACCEPTED = "TemplateAccepted"
     WRITE_REFUSED = "WriteRefused"
+    GANG_NOT_INSTALLED = "GangNotInstalled"
     # Why an action is taken
     DESIRED = "Desired"
     NOT_DESIRED = "NotDesired"

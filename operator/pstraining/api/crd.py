@@ -96,6 +96,7 @@ def _spec_schema() -> dict[str, Any]:
     _attach(_at(spec, "worker"), rules.worker())
     _attach(_at(spec, "checkpoint"), rules.checkpoint())
     _attach(_at(spec, "training"), rules.training())
+    _attach(_at(spec, "runPolicy", "schedulingPolicy"), rules.scheduling_policy())
     shortened: dict[str, Any] = _shorten(spec)
     return shortened
 

@@ -107,6 +107,11 @@ def network_policy(job: str) -> str:
     return job
 
 
+def pod_group(job: str) -> str:
+    """The PodGroup of a job whose pods are scheduled as a gang."""
+    return job
+
+
 def evaluator_host(job: str) -> str:
     """The evaluator's hostname, the same in every attempt."""
     return f"{job}-evaluator"

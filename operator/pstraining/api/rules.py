@@ -191,6 +191,9 @@ def command(path: str) -> list[Rule]:
 
 def spec() -> list[Rule]:
     """On spec."""
+    least = "self.runPolicy.schedulingPolicy.minAvailable"
+    always = "self.ps.replicas + (self.chief.enabled ? 1 : 0)"
+    needed = "(has(self.worker.minReplicas) ? self.worker.minReplicas : self.worker.replicas)"
     return [
         {
             "rule": "self.successPolicy != 'AllWorkers' || self.worker.restartPolicy != 'Always'",
@@ -200,6 +203,37 @@ def spec() -> list[Rule]:
             "rule": "self.ps.standby.mode != 'Hot' || (has(self.training.mode) && self.training.mode != 'Hybrid')",
             "message": "spec.ps.standby.mode Hot is the runtime's: set spec.training.mode to Sync or Async",
             "fieldPath": ".ps",
+        },
+        {
+            "rule": f"!has({least}) || ({least} >= {always} + {needed} && {least} <= {always} + self.worker.replicas)",
+            "message": "spec.runPolicy.schedulingPolicy.minAvailable must be at least all parameter servers, the chief "
+            "and spec.worker.minReplicas workers (all without it), and at most all of these with "
+            "spec.worker.replicas: change it or the workers' numbers, or take it away",
+            "fieldPath": ".runPolicy.schedulingPolicy",
+        },
+    ]
+
+
+def scheduling_policy() -> list[Rule]:
+    """On spec.runPolicy.schedulingPolicy."""
+    return [
+        {
+            "rule": "!has(self.queue) || self.gang == 'Volcano'",
+            "message": "spec.runPolicy.schedulingPolicy.queue: only Volcano has queues; set gang to Volcano, or take "
+            "the queue away",
+            "fieldPath": ".queue",
+        },
+        {
+            "rule": "!has(self.minAvailable) || self.gang != 'None'",
+            "message": "spec.runPolicy.schedulingPolicy.minAvailable: without a gang pods are scheduled one by one; "
+            "set gang, too, or take it away",
+            "fieldPath": ".minAvailable",
+        },
+        {
+            "rule": "!has(self.timeoutSeconds) || self.gang == 'SchedulerPlugins'",
+            "message": "spec.runPolicy.schedulingPolicy.timeoutSeconds: only SchedulerPlugins has such a timeout; set "
+            "gang to SchedulerPlugins, or take it away",
+            "fieldPath": ".timeoutSeconds",
         },
     ]
 

@@ -79,9 +79,40 @@ class JobCleanPodPolicy(Model):
     )
 
 
+class Gang(StrEnum):
+    """Who places the pods that the job cannot do without, all at once or none."""
+
+    NONE = "None"
+    SCHEDULER_PLUGINS = "SchedulerPlugins"
+    VOLCANO = "Volcano"
+
+
 class SchedulingPolicy(Model):
     """How the job's pods are scheduled."""
 
+    gang: Gang = Field(
+        default=Gang.NONE,
+        description="None: pods are scheduled one by one. SchedulerPlugins, Volcano: the parameter servers, the chief "
+        "and the workers that the job cannot do without start together or not at all; that scheduler must run in the "
+        "cluster. What else the job has is created once they have their places.",
+    )
+    queue: str | None = Field(
+        default=None, min_length=1, max_length=253, description="With Volcano: the queue; Volcano's default if not set."
+    )
+    min_available: int | None = Field(
+        default=None,
+        ge=1,
+        le=11001,
+        description="With a gang: how many of the parameter servers, the chief and the workers start together. By "
+        "default all parameter servers, the chief and worker.minReplicas workers (all without it); never fewer.",
+    )
+    timeout_seconds: int | None = Field(
+        default=None,
+        ge=1,
+        le=2**31 - 1,
+        description="With SchedulerPlugins: seconds for which pods that have a place hold it for the rest of the gang; "
+        "the scheduler's own setting if not set.",
+    )
     priority_class: str | None = Field(
         default=None, max_length=253, description="The priorityClassName of every pod whose template names none."
     )

@@ -22,7 +22,7 @@ from pstraining.cli import bandwidth_table
 from pstraining.cli.bandwidth_table import Carried
 from pstraining.cli.checks import NOTHING, Amount, requests
 from pstraining.cli.cluster import Cluster, KubeconfigCluster, Object
-from pstraining.cli.errors import CommandError
+from pstraining.cli.errors import CommandError, RequestError
 from pstraining.cli.manifests import documents
 from pstraining.cli.options import Context, Format, Namespace
 from pstraining.cli.output import Output, show
@@ -32,11 +32,12 @@ from pstraining.cli.validate import Files, verdicts
 from pstraining.core import planner
 from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Manifest
 from pstraining.core.observe import observe
+from pstraining.core.policies.gang import kind_of_group
 from pstraining.kube.paths import RESOURCES
 from pstraining.launcher import launcher_files, launcher_version
 from pstraining.resources.launcher import Launcher
 
-CHILDREN: Final = tuple(kind for kind in RESOURCES if kind not in (Kind.POD, Kind.PS_TRAINING_JOB))
+CHILDREN: Final = tuple(k for k in RESOURCES if k not in (Kind.POD, Kind.PS_TRAINING_JOB, *Kind.pod_groups()))
 WORDS: Final = {Create: ("create", "green"), Apply: ("correct", "yellow"), Delete: ("delete", "red")}
 
 
@@ -121,10 +122,15 @@ def looked(cluster: Cluster | None, job: Object, now: datetime) -> Planned:
     pods: list[Object] = []
     if before is not None:
         namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
-        for kind in CHILDREN:
+        group = kind_of_group(after)
+        for kind in CHILDREN if group is None else (*CHILDREN, group):
             place, selector = RESOURCES[kind], f"{names.LABEL_JOB}={name}"
             what = {"apiVersion": place.api_version, "kind": str(kind)}
-            children += (c | what for c in cluster.listed(place.path(namespace), labelSelector=selector))
+            try:
+                children += (c | what for c in cluster.listed(place.path(namespace), labelSelector=selector))
+            except RequestError as error:
+                if kind is not group or error.status != 404:
+                    raise
         pods = cluster.pods(namespace, name)
     snapshot = observe(after, children, pods)
     return Planned(
@@ -169,6 +175,8 @@ def details(planned: Planned, action: Action) -> str:
             return several(len(action.body.get("data") or {}), "file")
         case Kind.POD_DISRUPTION_BUDGET:
             return f"minAvailable {spec['minAvailable']}"
+        case Kind.POD_GROUP | Kind.VOLCANO_POD_GROUP:
+            return f"minMember {spec['minMember']}"
         case _ if template:
             amount = told_amount(requests(template))
             return f"{several(pods_of(action), 'pod')}" + (f", {amount} each" if amount else "")

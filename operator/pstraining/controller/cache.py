@@ -148,7 +148,7 @@ class Cache:
         metadata, new = trimmed["metadata"], _store(trimmed)
         if new.uid in self._tombstones:
             return False
-        place = (trimmed["kind"], metadata["namespace"], metadata["name"])
+        place = (Kind.of(trimmed), metadata["namespace"], metadata["name"])
         old_key = self._places.get(place)
         old = self._find(old_key, place) if old_key is not None else None
         if old is not None and not _supersedes(new, old):

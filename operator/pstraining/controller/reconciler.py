@@ -16,6 +16,7 @@ from typing import Any
 
 from pstraining.api import names
 from pstraining.controller.cache import Key
+from pstraining.controller.groups import Groups
 from pstraining.controller.known import Known
 from pstraining.controller.logs import about
 from pstraining.controller.metrics import Metrics
@@ -23,7 +24,7 @@ from pstraining.controller.pace import BURST, CALM, PASSES_PER_SECOND, Pace, onl
 from pstraining.controller.turns import LOOK_AGAIN, Turns
 from pstraining.core.actions import Action, Create, Event, Kind, Outcome, Outcomes, Plan, Verdict
 from pstraining.core.snapshot import Snapshot
-from pstraining.kube.errors import ApiError, NotFound
+from pstraining.kube.errors import ApiError, Conflict, NotFound
 from pstraining.kube.events import build_event
 from pstraining.kube.executor import Executor
 from pstraining.kube.port import ApiPort
@@ -33,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 REFUSED_DELAY = 30.0
 """Seconds until a name that was taken, or a write that was not allowed, is tried again."""
+UNKNOWN_DELAY = 10.0
+"""Seconds until it is looked whether a kind that the API server did not know has been installed."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,7 @@ class Reconciler:
         self._known, self._cache = known, known.cache
         self._port = port
         self._executor = Executor(port, known.cache, metrics.wrote)
+        self._groups = Groups(port, known.cache)
         self._decisions = decisions
         self._launcher = launcher
         self._metrics = metrics
@@ -113,6 +117,7 @@ class Reconciler:
         if not self._cache.has_job(key):
             self._paces.pop(key, None)
             self._turns.forget(key)
+            self._groups.forget(key)
             self._metrics.phase(key, None)
             return None
         started, result = time.perf_counter(), "failed"
@@ -121,6 +126,8 @@ class Reconciler:
             if snapshot.deleting:
                 result = "idle"
                 return None
+            if await self._groups.read(snapshot, self._clock()):
+                snapshot = self._known.snapshot(key)
             made = await self._pass(key, snapshot, pace)
             result = "wrote" if made.wrote else "idle"
             pace.left -= made.wrote
@@ -141,6 +148,8 @@ class Reconciler:
     def failed(self, key: Key, error: Exception, delay: float) -> None:
         """Log and count a pass that raised; the queue repeats it."""
         self._metrics.failed(error, retried=True)
+        if isinstance(error, (Conflict, NotFound)):
+            self._groups.forget(key)  # no watch will put it right
         extra = about(None, *key) | {"error": type(error).__name__, "retry_seconds": round(delay, 3)}
         if isinstance(error, ApiError):
             logger.info("Again in %.2f s: %s: %s", delay, type(error).__name__, error.message, extra=extra)
@@ -155,7 +164,7 @@ class Reconciler:
             outcomes = await self._executor.execute(snapshot.namespace, snapshot.name, snapshot.uid, plan.actions)
         self._metrics.executed((o.action for o in outcomes.with_verdict(Verdict.DONE)), self._clock())
         for outcome in outcomes.outcomes:
-            if outcome.verdict in (Verdict.INVALID, Verdict.REFUSED, Verdict.NAME_TAKEN):
+            if outcome.verdict in (Verdict.INVALID, Verdict.REFUSED, Verdict.NAME_TAKEN, Verdict.NOT_SERVED):
                 self._refused(snapshot, outcome)
         status = self._decisions.next_status(snapshot, outcomes, now)
         news = status != snapshot.status
@@ -220,7 +229,7 @@ class Reconciler:
         verdicts = {o.verdict for o in made.outcomes.outcomes}
         # What is invalid stays so until the spec changes, and that is an event; the rest may be mended elsewhere.
         if verdicts - {Verdict.DONE} and Verdict.INVALID not in verdicts:
-            waits.append(REFUSED_DELAY)
+            waits.append(UNKNOWN_DELAY if Verdict.NOT_SERVED in verdicts else REFUSED_DELAY)
         return min(waits, default=None)
 
     def _slowed(self, key: Key, pace: Pace) -> None:

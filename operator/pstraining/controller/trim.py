@@ -38,7 +38,7 @@ def trim(raw: Mapping[str, Any]) -> dict[str, Any]:
             trimmed["status"] = _workload_status(raw.get("status") or {})
         case Kind.JOB:
             trimmed["status"] = _workload_status(raw.get("status") or {}, "Complete", "Failed", "FailureTarget")
-        case Kind.SERVICE | Kind.POD_DISRUPTION_BUDGET:
+        case Kind.SERVICE | Kind.POD_DISRUPTION_BUDGET | Kind.POD_GROUP:  # of either scheduler
             trimmed.pop("status", None)
         case Kind.CLAIM:
             # How it is bound is written on it step by step, and is no business of planning.

@@ -28,7 +28,21 @@ class Kind(StrEnum):
     CLAIM = "PersistentVolumeClaim"
     POD_DISRUPTION_BUDGET = "PodDisruptionBudget"
     NETWORK_POLICY = "NetworkPolicy"
+    POD_GROUP = "PodGroup"
+    """Of scheduler-plugins."""
+    VOLCANO_POD_GROUP = "PodGroup.scheduling.volcano.sh"
     PS_TRAINING_JOB = "PSTrainingJob"
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> "Kind":
+        """The kind of an object; two schedulers call theirs by one name."""
+        volcano = str(manifest.get("apiVersion", "")).startswith("scheduling.volcano.sh/")
+        return cls.VOLCANO_POD_GROUP if volcano else cls(manifest["kind"])
+
+    @classmethod
+    def pod_groups(cls) -> tuple["Kind", ...]:
+        """The kinds that may not be installed: they are never watched, only read where a job has one."""
+        return cls.POD_GROUP, cls.VOLCANO_POD_GROUP
 
 
 @dataclass(frozen=True)
@@ -84,6 +98,8 @@ class Verdict(StrEnum):
     NAME_TAKEN = "NameTaken"
     INVALID = "Invalid"
     REFUSED = "Refused"
+    NOT_SERVED = "NotServed"
+    """The API server does not know the kind."""
     NOT_TRIED = "NotTried"
 
 

@@ -24,6 +24,7 @@ from pstraining.resources.services import Pointer
 _WITHDRAWN = (
     *(Kind.DEPLOYMENT, Kind.STATEFUL_SET, Kind.POD_DISRUPTION_BUDGET),
     *(Kind.NETWORK_POLICY, Kind.SERVICE, Kind.CONFIG_MAP),
+    *Kind.pod_groups(),
 )
 """Kinds that go when the job no longer wants them, in this order."""
 _WHOLE = ("selector", "podSelector", "ingress")
@@ -96,7 +97,7 @@ def missing_and_drifted(
 ) -> Iterator[Action]:
     """Creations of children that are not there, and corrections of those that are."""
     for manifest in wanted:
-        kind, name = Kind(manifest["kind"]), manifest["metadata"]["name"]
+        kind, name = Kind.of(manifest), manifest["metadata"]["name"]
         child = snapshot.child(kind, name)
         if child is None:
             # The checkpoint's claim is made before the StatefulSet, and is data from then on.
@@ -111,7 +112,7 @@ def missing_and_drifted(
 
 def surplus(snapshot: Snapshot, wanted: list[dict[str, Any]]) -> Iterator[Delete]:
     """Deletions of children that the job no longer wants; the chief's Jobs are not among them."""
-    keep = {(Kind(m["kind"]), m["metadata"]["name"]) for m in wanted}
+    keep = {(Kind.of(m), m["metadata"]["name"]) for m in wanted}
     for kind in _WITHDRAWN:
         for child in snapshot.of_kind(kind):
             if (kind, child.name) not in keep and not child.deleting:

@@ -62,7 +62,7 @@ def parse_time(text: str | None) -> datetime | None:
 def _child(manifest: Manifest, refusal: str) -> Child:
     metadata = manifest["metadata"]
     return Child(
-        kind=Kind(manifest["kind"]),
+        kind=Kind.of(manifest),
         name=metadata["name"],
         uid=metadata["uid"],
         deleting=bool(metadata.get("deletionTimestamp")),

@@ -24,10 +24,11 @@ from pstraining.api.conditions import Condition, Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core import desired
-from pstraining.core.actions import Action, Create, Delete, Kind, Plan
+from pstraining.core.actions import Action, Create, Delete, Kind, Manifest, Plan
 from pstraining.core.policies import (
     clean_up,
     deadline,
+    gang,
     job_attempts,
     node_loss,
     redundancy,
@@ -133,15 +134,20 @@ def _running(
     term = roles[names.CHIEF].create or max(1, job_attempts.newest(snapshot, status, names.CHIEF))
     children = desired.children(job, launcher_map, launcher, pointers, term, snapshot.children)
     wanted = [rounds.stamped(manifest, status) for manifest in children]
-    early = desired.early(job, snapshot, wanted)
+    group = gang.group(job, snapshot, status)
+    placed = group is None or gang.is_placed(job, snapshot, status)
+    if group is not None:
+        wanted.insert(0, group)  # no pod of the gang is looked at before it is there
+    now = [m for m in wanted if placed or _is_there(snapshot, m) or not gang.waits_for_it(job, m)]
+    early = desired.early(job, snapshot, now)
     yield from desired.missing_and_drifted(job, snapshot, status, early)
     for role, found in roles.items():
-        if found.create is not None:
+        if found.create is not None and (placed or role == names.CHIEF):
             made = rounds.stamped(workloads.build_attempt(job, role, found.create, launcher_map), status)
             again = Reason.NEXT_TERM if role == names.CHIEF else Reason.NEXT_ATTEMPT
             yield Create(Kind.JOB, made["metadata"]["name"], made, Reason.DESIRED if found.create == 1 else again)
     written = {(a.kind, a.name) for a in taken}
-    late = [m for m in wanted if m not in early and (m["kind"], m["metadata"]["name"]) not in written]
+    late = [m for m in now if m not in early and (m["kind"], m["metadata"]["name"]) not in written]
     yield from desired.missing_and_drifted(job, snapshot, status, late)
     yield from desired.retired(job, snapshot, status)
     ending = {a.uid for a in fenced}
@@ -166,6 +172,10 @@ def _finished(
     kept = desired.kept(job, snapshot, found, max(1, job_attempts.newest(snapshot, status, names.CHIEF)))
     due = min((t for t in (expiry, found.until) if t is not None), default=None)
     return Plan((*kept, *_deletions(found.delete, Reason.JOB_FINISHED)), due)
+
+
+def _is_there(snapshot: Snapshot, manifest: Manifest) -> bool:
+    return snapshot.child(Kind.of(manifest), manifest["metadata"]["name"]) is not None
 
 
 def _deletions(children: Iterable[Child], reason: Reason) -> Iterator[Delete]:

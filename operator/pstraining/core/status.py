@@ -178,7 +178,7 @@ def _transition(old: StatusCondition | None, new: StatusCondition) -> Event | No
         return Event(kind, str(reason), new.message or str(new.reason))
     if new.type == Condition.RUNNING and new.message and new.reason != Reason.WAITING_FOR_PODS:
         return Event("Warning", new.reason, new.message)
-    if new.type == Condition.CREATED and new.reason == Reason.WRITE_REFUSED:
+    if new.type == Condition.CREATED and new.reason in (Reason.WRITE_REFUSED, Reason.GANG_NOT_INSTALLED):
         return Event("Warning", new.reason, new.message)
     if new.type == Condition.SUSPENDED and new.reason in (Reason.STOPPING, Reason.RESUMED):
         return Event("Normal", new.reason, new.message or str(new.reason))

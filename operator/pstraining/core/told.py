@@ -10,7 +10,7 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus, StatusCondition
 from pstraining.core import roles
 from pstraining.core.actions import Create, Kind, Outcomes, Verdict
-from pstraining.core.policies import node_loss, redundancy, rescaling, rounds, stopping
+from pstraining.core.policies import gang, node_loss, redundancy, rescaling, rounds, stopping
 from pstraining.core.policies.diagnosis import diagnose
 from pstraining.core.policies.outcome import End
 from pstraining.core.shards import degraded
@@ -20,6 +20,8 @@ _NOT_DURABLE = {
     "emptyDir": "is an emptyDir: checkpoints go with the chief's pod.",
     "hostPath": "is a hostPath: a chief that is started on another node does not find its checkpoints.",
 }
+_BEFORE_PODS = (Kind.CLAIM, *Kind.pod_groups())
+"""What is made before any template is shown to the API server."""
 
 
 @dataclass(frozen=True)
@@ -132,11 +134,19 @@ def _created(situation: Situation) -> Told:
     if refused:
         message = f"{refused[0].action.kind} {refused[0].action.name} was refused: {refused[0].message}"
         return Told(Condition.CREATED, False, Reason.WRITE_REFUSED, message)
+    unknown = situation.outcomes.with_verdict(Verdict.NOT_SERVED)
+    if unknown:
+        return Told(Condition.CREATED, False, Reason.GANG_NOT_INSTALLED, gang.not_installed(situation.job))
     bad = any(o.verdict is not Verdict.DONE for o in situation.outcomes.outcomes)
     was = situation.was(Condition.CREATED)
     if bad or (situation.suspended and (was is None or not situation.was_true(Condition.CREATED))):
         return Told(Condition.CREATED, False, Reason.CHILDREN_MISSING)
-    if was is not None and not situation.outcomes.outcomes:
+    stays = situation.suspended or situation.end is not None
+    if not stays and gang.holds_back(situation.job, situation.snapshot, situation.old):
+        message = "What the job can do without is created once the gang has its places."
+        return Told(Condition.CREATED, False, Reason.WAITING_FOR_GANG, message)
+    waited = was is not None and was.reason == Reason.WAITING_FOR_GANG
+    if was is not None and not waited and not situation.outcomes.outcomes:
         return Told(Condition.CREATED, situation.was_true(Condition.CREATED), Reason(was.reason), was.message)
     return Told(Condition.CREATED, True, Reason.CHILDREN_CREATED, "Every object of the job exists.")
 
@@ -150,6 +160,7 @@ def _running(situation: Situation, now: datetime) -> Told:
     # What a standby waits for is told as Degraded.
     primaries = redundancy.primaries_only(job, snapshot, situation.old)
     trouble = node_loss.diagnose(job, primaries) or diagnose(snapshot, now, primaries.pods)
+    trouble = gang.explained(job, snapshot, situation.old, trouble)
     served = roles.ps_ready(job, snapshot, situation.old)
     if served and roles.chief_works(job, snapshot) and roles.enough_workers_work(job, snapshot):
         if trouble is not None:
@@ -209,7 +220,7 @@ def _troubles(situation: Situation) -> Iterator[Told]:
 
 def _created_some(outcomes: Outcomes) -> bool:
     return any(
-        isinstance(o.action, Create) and o.verdict is Verdict.DONE and o.action.kind is not Kind.CLAIM
+        isinstance(o.action, Create) and o.verdict is Verdict.DONE and o.action.kind not in _BEFORE_PODS
         for o in outcomes.outcomes
     )
 

@@ -69,6 +69,11 @@ class Conflict(ApiError):  # noqa: N818 - says what happened
 class NotFound(ApiError):  # noqa: N818 - says what happened
     """404: no such object."""
 
+    @property
+    def unserved(self) -> bool:
+        """There is nothing at that path at all, not even a Status to say so: the kind is not known."""
+        return not self.reason
+
 
 class Transient(ApiError):  # noqa: N818 - says what happened
     """Nobody's fault: 429, 5xx, 401 while a token is replaced, timeouts, broken connections."""

@@ -121,6 +121,10 @@ class Executor:
     async def _create(self, namespace: str, job: str, job_uid: str, action: Create) -> Outcome:
         try:
             written = await self._port.create(action.kind, namespace, action.body)
+        except NotFound as error:
+            if not error.unserved or action.kind not in Kind.pod_groups():
+                raise
+            return Outcome(action, Verdict.NOT_SERVED, error.message)
         except Conflict as error:
             if not error.already_exists:
                 raise

@@ -38,6 +38,8 @@ RESOURCES: Final[Mapping[Kind, Resource]] = {
     Kind.JOB: Resource("apis/batch/v1", "jobs"),
     Kind.POD_DISRUPTION_BUDGET: Resource("apis/policy/v1", "poddisruptionbudgets"),
     Kind.NETWORK_POLICY: Resource("apis/networking.k8s.io/v1", "networkpolicies"),
+    Kind.POD_GROUP: Resource("apis/scheduling.x-k8s.io/v1alpha1", "podgroups"),
+    Kind.VOLCANO_POD_GROUP: Resource("apis/scheduling.volcano.sh/v1beta1", "podgroups"),
     Kind.PS_TRAINING_JOB: Resource(f"apis/{names.API_VERSION}", names.PLURAL),
 }
 EVENTS: Final = Resource("apis/events.k8s.io/v1", "events")

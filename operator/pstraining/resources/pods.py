@@ -11,7 +11,7 @@ from typing import Any
 from pstraining.api import contract, names
 from pstraining.api.models import PSTrainingJob, Role
 from pstraining.api.run_policy import RestartPolicy
-from pstraining.resources import cluster_map, node_loss, redundancy, scheduling, security
+from pstraining.resources import cluster_map, node_loss, redundancy, schedulers, scheduling, security
 from pstraining.resources.metadata import role_labels
 
 _CONTRACT_VOLUME, _RUN_VOLUME, _CHECKPOINT_VOLUME = names.VOLUMES
@@ -59,6 +59,7 @@ def build(job: PSTrainingJob, task: Task, launcher: str) -> dict[str, Any]:
     _mount(job, task, spec, container, launcher)
     _name(job, task, spec)
     scheduling.prefer(job, task.role, spec)
+    schedulers.join(job, template["metadata"], spec)
     node_loss.tolerate(job, spec)
     spec.setdefault("enableServiceLinks", False)
     spec.setdefault("automountServiceAccountToken", False)

@@ -19,6 +19,7 @@ SELF = {"n": 3, "on": True, "name": "digits-1", "list": [{"v": 1}, {"v": 2}], "n
         ("self.name.size() == 8 && self.list.size() == 2", True),
         ("self.name.matches('^[a-z]') && !self.name.matches(\"^[0-9]\") && self.name.startsWith('dig')", True),
         ("self.name in ['a', 'digits-1'] && !(self.name in [])", True),
+        ("self.n + 1 + (self.on ? 2 : 0) == 6 && self.n + self.n > 5", True),
         ("self.n == 4 ? 'a' : self.on ? 'b' : 'c'", "b"),
         ("true || false && false", True),
         ("(true || false) && false", False),
@@ -42,7 +43,15 @@ def test_values(text: str, value: Any) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["self.missing", "self.missing.size() > 1", "other", "self.n && true", "!self.n", "self.missing == 1 || false"],
+    [
+        "self.missing",
+        "self.missing.size() > 1",
+        "other",
+        "self.n && true",
+        "!self.n",
+        "self.n + self.on",
+        "self.missing == 1 || false",
+    ],
 )
 def test_what_is_not_there_is_an_error(text: str) -> None:
     with pytest.raises(cel.CelError):
@@ -52,7 +61,7 @@ def test_what_is_not_there_is_an_error(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "1 + 2",
+        "1 - 2",
         "self.list[0]",
         "size(self.n)",
         "self.name.endsWith('x')",

@@ -107,6 +107,8 @@ def test_a_wrong_field_is_named(path: str, value: Any, message: str) -> None:
         ("spec.checkpoint", {"volumeClaimTemplate": CLAIM}),
         ("spec.ps.resources", {"limits": {"cpu": 1, "memory": "1Gi"}}),
         ("spec.worker.template.spec.anything", 1),
+        ("spec.runPolicy.schedulingPolicy", {"gang": "Volcano", "queue": "q", "minAvailable": 4}),
+        ("spec.runPolicy.schedulingPolicy", {"gang": "SchedulerPlugins", "timeoutSeconds": 9}),
         ("metadata.labels", {"a": "b"}),
         ("status", {"phase": "Nonsense", "other": 1}),
     ],

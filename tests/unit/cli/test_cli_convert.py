@@ -145,14 +145,14 @@ def test_a_list_as_kubectl_prints_it() -> None:
 
 
 def test_exit_status_where_something_has_no_counterpart() -> None:
-    gang = json.dumps(tfjob({"runPolicy": {"schedulingPolicy": {"queue": "q"}}}))
+    gang = json.dumps(tfjob({"runPolicy": {"schedulingPolicy": {"queue": "q", "scheduleTimeoutSeconds": 9}}}))
     done = run("-f", "-", text=gang)
     assert done.exit_code == 3
     assert yaml.safe_load(done.stdout)["kind"] == "PSTrainingJob"
     strict = run("-f", "-", "--strict", text=gang)
     assert strict.exit_code == 1
     assert strict.stdout == ""
-    assert "no counterpart: spec.runPolicy.schedulingPolicy.queue" in strict.stderr
+    assert "no counterpart: spec.runPolicy.schedulingPolicy.scheduleTimeoutSeconds" in strict.stderr
     assert "with --strict nothing is printed" in str(strict.exception)
     nothing = run("-f", "-", "--no-comments", text=json.dumps(tfjob(PS=None)))
     assert (nothing.exit_code, nothing.stdout) == (3, "")

@@ -55,6 +55,23 @@ def test_it_leaves_the_tfjob_alone_and_gives_the_same_again() -> None:
     assert job == before
 
 
+PLUGINS, VOLCANO = {"gang": "SchedulerPlugins"}, {"gang": "Volcano"}
+LEAST, RESOURCES, TIMEOUT = "minAvailable", "minResources", "scheduleTimeoutSeconds"
+GANGS: list[tuple[dict[str, Any], dict[str, Any], list[tuple[str, What]]]] = [
+    ({"queue": "q"}, {**VOLCANO, "queue": "q"}, []),
+    # The job has a parameter server and two workers.
+    ({"queue": "q", LEAST: 3}, {**VOLCANO, "queue": "q"}, [(LEAST, CHANGED)]),
+    ({"queue": "q", LEAST: 2}, {**VOLCANO, "queue": "q"}, [(LEAST, DIFFERENT)]),
+    ({"queue": "q", LEAST: 4}, {**VOLCANO, "queue": "q", LEAST: 3}, [(LEAST, DIFFERENT)]),
+    ({"queue": "q", TIMEOUT: 3}, {**VOLCANO, "queue": "q"}, [(TIMEOUT, NONE)]),
+    ({"queue": "q", RESOURCES: {"cpu": 1}}, {**VOLCANO, "queue": "q"}, [(RESOURCES, DIFFERENT)]),
+    ({TIMEOUT: 3}, {**PLUGINS, "timeoutSeconds": 3}, []),
+    ({TIMEOUT: 0}, PLUGINS, [(TIMEOUT, CHANGED)]),
+    # Nothing says which scheduler it is.
+    ({LEAST: 3}, PLUGINS, [(LEAST, DIFFERENT), (LEAST, CHANGED)]),
+]
+
+
 @pytest.mark.parametrize(
     ("run_policy", "made", "said"),
     [
@@ -76,10 +93,14 @@ def test_it_leaves_the_tfjob_alone_and_gives_the_same_again() -> None:
             [("managedBy", DIFFERENT)],
         ),
         ({"schedulingPolicy": {"priorityClass": "high"}}, {"schedulingPolicy": {"priorityClass": "high"}}, []),
-        ({"schedulingPolicy": {"queue": "q"}}, {}, [("schedulingPolicy.queue", NONE)]),
-        ({"schedulingPolicy": {"minAvailable": 3}}, {}, [("schedulingPolicy.minAvailable", NONE)]),
-        ({"schedulingPolicy": {"minResources": {"cpu": 1}}}, {}, [("schedulingPolicy.minResources", NONE)]),
-        ({"schedulingPolicy": {"scheduleTimeoutSeconds": 3}}, {}, [("schedulingPolicy.scheduleTimeoutSeconds", NONE)]),
+        *(
+            (
+                {"schedulingPolicy": old},
+                {"schedulingPolicy": new},
+                [(f"schedulingPolicy.{f}", what) for f, what in said],
+            )
+            for old, new, said in GANGS
+        ),
         ({"schedulingPolicy": {"other": 3}}, {}, [("schedulingPolicy.other", NONE)]),
         ({"elastic": 3}, {}, [("elastic", NONE)]),
     ],
@@ -90,6 +111,24 @@ def test_run_policy(run_policy: dict[str, Any], made: dict[str, Any], said: list
     wanted = {k: v for k, v in always.items() if k not in run_policy} | made
     assert spec(job).get("runPolicy", {}) == wanted
     assert notes(job) == [(f"spec.runPolicy.{path}", what) for path, what in said]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "gang"), [("volcano", "Volcano"), ("scheduler-plugins-scheduler", "SchedulerPlugins")]
+)
+def test_the_templates_scheduler_tells_who_places_the_gang(scheduler: str, gang: str) -> None:
+    one = replica(2)
+    one["template"]["spec"]["schedulerName"] = scheduler
+    job = tfjob({"runPolicy": {"backoffLimit": 3, "cleanPodPolicy": "All", "schedulingPolicy": {LEAST: 3}}}, Worker=one)
+    assert spec(job)["runPolicy"]["schedulingPolicy"] == {"gang": gang}
+    assert spec(job)["worker"]["template"]["spec"]["schedulerName"] == scheduler
+
+
+def test_a_gang_of_a_job_that_may_lose_workers() -> None:
+    policy = {"backoffLimit": 3, "cleanPodPolicy": "All", "schedulingPolicy": {"queue": "q", LEAST: 3}}
+    job = tfjob({"runPolicy": policy, "enableDynamicWorker": True}, Worker=replica(4))
+    assert spec(job)["worker"]["minReplicas"] == 1
+    assert spec(job)["runPolicy"]["schedulingPolicy"] == {**VOLCANO, "queue": "q", LEAST: 3}
 
 
 def test_run_policy_of_early_tfjobs() -> None:

@@ -11,7 +11,7 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
-from pstraining.cli.errors import CommandError
+from pstraining.cli.errors import CommandError, RequestError
 from pstraining.cli.main import app
 from pstraining.cli.plan import Change, Planned, changes, details, looked, picture, report, seconds_at
 from pstraining.core.actions import Apply, Create, Delete, Kind
@@ -86,6 +86,30 @@ def test_a_job_that_is_as_the_manifest_says_asks_for_nothing() -> None:
     assert (planned.actions, planned.changes) == ((), ())
     assert report(planned, None)["exists"]
     assert cluster.asked == [("apply", {"dry_run": True, "force": True})], "nothing is stored"
+
+
+GANG = {"schedulingPolicy": {"gang": "SchedulerPlugins"}}
+
+
+def test_a_gangs_group_is_seen_where_there_is_one() -> None:
+    cluster = JobCluster(running(runPolicy=GANG))
+    assert of(looked(cluster, as_there(cluster), NOW)) == []
+    first, *_ = looked(None, manifest(runPolicy=GANG), NOW).actions
+    assert (first.kind, details(Planned({}, (first,)), first)) == (Kind.POD_GROUP, "minMember 4")
+
+
+def test_a_gang_whose_kind_is_not_there_is_planned_all_the_same() -> None:
+    class Without(JobCluster):
+        def listed(self, path: str, **query: str) -> list[dict[str, Any]]:
+            if "podgroups" in path:
+                raise RequestError("The cluster does not know it", 404)
+            return super().listed(path, **query)
+
+    cluster = Without(running(runPolicy=GANG))
+    del cluster.world.children["PodGroup", "digits"]
+    assert of(looked(cluster, as_there(cluster), NOW)) == [("Create", "PodGroup", "digits")]
+    plain = Without(running())
+    assert of(looked(plain, as_there(plain), NOW)) == []
 
 
 def test_a_change_is_told_with_what_the_operator_then_does() -> None:

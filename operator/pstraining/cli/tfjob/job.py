@@ -10,7 +10,7 @@ from pstraining.api import names
 from pstraining.api.validation import Severity, validate
 from pstraining.cli.errors import CommandError
 from pstraining.cli.tfjob.notes import Note, Notes, What
-from pstraining.cli.tfjob.roles import ALWAYS, NEVER, converted_roles, read_roles, without_role
+from pstraining.cli.tfjob.roles import ALWAYS, converted_roles, read_roles, without_role
 from pstraining.cli.tfjob.run_policy import FIELDS, converted_run_policy
 from pstraining.cli.tfjob.source import Fields, cleaned
 
@@ -61,10 +61,9 @@ def converted(tfjob: Mapping[str, Any]) -> Conversion:
         return Conversion(name, None, (Note(spec.at("tfReplicaSpecs"), What.NONE, *missing),))
     roles = converted_roles(replicas, notes)
     found = roles | _success(spec, roles, replicas[names.WORKER].path, notes)
-    restarts = any(role.get("restartPolicy") not in (None, NEVER) for role in roles.values())
-    if run_policy := converted_run_policy(policy, restarts, notes):
-        found["runPolicy"] = run_policy
     _dynamic_worker(spec, found, notes)
+    if run_policy := converted_run_policy(policy, roles, notes):
+        found["runPolicy"] = run_policy
     spec.close()
     if fields.has("status"):
         fields.drop("status")

@@ -1,10 +1,13 @@
 """How a job is run and ended: a TFJob's runPolicy as ours."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from pstraining.api import names
 from pstraining.cli.errors import CommandError
+from pstraining.cli.tfjob.gang import converted_scheduling
 from pstraining.cli.tfjob.notes import Notes
+from pstraining.cli.tfjob.roles import NEVER
 from pstraining.cli.tfjob.source import Fields, shown
 
 FIELDS = (
@@ -15,26 +18,21 @@ _CLEAN = ("All", "Running", "None")
 _LONGEST = 2**31 - 1
 _RETRIES = 10000
 _OPERATORS = ("kubeflow.org/training-operator",)
-_GANG = {
-    "minAvailable": "pods are scheduled one by one, not as a gang.",
-    "queue": "there is no gang scheduler that has queues.",
-    "minResources": "pods are scheduled one by one, as there is room for each.",
-    "scheduleTimeoutSeconds": "a pod without room waits for it as long as the job may last.",
-}
 
 
-def converted_run_policy(fields: Fields, restarts: bool, notes: Notes) -> dict[str, Any]:
+def converted_run_policy(fields: Fields, roles: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
     """Our runPolicy.
 
     Args:
         fields: the TFJob's.
-        restarts: whether any role's failed replicas are started again.
+        roles: ours, converted.
         notes: gets what is told of the fields.
 
     Raises:
         CommandError: a field has a value that TFJob does not know.
     """
     found: dict[str, Any] = {}
+    restarts = any(role.get("restartPolicy") not in (None, NEVER) for role in roles.values())
     if (suspend := fields.take("suspend", bool)) is not None:
         found["suspend"] = suspend
     for name in ("ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit"):
@@ -47,18 +45,8 @@ def converted_run_policy(fields: Fields, restarts: bool, notes: Notes) -> dict[s
     _deadline(found, fields, notes)
     _retries(found, fields, restarts, notes)
     _managed_by(found, fields, notes)
-    scheduling = fields.below("schedulingPolicy")
-    if priority := scheduling.take("priorityClass", str):
-        found["schedulingPolicy"] = {"priorityClass": priority}
-    for name, said in _GANG.items():
-        if scheduling.has(name):
-            scheduling.drop(name)
-            notes.none(
-                scheduling.at(name),
-                f"{said} It is left out.",
-                "See that there is room for all pods: jobs that wait for each other's room wait for ever.",
-            )
-    scheduling.close()
+    if scheduling := converted_scheduling(fields.below("schedulingPolicy"), roles, notes):
+        found["schedulingPolicy"] = scheduling
     fields.close()
     return found
 

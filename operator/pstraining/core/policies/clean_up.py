@@ -19,7 +19,7 @@ from pstraining.core.policies.job_attempts import NUMBER, jobs_of
 from pstraining.core.snapshot import Child, Snapshot
 
 _WORKLOADS = (Kind.STATEFUL_SET, Kind.DEPLOYMENT, Kind.JOB)
-_FOR_OTHERS = (Kind.POD_DISRUPTION_BUDGET, Kind.SERVICE)
+_FOR_OTHERS = (Kind.POD_DISRUPTION_BUDGET, Kind.SERVICE, *Kind.pod_groups())
 _FOR_PODS = (Kind.CONFIG_MAP, Kind.NETWORK_POLICY)
 """Claims are not among what is freed: they are data and go with the job itself."""
 

@@ -3,7 +3,8 @@
 First what leads: the chief's attempts, or worker 0 in a job without a chief. Its pod gets SIGTERM and may write a last
 checkpoint while the parameter servers still serve. Only when no pod of it can run any more the rest goes, the parameter
 servers' StatefulSets last: as long as one exists, a stop that was broken off half-way shows. How long the first step
-takes is bounded by the pod's own grace period.
+takes is bounded by the pod's own grace period. A gang's PodGroup goes after all its pods: a job that comes back waits
+in line anew.
 
 Level-based: the same answer at every look until nothing is left.
 """
@@ -32,7 +33,8 @@ def next_step(job: PSTrainingJob, snapshot: Snapshot) -> Stop:
     leading = tuple(c for c in _leaders(job, snapshot) if not c.deleting)
     if leading or any(not p.over for p in leader_pods(job, snapshot)):
         return Stop(leading, leader_may_run=True)
-    return Stop(tuple(c for c in workloads(snapshot) if not c.deleting))
+    left = (*workloads(snapshot), *(c for kind in Kind.pod_groups() for c in snapshot.of_kind(kind)))
+    return Stop(tuple(c for c in left if not c.deleting))
 
 
 def is_over(snapshot: Snapshot) -> bool:

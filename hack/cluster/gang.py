@@ -1,0 +1,68 @@
+"""A second scheduler that places pods as gangs: scheduler-plugins' Coscheduling, on demand.
+
+It runs beside the cluster's own under the name that its chart gives it, so pods that name it, and no others, are its
+own. Its CRD comes and goes with it.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hack.cluster import pki
+from hack.cluster.controlplane import write
+from hack.cluster.lifecycle import Cluster
+from hack.cluster.pki import Certificate
+from hack.cluster.procs import Daemon
+from hack.cluster.shell import run
+
+TOOL, NAME = "scheduler-plugins", "gang-scheduler"
+SCHEDULER = "scheduler-plugins-scheduler"
+CRD = "podgroups.scheduling.x-k8s.io"
+CERTIFICATE = Certificate(NAME, NAME, "system:masters")
+
+
+def configuration(kubeconfig: Path) -> dict[str, Any]:
+    """The scheduler's, as scheduler-plugins' own instructions have it."""
+    plugins = {
+        "multiPoint": {"enabled": [{"name": "Coscheduling"}]},
+        "queueSort": {"enabled": [{"name": "Coscheduling"}], "disabled": [{"name": "*"}]},
+    }
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": False},
+        "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 500, "burst": 1000},
+        "profiles": [{"schedulerName": SCHEDULER, "plugins": plugins}],
+    }
+
+
+def definition(cluster: Cluster) -> Path:
+    """The file with the CRD of PodGroups, of the same version as the scheduler."""
+    return cluster.toolbox.binary(NAME).parent / "bases" / "scheduling.x-k8s.io_podgroups.yaml"
+
+
+def up(cluster: Cluster) -> None:
+    """Install the CRD and start the scheduler."""
+    cluster.toolbox.ensure([TOOL])
+    pki.ensure_pki(cluster.layout.pki, [CERTIFICATE])
+    own = cluster.control.kubeconfig(NAME)
+    server, context = cluster.plan.internal_server, cluster.layout.context
+    write(own, pki.kubeconfig(cluster.layout.pki, NAME, server=server, context=context))
+    own.chmod(0o600)
+    config = cluster.layout.etc / f"{NAME}.json"
+    write(config, json.dumps(configuration(own), indent=1))
+    _kubectl(cluster, "apply", "-f", str(definition(cluster)))
+    _kubectl(cluster, "wait", "--for=condition=Established", "--timeout=30s", "crd", CRD)
+    # No port of its own: the cluster's scheduler has it.
+    argv = (str(cluster.toolbox.binary(NAME)), f"--config={config}", "--secure-port=0")
+    cluster.supervisor.ensure(Daemon(NAME, argv, cluster.plan.control_netns, (config, own)))
+
+
+def down(cluster: Cluster) -> None:
+    """Stop the scheduler; the CRD goes, and with it all PodGroups."""
+    cluster.supervisor.stop([NAME])
+    _kubectl(cluster, "delete", "crd", CRD, "--ignore-not-found")
+
+
+def _kubectl(cluster: Cluster, *args: str) -> None:
+    run([str(cluster.toolbox.binary("kubectl")), f"--kubeconfig={cluster.layout.kubeconfig}", *args])

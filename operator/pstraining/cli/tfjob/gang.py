@@ -1,0 +1,101 @@
+"""How a TFJob's pods are scheduled together: its schedulingPolicy as ours.
+
+Which scheduler places gangs is an option of TFJob's operator, here it is the job's word: its fields and the templates'
+schedulerName tell which one was meant.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pstraining.api import names
+from pstraining.api.run_policy import Gang
+from pstraining.cli.tfjob.notes import Notes
+from pstraining.cli.tfjob.source import Fields
+
+_FIELDS = ("minAvailable", "queue", "minResources", "scheduleTimeoutSeconds")
+
+
+def converted_scheduling(fields: Fields, roles: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
+    """Our schedulingPolicy.
+
+    Args:
+        fields: the TFJob's.
+        roles: ours, converted.
+        notes: gets what is told of the fields.
+
+    Raises:
+        CommandError: a field is of another type.
+    """
+    asked = [name for name in _FIELDS if fields.has(name)]
+    least = fields.take("minAvailable", int)
+    queue = fields.take("queue", str)
+    resources = fields.take("minResources", dict)
+    seconds = fields.take("scheduleTimeoutSeconds", int)
+    found: dict[str, Any] = {}
+    if priority := fields.take("priorityClass", str):
+        found["priorityClass"] = priority
+    fields.close()
+    if not asked:
+        return found
+    named = _schedulers(roles)
+    volcano = bool(queue) or "volcano" in named
+    found["gang"] = str(Gang.VOLCANO if volcano else Gang.SCHEDULER_PLUGINS)
+    if not volcano and seconds is None and not named:
+        notes.different(
+            fields.at(asked[0]),
+            "TFJob's operator is told by an option which scheduler places gangs; the job does not say. It is taken to "
+            "be scheduler-plugins.",
+            "Set spec.runPolicy.schedulingPolicy.gang to Volcano if that is what runs in the cluster.",
+        )
+    if queue:
+        found["queue"] = queue
+    if least is not None:
+        found |= _least(least, fields.at("minAvailable"), roles, notes)
+    if resources is not None:
+        notes.different(
+            fields.at("minResources"),
+            "what the gang's pods request is added up and given to the scheduler; the sum here is left out.",
+        )
+    if seconds is not None and volcano:
+        notes.none(
+            fields.at("scheduleTimeoutSeconds"),
+            "Volcano's pod groups have no timeout. It is left out.",
+            "Take it away, or set gang to SchedulerPlugins and timeoutSeconds.",
+        )
+    elif seconds is not None and seconds < 1:
+        notes.changed(fields.at("scheduleTimeoutSeconds"), "it is no time to wait; the scheduler's own setting counts.")
+    elif seconds is not None:
+        found["timeoutSeconds"] = seconds
+    return found
+
+
+def _least(asked: int, path: str, roles: Mapping[str, Any], notes: Notes) -> dict[str, int]:
+    """minAvailable, where it is one here."""
+    always = roles[names.PS]["replicas"] + int(roles[names.CHIEF].get("enabled", True))
+    worker = roles[names.WORKER]
+    needed, most = always + worker.get("minReplicas", worker["replicas"]), always + worker["replicas"]
+    if asked == needed:
+        notes.changed(path, "the gang is as large without it; it is left out.")
+        return {}
+    if needed < asked <= most:
+        return {"minAvailable": asked}
+    if asked > most:
+        extra = " The evaluator is not among them." if roles.get(names.EVALUATOR, {}).get("enabled") else ""
+        notes.different(
+            path,
+            f"here a gang is of parameter servers, the chief and workers, {most} at most.{extra} It is {most} now.",
+        )
+        return {"minAvailable": most}
+    notes.different(
+        path,
+        f"TFJob starts with any {asked} of the pods. Here all parameter servers, the chief and the workers that the "
+        f"job cannot do without start together, {needed} at least; it is left out.",
+        "Set spec.worker.minReplicas to start, and to go on, with fewer workers.",
+    )
+    return {}
+
+
+def _schedulers(roles: Mapping[str, Any]) -> set[str]:
+    """The names of schedulers in the templates."""
+    specs = ((role.get("template") or {}).get("spec") or {} for role in roles.values() if isinstance(role, dict))
+    return {str(spec["schedulerName"]) for spec in specs if spec.get("schedulerName")}

@@ -1,0 +1,98 @@
+"""How much of a node's resources a pod asks for, counted as the scheduler counts it.
+
+What only the cluster knows is not in it: a LimitRange's defaults, a RuntimeClass's overhead, what a webhook adds.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from typing import Any, Final
+
+Amounts = dict[str, Decimal]
+"""Resources by name: cores, bytes, pieces."""
+
+_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([KMGTPE]i|[numkMGTPE]))?")
+_SUFFIXES: Final[Mapping[str, Decimal]] = {
+    **{
+        suffix: Decimal(1000) ** power
+        for power, suffix in enumerate(("n", "u", "m", "", "k", "M", "G", "T", "P", "E"), -3)
+    },
+    **{f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", 1)},
+}
+_POD_LEVEL: Final = ("cpu", "memory", "hugepages-")
+"""Resources that a pod as a whole can ask for, in place of its containers."""
+
+
+def of_pod(spec: Mapping[str, Any]) -> Amounts:
+    """What a pod with this spec asks for.
+
+    Containers run together, and so do sidecars (init containers that are started again for ever) with all that comes
+    after them; other init containers run alone, one after the other. What has a limit and no request asks for the
+    limit.
+    """
+    runs = _sum(_of_container(c) for c in spec.get("containers") or ())
+    beside: Amounts = {}
+    peak: Amounts = {}
+    for container in spec.get("initContainers") or ():
+        own = _of_container(container)
+        if container.get("restartPolicy") == "Always":
+            beside = _sum((beside, own))
+            peak = _most(peak, beside)
+        else:
+            peak = _most(peak, _sum((beside, own)))
+    found = _most(_sum((runs, beside)), peak)
+    whole = spec.get("resources") or {}
+    limits = {name: amount for name, amount in _amounts(whole.get("limits")).items() if name not in found}
+    found |= {n: a for n, a in (limits | _amounts(whole.get("requests"))).items() if n.startswith(_POD_LEVEL)}
+    return _sum((found, _amounts(spec.get("overhead"))))
+
+
+def total(pods: Iterable[tuple[int, Amounts]]) -> dict[str, str]:
+    """The sum of so many pods of each kind, as quantities; what nobody asks for is left out."""
+    found = _sum({name: amount * count for name, amount in amounts.items()} for count, amounts in pods)
+    return {name: quantity(amount) for name, amount in sorted(found.items()) if amount > 0}
+
+
+def parse(text: str | int | float) -> Decimal:
+    """A Kubernetes quantity, such as 500m or 1Gi.
+
+    Raises:
+        ValueError: it is none.
+    """
+    found = _QUANTITY.fullmatch(str(text).strip())
+    if found is None:
+        raise ValueError(f"{text!r} is no quantity, such as 500m or 1Gi")
+    number, exponent, suffix = found.groups()
+    return Decimal(number + (exponent or "")) * _SUFFIXES[suffix or ""]
+
+
+def quantity(amount: Decimal) -> str:
+    """An amount as a quantity: whole, or in thousandths, rounded up as Kubernetes does."""
+    return str(int(amount)) if amount == amount.to_integral_value() else f"{math.ceil(amount * 1000)}m"
+
+
+def _of_container(container: Mapping[str, Any]) -> Amounts:
+    resources = container.get("resources") or {}
+    return _amounts(resources.get("limits")) | _amounts(resources.get("requests"))
+
+
+def _amounts(quantities: Mapping[str, Any] | None) -> Amounts:
+    """Those that can be read; what cannot is refused with the pod's template, in the API server's words."""
+    found: Amounts = {}
+    for name, text in (quantities or {}).items():
+        if _QUANTITY.fullmatch(str(text).strip()):
+            found[name] = parse(text)
+    return found
+
+
+def _sum(several: Iterable[Amounts]) -> Amounts:
+    found: Amounts = {}
+    for amounts in several:
+        for name, amount in amounts.items():
+            found[name] = found.get(name, Decimal(0)) + amount
+    return found
+
+
+def _most(one: Amounts, other: Amounts) -> Amounts:
+    return {n: max(one.get(n, Decimal(0)), other.get(n, Decimal(0))) for n in {**one, **other}}

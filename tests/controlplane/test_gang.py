@@ -1,0 +1,167 @@
+"""Gangs against a real API server: what the operator writes, and what it does where PodGroups are not known yet."""
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import yaml
+
+from pstraining.core.actions import Kind
+from pstraining.kube.client import KubeClient
+from pstraining.kube.errors import NotFound
+from tests.controlplane.conftest import REAL, ROOT, Operators, eventually
+from tests.controlplane.test_operator_core import condition, created, idle_job
+from tests.controlplane.test_operator_process import quiet
+from tests.support.api_proxy import ApiProxy
+
+pytestmark = pytest.mark.asyncio
+
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+NAMES = {"kind": "PodGroup", "plural": "podgroups", "singular": "podgroup", "listKind": "PodGroupList"}
+ANYTHING = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+VOLCANO: dict[str, Any] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "podgroups.scheduling.volcano.sh"},
+    "spec": {
+        "group": "scheduling.volcano.sh",
+        "scope": "Namespaced",
+        "names": NAMES,
+        "versions": [{"name": "v1beta1", "served": True, "storage": True, "schema": {"openAPIV3Schema": ANYTHING}}],
+    },
+}
+"""Volcano's own is not to be had here: its names, and a schema that takes anything."""
+GANGS = {"SchedulerPlugins": Kind.POD_GROUP, "Volcano": Kind.VOLCANO_POD_GROUP}
+AGAIN = 25
+"""Seconds within which the operator tries again what was not known; it waits 10."""
+
+
+def scheduler_plugins() -> dict[str, Any]:
+    """The CRD as scheduler-plugins has it."""
+    command = [sys.executable, "-m", "hack.cluster", "tool", "scheduler-plugins"]
+    folder = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    file = Path(folder) / "bases" / "scheduling.x-k8s.io_podgroups.yaml"
+    found: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return found
+
+
+def definition(gang: str) -> dict[str, Any]:
+    return VOLCANO if gang == "Volcano" else scheduler_plugins()
+
+
+async def remove(client: KubeClient, name: str) -> None:
+    async def gone() -> bool:
+        try:
+            await client._request("DELETE", f"{CRDS}/{name}")
+        except NotFound:
+            return True
+        return False
+
+    await eventually(gone, 30)
+
+
+@pytest_asyncio.fixture(params=GANGS)
+async def gang(request: pytest.FixtureRequest, client: KubeClient) -> AsyncIterator[str]:
+    """A scheduler whose CRD is not installed, and is gone again afterwards."""
+    name = definition(request.param)["metadata"]["name"]
+    await remove(client, name)
+    yield request.param
+    await remove(client, name)
+
+
+async def install(client: KubeClient, gang: str) -> None:
+    made = await client._request("POST", CRDS, body=definition(gang))
+
+    async def established() -> bool:
+        found = await client._request("GET", f"{CRDS}/{made['metadata']['name']}")
+        told = (found.get("status") or {}).get("conditions") or ()
+        return any(c["type"] == "Established" and c["status"] == "True" for c in told)
+
+    await eventually(established, 20)
+
+
+def gang_job(gang: str) -> dict[str, Any]:
+    made = idle_job()
+    made["spec"]["runPolicy"] = {"schedulingPolicy": {"gang": gang}}
+    made["spec"]["ps"]["resources"] = {"requests": {"cpu": "2"}}
+    return made
+
+
+async def test_it_waits_for_the_kind_and_goes_on(
+    client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy, gang: str
+) -> None:
+    operator = operators.start(module=REAL)
+    await operator.ready()
+    await client.create(Kind.PS_TRAINING_JOB, namespace, gang_job(gang))
+
+    async def told() -> bool:
+        return (await condition(client, namespace, "Created")).get("reason") == "GangNotInstalled"
+
+    await eventually(told, 20, operator)
+    asked = [s.path.rsplit("/", 1)[-1] for s in proxy.writes() if s.method == "POST"]
+    assert set(asked) == {"podgroups", "events"}, "nothing of it is made that could not run"
+    await install(client, gang)
+    await eventually(lambda: created(client, namespace), AGAIN, operator)
+    posts = [s.path.rsplit("/", 1)[-1] for s in proxy.writes() if s.method == "POST" and not s.path.endswith("events")]
+    last = len(posts) - 1 - posts[::-1].index("podgroups")
+    assert {"deployments", "statefulsets", "jobs"} <= set(posts[last:])
+    assert set(posts[:last]) <= {"podgroups"}, "the group is there before any pod"
+    group = await client.get(GANGS[gang], namespace, "digits")
+    job = await client.get(Kind.PS_TRAINING_JOB, namespace, "digits")
+    assert group["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
+    assert group["spec"]["minMember"] == 1 + job["spec"]["worker"]["replicas"] + 1
+
+
+async def test_a_gang_that_waits_and_a_restart_cost_no_writes(
+    client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy, gang: str
+) -> None:
+    await install(client, gang)
+    first = operators.start(module=REAL)
+    await client.create(Kind.PS_TRAINING_JOB, namespace, gang_job(gang))
+    await eventually(lambda: created(client, namespace), AGAIN, first)
+    await quiet(first)
+    assert await first.stop() == 0
+    proxy.seen.clear()
+    second = operators.start(module=REAL)
+    await second.ready()
+
+    async def passed() -> bool:
+        return await second.passes() > 0
+
+    await eventually(passed, 10, second)
+    await quiet(second)
+    assert proxy.writes() == []
+    reads = [s for s in proxy.seen if "/podgroups" in s.path]
+    assert [(s.method, s.path.rsplit("/", 1)[-1]) for s in reads] == [("GET", "digits")], "read once, never watched"
+
+
+async def test_it_is_resized_and_leaves_the_line_while_suspended(
+    client: KubeClient, namespace: str, operators: Operators, gang: str
+) -> None:
+    await install(client, gang)
+    operator = operators.start(module=REAL)
+    made = await client.create(Kind.PS_TRAINING_JOB, namespace, gang_job(gang))
+    await eventually(lambda: created(client, namespace), AGAIN, operator)
+    before = (await client.get(GANGS[gang], namespace, "digits"))["spec"]["minMember"]
+
+    async def edit(spec: dict[str, Any]) -> None:
+        path = f"/apis/pstraining.dev/v1alpha1/namespaces/{namespace}/pstrainingjobs/digits"
+        await client._request("PATCH", path, {}, {"spec": spec}, "application/merge-patch+json")
+
+    async def asks_for(number: int | None) -> bool:
+        try:
+            found = await client.get(GANGS[gang], namespace, "digits")
+        except NotFound:
+            return number is None
+        return bool(found["spec"]["minMember"] == number)
+
+    await edit({"worker": {"replicas": made["spec"]["worker"]["replicas"] + 2}})
+    await eventually(lambda: asks_for(before + 2), 10, operator)
+    await edit({"runPolicy": {"suspend": True}})
+    await eventually(lambda: asks_for(None), 30, operator)
+    await edit({"runPolicy": {"suspend": False}})
+    await eventually(lambda: asks_for(before + 2), 30, operator)

@@ -1,0 +1,180 @@
+"""Two jobs that each fit, and not together, on a real gang scheduler: scheduler-plugins beside the cluster's own.
+
+The nodes are KWOK's: what is shown is who gets a place. In which order the scheduler meets the pods is chance, and most
+orders do no harm; scheduling gates have it meet them in the worst one, with a gang and without.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.e2e.conftest import ROOT
+from tests.support.kube import Kube, Object, wait_for
+from tests.support.operator_process import OperatorProcess
+from tests.support.puppet import manifest
+
+pytestmark = pytest.mark.cluster
+
+GATE = "pstraining.dev/one-by-one"
+JOB_LABEL = "pstraining.dev/job-name"
+FAKE_NODES, PLACES = 2, 4
+"""Each node has 64 cores, so two places of 30."""
+GRACE = 45
+"""Seconds within which a job tells what it waits for; its pods have 30."""
+
+
+@pytest.fixture
+def gang_scheduler() -> Iterator[None]:
+    hack = [sys.executable, "-m", "hack.cluster"]
+    subprocess.run([*hack, "kwok", "up", "--nodes", str(FAKE_NODES)], cwd=ROOT, check=True)
+    subprocess.run([*hack, "gang", "up"], cwd=ROOT, check=True)
+    yield
+    subprocess.run([*hack, "gang", "down"], cwd=ROOT, check=True)
+    subprocess.run([*hack, "kwok", "down"], cwd=ROOT, check=True)
+
+
+def wide_job(namespace: str, name: str, gang: str) -> Object:
+    """Two parameter servers and two workers, each half a node, held back until the test lets them go.
+
+    It has no chief: KWOK completes a Job's pods at once.
+    """
+    job = manifest(namespace, name, ps=2, chief={"enabled": False})
+    job["spec"]["runPolicy"] = {"schedulingPolicy": {"gang": gang}}
+    job["spec"]["worker"]["template"] = {
+        "spec": {
+            "schedulingGates": [{"name": GATE}],
+            "nodeSelector": {"type": "kwok"},
+            "tolerations": [{"key": "kwok.x-k8s.io/node", "operator": "Exists"}],
+            "containers": [
+                {"name": "tensorflow", "image": "fake", "command": ["fake"], "resources": {"requests": {"cpu": "30"}}}
+            ],
+        }
+    }
+    return job
+
+
+class Line:
+    """The pods of the jobs `one` and `two`, and the gate that they stand at."""
+
+    def __init__(self, kube: Kube, namespace: str) -> None:
+        self.kube, self.namespace = kube, namespace
+
+    def pods(self, job: str, role: str = "") -> list[Object]:
+        """Those of a job that are not on their way out."""
+        selector = f"{JOB_LABEL}={job}" + (f",pstraining.dev/role={role}" if role else "")
+        found = self.kube.list("Pod", self.namespace, selector)
+        return [p for p in found if not p["metadata"].get("deletionTimestamp")]
+
+    def placed(self, job: str) -> int:
+        """How many pods of a job have a node."""
+        return sum(bool(p["spec"].get("nodeName")) for p in self.pods(job))
+
+    def gang(self, job: str) -> int:
+        """The size of a job's gang; 0 without a group."""
+        found = self.kube.get("PodGroup", self.namespace, job)
+        return int(found["spec"]["minMember"]) if found else 0
+
+    def come(self, *jobs: str) -> None:
+        """Wait until all pods of the jobs stand at the gate."""
+        wait_for(lambda: all(len(self.pods(j)) == PLACES for j in jobs), f"the pods of {jobs}", 60)
+
+    def let_go(self, job: str, role: str = "") -> None:
+        """Open the gate for pods of a job."""
+        for pod in self.pods(job, role):
+            if pod["spec"].get("schedulingGates"):
+                self.kube.merge("Pod", self.namespace, pod["metadata"]["name"], {"spec": {"schedulingGates": []}})
+
+    def refused(self, job: str, role: str = "") -> bool:
+        """Whether a scheduler has looked at every such pod that has no node, and has said no."""
+        return all(_scheduled(p).get("reason") == "Unschedulable" for p in self.pods(job, role) if not _node(p))
+
+    def worst_order(self) -> None:
+        """Half of one job first, then the other half of the other, then the rest."""
+        self.let_go("one", "ps")
+        wait_for(lambda: self.placed("one") == 2 or self.refused("one", "ps"), "the first pods were looked at")
+        self.let_go("two", "worker")
+        wait_for(lambda: self.placed("two") == 2 or self.refused("two", "worker"), "the next pods were looked at")
+        self.let_go("one")
+        self.let_go("two")
+
+    def condition(self, job: str, kind: str) -> Object:
+        """A condition of a job."""
+        stored = self.kube.get("PSTrainingJob", self.namespace, job) or {}
+        told = (stored.get("status") or {}).get("conditions") or ()
+        return next((c for c in told if c["type"] == kind), {})
+
+    def says(self, job: str, reason: str) -> Callable[[], bool]:
+        """Whether a job says that it does not run, and so why."""
+        return lambda: self.condition(job, "Running").get("reason") == reason
+
+    def runs(self, job: str) -> bool:
+        """Whether a job runs."""
+        return self.condition(job, "Running").get("status") == "True"
+
+
+def _node(pod: Object) -> str:
+    return str(pod["spec"].get("nodeName", ""))
+
+
+def _scheduled(pod: Object) -> Object:
+    found = (pod.get("status") or {}).get("conditions") or ()
+    return next((c for c in found if c["type"] == "PodScheduled"), {})
+
+
+def test_gangs_run_one_after_the_other_where_single_pods_wait_for_each_other(
+    kube: Kube, namespace: str, own_operator: OperatorProcess, gang_scheduler: None
+) -> None:
+    own_operator.start()
+    line = Line(kube, namespace)
+
+    # Without a gang each job gets half of what it needs, and keeps it.
+    for name in ("one", "two"):
+        kube.create(wide_job(namespace, name, "None"))
+    line.come("one", "two")
+    line.worst_order()
+    wait_for(lambda: line.refused("one") and line.refused("two"), "all other pods find no room")
+    wait_for(lambda: line.says("one", "Unschedulable")() and line.says("two", "Unschedulable")(), "both say so", GRACE)
+    assert (line.placed("one"), line.placed("two")) == (2, 2), "a deadlock"
+    assert not line.runs("one")
+    assert not line.runs("two")
+    assert kube.list("PodGroup", namespace) == []
+    for name in ("one", "two"):
+        kube.delete("PSTrainingJob", namespace, name)
+    wait_for(lambda: not kube.list("Pod", namespace), "they are gone", 60)
+
+    # With a gang the same pods in the same order: one job gets all, the other nothing.
+    for name in ("one", "two"):
+        kube.create(wide_job(namespace, name, "SchedulerPlugins"))
+    line.come("one", "two")
+    groups = {g["metadata"]["name"]: g["spec"] for g in kube.list("PodGroup", namespace)}
+    assert groups == {name: {"minMember": PLACES} for name in ("one", "two")}
+    line.worst_order()
+    wait_for(lambda: line.runs("one") or line.runs("two"), "one of them runs", 90)
+    winner, loser = ("one", "two") if line.runs("one") else ("two", "one")
+    assert (line.placed(winner), line.placed(loser)) == (PLACES, 0)
+    wait_for(line.says(loser, "WaitingForGang"), "the other says what it waits for", GRACE)
+    assert line.placed(loser) == 0
+    assert "The gang of 4 pods waits" in line.condition(loser, "Running")["message"]
+
+    # A lost member is replaced alone: those that run count for it.
+    (lost, *_) = line.pods(winner, "ps")
+    kube.delete("Pod", namespace, lost["metadata"]["name"], grace=0)
+    wait_for(lambda: len(line.pods(winner)) == PLACES and line.placed(winner) == PLACES - 1, "its successor", 60)
+    assert line.placed(loser) == 0
+    line.let_go(winner)
+    wait_for(lambda: line.placed(winner) == PLACES, "its successor has its place", 60)
+    assert line.placed(loser) == 0
+
+    # Then it is the other's turn, and at once: with minResources in its group it would not notice for minutes.
+    kube.delete("PSTrainingJob", namespace, winner)
+    wait_for(lambda: line.runs(loser), "the other runs", 30)
+    assert line.placed(loser) == PLACES
+    wait_for(lambda: line.gang(winner) == 0, "its group is gone with it", 60)
+
+    # The group is as large as the job, and leaves the line with it.
+    kube.merge("PSTrainingJob", namespace, loser, {"spec": {"worker": {"replicas": 1}}})
+    wait_for(lambda: line.gang(loser) == PLACES - 1, "a smaller gang")
+    kube.merge("PSTrainingJob", namespace, loser, {"spec": {"runPolicy": {"suspend": True}}})
+    wait_for(lambda: line.gang(loser) == 0, "no group")

@@ -1,0 +1,132 @@
+"""The PodGroup of a gang, and what makes a pod its member."""
+
+from typing import Any
+
+import pytest
+
+from pstraining.api.run_policy import Gang
+from pstraining.resources import podgroup, pods, schedulers
+from pstraining.resources.pods import Task
+from pstraining.resources.schedulers import PROVIDERS, Members
+from tests.support.builders import TEMPLATE, deep_merge, job, typed
+
+TASKS = (Task("ps"), Task("ps", member=1), Task("worker", 3), Task("chief", term=1), Task("evaluator", term=1))
+MARKS = {
+    Gang.SCHEDULER_PLUGINS: ("labels", "scheduling.x-k8s.io/pod-group", "scheduler-plugins-scheduler"),
+    Gang.VOLCANO: ("annotations", "scheduling.k8s.io/group-name", "volcano"),
+}
+
+
+def policy(gang: str | None, **fields: Any) -> dict[str, Any]:
+    return {"runPolicy": {"schedulingPolicy": ({"gang": gang} if gang else {}) | fields}}
+
+
+def group(spec: dict[str, Any], gang: Members | None = None, *, ps: int = 1, workers: int = 2) -> dict[str, Any]:
+    made = typed(job(spec=spec, ps=ps, workers=workers))
+    scheduler = schedulers.provider(made)
+    assert scheduler is not None
+    return podgroup.build(made, scheduler, gang or schedulers.members(made))
+
+
+@pytest.mark.parametrize("gang", MARKS)
+@pytest.mark.parametrize("task", TASKS)
+def test_who_places_the_pods_is_in_every_template(gang: Gang, task: Task) -> None:
+    field, mark, name = MARKS[gang]
+    made = pods.build(typed(job(spec=policy(gang))), task, "l")
+    assert made["metadata"][field][mark] == "digits"
+    assert made["spec"]["schedulerName"] == name
+    assert group(policy(gang))["metadata"]["name"] == "digits"
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_without_a_gang_nothing_says_so(task: Task) -> None:
+    made = pods.build(typed(job()), task, "l")
+    assert "schedulerName" not in made["spec"]
+    marks = {mark for _, mark, _ in MARKS.values()}
+    assert not marks & {*made["metadata"]["labels"], *made["metadata"]["annotations"]}
+    assert schedulers.provider(typed(job())) is None
+
+
+def test_a_template_that_names_a_scheduler_is_left_alone() -> None:
+    template = deep_merge(TEMPLATE, {"spec": {"schedulerName": "mine"}, "metadata": {"labels": {"a": "b"}}})
+    spec = policy("SchedulerPlugins") | {"worker": {"template": template}}
+    made = pods.build(typed(job(spec=spec)), Task("worker", 0), "l")
+    assert made["spec"]["schedulerName"] == "mine"
+    assert made["metadata"]["labels"].items() >= {"a": "b", "scheduling.x-k8s.io/pod-group": "digits"}.items()
+
+
+@pytest.mark.parametrize(
+    ("spec", "members"),
+    [
+        ({}, Members(2, 1, 5)),
+        ({"chief": {"enabled": False}}, Members(2, 0, 5)),
+        ({"worker": {"minReplicas": 2}}, Members(2, 1, 2)),
+        ({"worker": {"minReplicas": 2}, **policy("Volcano", minAvailable=7)}, Members(2, 1, 4)),
+        (
+            {"worker": {"minReplicas": 2}, "chief": {"enabled": False}, **policy("Volcano", minAvailable=7)},
+            Members(2, 0, 5),
+        ),
+        # A job trains without these, so they are not waited for.
+        (
+            {"ps": {"standby": {"mode": "Warm", "replicasPerShard": 2}}, "evaluator": {"enabled": True}},
+            Members(2, 1, 5),
+        ),
+    ],
+)
+def test_members(spec: dict[str, Any], members: Members) -> None:
+    assert schedulers.members(typed(job(spec=spec, ps=2, workers=5))) == members
+    assert group(deep_merge(policy("Volcano"), spec), ps=2, workers=5)["spec"]["minMember"] == members.count
+
+
+def test_what_the_members_ask_for_is_added_up() -> None:
+    def template(**resources: Any) -> dict[str, Any]:
+        container = deep_merge(TEMPLATE["spec"]["containers"][0], {"resources": {"requests": resources}})
+        return {"spec": {"containers": [container]}}
+
+    spec = policy("Volcano") | {
+        "worker": {"template": template(cpu="2", memory="1Gi", **{"nvidia.com/gpu": 1}), "minReplicas": 3},
+        "ps": {"resources": {"requests": {"cpu": "500m"}}},
+        "chief": {"resources": {"limits": {"memory": "3Gi"}}},
+    }
+    found = group(spec, ps=2, workers=5)["spec"]
+    # 3 workers, 2 parameter servers, a chief.
+    assert found["minResources"] == {"cpu": "7", "memory": str(6 * 2**30), "nvidia.com/gpu": "3"}
+    assert found["minMember"] == 6
+    some = group(spec, Members(2, 0, 1), ps=2, workers=5)["spec"]
+    assert (some["minMember"], some["minResources"]["cpu"]) == (3, "3")
+
+
+def test_scheduler_plugins_are_not_told_what_the_members_ask_for() -> None:
+    """With it a gang that waits does not notice for minutes that room has become free (tests/e2e/test_gang.py)."""
+    spec = policy("SchedulerPlugins") | {"ps": {"resources": {"requests": {"cpu": "1"}}}}
+    assert group(spec)["spec"] == {"minMember": 4}
+
+
+def test_pods_that_ask_for_nothing_have_a_group_that_does_not() -> None:
+    assert group(policy("Volcano"))["spec"] == {"minMember": 4}
+
+
+def test_a_group_has_one_member_at_least() -> None:
+    assert group(policy("SchedulerPlugins"), Members(0, 0, 0))["spec"]["minMember"] == 1
+
+
+def test_scheduler_plugins_get_the_timeout() -> None:
+    found = group(policy("SchedulerPlugins", timeoutSeconds=90, priorityClass="high"))
+    assert (found["apiVersion"], found["kind"]) == ("scheduling.x-k8s.io/v1alpha1", "PodGroup")
+    assert found["spec"] == {"minMember": 4, "scheduleTimeoutSeconds": 90}
+
+
+def test_volcano_gets_queue_and_priority() -> None:
+    found = group(policy("Volcano", queue="research", priorityClass="high"))
+    assert (found["apiVersion"], found["kind"]) == ("scheduling.volcano.sh/v1beta1", "PodGroup")
+    assert found["spec"] == {"minMember": 4, "queue": "research", "priorityClassName": "high"}
+
+
+def test_it_is_the_jobs_child() -> None:
+    metadata = group(policy("Volcano"))["metadata"]
+    assert metadata["ownerReferences"][0]["controller"] is True
+    assert metadata["labels"]["pstraining.dev/job-uid"] == metadata["ownerReferences"][0]["uid"]
+
+
+def test_every_gang_has_a_provider() -> None:
+    assert {*PROVIDERS, Gang.NONE} == {*Gang}
