@@ -151,6 +151,8 @@ def counterparts(path: str, value: Any, spec: dict[str, Any]) -> list[list[Leaf]
         return [[]]
     if path.endswith("unPolicy.cleanPodPolicy"):
         return [[(f"{path}.{outcome}", value) for outcome in ("onSuccess", "onFailure")]] if value else [[]]
+    if path.endswith(".schedulingPolicy.scheduleTimeoutSeconds"):
+        return [[(path.replace("scheduleTimeoutSeconds", "timeoutSeconds"), value)]]
     found = re.fullmatch(r"spec\.tfReplicaSpecs\.(\w+)\.(.*)", path, re.DOTALL)
     if not found:
         nothing: list[list[Leaf]] = [[]] if value in ({}, [], "") else []
