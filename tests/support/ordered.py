@@ -1,6 +1,7 @@
 """A program on the digits whose data is handed out: `python -m tests.support.ordered`.
 
 ORDERED_PAUSE makes it wait so many seconds for each piece, so that there is time to disturb it on any machine.
+ORDERED_WIDTH is that of a second hidden layer, and of the first one then.
 """
 
 import os
@@ -16,7 +17,9 @@ def model() -> Any:
     import keras
 
     keras.utils.set_random_seed(int(os.environ.get("ORDERED_SEED", "1")))
-    return keras.Sequential([keras.Input((64,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(10, "softmax")])
+    widths = [int(os.environ["ORDERED_WIDTH"])] * 2 if "ORDERED_WIDTH" in os.environ else [16]
+    hidden = [keras.layers.Dense(width, "relu") for width in widths]
+    return keras.Sequential([keras.Input((64,)), *hidden, keras.layers.Dense(10, "softmax")])
 
 
 def optimizer() -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from pstraining.runtime import rosters
+from pstraining.runtime import pledges, rosters
 from pstraining.runtime.rosters import Absent, Action, Answer, Ballot, Process, Roster, Seats
 
 History = tuple[Any, ...]
@@ -22,11 +22,11 @@ class Rules:
     """What is explored; a test may switch any of it off."""
 
     decide: Callable[..., Action] = rosters.decide
-    promise: Callable[[Answer, Ballot], Answer] = rosters.promise
-    adopt: Callable[..., Answer] = rosters.adopt
-    seat: Callable[[Answer, Roster], Answer] = rosters.seat
-    open_: Callable[[Answer, Roster], Answer] = rosters.open_
-    fill: Callable[..., Answer] = rosters.fill
+    promise: Callable[[Answer, Ballot], Answer] = pledges.promise
+    adopt: Callable[..., Answer] = pledges.adopt
+    seat: Callable[[Answer, Roster], Answer] = pledges.seat
+    open_: Callable[[Answer, Roster], Answer] = pledges.open_
+    fill: Callable[..., Answer] = pledges.fill
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ def test_ballots_are_ordered_as_their_numbers(one: Ballot, other: Ballot) -> Non
 
 
 def _told(roster: Roster, record: list[int], *, copied: int = 0, leased: bool = True, leaving: bool = False) -> Answer:
-    head = [7, 1, copied, seats.number(roster.ballot)]
+    head = [7, 1, copied, seats.number(roster.ballot), 5]
     entries = seats.encode(roster, PLACES, 2)
     seat = np.asarray([*head, *entries, *[0] * (seats.size(2, 2) - len(head) - len(entries))], np.int64)
     told = {"leased": leased, "leaving": leaving}
