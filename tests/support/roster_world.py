@@ -461,6 +461,19 @@ def lenient(own: Answer, ballot: Ballot) -> Answer:
     return replace(own, promised=max(own.promised, ballot))
 
 
+def careless(own: Answer, ballot: Ballot, number: int, *, step: int, generation: Ballot) -> Answer:
+    """Takes a piece of whatever step."""
+    del step
+    return pledges.learn(own, ballot, number, step=own.step or 0, generation=generation)
+
+
+def credulous(own: Answer, ballot: Ballot, former: Ballot, pieces: int, *, step: int, generation: Ballot) -> Answer:
+    """Takes pieces of an earlier roster for those of the former one."""
+    del former
+    known = own.roster.ballot if own.roster else ballot
+    return pledges.join(own, ballot, known, pieces, step=step, generation=generation)
+
+
 class AnyNumber(Seats):
     """As if nobody counted."""
 
