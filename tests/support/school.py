@@ -125,13 +125,14 @@ class School:
         look, home = self.succession._lookout, self._client.brought_home
         gives, takes = (Learner(look.member(look.index(process))) for process in (source, learner))
         number = self.learned()[self.roster.learners.index(learner)]
-        group, *bounds = takes.pieces.all[number]
+        group, begin, end = takes.pieces.all[number]
 
         def take(record: Any, values: Any) -> Any:
-            told = [int64(told) for told in (number, learner.life, self.succession.fence)]
-            return home(takes.learn((group, *map(int64, bounds)), *told, record, values))
+            life, fence = int64(learner.life), int64(self.succession.fence)
+            return home(takes.learn((group, int64(begin), int64(end)), int64(number), life, fence, record, values))
 
-        given = self._client.run(tf.function(lambda: home(gives.give(group, *map(int64, bounds))), autograph=False))
+        give = tf.function(lambda: home(gives.give(group, int64(begin), int64(end))), autograph=False)
+        given = self._client.run(give)
         self.train()
         return int(self._client.call(tf.function(take, autograph=False), *given))
 
