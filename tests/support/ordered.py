@@ -1,7 +1,7 @@
 """A program on the digits whose data is handed out: `python -m tests.support.ordered`.
 
 ORDERED_PAUSE makes it wait so many seconds for each piece, so that there is time to disturb it on any machine.
-ORDERED_WIDTH is that of a second hidden layer, and of the first one then.
+With ORDERED_PIECE members that come back learn the state in pieces of so many bytes, as if there were much of it.
 """
 
 import os
@@ -17,14 +17,16 @@ def model() -> Any:
     import keras
 
     keras.utils.set_random_seed(int(os.environ.get("ORDERED_SEED", "1")))
-    widths = [int(os.environ["ORDERED_WIDTH"])] * 2 if "ORDERED_WIDTH" in os.environ else [16]
-    hidden = [keras.layers.Dense(width, "relu") for width in widths]
-    return keras.Sequential([keras.Input((64,)), *hidden, keras.layers.Dense(10, "softmax")])
+    return keras.Sequential([keras.Input((64,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(10, "softmax")])
 
 
 def optimizer() -> Any:
     import keras
 
+    from pstraining.runtime import pieces
+
+    if piece := os.environ.get("ORDERED_PIECE"):
+        vars(pieces).update(PIECE_BYTES=int(piece), ENOUGH_BYTES=0)
     return keras.optimizers.Adam(0.01)
 
 
