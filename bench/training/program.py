@@ -1,7 +1,8 @@
 """The program that is measured: a model of a given shape on data that is drawn at random, trained until it is stopped.
 
 BENCH_MODEL says which of `models`. Every gradient takes BENCH_DELAY seconds longer, as if it had taken that long to
-compute; on the worker of index BENCH_SLOW ten times as long.
+compute; on the worker of index BENCH_SLOW ten times as long. BENCH_ENOUGH bytes of a shard's state, and a member that
+comes back learns while training goes on.
 """
 
 import os
@@ -20,6 +21,9 @@ def optimizer() -> Any:
     """Adam, with two slots."""
     import keras
 
+    from pstraining.runtime import pieces  # with TensorFlow, and so not before the trainer has run
+
+    vars(pieces).update(ENOUGH_BYTES=int(os.environ.get("BENCH_ENOUGH", pieces.ENOUGH_BYTES)))
     return keras.optimizers.Adam(1e-4)
 
 

@@ -175,6 +175,25 @@ class Running:
             pass
         return Loss(longest, look.at - killed)
 
+    def heal(self, task: str) -> float:
+        """Kill a process, and wait until its successor is in sync; seconds that a worker stood still for it, in all.
+
+        The loss itself does not count.
+        """
+        self.lose(task)
+        before = [len(self._reports(f"worker-{worker}", "went_on")) for worker in range(self._load.workers)]
+        chief, deadline = self._job.leader.task.label, time.monotonic() + LIMIT
+        while any(len(own) <= self._load.standbys for own in self._reports(chief, "roster")[-1]["members"]):
+            self._supervise(deadline, f"{task} does not come back")
+            time.sleep(0.1)
+        told = self._reports(chief, "roster")[-1]
+        for name in (f"worker-{worker}" for worker in range(self._load.workers)):
+            while self._reports(name)[-1]["monotonic"] < told["monotonic"]:
+                self._supervise(deadline, "nobody goes on")
+                time.sleep(0.1)
+        stood = [self._reports(f"worker-{worker}", "went_on")[first:] for worker, first in enumerate(before)]
+        return max(sum(float(event["seconds"]) for event in events) for events in stood)
+
     def _stood(self, worker: int) -> list[dict[str, Any]]:
         return [event for event in self._reports(f"worker-{worker}", "went_on") if event["after"] == "lost"]
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from bench.training.figures import Taken
 from bench.training.measurement import Effort, Measurement
+from bench.training.network import Links
 from bench.training.runs import Load, Loss, running
 from bench.training.volume import SYNC
 
@@ -53,4 +54,31 @@ def without(effort: Effort) -> Loss:
             return job.lose("ps-0", after="checkpoint", seconds=every / 2)
 
 
-MEASUREMENTS: Final = (Measurement("a server is lost", (RATIO, HOT, AGAIN, STOOD), take),)
+BACK: Final = "a member comes back, 100 MB, 1 Gbit/s: seconds that nobody trains"
+COPIED: Final = f"{BACK}, state copied between two steps"
+LEARNED: Final = f"{BACK}, state learned"
+BACK_RATIO: Final = f"{BACK}, learned / copied"
+
+
+def take_back(effort: Effort) -> Taken:
+    """With its state copied while no step is made, and learned beside training, in every round."""
+    rounds = [(heal("0", effort), heal(str(1 << 60), effort)) for _ in range(effort.rounds)]
+    return {
+        BACK_RATIO: [learned / copied for learned, copied in rounds],
+        LEARNED: [learned for learned, _ in rounds],
+        COPIED: [copied for _, copied in rounds],
+    }
+
+
+def heal(enough: str, effort: Effort) -> float:
+    """The primary of a shard is killed, whose parameters have two slots each, and is in sync again."""
+    environment = {"BENCH_ENOUGH": enough}
+    load = Load("big", ps=2, standbys=1, workers=2, training={**SYNC, "minShardBytes": 0}, environment=environment)
+    with Links(load.tasks, "1gbit") as links, running(load, effort, links) as job:
+        return job.heal("ps-0")
+
+
+MEASUREMENTS: Final = (
+    Measurement("a server is lost", (RATIO, HOT, AGAIN, STOOD), take),
+    Measurement("a member comes back", (BACK_RATIO, LEARNED, COPIED), take_back),
+)

@@ -1,6 +1,7 @@
 """Rosters of hot standbys, explored: every interleaving of looks, messages, steps and faults up to a bound.
 
-One shard of two members and a worker; chiefs look at all places at once. The random histories of `test_rosters` are
+One shard of two members and a worker; chiefs look at all places at once. Where members learn, the state is one piece or
+two, read and taken in two events, and the chief may copy all of it instead. The random histories of `test_rosters` are
 longer and wider, and are not all there are.
 """
 
@@ -9,7 +10,7 @@ import pytest
 from pstraining.runtime.rosters import Seats
 from tests.support.cover import THOROUGH, in_soak
 from tests.support.roster_explorer import explore
-from tests.support.roster_world import AnyNumber, Faults, ForkedError, Rules, Scope, forgetful, lenient
+from tests.support.roster_world import AnyNumber, Faults, ForkedError, Rules, Scope, careless, forgetful, lenient
 
 LIMIT = 5_000_000
 """States; a bound that has more is not explored whole, and the test fails."""
@@ -29,10 +30,23 @@ WIDER = [
     (Faults(kills=2, steps=2), 3),
     (Faults(leaves=2, kills=1, steps=1), 3),
 ]
+LEARNING = [
+    (Faults(kills=1, steps=2), 3, 2),
+    (Faults(kills=1, cuts=1, steps=1), 3, 1),
+    (Faults(kills=1, chiefs=2, steps=1), 2, 1),
+    (Faults(leaves=1, kills=1, steps=1), 3, 1),
+]
+"""The same, and of how many pieces a state is made that is learned."""
+LEARNING_WIDER = [
+    (Faults(kills=2, steps=2), 4, 1),
+    (Faults(kills=1, chiefs=2, steps=1), 3, 1),
+    (Faults(kills=1, steps=2, late=1), 3, 1),
+    (Faults(kills=2, steps=3), 3, 2),
+]
 
 
-def scope(rules: Rules | None = None, kind: type[Seats] = Seats) -> Scope:
-    return Scope(kind((("p", "s"),), ("w",)), SIDES, rules or Rules(), looks_at_once=True)
+def scope(rules: Rules | None = None, kind: type[Seats] = Seats, pieces: int = 0) -> Scope:
+    return Scope(kind((("p", "s"),), ("w",)), SIDES, rules or Rules(), looks_at_once=True, pieces=pieces)
 
 
 @pytest.mark.parametrize(("faults", "epochs"), [*BOUNDS, *(WIDER if THOROUGH else [])])
@@ -41,6 +55,14 @@ def test_no_interleaving_loses_an_acknowledged_step(faults: Faults, epochs: int)
     print(faults, found)
     assert found.complete
     assert found.acknowledging, "steps were made meanwhile"
+
+
+@pytest.mark.parametrize(("faults", "epochs", "pieces"), [*LEARNING, *(LEARNING_WIDER if THOROUGH else [])])
+def test_none_does_while_a_member_learns(faults: Faults, epochs: int, pieces: int) -> None:
+    found = explore(scope(pieces=pieces), scope().start(faults), epochs=epochs, limit=LIMIT)
+    print(faults, pieces, found)
+    assert found.complete
+    assert found.acknowledging
 
 
 @pytest.mark.parametrize(
@@ -55,4 +77,13 @@ def test_no_interleaving_loses_an_acknowledged_step(faults: Faults, epochs: int)
 def test_without_a_rule_one_does(rules: Rules, kind: type[Seats], faults: Faults, epochs: int) -> None:
     with pytest.raises(ForkedError) as forked:
         explore(scope(rules, kind), scope(rules, kind).start(faults), epochs=epochs, limit=LIMIT)
+    print(forked.value)
+
+
+@in_soak
+def test_with_pieces_of_any_step_one_does() -> None:
+    """The shortest way: a piece is read, a step is made on the learner, it takes the piece, and the source is lost."""
+    rules, faults = Rules(learn=careless), Faults(kills=2, steps=2)
+    with pytest.raises(ForkedError, match="nobody has told") as forked:
+        explore(scope(rules, pieces=1), scope().start(faults), epochs=3, limit=LIMIT)
     print(forked.value)

@@ -11,7 +11,19 @@ from typing import Any
 import pytest
 
 from pstraining.runtime.rosters import Action, Answer, Ballot, Process, Seats, View, decide
-from tests.support.roster_world import AnyNumber, Faults, ForkedError, Rules, Scope, World, forgetful, lenient, walk
+from tests.support.roster_world import (
+    AnyNumber,
+    Faults,
+    ForkedError,
+    Rules,
+    Scope,
+    World,
+    careless,
+    credulous,
+    forgetful,
+    lenient,
+    walk,
+)
 
 WALKS = 300
 ENOUGH = 500
@@ -19,10 +31,10 @@ ENOUGH = 500
 
 
 def scope(drawn: random.Random, kind: type[Seats] = Seats) -> Scope:
-    """One shard or two of two members, one to three workers, anybody on either side of the network."""
+    """One shard or two of two members, one to three workers, anybody on either side of the network; members learn."""
     shards = (("p", "s"),) if drawn.random() < 0.7 else (("p", "s"), ("q", "t"))
     seats = kind(shards, tuple(f"w{index}" for index in range(drawn.choice([1, 2, 3]))))
-    return Scope(seats, {place: drawn.choice([0, 1]) for place in seats.places})
+    return Scope(seats, {place: drawn.choice([0, 1]) for place in seats.places}, pieces=drawn.choice([0, 1, 3]))
 
 
 def history(seed: int, kind: type[Seats] = Seats) -> tuple[Scope, World]:
@@ -84,10 +96,10 @@ def looking(chief: str, *acts: str) -> list[str]:
     return lines
 
 
-def small(rules: Rules) -> tuple[Scope, World]:
+def small(rules: Rules, pieces: int = 0) -> tuple[Scope, World]:
     """One shard, one worker; chiefs see everything at once."""
-    found = Scope(Seats((("p", "s"),), ("w",)), {"p": 0, "s": 0, "w": 0}, rules, looks_at_once=True)
-    return found, found.start(Faults(kills=3, chiefs=2, steps=5))
+    found = Scope(Seats((("p", "s"),), ("w",)), {"p": 1, "s": 0, "w": 0}, rules, looks_at_once=True, pieces=pieces)
+    return found, found.start(Faults(kills=3, cuts=1, chiefs=2, steps=5))
 
 
 STEP = ["worker: begins", "worker: acknowledged"]
@@ -121,14 +133,47 @@ def test_no_step_is_made_while_a_member_gets_its_copy(is_on: bool) -> None:
         played(found, world, *STEP)
 
 
+LEARNS = [
+    "kill: p",
+    "restart: p",
+    *looking("chief 1", "Promise p s w"),
+    *("sees: Adopt ... learners=(Process", "adopt -> p", "adopt -> s", "adopt -> w"),
+    *("sees: Open", "begin -> p", "open -> p", "open -> s", "sees: Seat", "seat -> p", "reads a piece for p"),
+]
+"""It comes back, and a piece for it is on its way."""
+
+
+@pytest.mark.parametrize("is_on", [True, False], ids=["on", "off"])
+def test_a_piece_is_taken_at_its_own_step_alone(is_on: bool) -> None:
+    found, world = small(Rules() if is_on else Rules(learn=careless), pieces=1)
+    world = played(found, world, *LEARNS, "worker: begins", "step on p", "acknowledged", "learn -> p")
+    world = played(found, world, *looking("chief 1", "Promise p s w", "Copy p", "Adopt p s w", "Open p s"), "kill: s")
+    world = played(found, world, *looking("chief 1", "Promise p w", "Adopt p w", "Open p"))
+    with nullcontext() if is_on else pytest.raises(ForkedError, match="nobody has told"):
+        played(found, world, *STEP)
+
+
+@pytest.mark.parametrize("is_on", [True, False], ids=["on", "off"])
+def test_pieces_count_under_the_former_roster_alone(is_on: bool) -> None:
+    """A learner made a step that nobody else made, and the others made another one without it."""
+    found, world = small(Rules() if is_on else Rules(join=credulous), pieces=1)
+    world = played(found, world, *LEARNS, "learn -> p", "worker: begins", "step on p", "worker: dies", "cut")
+    world = played(found, world, *looking("chief 1", "Promise s w", "Adopt s w", "Open s"))
+    world = played(found, world, "begins under Ballot(term=1, epoch=3) on side 0", STEP[1], "heal")
+    world = played(found, world, *looking("chief 1", "Promise p s w", "Copy p", "Adopt p s w", "Open p s"), "kill: s")
+    world = played(found, world, *looking("chief 1", "Promise p w", "Adopt p w", "Open p"))
+    with nullcontext() if is_on else pytest.raises(ForkedError, match="nobody has told"):
+        played(found, world, *STEP)
+
+
 @pytest.mark.parametrize("is_on", [True, False], ids=["on", "off"])
 def test_a_seat_is_given_after_a_second_look_alone(is_on: bool) -> None:
     """A chief looked at a majority before the next one took over, and at a process that has forgotten that after it."""
 
-    def hasty(own: Ballot, seats: Seats, view: View, *, worth: Any, seen: Any, waits: bool) -> Action:
+    def hasty(own: Ballot, seats: Seats, view: View, *, seen: Any, **told: Any) -> Action:
         del seen
         new = [Process(place, a.life) for place, a in view.items() if isinstance(a, Answer) and not a.votes]
-        return decide(own, seats, view, worth=worth, seen=new, waits=waits)
+        return decide(own, seats, view, seen=new, **told)
 
     sides = {"p": 0, "s": 1, "w0": 0, "w1": 1, "w2": 1}
     found = Scope(Seats((("p", "s"),), ("w0", "w1", "w2")), sides, Rules() if is_on else Rules(decide=hasty))

@@ -1,6 +1,7 @@
 """A program on the digits whose data is handed out: `python -m tests.support.ordered`.
 
 ORDERED_PAUSE makes it wait so many seconds for each piece, so that there is time to disturb it on any machine.
+With ORDERED_PIECE members that come back learn the state in pieces of so many bytes, as if there were much of it.
 """
 
 import os
@@ -22,6 +23,10 @@ def model() -> Any:
 def optimizer() -> Any:
     import keras
 
+    from pstraining.runtime import pieces
+
+    if piece := os.environ.get("ORDERED_PIECE"):
+        vars(pieces).update(PIECE_BYTES=int(piece), ENOUGH_BYTES=0)
     return keras.optimizers.Adam(0.01)
 
 

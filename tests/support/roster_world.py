@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from pstraining.runtime import rosters
+from pstraining.runtime import pledges, rosters
 from pstraining.runtime.rosters import Absent, Action, Answer, Ballot, Process, Roster, Seats
 
 History = tuple[Any, ...]
@@ -22,19 +22,34 @@ class Rules:
     """What is explored; a test may switch any of it off."""
 
     decide: Callable[..., Action] = rosters.decide
-    promise: Callable[[Answer, Ballot], Answer] = rosters.promise
-    adopt: Callable[..., Answer] = rosters.adopt
-    seat: Callable[[Answer, Roster], Answer] = rosters.seat
-    open_: Callable[[Answer, Roster], Answer] = rosters.open_
-    fill: Callable[..., Answer] = rosters.fill
+    promise: Callable[[Answer, Ballot], Answer] = pledges.promise
+    adopt: Callable[..., Answer] = pledges.adopt
+    seat: Callable[[Answer, Roster], Answer] = pledges.seat
+    open_: Callable[[Answer, Roster], Answer] = pledges.open_
+    fill: Callable[..., Answer] = pledges.fill
+    begin: Callable[..., Answer] = pledges.begin
+    learn: Callable[..., Answer] = pledges.learn
+    join: Callable[..., Answer] = pledges.join
 
 
 @dataclass(frozen=True)
 class Running:
-    """A process; a member also has a history."""
+    """A process; a member also has a history, a learner one for each piece of its state."""
 
     answer: Answer
     history: History | None = None
+    parts: tuple[History | None, ...] = ()
+    """None: whatever was there."""
+
+    @property
+    def joined(self) -> History:
+        """What comes of the pieces."""
+        (first, *others) = self.parts
+        return first if first is not None and all(first == other for other in others) else ("torn",) * self._length
+
+    @property
+    def _length(self) -> int:
+        return self.answer.step or 0
 
 
 class Call(NamedTuple):
@@ -122,6 +137,8 @@ class Scope:
     rules: Rules = field(default_factory=Rules)
     looks_at_once: bool = False
     """Chiefs see all places in one event: fewer histories, for exploring all of them."""
+    pieces: int = 0
+    """Of how many a state is made; 0: nobody learns, and who comes back is copied to."""
 
     def start(self, faults: Faults) -> World:
         """Everybody is there, and the first chief's roster is open on all members."""
@@ -159,15 +176,17 @@ class Scope:
             return
         if chief.calls:
             call, rest = chief.calls[0], now(replace(chief, calls=chief.calls[1:]))
+            # Nobody is opened before it is known that all learners have begun.
+            unknown = now(replace(chief, calls=())) if call.name == "begin" else rest
             if not self._reaches(world, chief.side, call.to.place):
-                yield Event(actor, f"{call.name} -> {call.to.place} is lost", rest)
+                yield Event(actor, f"{call.name} -> {call.to.place} is lost", unknown)
                 return
-            yield Event(actor, f"{call.name} -> {call.to.place}", self._called(rest, call))
+            done = self._called(rest, call)
+            yield Event(actor, f"{call.name} -> {call.to.place}", unknown if done.running is rest.running else done)
             if world.faults.late:
                 left = replace(world.faults, late=world.faults.late - 1)
-                yield Event(
-                    actor, f"{call.name} -> {call.to.place} later", replace(rest, late=(*world.late, call), faults=left)
-                )
+                late = replace(unknown, late=(*world.late, call), faults=left)
+                yield Event(actor, f"{call.name} -> {call.to.place} later", late)
             return
         looked = chief.looked
         while len(looked) < len(self.seats.places):
@@ -183,13 +202,13 @@ class Scope:
                 return
         view = dict(zip(self.seats.places, looked, strict=True))
         own, decided = Ballot(chief.term, chief.epoch), []
-        for worth, waits in itertools.product(self._worth(view), (True, False)):
-            action = self.rules.decide(own, self.seats, view, worth=worth, seen=chief.seen, waits=waits)
+        for back, waits in itertools.product(self._back(view), (True, False)):
+            action = self.rules.decide(own, self.seats, view, **back, seen=chief.seen, waits=waits)
             if action not in decided:
                 decided.append(action)
         for action in decided:
             new = frozenset(Process(p, a.life) for p, a in view.items() if isinstance(a, Answer) and not a.votes)
-            after = replace(chief, looked=(), seen=new, calls=tuple(_calls(action, view)))
+            after = replace(chief, looked=(), seen=new, calls=tuple(_calls(self.seats, action, view)))
             base = world
             match action:
                 case rosters.Superseded():
@@ -201,16 +220,36 @@ class Scope:
                 case rosters.Restore(ballot=ballot):
                     base = replace(world, lossy=world.lossy | {ballot})
             yield Event(actor, f"sees: {action}", now(after, base))
+            if isinstance(action, rosters.Open) and not after.calls:
+                for call in self._pieces(world, chief.side, action.roster, view):
+                    yield Event(actor, f"reads a piece for {call.to.place}", now(replace(after, calls=(call,))))
 
-    def _worth(self, view: dict[str, Answer | Absent]) -> Iterator[frozenset[Process]]:
-        """A chief takes members in that have come back, or waits with it."""
-        yield frozenset()
+    def _back(self, view: dict[str, Answer | Absent]) -> Iterator[dict[str, frozenset[Process]]]:
+        """A chief takes members in that have come back, or lets them learn, or waits with it."""
+        yield {}
         rosters_there = [a.roster for a in view.values() if isinstance(a, Answer) and a.roster]
         known = max(rosters_there, key=lambda roster: roster.ballot).processes if rosters_there else frozenset()
         members = [(place, view[place]) for place in self.seats.members]
-        outside = [Process(place, a.life) for place, a in members if isinstance(a, Answer)]
+        outside = {Process(place, a.life): a for place, a in members if isinstance(a, Answer)}
         if new := frozenset(outside) - known:
-            yield new
+            yield {"worth": new}
+            if self.pieces:
+                yield {"learning": new}
+                if done := frozenset(process for process in new if outside[process].learned == self.pieces):
+                    yield {"worth": done, "learning": new - done}
+
+    def _pieces(self, world: World, side: int, roster: Roster, view: dict[str, Answer | Absent]) -> Iterator[Call]:
+        """The next piece of each learner, as it is on who has it now."""
+        for process in roster.learners:
+            source = _source(self.seats, roster, process)
+            told, found = view[process.place], world.running[self.seats.places.index(source.place)]
+            assert isinstance(told, Answer)
+            if found is None or found.history is None or told.learned == self.pieces:
+                continue
+            own = found.answer
+            is_there = self._reaches(world, side, source.place) and own.life == source.life
+            if is_there and own.opened and own.promised == roster.ballot:
+                yield Call("learn", process, (roster.ballot, told.learned, found.history, own.generation))
 
     def _called(self, world: World, call: Call) -> World:
         index = self.seats.places.index(call.to.place)
@@ -227,21 +266,37 @@ class Scope:
                 own = rules.seat(own, call.argument)
             case "open":
                 own = rules.open_(own, call.argument)
-            case "copy":
-                ballot, source = call.argument
-                origin = world.running[self.seats.places.index(source.place)]
-                if (
-                    origin
-                    and origin.answer.life == source.life
-                    and origin.answer.promised == ballot
-                    and origin.history is not None
-                ):
-                    own = rules.fill(own, ballot, step=len(origin.history), generation=origin.answer.generation)
-                    history = origin.history if own is not found.answer else history
+            case "copy" | "begin":
+                return self._copied(world, call, found)
+            case "learn":
+                ballot, number, piece, generation = call.argument
+                own = rules.learn(own, ballot, number, step=len(piece), generation=generation)
+                parts = (*found.parts[:number], piece, *found.parts[number + 1 :])
+                return self._with(world, index, Running(own, None, parts)) if own is not found.answer else world
             case "restore":
                 own = rules.fill(own, call.argument, step=1, generation=call.argument)
                 history = (("restored", call.argument),) if own is not found.answer else history
-        return self._with(world, index, Running(own, history))
+        if own is found.answer:
+            return world
+        return self._with(world, index, Running(own, history, () if history else found.parts))
+
+    def _copied(self, world: World, call: Call, found: Running) -> World:
+        """What one member gives another one while no steps are made."""
+        (under, source, *former), rules = call.argument, self.rules
+        ballot = under.ballot if isinstance(under, Roster) else under
+        index, origin = self.seats.places.index(call.to.place), world.running[self.seats.places.index(source.place)]
+        if origin is None or origin.history is None or origin.answer.life != source.life:
+            return world
+        if origin.answer.promised != ballot:
+            return world
+        own, at = found.answer, {"step": len(origin.history), "generation": origin.answer.generation}
+        if call.name == "begin":
+            moved = Running(rules.begin(own, under, **at), None, (None,) * self.pieces)
+        elif found.parts and (joined := rules.join(own, ballot, *former, self.pieces, **at)) is not own:
+            moved = Running(joined, found.joined)
+        else:
+            moved = Running(rules.fill(own, ballot, **at), origin.history)
+        return world if moved.answer is own else self._with(world, index, moved)
 
     def _of_faults(self, world: World) -> Iterator[Event]:
         left = world.faults
@@ -285,7 +340,7 @@ class Scope:
 
     def _written(self, world: World, step: Step) -> Iterator[Event]:
         """The next part of a step, where it is let in."""
-        order = [process for shard in step.roster.shards for process in reversed(shard)]
+        order = [*step.roster.learners, *(process for shard in step.roster.shards for process in reversed(shard))]
         target = order[step.written]
         base, made = (step.base, step.made) if step.written else self._next_step(world, step.roster)
         index = self.seats.places.index(target.place)
@@ -293,9 +348,18 @@ class Scope:
         if made is None or found is None or not self._reaches(world, step.side, target.place):
             return
         own = found.answer
-        if own.life != target.life or not own.opened or own.roster != step.roster or found.history not in (base, made):
+        if own.life != target.life or not own.opened or own.roster != step.roster:
             return
-        then = self._with(world, index, Running(replace(own, step=len(made)), made))
+        if target in step.roster.learners:
+            if own.step not in (len(base or ()), len(made)):
+                return
+            parts = found.parts if own.step == len(made) else tuple(made if p == base else None for p in found.parts)
+            moved = Running(replace(own, step=len(made)), None, parts)
+        elif found.history not in (base, made):
+            return
+        else:
+            moved = Running(replace(own, step=len(made)), made)
+        then = self._with(world, index, moved)
         if step.written + 1 < len(order):
             then = replace(then, steps=(*then.steps, replace(step, base=base, made=made, written=step.written + 1)))
             yield Event("worker", f"step on {target.place}", then)
@@ -321,7 +385,7 @@ class Scope:
         return not world.is_cut or self.sides[place] == side
 
 
-def _calls(action: Action, view: dict[str, Answer | Absent]) -> Iterator[Call]:
+def _calls(seats: Seats, action: Action, view: dict[str, Answer | Absent]) -> Iterator[Call]:
     match action:
         case rosters.Promise(ballot=ballot, to=to):
             yield from (Call("promise", process, ballot) for process in to)
@@ -332,11 +396,17 @@ def _calls(action: Action, view: dict[str, Answer | Absent]) -> Iterator[Call]:
         case rosters.Open(roster=roster, to=to):
             answers = {process: view[process.place] for process in to}
             closed = [p for p, a in answers.items() if isinstance(a, Answer) and not a.opened]
+            yield from (Call("begin", p, (roster, _source(seats, roster, p))) for p in closed if p in roster.learners)
             yield from (Call("open", process, roster) for process in closed)
-        case rosters.Copy(ballot=ballot, pairs=pairs):
-            yield from (Call("copy", target, (ballot, source)) for source, target in pairs)
+        case rosters.Copy(ballot=ballot, pairs=pairs, former=former):
+            yield from (Call("copy", target, (ballot, source, former)) for source, target in pairs)
         case rosters.Restore(ballot=ballot, to=to):
             yield from (Call("restore", process, ballot) for process in to)
+
+
+def _source(seats: Seats, roster: Roster, learner: Process) -> Process:
+    (own,) = [own for own, places in zip(roster.shards, seats.shards, strict=True) if learner.place in places]
+    return own[-1]
 
 
 def _check(world: World, made: History, ballot: Ballot) -> None:
@@ -389,6 +459,19 @@ def forgetful(own: Answer, ballot: Ballot) -> Answer:
 def lenient(own: Answer, ballot: Ballot) -> Answer:
     """Goes on making steps under the roster that it has, whatever it promises."""
     return replace(own, promised=max(own.promised, ballot))
+
+
+def careless(own: Answer, ballot: Ballot, number: int, *, step: int, generation: Ballot) -> Answer:
+    """Takes a piece of whatever step."""
+    del step
+    return pledges.learn(own, ballot, number, step=own.step or 0, generation=generation)
+
+
+def credulous(own: Answer, ballot: Ballot, former: Ballot, pieces: int, *, step: int, generation: Ballot) -> Answer:
+    """Takes pieces of an earlier roster for those of the former one."""
+    del former
+    known = own.roster.ballot if own.roster else ballot
+    return pledges.join(own, ballot, known, pieces, step=step, generation=generation)
 
 
 class AnyNumber(Seats):

@@ -100,6 +100,32 @@ def test_killed_servers_cost_no_step_and_come_back(tmp_path: Path, undisturbed: 
     assert_same(last(tmp_path), undisturbed)
 
 
+@unhurriedly
+def test_a_large_state_is_learned_while_training_goes_on(
+    tmp_path: Path, undisturbed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who learns is killed; its successor has learned, and then the one that it learned from is killed."""
+    monkeypatch.setenv("ORDERED_PIECE", "500")
+    with job(tmp_path, standbys=1) as run:
+        chief = run.processes["chief"]
+        until(run, lambda: step(run) > 0, "training")
+        run.kill("ps-0")
+        until(run, lambda: any("learners" in event for event in chief.events("roster")), "it learns")
+        learning = next(event for event in chief.events("roster") if "learners" in event)
+        assert (learning["members"][0], learning["learners"]) == (["ps-2"], ["ps-0"])
+        run.kill("ps-0")
+        until(run, lambda: chief.events("learned") and whole(run), "all members in sync again")
+        at = step(run)
+        until(run, lambda: step(run) > at, "more steps")
+        run.kill("ps-2")
+        until(run, lambda: rosters(run)[-1][0] == ["ps-0"], "a roster without it")
+        assert finished(run, LONG) == 0, transcript(run)
+        assert not chief.events("copied")
+        assert not chief.events("restored")
+        assert len(chief.events("initialized")) == 1
+    assert_same(last(tmp_path), undisturbed)
+
+
 @in_soak
 @unhurriedly
 def test_a_lost_chief_costs_no_step_and_a_lost_shard_those_since_the_checkpoint(

@@ -24,7 +24,7 @@ def test_ballots_are_ordered_as_their_numbers(one: Ballot, other: Ballot) -> Non
 
 
 def _told(roster: Roster, record: list[int], *, copied: int = 0, leased: bool = True, leaving: bool = False) -> Answer:
-    head = [7, 1, copied, seats.number(roster.ballot)]
+    head = [7, 1, copied, seats.number(roster.ballot), 5]
     entries = seats.encode(roster, PLACES, 2)
     seat = np.asarray([*head, *entries, *[0] * (seats.size(2, 2) - len(head) - len(entries))], np.int64)
     told = {"leased": leased, "leaving": leaving}
@@ -39,8 +39,12 @@ def _told(roster: Roster, record: list[int], *, copied: int = 0, leased: bool = 
         ((Process("ps-2", 6),),),
     ],
 )
-def test_a_roster_comes_out_as_it_went_in(shards: tuple[tuple[Process, ...], ...]) -> None:
-    roster = Roster(Ballot(3, 2), shards)
+@pytest.mark.parametrize("learners", [(), ("ps-0",), ("ps-0", "ps-1")])
+def test_a_roster_comes_out_as_it_went_in(shards: tuple[tuple[Process, ...], ...], learners: tuple[str, ...]) -> None:
+    there = {process.place for shard in shards for process in shard}
+    is_used = {place: int(place[-1]) % 2 < len(shards) for place in learners}
+    others = tuple(Process(place, 7) for place in learners if place not in there and is_used[place])
+    roster = Roster(Ballot(3, 2), shards, others)
     answer = _told(roster, [seats.number(Ballot(3, 2)), 44, 0, 10, 1])
     assert answer.roster == roster
 
@@ -54,6 +58,7 @@ def test_what_a_member_says_of_itself() -> None:
     empty = seats.answer(*nothing, shards=2, members=2, leased=False, leaving=False)
     assert (shut.promised, shut.opened, shut.step) == (Ballot(4, 1), False, 10)
     assert shut.copied == Ballot(4, 1)
+    assert shut.learned == 5
     assert (opened.promised, opened.opened) == (Ballot(3, 2), True)
     assert not forgotten.opened
     assert (empty.promised, empty.votes, empty.roster, empty.step) == (NOTHING, False, None, None)

@@ -270,7 +270,8 @@ class Chief:
             self._following.look(self._shards[0].step, done, self._snapshot, self._fence)
             if self._saver and self._saver.is_due():
                 self._saver.try_to_save(self._snapshot())
-            time.sleep(POLL)
+            if not (self._succession and self._succession.teach(POLL)):
+                time.sleep(POLL)
 
     def _snapshot(self) -> State:
         state = self._control.snapshot(term=self._fence, wait=self._waiting())

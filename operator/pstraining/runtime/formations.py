@@ -82,6 +82,8 @@ class Formations:
         self._lock = threading.Lock()
         self._ready: set[Formation] = set()
         self._current: Formation = ()
+        self._learns = False
+        """Whether somebody in it is not in sync yet."""
         self._batches: Sequence[Any] = ()
         self._changed = threading.Event()
         """Set when there may be something to make ready."""
@@ -94,7 +96,7 @@ class Formations:
             if self._lookout.strangers:
                 self._store.client.reach()
             return None
-        self._current = self._lookout.formation(roster)
+        self._current, self._learns = self._lookout.formation(roster), bool(roster.learners)
         self._changed.set()
         return self._on(self._current)
 
@@ -109,38 +111,64 @@ class Formations:
             threading.Thread(target=self._keep_ready, name="pstraining-ahead", daemon=True).start()
 
     def _keep_ready(self) -> None:
-        """As long as the process lives: whatever is lost next, have what is left traced and known to the servers.
+        """As long as the process lives: whatever comes next, have it traced and known to the servers.
 
         TensorFlow sends a function's parts to the servers when it is first run, and forgets that with every new
-        connection; both take seconds of processor time, which are not taken while somebody is missing.
+        connection; both take seconds of processor time, which are not taken while somebody is missing: but for tracing
+        what is needed when it learns.
         """
         rehearsed: dict[Formation, int] = {}
         while True:
             while self._changed.wait(SETTLED_SECONDS):
                 self._changed.clear()
-            connection, members = self._store.client.connection, self._store.client.cluster.members
-            is_whole = all(len(own) == members for own in self._current)
+            connection = self._store.client.connection
+            is_whole, learns = self._is_whole(), self._learns
             try:
-                likely = likely_losses(self._current, self._lookout.nodes()) if is_whole else []
-                due = [f for f in likely if rehearsed.get(f) != connection]
+                due = [f for f in self._likely() if rehearsed.get(f) != connection]
                 for formation in due:
                     began = time.monotonic()
-                    self._make_ready(formation)
-                    rehearsed[formation] = connection
+                    if is_whole:
+                        self._make_ready(formation)
+                        rehearsed[formation] = connection
+                    else:
+                        self._trace(formation)
                     if self._changed.wait(time.monotonic() - began):  # half of the time is training's alone
                         break
                 else:
-                    if due:
+                    if due and is_whole and not learns:
                         event("prepared", losses=len(due))
                     self._changed.wait()
             except ShardLostError:
                 # The training thread finds it, too, and then what is left; unless it was this thread's call alone.
                 self._changed.wait(AGAIN_SECONDS)
 
-    def _make_ready(self, formation: Formation) -> None:
+    def _is_whole(self) -> bool:
+        """Whether steps are made on all members of all shards."""
+        members = self._store.client.cluster.members
+        return all(len(own) == members for own in self._current)
+
+    def _likely(self) -> list[Formation]:
+        """What may come next: a loss; or of somebody who is missing that it learns, and then that it is in sync.
+
+        Who learns stands behind those in sync, so that this may be a formation that there never was.
+        """
+        if self._learns:
+            return [tuple(tuple(sorted(own)) for own in self._current)]
+        if self._is_whole():
+            return likely_losses(self._current, self._lookout.nodes())
+        if not self._store.in_pieces:
+            return []
+        members = range(self._store.client.cluster.members)
+        return [tuple((*own, *(member for member in members if member not in own)) for own in self._current)]
+
+    def _trace(self, formation: Formation) -> tuple[ParameterStore, Movable]:
         store, updates = self._on(formation)
         updates.trace(self._batches)
         self._ready.add(formation)
+        return store, updates
+
+    def _make_ready(self, formation: Formation) -> None:
+        store, updates = self._trace(formation)
         updates.rehearse(self._batches)
         store.read()
 

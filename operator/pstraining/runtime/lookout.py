@@ -12,6 +12,7 @@ from pstraining.runtime import network, probing, seats, witness
 from pstraining.runtime.client import ShardLostError
 from pstraining.runtime.rosters import Absent, Answer, Formation, Process, Roster, Seats
 from pstraining.runtime.seats import Seat
+from pstraining.runtime.shard import Shard
 from pstraining.runtime.store import ParameterStore
 
 PATIENCE: Final = 0.5
@@ -48,14 +49,22 @@ class Lookout:
         self.strangers = False
         """Whether somebody was seen the last time that this task is not connected to yet."""
 
+    def member(self, index: int) -> Shard:
+        """A server's part of the state."""
+        shards = self._client.cluster.shards
+        return self.store.member(index % shards, index // shards)
+
     def seat(self, index: int) -> Seat:
         """That of a server."""
-        shards = self._client.cluster.shards
-        return Seat(self.store.member(index % shards, index // shards))
+        return Seat(self.member(index))
 
     def index(self, process: Process) -> int:
         """The server's number."""
         return self.names.index(process.place)
+
+    def shard(self, process: Process) -> int:
+        """The number of a member's shard."""
+        return self.index(process) % self._client.cluster.shards
 
     def look(self, *, suspicious: bool = False) -> dict[str, Answer | Absent]:
         """What every member says of itself now, and every worker; see `look_at_members`."""
@@ -77,9 +86,13 @@ class Lookout:
         return {self.names[index]: answer for index, answer in zip(self._reads, found, strict=True)}
 
     def formation(self, roster: Roster) -> Formation:
-        """The members of each shard that a roster names."""
+        """The members of each shard that a roster names, learners behind those in sync."""
         shards = self._client.cluster.shards
-        return tuple(tuple(self.index(process) // shards for process in own) for own in roster.shards)
+        own = [
+            [*in_sync, *(process for process in roster.learners if self.shard(process) == number)]
+            for number, in_sync in enumerate(roster.shards)
+        ]
+        return tuple(tuple(self.index(process) // shards for process in processes) for processes in own)
 
     def nodes(self) -> dict[tuple[int, int], str]:
         """Where members in the map are, by shard and number, as far as their launchers tell it.

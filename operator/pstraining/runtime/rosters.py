@@ -38,15 +38,22 @@ class Process(NamedTuple):
 
 @dataclass(frozen=True)
 class Roster:
-    """For every shard the processes in sync, the primary first."""
+    """For every shard the processes in sync, the primary first; and who takes part in steps to become so."""
 
     ballot: Ballot
     shards: tuple[tuple[Process, ...], ...]
+    learners: tuple[Process, ...] = ()
+    """They make every step as a standby does, and do not count as having the state."""
 
     @property
     def processes(self) -> frozenset[Process]:
-        """All of them."""
+        """All in sync."""
         return frozenset(process for shard in self.shards for process in shard)
+
+    @property
+    def everyone(self) -> frozenset[Process]:
+        """All that steps are made on."""
+        return self.processes.union(self.learners)
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,8 @@ class Answer:
     """The ballot under which the set of states that its own belongs to was restored."""
     copied: Ballot = NOTHING
     """The ballot under which a member was given its state, by a copy or a restore."""
+    learned: int = 0
+    """How many pieces of the state a learner was given under its roster."""
     leaving: bool = False
     """Whether a member has been told to end, and stays until the others do without it."""
 
@@ -149,11 +158,16 @@ class Open:
 
 @dataclass(frozen=True)
 class Copy:
-    """Give members the whole state of one that has it; both have promised, and make no steps meanwhile."""
+    """Give members what they lack of the state of one that has it; both have promised, and make no steps meanwhile.
+
+    That is all of it, except for one that learned under the former roster, has every piece and is at the same step.
+    """
 
     ballot: Ballot
     pairs: tuple[tuple[Process, Process], ...]
     """From and to."""
+    former: Ballot
+    """The former roster's."""
 
 
 @dataclass(frozen=True)
@@ -189,6 +203,7 @@ def decide(
     view: View,
     *,
     worth: Collection[Process] = (),
+    learning: Collection[Process] = (),
     seen: Collection[Process] = (),
     waits: bool = True,
     in_step: bool = True,
@@ -199,7 +214,8 @@ def decide(
         own: its term, and the highest epoch that it has used.
         seats: the job's places.
         view: what it found at every place.
-        worth: processes that are to become members of the roster now, because little of the state is yet to be copied.
+        worth: processes that are to be in sync under the next roster, because little of the state is yet to be copied.
+        learning: processes that are to be its learners, if they are not in it; those that are stay.
         seen: processes that had no seat when the chief looked the last time.
         waits: whether the first roster waits for members that have yet to come up; it is made without them where a
             cluster has no place for them.
@@ -208,11 +224,12 @@ def decide(
     """
     answers = {Process(place, a.life): a for place, a in view.items() if isinstance(a, Answer)}
     highest = max((answer.promised for answer in answers.values()), default=NOTHING)
-    term, worth = own.term, [process for process in worth if process in answers and not answers[process].leaving]
+    term, staying = own.term, {process for process, answer in answers.items() if not answer.leaving}
+    worth, learning = ([process for process in wanted if process in staying] for wanted in (worth, learning))
     if highest.term > term:
         return Superseded(highest.term)
     newest = max((a.roster for a in answers.values() if a.roster), key=lambda roster: roster.ballot, default=None)
-    if newest and newest.ballot == highest and highest.term == term and not _changes(answers, newest, worth):
+    if newest and newest.ballot == highest and highest.term == term and not _changes(answers, newest, worth, learning):
         return _keep(own, seats, view, newest, answers, seen)
     voters = {process for process, answer in answers.items() if answer.votes}
     founding = not seats.is_majority(len(voters))
@@ -228,14 +245,21 @@ def decide(
     enough &= founding or seats.is_majority(len(voters.intersection(promised)))
     if highest.term != term or (newest and highest == newest.ballot) or not enough:
         return Promise(_next(own, highest), tuple(answers))
-    return _succeed(seats, view, newest, promised, highest, worth, founding=founding, in_step=in_step)
+    made = _succeed(seats, view, newest, promised, highest, worth, founding=founding, in_step=in_step)
+    if not isinstance(made, Adopt):
+        return made
+    # Whoever learned goes on, from the beginning: under another ballot no piece counts.
+    pupils = {*learning, *(newest.learners if newest else ())}.intersection(promised, staying) - made.roster.processes
+    return replace(made, roster=replace(made.roster, learners=tuple(sorted(pupils))))
 
 
-def _changes(answers: Mapping[Process, Answer], roster: Roster, worth: Collection[Process]) -> bool:
+def _changes(
+    answers: Mapping[Process, Answer], roster: Roster, worth: Collection[Process], learning: Collection[Process]
+) -> bool:
     """Whether the roster has somebody who does not answer any more, or is leaving, or lacks somebody who is to be in
     it."""
-    is_new = any(process not in roster.processes for process in worth)
-    if is_new or not roster.processes <= answers.keys():
+    is_new = not roster.processes.issuperset(worth) or not roster.everyone.issuperset(learning)
+    if is_new or not roster.everyone <= answers.keys() or any(answers[process].leaving for process in roster.learners):
         return True
     return any(_staying(own, answers) != own for own in roster.shards)
 
@@ -266,12 +290,12 @@ def _keep(
     by_majority = seats.is_majority(votes)
     if not by_majority and any(view[place] is Absent.SILENT for place in seats.members):
         return Wait(f"{votes} of {len(seats.places)} seats have the roster, which is no majority")
-    if not roster.processes <= following:
+    if not roster.everyone <= following:
         return Promise(_next(own, roster.ballot), tuple(answers))
     fresh = tuple(process for process, answer in answers.items() if not answer.votes and process in seen)
-    if fresh and by_majority and all(answers[process].opened for process in roster.processes):
+    if fresh and by_majority and all(answers[process].opened for process in roster.everyone):
         return Seat(roster, fresh)
-    return Open(roster, tuple(sorted(roster.processes)))
+    return Open(roster, tuple(sorted(roster.everyone)))
 
 
 def _succeed(
@@ -311,7 +335,7 @@ def _succeed(
     if lost or len(generations) > 1:
         return Restore(ballot, tuple(p for p in promised if p.place in seats.members), tuple(lost))
     if copies:
-        return Copy(ballot, tuple(copies))
+        return Copy(ballot, tuple(copies), former.ballot if former else NOTHING)
     return Adopt(Roster(ballot, tuple(shards)), tuple(promised), founding=founding)
 
 
@@ -326,7 +350,7 @@ def in_force(view: View) -> Roster | None:
     newest = max(known, key=lambda roster: roster.ballot, default=None)
     if newest is None:
         return None
-    own = [answers.get(process) for process in newest.processes]
+    own = [answers.get(process) for process in newest.everyone]
     is_open = all(a and a.opened and a.promised == newest.ballot and a.roster == newest for a in own)
     return newest if is_open else None
 
@@ -347,40 +371,3 @@ def likely_losses(formation: Formation, nodes: Mapping[tuple[int, int], str]) ->
         for group in groups
     ]
     return [found for found in dict.fromkeys(left) if all(found) and found != formation]
-
-
-# What a process makes of it: one compare-and-set each, in its critical section.
-
-
-def promise(own: Answer, ballot: Ballot) -> Answer:
-    """Follow no lower ballot from now on; steps under an earlier roster are refused."""
-    if ballot <= own.promised:
-        return own
-    return replace(own, promised=ballot, opened=False)
-
-
-def adopt(own: Answer, roster: Roster, *, founding: bool = False) -> Answer:
-    """Take a roster whose ballot was promised."""
-    if own.promised != roster.ballot or (own.roster == roster and own.votes >= founding):
-        return own
-    return replace(own, roster=roster, opened=own.opened and own.roster == roster, votes=own.votes or founding)
-
-
-def seat(own: Answer, roster: Roster) -> Answer:
-    """Take a seat, with the roster that counts."""
-    if own.votes or own.promised > roster.ballot:
-        return own
-    opened = own.opened and own.roster == roster
-    return replace(own, votes=True, promised=roster.ballot, roster=roster, opened=opened)
-
-
-def open_(own: Answer, roster: Roster) -> Answer:
-    """Make steps under this roster."""
-    if own.roster != roster or own.promised != roster.ballot:
-        return own
-    return replace(own, opened=True)
-
-
-def fill(own: Answer, ballot: Ballot, *, step: int, generation: Ballot) -> Answer:
-    """Take the whole state of a member, or of a checkpoint."""
-    return replace(own, step=step, generation=generation, copied=ballot) if own.promised == ballot else own

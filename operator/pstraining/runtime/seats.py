@@ -21,8 +21,9 @@ LIFE: Final = 0
 VOTES: Final = 1
 COPIED: Final = 2
 BALLOT: Final = 3
-HEAD: Final = 4
-"""Places in a seat; then the roster's processes, place and life of each, places counted from 1."""
+LEARNED: Final = 4
+HEAD: Final = 5
+"""Places in a seat; then the roster's processes, place and life of each, places counted from 1, a learner's below 0."""
 EPOCH_BITS: Final = 20
 ATTEMPT_BITS: Final = 20
 MARKERS: Final = tuple(f"{contract.RUN_DIR}/{name}" for name in (contract.IN_SYNC_MARKER, contract.OWNED_MARKER))
@@ -49,17 +50,20 @@ def size(shards: int, members: int) -> int:
 
 
 def encode(roster: Roster, places: Sequence[str], members: int) -> Array:
-    """A roster as it is kept in a seat. int64[2 * shards * members].
+    """A roster as it is kept in a seat. int64[2 * shards * members], of the shards that it has.
 
     Args:
         roster: what is kept.
-        places: of all servers, in their order.
+        places: of all servers, in their order; server i + m n is member m of shard i of n.
         members: how many each shard may have.
     """
+    shards = len(places) // members
     found = np.zeros([len(roster.shards), members, 2], np.int64)
     for shard, processes in enumerate(roster.shards):
-        for rank, process in enumerate(processes):
-            found[shard, rank] = 1 + places.index(process.place), process.life
+        learners = [process for process in roster.learners if places.index(process.place) % shards == shard]
+        for rank, process in enumerate((*processes, *learners)):
+            sign = 1 if rank < len(processes) else -1
+            found[shard, rank] = sign * (1 + places.index(process.place)), process.life
     return found.reshape([-1])
 
 
@@ -81,8 +85,9 @@ def answer(
     roster = None
     if seat[BALLOT]:
         rows = seat[HEAD:].reshape([-1, members, 2])[:shards]
-        told = tuple(tuple(Process(places[int(p) - 1], int(life)) for p, life in row if p) for row in rows)
-        roster = Roster(ballot(int(seat[BALLOT])), told)
+        told = tuple(tuple(Process(places[int(p) - 1], int(life)) for p, life in row if p > 0) for row in rows)
+        learners = sorted(Process(places[-int(p) - 1], int(life)) for row in rows for p, life in row if p < 0)
+        roster = Roster(ballot(int(seat[BALLOT])), told, tuple(learners))
     return Answer(
         life=int(seat[LIFE]),
         promised=ballot(int(record[FENCE])),
@@ -92,6 +97,7 @@ def answer(
         step=int(record[STEP]) if generation else None,
         generation=Ballot(abs(generation), 0) if generation else NOTHING,
         copied=ballot(int(seat[COPIED])),
+        learned=int(seat[LEARNED]),
         leaving=leaving,
     )
 
@@ -155,7 +161,7 @@ class Seat:
         def body(life: Tensor, fence: Tensor, roster: Tensor, founding: Tensor) -> Tensor:
             record, seat = self._shard.record_or_zeros(), self._or_zeros()
             meant = tf.equal(seat[LIFE], life) & tf.equal(record[FENCE], fence)
-            head = tf.stack([seat[LIFE], tf.maximum(seat[VOTES], founding), seat[COPIED], fence])
+            head = tf.stack([seat[LIFE], tf.maximum(seat[VOTES], founding), seat[COPIED], fence, _learned(seat, fence)])
             return tf.cond(meant, lambda: self._write(tf.concat([head, roster], 0)), zero)
 
         return self._critical([life, fence, roster, founding], body)
@@ -166,7 +172,8 @@ class Seat:
         def body(life: Tensor, fence: Tensor, roster: Tensor) -> Tensor:
             record, seat = self._shard.record_or_zeros(), self._or_zeros()
             meant = tf.equal(seat[LIFE], life) & tf.equal(seat[VOTES], 0) & (record[FENCE] <= fence)
-            taken = tf.concat([tf.stack([seat[LIFE], one(), seat[COPIED], fence]), roster], 0)
+            head = tf.stack([seat[LIFE], one(), seat[COPIED], fence, _learned(seat, fence)])
+            taken = tf.concat([head, roster], 0)
             fenced = tf.concat([[fence], record[1:]], 0)
             return tf.cond(meant, lambda: self._write(taken, fenced), zero)
 
@@ -211,7 +218,7 @@ class Seat:
             def write() -> Tensor:
                 written = [v.assign(value, read_value=False) for v, value in zip(shard.copied, values, strict=True)]
                 written += [v.assign(v.initial(), read_value=False) for v in shard.not_copied]
-                taken = _copied_under(seat, fence)
+                taken = noted(seat, COPIED, fence)
                 with tf.control_dependencies(written):
                     return self._write(taken, record)
 
@@ -225,7 +232,7 @@ class Seat:
         def body(life: Tensor, fence: Tensor) -> Tensor:
             record, seat = self._shard.record_or_zeros(), self._or_zeros()
             meant = tf.equal(seat[LIFE], life) & tf.equal(record[FENCE], fence)
-            taken = _copied_under(seat, fence)
+            taken = noted(seat, COPIED, fence)
             return tf.cond(meant, lambda: self._write(taken), zero)
 
         return self._critical([life, fence], body)
@@ -269,6 +276,11 @@ class Seat:
         return critical(self._shard.device, self._shard.container, inputs, body)
 
 
-def _copied_under(seat: Tensor, fence: Tensor) -> Tensor:
-    """A seat, noted to have been given its state under a ballot."""
-    return tf.concat([seat[:COPIED], [fence], seat[COPIED + 1 :]], 0)
+def noted(seat: Tensor, place: int, value: Tensor) -> Tensor:
+    """A seat with another number at a place."""
+    return tf.concat([seat[:place], [value], seat[place + 1 :]], 0)
+
+
+def _learned(seat: Tensor, fence: Tensor) -> Tensor:
+    """How many pieces of the state are there under the roster of this ballot. int64[]."""
+    return tf.where(tf.equal(seat[BALLOT], fence), seat[LEARNED], 0)

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from pstraining.runtime import dealing, recovery, seats
+from pstraining.runtime import dealing, pieces, recovery, seats
 from pstraining.runtime import layout as layouts
 from pstraining.runtime.client import Client
 from pstraining.runtime.critical import one
@@ -87,6 +87,14 @@ class ParameterStore:
         self._good_bye = tf.function(self._on_each(lambda shard, *who: shard.good_bye(*who)), autograph=False)
         self._take = tf.function(self._emit_take, autograph=False)
         self._beat = tf.function(self._emit_beat, autograph=False)
+
+    @property
+    def in_pieces(self) -> bool:
+        """Whether a member that comes back is given its state while training goes on, as there is much of it.
+
+        In the mode Async there is no order of steps in which a piece has its place.
+        """
+        return self.updates.paired and self.updates.follow is not None and pieces.are_worth_it(self.shards)
 
     @property
     def every(self) -> list[Shard]:

@@ -30,6 +30,7 @@ from pstraining.runtime.rosters import (
 )
 from pstraining.runtime.seats import LEASE_SECONDS
 from pstraining.runtime.store import ParameterStore, int64
+from pstraining.runtime.teaching import Teaching
 
 POLL: Final = 0.02
 """Seconds between looks while nothing can be done."""
@@ -69,6 +70,7 @@ class Succession:
         self._restore, self._look_in = restore, look_in
         self._in_step = store.updates.follow is not None
         """Whether members make the same steps one after the other: what is not decided is void under another roster."""
+        self._teaching = Teaching(self._lookout) if store.in_pieces else None
         self._own = None if term is None else Ballot(term, 0)
         self._seen: frozenset[Process] = frozenset()
         self._functions: dict[tuple[str, int], Any] = {}
@@ -87,8 +89,8 @@ class Succession:
         """Return when a roster is in force, renewed for some seconds.
 
         Args:
-            heal: bring members back that have no state; what they are given is copied while no steps are made. Else
-                somebody is missing.
+            heal: bring members back that have no state: where there is little of it, it is copied while no steps are
+                made, else they learn first. Without, somebody is missing.
 
         Raises:
             SupersededError: a chief of a later term rules.
@@ -106,13 +108,14 @@ class Succession:
             answers = {Process(place, a.life): a for place, a in view.items() if isinstance(a, Answer)}
             if self._own is None:
                 self._own = Ballot(1 + max(answer.promised.term for answer in answers.values()), 0)
-            worth = [process for process in answers if heal and process.place not in self._lookout.witnesses]
+            worth, learning = self._back(answers) if heal else ([], [])
             waits = time.monotonic() < self._began + FIRST_SECONDS
             action = rosters.decide(
                 self._own,
                 self._lookout.seats,
                 view,
                 worth=worth,
+                learning=learning,
                 seen=self._seen,
                 waits=waits,
                 in_step=self._in_step,
@@ -125,6 +128,14 @@ class Succession:
                     return action.roster
             except ShardLostError:
                 suspicious = True
+
+    def teach(self, seconds: float) -> bool:
+        """Give learners pieces of the state for so long; whether there are any.
+
+        Raises:
+            ShardLostError: a server is gone.
+        """
+        return self._teaching is not None and self._teaching.teach(seconds)
 
     def prepare(self) -> Iterator[None]:
         """Make functions that a take-over needs, a member's at a time, without an effect: nobody has the name that they
@@ -140,11 +151,18 @@ class Succession:
                     self._rounds("start", nobody, session, int64(0))
                     for what in ("follow", "follow as a standby"):
                         self._rounds(what, nobody, session, int64(-1))
+                if self._teaching:
+                    yield from self._teaching.prepare(place)
             yield
 
     def formation(self, roster: Roster) -> Formation:
         """The members of each shard that a roster names."""
         return self._lookout.formation(roster)
+
+    def _back(self, answers: dict[Process, Answer]) -> tuple[list[Process], list[Process]]:
+        """Of the members, who may be in sync under the next roster, and who may learn under it."""
+        members = [process for process in answers if process.place not in self._lookout.witnesses]
+        return self._teaching.sort(members, answers) if self._teaching else (members, [])
 
     def _act(self, action: rosters.Action, answers: dict[Process, Answer]) -> bool:
         """Do one thing; whether the roster is in force now."""
@@ -161,8 +179,8 @@ class Succession:
             case rosters.Seat(roster, to):
                 for process in to:
                     self._tell("seat", process, roster.ballot, roster)
-            case Copy(ballot, pairs):
-                self._copy(pairs, seats.number(ballot))
+            case Copy():
+                self._copy(action)
             case Restore(ballot, to, _):
                 self._restore_on(to, seats.number(ballot))
             case Open(roster, to):
@@ -176,14 +194,24 @@ class Succession:
     def _open(self, roster: Roster, to: Sequence[Process], answers: dict[Process, Answer]) -> bool:
         fence = seats.number(roster.ballot)
         was_open = all(answers[process].opened for process in to)
+        if not all(self._begin(process, roster, fence) for process in roster.learners if not answers[process].opened):
+            return False  # who has not begun must not be opened: it would stand at another step
+        session = tf.constant([fence, -answers[roster.shards[0][0]].generation.term], tf.int64)
         for process in to if self._in_step else ():
             if not answers[process].opened:
-                session = tf.constant([fence, -answers[process].generation.term], tf.int64)
                 self._rounds("start", process, session, int64(fence << seats.ATTEMPT_BITS))
         done = self._each("open", to, (int64(fence), tf.constant(LEASE_SECONDS, tf.float64)))
         if not was_open:
-            event("roster", term=roster.ballot.term, epoch=roster.ballot.epoch, members=_listed(roster))
+            learners = [process.place for process in roster.learners]
+            told = {"members": _listed(roster)} | ({"learners": learners} if learners else {})
+            event("roster", term=roster.ballot.term, epoch=roster.ballot.epoch, **told)
         return done
+
+    def _begin(self, process: Process, roster: Roster, fence: int) -> bool:
+        """Let a learner begin at its shard's step, of which no steps are made before it does."""
+        assert self._teaching is not None  # noqa: S101 - nobody learns without
+        self._mark(process, "")
+        return self._teaching.begin(roster.shards[self._lookout.shard(process)][0], process, fence)
 
     def _settle(self, answers: dict[Process, Answer]) -> bool:
         """Let members make the step that others have made; whether any was behind.
@@ -193,7 +221,7 @@ class Succession:
         former = max((a.roster for a in answers.values() if a.roster), key=lambda roster: roster.ballot, default=None)
         if former is None:
             return False
-        states = {p: (answers[p].generation, answers[p].step) for p in former.processes if p in answers}
+        states = {p: (answers[p].generation, answers[p].step) for p in former.everyone if p in answers}
         firsts = [states[p] for p in former.shards[0] if p in states and states[p][1] is not None]
         newest = max(firsts, default=None)
         if newest is None:
@@ -203,21 +231,18 @@ class Succession:
         behind = [p for p, state in states.items() if state == (generation, step - 1)]
         session = tf.constant([self.fence, -generation.term], tf.int64)
         made = 0
-        for shard in former.shards:
-            for rank, process in enumerate(shard):
-                if process in behind:
-                    what = "follow as a standby" if rank else "follow"
-                    made += int(self._rounds(what, process, session, int64(step - 1)))
+        primaries = [shard[0] for shard in former.shards]
+        for process in behind:
+            what = "follow" if process in primaries else "follow as a standby"
+            made += int(self._rounds(what, process, session, int64(step - 1)))
         return made > 0
-
-    def _copy(self, pairs: Sequence[tuple[Process, Process]], fence: int) -> None:
-        for source, target in pairs:
-            self._copy_one(source, target, fence)
 
     def _follow(self, roster: Roster, leaving: Sequence[Process]) -> None:
         """A roster is in force: count what was lost, and tell the launchers beside its members that these are in sync,
         and that the state is the runtime's; and those beside who is leaving, if it is done without them."""
         former, self._former = self._former, roster
+        if self._teaching:
+            self._teaching.follow(roster)
         if roster != former:
             members = self._client.cluster.members
             whole = all(len(own) == members for own in roster.shards)
@@ -241,9 +266,17 @@ class Succession:
         except tf.errors.OpError as error:  # a drain of its node does not wait for it then, and a new chief restores
             event("not_marked", server=process.place, reason=str(error).partition("\n")[0])
 
-    def _copy_one(self, source: Process, target: Process, fence: int) -> None:
+    def _copy(self, action: Copy) -> None:
+        for source, target in action.pairs:
+            self._copy_one(source, target, seats.number(action.ballot), action.former)
+
+    def _copy_one(self, source: Process, target: Process, fence: int, former: Ballot) -> None:
+        """What is left of the state, if it has learned under the former roster; else the whole."""
         self._mark(target, "")  # it may have been in sync before it was silent
         began, index = time.monotonic(), self._lookout.index
+        if self._teaching and self._teaching.join(source, target, fence, former):
+            event("joined", source=source.place, target=target.place, seconds=round(time.monotonic() - began, 3))
+            return
         key = f"copy from {index(source)}", index(target)
         if key not in self._functions:
             given, taker = self._lookout.seat(index(source)), self._lookout.seat(index(target))
@@ -306,10 +339,9 @@ class Succession:
 
     def _rounds(self, what: str, process: Process, *arguments: Any) -> Any:
         """An operation of a member's part in rounds."""
-        index, shards = self._lookout.index(process), self._client.cluster.shards
+        index = self._lookout.index(process)
         if (what, index) not in self._functions:
-            shard = self._store.member(index % shards, index // shards)
-            rounds = member_rounds(shard, standby=what.endswith("standby"))
+            rounds = member_rounds(self._lookout.member(index), standby=what.endswith("standby"))
             emit, home = getattr(rounds, what.split(maxsplit=1)[0]), self._client.brought_home
             self._functions[what, index] = tf.function(lambda *told: home(emit(*told)), autograph=False)
         return self._client.call(self._functions[what, index], *arguments)

@@ -1,7 +1,7 @@
 """A worker's seat: what it has promised, and which roster it knows, served to chiefs over TCP.
 
 Workers hold no state of the shards; they are asked so that one half of a split cluster is a majority. One request a
-connection, a line of JSON each way. What a process does with a request is `rosters`' own rule. Knows no TensorFlow.
+connection, a line of JSON each way. What a process does with a request is `pledges`' own rule. Knows no TensorFlow.
 """
 
 import json
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from pstraining.runtime import network, rosters
+from pstraining.runtime import network, pledges
 from pstraining.runtime.rosters import Answer, Ballot, Process, Roster
 
 LONGEST_LINE: Final = 1 << 20
@@ -155,18 +155,23 @@ def _done(answer: Answer, asked: dict[str, Any]) -> Answer:
     roster = _roster(asked["roster"]) if asked["roster"] else None
     match asked["do"]:
         case "promise":
-            return rosters.promise(answer, Ballot(*asked["ballot"]))
+            return pledges.promise(answer, Ballot(*asked["ballot"]))
         case "adopt" if roster:
-            return rosters.adopt(answer, roster, founding=asked["founding"])
+            return pledges.adopt(answer, roster, founding=asked["founding"])
         case "seat" if roster:
-            return rosters.seat(answer, roster)
+            return pledges.seat(answer, roster)
     raise ValueError(f"a seat cannot do {asked['do']!r}")
 
 
 def _as_lists(roster: Roster) -> list[Any]:
-    return [list(roster.ballot), [[list(process) for process in shard] for shard in roster.shards]]
+    shards = [[list(process) for process in shard] for shard in roster.shards]
+    return [list(roster.ballot), shards, [list(process) for process in roster.learners]]
 
 
 def _roster(told: list[Any]) -> Roster:
-    ballot, shards = told
-    return Roster(Ballot(*ballot), tuple(tuple(Process(*process) for process in shard) for shard in shards))
+    ballot, shards, learners = told
+
+    def named(processes: list[Any]) -> tuple[Process, ...]:
+        return tuple(Process(*process) for process in processes)
+
+    return Roster(Ballot(*ballot), tuple(map(named, shards)), named(learners))

@@ -15,6 +15,7 @@ from pstraining.runtime.rosters import (
     Open,
     Process,
     Promise,
+    Restore,
     Roster,
     Seats,
     View,
@@ -59,6 +60,98 @@ def member(life: int, roster: Roster, *, opened: bool = True) -> Answer:
 )
 def test_the_newest_roster_counts_once_it_is_open_on_all_its_members(view: View, expected: Roster | None) -> None:
     assert in_force(view) == expected
+
+
+SINGLE = Roster(Ballot(1, 2), ((Process("s", 2),),))
+TAUGHT = Roster(Ballot(1, 2), ((Process("s", 2),),), (Process("p", 3),))
+SEATS = Seats((("p", "s"),), ("w",))
+
+
+@pytest.mark.parametrize(("opened", "expected"), [(True, TAUGHT), (False, None)])
+def test_a_roster_is_open_once_it_is_on_those_who_learn(opened: bool, expected: Roster | None) -> None:
+    assert in_force({"p": member(3, TAUGHT, opened=opened), "s": member(2, TAUGHT)}) == expected
+
+
+def told(known: Roster, **learner: Any) -> dict[str, Any]:
+    """All are under one roster, and who may learn is at `p`."""
+    own = replace(member(3, known), **{"step": None, "opened": False} | learner)
+    return {"p": own, "s": member(2, known), "w": replace(member(7, known), step=None)}
+
+
+P = Process("p", 3)
+
+
+@pytest.mark.parametrize(
+    ("view", "wanted", "kind"),
+    [
+        (told(SINGLE), {}, Open),
+        (told(SINGLE), {"learning": [P]}, Promise),
+        (told(SINGLE), {"learning": [Process("s", 2)]}, Open),
+        (told(TAUGHT, step=3, opened=True), {}, Open),
+        (told(TAUGHT, step=3, opened=True), {"learning": [P]}, Open),
+        (told(TAUGHT, step=3, opened=True), {"worth": [P]}, Promise),
+        (told(TAUGHT, step=3, opened=True, leaving=True), {"learning": [P]}, Promise),
+        (told(TAUGHT, step=3, opened=True, life=4), {}, Promise),
+        (told(TAUGHT, promised=Ballot(1, 1), roster=None), {}, Promise),
+        ({**told(TAUGHT), "p": Absent.GONE}, {}, Promise),
+        ({**told(TAUGHT), "p": Absent.SILENT}, {}, Promise),
+    ],
+    ids=[
+        "nobody learns",
+        "somebody is to",
+        "who is in sync has nothing to learn",
+        "who learns stays",
+        "and is not asked again",
+        "it has learned",
+        "it is leaving",
+        "its successor is there",
+        "it has not promised",
+        "it is gone",
+        "it is silent",
+    ],
+)
+def test_when_a_roster_changes_for_those_who_learn(view: View, wanted: dict[str, Any], kind: type) -> None:
+    assert isinstance(decide(Ballot(1, 2), SEATS, view, **wanted), kind)
+
+
+@pytest.mark.parametrize(
+    ("learner", "wanted", "expected"),
+    [
+        ({}, {}, ()),
+        ({}, {"learning": [P]}, TAUGHT.learners),
+        ({"roster": TAUGHT, "step": 3}, {}, TAUGHT.learners),
+        ({"roster": TAUGHT, "step": 3, "leaving": True}, {"learning": [P]}, ()),
+        ({"roster": TAUGHT, "step": 3}, {"worth": [P]}, Copy),
+        ({"roster": TAUGHT, "step": 3, "copied": Ballot(1, 3)}, {"worth": [P]}, "ps"),
+        ({"roster": TAUGHT, "step": 3, "copied": Ballot(1, 2)}, {}, TAUGHT.learners),
+    ],
+    ids=[
+        "nobody",
+        "it begins",
+        "it goes on",
+        "not who is leaving",
+        "the rest is given",
+        "in sync",
+        "not by an old copy",
+    ],
+)
+def test_who_learns_under_the_next_roster(learner: dict[str, Any], wanted: dict[str, Any], expected: Any) -> None:
+    """Whoever has a step by learning does not count as having the state."""
+    former = learner.get("roster", SINGLE)
+    view = {place: replace(a, promised=Ballot(1, 3)) for place, a in told(former, **learner).items()}
+    action = decide(Ballot(1, 3), SEATS, view, **wanted)
+    if expected is Copy:
+        assert action == Copy(Ballot(1, 3), ((Process("s", 2), P),), former.ballot)
+        return
+    assert isinstance(action, Adopt)
+    assert "".join(process.place for process in action.roster.shards[0]) == (expected if expected == "ps" else "s")
+    assert action.roster.learners == (() if expected == "ps" else expected)
+
+
+def test_a_shard_of_which_only_a_learner_is_left_is_restored() -> None:
+    view = {**told(TAUGHT, step=3, promised=Ballot(1, 3)), "s": Absent.GONE}
+    view["w"] = replace(view["w"], promised=Ballot(1, 3))
+    assert isinstance(decide(Ballot(1, 3), SEATS, view), Restore)
 
 
 @pytest.mark.parametrize(

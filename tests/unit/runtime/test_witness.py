@@ -11,7 +11,7 @@ from pstraining.runtime.rosters import Ballot, Process, Roster
 from pstraining.runtime.witness import Witness, WitnessServer, ask, request
 
 ME = Process("worker-0", 7)
-ROSTER = Roster(Ballot(2, 1), ((Process("ps-0", 3), Process("ps-1", 4)),))
+ROSTER = Roster(Ballot(2, 1), ((Process("ps-0", 3), Process("ps-1", 4)),), (Process("ps-2", 5),))
 READ = {"do": "read"}
 
 

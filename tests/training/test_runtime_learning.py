@@ -1,0 +1,209 @@
+"""A member that comes back learns the state while steps are made, and is then as good as those that it learned from."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pstraining.runtime import pieces, teaching
+from pstraining.runtime.rosters import Roster
+from tests.support.cover import in_soak
+from tests.support.school import SHARDS, School
+from tests.support.servers import Rig, batches, large
+from tests.training.test_runtime_embedding import batches as clicked
+from tests.training.test_runtime_embedding import ours
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
+BEFORE, AFTER, LAST = 2, 3, 2
+"""Steps before a loss, after the member is back, and after the other one is lost."""
+MOST = 60
+"""Steps of a run."""
+PIECE = 300_000
+
+
+def adam() -> Any:
+    import keras
+
+    return keras.optimizers.Adam(0.01)
+
+
+def averaged() -> Any:
+    import keras
+
+    return keras.optimizers.AdamW(0.01, amsgrad=True, use_ema=True, ema_overwrite_frequency=3)
+
+
+def school(
+    client: Any,
+    patch: pytest.MonkeyPatch,
+    optimizer: Callable[[], Any] = adam,
+    *,
+    tables: bool = False,
+    enough: int = 0,
+    **training: Any,
+) -> School:
+    model = {"build": ours(), "loss": "binary_crossentropy"} if tables else {"build": large}
+
+    def rig(client: Any) -> Rig:
+        return Rig(client, optimizer, ps=SHARDS, members=2, mode="Sync", **model, **training)
+
+    data = clicked(MOST, seed=3) if tables else batches(MOST, seed=3)
+    return School(client, patch, rig, data, piece=200 if tables else PIECE, enough=enough)
+
+
+def places(roster: Roster) -> list[list[str]]:
+    return [[process.place for process in own] for own in roster.shards]
+
+
+def learn_all(found: School) -> int:
+    """A piece for each learner and a step, in turn; how often."""
+    times = 0
+    while found.teaching.teach(0.0):
+        found.train()
+        times += 1
+    return times
+
+
+def assert_as_if_undisturbed(found: School) -> None:
+    """All in sync have what a run comes to in which nobody is lost. The run is over then."""
+    ended, steps = found.states(), found.made
+    while any(len(own) < 2 for own in found.roster.shards):
+        found.rule(heal=True)
+        learn_all(found)
+    found.anew()
+    found.train(steps)
+    expected = found.states()
+    for place, values in ended.items():
+        for number, (a, b) in enumerate(zip(values, expected[place], strict=True)):
+            np.testing.assert_array_equal(a, b, err_msg=f"value {number} of {place}")
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "training"),
+    [
+        (adam, {}),
+        (adam, {"tables": True}),
+        (adam, {"compression": {"push": "None", "pull": "Int8"}}),
+        pytest.param(averaged, {"compression": {"push": "None", "pull": "TopK"}}, marks=in_soak),
+        pytest.param(adam, {"compression": {"push": "None", "pull": "Auto"}}, marks=in_soak),
+    ],
+    ids=["slots and statistics", "tables", "a codec's shadow", "averages and another shadow", "forms"],
+)
+def test_steps_are_made_while_a_member_learns_and_then_it_is_the_same_bit_for_bit(
+    client: Any, monkeypatch: pytest.MonkeyPatch, optimizer: Any, training: dict[str, Any]
+) -> None:
+    found = school(client, monkeypatch, optimizer, **training)
+    found.train(BEFORE)
+    found.lose(0, 0)
+    found.rule()
+    assert places(found.roster) == [["ps-2"], ["ps-1", "ps-3"]]
+    found.train()
+    found.rule(heal=True)
+    assert places(found.roster) == [["ps-2"], ["ps-1", "ps-3"]], "who learns does not count"
+    assert [process.place for process in found.roster.learners] == ["ps-0"]
+    times = learn_all(found)
+    assert times > 1, "steps were made between pieces"
+    found.rule(heal=True)
+    assert places(found.roster) == [["ps-0", "ps-2"], ["ps-1", "ps-3"]]
+    assert not found.roster.learners
+    found.train(AFTER)
+    states = found.states()
+    for a, b in zip(states["ps-0"], states["ps-2"], strict=True):
+        np.testing.assert_array_equal(a, b)
+    if "Auto" in str(training):  # the clock chooses the form of a step
+        return
+    found.lose(0, 1)
+    found.rule()
+    assert places(found.roster) == [["ps-0"], ["ps-1", "ps-3"]]
+    found.train(LAST)
+    assert_as_if_undisturbed(found)
+
+
+def test_with_a_piece_of_another_step_it_is_not_the_same(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused, it is given again; with the check switched off the member that is in sync differs."""
+    found = school(client, monkeypatch)
+    found.lose(0, 0)
+    found.rule(heal=True)
+    (learner,), (source, *_) = found.roster.learners, found.roster.shards[0]
+    assert found.late(source, learner) == 0, "refused"
+    assert found.teaching.teach(0.0)
+    assert found.learned() == [1], "of the same step it is taken"
+    monkeypatch.setattr(pieces.Learner, "_is_of", lambda *_: tf.constant(True))
+    assert found.late(source, learner) == 2
+    learn_all(found)
+    found.rule(heal=True)
+    assert places(found.roster) == [["ps-0", "ps-2"], ["ps-1", "ps-3"]]
+    with pytest.raises(AssertionError, match="value"):
+        assert_as_if_undisturbed(found)
+
+
+def test_a_learner_that_is_lost_costs_no_step_and_its_successor_begins_anew(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = school(client, monkeypatch)
+    found.lose(0, 0)
+    found.lose(1, 1)
+    found.rule(heal=True)
+    assert [process.place for process in found.roster.learners] == ["ps-0", "ps-3"]
+    assert found.teaching.teach(0.0)
+    found.train()
+    found.lose(0, 0)
+    found.rule()
+    assert [process.place for process in found.roster.learners] == ["ps-3"], "who is there goes on"
+    assert found.learned() == [0]
+    found.train()
+    found.rule(heal=True)
+    assert len(found.roster.learners) == 2
+    learn_all(found)
+    found.rule(heal=True)
+    assert places(found.roster) == [["ps-0", "ps-2"], ["ps-1", "ps-3"]]
+    found.train()
+    assert_as_if_undisturbed(found)
+
+
+def test_a_chief_that_takes_over_goes_on_with_those_who_learn(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = school(client, monkeypatch)
+    found.lose(0, 0)
+    found.rule(heal=True)
+    assert found.teaching.teach(0.0)
+    found.train()
+    found.next_chief()
+    found.rule()
+    assert [process.place for process in found.roster.learners] == ["ps-0"]
+    assert found.learned() == [0], "under another ballot no piece counts"
+    learn_all(found)
+    found.rule(heal=True)
+    assert places(found.roster) == [["ps-0", "ps-2"], ["ps-1", "ps-3"]]
+    found.train()
+    assert_as_if_undisturbed(found)
+
+
+def test_where_pieces_come_too_late_too_often_the_state_is_copied_between_two_steps(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = school(client, monkeypatch)
+    found.train()
+    found.lose(0, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(pieces.Learner, "_is_of", lambda *_: tf.constant(False))
+        found.rule(heal=True)
+        for _ in range(teaching.TRIES):
+            assert found.teaching.teach(0.0)
+        assert found.learned() == [0]
+        assert not found.teaching.teach(0.0), "it is given up"
+        found.rule(heal=True)
+    assert places(found.roster) == [["ps-0", "ps-2"], ["ps-1", "ps-3"]]
+    assert not found.roster.learners
+    found.train()
+    assert_as_if_undisturbed(found)
+
+
+def test_a_little_state_is_copied_at_once(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = school(client, monkeypatch, enough=10**9)
+    found.lose(0, 0)
+    found.rule(heal=True)
+    assert places(found.roster) == [["ps-0", "ps-2"], ["ps-1", "ps-3"]]
+    found.train()
+    assert_as_if_undisturbed(found)
