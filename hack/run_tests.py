@@ -33,7 +33,7 @@ PYTHON = sys.executable
 BIN = Path(PYTHON).parent
 CLEAN_UP_S = 120
 """Seconds that an interrupted layer has for its own clean-up."""
-LONGEST_S = 45 * 60
+LONGEST_S = 60 * 60
 """Seconds for one command of a layer: a run that hangs is ended, and the layers after it are run."""
 CHECKED = ("operator/pstraining", "hack", "tests", "examples", "bench")
 
