@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
+from itertools import product
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
@@ -11,6 +12,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from pstraining.api import names
 from pstraining.api.conditions import Condition, Phase, Reason
+from pstraining.api.run_policy import FailureReason
 from pstraining.controller.cache import Key
 from pstraining.core.actions import Action, Apply, Kind, Verdict
 from pstraining.core.observe import parse_time
@@ -20,6 +22,8 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 1
 REFUSALS = (Verdict.NAME_TAKEN, Verdict.INVALID, Verdict.REFUSED)
 RECOVERY_SECONDS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
 ROLES = (names.PS, names.WORKER, names.CHIEF)
+REPLACED = "Replaced"
+"""Why a replica was started again that had not failed."""
 LASTING = {
     "Pending": ((Phase.PENDING,), Condition.RUNNING, "False"),
     "Restarting": ((Phase.RESTARTING,), Condition.RESTARTING, "True"),
@@ -105,6 +109,8 @@ class Metrics:
         # What counts the first of its kind must have been 0 before, or Prometheus sees no increase.
         for cause in (*Cause, "other"):
             self._takeovers.labels(cause=str(cause))
+        for role, reason in product(ROLES, (*FailureReason, REPLACED)):
+            self._restarts.labels(role=role, reason=str(reason))
         for verdict in REFUSALS:
             self._errors.labels(verdict.value)
 
@@ -194,7 +200,7 @@ def restarts(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, 
         if count > 0:
             failure = after.get("lastFailure") or {}
             fresh = failure != (before.get("lastFailure") or {})
-            found.append((role, str(failure.get("reason") or "Unknown") if fresh else "Replaced", count))
+            found.append((role, str(failure.get("reason") or "Unknown") if fresh else REPLACED, count))
     return found
 
 

@@ -111,6 +111,7 @@ def test_what_alerts_count_from_nought_is_there_from_the_start() -> None:
     value = Metrics(lambda: 0, lambda: 0, lambda: held[0]).registry.get_sample_value
     assert all(value("pstraining_takeovers_total", {"cause": cause}) == 0 for cause in (*Cause, "other"))
     assert all(value("pstraining_errors_total", {"class": word}) == 0 for word in ("NameTaken", "Invalid", "Refused"))
+    assert value("pstraining_restarts_total", {"role": "ps", "reason": "OOMKilled"}) == 0
     assert value("pstraining_leader") == 0
     held[0] = True
     assert value("pstraining_leader") == 1
