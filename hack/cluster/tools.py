@@ -78,11 +78,6 @@ TOOLS = (
         # Without the clients of a score of clouds, and without the pages for browsers.
         tags=("remove_all_sd", "enable_kubernetes_sd"),
     ),
-    Tool(
-        "kubeconform",
-        (("github.com/yannh/kubeconform/cmd/kubeconform", "kubeconform"),),
-        "github.com/yannh/kubeconform",
-    ),
     Tool("kube-score", (("github.com/zegl/kube-score/cmd/kube-score", "kube-score"),), "github.com/zegl/kube-score"),
 )
 BY_NAME = {tool.name: tool for tool in TOOLS}
