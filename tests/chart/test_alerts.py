@@ -102,7 +102,7 @@ CASES = {
     ),
     "PSTrainingWithoutRedundancy": Case(longest("Degraded", "0+60x60"), longest("Degraded", "580x60"), SYSTEM),
     "PSTrainingTookOver": Case(
-        {f'{TAKEOVER}"not ready"}}': "0x35 1x30"},
+        {f'{TAKEOVER}"not ready"}}': "0x35 1x30", f"pstraining_takeovers_total{{{JOB}}}": "1x60"},
         {f'{TAKEOVER}"not ready"}}': "1x60", f'{TAKEOVER}"requested"}}': "0x35 1x30"},
         SYSTEM | {"cause": "not ready"},
     ),
@@ -174,6 +174,12 @@ def test_an_alert_does_not_fire_without_cause(promtool: str, tmp_path: Path, nam
 
 def test_a_checkpoint_is_not_too_old_where_no_steps_are_made(promtool: str, tmp_path: Path) -> None:
     assert not run(promtool, tmp_path, "PSTrainingCheckpointOld", checkpoint(-900, step="7x60"), None)
+
+
+def test_a_chief_with_hot_standbys_tells_of_a_take_over_by_the_jobs_name(promtool: str, tmp_path: Path) -> None:
+    assert not run(
+        promtool, tmp_path, "PSTrainingTookOver", {f"pstraining_takeovers_total{{{JOB}}}": "0x35 1x30"}, TEAM
+    )
 
 
 def test_the_rules_are_rendered_with_their_runbooks(promtool: str, render: Render, tmp_path: Path) -> None:
