@@ -1,4 +1,4 @@
-"""Write every generated file anew: the CRD, the chart's copy of it, pages of the docs, the chart's table of values.
+"""Write every generated file anew: the CRD, pages of the docs; the chart's CRD, dashboard and table of values.
 
 What is made of the TFJobs in tests/tfjob/convert is written, too; whoever changes that reads the difference.
 
@@ -19,6 +19,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from hack import fields  # noqa: E402 (the path comes first)
+from hack.dashboard import dashboard  # noqa: E402 (the path comes first)
 from hack.failure_table import failure_table  # noqa: E402
 from hack.reference import reference  # noqa: E402 (the path comes first)
 from hack.tfjob_table import tfjob_table  # noqa: E402 (the path comes first)
@@ -92,6 +93,7 @@ def generated() -> dict[Path, str]:
     return {
         CRD: definition,
         CHART / "files" / "crd.yaml": definition,
+        CHART / "files" / "dashboard.json": dashboard(),
         REFERENCE.with_name("failures.md"): failure_table(),
         REFERENCE.with_name("tfjob.md"): tfjob_table(),
         REFERENCE: reference(yaml.safe_load(definition)),

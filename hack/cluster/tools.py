@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hack.cluster.errors import ClusterError
@@ -35,6 +35,7 @@ class Tool:
         binaries: (package, name of the program).
         version_module: the module whose version is stamped into the programs.
         extra: (module, path in it) of data files to keep beside the programs.
+        tags: build tags.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Tool:
     version_module: str = ""
     stamp: bool = False
     extra: tuple[tuple[str, str], ...] = ()
+    tags: tuple[str, ...] = field(default=(), repr=False)
 
 
 def _kubernetes() -> tuple[tuple[str, str], ...]:
@@ -75,6 +77,13 @@ TOOLS = (
         "sigs.k8s.io/scheduler-plugins",
         extra=(("sigs.k8s.io/scheduler-plugins", "config/crd/bases"),),
     ),
+        "prometheus",
+        tuple((f"github.com/prometheus/prometheus/cmd/{name}", name) for name in ("prometheus", "promtool")),
+        "github.com/prometheus/prometheus",
+        # Without the clients of a score of clouds, and without the pages for browsers.
+        tags=("remove_all_sd", "enable_kubernetes_sd"),
+    ),
+    Tool("kube-score", (("github.com/zegl/kube-score/cmd/kube-score", "kube-score"),), "github.com/zegl/kube-score"),
 )
 BY_NAME = {tool.name: tool for tool in TOOLS}
 CLUSTER_TOOLS = ("kubernetes", "etcd", "pause", "coredns")
@@ -112,7 +121,7 @@ def linker_flags(tool: Tool, go_mod: str) -> str:
 def cache_key(tool: Tool, files: Iterable[tuple[str, bytes]], go_version: str) -> str:
     """A hash over everything that decides what the programs look like."""
     digest = hashlib.sha256()
-    for part in (repr(tool), " ".join(FLAGS), repr(sorted(BUILD_ENV.items())), go_version):
+    for part in (repr(tool), " ".join(FLAGS), repr(sorted(BUILD_ENV.items())), go_version, *tool.tags):
         digest.update(part.encode() + b"\0")
     for name, content in sorted(files):
         digest.update(name.encode() + b"\0" + content + b"\0")
@@ -200,6 +209,7 @@ class Toolbox:
     def _compile(self, tool: Tool, work: Path, step: Step) -> None:
         folder = self.layout.tools / tool.name
         flags = linker_flags(tool, (folder / "go.mod").read_text(encoding="utf-8"))
+        tags = ["-tags", ",".join(tool.tags)] if tool.tags else []
         count = 0
 
         def on_line(_: str) -> None:
@@ -212,7 +222,7 @@ class Toolbox:
         output = str(work / tool.binaries[0][1]) if single else f"{work}/"
         # The images are made at the same time, mostly waiting for the network: they go first when they can.
         run_logged(
-            ["nice", "-n", "10", str(self.go.binary), "build", "-v", *FLAGS, "-ldflags", flags, "-o", output]
+            ["nice", "-n", "10", str(self.go.binary), "build", "-v", *FLAGS, *tags, "-ldflags", flags, "-o", output]
             + [package for package, _ in tool.binaries],
             self.layout.cache / "logs" / f"build-{tool.name}.log",
             what=f"building {tool.name}",

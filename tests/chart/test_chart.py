@@ -136,6 +136,16 @@ def test_the_example_in_the_annotations_is_the_smallest_job() -> None:
     assert example["spec"]["worker"]["template"]["spec"]["containers"][0]["image"].endswith(f":{chart['appVersion']}")
 
 
+def test_the_dashboard_is_there_for_the_sidecar_if_asked(render: Render) -> None:
+    assert not render().of_kind("ConfigMap")
+    options = {"enabled": True, "labels": {"mine": "yes"}, "annotations": {"grafana_folder": "ML"}}
+    found = render({"metrics": {"dashboard": options}}).one("ConfigMap")
+    assert found["data"] == {"pstraining.json": (CHART / "files" / "dashboard.json").read_text("utf-8")}
+    # Labels are added to those that the sidecars look for by default.
+    assert {"grafana_dashboard": "1", "mine": "yes"}.items() <= found["metadata"]["labels"].items()
+    assert found["metadata"]["annotations"] == {"grafana_folder": "ML"}
+
+
 def test_versions_agree() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))
     assert f'version = "{chart["appVersion"]}"' in (ROOT / "pyproject.toml").read_text("utf-8")

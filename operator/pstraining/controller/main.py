@@ -184,7 +184,7 @@ def build(
     )
     known = Known(watches_nodes=settings.watch_nodes)
     queue = WorkQueue(may_act=lambda: lease.held)
-    metrics = Metrics(lambda: queue.depth, queue.oldest_age)
+    metrics = Metrics(lambda: queue.depth, queue.oldest_age, lambda: lease.held)
     reconciler = Reconciler(
         known=known,
         port=client,

@@ -1,7 +1,9 @@
 """The operator's Prometheus metrics. No label holds a job's name: the number of series stays bounded."""
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
+from functools import partial
+from itertools import product
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
@@ -10,21 +12,37 @@ from prometheus_client.process_collector import ProcessCollector
 
 from pstraining.api import names
 from pstraining.api.conditions import Condition, Phase, Reason
+from pstraining.api.run_policy import FailureReason
 from pstraining.controller.cache import Key
 from pstraining.core.actions import Action, Apply, Kind, Verdict
 from pstraining.core.observe import parse_time
 from pstraining.core.policies.redundancy import Cause
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+REFUSALS = (Verdict.NAME_TAKEN, Verdict.INVALID, Verdict.REFUSED, Verdict.NOT_SERVED)
 RECOVERY_SECONDS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
 ROLES = (names.PS, names.WORKER, names.CHIEF)
+REPLACED = "Replaced"
+"""Why a replica was started again that had not failed."""
+LASTING = {
+    "Pending": ((Phase.PENDING,), Condition.RUNNING, "False"),
+    "Restarting": ((Phase.RESTARTING,), Condition.RESTARTING, "True"),
+    "Degraded": ((Phase.RUNNING, Phase.RESTARTING), Condition.DEGRADED, "True"),
+}
+"""States that are no good for long: their phases, and the condition and its status since which a job is in one."""
 
 
 class Metrics:
     """Every metric that the operator itself has."""
 
-    def __init__(self, depth: Callable[[], float], oldest_age: Callable[[], float]) -> None:
-        """Make the metrics; the two functions are asked when somebody scrapes."""
+    def __init__(
+        self,
+        depth: Callable[[], float],
+        oldest_age: Callable[[], float],
+        leads: Callable[[], bool] = lambda: True,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """Make the metrics; the functions are asked when somebody scrapes."""
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
@@ -34,6 +52,10 @@ class Metrics:
             "pstraining_queue_oldest_age_seconds", "Seconds that the oldest of them waits", registry=self.registry
         )
         queue_age.set_function(oldest_age)
+        leader = Gauge(
+            "pstraining_leader", "Whether this operator holds the Lease, and so acts", registry=self.registry
+        )
+        leader.set_function(leads)
         self._retries = Counter("pstraining_queue_retries", "Passes repeated after an error", registry=self.registry)
         self._reconcile = Histogram(
             "pstraining_reconcile_seconds",
@@ -71,9 +93,26 @@ class Metrics:
             buckets=RECOVERY_SECONDS,
             registry=self.registry,
         )
+        longest = Gauge(
+            "pstraining_longest_seconds",
+            "Seconds since which the job that stands longest in a state stands there",
+            ["state"],
+            registry=self.registry,
+        )
+        self._clock = clock
         self._phases: dict[Key, str] = {}
+        self._since: dict[Key, Mapping[str, datetime]] = {}
         for phase in Phase:
             self._jobs.labels(phase=phase.value)
+        for state in LASTING:
+            longest.labels(state=state).set_function(partial(self._longest, state))
+        # What counts the first of its kind must have been 0 before, or Prometheus sees no increase.
+        for cause in (*Cause, "other"):
+            self._takeovers.labels(cause=str(cause))
+        for role, reason in product(ROLES, (*FailureReason, REPLACED)):
+            self._restarts.labels(role=role, reason=str(reason))
+        for verdict in REFUSALS:
+            self._errors.labels(verdict.value)
 
     def serve(self, port: int) -> Callable[[], None]:
         """Serve /metrics from a thread of its own; returns what stops it."""
@@ -109,7 +148,7 @@ class Metrics:
         for seconds, histogram in ((recovered(old, new), self._recover), (replicated(old, new), self._unreplicated)):
             if seconds is not None:
                 histogram.observe(seconds)
-        self.phase(key, str(new.get("phase") or ""))
+        self.stands(key, new)
 
     def executed(self, actions: Iterable[Action], now: datetime) -> None:
         """These actions took effect by now."""
@@ -117,8 +156,13 @@ class Metrics:
             if isinstance(action, Apply) and action.reason is Reason.TAKE_OVER and action.since is not None:
                 self._takeover_seconds.observe(max(0.0, (now - action.since).total_seconds()))
 
-    def phase(self, key: Key, phase: str | None) -> None:
-        """A job stands in this phase; None: it is gone."""
+    def stands(self, key: Key, status: Mapping[str, Any] | None) -> None:
+        """A job has this status; None: it is gone."""
+        phase = str((status or {}).get("phase") or "")
+        if since := lasting(status or {}):
+            self._since[key] = since
+        else:
+            self._since.pop(key, None)
         before = self._phases.get(key)
         if before == phase:
             return
@@ -130,6 +174,22 @@ class Metrics:
         else:
             self._phases.pop(key, None)
 
+    def _longest(self, state: str) -> float:
+        # A scrape comes from another thread: it looks at a copy.
+        found = [since[state] for since in list(self._since.values()) if state in since]
+        return max(0.0, (self._clock() - min(found)).total_seconds()) if found else 0.0
+
+
+def lasting(status: Mapping[str, Any]) -> dict[str, datetime]:
+    """The states of LASTING that a job is in, and since when."""
+    found = {}
+    for state, (phases, condition, value) in LASTING.items():
+        told = _condition(status, condition)
+        since = parse_time(told.get("lastTransitionTime"))
+        if status.get("phase") in phases and told.get("status") == value and since is not None:
+            found[state] = since
+    return found
+
 
 def restarts(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, str, int]]:
     """Role, reason and number of the restarts between two statuses of a job."""
@@ -140,7 +200,7 @@ def restarts(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, 
         if count > 0:
             failure = after.get("lastFailure") or {}
             fresh = failure != (before.get("lastFailure") or {})
-            found.append((role, str(failure.get("reason") or "Unknown") if fresh else "Replaced", count))
+            found.append((role, str(failure.get("reason") or "Unknown") if fresh else REPLACED, count))
     return found
 
 

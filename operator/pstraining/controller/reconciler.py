@@ -19,7 +19,7 @@ from pstraining.controller.cache import Key
 from pstraining.controller.groups import Groups
 from pstraining.controller.known import Known
 from pstraining.controller.logs import about
-from pstraining.controller.metrics import Metrics
+from pstraining.controller.metrics import REFUSALS, Metrics
 from pstraining.controller.pace import BURST, CALM, PASSES_PER_SECOND, Pace, only_comes_up
 from pstraining.controller.turns import LOOK_AGAIN, Turns
 from pstraining.core.actions import Action, Create, Event, Kind, Outcome, Outcomes, Plan, Verdict
@@ -118,7 +118,7 @@ class Reconciler:
             self._paces.pop(key, None)
             self._turns.forget(key)
             self._groups.forget(key)
-            self._metrics.phase(key, None)
+            self._metrics.stands(key, None)
             return None
         started, result = time.perf_counter(), "failed"
         try:
@@ -164,7 +164,7 @@ class Reconciler:
             outcomes = await self._executor.execute(snapshot.namespace, snapshot.name, snapshot.uid, plan.actions)
         self._metrics.executed((o.action for o in outcomes.with_verdict(Verdict.DONE)), self._clock())
         for outcome in outcomes.outcomes:
-            if outcome.verdict in (Verdict.INVALID, Verdict.REFUSED, Verdict.NAME_TAKEN, Verdict.NOT_SERVED):
+            if outcome.verdict in REFUSALS:
                 self._refused(snapshot, outcome)
         status = self._decisions.next_status(snapshot, outcomes, now)
         news = status != snapshot.status
@@ -175,7 +175,7 @@ class Reconciler:
             self._log(snapshot, sent, status if written else None)
         if written:
             await self._tell(snapshot, self._decisions.events(snapshot, status), now)
-        self._metrics.phase(key, str(status.get("phase") or "") or None)
+        self._metrics.stands(key, status)
         return _Pass(outcomes, written, plan.requeue_at, held, sent)
 
     def _held(

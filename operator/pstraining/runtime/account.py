@@ -109,12 +109,16 @@ class ChiefAccount:
     replicated: bool = True
     """Whether every shard has all its members in sync."""
     checkpoints: int = 0
+    checkpoint_failures: int = 0
+    """How often one could not be written while training went on."""
     checkpoint_step: int = 0
     checkpoint_seconds: float = 0.0
     """How long the last one took."""
     checkpoint_bytes: int = 0
     checkpoint_time: float | None = None
     """When it was written, in seconds since 1970."""
+    checkpoint_interval: float | None = None
+    """Seconds from the last one that was tried to the next."""
     scalars: dict[str, float] = field(default_factory=dict)
     """Of the last epoch that was told: val_loss and so on."""
 

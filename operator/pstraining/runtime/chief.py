@@ -91,9 +91,7 @@ class Chief:
         self._initial = store.model.values()
         path = duties.checkpoint.path
         self._saver = (
-            Saver(duties.checkpoint, store.layout, term=lambda: self._term, saved=duties.account.saved)
-            if path
-            else None
+            Saver(duties.checkpoint, store.layout, term=lambda: self._term, account=duties.account) if path else None
         )
         steps = duties.training.steps
         total = duties.positions if duties.by_pieces else steps

@@ -24,6 +24,7 @@ CHIEF: Final = {
     "takeovers": "How often this chief has seen members in sync get lost, and let the others go on.",
     "unreplicated_seconds": "Seconds in which some shard had fewer members in sync than it may have.",
     "checkpoints": "Checkpoints that this chief has written.",
+    "checkpoint_failures": "Checkpoints that could not be written; training went on.",
 }
 """Counters of the chief."""
 STATE: Final = {
@@ -35,6 +36,7 @@ STATE: Final = {
     "checkpoint_step": ("checkpoint_step", "Step of the last checkpoint that this chief has written."),
     "checkpoint_seconds": ("checkpoint_seconds", "How long it took to write."),
     "checkpoint_bytes": ("checkpoint_bytes", "Its size on disk."),
+    "checkpoint_interval_seconds": ("checkpoint_interval", "Seconds from the last one that was tried to the next."),
     "checkpoint_timestamp_seconds": ("checkpoint_time", "When it was written, in seconds since 1970."),
 }
 """Gauges of the chief, and the field of its account."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from pstraining.runtime import intervals
+from pstraining.runtime.account import ChiefAccount
 from pstraining.runtime.checkpoint import Checkpoints, CorruptCheckpointError, name_of
 from pstraining.runtime.layout import Layout
 from pstraining.runtime.progress import event
@@ -33,7 +34,7 @@ class Saver:
         settings: of the checkpoints; they have a path.
         layout: of the state on the servers.
         term: the chief's; it may change while it takes over.
-        saved: is told of every checkpoint: its step, the seconds that it took, and its folder.
+        account: counts what is saved and what is not.
         clock: seconds.
 
     Raises:
@@ -46,14 +47,14 @@ class Saver:
         layout: Layout,
         *,
         term: Callable[[], int],
-        saved: Callable[[int, float, Path], None] = lambda step, seconds, folder: None,
+        account: ChiefAccount | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         assert settings.path is not None  # noqa: S101 - a job without a folder has no saver
         self.checkpoints = Checkpoints(Path(settings.path), keep=settings.keep)
         self.checkpoints.prepare()
         self._explicit, self._layout, self._term, self._clock = settings.interval_seconds, layout, term, clock
-        self._saved = saved
+        self._account = account or ChiefAccount()
         self._servers = layout.ps
         self._began = self._last = clock()
         self._losses, self._failures = 0, 0
@@ -85,7 +86,8 @@ class Saver:
 
     def is_due(self) -> bool:
         """Whether it is time to save."""
-        return self._clock() - self._last >= self.interval()
+        interval = self._account.checkpoint_interval = self.interval()
+        return self._clock() - self._last >= interval
 
     def restored(self, state: State | None, *, lost: bool) -> None:
         """The servers hold this state now, None: the initial one; `lost`: because one had lost what it held."""
@@ -99,6 +101,7 @@ class Saver:
             self._save(state)
         except OSError as error:
             self._failures += 1
+            self._account.checkpoint_failures += 1
             self._last = self._clock()
             event(
                 "checkpoint_failed",
@@ -163,6 +166,6 @@ class Saver:
             began = self._clock()
             path = self.checkpoints.save(state, term=self._term(), layout=self._layout)
             self._kept, self._cost, self._kept_as_ended = state.step, self._clock() - began, state.ended_early
-            self._saved(state.step, self._cost, path)
+            self._account.saved(state.step, self._cost, path)
             event("checkpoint", step=state.step, path=str(path), seconds=round(self._cost, 3))
         self._last, self._failures = self._clock(), 0

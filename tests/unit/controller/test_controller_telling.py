@@ -21,6 +21,7 @@ from pstraining.controller.metrics import Metrics, recovered, restarts, takeover
 from pstraining.controller.settings import LogFormat
 from pstraining.controller.watch import Watches
 from pstraining.core.actions import Apply, Kind, Verdict
+from pstraining.core.policies.redundancy import Cause
 from pstraining.kube.errors import Transient
 from tests.support.builders import NOW
 
@@ -71,12 +72,49 @@ def test_jobs_are_counted_by_phase() -> None:
     def jobs(phase: str) -> float | None:
         return metrics.registry.get_sample_value("pstraining_jobs", {"phase": phase})
 
-    metrics.phase(("ns", "a"), "Pending")
-    metrics.phase(("ns", "b"), "Pending")
+    metrics.stands(("ns", "a"), {"phase": "Pending"})
+    metrics.stands(("ns", "b"), {"phase": "Pending"})
     metrics.told(("ns", "a"), {"phase": "Pending"}, {"phase": "Running"})
-    metrics.phase(("ns", "b"), None)
-    metrics.phase(("ns", "never"), None)
+    metrics.stands(("ns", "b"), None)
+    metrics.stands(("ns", "never"), None)
     assert (jobs("Pending"), jobs("Running"), jobs("Failed")) == (0, 1, 0)
+
+
+def test_it_is_told_for_how_long_jobs_stand_where_they_should_not() -> None:
+    metrics = Metrics(lambda: 0, lambda: 0, clock=lambda: NOW)
+
+    def longest(state: str) -> float | None:
+        return metrics.registry.get_sample_value("pstraining_longest_seconds", {"state": state})
+
+    def status(phase: str, **conditions: tuple[str, int]) -> dict[str, Any]:
+        told = [
+            {"type": kind, "status": value, "lastTransitionTime": (NOW - timedelta(seconds=ago)).isoformat()}
+            for kind, (value, ago) in conditions.items()
+        ]
+        return {"phase": phase, "conditions": told}
+
+    assert [longest(state) for state in ("Pending", "Restarting", "Degraded")] == [0, 0, 0]
+    metrics.stands(("ns", "a"), status("Pending", Running=("False", 30)))
+    metrics.stands(("ns", "b"), status("Pending", Running=("False", 70), Degraded=("True", 500)))
+    metrics.stands(
+        ("ns", "c"), status("Restarting", Running=("False", 90), Restarting=("True", 80), Degraded=("True", 5))
+    )
+    metrics.stands(("ns", "d"), status("Suspended", Running=("False", 900), Degraded=("True", 900)))
+    assert [longest(state) for state in ("Pending", "Restarting", "Degraded")] == [70, 80, 5]
+    metrics.told(("ns", "b"), {}, status("Running", Running=("True", 0), Degraded=("True", 40)))
+    metrics.stands(("ns", "c"), None)
+    assert [longest(state) for state in ("Pending", "Restarting", "Degraded")] == [30, 0, 40]
+
+
+def test_what_alerts_count_from_nought_is_there_from_the_start() -> None:
+    held = [False]
+    value = Metrics(lambda: 0, lambda: 0, lambda: held[0]).registry.get_sample_value
+    assert all(value("pstraining_takeovers_total", {"cause": cause}) == 0 for cause in (*Cause, "other"))
+    assert all(value("pstraining_errors_total", {"class": word}) == 0 for word in ("NameTaken", "Invalid", "Refused"))
+    assert value("pstraining_restarts_total", {"role": "ps", "reason": "OOMKilled"}) == 0
+    assert value("pstraining_leader") == 0
+    held[0] = True
+    assert value("pstraining_leader") == 1
 
 
 def test_no_series_holds_a_jobs_name() -> None:

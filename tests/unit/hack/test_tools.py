@@ -27,6 +27,7 @@ def test_the_key_is_stable_and_ignores_the_order_of_files() -> None:
         (TOOL, [*FILES, ("main.go", b"package main")], "go1.26"),
         (TOOL, FILES, "go1.27"),
         (Tool("x", (("./cmd", "x"),)), FILES, "go1.26"),
+        (Tool("x", ((".", "x"),), tags=("small",)), FILES, "go1.26"),
     ],
 )
 def test_every_input_changes_the_key(tool: Tool, files: list[tuple[str, bytes]], go: str) -> None:

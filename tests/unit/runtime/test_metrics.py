@@ -19,7 +19,15 @@ def everything() -> metrics.Metrics:
     for step in (3, 5):
         worker.made(step, 0.5, samples=32, applied=True, staleness=step - 3)
     worker.left_out = 1
-    chief = ChiefAccount(step=5, epoch=2, loss=0.25, workers=3, scalars={"val_loss": 0.75})
+    chief = ChiefAccount(
+        step=5,
+        epoch=2,
+        loss=0.25,
+        workers=3,
+        scalars={"val_loss": 0.75},
+        checkpoint_failures=2,
+        checkpoint_interval=7.5,
+    )
     return metrics.Metrics(
         worker=worker, chief=chief, links=lambda: {"ps-0": Bytes(10, 20), "ps": Bytes(1, 2)}, reconnects=lambda: 4
     )
@@ -60,6 +68,8 @@ def test_a_scrape_finds_every_number(monkeypatch: pytest.MonkeyPatch, capsys: py
         ("pstraining_loss", ""): 0.25,
         ("pstraining_workers_present", ""): 3,
         ("pstraining_epoch_log", "val_loss"): 0.75,
+        ("pstraining_checkpoint_failures_total", ""): 2,
+        ("pstraining_checkpoint_interval_seconds", ""): 7.5,
     }
     assert {name: found.get(name) for name in expected} == expected
     assert ("pstraining_checkpoint_timestamp_seconds", "") not in found, "there was none yet"

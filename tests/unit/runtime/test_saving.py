@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pstraining.runtime.account import ChiefAccount
 from pstraining.runtime.checkpoint import CorruptCheckpointError, name_of
 from pstraining.runtime.layout import Tensor, plan
 from pstraining.runtime.saving import NotSavedError, Saver
@@ -35,9 +36,15 @@ def state(step: int) -> State:
     return State(step, {"kernel": values}, {}, {})
 
 
-def saver(folder: Path, clock: Callable[[], float] = Clock(), **settings: Any) -> Saver:  # noqa: B008
+def saver(
+    folder: Path,
+    clock: Callable[[], float] = Clock(),  # noqa: B008
+    account: ChiefAccount | None = None,
+    **settings: Any,
+) -> Saver:
     layout = plan([Tensor("kernel", (SIZE,), "float32", "trainable")], 1)
-    return Saver(CheckpointSettings(path=str(folder), **settings), layout, term=lambda: 1, clock=clock)
+    own = CheckpointSettings(path=str(folder), **settings)
+    return Saver(own, layout, term=lambda: 1, account=account, clock=clock)
 
 
 @pytest.fixture
@@ -58,8 +65,8 @@ def names(folder: Path) -> list[str]:
 def test_a_full_disk_is_told_and_nothing_is_lost_or_left_half(
     disk: Path, capsys: pytest.CaptureFixture[str], leave: int
 ) -> None:
-    clock = Clock()
-    keeper = saver(disk, clock, interval_seconds=7)
+    clock, account = Clock(), ChiefAccount()
+    keeper = saver(disk, clock, account, interval_seconds=7)
     keeper.try_to_save(state(1))
     with filled(disk, leave=leave):
         capsys.readouterr()
@@ -77,7 +84,9 @@ def test_a_full_disk_is_told_and_nothing_is_lost_or_left_half(
     keeper.try_to_save(state(3))
     assert told(capsys)[0]["event"] == "checkpoint"
     assert names(disk) == [name_of(1), name_of(3)]
-    assert keeper.interval() == 7
+    assert not keeper.is_due()
+    assert (keeper.interval(), account.checkpoint_interval) == (7, 7)
+    assert (account.checkpoints, account.checkpoint_failures, account.checkpoint_step) == (2, 3, 3)
     np.testing.assert_array_equal(keeper.checkpoints.load(1).variables["kernel"], state(1).variables["kernel"])
 
 

@@ -1,0 +1,44 @@
+"""What kube-score says of the chart, with all that it can install: nothing but what is wanted so."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import yaml
+
+from .conftest import ROOT, Render
+
+WANTED = {
+    "container-image-pull-policy": "a version's tag, or a digest, always means the same image",
+    "container-security-context-user-group-id": "the image says who runs it (65532); on OpenShift the namespace does",
+    "container-resources": "no limit on processor time: it would slow the operator down when all jobs need it",
+    "deployment-replicas": "the Lease lets one act; jobs go on while there is none",
+    "deployment-strategy": "Recreate: the old one gives its Lease back before the new one wants it",
+}
+"""What is found on the Deployment, and why it stays."""
+
+
+@pytest.fixture(scope="module")
+def program() -> str:
+    command = [sys.executable, "-m", "hack.cluster", "tool", "kube-score"]
+    return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
+def found(program: str, objects: tuple[dict[str, Any], ...]) -> dict[str, set[str]]:
+    """The kinds on which each check finds fault."""
+    command = [program, "score", "--output-format", "json", "-"]
+    done = subprocess.run(command, input=yaml.safe_dump_all(objects), capture_output=True, text=True, check=False)
+    faults: dict[str, set[str]] = {}
+    for item in json.loads(done.stdout):
+        for check in item["checks"]:
+            if not check["skipped"] and check["grade"] < 10:
+                faults.setdefault(check["check"]["id"], set()).add(item["type_meta"]["kind"])
+    return faults
+
+
+def test_it_finds_only_what_is_wanted(render: Render, program: str) -> None:
+    on = {"enabled": True}
+    rendered = render({"podDisruptionBudget": on, "networkPolicy": on, "metrics": {"dashboard": on, "rules": on}})
+    assert found(program, rendered.objects) == {check: {"Deployment"} for check in WANTED}

@@ -1,0 +1,149 @@
+"""A real Prometheus scrapes a real job as the chart's PodMonitors ask for: panels have data, alerts tell of a fault."""
+
+import json
+import math
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from hack.cluster import faults
+from hack.picture import filled, picture
+from hack.prometheus import Access, Prometheus, configuration, lately
+from tests.e2e.conftest import RELEASE, ROOT, hack
+from tests.support.cover import THOROUGH
+from tests.support.examples import Example
+from tests.support.kube import DeadlineError, Kube, wait_for
+from tests.support.ports import free_port
+from tests.support.promql import named_metrics
+
+pytestmark = pytest.mark.cluster
+
+CHART = ROOT / "charts" / "pstraining"
+PICTURE = ROOT / "build" / "dashboard.svg"
+"""What docs/how-to/dashboard.svg is a copy of."""
+SPEC = {
+    "training": {"mode": "Sync", "steps": 10_000_000},
+    "ps": {"replicas": 1, "standby": {"mode": "Hot"}},
+}
+MONITORED = {name: {"enabled": True} for name in ("podMonitor", "jobsPodMonitor", "rules", "dashboard")}
+RATE = "10s"
+DRAWN_S = 120
+"""What is drawn, in seconds."""
+
+
+def rendered(helm: str, namespace: str) -> dict[str, list[Any]]:
+    """The chart's objects with all that is for monitoring, by kind."""
+    command = [helm, "template", RELEASE, str(CHART), "-n", namespace, "--kube-version", "1.34", "--values", "-"]
+    text = json.dumps({"metrics": MONITORED})
+    done = subprocess.run(command, input=text, check=True, capture_output=True, text=True)
+    found: dict[str, list[Any]] = {}
+    for item in yaml.safe_load_all(done.stdout):
+        found.setdefault(item["kind"], []).append(item)
+    return found
+
+
+@pytest.fixture
+def chart(helm: str, installed: str) -> dict[str, list[Any]]:
+    return rendered(helm, installed)
+
+
+@pytest.fixture
+def prometheus(kube: Kube, chart: dict[str, list[Any]], tmp_path: Path) -> Iterator[Prometheus]:
+    """It has the chart's alerts without the time that they wait for."""
+    (rule,) = chart["PrometheusRule"]
+    for group in rule["spec"]["groups"]:
+        for alert in group["rules"]:
+            alert.pop("for", None)
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(yaml.safe_dump(rule["spec"]))
+    own = kube.configuration
+    access = Access(kube.host, str(own.ssl_ca_cert), str(own.cert_file), str(own.key_file))
+    settings = configuration(chart["PodMonitor"], access, rules)
+    running = Prometheus(hack("tool", "prometheus"), tmp_path, settings, free_port())
+    yield running
+    running.stop()
+
+
+def firing(prometheus: Prometheus) -> set[str]:
+    return {rule["name"] for rule in prometheus.rules() if rule["state"] == "firing"}
+
+
+def told_by_the_job(prometheus: Prometheus) -> dict[str, Any] | None:
+    """The alert on a take-over that comes from a chief, once it fires."""
+    (rule,) = (rule for rule in prometheus.rules() if rule["name"] == "PSTrainingTookOver")
+    found = (a for a in rule["alerts"] if a["state"] == "firing" and "pstraining_dev_job_name" in a["labels"])
+    return next(found, None)
+
+
+def test_every_panel_has_data_and_a_lost_server_is_told(
+    kube: Kube, prometheus: Prometheus, chart: dict[str, list[Any]], namespace: str, shared: Path
+) -> None:
+    # Panels of what the operator does have data only if it is watched while it does something.
+    wait_for(lambda: prometheus.now("pstraining_leader"), "the operator is scraped", every=0.5)
+    example = Example.start(kube, namespace, "digits", shared, SPEC)
+    variables = {"namespace": namespace, "job": example.name, "__rate_interval": RATE}
+    board = json.loads(chart["ConfigMap"][0]["data"]["pstraining.json"])
+    queries = [
+        (panel["title"], filled(target["expr"], variables))
+        for panel in board["panels"]
+        for target in panel.get("targets", ())
+    ]
+    example.wait_event("checkpoint")
+
+    def has_data(expression: str) -> bool:
+        """In the time that is drawn: where nothing happens just now, there is no time that it takes."""
+        lines = lately(prometheus.url, expression, DRAWN_S)
+        return any(math.isfinite(value) for line in lines for _, value in line.values)
+
+    def empty() -> list[tuple[str, str]]:
+        return [query for query in queries if not has_data(query[1])]
+
+    try:
+        wait_for(lambda: not empty(), "every panel has data", 60, every=1)
+    except DeadlineError as error:
+        raise DeadlineError(f"{error}: {empty()}") from None
+    labels = prometheus.now("pstraining_global_step")[0].labels
+    expected = {"namespace": namespace, "pstraining_dev_job_name": example.name, "pstraining_dev_role": "chief"}
+    assert expected.items() <= labels.items()
+    _alerts_can_be_asked(prometheus)
+    try:
+        wait_for(lambda: not firing(prometheus), "no alert fires on a job that is well", 60, every=1)
+    except DeadlineError as error:
+        raise DeadlineError(f"{error}: {firing(prometheus)}") from None
+
+    _trains_on(prometheus, 10)
+    faults.kill_container(f"{namespace}/{example.pod('ps')}")
+    alert = wait_for(lambda: told_by_the_job(prometheus), "the alert on the take-over fires", 60, every=0.5)
+    assert alert["labels"]["severity"] == "info"
+    assert alert["labels"]["namespace"] == namespace
+    assert alert["annotations"]["summary"] == f"A standby took over from a parameter server: {example.name}"
+    assert alert["annotations"]["runbook_url"].endswith("alerts.html#pstrainingtookover")
+    wait_for(lambda: not firing(prometheus) - {"PSTrainingTookOver"}, "no other alert fires for long", 60, every=1)
+
+    _trains_on(prometheus, 20)
+    drawn = picture(lambda expression: lately(prometheus.url, expression, DRAWN_S), variables)
+    graphs = ElementTree.fromstring(drawn).findall("{http://www.w3.org/2000/svg}g")
+    assert len(graphs) == sum("targets" in panel for panel in board["panels"])
+    assert all(graph.find("{http://www.w3.org/2000/svg}polyline") is not None for graph in graphs)
+    PICTURE.parent.mkdir(exist_ok=True)
+    PICTURE.write_text(drawn.replace(namespace, "team"), encoding="utf-8")
+
+
+def _trains_on(prometheus: Prometheus, checkpoints: int) -> None:
+    """For a picture that shows more than the beginning, train for a while when there is time."""
+    if THOROUGH:
+        enough = f"sum(pstraining_checkpoints_total) > {checkpoints}"
+        wait_for(lambda: prometheus.now(enough), "more checkpoints are written", 120, every=0.5)
+
+
+def _alerts_can_be_asked(prometheus: Prometheus) -> None:
+    """Each is evaluated without an error, and what it asks for is there."""
+    for rule in prometheus.rules():
+        assert (rule["health"], rule.get("lastError", "")) == ("ok", ""), rule["name"]
+        for metric in named_metrics(rule["query"]):
+            assert prometheus.now(f"count({metric})"), f"{rule['name']}: {metric}"

@@ -1,0 +1,183 @@
+"""What becomes of running jobs when the chart is upgraded, rolled back and uninstalled; and who may install it.
+
+The older chart is this one with another version, so another Deployment, and a CRD that lacks a field: what is shown is
+that jobs live through it, not that any real older version can be upgraded.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e.conftest import RELEASE, ROOT, hack
+from tests.support.kube import Kube, Object, wait_for
+from tests.support.puppet import Puppet
+
+pytestmark = pytest.mark.cluster
+
+CHART = ROOT / "charts" / "pstraining"
+CRD = "pstrainingjobs.pstraining.dev"
+OLDER = "0.0.9"
+NEWER_FIELD = "failurePolicy"
+"""A field of the spec that the older chart's CRD does not have."""
+OWNER = "owner-of-one-namespace"
+
+Helm = Callable[..., str]
+
+
+@pytest.fixture
+def helm_in(kube: Kube, helm: str, namespace: str) -> Iterator[Helm]:
+    """Runs helm in the test's namespace; what it has installed there goes at the end."""
+    environment = {**os.environ, "KUBECONFIG": kube.target.kubeconfig}
+
+    def run(*arguments: str, check: bool = True) -> str:
+        command = [helm, *arguments, "-n", namespace, "--kube-context", kube.target.context]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0 or not check, done.stderr
+        return done.stdout + done.stderr
+
+    yield run
+    run("uninstall", RELEASE, "--wait", check=False)
+
+
+@pytest.fixture
+def older(tmp_path: Path) -> Path:
+    """The chart of an older version."""
+    copy = shutil.copytree(CHART, tmp_path / "pstraining")
+    chart = yaml.safe_load((copy / "Chart.yaml").read_text())
+    (copy / "Chart.yaml").write_text(yaml.safe_dump(chart | {"version": OLDER, "appVersion": OLDER}))
+    crd = yaml.safe_load((copy / "files" / "crd.yaml").read_text())
+    del _spec(crd)[NEWER_FIELD]
+    (copy / "files" / "crd.yaml").write_text(yaml.safe_dump(crd))
+    return copy
+
+
+def _spec(crd: Object) -> dict[str, Any]:
+    """The fields of a job's spec in the CRD."""
+    found: dict[str, Any] = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    return found
+
+
+def has_field(kube: Kube) -> bool:
+    crd = kube.get("CustomResourceDefinition", "", CRD)
+    assert crd is not None
+    return NEWER_FIELD in _spec(crd)
+
+
+def operator_version(kube: Kube, namespace: str) -> str:
+    """Of the one operator's pod that is not going."""
+    pods = kube.list("Pod", namespace, "app.kubernetes.io/component=operator")
+    (pod,) = (p for p in pods if not p["metadata"].get("deletionTimestamp"))
+    return str(pod["metadata"]["labels"]["app.kubernetes.io/version"])
+
+
+def lives(puppet: Puppet) -> dict[str, int]:
+    """The job's pods, by uid, and how often their containers were started again."""
+    return {
+        p["metadata"]["uid"]: sum(s["restartCount"] for s in p["status"].get("containerStatuses", ()))
+        for p in puppet.pods()
+    }
+
+
+def acts(puppet: Puppet, times: int) -> None:
+    """The operator replaces a worker that is deleted."""
+    (pod,) = (p for p in puppet.pods("worker") if "-worker-0-" in p["metadata"]["name"])
+    puppet.kube.delete("Pod", puppet.namespace, pod["metadata"]["name"], grace=0)
+    wait_for(lambda: puppet.runs("worker-0") == times, f"worker 0 runs for the {times}. time")
+    wait_for(lambda: puppet.status()["worker"]["ready"] == 2, "both workers are ready")
+
+
+def test_a_running_job_lives_through_upgrade_rollback_and_uninstall(
+    kube: Kube, helm_in: Helm, older: Path, namespace: str, shared: Path
+) -> None:
+    own = ("--set", f"watch.namespaces={{{namespace}}},image.tag=0.1.0", "--wait", "--timeout", "120s")
+    # Other tests apply the CRD by hand, and another release may have kept it.
+    helm_in("install", RELEASE, str(older), *own, "--take-ownership")
+    assert (operator_version(kube, namespace), has_field(kube)) == (OLDER, False)
+    puppet = Puppet.make(kube, namespace, "job", shared)
+    puppet.wait_phase("Running")
+    wait_for(lambda: puppet.status()["worker"]["ready"] == 2, "both workers are ready")
+    before, old_status = lives(puppet), puppet.status()
+    assert set(before.values()) == {0}
+
+    helm_in("upgrade", RELEASE, str(CHART), *own)
+    assert (operator_version(kube, namespace), has_field(kube)) == ("0.1.0", True)
+    assert lives(puppet) == before, "no pod was touched"
+    assert puppet.status() == old_status, "nothing was told of it"
+    acts(puppet, 2)
+
+    before = lives(puppet)
+    helm_in("rollback", RELEASE, "1", "--wait", "--timeout", "120s")
+    assert (operator_version(kube, namespace), has_field(kube)) == (OLDER, False)
+    assert lives(puppet) == before
+    acts(puppet, 3)
+
+    before = lives(puppet)
+    helm_in("uninstall", RELEASE, "--wait")
+    assert not kube.list("Deployment", namespace, "app.kubernetes.io/component=operator")
+    assert puppet.phase() == "Running", "the CRD, and with it the job, is kept"
+    assert lives(puppet) == before, "its pods go on"
+
+    helm_in("install", RELEASE, str(CHART), *own, "--set", "crds.keep=false")
+    assert lives(puppet) == before
+    acts(puppet, 4)
+    helm_in("uninstall", RELEASE, "--wait")
+    wait_for(lambda: kube.get("CustomResourceDefinition", "", CRD) is None, "the CRD is gone")
+    wait_for(lambda: not kube.list("Pod", namespace), "and every job with its pods", 90)
+
+
+def test_an_owner_of_one_namespace_installs_it_there(
+    kube: Kube, helm_in: Helm, crd: None, namespace: str, shared: Path
+) -> None:
+    name = {"name": OWNER, "apiGroup": "rbac.authorization.k8s.io"}
+    body = {
+        "metadata": {"name": "owner"},
+        "roleRef": {"kind": "ClusterRole", "name": "cluster-admin", "apiGroup": name["apiGroup"]},
+        "subjects": [{"kind": "User", **name}],
+    }
+    kube.request("POST", f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings", body)
+    as_owner = ("--kube-as-user", OWNER, "--timeout", "120s", "--set", f"watch.namespaces={{{namespace}}}")
+    refused = helm_in("install", RELEASE, str(CHART), *as_owner, check=False)
+    assert "cannot" in refused, "the CRD and the roles of the cluster are not the owner's"
+    assert "customresourcedefinitions" in refused or "clusterroles" in refused
+    less = ("--set", "crds.install=false,rbac.aggregate=false")
+    helm_in("upgrade", "--install", RELEASE, str(CHART), *as_owner, *less, "--wait")
+    puppet = Puppet.make(kube, namespace, "job", shared)
+    puppet.wait_phase("Running")
+    puppet.exit("chief-0", 0)
+    puppet.wait_phase("Succeeded")
+    account = f"system:serviceaccount:{namespace}:{RELEASE}-operator"
+    assert allowed(kube, account, namespace)
+    assert not allowed(kube, account, "default"), "nor has the operator a right elsewhere"
+    helm_in("uninstall", RELEASE, "--wait", "--kube-as-user", OWNER)
+
+
+def test_every_object_is_one_that_the_api_server_knows(kube: Kube, helm_in: Helm, namespace: str) -> None:
+    """Strictly, field by field: with all that can be switched on, but for what needs others' CRDs."""
+    on = "networkPolicy.enabled=true,podDisruptionBudget.enabled=true,metrics.dashboard.enabled=true"
+    text = helm_in("template", RELEASE, str(CHART), "--kube-version", "1.34", "--set", on)
+    objects = [item for item in yaml.safe_load_all(text) if item]
+    assert {"NetworkPolicy", "PodDisruptionBudget", "ConfigMap", "ClusterRole"} <= {o["kind"] for o in objects}
+    kubectl = [hack("tool", "kubectl"), "--kubeconfig", kube.target.kubeconfig, "--context", kube.target.context]
+
+    def refused(found: list[Object]) -> str:
+        command = [*kubectl, "apply", "--dry-run=server", "--validate=strict", "-f", "-"]
+        done = subprocess.run(command, input=yaml.safe_dump_all(found), capture_output=True, text=True, check=False)
+        return done.stderr if done.returncode else ""
+
+    assert not refused(objects)
+    (policy,) = (o for o in objects if o["kind"] == "NetworkPolicy")
+    assert 'unknown field "spec.ingres"' in refused([policy | {"spec": {**policy["spec"], "ingres": []}}])
+
+
+def allowed(kube: Kube, user: str, namespace: str) -> bool:
+    """Whether a user may list jobs there."""
+    wanted = {"namespace": namespace, "verb": "list", "group": "pstraining.dev", "resource": "pstrainingjobs"}
+    body = {"spec": {"user": user, "resourceAttributes": wanted}}
+    found = kube.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", body)
+    return bool(found["status"]["allowed"])

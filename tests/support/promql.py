@@ -1,0 +1,65 @@
+"""What a PromQL expression names, and what the code exports: simple enough for the expressions that are ours."""
+
+import re
+from typing import Any
+
+import yaml
+from prometheus_client import CollectorRegistry
+
+from hack.pages import ROOT
+from pstraining.api import names
+from pstraining.controller import metrics as operator
+from pstraining.core.actions import Kind
+from pstraining.runtime import metrics as runtime
+from pstraining.runtime.account import ChiefAccount, WorkerAccount
+from pstraining.runtime.links import Bytes
+
+_GROUPING = re.compile(r"\b(?:by|on|without|ignoring|group_left|group_right)\s*\(([^)]*)\)")
+_MATCHERS = re.compile(r"\{([^}]*)\}")
+_STRING = re.compile(r'"[^"]*"')
+_RANGE = re.compile(r"\[[^\]]*\]")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?!\s*\()\b")
+_KEYWORDS = {"and", "or", "unless", "bool", "offset"}
+TARGET = {"namespace", "pod"} | {
+    re.sub(r"\W", "_", label) for label in (names.LABEL_JOB, names.LABEL_ROLE, names.LABEL_INDEX)
+}
+"""Labels that the PodMonitors give to whatever is scraped."""
+
+
+def named_metrics(expression: str) -> set[str]:
+    """The metrics that an expression asks for."""
+    text = _RANGE.sub(" ", _MATCHERS.sub(" ", _GROUPING.sub(" ", _STRING.sub('""', expression))))
+    return set(_WORD.findall(text)) - _KEYWORDS
+
+
+def named_labels(expression: str) -> set[str]:
+    """The labels that it groups, matches or selects by."""
+    text = _STRING.sub('""', expression)
+    grouped = {word for found in _GROUPING.findall(text) for word in _WORD.findall(found)}
+    return grouped | {word for found in _MATCHERS.findall(text) for word in _WORD.findall(found)}
+
+
+def exported() -> dict[str, set[str]]:
+    """Every metric that the operator, a chief and a worker export once all has happened, and its own labels."""
+    mine = operator.Metrics(lambda: 0, lambda: 0)
+    mine.passed("wrote", 0.1)
+    mine.wrote(Kind.CONFIG_MAP, "create")
+    mine.failed(OSError(), retried=True)
+    mine.told(("ns", "job"), {}, {"phase": "Running", "worker": {"restarts": 1}})
+    chief = ChiefAccount(checkpoint_time=0.0, checkpoint_interval=1.0, scalars={"loss": 0.5})
+    tasks = runtime.Metrics(
+        worker=WorkerAccount(), chief=chief, links=lambda: {"ps-0": Bytes(1, 2)}, reconnects=lambda: 0
+    )
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(tasks)
+    found: dict[str, set[str]] = {}
+    for family in (*mine.registry.collect(), *registry.collect()):
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+def alerts() -> list[dict[str, Any]]:
+    """The chart's alerts, as its file has them."""
+    text = (ROOT / "charts" / "pstraining" / "files" / "alerts.yaml").read_text(encoding="utf-8")
+    return [rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]
