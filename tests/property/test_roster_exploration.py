@@ -10,7 +10,9 @@ import pytest
 from pstraining.runtime.rosters import Seats
 from tests.support.cover import THOROUGH, in_soak
 from tests.support.roster_explorer import explore
-from tests.support.roster_world import AnyNumber, Faults, ForkedError, Rules, Scope, careless, forgetful, lenient
+from tests.support.roster_rules import AnyNumber, careless, forgetful, lenient
+from tests.support.roster_state import Faults, ForkedError
+from tests.support.roster_world import Rules, Scope
 
 LIMIT = 5_000_000
 """States; a bound that has more is not explored whole, and the test fails."""

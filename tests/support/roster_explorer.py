@@ -4,7 +4,8 @@ from collections import deque
 from dataclasses import dataclass, replace
 
 from pstraining.runtime.rosters import Process
-from tests.support.roster_world import Chief, ForkedError, Scope, World
+from tests.support.roster_state import Chief, ForkedError, World
+from tests.support.roster_world import Scope
 
 
 @dataclass(frozen=True)

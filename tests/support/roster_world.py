@@ -8,13 +8,10 @@ import itertools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
 
 from pstraining.runtime import pledges, rosters
 from pstraining.runtime.rosters import Absent, Action, Answer, Ballot, Process, Roster, Seats
-
-History = tuple[Any, ...]
-"""What a member's state was made of: where it was restored, and the ballot of every step since."""
+from tests.support.roster_state import Call, Chief, Event, Faults, ForkedError, History, Running, Step, World
 
 
 @dataclass(frozen=True)
@@ -30,102 +27,6 @@ class Rules:
     begin: Callable[..., Answer] = pledges.begin
     learn: Callable[..., Answer] = pledges.learn
     join: Callable[..., Answer] = pledges.join
-
-
-@dataclass(frozen=True)
-class Running:
-    """A process; a member also has a history, a learner one for each piece of its state."""
-
-    answer: Answer
-    history: History | None = None
-    parts: tuple[History | None, ...] = ()
-    """None: whatever was there."""
-
-    @property
-    def joined(self) -> History:
-        """What comes of the pieces."""
-        (first, *others) = self.parts
-        return first if first is not None and all(first == other for other in others) else ("torn",) * self._length
-
-    @property
-    def _length(self) -> int:
-        return self.answer.step or 0
-
-
-class Call(NamedTuple):
-    """A compare-and-set on its way."""
-
-    name: str
-    to: Process
-    argument: Any
-
-
-@dataclass(frozen=True)
-class Chief:
-    """Where a chief is in its looking and acting."""
-
-    term: int
-    side: int
-    epoch: int = 1
-    looked: tuple[Answer | Absent, ...] = ()
-    calls: tuple[Call, ...] = ()
-    seen: frozenset[Process] = frozenset()
-    ended: bool = False
-
-
-@dataclass(frozen=True)
-class Step:
-    """A step that is under way: a worker writes it to all members in sync, each shard's primary last."""
-
-    side: int
-    roster: Roster
-    base: History | None = None
-    made: History | None = None
-    written: int = 0
-
-
-@dataclass(frozen=True)
-class Faults:
-    """How much may still go wrong, or happen at all."""
-
-    kills: int = 0
-    cuts: int = 0
-    chiefs: int = 1
-    steps: int = 0
-    late: int = 0
-    """Calls that arrive when nobody waits for them any more."""
-    leaves: int = 0
-    """Processes that are told to end."""
-
-
-@dataclass(frozen=True)
-class World:
-    """A state of everything."""
-
-    running: tuple[Running | None, ...]
-    lives: tuple[int, ...]
-    chiefs: tuple[Chief, ...]
-    faults: Faults
-    is_cut: bool = False
-    steps: tuple[Step, ...] = ()
-    late: tuple[Call, ...] = ()
-    lossy: frozenset[Ballot] = frozenset()
-    """Ballots under which somebody has said that steps may be lost."""
-    acknowledged: History = ()
-    under: Ballot = rosters.NOTHING
-    """The ballot of the last step that was acknowledged."""
-
-
-class Event(NamedTuple):
-    """What may happen next."""
-
-    actor: str
-    what: str
-    then: World
-
-
-class ForkedError(AssertionError):
-    """An acknowledged step is lost, or was made twice in different ways."""
 
 
 @dataclass(frozen=True)
@@ -446,36 +347,3 @@ def walk(scope: Scope, world: World, seed: int, length: int = 400) -> tuple[Worl
         world = event.then
         path.append(f"{event.actor}: {event.what}")
     return world, path
-
-
-# Rules that are switched off.
-
-
-def forgetful(own: Answer, ballot: Ballot) -> Answer:
-    """Takes a promise back."""
-    return replace(own, promised=ballot, opened=False)
-
-
-def lenient(own: Answer, ballot: Ballot) -> Answer:
-    """Goes on making steps under the roster that it has, whatever it promises."""
-    return replace(own, promised=max(own.promised, ballot))
-
-
-def careless(own: Answer, ballot: Ballot, number: int, *, step: int, generation: Ballot) -> Answer:
-    """Takes a piece of whatever step."""
-    del step
-    return pledges.learn(own, ballot, number, step=own.step or 0, generation=generation)
-
-
-def credulous(own: Answer, ballot: Ballot, former: Ballot, pieces: int, *, step: int, generation: Ballot) -> Answer:
-    """Takes pieces of an earlier roster for those of the former one."""
-    del former
-    known = own.roster.ballot if own.roster else ballot
-    return pledges.join(own, ballot, known, pieces, step=step, generation=generation)
-
-
-class AnyNumber(Seats):
-    """As if nobody counted."""
-
-    def is_majority(self, number: int) -> bool:
-        return True

@@ -207,3 +207,28 @@ def test_a_little_state_is_copied_at_once(client: Any, monkeypatch: pytest.Monke
     assert places(found.roster) == [["ps-0", "ps-2"], ["ps-1", "ps-3"]]
     found.train()
     assert_as_if_undisturbed(found)
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_what_a_worker_has_of_the_servers_step_is_not_fetched_anew(
+    client: Any, monkeypatch: pytest.MonkeyPatch, holds: bool
+) -> None:
+    """Else all parameters would be fetched by all workers with every change of the roster."""
+    found = school(client, monkeypatch)
+    found.train()
+    monkeypatch.setattr(found._worker, "_may_hold", holds)
+    fetches: list[bool] = []
+    call, pull = client.call, found._worker._ops.pull
+
+    def noted(function: Any, *told: Any) -> Any:
+        fetches.append(function is pull)
+        return call(function, *told)
+
+    monkeypatch.setattr(client, "call", noted)
+    found.next_chief()
+    found.rule()
+    found.train()
+    assert any(fetches) != holds
+    found.anew()
+    found.train()
+    assert any(fetches), "of another set nothing is here"

@@ -75,6 +75,9 @@ class SyncOperations:
         self._servers, self._computation, self._wire, self._standbys = servers, computation, wire, standbys
         self._shadowed = [_shadowed(servers, store, form) for form in range(forms)]
 
+        self.is_shadowed = any(map(any, self._shadowed))
+        """Whether a variable is fetched as a move of what is here."""
+
         def traced(emit: Any, **options: Any) -> Any:
             return tf.function(emit, **({"autograph": False} | options))
 

@@ -92,6 +92,8 @@ class Memory:
     """Theirs, if it was told."""
     generation: int = 0
     """The set of parameters that all this is of."""
+    held: int | None = None
+    """The step of it whose parameters are here; None: it is not known."""
 
 
 class SyncUpdates:
@@ -131,10 +133,13 @@ class SyncUpdates:
         rounds_of = [rounds_on(shard, gathering) for shard in store.shards]
         standbys = [[StandbyRounds(standby, gathering) for standby in found] for found in store.standbys_of]
         self._ops = SyncOperations(store, rounds_of, self._computation, self._wire, len(self._numbers), standbys)
+        # Optimizers of the worker's own move what is here; a shadow goes on from what is here for ever.
+        self._may_hold = not gathering.moves and not self._ops.is_shadowed and len(self._numbers) == 1
 
     def prepare(self, batches: Sequence[Any]) -> None:
         """Trace every function that a step needs, with the token of no session, which the servers refuse."""
         self.begin(Session(0, 0))
+        self._memory.held = None
         contribution = self._computation.over(batches)
         self._wire.prepare(contribution.vectors)
         call, ops, turn = self._client.call, self._ops, self._turn(0)
@@ -179,10 +184,10 @@ class SyncUpdates:
         """Nothing: the servers have all there is."""
 
     def begin(self, session: Session) -> None:
-        """Carry this session from now on, and fetch the parameters anew."""
+        """Carry this session from now on, and fetch the parameters anew, if they are not those of the servers' step."""
         self._token, self._step = session, None
         if session.generation and session.generation != self._memory.generation:
-            self._memory.generation, self._memory.tried = session.generation, None
+            self._memory.generation, self._memory.tried, self._memory.held = session.generation, None, None
         with tf.device(self._client.local):
             self._session = tf.constant([session.term, session.generation], tf.int64)
 
@@ -191,7 +196,7 @@ class SyncUpdates:
         if self._step is None and (over := self._fetch() or self._made_before(batches)):
             return over
         assert self._step is not None  # noqa: S101 - it is fetched
-        self._memory.tried = batches, self._step
+        self._memory.tried, self._memory.held = (batches, self._step), None  # until what comes of it is known
         with tf.device(self._client.local):
             self._progress = as_tensor(progress)
         started, form = time.perf_counter(), self._form
@@ -218,12 +223,17 @@ class SyncUpdates:
             view, over = self._looked(0.0)
             if over:
                 return over
+            if self._may_hold and set(view.steps) == {self._memory.held}:
+                self._step, self._form = self._memory.held, 0
+                return None
+            self._memory.held = None
             if min(view.steps) != max(view.steps):
                 self._client.call(self._ops.apply[self._form], self._turn(min(view.steps)))
                 continue
             heads = self._client.call(self._ops.pull, self._turn(min(view.steps)).place)
             if (heads[:, 0] == heads[0, 0]).all():  # else others made a step meanwhile: these are no step's parameters
                 self._step, self._form = (int(number) for number in heads[0])
+                self._memory.held = self._step
                 return None
 
     def _is_one_call(self, batches: Sequence[Any], form: int) -> bool:
@@ -261,6 +271,7 @@ class SyncUpdates:
             if fetched is not None and fetched[THERE]:
                 self._memory.usual_wait = (self._memory.usual_wait + time.perf_counter() - since) / 2
                 self._step, self._form = step + 1, int(fetched[FORM])
+                self._memory.held = self._step
                 return Reply(True, int(fetched[SERVED]) == step + 1, False, step + 1, loss)
             if move is Move.PULL:  # it is more than one step behind, or has another form: it begins with all parameters
                 self._step = None
@@ -274,6 +285,7 @@ class SyncUpdates:
                 continue  # the others have yet to deliver
             view, over = self._looked(loss)
             if over:
+                self._memory.held = step  # no call has moved them
                 return over
             move, made = rounds.next_move(view, worker=self._worker, step=step), view.arbiter.step
 

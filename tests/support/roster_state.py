@@ -1,0 +1,106 @@
+"""What there is in the world of `roster_world` at one moment."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pstraining.runtime import rosters
+from pstraining.runtime.rosters import Absent, Answer, Ballot, Process, Roster
+
+History = tuple[Any, ...]
+"""What a member's state was made of: where it was restored, and the ballot of every step since."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """A process; a member also has a history, a learner one for each piece of its state."""
+
+    answer: Answer
+    history: History | None = None
+    parts: tuple[History | None, ...] = ()
+    """None: whatever was there."""
+
+    @property
+    def joined(self) -> History:
+        """What comes of the pieces."""
+        (first, *others) = self.parts
+        return first if first is not None and all(first == other for other in others) else ("torn",) * self._length
+
+    @property
+    def _length(self) -> int:
+        return self.answer.step or 0
+
+
+class Call(NamedTuple):
+    """A compare-and-set on its way."""
+
+    name: str
+    to: Process
+    argument: Any
+
+
+@dataclass(frozen=True)
+class Chief:
+    """Where a chief is in its looking and acting."""
+
+    term: int
+    side: int
+    epoch: int = 1
+    looked: tuple[Answer | Absent, ...] = ()
+    calls: tuple[Call, ...] = ()
+    seen: frozenset[Process] = frozenset()
+    ended: bool = False
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step that is under way: a worker writes it to all members in sync, each shard's primary last."""
+
+    side: int
+    roster: Roster
+    base: History | None = None
+    made: History | None = None
+    written: int = 0
+
+
+@dataclass(frozen=True)
+class Faults:
+    """How much may still go wrong, or happen at all."""
+
+    kills: int = 0
+    cuts: int = 0
+    chiefs: int = 1
+    steps: int = 0
+    late: int = 0
+    """Calls that arrive when nobody waits for them any more."""
+    leaves: int = 0
+    """Processes that are told to end."""
+
+
+@dataclass(frozen=True)
+class World:
+    """A state of everything."""
+
+    running: tuple[Running | None, ...]
+    lives: tuple[int, ...]
+    chiefs: tuple[Chief, ...]
+    faults: Faults
+    is_cut: bool = False
+    steps: tuple[Step, ...] = ()
+    late: tuple[Call, ...] = ()
+    lossy: frozenset[Ballot] = frozenset()
+    """Ballots under which somebody has said that steps may be lost."""
+    acknowledged: History = ()
+    under: Ballot = rosters.NOTHING
+    """The ballot of the last step that was acknowledged."""
+
+
+class Event(NamedTuple):
+    """What may happen next."""
+
+    actor: str
+    what: str
+    then: World
+
+
+class ForkedError(AssertionError):
+    """An acknowledged step is lost, or was made twice in different ways."""
