@@ -77,6 +77,7 @@ TOOLS = (
         "sigs.k8s.io/scheduler-plugins",
         extra=(("sigs.k8s.io/scheduler-plugins", "config/crd/bases"),),
     ),
+    Tool(
         "prometheus",
         tuple((f"github.com/prometheus/prometheus/cmd/{name}", name) for name in ("prometheus", "promtool")),
         "github.com/prometheus/prometheus",
