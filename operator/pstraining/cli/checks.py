@@ -124,9 +124,7 @@ def definition(found: Object | None) -> Check:
         return Check("crd", Result.OK, f"{names.VERSION}, the same as this CLI's ({__version__})")
     first = ", ".join(apart[:3]) + (f" and {len(apart) - 3} more" if len(apart) > 3 else "")
     message = f"differs from this CLI's ({__version__}): {first}; what validate says may differ, too"
-    return Check(
-        "crd", Result.WARN, message, "Upgrade whichever is older: the chart, or `pip install -U pstraining[cli]`."
-    )
+    return Check("crd", Result.WARN, message, "Upgrade whichever is older, chart or CLI: docs/how-to/install.md.")
 
 
 def differences(ours: Any, theirs: Any, path: str = "") -> Iterable[str]:
@@ -180,7 +178,8 @@ def _operator(deployment: Object) -> Check:
     image = deployment["spec"]["template"]["spec"]["containers"][0].get("image", "")
     told = f"{where}, image {image}"
     if not int((deployment.get("status") or {}).get("readyReplicas") or 0):
-        todo = f"kubectl -n {metadata['namespace']} logs deployment/{metadata['name']}"
+        here = f"kubectl -n {metadata['namespace']}"
+        todo = f"{here} get pods; {here} logs deployment/{metadata['name']}"
         return Check("operator", Result.FAIL, f"{told}, is not ready", todo)
     labelled = str((metadata.get("labels") or {}).get("app.kubernetes.io/version", ""))
     if labelled and labelled != __version__:
@@ -205,6 +204,12 @@ def lease(found: Object | None, name: str, now: datetime) -> Check:
         )
         return Check("lease", Result.FAIL, message, "Look at the operator's log, and at this machine's clock.")
     return Check("lease", Result.OK, f"{holder} holds Lease {name}")
+
+
+def no_namespace(namespace: str) -> Check:
+    """What is said in place of rights in a namespace that is not there."""
+    todo = f"kubectl create namespace {namespace}, or name another one by -n."
+    return Check("rights", Result.FAIL, f"there is no namespace {namespace}", todo)
 
 
 def rights(found: Mapping[tuple[str, str], bool], namespace: str) -> Check:

@@ -80,8 +80,7 @@ def examine(cluster: Cluster, namespace: str, need: Amount, now: datetime) -> It
     yield checks.version(version or {})
     yield _definition(cluster)
     yield from _operators(cluster, namespace, now)
-    allowed = _read(lambda: {r: cluster.allowed(r[0], names.PLURAL, namespace, r[1]) for r in checks.RIGHTS})
-    yield _checked("rights", allowed, lambda found: checks.rights(found, namespace))
+    yield _rights(cluster, namespace)
     pods = _read(lambda: cluster.listed("/api/v1/pods", fieldSelector=LIVE))
     nodes = _read(lambda: cluster.listed("/api/v1/nodes"))
     yield _checked("nodes", nodes, lambda found: checks.nodes(found, pods, need))
@@ -89,6 +88,14 @@ def examine(cluster: Cluster, namespace: str, need: Amount, now: datetime) -> It
     yield _checked("storage", classes, checks.storage)
     daemon_sets = _read(lambda: cluster.listed("/apis/apps/v1/daemonsets"))
     yield _checked("network", daemon_sets, checks.network)
+
+
+def _rights(cluster: Cluster, namespace: str) -> Check:
+    # Rights may well be given in namespaces that are not there. Who may not look for one is told of the rights alone.
+    if _read(lambda: cluster.read(f"/api/v1/namespaces/{namespace}")) is None:
+        return checks.no_namespace(namespace)
+    allowed = _read(lambda: {r: cluster.allowed(r[0], names.PLURAL, namespace, r[1]) for r in checks.RIGHTS})
+    return _checked("rights", allowed, lambda found: checks.rights(found, namespace))
 
 
 def _definition(cluster: Cluster) -> Check:

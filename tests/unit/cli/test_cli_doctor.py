@@ -127,7 +127,7 @@ def test_operators() -> None:
     (found,) = checks.operators([deployment()], "team")
     assert verdict(found) == (OK, f"sys/op, image pstraining/operator:{__version__}, is ready")
     (found,) = checks.operators([deployment(ready=0)], "team")
-    assert (found.result, found.todo) == (FAIL, "kubectl -n sys logs deployment/op")
+    assert (found.result, found.todo) == (FAIL, "kubectl -n sys get pods; kubectl -n sys logs deployment/op")
     (found,) = checks.operators([deployment(version="0.0.1")], "team")
     assert found.result is WARN
     assert "is of version 0.0.1, this CLI of" in found.message
@@ -239,6 +239,7 @@ class Sick(JobCluster):
             "/apis/apps/v1/namespaces/pstraining-system/deployments": [deployment()],
             "/apis/coordination.k8s.io/v1/namespaces/sys/leases/the-lease": lease(),
             "/api/v1/namespaces/sys/pods/op-1:8080/proxy/metrics": "pstraining_jobs 1",
+            "/api/v1/namespaces/team": {"kind": "Namespace"},
             "/api/v1/nodes": [node("a"), node("b")],
             "/apis/storage.k8s.io/v1/storageclasses": [],
         }
@@ -276,12 +277,22 @@ def test_all_checks_of_a_cluster_that_is_well() -> None:
         (("leases",), {"lease": WARN, "metrics": None}),
         (("proxy",), {"metrics": WARN}),
         (("nodes",), {"nodes": WARN}),
+        (("namespaces/team",), {}),
         (("pods",), {"nodes": WARN, "metrics": WARN}),
         (("/v",), dict.fromkeys(WELL, None) | {"api server": FAIL}),
     ],
 )
 def test_what_may_not_be_read_is_a_warning(denied: tuple[str, ...], changed: dict[str, Result | None]) -> None:
     assert examined(Sick(denied)) == {n: r for n, r in (WELL | changed).items() if r is not None}
+
+
+def test_a_namespace_that_is_not_there() -> None:
+    cluster = Sick()
+    del cluster.paths["/api/v1/namespaces/team"]
+    assert examined(cluster) == WELL | {"rights": FAIL}
+    assert [verdict(c) for c in examine(cluster, "team", NEED, NOW) if c.name == "rights"] == [
+        (FAIL, "there is no namespace team")
+    ]
 
 
 def test_no_crd_is_seen_by_those_who_may_see_no_crds() -> None:

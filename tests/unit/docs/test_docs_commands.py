@@ -22,7 +22,8 @@ EXCEPTIONS: dict[str, str] = {}
 """Commands that are right although this does not know them, and why."""
 LEFT_OUT = "..."
 SHELL = ("", "sh", "bash", "shell", "console")
-HELM = {"install", "upgrade", "uninstall", "template", "lint", "show", "list", "status", "rollback", "history", "test"}
+HELM = {"get", "history", "install", "lint", "list", "rollback", "show", "status", "template", "test", "uninstall"}
+HELM |= {"upgrade"}
 KUBECTL = {"annotate", "api-resources", "apply", "auth", "cordon", "create", "delete", "describe", "drain", "edit"}
 KUBECTL |= {"events", "exec", "explain", "get", "label", "logs", "patch", "port-forward", "rollout", "scale", "taint"}
 KUBECTL |= {"top", "uncordon", "version", "wait"}
