@@ -34,7 +34,8 @@ class Updates:
         self.rehearsed += 1
 
 
-def test_what_could_not_be_made_ready_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("in_pieces", [False, True])
+def test_what_could_not_be_made_ready_is_tried_again(monkeypatch: pytest.MonkeyPatch, in_pieces: bool) -> None:
     """A call of this thread may fail without anything being lost: nobody else finds out then."""
     told, failures = threading.Event(), [ShardLostError("INVALID_ARGUMENT: a handle is gone", 1)] * 2
 
@@ -53,10 +54,31 @@ def test_what_could_not_be_made_ready_is_tried_again(monkeypatch: pytest.MonkeyP
         return SimpleNamespace(formation=formation, read=lambda: None)
 
     updates = Updates()
-    found = Formations(SimpleNamespace(client=client, formed=formed), updates)  # type: ignore[arg-type]
+    store: Any = SimpleNamespace(client=client, formed=formed, in_pieces=in_pieces)
+    found = Formations(store, updates)  # type: ignore[arg-type]
     found._current = ((0, 1),)
     found.prepare(lambda: [])
     assert told.wait(30)
     assert not failures
-    assert updates.prepared == [((0, 1),), ((1,),), ((0,),)]
+    # Who was primary stands behind the other one while it learns.
+    assert updates.prepared == [((0, 1),), ((1,),), ((0,),), *([((1, 0),)] if in_pieces else [])]
     assert updates.rehearsed == 2
+
+
+def test_while_somebody_learns_it_is_made_ready_that_it_is_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = threading.Event()
+    monkeypatch.setattr(formations, "SETTLED_SECONDS", 0.01)
+    monkeypatch.setattr(formations, "Lookout", lambda _: SimpleNamespace(nodes=dict))
+    client = SimpleNamespace(connection=1, cluster=SimpleNamespace(members=2))
+    updates = Updates()
+
+    def formed(formation: Any) -> Any:
+        return SimpleNamespace(formation=formation, read=told.set)
+
+    store: Any = SimpleNamespace(client=client, formed=formed, in_pieces=True)
+    found = Formations(store, updates)  # type: ignore[arg-type]
+    found._current, found._learns = ((1, 0), (0, 1)), True
+    found.prepare(lambda: [])
+    assert told.wait(30)
+    assert updates.prepared == [((1, 0), (0, 1)), ((0, 1), (0, 1))]
+    assert updates.rehearsed == 1

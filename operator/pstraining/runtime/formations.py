@@ -114,52 +114,47 @@ class Formations:
         """As long as the process lives: whatever comes next, have it traced and known to the servers.
 
         TensorFlow sends a function's parts to the servers when it is first run, and forgets that with every new
-        connection; both take seconds of processor time, which are not taken while somebody is missing: but for tracing
-        what is needed when it learns.
+        connection; both take seconds of processor time, which are not taken while somebody is missing.
         """
         rehearsed: dict[Formation, int] = {}
         while True:
             while self._changed.wait(SETTLED_SECONDS):
                 self._changed.clear()
-            connection = self._store.client.connection
-            is_whole, learns = self._is_whole(), self._learns
+            connection, learns = self._store.client.connection, self._learns
             try:
-                due = [f for f in self._likely() if rehearsed.get(f) != connection]
-                for formation in due:
+                due = [f for f in self._next() if rehearsed.get(f) != connection]
+                back = [] if learns or not self._store.in_pieces else [self._with_all(f) for f in due]
+                for formation in [*due, *(f for f in back if f not in self._ready)]:
                     began = time.monotonic()
-                    if is_whole:
+                    if formation in due:
                         self._make_ready(formation)
                         rehearsed[formation] = connection
-                    else:
+                    else:  # servers know it no more once its learner is connected to
                         self._trace(formation)
                     if self._changed.wait(time.monotonic() - began):  # half of the time is training's alone
                         break
                 else:
-                    if due and is_whole and not learns:
+                    if due and not learns:
                         event("prepared", losses=len(due))
                     self._changed.wait()
             except ShardLostError:
                 # The training thread finds it, too, and then what is left; unless it was this thread's call alone.
                 self._changed.wait(AGAIN_SECONDS)
 
-    def _is_whole(self) -> bool:
-        """Whether steps are made on all members of all shards."""
+    def _next(self) -> list[Formation]:
+        """What may come next: what a loss leaves; or that those who learn are in sync; nothing while somebody is
+        missing."""
         members = self._store.client.cluster.members
-        return all(len(own) == members for own in self._current)
-
-    def _likely(self) -> list[Formation]:
-        """What may come next: a loss; or of somebody who is missing that it learns, and then that it is in sync.
-
-        Who learns stands behind those in sync, so that this may be a formation that there never was.
-        """
+        if any(len(own) < members for own in self._current):
+            return []
         if self._learns:
             return [tuple(tuple(sorted(own)) for own in self._current)]
-        if self._is_whole():
-            return likely_losses(self._current, self._lookout.nodes())
-        if not self._store.in_pieces:
-            return []
+        return likely_losses(self._current, self._lookout.nodes())
+
+    def _with_all(self, formation: Formation) -> Formation:
+        """With the others as learners, who stand behind those in sync."""
         members = range(self._store.client.cluster.members)
-        return [tuple((*own, *(member for member in members if member not in own)) for own in self._current)]
+        return tuple((*own, *(member for member in members if member not in own)) for own in formation)
 
     def _trace(self, formation: Formation) -> tuple[ParameterStore, Movable]:
         store, updates = self._on(formation)
