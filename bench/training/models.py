@@ -21,8 +21,9 @@ SHAPES: Final[dict[str, Layers]] = {
     ],  # 16.2 MB, 16 of them in one of 203 tensors
     "tiny": [(256, 256, False)] * 4,  # 1 MB
 }
-ROWS, WIDTH = 50_000, 128
-"""Of the model `table`: an embedding table of 25.6 MB. The model `digits` is a small CNN, of 0.6 MB."""
+ROWS: Final = {"table": 50_000, "rows": 1_000_000}
+"""Of the models that are an embedding table: 25.6 and 512 MB. The model `digits` is a small CNN, of 0.6 MB."""
+WIDTH: Final = 128
 IDS_PER_BATCH: Final = 2048
 
 
@@ -35,11 +36,11 @@ def build(name: str) -> Any:
     """A Keras model with this shape."""
     import keras
 
-    if name == "table":
+    if name in ROWS:
         from pstraining.runtime import Embedding
 
         ids = keras.Input((IDS_PER_BATCH // BATCH,), dtype="int32")
-        rows = keras.layers.GlobalAveragePooling1D()(Embedding(ROWS, WIDTH, name="table")(ids))
+        rows = keras.layers.GlobalAveragePooling1D()(Embedding(ROWS[name], WIDTH, name="table")(ids))
         return keras.Model(ids, keras.layers.Dense(2)(rows))
     if name == "digits":
         return keras.Sequential(
@@ -59,12 +60,12 @@ def build(name: str) -> Any:
 
 
 def arrays(name: str, worker: int) -> tuple[Any, Any]:
-    """Inputs and targets of 64 batches, the same in every run. Half of the ids of the model `table` come twice."""
+    """Inputs and targets of 64 batches, the same in every run. Half of the ids of a table come twice."""
     import numpy as np
 
     random = np.random.default_rng(worker)
-    if name == "table":
-        ids = np.stack([random.choice(ROWS, IDS_PER_BATCH // 2, replace=False) for _ in range(64)])
+    if name in ROWS:
+        ids = np.stack([random.choice(ROWS[name], IDS_PER_BATCH // 2, replace=False) for _ in range(64)])
         twice = np.concatenate([ids, ids[:, ::-1]], 1).reshape([64 * BATCH, -1]).astype("int32")
         return twice, random.normal(size=(64 * BATCH, 2)).astype("float32")
     if name == "digits":

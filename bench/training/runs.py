@@ -176,12 +176,9 @@ class Running:
         return Loss(longest, look.at - killed)
 
     def heal(self, task: str) -> float:
-        """Kill a process, and wait until its successor is in sync; seconds that a worker stood still for it, in all.
-
-        The loss itself does not count.
-        """
-        self.lose(task)
+        """Kill a process, and wait until its successor is in sync; seconds that a worker stood still for both, in all."""
         before = [len(self._reports(f"worker-{worker}", "went_on")) for worker in range(self._load.workers)]
+        self.lose(task)
         chief, deadline = self._job.leader.task.label, time.monotonic() + LIMIT
         while any(len(own) <= self._load.standbys for own in self._reports(chief, "roster")[-1]["members"]):
             self._supervise(deadline, f"{task} does not come back")

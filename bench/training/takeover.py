@@ -54,7 +54,7 @@ def without(effort: Effort) -> Loss:
             return job.lose("ps-0", after="checkpoint", seconds=every / 2)
 
 
-BACK: Final = "a member comes back, 100 MB, 1 Gbit/s: seconds that nobody trains"
+BACK: Final = "a server of half of a table of 512 MB is lost and comes back, 1 Gbit/s: seconds that nobody trains"
 COPIED: Final = f"{BACK}, state copied between two steps"
 LEARNED: Final = f"{BACK}, state learned"
 BACK_RATIO: Final = f"{BACK}, learned / copied"
@@ -73,12 +73,12 @@ def take_back(effort: Effort) -> Taken:
 def heal(enough: str, effort: Effort) -> float:
     """The primary of a shard is killed, whose parameters have two slots each, and is in sync again."""
     environment = {"BENCH_ENOUGH": enough}
-    load = Load("big", ps=2, standbys=1, workers=2, training={**SYNC, "minShardBytes": 0}, environment=environment)
+    load = Load("rows", ps=2, standbys=1, workers=2, training={**SYNC, "minShardBytes": 0}, environment=environment)
     with Links(load.tasks, "1gbit") as links, running(load, effort, links) as job:
         return job.heal("ps-0")
 
 
 MEASUREMENTS: Final = (
     Measurement("a server is lost", (RATIO, HOT, AGAIN, STOOD), take),
-    Measurement("a member comes back", (BACK_RATIO, LEARNED, COPIED), take_back),
+    Measurement("a server comes back", (BACK_RATIO, LEARNED, COPIED), take_back),
 )

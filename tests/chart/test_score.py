@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.cover import in_soak
+
 from .conftest import ROOT, Render
+
+pytestmark = in_soak  # building it takes longer than all other tests of the chart
 
 WANTED = {
     "container-image-pull-policy": "a version's tag, or a digest, always means the same image",
