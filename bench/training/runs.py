@@ -176,7 +176,7 @@ class Running:
         return Loss(longest, look.at - killed)
 
     def heal(self, task: str) -> float:
-        """Kill a process, and wait until its successor is in sync; seconds that a worker stood still for both, in all."""
+        """Kill a process, and wait until its successor is in sync; seconds that a worker stood still for both."""
         before = [len(self._reports(f"worker-{worker}", "went_on")) for worker in range(self._load.workers)]
         self.lose(task)
         chief, deadline = self._job.leader.task.label, time.monotonic() + LIMIT

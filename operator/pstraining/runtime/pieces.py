@@ -27,8 +27,8 @@ PARTS: Final = 32
 ENOUGH_BYTES: Final = 512 << 20
 """A shard's state from which it is worth a second change of the roster to have training go on: 4.3 s at 1 Gbit/s.
 
-That change costs two to three seconds. A dense model's steps send as much as its state has, or a third of it: copying 150
-MB for a model of 100 MB took no longer than a step, and no step was made in the time in which they were learned.
+That change costs half a second to three. A dense model's step sends a third of its state or more: copying 150 MB for a
+model of 100 MB took no longer than a step, and no step was made in the time in which they were learned.
 """
 
 
