@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pstraining.runtime.auto import CODED
+from tests.support.cover import in_soak
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 
@@ -35,6 +36,7 @@ def test_a_run_is_the_same_run_again_and_differs_with_its_seed(client: Any) -> N
     assert abs(ring.run(0, 0) - first) < 0.3, "nor does a worker keep the parameters of the run before"
 
 
+@in_soak
 @pytest.mark.skipif(os.geteuid() != 0, reason="a network of its own needs root")
 def test_a_slow_link_gets_the_codec(tmp_path: Path) -> None:
     """A model of 16.8 MB behind 100 Mbit/s."""

@@ -12,8 +12,8 @@ from bench.training.registry import MEASUREMENTS
 from tests.support.cover import THOROUGH
 
 ROOT = Path(__file__).parents[2]
-KINDS = ["bytes: balance", "start", "small, Async", "links"]
-KINDS += ["straggler: backup", "small, Sync", "big, dense", "hot standby: 4 MB"] if THOROUGH else []
+KINDS = ["start", "small, Async", "links"]
+KINDS += ["bytes: balance", "straggler: backup", "small, Sync", "big, dense", "hot standby: 4 MB"] if THOROUGH else []
 pytestmark = [
     pytest.mark.training,
     pytest.mark.timeout(400),

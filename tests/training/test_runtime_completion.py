@@ -8,6 +8,7 @@ import pytest
 
 from pstraining.runtime.checkpoint import Checkpoints, name_of
 from pstraining.runtime.local import LocalJob
+from tests.support.cover import in_soak
 from tests.support.volumes import filled, small_disk
 from tests.training.test_runtime_faults import finished, job, steps_of, transcript, until
 
@@ -47,6 +48,7 @@ def test_a_second_run_trains_nothing_and_one_with_more_steps_goes_on(tmp_path: P
     assert run.processes["worker-0"].events("worker_done")[0]["steps"] == third["step"] - first["step"]
 
 
+@in_soak
 def test_a_second_run_whose_last_checkpoint_is_damaged_trains_again_what_it_held(tmp_path: Path) -> None:
     first, _ = run_to_the_end(tmp_path, steps=6000)
     *_, before, last = Checkpoints(tmp_path, keep=3).steps()

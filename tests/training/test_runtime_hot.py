@@ -100,6 +100,7 @@ def test_killed_servers_cost_no_step_and_come_back(tmp_path: Path, undisturbed: 
     assert_same(last(tmp_path), undisturbed)
 
 
+@in_soak
 @unhurriedly
 def test_a_large_state_is_learned_while_training_goes_on(
     tmp_path: Path, undisturbed: Any, monkeypatch: pytest.MonkeyPatch

@@ -58,6 +58,7 @@ def test_a_silent_worker_is_left_out_and_may_come_back() -> None:
         assert all(process.starts == 1 for process in run.processes.values())
 
 
+@in_soak
 def test_a_lost_server_is_restored_and_all_go_on_from_one_step(tmp_path: Path) -> None:
     lose_a_server(tmp_path, HYBRID)
 

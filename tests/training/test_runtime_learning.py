@@ -85,7 +85,7 @@ def assert_as_if_undisturbed(found: School) -> None:
     [
         (adam, {}),
         (adam, {"tables": True}),
-        (adam, {"compression": {"push": "None", "pull": "Int8"}}),
+        pytest.param(adam, {"compression": {"push": "None", "pull": "Int8"}}, marks=in_soak),
         pytest.param(averaged, {"compression": {"push": "None", "pull": "TopK"}}, marks=in_soak),
         pytest.param(adam, {"compression": {"push": "None", "pull": "Auto"}}, marks=in_soak),
     ],
