@@ -3,10 +3,10 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
+
+from hack.cluster.auditlog import AuditFiles, Mark
 
 OPERATOR = "pstraining-operator"
 FLOOR = "bench-floor"
@@ -34,32 +34,16 @@ class Write:
         return self.code < 300
 
 
-@dataclass(frozen=True)
-class Mark:
-    """A place in the log."""
-
-    inode: int
-    offset: int
-
-
-class AuditLog:
-    """The log of one API server; it is rotated by renaming."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def mark(self) -> Mark:
-        """The end of the log now."""
-        found = self._path.stat()
-        return Mark(found.st_ino, found.st_size)
+class AuditLog(AuditFiles):
+    """What was written, by the log of one API server."""
 
     def since(self, mark: Mark, namespace: str) -> list[Write]:
         """What was written in a namespace since a mark."""
-        return [_write(json.loads(line)) for line in self._lines(mark) if namespace.encode() in line]
+        return [_write(json.loads(line)) for line in self.lines(mark) if namespace.encode() in line]
 
     def size_since(self, mark: Mark, namespace: str) -> int:
         """How many lines there are about a namespace."""
-        return sum(namespace.encode() in line for line in self._lines(mark))
+        return sum(namespace.encode() in line for line in self.lines(mark))
 
     async def quiet(self, namespace: str, seconds: float, limit: float, agent: str = "") -> None:
         """Wait until nothing, or nothing of one agent, was written in a namespace for so long.
@@ -74,22 +58,8 @@ class AuditLog:
                 raise TimeoutError(f"namespace {namespace} is not quiet after {limit} s")
             await asyncio.sleep(0.5)
             busy = agent.encode()
-            found = any(namespace.encode() in line and busy in line for line in self._lines(mark))
+            found = any(namespace.encode() in line and busy in line for line in self.lines(mark))
             since, mark = (0.0, self.mark()) if found else (since + 0.5, mark)
-
-    def _lines(self, mark: Mark) -> Iterator[bytes]:
-        files = sorted(
-            self._path.parent.glob(f"{self._path.stem}*{self._path.suffix}"), key=lambda f: f.stat().st_mtime
-        )
-        inodes = [f.stat().st_ino for f in files]
-        if mark.inode not in inodes:
-            raise RuntimeError("the audit log was rotated away: a smaller load, please")
-        offset = mark.offset
-        for file in files[inodes.index(mark.inode) :]:
-            with file.open("rb") as log:
-                log.seek(offset)
-                yield from (line for line in log if line.endswith(b"\n"))
-            offset = 0
 
 
 def counts(writes: list[Write], agent: str) -> Counter[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hack.cluster.auditlog import AuditFiles
 from tests.e2e.conftest import hack
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.puppet import manifest
@@ -39,23 +40,18 @@ class Audit:
     """The operator's writes in one namespace, by the API server's audit log, from now on."""
 
     def __init__(self, user: str, namespace: str) -> None:
-        self.path = Path(hack("audit"))
+        self.files = AuditFiles(Path(hack("audit")))
         self.user, self.namespace = user, namespace
-        self.start = self.path.stat().st_size
+        self.start = self.files.mark()
 
     def writes(self) -> Counter[tuple[str, str, str]]:
         """Verb, resource and subresource of every write so far."""
         found: Counter[tuple[str, str, str]] = Counter()
-        assert self.path.stat().st_size >= self.start, "the log was rotated: start again"
-        with self.path.open("rb") as log:
-            log.seek(self.start)
-            for line in log:
-                if not line.endswith(b"\n"):
-                    break
-                entry = json.loads(line)
-                target = entry.get("objectRef") or {}
-                if self.user in entry["user"]["username"] and target.get("namespace") == self.namespace:
-                    found[entry["verb"], target.get("resource", ""), target.get("subresource", "")] += 1
+        for line in self.files.lines(self.start):
+            entry = json.loads(line)
+            target = entry.get("objectRef") or {}
+            if self.user in entry["user"]["username"] and target.get("namespace") == self.namespace:
+                found[entry["verb"], target.get("resource", ""), target.get("subresource", "")] += 1
         return found
 
 

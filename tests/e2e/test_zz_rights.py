@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hack.cluster.auditlog import AuditFiles
 from hack.cluster.config import WATCHED_USER
 from tests.chart.test_rbac import CLUSTER, LEASE
 from tests.e2e.conftest import ROOT, hack
@@ -28,13 +29,11 @@ NOT_SEEN = {
 
 
 def entries(since: datetime) -> Iterator[dict[str, Any]]:
-    """The audit log's from then on, also of files that were rotated away."""
-    newest = Path(hack("audit"))
-    for path in sorted(newest.parent.glob(f"{newest.stem}*{newest.suffix}")):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            entry = json.loads(line)
-            if datetime.fromisoformat(entry["requestReceivedTimestamp"]) >= since:
-                yield entry
+    """The audit log's from then on."""
+    for line in AuditFiles(Path(hack("audit"))).lines():
+        entry = json.loads(line)
+        if datetime.fromisoformat(entry["requestReceivedTimestamp"]) >= since:
+            yield entry
 
 
 def test_the_rights_of_the_chart_are_those_that_were_used(request: pytest.FixtureRequest, began: datetime) -> None:
