@@ -7,6 +7,7 @@ never built again.
 
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -32,7 +33,7 @@ class Tool:
     """What to build from one go.mod.
 
     Attributes:
-        binaries: (package, name of the program).
+        binaries: (package, name of the program); none where only `extra` is wanted.
         version_module: the module whose version is stamped into the programs.
         extra: (module, path in it) of data files to keep beside the programs.
         tags: build tags.
@@ -83,6 +84,11 @@ TOOLS = (
         "github.com/prometheus/prometheus",
         # Without the clients of a score of clouds, and without the pages for browsers.
         tags=("remove_all_sd", "enable_kubernetes_sd"),
+    ),
+    Tool(
+        "prometheus-operator",
+        (),
+        extra=(("github.com/prometheus-operator/prometheus-operator", "example/prometheus-operator-crd"),),
     ),
     Tool("kube-score", (("github.com/zegl/kube-score/cmd/kube-score", "kube-score"),), "github.com/zegl/kube-score"),
 )
@@ -198,9 +204,10 @@ class Toolbox:
             shutil.rmtree(work, ignore_errors=True)
             work.mkdir(parents=True)
             try:
-                self._compile(tool, work, step)
+                if tool.binaries:
+                    self._compile(tool, work, step)
                 for module, path in tool.extra:
-                    where = self._go_list(tool, ["-m", "-f", "{{.Dir}}", module])
+                    where = json.loads(self._run_go(tool, ["mod", "download", "-json", module]))["Dir"]
                     shutil.copytree(Path(where) / path, work / Path(path).name)
                     run(["chmod", "-R", "u+w", str(work)])
                 work.rename(target)
@@ -232,9 +239,8 @@ class Toolbox:
             on_line=on_line,
         )
 
-    def _go_list(self, tool: Tool, args: Sequence[str]) -> str:
-        command = [str(self.go.binary), "list", *args]
-        return run(command, env=self._env(), cwd=self.layout.tools / tool.name).strip()
+    def _run_go(self, tool: Tool, args: Sequence[str]) -> str:
+        return run([str(self.go.binary), *args], env=self._env(), cwd=self.layout.tools / tool.name)
 
     def _env(self) -> dict[str, str]:
         flags = f"{os.environ.get('GOFLAGS', '')} -buildvcs=false".strip()

@@ -157,22 +157,53 @@ def test_an_owner_of_one_namespace_installs_it_there(
     helm_in("uninstall", RELEASE, "--wait", "--kube-as-user", OWNER)
 
 
-def test_every_object_is_one_that_the_api_server_knows(kube: Kube, helm_in: Helm, namespace: str) -> None:
-    """Strictly, field by field: with all that can be switched on, but for what needs others' CRDs."""
-    on = "networkPolicy.enabled=true,podDisruptionBudget.enabled=true,metrics.dashboard.enabled=true"
-    text = helm_in("template", RELEASE, str(CHART), "--kube-version", "1.34", "--set", on)
+@pytest.fixture
+def monitoring(kube: Kube) -> Iterator[None]:
+    """The Prometheus operator's CRDs that the chart has objects of, for as long as a test takes."""
+    folder = Path(hack("tool", "prometheus-operator")) / "prometheus-operator-crd"
+    kinds = ("podmonitors", "prometheusrules")
+    made = [f"customresourcedefinition.apiextensions.k8s.io/{kind}.monitoring.coreos.com" for kind in kinds]
+    files = [f"--filename={folder}/monitoring.coreos.com_{kind}.yaml" for kind in kinds]
+    kubectl(kube, "apply", "--server-side", *files)
+    kubectl(kube, "wait", "--for=condition=Established", "--timeout=30s", *made)
+    yield
+    kubectl(kube, "delete", *made)
+
+
+def kubectl(kube: Kube, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    """What a command of kubectl said; it did not fail, or was given text that may be refused."""
+    place = ["--kubeconfig", kube.target.kubeconfig, "--context", kube.target.context]
+    command = [hack("tool", "kubectl"), *place, *arguments]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    assert text or done.returncode == 0, done.stderr
+    return done
+
+
+def test_every_object_is_one_that_the_api_server_knows(
+    kube: Kube, helm_in: Helm, namespace: str, monitoring: None
+) -> None:
+    """Strictly, field by field, with all that can be switched on; the Prometheus operator's by its own CRDs."""
+    parts = ("networkPolicy", "podDisruptionBudget", "metrics.dashboard", "metrics.rules")
+    on = [f"{part}.enabled=true" for part in (*parts, "metrics.podMonitor", "metrics.jobsPodMonitor")]
+    text = helm_in("template", RELEASE, str(CHART), "--kube-version", "1.34", "--set", ",".join(on))
     objects = [item for item in yaml.safe_load_all(text) if item]
-    assert {"NetworkPolicy", "PodDisruptionBudget", "ConfigMap", "ClusterRole"} <= {o["kind"] for o in objects}
-    kubectl = [hack("tool", "kubectl"), "--kubeconfig", kube.target.kubeconfig, "--context", kube.target.context]
+    kinds = {"NetworkPolicy", "PodDisruptionBudget", "ConfigMap", "ClusterRole", "PodMonitor", "PrometheusRule"}
+    assert kinds <= {o["kind"] for o in objects}
 
     def refused(found: list[Object]) -> str:
-        command = [*kubectl, "apply", "--dry-run=server", "--validate=strict", "-f", "-"]
-        done = subprocess.run(command, input=yaml.safe_dump_all(found), capture_output=True, text=True, check=False)
+        done = kubectl(
+            kube, "apply", "--dry-run=server", "--validate=strict", "-f", "-", text=yaml.safe_dump_all(found)
+        )
         return done.stderr if done.returncode else ""
 
     assert not refused(objects)
-    (policy,) = (o for o in objects if o["kind"] == "NetworkPolicy")
-    assert 'unknown field "spec.ingres"' in refused([policy | {"spec": {**policy["spec"], "ingres": []}}])
+    for kind, typo, told in (
+        ("NetworkPolicy", {"ingres": []}, 'unknown field "spec.ingres"'),
+        ("PodMonitor", {"podTargetLables": []}, 'unknown field "spec.podTargetLables"'),
+        ("PrometheusRule", {"groups": [{"name": "g", "rules": [{"alert": "A"}]}]}, "expr"),
+    ):
+        one = next(o for o in objects if o["kind"] == kind)
+        assert told in refused([one | {"spec": {**one["spec"], **typo}}])
 
 
 def allowed(kube: Kube, user: str, namespace: str) -> bool:
