@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from hack.cluster import faults, gang, kwok, lifecycle, load, status
+from hack.cluster import faults, gang, kueue, kwok, lifecycle, load, status
 from hack.cluster.errors import ClusterError
 from hack.cluster.images import BASE, TARGETS, Image, ImageStore
 from hack.cluster.layout import Layout, read_layout
@@ -113,12 +113,17 @@ def run_kwok(args: argparse.Namespace, layout: Layout, progress: Progress) -> No
 
 def run_gang(args: argparse.Namespace, layout: Layout, progress: Progress) -> None:
     """Start or stop a second scheduler, which places pods as gangs (scheduler-plugins)."""
+    _run_part(gang.up if args.action == "up" else gang.down, layout, progress)
+
+
+def run_kueue(args: argparse.Namespace, layout: Layout, progress: Progress) -> None:
+    """Start or stop Kueue, which admits pods by quota."""
+    _run_part(kueue.up if args.action == "up" else kueue.down, layout, progress)
+
+
+def _run_part(act: Callable[[lifecycle.Cluster], None], layout: Layout, progress: Progress) -> None:
     plan = lifecycle.require_plan(layout)
-    cluster = lifecycle.build_cluster(layout, plan, Toolbox(layout, progress))
-    if args.action == "up":
-        gang.up(cluster)
-    else:
-        gang.down(cluster)
+    act(lifecycle.build_cluster(layout, plan, Toolbox(layout, progress)))
 
 
 def audit(_: argparse.Namespace, layout: Layout, __: Progress) -> None:
@@ -179,6 +184,7 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("action", choices=("up", "down"))
     command.add_argument("--nodes", type=int, default=20)
     add("gang", run_gang).add_argument("action", choices=("up", "down"))
+    add("kueue", run_kueue).add_argument("action", choices=("up", "down"))
     add("audit", audit).add_argument("action", nargs="?", choices=("path",), default="path")
     add("bin", bin_folder)
     add("tool", one_tool).add_argument("name")

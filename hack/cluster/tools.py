@@ -90,6 +90,15 @@ TOOLS = (
         (),
         extra=(("github.com/prometheus-operator/prometheus-operator", "example/prometheus-operator-crd"),),
     ),
+    Tool(
+        "kueue",
+        (("sigs.k8s.io/kueue/cmd/kueue", "kueue"),),
+        "sigs.k8s.io/kueue",
+        extra=(
+            ("sigs.k8s.io/kueue", "config/components/crd/bases"),
+            ("sigs.k8s.io/kueue", "config/components/webhook"),
+        ),
+    ),
     Tool("kube-score", (("github.com/zegl/kube-score/cmd/kube-score", "kube-score"),), "github.com/zegl/kube-score"),
 )
 BY_NAME = {tool.name: tool for tool in TOOLS}

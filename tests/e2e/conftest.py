@@ -62,9 +62,13 @@ def installed(kube: Kube, helm: str) -> Iterator[str]:
     context = ["--kube-context", kube.target.context]
     subprocess.run([*install, *options, *context], check=True, env=environment, stdout=subprocess.DEVNULL)
     yield RELEASE_NAMESPACE
+    restarts = [
+        c["restartCount"] for p in kube.list("Pod", RELEASE_NAMESPACE) for c in p["status"]["containerStatuses"]
+    ]
     if not os.environ.get("PSTRAINING_KEEP"):
         remove = [helm, "uninstall", RELEASE, "-n", RELEASE_NAMESPACE, "--wait", *context]
         subprocess.run(remove, check=True, env=environment, stdout=subprocess.DEVNULL)
+    assert not any(restarts), "the kubelet found the operator ill, or it ended by itself"
 
 
 @pytest.fixture

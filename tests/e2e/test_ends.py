@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cover import in_soak
 from tests.support.kube import Kube, Object, job_condition, wait_for
 from tests.support.operator_process import OperatorProcess
 from tests.support.puppet import Puppet, template
@@ -104,6 +105,7 @@ def test_an_evaluator_beside_the_job(kube: Kube, begun: OperatorProcess, namespa
     ]
 
 
+@in_soak
 def test_only_the_failures_of_the_window_count(
     kube: Kube, begun: OperatorProcess, namespace: str, shared: Path
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from hack.cluster import faults
 from tests.e2e.test_standby import pointer, progress, resumed, start
+from tests.support.cover import in_soak
 from tests.support.examples import Example
 from tests.support.kube import Kube, Object, job_condition, wait_for
 from tests.support.nodes import cut, moment, ready
@@ -202,6 +203,7 @@ def cordoned(kube: Kube, node: str) -> Iterator[None]:
         kube.merge("Node", "", node, {"spec": {"unschedulable": None}})
 
 
+@in_soak
 def test_two_halves_heal_with_one_term_and_one_primary(
     kube: Kube,
     own_operator: OperatorProcess,

@@ -97,7 +97,7 @@ CAUSES = {
 }
 
 
-@pytest.mark.parametrize("what", [pytest.param(w, marks=[in_soak] * (w in ("container", "pod"))) for w in CAUSES])
+@pytest.mark.parametrize("what", [pytest.param(w, marks=[in_soak] * (w not in ("process", "drain"))) for w in CAUSES])
 def test_a_standby_takes_over(
     kube: Kube,
     namespace: str,
@@ -131,7 +131,8 @@ def test_a_standby_takes_over(
     assert len(told) == 1
 
 
-@pytest.mark.parametrize("what", ["pod", *(pytest.param(w, marks=in_soak) for w in ("process", "container"))])
+@in_soak
+@pytest.mark.parametrize("what", ["pod", "process", "container"])
 def test_without_a_standby_the_program_waits_for_its_parameter_server(
     kube: Kube,
     namespace: str,

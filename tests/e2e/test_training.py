@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hack.cluster import faults
 from pstraining.api import contract
+from tests.support.cover import in_soak
 from tests.support.examples import Example
 from tests.support.kube import Kube, wait_for
 
@@ -29,7 +30,7 @@ def test_digits(kube: Kube, namespace: str, shared: Path) -> None:
 
 def test_digits_in_step_while_a_worker_is_lost(kube: Kube, namespace: str, shared: Path) -> None:
     """Synchronous and compressed, by the manifest alone: the other one waits for a lost worker for a moment only."""
-    training = {"steps": 6000, "mode": "Sync", "compression": {"push": "Int8", "pull": "Int8"}}
+    training = {"steps": 2500, "mode": "Sync", "compression": {"push": "Int8", "pull": "Int8"}}
     example = Example.start(kube, namespace, "digits", shared, {"training": training})
     example.wait_event("worker", "worker", 0)
     example.wait_event("worker", "worker", 1)
@@ -48,7 +49,7 @@ def test_digits_in_step_while_a_worker_is_lost(kube: Kube, namespace: str, share
 
 def test_digits_around_a_ring_while_a_worker_is_lost(kube: Kube, namespace: str, shared: Path) -> None:
     """Hybrid: pods of two workers reach each other by their ring ports, and go on without one of them."""
-    training = {"steps": 4000, "mode": "Hybrid"}
+    training = {"steps": 2500, "mode": "Hybrid"}
     example = Example.start(kube, namespace, "digits", shared, {"training": training})
     example.wait_event("worker", "worker", 0)
     example.wait_event("worker", "worker", 1)
@@ -139,7 +140,7 @@ def _lose_the_chief(example: Example) -> None:
     wait_for(lambda: example.job()["status"]["term"] == 2, "the next term")
 
 
-@pytest.mark.parametrize("what", ["process", "container"])
+@pytest.mark.parametrize("what", ["process", pytest.param("container", marks=in_soak)])
 def test_plain_tensorflow_survives_a_lost_ps(kube: Kube, namespace: str, shared: Path, what: str) -> None:
     """TensorFlow raises, the launcher runs the program again, and it resumes from its own checkpoint."""
     example = Example.start(kube, namespace, "plain_tensorflow", shared)

@@ -1,8 +1,8 @@
 """/livez and /readyz, from a thread of their own: they answer also when the event loop does not, and say so.
 
 Alive: the event loop turns, there is progress where there is work, and the watches bring something every few minutes
-(the API server sends bookmarks, so silence while our Lease is renewed means a dead stream). Ready: every cache is
-filled and the Lease is ours; a standby operator is alive and not ready.
+(the API server sends bookmarks of all kinds but events, so silence while our Lease is renewed means a dead stream).
+Ready: every cache is filled and the Lease is ours; a standby operator is alive and not ready.
 """
 
 import asyncio

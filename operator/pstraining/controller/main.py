@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 STUCK_SECONDS = 120.0
 """Work without progress for so long means that the process is not alive."""
 SILENT_SECONDS = 300.0
-"""So does a watch that brings nothing for so long; bookmarks come every minute."""
+"""So does a watch that gets bookmarks, one a minute, and brings nothing for so long."""
 FINISH_SECONDS = 6.0
 """What passes under way get at SIGTERM."""
 RELEASE_SECONDS = 2.0

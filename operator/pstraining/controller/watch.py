@@ -32,6 +32,9 @@ AGAIN: Final = 0.2
 """Seconds between two such lists."""
 OWN_STORE: Final = ("events",)
 """Kinds that are often kept apart, with numbers of their own."""
+NO_BOOKMARKS: Final = ("events",)
+"""Kinds that an API server does not keep in its watch cache, which is what sends bookmarks: their streams may rightly
+be silent for as long as nothing happens. kopf opens a stream anew that is silent for 70 s."""
 Receiver = Callable[[dict[str, Any]], None]
 """Takes an event with its type (None while listing) and object."""
 Stream = tuple[str, str | None]
@@ -68,8 +71,9 @@ class Watches:
         return len(self._listed) >= self._expected
 
     def silent_for(self) -> float:
-        """Seconds for which the quietest stream has brought nothing, not even a bookmark."""
-        return self._clock() - min(self._last.values()) if self._last else 0.0
+        """Seconds for which the quietest of those streams has brought nothing that get bookmarks."""
+        heard = [last for (plural, _), last in self._last.items() if plural not in NO_BOOKMARKS]
+        return self._clock() - min(heard) if heard else 0.0
 
     @contextmanager
     def taken(self, receive: Receiver, synced: Callable[[], None] = lambda: None) -> Iterator[None]:

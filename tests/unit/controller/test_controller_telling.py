@@ -356,3 +356,12 @@ def test_silence_is_that_of_the_quietest_stream() -> None:
     now[0] = 100.0
     assert watches.silent_for() == 95
     assert not watches.synced
+
+
+def test_a_stream_that_gets_no_bookmarks_may_be_silent() -> None:
+    """Events of pods that could not be created: where all is well there are none for days."""
+    watches = Watches(expected=2, clock=lambda: 1000.0)
+    watches._last = {("events", None): 5.0}
+    assert watches.silent_for() == 0
+    watches._last["pods", None] = 990.0
+    assert watches.silent_for() == 10

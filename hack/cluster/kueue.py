@@ -1,0 +1,160 @@
+"""Kueue, which admits pods by quota, on demand: its manager beside the control plane, and its webhooks.
+
+The API server calls the manager on the loopback device that they share, and not through a Service. Its CRDs and
+webhooks come and go with it.
+"""
+
+import base64
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hack.cluster import pki
+from hack.cluster.controlplane import write
+from hack.cluster.lifecycle import Cluster
+from hack.cluster.pki import Certificate
+from hack.cluster.procs import Daemon
+from hack.cluster.shell import log_hint, run, wait_for
+
+NAME, SERVING = "kueue", "kueue-serving"
+CERTIFICATES = (Certificate(NAME, NAME, "system:masters"), Certificate(SERVING, NAME, sans=("IP:127.0.0.1",)))
+PORT, HEALTH_PORT = 9443, 18081
+FRAMEWORKS = ("batch/job", "pod", "deployment", "statefulset")
+CALLED = ("v1-pod", "v1-job", "v1-deployment", "v1-statefulset", "kueue-x-k8s-io")
+"""Parts of the paths of the webhooks that belong to them, and to Kueue's own objects."""
+CONVERTED = ("localqueues", "clusterqueues", "cohorts", "workloads", "multikueueclusters")
+"""CRDs with versions between which the manager converts."""
+DEADLINE_S = 60
+
+Object = dict[str, Any]
+
+
+def configuration(certificates: Path) -> Object:
+    """The manager's: what is ours to choose, and little else."""
+    return {
+        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+        "kind": "Configuration",
+        "health": {"healthProbeBindAddress": f"127.0.0.1:{HEALTH_PORT}"},
+        "metrics": {"bindAddress": "0"},
+        "webhook": {"host": "127.0.0.1", "port": PORT, "certDir": str(certificates)},
+        "leaderElection": {"leaderElect": False},
+        "internalCertManagement": {"enable": False},
+        "integrations": {"frameworks": list(FRAMEWORKS)},
+    }
+
+
+def called(path: str, authority: bytes) -> Object:
+    """How the API server reaches a path of the manager's."""
+    return {"url": f"https://127.0.0.1:{PORT}{path}", "caBundle": base64.b64encode(authority).decode()}
+
+
+def definitions(folder: Path, authority: bytes) -> list[Object]:
+    """The CRDs, with the conversions that Kueue's own kustomization gives them."""
+    found = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.yaml"))]
+    for crd in found:
+        if crd["spec"]["names"]["plural"] in CONVERTED:
+            webhook = {"clientConfig": called("/convert", authority), "conversionReviewVersions": ["v1"]}
+            crd["spec"]["conversion"] = {"strategy": "Webhook", "webhook": webhook}
+    return found
+
+
+def webhooks(manifests: Path, authority: bytes) -> list[Object]:
+    """Kueue's webhook configurations, without what belongs to kinds that this cluster does not have."""
+    found = [item for item in yaml.safe_load_all(manifests.read_text(encoding="utf-8")) if item]
+    for item in found:
+        item["metadata"]["name"] = f"{NAME}-{item['metadata']['name']}"
+        kept = [w for w in item["webhooks"] if any(part in w["clientConfig"]["service"]["path"] for part in CALLED)]
+        for webhook in kept:
+            webhook["clientConfig"] = called(webhook["clientConfig"]["service"]["path"], authority)
+        item["webhooks"] = kept
+    return found
+
+
+def up(cluster: Cluster) -> None:
+    """Install the CRDs, start the manager, and have the API server ask it."""
+    cluster.toolbox.ensure([NAME])
+    certs, etc = cluster.layout.pki, cluster.layout.etc
+    pki.ensure_pki(certs, CERTIFICATES)
+    own = cluster.control.kubeconfig(NAME)
+    server, context = cluster.plan.internal_server, cluster.layout.context
+    write(own, pki.kubeconfig(certs, NAME, server=server, context=context))
+    own.chmod(0o600)
+    serving = etc / SERVING
+    serving.mkdir(exist_ok=True)
+    for part in ("crt", "key"):
+        target = serving / f"tls.{part}"
+        write(target, (certs / f"{SERVING}.{part}").read_text(encoding="utf-8"))
+        target.chmod(0o600)
+    config = etc / f"{NAME}.json"
+    write(config, json.dumps(configuration(serving), indent=1))
+    program, authority = cluster.toolbox.binary(NAME), (certs / "ca.crt").read_bytes()
+    _apply(cluster, "crds", definitions(program.parent / "bases", authority))
+    # Its API for pending workloads would want certificates of its own.
+    argv = (str(program), f"--config={config}", f"--kubeconfig={own}", "--feature-gates=VisibilityOnDemand=false")
+    cluster.supervisor.ensure(Daemon(NAME, argv, cluster.plan.control_netns, (config, own)))
+    _apply(cluster, "webhooks", webhooks(program.parent / "webhook" / "manifests.yaml", authority))
+    wait_for(
+        lambda: _answers(cluster),
+        what="Kueue does not answer",
+        deadline_s=DEADLINE_S,
+        hint=lambda: log_hint(cluster.supervisor.log(NAME)),
+        abort=lambda: None if cluster.supervisor.alive(NAME) else "its manager has ended",
+    )
+
+
+def down(cluster: Cluster) -> None:
+    """Webhooks first, for nobody answers them then; the CRDs go with all objects, whose finalizers nobody looks at."""
+    for name in ("webhooks", "crds"):
+        file = _file(cluster, name)
+        if name == "crds":
+            cluster.supervisor.stop([NAME])
+            _release(cluster)
+        if file.exists():
+            _kubectl(cluster, "delete", "--ignore-not-found", "-f", str(file))
+            file.unlink()
+
+
+def _answers(cluster: Cluster) -> bool:
+    """Whether an object of Kueue's may be made: its webhook says so."""
+    flavor = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "probe"}}
+    command = [*_kubectl_command(cluster), "create", "--dry-run=server", "-f", "-"]
+    done = subprocess.run(command, input=json.dumps(flavor), capture_output=True, text=True, check=False)
+    return done.returncode == 0
+
+
+def _release(cluster: Cluster) -> None:
+    """Take Kueue's finalizers away, with nobody left to do it."""
+    kinds = "clusterqueues.kueue.x-k8s.io,localqueues.kueue.x-k8s.io,resourceflavors.kueue.x-k8s.io"
+    kinds += ",workloads.kueue.x-k8s.io"
+    lines = "{range .items[*]}{.kind} {.metadata.name} {.metadata.namespace}{'\\n'}{end}"
+    found = _kubectl(cluster, "get", kinds, "-A", "-o", f"jsonpath={lines}", check=False)
+    for line in found.splitlines():
+        kind, name, *namespace = line.split()
+        place = ["-n", namespace[0]] if namespace else []
+        patch = '{"metadata":{"finalizers":null}}'
+        _kubectl(cluster, "patch", f"{kind}.kueue.x-k8s.io", name, *place, "--type=merge", "-p", patch)
+
+
+def _file(cluster: Cluster, name: str) -> Path:
+    return cluster.layout.etc / f"{NAME}-{name}.json"
+
+
+def _apply(cluster: Cluster, name: str, objects: list[Object]) -> None:
+    file = _file(cluster, name)
+    write(file, json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}, indent=1))
+    # CRDs of this size do not fit into the annotation of a client-side apply.
+    _kubectl(cluster, "apply", "--server-side", "--force-conflicts", "-f", str(file))
+    if name == "crds":
+        names = [f"crd/{o['metadata']['name']}" for o in objects]
+        _kubectl(cluster, "wait", "--for=condition=Established", "--timeout=30s", *names)
+
+
+def _kubectl_command(cluster: Cluster) -> list[str]:
+    return [str(cluster.toolbox.binary("kubectl")), f"--kubeconfig={cluster.layout.kubeconfig}"]
+
+
+def _kubectl(cluster: Cluster, *args: str, check: bool = True) -> str:
+    return run([*_kubectl_command(cluster), *args], check=check)
