@@ -63,7 +63,7 @@ def installed(kube: Kube, helm: str) -> Iterator[str]:
     subprocess.run([*install, *options, *context], check=True, env=environment, stdout=subprocess.DEVNULL)
     yield RELEASE_NAMESPACE
     restarts = [
-        c["restartCount"] for p in kube.list("Pod", RELEASE_NAMESPACE) for c in p["status"]["containerStatuses"]
+        c["restartCount"] for p in kube.list("Pod", RELEASE_NAMESPACE) for c in p["status"].get("containerStatuses", ())
     ]
     if not os.environ.get("PSTRAINING_KEEP"):
         remove = [helm, "uninstall", RELEASE, "-n", RELEASE_NAMESPACE, "--wait", *context]
