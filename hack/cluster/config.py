@@ -18,8 +18,11 @@ CHATTY_USERS = (
     "system:kube-scheduler",
     "kwok",
 )
-WATCHED_USER = "system:serviceaccount:pstraining-system:pstraining"
-"""The operator as the chart installs it: its reads are in the audit log, too, so that its rights can be compared."""
+OPERATOR_HERE = "pstraining-operator"
+"""Who an operator is that runs on this machine, for tests that kill it: another context of the kubeconfig."""
+WATCHED_USERS = ("system:serviceaccount:pstraining-system:pstraining-operator", OPERATOR_HERE)
+"""Operators, the first one as the chart installs it: their reads are in the audit log, too, so that rights can be
+compared."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +231,7 @@ def audit_policy() -> str:
             "omitStages": ["RequestReceived", "ResponseStarted"],
             "omitManagedFields": True,
             "rules": [
-                {"level": "Metadata", "verbs": ["get", "list", "watch"], "users": [WATCHED_USER]},
+                {"level": "Metadata", "verbs": ["get", "list", "watch"], "users": list(WATCHED_USERS)},
                 {"level": "None", "verbs": ["get", "list", "watch"]},
                 {"level": "None", "userGroups": ["system:nodes"], "resources": leases},
                 {"level": "None", "users": list(CHATTY_USERS), "resources": leases},

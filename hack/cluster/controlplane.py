@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hack.cluster import config, pki
@@ -37,7 +37,8 @@ class ControlPlane:
         inside += ["kube-controller-manager", "kube-scheduler", "kube-proxy", "coredns", "kwok"]
         for name in inside:
             self._write_kubeconfig(name, self.kubeconfig(name), self.plan.internal_server)
-        self._write_kubeconfig("admin", self.layout.kubeconfig, self.plan.server)
+        operator = {f"{self.layout.context}-operator": "operator"}
+        self._write_kubeconfig("admin", self.layout.kubeconfig, self.plan.server, operator)
         write(self.layout.etc / "audit-policy.json", config.audit_policy())
         core = config.corefile(self.plan, self.kubeconfig("coredns"), self.layout.context)
         write(self.layout.etc / "Corefile", core)
@@ -190,8 +191,8 @@ class ControlPlane:
         argv = (str(self.binary(name)), *args)
         self.supervisor.ensure(Daemon(name, argv, self.plan.control_netns, inputs))
 
-    def _write_kubeconfig(self, name: str, path: Path, server: str) -> None:
-        text = pki.kubeconfig(self.layout.pki, name, server=server, context=self.layout.context)
+    def _write_kubeconfig(self, name: str, path: Path, server: str, others: Mapping[str, str] | None = None) -> None:
+        text = pki.kubeconfig(self.layout.pki, name, server=server, context=self.layout.context, others=others)
         write(path, text)
         path.chmod(0o600)
 

@@ -7,11 +7,12 @@ exist are kept, so a repair does not restart anything.
 import base64
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from hack.cluster.config import OPERATOR_HERE
 from hack.cluster.layout import DOMAIN, ClusterPlan
 from hack.cluster.shell import run
 
@@ -44,6 +45,7 @@ def certificates(plan: ClusterPlan) -> list[Certificate]:
         Certificate("apiserver", "kube-apiserver", sans=tuple(sans)),
         Certificate("apiserver-kubelet-client", "kube-apiserver-kubelet-client", "system:masters"),
         Certificate("admin", "pstraining-admin", "system:masters"),
+        Certificate("operator", OPERATOR_HERE, "system:masters"),
         Certificate("kube-controller-manager", "system:kube-controller-manager"),
         Certificate("kube-scheduler", "system:kube-scheduler"),
         Certificate("kube-proxy", "system:kube-proxy"),
@@ -99,32 +101,32 @@ def _request(key: Path, out: Path) -> list[str]:
     return ["openssl", "req", "-x509", "-new", *curve, "-config", os.devnull, "-days", DAYS, *files]
 
 
-def kubeconfig(pki: Path, name: str, *, server: str, context: str) -> str:
-    """A kubeconfig (JSON, which is YAML) that holds its certificates and so can be moved."""
+def kubeconfig(pki: Path, name: str, *, server: str, context: str, others: Mapping[str, str] | None = None) -> str:
+    """A kubeconfig (JSON, which is YAML) that holds its certificates and so can be moved.
+
+    Args:
+        pki: the folder with the certificates.
+        name: of the user's certificate.
+        server: the API server's address.
+        context: the name of the context, which is the current one.
+        others: names of further contexts, and of the certificates of their users.
+    """
 
     def embed(file: str) -> str:
         return base64.b64encode((pki / file).read_bytes()).decode()
 
+    def user(of: str) -> dict[str, str]:
+        return {"client-certificate-data": embed(f"{of}.crt"), "client-key-data": embed(f"{of}.key")}
+
+    users = {context: name, **(others or {})}
+    cluster = {"server": server, "certificate-authority-data": embed("ca.crt")}
     return json.dumps(
         {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [
-                {
-                    "name": context,
-                    "cluster": {"server": server, "certificate-authority-data": embed("ca.crt")},
-                }
-            ],
-            "users": [
-                {
-                    "name": name,
-                    "user": {
-                        "client-certificate-data": embed(f"{name}.crt"),
-                        "client-key-data": embed(f"{name}.key"),
-                    },
-                }
-            ],
-            "contexts": [{"name": context, "context": {"cluster": context, "user": name}}],
+            "clusters": [{"name": context, "cluster": cluster}],
+            "users": [{"name": of, "user": user(of)} for of in users.values()],
+            "contexts": [{"name": own, "context": {"cluster": context, "user": of}} for own, of in users.items()],
             "current-context": context,
         },
         indent=1,

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from kubernetes import config
 
 from hack.cluster import faults
 from tests.support.kube import Kube, Target, named_target, wait_for
@@ -124,12 +125,19 @@ def crd(kube: Kube) -> None:
     wait_for(established, "the CRD is established")
 
 
+def is_known(target: Target) -> bool:
+    """Whether the kubeconfig has the context."""
+    contexts, _ = config.list_kube_config_contexts(target.kubeconfig)  # type: ignore[no-untyped-call]
+    return target.context in [context["name"] for context in contexts]
+
+
 @pytest.fixture
 def own_operator(kube: Kube, namespace: str, crd: None, tmp_path: Path) -> Iterator[OperatorProcess]:
     """An operator for this test's namespace alone, run from this checkout on this machine; not started yet."""
     others = kube.list("Deployment", RELEASE_NAMESPACE)
     assert not others, "another operator is installed and would act on the same jobs: helm uninstall it"
-    process = OperatorProcess(kube.target, namespace, tmp_path)
+    own = Target(kube.target.kubeconfig, f"{kube.target.context}-operator")
+    process = OperatorProcess(own if is_known(own) else kube.target, namespace, tmp_path)
     yield process
     process.stop()
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pstraining.api import names
 from tests.support.api_proxy import ThreadedProxy
 from tests.support.kube import CHILD_KINDS, Kube, job_condition, wait_for
 from tests.support.operator_process import ROOT, OperatorProcess
@@ -68,14 +69,14 @@ def test_deleted_half_way(
     wait_for(lambda: not children(kube, puppet), f"all objects are gone; left: {children(kube, puppet)}", 30)
 
 
-@pytest.mark.parametrize("kind", ["ConfigMap", "Service", "Deployment"])
+@pytest.mark.parametrize("kind", [kind for kind in (*CHILD_KINDS, "PodDisruptionBudget") if kind != "Pod"])
 def test_a_name_that_belongs_to_someone_else_before(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, kind: str
 ) -> None:
     name, body = _foreign(kind, namespace)
     theirs = kube.create(body)
     own_operator.start()
-    puppet = Puppet.make(kube, namespace, "mine", shared)
+    puppet = Puppet.make(kube, namespace, "mine", shared, **_with_all_kinds())
 
     def conflict() -> bool:
         return bool(job_condition(puppet.job(), "NameConflict")["status"] == "True")
@@ -89,10 +90,9 @@ def test_a_name_that_belongs_to_someone_else_before(
     assert found is not None, "collected although it is not ours"
     assert found["metadata"]["uid"] == theirs["metadata"]["uid"]
     assert not found["metadata"].get("ownerReferences")
-    assert (
-        found["metadata"]["generation" if kind == "Deployment" else "resourceVersion"]
-        == theirs["metadata"]["generation" if kind == "Deployment" else "resourceVersion"]
-    ), "written to although it is not ours"
+    # Kubernetes writes the status of some kinds; what they are to be has a generation of its own.
+    version = "generation" if "generation" in theirs["metadata"] else "resourceVersion"
+    assert found["metadata"][version] == theirs["metadata"][version], "written to although it is not ours"
 
 
 def test_a_name_that_is_taken_by_someone_else_while_the_job_runs(
@@ -157,17 +157,34 @@ def test_operator_restart_writes_nothing(
 
 
 def _foreign(kind: str, namespace: str) -> tuple[str, dict[str, Any]]:
-    name = {"ConfigMap": "mine", "Service": "mine-hs", "Deployment": "mine-worker-0"}[kind]
-    metadata = {"name": name, "namespace": namespace, "labels": {"pstraining.dev/job-name": "mine"}}
-    if kind == "ConfigMap":
-        return name, {"apiVersion": "v1", "kind": kind, "metadata": metadata, "data": {"theirs": "1"}}
-    if kind == "Service":
-        spec: dict[str, Any] = {"selector": {"app": "theirs"}, "ports": [{"port": 80}]}
-        return name, {"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": spec}
+    """Somebody else's object of the name that a child of the job `mine` is to have."""
     pods = template("theirs")
     pods["metadata"] = {"labels": {"app": "theirs"}}
-    spec = {"replicas": 0, "selector": {"matchLabels": {"app": "theirs"}}, "template": pods}
-    return name, {"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": spec}
+    theirs = {"matchLabels": {"app": "theirs"}}
+    batch = {**pods, "spec": {**pods["spec"], "restartPolicy": "Never"}}
+    claim = {"storageClassName": "", "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}
+    found: dict[str, tuple[str, str, dict[str, Any]]] = {
+        "ConfigMap": ("v1", "mine", {"data": {"theirs": "1"}}),
+        "Service": ("v1", "mine-hs", {"spec": {"selector": {"app": "theirs"}, "ports": [{"port": 80}]}}),
+        "PersistentVolumeClaim": ("v1", names.checkpoint_claim("mine"), {"spec": claim}),
+        "Deployment": ("apps/v1", "mine-worker-0", {"spec": {"replicas": 0, "selector": theirs, "template": pods}}),
+        "StatefulSet": ("apps/v1", "mine-ps", {"spec": {"replicas": 0, "selector": theirs, "template": pods}}),
+        "Job": ("batch/v1", names.chief_job("mine", 1), {"spec": {"suspend": True, "template": batch}}),
+        "NetworkPolicy": ("networking.k8s.io/v1", "mine", {"spec": {"podSelector": theirs}}),
+        "PodDisruptionBudget": ("policy/v1", names.shard_budget("mine", 0), {"spec": {"selector": theirs}}),
+    }
+    version, name, rest = found[kind]
+    metadata = {"name": name, "namespace": namespace, "labels": {"pstraining.dev/job-name": "mine"}}
+    return name, {"apiVersion": version, "kind": kind, "metadata": metadata, **rest}
+
+
+def _with_all_kinds() -> dict[str, Any]:
+    """What makes a job have a child of every kind."""
+    claim = {"storageClassName": "", "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}
+    return {
+        "ps": {"replicas": 1, "standby": {"mode": "Warm"}},
+        "checkpoint": {"path": "/checkpoints", "volumeClaimTemplate": claim},
+    }
 
 
 def _restarts(puppet: Puppet) -> dict[str, int]:

@@ -31,6 +31,7 @@ _PATHS = {
     "StatefulSet": ("/apis/apps/v1", "statefulsets"),
     "Job": ("/apis/batch/v1", "jobs"),
     "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
+    "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
     "PodGroup": ("/apis/scheduling.x-k8s.io/v1alpha1", "podgroups"),
     "Lease": ("/apis/coordination.k8s.io/v1", "leases"),
     "Node": ("/api/v1", "nodes"),

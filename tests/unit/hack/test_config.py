@@ -60,7 +60,7 @@ def test_audit_counts_writes_of_the_operator_but_no_heartbeats() -> None:
     assert "RequestReceived" in policy["omitStages"]
     reads = ["get", "list", "watch"]
     assert policy["rules"][:2] == [
-        {"level": "Metadata", "verbs": reads, "users": [config.WATCHED_USER]},
+        {"level": "Metadata", "verbs": reads, "users": list(config.WATCHED_USERS)},
         {"level": "None", "verbs": reads},
     ]
     assert policy["rules"][-1] == {"level": "Metadata"}
