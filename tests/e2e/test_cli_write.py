@@ -4,13 +4,8 @@ Validation offline is held to the API server's own words, job by job.
 """
 
 import json
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -18,6 +13,7 @@ import yaml
 from pstraining.api import contract, names
 from pstraining.api.crd import custom_resource_definition
 from pstraining.api.validation import Severity, defaulted, validate
+from tests.support.cli_runs import failed, nobody_here, run
 from tests.support.kube import CHILD_KINDS, ApiError, Kube, Object, Target, wait_for
 from tests.support.operator_process import ROOT, OperatorProcess
 from tests.support.puppet import manifest, share
@@ -25,33 +21,6 @@ from tests.support.refused import REFUSED, container, edit, simple
 from tests.tfjob.cases import CASES
 
 pytestmark = pytest.mark.cluster
-
-CLI = ("-m", "pstraining.cli.main")
-NO_SUCH_VERSION = (
-    "from pstraining.api import names\n"
-    "names.VERSION, names.API_VERSION = 'v9', f'{names.GROUP}/v9'\n"
-    "from pstraining.cli.main import main\n"
-    "main()"
-)
-"""The plugin of a version whose API this cluster has not: to delete the CRD would delete everybody's jobs."""
-Ran = subprocess.CompletedProcess[str]
-
-
-def run(target: Target, *arguments: str, given: str = "", program: tuple[str, ...] = CLI) -> Ran:
-    """Run a command as a user would."""
-    environment = {**os.environ, "KUBECONFIG": target.kubeconfig, "PYTHONPATH": str(ROOT / "operator")}
-    command = (sys.executable, *program, *arguments, "--context", target.context)
-    return subprocess.run(
-        command, check=False, env=environment, input=given, capture_output=True, text=True, timeout=120
-    )
-
-
-def failed(ran: Ran) -> str:
-    """What a command that could not do it said: one line."""
-    assert ran.returncode == 1, ran
-    assert "Traceback" not in ran.stderr
-    (line,) = [line for line in ran.stderr.splitlines() if line.startswith("Error: ")]
-    return line
 
 
 def answer(kube: Kube, namespace: str, job: Object) -> Object | str:
@@ -183,41 +152,8 @@ def test_a_job_that_cannot_start_ends_the_wait(
     assert re.search("bad cannot start: .*imagePullPolcy", failed(ran))
 
 
-def kubeconfig(kube: Kube, folder: Path, name: str, **changes: Any) -> Target:
-    """A kubeconfig for this cluster, with other credentials or another address."""
-    server = changes.get("server", kube.host)
-    trusted = {"certificate-authority": kube.configuration.ssl_ca_cert} if server == kube.host else {}
-    path = folder / name
-    path.write_text(
-        json.dumps(
-            {
-                "clusters": [{"name": "c", "cluster": {"server": server, **trusted}}],
-                "users": [{"name": "u", "user": {"token": changes.get("token", "none")}}],
-                "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
-                "current-context": "here",
-            }
-        )
-    )
-    return Target(str(path), "here")
-
-
-@pytest.fixture
-def nobody(kube: Kube, namespace: str, tmp_path: Path) -> Target:
-    """The cluster for a service account without any right."""
-    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}}
-    made = kube.request("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token", review)
-    return kubeconfig(kube, tmp_path, "nobody", token=made["status"]["token"])
-
-
-def test_who_may_not_is_told_the_right(nobody: Target, crd: None, namespace: str) -> None:
-    text = yaml.safe_dump(simple(namespace))
-    for ran in (
-        run(nobody, "suspend", "bad", "-n", namespace),
-        run(nobody, "submit", "-f", "-", given=text),
-        run(nobody, "plan", "--live", "-f", "-", given=text),
-    ):
-        words = f"may not get pstrainingjobs.pstraining.dev in namespace {namespace}: ask for a role"
-        assert words in failed(ran)
+def test_doctor_of_somebody_without_rights(kube: Kube, tmp_path: Path, crd: None, namespace: str) -> None:
+    nobody = nobody_here(kube, namespace, tmp_path)
     ran = run(nobody, "doctor", "-n", namespace, "-o", "json")
     assert ran.returncode == 1, ran
     checks = {c["check"]: c for c in json.loads(ran.stdout)["checks"]}
@@ -234,39 +170,10 @@ def test_who_may_not_is_told_the_right(nobody: Target, crd: None, namespace: str
         assert f"may not {right}" in checks[check]["message"]
 
 
-def no_cluster(kube: Kube, folder: Path) -> tuple[Target, str]:
-    return kubeconfig(
-        kube, folder, "nowhere", server="https://127.0.0.1:9"
-    ), "No answer from the API server https://127.0.0.1:9 (context here): "
-
-
-def no_credentials(kube: Kube, folder: Path) -> tuple[Target, str]:
-    return kubeconfig(kube, folder, "stranger"), "The API server does not know you: "
-
-
-def no_kubeconfig(kube: Kube, folder: Path) -> tuple[Target, str]:
-    return Target(str(folder / "none"), "here"), "No cluster: "
-
-
-@pytest.mark.parametrize("make", [no_cluster, no_credentials, no_kubeconfig])
-def test_no_cluster(kube: Kube, tmp_path: Path, make: Callable[[Kube, Path], tuple[Target, str]]) -> None:
-    target, words = make(kube, tmp_path)
-    assert f"Error: {words}" in failed(run(target, "resume", "job", "-n", "default"))
-    text = yaml.safe_dump(simple("default"))
-    assert f"Error: {words}" in failed(run(target, "plan", "--live", "-f", "-", given=text))
-
-
-def test_no_such_job_no_such_namespace_and_no_crd(kube: Kube, target: Target, crd: None, namespace: str) -> None:
-    where = ("-n", namespace)
-    said = failed(run(target, "scale", "none", "--workers", "2", *where))
-    assert said == f"Error: There is no PSTrainingJob none in namespace {namespace}. There are no jobs there."
+def test_no_such_namespace(target: Target, crd: None, namespace: str) -> None:
     text = yaml.safe_dump(simple(f"{namespace}-not"))
     for command in (("submit",), ("plan", "--live")):
         assert f'namespaces "{namespace}-not" not found' in failed(run(target, *command, "-f", "-", given=text))
-    unknown = text.replace(names.API_VERSION, f"{names.GROUP}/v9")
-    for arguments, given in ((("suspend", "none"), ""), (("plan", "--live", "-f", "-"), unknown)):
-        ran = run(target, *arguments, *where[: 2 * (not given)], program=("-c", NO_SUCH_VERSION), given=given)
-        assert "Error: The cluster does not know PSTrainingJobs: " in failed(ran)
 
 
 def test_doctor_of_an_install(target: Target, installed: str, namespace: str) -> None:

@@ -97,7 +97,7 @@ CAUSES = {
 }
 
 
-@pytest.mark.parametrize("what", [pytest.param(w, marks=[in_soak] * (w not in ("process", "drain"))) for w in CAUSES])
+@pytest.mark.parametrize("what", [pytest.param(w, marks=[in_soak] * (w not in ("process", "planned"))) for w in CAUSES])
 def test_a_standby_takes_over(
     kube: Kube,
     namespace: str,

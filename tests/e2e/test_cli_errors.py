@@ -1,0 +1,104 @@
+"""Every command of the plugin that asks a cluster, and everything that may be in its way: one line, and what to do."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pstraining.api import names
+from tests.support.cli_runs import CLI, NO_SUCH_VERSION, ROOT, Ran, failed, kubeconfig, nobody_here, run
+from tests.support.kube import ApiError, Kube, Target
+from tests.support.refused import simple
+
+pytestmark = pytest.mark.cluster
+
+OF_A_JOB: tuple[tuple[str, ...], ...] = (
+    ("status", "none"),
+    ("logs", "none"),
+    ("top", "none"),
+    ("scale", "none", "--workers", "2"),
+    ("suspend", "none"),
+    ("resume", "none"),
+    ("takeover", "none", "--shard", "0"),
+)
+OF_MANIFESTS = (("submit", "-f", "-"), ("plan", "--live", "-f", "-"))
+AT_A_TIME = 4
+
+
+def ran_all(
+    target: Target, namespace: str, *, of_manifests: bool = True, program: tuple[str, ...] = CLI, version: str = ""
+) -> dict[str, str]:
+    """What each command says that cannot do what it was asked for."""
+    text = yaml.safe_dump(simple(namespace)).replace(names.API_VERSION, version or names.API_VERSION)
+
+    def one(command: Sequence[str]) -> Ran:
+        if command in OF_MANIFESTS:
+            return run(target, *command, program=program, given=text)
+        return run(target, *command, "-n", namespace, program=program)
+
+    commands = [*OF_A_JOB, *(OF_MANIFESTS if of_manifests else ())]
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        return {command[0]: failed(ran) for command, ran in zip(commands, pool.map(one, commands), strict=True)}
+
+
+def no_cluster(kube: Kube, folder: Path) -> tuple[Target, str]:
+    target = kubeconfig(kube, folder, "nowhere", server="https://127.0.0.1:9")
+    return target, "No answer from the API server https://127.0.0.1:9 (context here): "
+
+
+def no_credentials(kube: Kube, folder: Path) -> tuple[Target, str]:
+    return kubeconfig(kube, folder, "stranger"), "The API server does not know you: "
+
+
+def no_kubeconfig(kube: Kube, folder: Path) -> tuple[Target, str]:
+    return Target(str(folder / "none"), "here"), "No cluster: "
+
+
+@pytest.mark.parametrize("make", [no_cluster, no_credentials, no_kubeconfig])
+def test_no_cluster(kube: Kube, tmp_path: Path, make: Callable[[Kube, Path], tuple[Target, str]]) -> None:
+    target, words = make(kube, tmp_path)
+    for command, said in ran_all(target, "default").items():
+        assert said.startswith(f"Error: {words}"), (command, said)
+
+
+def test_no_right(kube: Kube, tmp_path: Path, crd: None, namespace: str) -> None:
+    words = f"may not get pstrainingjobs.pstraining.dev in namespace {namespace}: ask for a role"
+    for command, said in ran_all(nobody_here(kube, namespace, tmp_path), namespace).items():
+        assert words in said, (command, said)
+
+
+def test_no_such_job(target: Target, crd: None, namespace: str) -> None:
+    words = f"Error: There is no PSTrainingJob none in namespace {namespace}. There are no jobs there."
+    for command, said in ran_all(target, namespace, of_manifests=False).items():
+        assert said == words, (command, said)
+
+
+def test_no_crd(target: Target, crd: None, namespace: str) -> None:
+    """To delete the CRD would delete everybody's jobs: it is another version that the cluster does not know."""
+    version = f"{names.GROUP}/v9"
+    for command, said in ran_all(target, namespace, program=("-c", NO_SUCH_VERSION), version=version).items():
+        assert said.startswith("Error: The cluster does not know PSTrainingJobs: "), (command, said)
+
+
+def test_what_is_converted_is_valid_and_taken(kube: Kube, target: Target, crd: None, namespace: str) -> None:
+    """A TFJob's way: `convert`, `validate`, and on to the API server; and what is no TFJob."""
+    tfjob = (ROOT / "tests" / "tfjob" / "convert" / "tfjobs" / "dist-mnist.yaml").read_text()
+    made = run(target, "convert", "-f", "-", given=tfjob, with_context=False)
+    assert made.returncode == 0, made
+    assert run(target, "validate", "-f", "-", given=made.stdout, with_context=False).returncode == 0
+    job = yaml.safe_load(made.stdout)
+    job["metadata"]["namespace"] = namespace
+    stored = kube.request("POST", kube.path("PSTrainingJob", namespace) + "?fieldValidation=Strict&dryRun=All", job)
+    assert stored["metadata"]["name"] == "dist-mnist"
+
+    wrong = made.stdout.replace("replicas: 2", "replicas: none")
+    assert wrong != made.stdout
+    refused = run(target, "validate", "-f", "-", given=wrong, with_context=False)
+    assert refused.returncode == 1
+    assert "spec.ps.replicas" in refused.stdout + refused.stderr
+    with pytest.raises(ApiError, match=r"spec\.ps\.replicas"):
+        kube.create({**yaml.safe_load(wrong), "metadata": job["metadata"]})
+    said = failed(run(target, "convert", "-f", "-", given=made.stdout, with_context=False))
+    assert "PSTrainingJob" in said

@@ -1,0 +1,66 @@
+"""The plugin, run as a user would, and clusters that answer it in ways that a user may meet."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.support.kube import Kube, Target
+
+ROOT = Path(__file__).parents[2]
+CLI = ("-m", "pstraining.cli.main")
+NO_SUCH_VERSION = (
+    "from pstraining.api import names\n"
+    "names.VERSION, names.API_VERSION = 'v9', f'{names.GROUP}/v9'\n"
+    "from pstraining.cli.main import main\n"
+    "main()"
+)
+"""The plugin of a version whose API this cluster has not: to delete the CRD would delete everybody's jobs."""
+Ran = subprocess.CompletedProcess[str]
+
+
+def run(
+    target: Target, *arguments: str, given: str = "", program: tuple[str, ...] = CLI, with_context: bool = True
+) -> Ran:
+    """Run a command as a user would."""
+    environment = {**os.environ, "KUBECONFIG": target.kubeconfig, "PYTHONPATH": str(ROOT / "operator")}
+    context = ("--context", target.context) if with_context else ()
+    command = (sys.executable, *program, *arguments, *context)
+    return subprocess.run(
+        command, check=False, env=environment, input=given, capture_output=True, text=True, timeout=120
+    )
+
+
+def failed(ran: Ran) -> str:
+    """What a command that could not do it said: one line."""
+    assert ran.returncode == 1, ran
+    assert "Traceback" not in ran.stderr
+    (line,) = [line for line in ran.stderr.splitlines() if line.startswith("Error: ")]
+    return line
+
+
+def kubeconfig(kube: Kube, folder: Path, name: str, **changes: Any) -> Target:
+    """A kubeconfig for this cluster, with other credentials or another address."""
+    server = changes.get("server", kube.host)
+    trusted = {"certificate-authority": kube.configuration.ssl_ca_cert} if server == kube.host else {}
+    path = folder / name
+    path.write_text(
+        json.dumps(
+            {
+                "clusters": [{"name": "c", "cluster": {"server": server, **trusted}}],
+                "users": [{"name": "u", "user": {"token": changes.get("token", "none")}}],
+                "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+                "current-context": "here",
+            }
+        )
+    )
+    return Target(str(path), "here")
+
+
+def nobody_here(kube: Kube, namespace: str, folder: Path) -> Target:
+    """The cluster for a service account without any right."""
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}}
+    made = kube.request("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token", review)
+    return kubeconfig(kube, folder, "nobody", token=made["status"]["token"])
