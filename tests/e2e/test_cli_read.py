@@ -93,6 +93,8 @@ def test_a_job_from_its_start_to_its_end(
         (old,) = (p for p in puppet.pods("worker") if "-worker-0-" in p["metadata"]["name"])
         kube.delete("Pod", namespace, old["metadata"]["name"])
         wait_for(lambda: puppet.runs("worker-0") == 2, "worker 0 is replaced")
+        # With the job's end it goes; of a pod that lives for less than the second between two looks there is no log.
+        wait_for(lambda: (tmp_path / "out").read_text().count("worker-0 begins") == 2, "its log is followed")
         puppet.exit("chief-0", 0)
         puppet.wait_phase("Succeeded")
         assert following.wait(30) == 0, (tmp_path / "err").read_text()
