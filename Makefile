@@ -33,7 +33,8 @@ SOAK := PSTRAINING_THOROUGH=1 PSTRAINING_SYNC_STEPS=200 PSTRAINING_KILLS=30 PSTR
 SOAKED := auto completion compression embedding epochs hot hybrid_faults learning ledger ordered pairs silence stop sync sync_faults updates visibility
 soak: install ## Slow versions of tests: training compared after 200 updates, hundreds of processes and threads killed (hours)
 	@$(SOAK) $(PY) -m pytest $(SOAKED:%=tests/training/test_runtime_%.py) tests/training/test_bench_*.py \
-		tests/property/test_roster_exploration.py tests/chart/test_score.py tests/e2e/test_images.py
+		tests/property/test_roster_exploration.py tests/chart/test_score.py
+	@$(SOAK) $(PY) hack/run_tests.py e2e
 
 BENCHES := controlplane training training.accuracy training.auto training.hybrid
 bench: install ## Measure the control plane and the runtime beside others, and check their limits (half a day)
