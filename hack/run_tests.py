@@ -34,7 +34,7 @@ BIN = Path(PYTHON).parent
 CLEAN_UP_S = 120
 """Seconds that an interrupted layer has for its own clean-up."""
 LONGEST_S = (8 if os.environ.get("PSTRAINING_THOROUGH") else 1) * 60 * 60
-"""Seconds for one command of a layer, of which the soak's takes hours: a run that hangs is ended, and the next is run."""
+"""Seconds for one command of a layer (a soak takes hours): a run that hangs is ended, and the next is run."""
 CHECKED = ("operator/pstraining", "hack", "tests", "examples", "bench")
 
 
