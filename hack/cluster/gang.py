@@ -18,6 +18,9 @@ from hack.cluster.shell import run
 TOOL, NAME = "scheduler-plugins", "gang-scheduler"
 SCHEDULER = "scheduler-plugins-scheduler"
 CRD = "podgroups.scheduling.x-k8s.io"
+LOOK_AGAIN = "--pod-max-in-unschedulable-pods-duration=20s"
+"""A gang that is turned away in the moment in which the last of its room is freed may miss that; it is five minutes
+until the scheduler looks again by itself."""
 CERTIFICATE = Certificate(NAME, NAME, "system:masters")
 
 
@@ -54,7 +57,7 @@ def up(cluster: Cluster) -> None:
     _kubectl(cluster, "apply", "-f", str(definition(cluster)))
     _kubectl(cluster, "wait", "--for=condition=Established", "--timeout=30s", "crd", CRD)
     # No port of its own: the cluster's scheduler has it.
-    argv = (str(cluster.toolbox.binary(NAME)), f"--config={config}", "--secure-port=0")
+    argv = (str(cluster.toolbox.binary(NAME)), f"--config={config}", "--secure-port=0", LOOK_AGAIN)
     cluster.supervisor.ensure(Daemon(NAME, argv, cluster.plan.control_netns, (config, own)))
 
 
