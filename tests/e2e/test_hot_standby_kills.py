@@ -1,0 +1,97 @@
+"""Hot standbys on real kubelets, lost at random moments: the parameters are those of an undisturbed run, bit for bit.
+
+PSTRAINING_KUBELET_LOSSES says how many servers' processes are killed, how many containers, and how many pods deleted.
+"""
+
+import os
+import random
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.e2e.test_hot_standby import SPEC, Watched, delete, kill_container, kill_server
+from tests.support.cover import in_soak
+from tests.support.examples import Example
+from tests.support.kube import Kube, Object, wait_for
+from tests.support.operator_process import OperatorProcess
+
+pytestmark = [pytest.mark.cluster, in_soak, pytest.mark.timeout(4 * 3600)]
+
+NUMBERS = [int(number) for number in os.environ.get("PSTRAINING_KUBELET_LOSSES", "14,4,2").split(",")]
+WAYS = (kill_server, kill_container, delete)
+MEMBERS = ("digits-ps-0", "digits-ps-1", "digits-standby-0", "digits-standby-1")
+LONGEST, MEDIAN = 5.0, 1.5
+"""Seconds until the first step without a lost member; what is measured is printed, and in docs/how-to/standby.md."""
+
+
+def in_order(**more: int) -> Object:
+    """What makes the parameters the same bit for bit, however gradients come in."""
+    return {**SPEC, "training": {**SPEC["training"], "orderedSums": True, **more}}
+
+
+def newest(example: Example) -> Path:
+    return max(example.checkpoints.glob("ckpt-*/state.npz"))
+
+
+def step_of(state: Path) -> int:
+    return int(state.parent.name.removeprefix("ckpt-"))
+
+
+def test_losses_at_random_moments_leave_no_trace(
+    kube: Kube,
+    own_operator: OperatorProcess,
+    namespace: str,
+    shared: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own_operator.start()
+    seed = random.randrange(10**6)
+    dice = random.Random(seed)
+    losses = [way for way, number in zip(WAYS, NUMBERS, strict=True) for _ in range(number)]
+    dice.shuffle(losses)
+    watched = Watched(Example.start(kube, namespace, "digits", shared, in_order()))
+    stood: list[float] = []
+    for number, lose in enumerate(losses):
+        watched.wait_prepared(number + 1)
+        time.sleep(dice.random())  # that is the random moment
+        struck, before = time.time(), len(watched.rosters())
+        lose(watched.example, dice.choice(MEMBERS))
+        wait_for(lambda: watched.is_whole() and len(watched.rosters()) >= before + 2, "both are in sync", 120)  # noqa: B023
+        stood.append(watched.standstills(struck)[0])
+        with capsys.disabled():
+            print(f"\n{number + 1}: {lose.__name__}: {stood[-1]:.2f} s", end="")
+    watched.nothing_is_restored()
+    kube.merge("PSTrainingJob", namespace, "digits", {"spec": {"runPolicy": {"suspend": True}}})
+    wait_for(lambda: watched.condition("Suspended")["status"] == "True", "it is suspended", 120)
+    killed = newest(watched.example)
+    said = f"{np.median(stood):.2f} s (median), {max(stood):.2f} s (longest), {step_of(killed)} steps"
+    with capsys.disabled():
+        print(f"\n{len(losses)} losses, seed {seed}: workers went on after {said}")
+    kube.delete("PSTrainingJob", namespace, "digits")
+    wait_for(lambda: not kube.list("Pod", namespace), "it is gone", 120)
+
+    with np.load(killed) as found, np.load(undisturbed(kube, own_operator, shared, step_of(killed))) as wanted:
+        assert sorted(found.files) == sorted(wanted.files)
+        different = [name for name in wanted.files if found[name].tobytes() != wanted[name].tobytes()]
+    assert not different, f"seed {seed}: not the same bit for bit: {different}"
+    assert max(stood) <= LONGEST
+    assert np.median(stood) <= MEDIAN
+
+
+def undisturbed(kube: Kube, operator: OperatorProcess, shared: Path, steps: int) -> Path:
+    """The same training, of so many steps, without standbys and losses."""
+    operator.stop()
+    with kube.namespace("e2e") as other:
+        calm = OperatorProcess(operator.target, other, shared)
+        calm.start()
+        try:
+            spec = {**in_order(steps=steps), "ps": {"replicas": 2}}
+            example = Example.start(kube, other, "digits", shared, spec)
+            example.wait_succeeded(max(300, steps))
+            found = newest(example)
+        finally:
+            calm.stop()
+    assert step_of(found) == steps
+    return found
