@@ -40,6 +40,8 @@ def placed(kube: Kube, namespace: str, name: str, **network: str) -> list[Placed
                 "ps": {"replicas": 2, "standby": {"mode": "Warm"}, "template": template},
                 "worker": {"replicas": 4, "template": template},
                 "network": network,
+                # KWOK ends the chief at once, and the job with it: the others are to stay until they were seen.
+                "runPolicy": {"cleanPodPolicy": {"onSuccess": "None"}},
             },
         }
     )
