@@ -7,6 +7,7 @@ webhooks come and go with it.
 import base64
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hack.cluster import pki
 from hack.cluster.controlplane import write
 from hack.cluster.lifecycle import Cluster
 from hack.cluster.pki import Certificate
-from hack.cluster.procs import Daemon
+from hack.cluster.procs import NETNS_FOLDER, Daemon
 from hack.cluster.shell import log_hint, run, wait_for
 
 NAME, SERVING = "kueue", "kueue-serving"
@@ -28,6 +29,15 @@ CALLED = ("v1-pod", "v1-job", "v1-deployment", "v1-statefulset", "kueue-x-k8s-io
 CONVERTED = ("localqueues", "clusterqueues", "cohorts", "workloads", "multikueueclusters")
 """CRDs with versions between which the manager converts."""
 DEADLINE_S = 60
+OWN_ETC = (
+    "unshare",
+    "--mount",
+    "sh",
+    "-ec",
+    'mount -t tmpfs tmpfs /etc; mkdir -p /etc/kueue/metrics; ln -s "$0" /etc/kueue/metrics/certs; exec "$@"',
+)
+"""Kueue reads certificates for metrics at a path that cannot be chosen, also where it serves none: it gets an /etc of its
+own."""
 
 Object = dict[str, Any]
 
@@ -93,9 +103,9 @@ def up(cluster: Cluster) -> None:
     program, authority = cluster.toolbox.binary(NAME), (certs / "ca.crt").read_bytes()
     _apply(cluster, "crds", definitions(program.parent / "bases", authority))
     # Its API for pending workloads would want certificates of its own.
-    argv = (str(program), f"--config={config}", f"--kubeconfig={own}", "--feature-gates=VisibilityOnDemand=false")
+    options = (f"--config={config}", f"--kubeconfig={own}", "--feature-gates=VisibilityOnDemand=false")
+    argv = (*OWN_ETC, str(serving), str(program), *options)
     cluster.supervisor.ensure(Daemon(NAME, argv, cluster.plan.control_netns, (config, own)))
-    _apply(cluster, "webhooks", webhooks(program.parent / "webhook" / "manifests.yaml", authority))
     wait_for(
         lambda: _answers(cluster),
         what="Kueue does not answer",
@@ -103,6 +113,8 @@ def up(cluster: Cluster) -> None:
         hint=lambda: log_hint(cluster.supervisor.log(NAME)),
         abort=lambda: None if cluster.supervisor.alive(NAME) else "its manager has ended",
     )
+    # Last, for nothing that they are asked about could be made while nobody answers.
+    _apply(cluster, "webhooks", webhooks(program.parent / "webhook" / "manifests.yaml", authority))
 
 
 def down(cluster: Cluster) -> None:
@@ -118,11 +130,13 @@ def down(cluster: Cluster) -> None:
 
 
 def _answers(cluster: Cluster) -> bool:
-    """Whether an object of Kueue's may be made: its webhook says so."""
-    flavor = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "probe"}}
-    command = [*_kubectl_command(cluster), "create", "--dry-run=server", "-f", "-"]
-    done = subprocess.run(command, input=json.dumps(flavor), capture_output=True, text=True, check=False)
-    return done.returncode == 0
+    """Whether its manager says that it is ready, webhooks included."""
+    probe = (
+        f"import http.client, sys; c = http.client.HTTPConnection('127.0.0.1', {HEALTH_PORT}, timeout=2);"
+        "c.request('GET', '/readyz'); sys.exit(c.getresponse().status != 200)"
+    )
+    command = ["nsenter", f"--net={NETNS_FOLDER / cluster.plan.control_netns}", sys.executable, "-S", "-c", probe]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def _release(cluster: Cluster) -> None:

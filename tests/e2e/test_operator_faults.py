@@ -113,6 +113,35 @@ def test_a_name_that_is_taken_by_someone_else_while_the_job_runs(
     assert found["metadata"]["resourceVersion"] == theirs["metadata"]["resourceVersion"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "change"),
+    [
+        ("NetworkPolicy", "mine", {"ingress": []}),
+        ("PodDisruptionBudget", names.shard_budget("mine", 0), {"minAvailable": 0}),
+    ],
+)
+def test_what_somebody_else_has_changed_is_as_before_again(
+    kube: Kube,
+    own_operator: OperatorProcess,
+    namespace: str,
+    shared: Path,
+    kind: str,
+    name: str,
+    change: dict[str, Any],
+) -> None:
+    own_operator.start()
+    Puppet.make(kube, namespace, "mine", shared, ps={"replicas": 1, "standby": {"mode": "Warm"}})
+    before = wait_for(lambda: kube.get(kind, namespace, name), f"{kind} {name}")
+    changed = kube.merge(kind, namespace, name, {"spec": change})
+    assert changed["spec"] != before["spec"]
+
+    def is_back() -> bool:
+        found = kube.get(kind, namespace, name)
+        return found is not None and found["spec"] == before["spec"]
+
+    wait_for(is_back, f"{name} is as before")
+
+
 def test_another_version_of_the_operator_restarts_and_writes_nothing(
     kube: Kube, own_operator: OperatorProcess, namespace: str, tmp_path: Path, shared: Path
 ) -> None:
