@@ -36,8 +36,7 @@ OWN_ETC = (
     "-ec",
     'mount -t tmpfs tmpfs /etc; mkdir -p /etc/kueue/metrics; ln -s "$0" /etc/kueue/metrics/certs; exec "$@"',
 )
-"""Kueue reads certificates for metrics at a path that cannot be chosen, also where it serves none: it gets an /etc of its
-own."""
+"""Kueue reads certificates for metrics from a path of its choice, also where it serves none: it gets its own /etc."""
 
 Object = dict[str, Any]
 
