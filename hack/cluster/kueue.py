@@ -118,14 +118,21 @@ def up(cluster: Cluster) -> None:
 
 def down(cluster: Cluster) -> None:
     """Webhooks first, for nobody answers them then; the CRDs go with all objects, whose finalizers nobody looks at."""
-    for name in ("webhooks", "crds"):
-        file = _file(cluster, name)
-        if name == "crds":
-            cluster.supervisor.stop([NAME])
-            _release(cluster)
-        if file.exists():
-            _kubectl(cluster, "delete", "--ignore-not-found", "-f", str(file))
-            file.unlink()
+    _forget(cluster, "webhooks")
+    cluster.supervisor.stop([NAME])
+    for plural in CONVERTED:
+        patch = '{"spec":{"conversion":{"strategy":"None","webhook":null}}}'
+        crd = ("crd", f"{plural}.kueue.x-k8s.io")
+        _kubectl(cluster, "patch", *crd, "--type=merge", "-p", patch, check=False)
+    _release(cluster)
+    _forget(cluster, "crds")
+
+
+def _forget(cluster: Cluster, name: str) -> None:
+    file = _file(cluster, name)
+    if file.exists():
+        _kubectl(cluster, "delete", "--ignore-not-found", "-f", str(file))
+        file.unlink()
 
 
 def _answers(cluster: Cluster) -> bool:
@@ -140,15 +147,16 @@ def _answers(cluster: Cluster) -> bool:
 
 def _release(cluster: Cluster) -> None:
     """Take Kueue's finalizers away, with nobody left to do it."""
-    kinds = "clusterqueues.kueue.x-k8s.io,localqueues.kueue.x-k8s.io,resourceflavors.kueue.x-k8s.io"
-    kinds += ",workloads.kueue.x-k8s.io"
-    lines = "{range .items[*]}{.kind} {.metadata.name} {.metadata.namespace}{'\\n'}{end}"
-    found = _kubectl(cluster, "get", kinds, "-A", "-o", f"jsonpath={lines}", check=False)
-    for line in found.splitlines():
-        kind, name, *namespace = line.split()
-        place = ["-n", namespace[0]] if namespace else []
-        patch = '{"metadata":{"finalizers":null}}'
-        _kubectl(cluster, "patch", f"{kind}.kueue.x-k8s.io", name, *place, "--type=merge", "-p", patch)
+    owned = [f"{plural}.kueue.x-k8s.io" for plural in ("clusterqueues", "localqueues", "resourceflavors", "workloads")]
+    lines = "{range .items[*]}{.metadata.name} {.metadata.namespace} {.metadata.finalizers}{'\\n'}{end}"
+    for kind in (*owned, "pods"):
+        found = _kubectl(cluster, "get", kind, "-A", "-o", f"jsonpath={lines}", check=False)
+        for line in found.splitlines():
+            name, *rest = line.split()
+            if "kueue.x-k8s.io/" in line:
+                place = ["-n", rest[0]] if not rest[0].startswith("[") else []
+                patch = '{"metadata":{"finalizers":null}}'
+                _kubectl(cluster, "patch", kind, name, *place, "--type=merge", "-p", patch)
 
 
 def _file(cluster: Cluster, name: str) -> Path:

@@ -60,6 +60,7 @@ class Reason(StrEnum):
     TTL_EXPIRED = "TTLExpired"
     # What keeps a pod from running
     UNSCHEDULABLE = "Unschedulable"
+    SCHEDULING_GATED = "SchedulingGated"
     IMAGE_PULL_FAILED = "ImagePullFailed"
     CONTAINER_CONFIG_INVALID = "ContainerConfigInvalid"
     CRASH_LOOP = "CrashLoop"

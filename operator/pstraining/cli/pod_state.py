@@ -26,6 +26,8 @@ def state(task: Task) -> str:
         return pod.reason or (container.terminated.reason if container.terminated else "") or pod.phase
     if pod.unschedulable:
         return "Unschedulable"
+    if pod.gates:
+        return "SchedulingGated"
     if container.waiting_reason or container.terminated:
         return container.waiting_reason or (container.terminated.reason if container.terminated else "")
     return READY if pod.ready else pod.phase

@@ -68,7 +68,7 @@ def _pod_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def _pod_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
     containers = [{"name": c.get("name", "")} for c in spec.get("containers") or ()]
-    return {"containers": containers} | {k: spec[k] for k in ("nodeName",) if k in spec}
+    return {"containers": containers} | {k: spec[k] for k in ("nodeName", "schedulingGates") if k in spec}
 
 
 def _pod_status(status: Mapping[str, Any]) -> dict[str, Any]:

@@ -112,6 +112,7 @@ def _pod(manifest: Manifest, job_uid: str) -> Pod | None:
         blocked_init=_blocked_init(status.get("initContainerStatuses") or ()),
         init_failures=_init_failures(status.get("initContainerStatuses") or ()),
         round=int(round_),
+        gates=tuple(gate.get("name", "") for gate in spec.get("schedulingGates") or ()),
     )
 
 

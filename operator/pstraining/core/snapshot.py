@@ -82,6 +82,8 @@ class Pod:
     """Runs of init containers that have failed."""
     round: int = 0
     """How often the job had been restarted as a whole when the pod was rendered."""
+    gates: tuple[str, ...] = ()
+    """Names of its scheduling gates: no scheduler looks at it until somebody has opened them (KEP-3521)."""
 
     @property
     def terminal(self) -> bool:

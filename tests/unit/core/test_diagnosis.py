@@ -7,6 +7,7 @@ import pytest
 
 from pstraining.api import names
 from pstraining.api.conditions import Reason
+from pstraining.controller.trim import trim
 from pstraining.core.observe import observe
 from pstraining.core.policies.diagnosis import PATIENCE, UNSCHEDULABLE_GRACE, Diagnosis, diagnose, look_again_at
 from tests.support.builders import NOW, UID, job, pod, stamp, terminated
@@ -75,6 +76,21 @@ def test_a_pod_that_has_just_been_made_gets_a_moment_to_be_scheduled() -> None:
     assert look_again_at(seen, due - timedelta(seconds=1)) == due
     assert diagnose(seen, due) is not None
     assert look_again_at(seen, due) is None
+
+
+def test_a_pod_at_a_gate_is_told_with_the_gates_name_and_gets_a_moment_too() -> None:
+    made = timedelta(seconds=1)
+    waits = pod("ps", created=made, phase="Pending", state={})
+    waits["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    seen = observe(job(), (), (trim({**waits, "kind": "Pod"}),))
+    due = NOW + made + UNSCHEDULABLE_GRACE
+    assert diagnose(seen, due - timedelta(seconds=1)) is None
+    assert look_again_at(seen, due - timedelta(seconds=1)) == due
+    found = diagnose(seen, due)
+    assert found is not None
+    assert found.reason is Reason.SCHEDULING_GATED
+    assert "digits-ps-0" in found.message
+    assert "kueue.x-k8s.io/admission" in found.message
 
 
 def test_an_init_container_that_ends_badly_is_told_with_its_name_and_last_words() -> None:

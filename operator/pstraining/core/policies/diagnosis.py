@@ -57,7 +57,7 @@ def diagnose(snapshot: Snapshot, now: datetime, among: Iterable[Pod] | None = No
 def look_again_at(snapshot: Snapshot, now: datetime) -> datetime | None:
     """When something that is still within its grace has to be told, if nothing happens until then."""
     here = [p for p in snapshot.pods if not p.deleting and not p.terminal]
-    ends = [p.created + UNSCHEDULABLE_GRACE for p in here if p.unschedulable]
+    ends = [p.created + UNSCHEDULABLE_GRACE for p in here if p.unschedulable or p.gates]
     ends += [_waits_since(p, now) + PATIENCE for p in here if _waits_since(p, now) <= now]
     ends += [since + PATIENCE for c in _lacking(snapshot) if (since := _lacks_since(snapshot, c)) is not None]
     return min((e for e in ends if e > now), default=None)
@@ -65,8 +65,12 @@ def look_again_at(snapshot: Snapshot, now: datetime) -> datetime | None:
 
 def diagnosis_of(pod: Pod, now: datetime) -> Diagnosis | None:
     """What keeps this pod from running, if it is known."""
-    if pod.unschedulable and now >= pod.created + UNSCHEDULABLE_GRACE:
-        return Diagnosis(Reason.UNSCHEDULABLE, f"Pod {pod.name} cannot be scheduled: {pod.unschedulable}", pod)
+    if now >= pod.created + UNSCHEDULABLE_GRACE:
+        if pod.unschedulable:
+            return Diagnosis(Reason.UNSCHEDULABLE, f"Pod {pod.name} cannot be scheduled: {pod.unschedulable}", pod)
+        if pod.gates:
+            message = f"Pod {pod.name} waits to be admitted: somebody has yet to open its gate {', '.join(pod.gates)}"
+            return Diagnosis(Reason.SCHEDULING_GATED, message, pod)
     container = pod.blocked_init or pod.container
     look = f"see `kubectl describe pod {pod.name}`"
     if container.waiting_reason in _IMAGE:
