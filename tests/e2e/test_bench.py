@@ -10,19 +10,25 @@ from bench.controlplane.place import opened
 from bench.controlplane.runs import Figures
 from pstraining.kube.connection import CONTEXT, KUBECONFIG
 from tests.e2e.conftest import hack
+from tests.support.cover import in_soak
 from tests.support.kube import Target
 
 pytestmark = pytest.mark.cluster
-SMALL = "--shapes 5x1+2 --rounds 1 --live 4 --idle 4 --reactions 2 --finished 3,6 --poisoned 20 --limit 90"
+SMALL = "--shapes 5x1+2 --rounds 1 --live 4 --idle 4 --reactions 2 --finished 3,6 --poisoned 0 --limit 90"
+POISONED = "--shapes= --live 0 --finished= --rounds 1 --poisoned 20 --limit 90"
+
+
+def measured(target: Target, folder: Path, options: str) -> Figures:
+    async def run() -> Figures:
+        named = {KUBECONFIG: target.kubeconfig, CONTEXT: target.context}
+        async with opened(named, Path(hack("audit")), folder, 90) as bench:
+            return await measure(bench, parser().parse_args(options.split()))
+
+    return asyncio.run(run())
 
 
 def test_a_few_jobs(target: Target, fake_nodes: int, tmp_path: Path) -> None:
-    async def run() -> Figures:
-        named = {KUBECONFIG: target.kubeconfig, CONTEXT: target.context}
-        async with opened(named, Path(hack("audit")), tmp_path, 90) as bench:
-            return await measure(bench, parser().parse_args(SMALL.split()))
-
-    found = asyncio.run(run())
+    found = measured(target, tmp_path, SMALL)
     shape = found["shapes"]["5 x (1+2)"]
     assert shape["creates"] == shape["children"]
     assert shape["other_writes"] == 0
@@ -31,4 +37,9 @@ def test_a_few_jobs(target: Target, fake_nodes: int, tmp_path: Path) -> None:
     assert (life["steady"]["writes"], life["restart"]["writes"]) == (0, 0)
     assert (life["reaction"]["told"], life["reaction"]["remade"]) == (2, 2)
     assert [point["writes"] for point in found["finished"]] == [0, 0]
+
+
+@in_soak
+def test_poisoned_jobs_hold_up_nobody(target: Target, fake_nodes: int, tmp_path: Path) -> None:
+    found = measured(target, tmp_path, POISONED)
     assert [found["poisoned"][poison]["unfinished"] for poison in ("500", "hang")] == [0, 0]

@@ -14,6 +14,7 @@ import yaml
 
 from hack.cluster import faults
 from tests.e2e.test_nodes import HOME
+from tests.support.cover import in_soak
 from tests.support.examples import ROOT, Example
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.nodes import cut
@@ -95,7 +96,7 @@ class Watched:
         return max(int(e["step"]) for e in self.example.events("worker", self.survivor) if e["event"] == "worker")
 
 
-@pytest.fixture(params=["Sync", "Async"])
+@pytest.fixture(params=["Sync", pytest.param("Async", marks=in_soak)])
 def job(
     kube: Kube,
     own_operator: OperatorProcess,
