@@ -36,9 +36,9 @@ class ControlPlane:
         inside = [node.name for node in self.plan.nodes]
         inside += ["kube-controller-manager", "kube-scheduler", "kube-proxy", "coredns", "kwok"]
         for name in inside:
-            self._write_kubeconfig(name, self.kubeconfig(name), self.plan.internal_server)
+            self.write_kubeconfig(name, self.kubeconfig(name), self.plan.internal_server)
         operator = {f"{self.layout.context}-operator": "operator"}
-        self._write_kubeconfig("admin", self.layout.kubeconfig, self.plan.server, operator)
+        self.write_kubeconfig("admin", self.layout.kubeconfig, self.plan.server, operator)
         write(self.layout.etc / "audit-policy.json", config.audit_policy())
         core = config.corefile(self.plan, self.kubeconfig("coredns"), self.layout.context)
         write(self.layout.etc / "Corefile", core)
@@ -46,6 +46,12 @@ class ControlPlane:
     def kubeconfig(self, name: str) -> Path:
         """The kubeconfig of a component inside the namespaces."""
         return self.layout.etc / f"{name}.kubeconfig"
+
+    def write_kubeconfig(self, name: str, path: Path, server: str, others: Mapping[str, str] | None = None) -> None:
+        """Write a kubeconfig with the certificate of this name; only its owner may read it."""
+        text = pki.kubeconfig(self.layout.pki, name, server=server, context=self.layout.context, others=others)
+        write(path, text)
+        path.chmod(0o600)
 
     def start_store(self) -> None:
         """Mount a tmpfs and start etcd on it: nothing of a test cluster outlives the machine."""
@@ -161,19 +167,8 @@ class ControlPlane:
 
     def wait_settled(self) -> None:
         """Wait until DNS answers and new pods can be created."""
-        # http.client ignores proxy settings.
-        probe = (
-            f"import http.client, sys; c = http.client.HTTPConnection('{self.plan.gateway}', 8181, timeout=2);"
-            "c.request('GET', '/ready'); sys.exit(c.getresponse().status != 200)"
-        )
-        command = ["nsenter", f"--net={NETNS_FOLDER / self.plan.control_netns}"]
-        command += [sys.executable, "-S", "-c", probe]
-
-        def dns() -> bool:
-            return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
         wait_for(
-            dns,
+            lambda: self.answers(self.plan.gateway, 8181, "/ready"),
             what="CoreDNS is not ready",
             deadline_s=DNS_DEADLINE_S,
             hint=lambda: self._hints("coredns"),
@@ -187,14 +182,19 @@ class ControlPlane:
             abort=lambda: self._died("kube-controller-manager"),
         )
 
+    def answers(self, address: str, port: int, path: str) -> bool:
+        """Whether a probe over plain HTTP is answered with 200, asked beside the API server."""
+        # http.client ignores proxy settings.
+        probe = (
+            f"import http.client, sys; c = http.client.HTTPConnection('{address}', {port}, timeout=2);"
+            f"c.request('GET', '{path}'); sys.exit(c.getresponse().status != 200)"
+        )
+        command = ["nsenter", f"--net={NETNS_FOLDER / self.plan.control_netns}", sys.executable, "-S", "-c", probe]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
     def _ensure(self, name: str, *args: str, inputs: tuple[Path, ...] = ()) -> None:
         argv = (str(self.binary(name)), *args)
         self.supervisor.ensure(Daemon(name, argv, self.plan.control_netns, inputs))
-
-    def _write_kubeconfig(self, name: str, path: Path, server: str, others: Mapping[str, str] | None = None) -> None:
-        text = pki.kubeconfig(self.layout.pki, name, server=server, context=self.layout.context, others=others)
-        write(path, text)
-        path.chmod(0o600)
 
     def _died(self, *names: str) -> str | None:
         dead = [name for name in names if not self.supervisor.alive(name)]

@@ -13,7 +13,6 @@ from hack.cluster.controlplane import write
 from hack.cluster.lifecycle import Cluster
 from hack.cluster.pki import Certificate
 from hack.cluster.procs import Daemon
-from hack.cluster.shell import run
 
 TOOL, NAME = "scheduler-plugins", "gang-scheduler"
 SCHEDULER = "scheduler-plugins-scheduler"
@@ -49,13 +48,11 @@ def up(cluster: Cluster) -> None:
     cluster.toolbox.ensure([TOOL])
     pki.ensure_pki(cluster.layout.pki, [CERTIFICATE])
     own = cluster.control.kubeconfig(NAME)
-    server, context = cluster.plan.internal_server, cluster.layout.context
-    write(own, pki.kubeconfig(cluster.layout.pki, NAME, server=server, context=context))
-    own.chmod(0o600)
+    cluster.control.write_kubeconfig(NAME, own, cluster.plan.internal_server)
     config = cluster.layout.etc / f"{NAME}.json"
     write(config, json.dumps(configuration(own), indent=1))
-    _kubectl(cluster, "apply", "-f", str(definition(cluster)))
-    _kubectl(cluster, "wait", "--for=condition=Established", "--timeout=30s", "crd", CRD)
+    cluster.kubectl("apply", "-f", str(definition(cluster)))
+    cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", CRD)
     # No port of its own: the cluster's scheduler has it.
     argv = (str(cluster.toolbox.binary(NAME)), f"--config={config}", "--secure-port=0", LOOK_AGAIN)
     cluster.supervisor.ensure(Daemon(NAME, argv, cluster.plan.control_netns, (config, own)))
@@ -64,8 +61,4 @@ def up(cluster: Cluster) -> None:
 def down(cluster: Cluster) -> None:
     """Stop the scheduler; the CRD goes, and with it all PodGroups."""
     cluster.supervisor.stop([NAME])
-    _kubectl(cluster, "delete", "crd", CRD, "--ignore-not-found")
-
-
-def _kubectl(cluster: Cluster, *args: str) -> None:
-    run([str(cluster.toolbox.binary("kubectl")), f"--kubeconfig={cluster.layout.kubeconfig}", *args])
+    cluster.kubectl("delete", "crd", CRD, "--ignore-not-found")

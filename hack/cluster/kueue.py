@@ -6,8 +6,6 @@ webhooks come and go with it.
 
 import base64
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,8 @@ from hack.cluster import pki
 from hack.cluster.controlplane import write
 from hack.cluster.lifecycle import Cluster
 from hack.cluster.pki import Certificate
-from hack.cluster.procs import NETNS_FOLDER, Daemon
-from hack.cluster.shell import log_hint, run, wait_for
+from hack.cluster.procs import Daemon
+from hack.cluster.shell import log_hint, wait_for
 
 NAME, SERVING = "kueue", "kueue-serving"
 CERTIFICATES = (Certificate(NAME, NAME, "system:masters"), Certificate(SERVING, NAME, sans=("IP:127.0.0.1",)))
@@ -88,9 +86,7 @@ def up(cluster: Cluster) -> None:
     certs, etc = cluster.layout.pki, cluster.layout.etc
     pki.ensure_pki(certs, CERTIFICATES)
     own = cluster.control.kubeconfig(NAME)
-    server, context = cluster.plan.internal_server, cluster.layout.context
-    write(own, pki.kubeconfig(certs, NAME, server=server, context=context))
-    own.chmod(0o600)
+    cluster.control.write_kubeconfig(NAME, own, cluster.plan.internal_server)
     serving = etc / SERVING
     serving.mkdir(exist_ok=True)
     for part in ("crt", "key"):
@@ -106,7 +102,7 @@ def up(cluster: Cluster) -> None:
     argv = (*OWN_ETC, str(serving), str(program), *options)
     cluster.supervisor.ensure(Daemon(NAME, argv, cluster.plan.control_netns, (config, own)))
     wait_for(
-        lambda: _answers(cluster),
+        lambda: cluster.control.answers("127.0.0.1", HEALTH_PORT, "/readyz"),
         what="Kueue does not answer",
         deadline_s=DEADLINE_S,
         hint=lambda: log_hint(cluster.supervisor.log(NAME)),
@@ -123,7 +119,7 @@ def down(cluster: Cluster) -> None:
     for plural in CONVERTED:
         patch = '{"spec":{"conversion":{"strategy":"None","webhook":null}}}'
         crd = ("crd", f"{plural}.kueue.x-k8s.io")
-        _kubectl(cluster, "patch", *crd, "--type=merge", "-p", patch, check=False)
+        cluster.kubectl("patch", *crd, "--type=merge", "-p", patch, check=False)
     _release(cluster)
     _forget(cluster, "crds")
 
@@ -131,18 +127,8 @@ def down(cluster: Cluster) -> None:
 def _forget(cluster: Cluster, name: str) -> None:
     file = _file(cluster, name)
     if file.exists():
-        _kubectl(cluster, "delete", "--ignore-not-found", "-f", str(file))
+        cluster.kubectl("delete", "--ignore-not-found", "-f", str(file))
         file.unlink()
-
-
-def _answers(cluster: Cluster) -> bool:
-    """Whether its manager says that it is ready, webhooks included."""
-    probe = (
-        f"import http.client, sys; c = http.client.HTTPConnection('127.0.0.1', {HEALTH_PORT}, timeout=2);"
-        "c.request('GET', '/readyz'); sys.exit(c.getresponse().status != 200)"
-    )
-    command = ["nsenter", f"--net={NETNS_FOLDER / cluster.plan.control_netns}", sys.executable, "-S", "-c", probe]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def _release(cluster: Cluster) -> None:
@@ -150,13 +136,13 @@ def _release(cluster: Cluster) -> None:
     owned = [f"{plural}.kueue.x-k8s.io" for plural in ("clusterqueues", "localqueues", "resourceflavors", "workloads")]
     lines = "{range .items[*]}{.metadata.name} {.metadata.namespace} {.metadata.finalizers}{'\\n'}{end}"
     for kind in (*owned, "pods"):
-        found = _kubectl(cluster, "get", kind, "-A", "-o", f"jsonpath={lines}", check=False)
+        found = cluster.kubectl("get", kind, "-A", "-o", f"jsonpath={lines}", check=False)
         for line in found.splitlines():
             name, *rest = line.split()
             if "kueue.x-k8s.io/" in line:
                 place = ["-n", rest[0]] if not rest[0].startswith("[") else []
                 patch = '{"metadata":{"finalizers":null}}'
-                _kubectl(cluster, "patch", kind, name, *place, "--type=merge", "-p", patch)
+                cluster.kubectl("patch", kind, name, *place, "--type=merge", "-p", patch)
 
 
 def _file(cluster: Cluster, name: str) -> Path:
@@ -167,15 +153,7 @@ def _apply(cluster: Cluster, name: str, objects: list[Object]) -> None:
     file = _file(cluster, name)
     write(file, json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}, indent=1))
     # CRDs of this size do not fit into the annotation of a client-side apply.
-    _kubectl(cluster, "apply", "--server-side", "--force-conflicts", "-f", str(file))
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(file))
     if name == "crds":
         names = [f"crd/{o['metadata']['name']}" for o in objects]
-        _kubectl(cluster, "wait", "--for=condition=Established", "--timeout=30s", *names)
-
-
-def _kubectl_command(cluster: Cluster) -> list[str]:
-    return [str(cluster.toolbox.binary("kubectl")), f"--kubeconfig={cluster.layout.kubeconfig}"]
-
-
-def _kubectl(cluster: Cluster, *args: str, check: bool = True) -> str:
-    return run([*_kubectl_command(cluster), *args], check=check)
+        cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", *names)

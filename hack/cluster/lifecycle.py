@@ -41,6 +41,15 @@ class Cluster:
     control: ControlPlane
     nodes: list[Node]
 
+    def kubectl(self, *args: str, check: bool = True) -> str:
+        """What a command of kubectl prints.
+
+        Raises:
+            ClusterError: it failed, unless `check` is false.
+        """
+        command = [str(self.toolbox.binary("kubectl")), f"--kubeconfig={self.layout.kubeconfig}"]
+        return run([*command, *args], check=check)
+
 
 def build_cluster(layout: Layout, plan: ClusterPlan, toolbox: Toolbox) -> Cluster:
     """Tie the parts together; starts nothing."""

@@ -20,6 +20,7 @@ from pstraining.api import names
 from pstraining.cli.cluster import KubeconfigCluster
 from pstraining.cli.errors import CommandError, RequestError
 from pstraining.cli.main import app
+from tests.support.cli_runs import nobody_here
 from tests.support.kube import Kube, wait_for
 from tests.support.operator_process import OperatorProcess
 from tests.support.puppet import PROGRAM, Puppet, manifest, template
@@ -189,18 +190,19 @@ def test_who_may_not_and_what_is_not_installed(
     with pytest.raises(CommandError, match=r"digits has no chief and no workers now: it is Unknown\."):
         say("top", "digits")
 
-    pointed_at(monkeypatch, str(_kubeconfig_of_nobody(kube, namespace, tmp_path)))
+    nobody = nobody_here(kube, namespace, tmp_path)
+    pointed_at(monkeypatch, nobody.kubeconfig)
     who = f"You (system:serviceaccount:{namespace}:default) may not"
     with pytest.raises(CommandError, match=re.escape(f"{who} list pstrainingjobs.pstraining.dev in namespace")):
-        say("status", context="nobody")
+        say("status", context=nobody.context)
     for command in ("status", "logs", "top"):
         with pytest.raises(CommandError, match=re.escape(f"{who} get pstrainingjobs.pstraining.dev in namespace")):
-            say(command, "digits", context="nobody")
+            say(command, "digits", context=nobody.context)
     _allow(kube, namespace, names.GROUP, names.PLURAL)
 
     def only_pods_are_missing() -> bool:
         with pytest.raises(CommandError) as caught:
-            say("status", "digits", context="nobody")
+            say("status", "digits", context=nobody.context)
         return str(caught.value).startswith(f"{who} list pods in namespace {namespace}")
 
     wait_for(only_pods_are_missing, "the role holds")
@@ -214,24 +216,6 @@ def test_who_may_not_and_what_is_not_installed(
         for ask in (lambda: cluster.jobs(namespace), lambda: cluster.job(namespace, "digits")):
             with pytest.raises(RequestError, match="does not know PSTrainingJobs: "):
                 ask()
-
-
-def _kubeconfig_of_nobody(kube: Kube, namespace: str, folder: Path) -> Path:
-    """That of a service account without any right."""
-    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token"
-    wanted = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    token = kube.request("POST", path, wanted)["status"]["token"]
-    server = {"server": kube.host, "certificate-authority": kube.configuration.ssl_ca_cert}
-    found = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "here", "cluster": server}],
-        "users": [{"name": "nobody", "user": {"token": token}}],
-        "contexts": [{"name": "nobody", "context": {"cluster": "here", "user": "nobody"}}],
-    }
-    made = folder / "nobody"
-    made.write_text(yaml.safe_dump(found))
-    return made
 
 
 def _allow(kube: Kube, namespace: str, group: str, resource: str) -> None:

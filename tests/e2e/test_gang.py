@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.conftest import ROOT
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.operator_process import OperatorProcess
-from tests.support.puppet import manifest
+from tests.support.puppet import fake_template, manifest
 
 pytestmark = pytest.mark.cluster
 
@@ -42,16 +42,7 @@ def wide_job(namespace: str, name: str, gang: str) -> Object:
     """
     job = manifest(namespace, name, ps=2, chief={"enabled": False})
     job["spec"]["runPolicy"] = {"schedulingPolicy": {"gang": gang}}
-    job["spec"]["worker"]["template"] = {
-        "spec": {
-            "schedulingGates": [{"name": GATE}],
-            "nodeSelector": {"type": "kwok"},
-            "tolerations": [{"key": "kwok.x-k8s.io/node", "operator": "Exists"}],
-            "containers": [
-                {"name": "tensorflow", "image": "fake", "command": ["fake"], "resources": {"requests": {"cpu": "30"}}}
-            ],
-        }
-    }
+    job["spec"]["worker"]["template"] = fake_template(cpu=30, schedulingGates=[{"name": GATE}])
     return job
 
 

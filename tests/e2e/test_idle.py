@@ -16,7 +16,7 @@ from hack.cluster.auditlog import AuditFiles
 from tests.e2e.conftest import hack
 from tests.support.cover import THOROUGH
 from tests.support.kube import Kube, Object, wait_for
-from tests.support.puppet import manifest
+from tests.support.puppet import fake_template, manifest
 
 pytestmark = pytest.mark.cluster
 
@@ -27,13 +27,7 @@ IDLE_SECONDS = float(os.environ.get("PSTRAINING_IDLE_SECONDS", "420" if THOROUGH
 def fake_job(namespace: str, name: str) -> Object:
     """A job on fake nodes. It has no chief: KWOK completes a Job's pods at once."""
     job = manifest(namespace, name, chief={"enabled": False})
-    job["spec"]["worker"]["template"] = {
-        "spec": {
-            "nodeSelector": {"type": "kwok"},
-            "tolerations": [{"key": "kwok.x-k8s.io/node", "operator": "Exists"}],
-            "containers": [{"name": "tensorflow", "image": "fake", "command": ["fake"]}],
-        }
-    }
+    job["spec"]["worker"]["template"] = fake_template()
     return job
 
 

@@ -13,7 +13,7 @@ from tests.e2e.conftest import ROOT
 from tests.support.cover import in_soak
 from tests.support.kube import Kube, Object, job_condition, wait_for
 from tests.support.operator_process import OperatorProcess
-from tests.support.puppet import manifest
+from tests.support.puppet import fake_template, manifest
 
 pytestmark = [pytest.mark.cluster, in_soak]
 
@@ -25,13 +25,10 @@ CPU = 30
 
 
 @pytest.fixture
-def kueue(kube: Kube) -> Iterator[None]:
-    hack = [sys.executable, "-m", "hack.cluster"]
-    subprocess.run([*hack, "kwok", "up", "--nodes", "2"], cwd=ROOT, check=True)
-    subprocess.run([*hack, "kueue", "up"], cwd=ROOT, check=True)
+def kueue(fake_nodes: int) -> Iterator[None]:
+    subprocess.run([sys.executable, "-m", "hack.cluster", "kueue", "up"], cwd=ROOT, check=True)
     yield
-    subprocess.run([*hack, "kueue", "down"], cwd=ROOT, check=True)
-    subprocess.run([*hack, "kwok", "down"], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "-m", "hack.cluster", "kueue", "down"], cwd=ROOT, check=True)
 
 
 class Queue:
@@ -73,21 +70,9 @@ class Queue:
 def fake_job(namespace: str, name: str, *, pods_ask: bool, chief: bool = False) -> Object:
     """A parameter server and two workers; all pods of the template ask the queue, or the job itself has its label."""
     job = manifest(namespace, name, chief={"enabled": chief})
-    job["spec"]["worker"]["template"] = {
-        "metadata": {"labels": {QUEUE_LABEL: NAME} if pods_ask else {}},
-        "spec": {
-            "nodeSelector": {"type": "kwok"},
-            "tolerations": [{"key": "kwok.x-k8s.io/node", "operator": "Exists"}],
-            "containers": [
-                {
-                    "name": "tensorflow",
-                    "image": "fake",
-                    "command": ["fake"],
-                    "resources": {"requests": {"cpu": str(CPU)}},
-                }
-            ],
-        },
-    }
+    template = fake_template(cpu=CPU)
+    template["metadata"] = {"labels": {QUEUE_LABEL: NAME} if pods_ask else {}}
+    job["spec"]["worker"]["template"] = template
     if not pods_ask:
         job["metadata"]["labels"] = {QUEUE_LABEL: NAME}
     return job
@@ -103,10 +88,7 @@ def gated(found: list[Object]) -> int:
 
 
 def running(kube: Kube, namespace: str, name: str) -> Object:
-    """The condition."""
-    stored = kube.get("PSTrainingJob", namespace, name) or {}
-    told = (stored.get("status") or {}).get("conditions") or ()
-    return next((c for c in told if c["type"] == "Running"), {})
+    return job_condition(kube.get("PSTrainingJob", namespace, name), "Running")
 
 
 def test_single_pods_get_their_quota_and_the_job_says_what_it_waits_for(
@@ -117,7 +99,7 @@ def test_single_pods_get_their_quota_and_the_job_says_what_it_waits_for(
 
     # A label on the job itself is nothing to Kueue.
     kube.create(fake_job(namespace, "labelled", pods_ask=False))
-    wait_for(lambda: running(kube, namespace, "labelled").get("status") == "True", "it runs at once", 60)
+    wait_for(lambda: running(kube, namespace, "labelled")["status"] == "True", "it runs at once", 60)
     assert gated(pods(kube, namespace, "labelled")) == 0
     assert queue.workloads() == []
     kube.delete("PSTrainingJob", namespace, "labelled")
@@ -127,7 +109,7 @@ def test_single_pods_get_their_quota_and_the_job_says_what_it_waits_for(
     kube.create(fake_job(namespace, "queued", pods_ask=True))
     wait_for(lambda: len(pods(kube, namespace, "queued")) == 3 and len(queue.workloads()) == 3, "three pods ask", 60)
     wait_for(
-        lambda: running(kube, namespace, "queued").get("reason") == "SchedulingGated",
+        lambda: running(kube, namespace, "queued")["reason"] == "SchedulingGated",
         f"the job says so: {running(kube, namespace, 'queued')}",
         60,
     )
@@ -135,7 +117,7 @@ def test_single_pods_get_their_quota_and_the_job_says_what_it_waits_for(
     queue.room_for(2)
     wait_for(lambda: gated(pods(kube, namespace, "queued")) == 1, "two are admitted")
     queue.room_for(3)
-    wait_for(lambda: running(kube, namespace, "queued").get("status") == "True", "the third is admitted, too", 60)
+    wait_for(lambda: running(kube, namespace, "queued")["status"] == "True", "the third is admitted, too", 60)
 
     # A lost pod is replaced within its quota: Kueue lets go of the old one.
     (lost, *_) = pods(kube, namespace, "queued")
@@ -152,7 +134,7 @@ def test_single_pods_get_their_quota_and_the_job_says_what_it_waits_for(
     wait_for(lambda: gated(pods(kube, namespace, "queued")) == 3, "all are evicted, and wait", 60)
     queue.change([{"op": "replace", "path": "/spec/stopPolicy", "value": "None"}])
     wait_for(lambda: gated(pods(kube, namespace, "queued")) == 0, "all are admitted again", 60)
-    wait_for(lambda: running(kube, namespace, "queued").get("status") == "True", "it runs again", 60)
+    wait_for(lambda: running(kube, namespace, "queued")["status"] == "True", "it runs again", 60)
     stored = kube.get("PSTrainingJob", namespace, "queued") or {}
     assert sum(r["failures"] for r in stored["status"]["replicaRecords"]) == 0, "nobody has failed"
 

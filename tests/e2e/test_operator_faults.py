@@ -18,6 +18,8 @@ from tests.support.puppet import Puppet, template
 
 pytestmark = pytest.mark.cluster
 
+CLAIM = {"storageClassName": "", "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}
+
 
 def children(kube: Kube, puppet: Puppet) -> list[tuple[str, str]]:
     selector = f"pstraining.dev/job-name={puppet.name}"
@@ -191,11 +193,10 @@ def _foreign(kind: str, namespace: str) -> tuple[str, dict[str, Any]]:
     pods["metadata"] = {"labels": {"app": "theirs"}}
     theirs = {"matchLabels": {"app": "theirs"}}
     batch = {**pods, "spec": {**pods["spec"], "restartPolicy": "Never"}}
-    claim = {"storageClassName": "", "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}
     found: dict[str, tuple[str, str, dict[str, Any]]] = {
         "ConfigMap": ("v1", "mine", {"data": {"theirs": "1"}}),
         "Service": ("v1", "mine-hs", {"spec": {"selector": {"app": "theirs"}, "ports": [{"port": 80}]}}),
-        "PersistentVolumeClaim": ("v1", names.checkpoint_claim("mine"), {"spec": claim}),
+        "PersistentVolumeClaim": ("v1", names.checkpoint_claim("mine"), {"spec": CLAIM}),
         "Deployment": ("apps/v1", "mine-worker-0", {"spec": {"replicas": 0, "selector": theirs, "template": pods}}),
         "StatefulSet": ("apps/v1", "mine-ps", {"spec": {"replicas": 0, "selector": theirs, "template": pods}}),
         "Job": ("batch/v1", names.chief_job("mine", 1), {"spec": {"suspend": True, "template": batch}}),
@@ -209,10 +210,9 @@ def _foreign(kind: str, namespace: str) -> tuple[str, dict[str, Any]]:
 
 def _with_all_kinds() -> dict[str, Any]:
     """What makes a job have a child of every kind."""
-    claim = {"storageClassName": "", "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}
     return {
         "ps": {"replicas": 1, "standby": {"mode": "Warm"}},
-        "checkpoint": {"path": "/checkpoints", "volumeClaimTemplate": claim},
+        "checkpoint": {"path": "/checkpoints", "volumeClaimTemplate": CLAIM},
     }
 
 

@@ -7,15 +7,11 @@ import pytest
 from pstraining.api import names
 from tests.support.kube import Kube, wait_for
 from tests.support.operator_process import OperatorProcess
+from tests.support.puppet import fake_template
 
 pytestmark = pytest.mark.cluster
 
 ZONE = "topology.kubernetes.io/zone"
-ON_FAKE_NODES = {
-    "nodeSelector": {"type": "kwok"},
-    "tolerations": [{"key": "kwok.x-k8s.io/node", "operator": "Exists"}],
-    "containers": [{"name": "tensorflow", "image": "nothing", "command": ["nothing"]}],
-}
 
 
 @dataclass(frozen=True)
@@ -30,7 +26,7 @@ class Placed:
 
 def placed(kube: Kube, namespace: str, name: str, **network: str) -> list[Placed]:
     """Every pod of a job of two servers with a standby each, four workers and a chief."""
-    template = {"spec": ON_FAKE_NODES}
+    template = fake_template()
     made = kube.create(
         {
             "apiVersion": names.API_VERSION,

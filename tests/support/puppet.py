@@ -150,6 +150,19 @@ def template(name: str, program: str = PROGRAM) -> Object:
     }
 
 
+def fake_template(*, cpu: int = 0, **spec: Any) -> Object:
+    """A pod template for KWOK's nodes, where nothing really runs: so many cores, and what else is to be in its spec."""
+    asks = {"resources": {"requests": {"cpu": str(cpu)}}} if cpu else {}
+    return {
+        "spec": {
+            "nodeSelector": {"type": "kwok"},
+            "tolerations": [{"key": "kwok.x-k8s.io/node", "operator": "Exists"}],
+            "containers": [{"name": "tensorflow", "image": "fake", "command": ["fake"], **asks}],
+            **spec,
+        }
+    }
+
+
 def manifest(namespace: str, name: str, *, ps: int | Object = 1, workers: int = 2, **spec: Any) -> Object:
     """The job's manifest."""
     return {
