@@ -264,6 +264,27 @@ def test_no_step_is_made_while_the_chief_saves(rigs: Any, monkeypatch: pytest.Mo
     assert [record.step for record in rig.store.read()] == [3, 3]
 
 
+def claims(rig: HybridRig, worker: int) -> int:
+    """Whether a worker may bring its dense parameters, of step 2."""
+    import tensorflow as tf
+
+    updates = rig.workers[worker]
+    arguments = updates._session, updates._who, tf.constant(2, tf.int64), updates._barred()
+    return int(rig.control.client.call(updates._ops.claim, *arguments))
+
+
+def bring_to_the_first(updates: Any) -> None:
+    """Bring dense parameters of step 2 to the first server, and not to the others."""
+    import tensorflow as tf
+
+    def first(session: Any, step: Any, values: Any) -> Any:
+        return updates._client.brought_home(updates._rounds[0].store(session, step, values))
+
+    values = updates._replica.per_server(updates._replica.read())[0]
+    arguments = updates._session, tf.constant(2, tf.int64), values
+    assert int(updates._client.call(tf.function(first, autograph=False), *arguments)) == 1
+
+
 def test_one_worker_brings_the_parameters_and_another_one_if_it_does_not(
     rigs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,26 +293,94 @@ def test_one_worker_brings_the_parameters_and_another_one_if_it_does_not(
     monkeypatch.setattr(ring_rounds, "CLAIM_SECONDS", 2.0)
     rig = rigs(sgd, ps=2, build=small, workers=2)
     Crew(rig, [batches(2, seed=worker) for worker in range(2)]).join()
-    first, second = rig.workers
-
-    def claims(updates: Any) -> int:
-        import tensorflow as tf
-
-        return int(rig.control.client.call(updates._ops.claim, updates._session, tf.constant(2, tf.int64)))
-
-    assert claims(first) == 0, "nobody wants them"
+    assert claims(rig, 0) == 0, "nobody wants them"
     found: list[int] = []
 
     def wait() -> None:
         if not found:
-            found.extend([claims(first), claims(second)])
+            rig.store.beat(0, 1)
+            found.extend([claims(rig, 0), claims(rig, 1), claims(rig, 0)])
             deadline = time.monotonic() + 20
-            while not claims(second):  # asking does not put it off
+            while not claims(rig, 1):  # asking does not put it off
+                rig.store.beat(0, 1)
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
-        second.rest(rig.store.read())  # it brings them once what it has claimed here is free again
+        rig.workers[1].rest(rig.store.read())
 
     assert rig.control.gather(wait) == 2
-    assert found == [1, 0]
-    assert claims(first) == 0, "they are there"
+    assert found == [1, 0, 1], "whoever has claimed them may ask again"
+    rig.store.beat(1, 1)
+    assert claims(rig, 0) == 0, "they are there"
     rig.control.go_on()
+
+
+@pytest.mark.parametrize("known_by", ["silence", "its next process"])
+def test_nobody_waits_for_a_worker_that_died_while_it_brought_the_parameters(
+    rigs: Any, monkeypatch: pytest.MonkeyPatch, known_by: str
+) -> None:
+    """It has brought them to the first server only: the other worker brings them to both."""
+    from pstraining.runtime import ring_rounds
+
+    monkeypatch.setattr(ring_rounds, "CLAIM_SECONDS", 1000.0)
+    rig = rigs(sgd, ps=2, build=small, workers=2)
+    Crew(rig, [batches(2, seed=worker) for worker in range(2)]).join()
+    claimed: list[int] = []
+    deadline = time.monotonic() + 60
+
+    def wait() -> None:
+        assert time.monotonic() < deadline
+        if not claimed:
+            rig.store.beat(1, 1)
+            claimed.append(claims(rig, 1))
+            bring_to_the_first(rig.workers[1])
+            assert claims(rig, 0) == 0
+            if known_by == "its next process":
+                rig.replace(1)
+        if known_by == "its next process":
+            rig.store.beat(1, 2)
+        rig.workers[0].rest(rig.store.read())
+
+    assert rig.control.gather(wait) == 2
+    assert claimed == [1]
+    rig.control.go_on()
+
+
+def test_who_breaks_the_ring_while_it_brings_the_parameters_holds_nobody_up(
+    rigs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its neighbours know that it is gone before any server does."""
+    from pstraining.runtime import ring_rounds
+
+    monkeypatch.setattr(ring_rounds, "CLAIM_SECONDS", 1000.0)
+    rig = rigs(sgd, ps=2, build=small, workers=2)
+    Crew(rig, [batches(2, seed=worker) for worker in range(2)]).join()
+    survivor, victim = rig.workers
+    gone, end = threading.Event(), threading.Event()
+    bring_home = survivor._bring_home
+
+    def die(view: Any) -> None:
+        assert claims(rig, 1) == 1
+        bring_to_the_first(victim)
+        victim._links.close()  # sockets end as those of a killed process do
+        gone.set()
+        end.wait(60)
+        raise SystemExit
+
+    monkeypatch.setattr(victim, "_bring_home", die)
+    monkeypatch.setattr(survivor, "_bring_home", lambda view: bring_home(view) if gone.is_set() else None)
+    crews: list[Crew] = []
+    deadline = time.monotonic() + 60
+
+    def wait() -> None:
+        assert time.monotonic() < deadline
+        if not crews:
+            crews.append(Crew(rig, [batches(1, seed=worker) for worker in range(2)]))
+        rig.store.beat(1, 1)  # to the servers it lives
+        time.sleep(0.01)
+
+    assert rig.control.gather(wait) == 2
+    assert gone.is_set()
+    rig.control.go_on()
+    crews[0].threads[0].join(60)
+    assert [reply.step for reply in crews[0].replies[0] if reply.applied] == [3]
+    end.set()

@@ -42,8 +42,9 @@ class RingSums(Sums):
         self.barred_until = tf.Variable(tf.zeros([WORKER_SLOTS], tf.float64))
         self.held_up_until = tf.Variable(tf.zeros([], tf.float64))
         """Until then no step is made, because the chief saves."""
+        self.claim = tf.Variable(tf.zeros([3], tf.int64))
+        """Who brings its dense parameters, worker and incarnation, and of which step they are."""
         self.claimed_until = tf.Variable(tf.zeros([], tf.float64))
-        """Until then a worker brings its dense parameters."""
 
 
 class RingRounds(ShardRounds):
@@ -151,20 +152,36 @@ class RingRounds(ShardRounds):
 
         return self._critical([seconds], body)
 
-    def claim(self, session: Tensor, step: Tensor) -> Tensor:
-        """Ask the arbiter whether to bring the dense parameters of a step; 1 if this worker is to. int64[]."""
+    def claim(self, session: Tensor, identity: Tensor, step: Tensor, suspects: Tensor) -> Tensor:
+        """Ask the arbiter whether to bring the dense parameters of a step; 1 if this worker is to. int64[].
 
-        def body(session: Tensor, step: Tensor) -> Tensor:
+        A claim holds until another step, for `CLAIM_SECONDS` at most, and while the worker that has it lives: one that
+        dies has written to some of the servers perhaps, and another one writes to all of them again.
+
+        Args:
+            session: term and generation. int64[2].
+            identity: worker and incarnation. int64[2].
+            step: of its dense parameters. int64[].
+            suspects: as for `form`; their claims do not count. int64[2, 2].
+        """
+
+        def body(session: Tensor, identity: Tensor, step: Tensor, suspects: Tensor) -> Tensor:
             own, now = self._own, tf.timestamp()
-            free = (own.claimed_until.read_value() < now) & (own.held_up_until.read_value() > now)
-            wanted = free & (own.behind.read_value() > 0)
+            claim = own.claim.read_value()
+            holder = claim[:2]
+            lives = tf.equal(self._ready()[holder[0]], 1) & self._shard.members.is_current(holder[0], holder[1])
+            lives &= ~tf.reduce_any(tf.reduce_all(tf.equal(suspects, holder), 1))
+            held = lives & tf.equal(claim[2], step) & (own.claimed_until.read_value() > now)
+            free = ~held | tf.reduce_all(tf.equal(holder, identity))
+            wanted = own.held_up_until.read_value() > now
 
             def take() -> Tensor:
-                return after([own.claimed_until.assign(now + CLAIM_SECONDS, read_value=False)], one())
+                taken = own.claim.assign(tf.concat([identity, [step]], 0), read_value=False)
+                return after([taken, own.claimed_until.assign(now + CLAIM_SECONDS, read_value=False)], one())
 
-            return tf.cond(self._is_of(session, step) & wanted, take, zero)
+            return tf.cond(self._is_of(session, step) & wanted & free, take, zero)
 
-        return self._critical([session, step], body)
+        return self._critical([session, identity, step, suspects], body)
 
     def store(self, session: Tensor, step: Tensor, values: Sequence[Tensor]) -> Tensor:
         """Write the dense state of a step, in the order of `Shard.dense`; 1 if this server is at that step. int64[]."""
@@ -174,8 +191,6 @@ class RingRounds(ShardRounds):
                 pairs = zip(self._shard.dense, values, strict=True)
                 done = [variable.assign(value, read_value=False) for variable, value in pairs]
                 done.append(self._own.behind.assign(zero(), read_value=False))
-                if self._arbiter:
-                    done.append(self._own.claimed_until.assign(tf.zeros([], tf.float64), read_value=False))
                 return after(done, one())
 
             return tf.cond(self._is_of(session, step), write, zero)

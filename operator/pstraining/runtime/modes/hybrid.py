@@ -330,7 +330,7 @@ class HybridUpdates:
             return
         with tf.device(self._client.local):
             at_step = tf.constant(step, tf.int64)
-        if self._client.call(self._ops.claim, self._session, at_step):
+        if self._client.call(self._ops.claim, self._session, self._who, at_step, self._barred()):
             values = self._replica.per_server(self._replica.read())
             self._client.call(self._ops.store, self._session, at_step, values)
 
