@@ -90,6 +90,11 @@ def namespace(kube: Kube) -> Iterator[str]:
 @pytest.fixture
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that pods on every node may write to."""
+    return shared_folder(tmp_path_factory)
+
+
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new one of those."""
     folder = tmp_path_factory.mktemp("shared")
     for part in (folder, *folder.parents):
         if part == Path(part.anchor) or not os.access(part, os.W_OK):

@@ -17,42 +17,26 @@ import yaml
 from hack.pages import ROOT, pages
 from pstraining.api.conditions import Condition
 from pstraining.cli.main import app
+from tests.support.documented import LEFT_OUT, PROMPT, lines, shell_lines
 
 EXCEPTIONS: dict[str, str] = {}
 """Commands that are right although this does not know them, and why."""
-LEFT_OUT = "..."
-SHELL = ("", "sh", "bash", "shell", "console")
 HELM = {"get", "history", "install", "lint", "list", "rollback", "show", "status", "template", "test", "uninstall"}
 HELM |= {"upgrade"}
 KUBECTL = {"annotate", "api-resources", "apply", "auth", "cordon", "create", "delete", "describe", "drain", "edit"}
 KUBECTL |= {"events", "exec", "explain", "get", "label", "logs", "patch", "port-forward", "rollout", "scale", "taint"}
 KUBECTL |= {"top", "uncordon", "version", "wait"}
-_PROMPT = re.compile(r"^\s*(?:\$ )?((?:[A-Z_]+=\S* )*)")
 _INNER = re.compile(r"\$\(([^()]+)\)")
 _TARGET = re.compile(r"^([a-z][a-z0-9 -]*):(?!=)", re.MULTILINE)
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 """typer's own, or click's in its older versions."""
 
 
-def lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines of a block with their numbers from 0, continued ones as one."""
-    held, begun = "", 0
-    for number, line in enumerate(text.splitlines()):
-        begun = begun if held else number
-        held += line.removesuffix("\\")
-        if not line.endswith("\\"):
-            yield begun, held
-            held = ""
-
-
 def found_commands() -> Iterator[tuple[str, str]]:
     """Place and text of every command of the documentation that is for one of our checks."""
     for page in pages().values():
         where = page.path.relative_to(ROOT)
-        for block in page.blocks:
-            if block.language in SHELL:
-                for number, line in lines(block.text):
-                    yield from ((f"{where}:{block.line + number}", text) for text in commands_of(line))
+        yield from ((place, text) for place, line in shell_lines(page) for text in commands_of(line))
         for span in page.spans:
             if " " in span.text:
                 yield from ((f"{where}:{span.line}", text) for text in commands_of(span.text))
@@ -61,7 +45,7 @@ def found_commands() -> Iterator[tuple[str, str]]:
 def commands_of(line: str) -> Iterator[str]:
     """What a line runs, without its prompt and environment; nothing if it is not for one of our checks."""
     yield from (text for inner in _INNER.findall(line) for text in commands_of(inner))
-    text = line[_PROMPT.match(line).end() :]  # type: ignore[union-attr]
+    text = line[PROMPT.match(line).end() :]  # type: ignore[union-attr]
     for part in re.split(r" && | \|\|? |; ", text):
         command = re.split(r" \d?>>? ?", part)[0]
         if _checker(command):

@@ -1,7 +1,5 @@
 """What the documentation shows of jobs is right: whole manifests, fragments of a spec, patches, and fields by name."""
 
-import copy
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,67 +7,18 @@ from typing import Any
 import pytest
 import yaml
 
-from hack.pages import ROOT, Page, Piece, pages
-from pstraining.api.crd import custom_resource_definition
+from hack.pages import ROOT, Piece, pages
 from pstraining.api.validation import validate
+from tests.support.documented import REFUSED, SCHEMA, complete, documents, job_of, where
 
-SCHEMA = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
 VALUES = yaml.safe_load((ROOT / "charts" / "pstraining" / "values.yaml").read_text(encoding="utf-8"))
-MINIMAL = {
-    "apiVersion": "pstraining.dev/v1alpha1",
-    "kind": "PSTrainingJob",
-    "metadata": {"name": "digits"},
-    "spec": {
-        "ps": {"replicas": 1},
-        "worker": {
-            "replicas": 2,
-            "template": {"spec": {"containers": [{"name": "tensorflow", "image": "my/image:1", "command": ["train"]}]}},
-        },
-    },
-}
-REFUSED = {
-    ("docs/how-to/submit-and-change-a-job.md", "# jobs.yaml"): "shows what is said of a job that is wrong",
-}
-"""Page and first line of blocks that are wrong on purpose, and why."""
-LEFT_OUT = "..."
 NOT_OURS = {"tfReplicaSpecs": "TFJob's", "containers": "a pod's", "nodeName": "a pod's", "template": "of many kinds"}
 """Fields below `spec` that pages name of other kinds."""
 _FIELD = re.compile(r"(?:(spec|status)\.|(?=\w+\.))([a-zA-Z]+(?:\[\])?(?:\.[a-zA-Z]+(?:\[\])?)*)(?:: ([\w-]+))?")
 _FILE = re.compile(r".*\.(json|md|py|toml|ya?ml)")
-_PATCH = re.compile(r"-p '(\{.*\})'")
-
-
-def where(page: Page, line: int) -> str:
-    return f"{page.path.relative_to(ROOT)}:{line}"
-
-
-def documents() -> Iterator[tuple[str, str, Any]]:
-    """Place, first line of its block, and every YAML document and JSON patch of the documentation."""
-    for page in pages().values():
-        for block in page.blocks:
-            first = block.text.partition("\n")[0]
-            if block.language in ("yaml", "yml"):
-                for found in yaml.safe_load_all(block.text):
-                    yield where(page, block.line), first, found
-            for patch in _PATCH.findall(block.text):
-                yield where(page, block.line), first, json.loads(patch)
 
 
 DOCUMENTS = list(documents())
-
-
-def complete(value: Any) -> Any:
-    """The value without what is left out."""
-    if isinstance(value, dict):
-        return {name: complete(item) for name, item in value.items() if item != LEFT_OUT}
-    return [complete(item) for item in value if item != LEFT_OUT] if isinstance(value, list) else value
-
-
-def merged(below: Any, above: Any) -> Any:
-    """A patch laid over a value."""
-    if not isinstance(below, dict) or not isinstance(above, dict):
-        return above
-    return {**below, **{name: merged(below.get(name), item) for name, item in above.items()}}
 
 
 def problems(document: Any) -> list[str]:
@@ -79,12 +28,8 @@ def problems(document: Any) -> list[str]:
         return ["neither a manifest nor a part of one"]
     if document.get("kind", "PSTrainingJob") != "PSTrainingJob":
         return [f"{field} is missing" for field in ("apiVersion", "metadata") if field not in document]
-    if "kind" in document:
-        return [str(f) for f in validate(document)]
-    if document.keys() <= SCHEMA["spec"]["properties"].keys():
-        document = {"spec": document}
-    if document.keys() <= {"metadata", "spec"}:
-        return [str(f) for f in validate(merged(copy.deepcopy(MINIMAL), document))]
+    if job := job_of(document):
+        return [str(f) for f in validate(job)]
     return [f"{name} is no value of the chart" for name in unknown_values(VALUES, document)]
 
 

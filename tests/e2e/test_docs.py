@@ -1,0 +1,223 @@
+"""What the documentation's blocks show, on a real cluster: commands for kubectl, as they stand there, and jobs.
+
+A command that is in none of the tables below is run on a job `digits` that trains, and has to end with status 0.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from hack.cluster import faults
+from hack.pages import ROOT, pages
+from tests.e2e.conftest import hack, shared_folder
+from tests.e2e.test_hot_standby import SPEC, Watched
+from tests.support.documented import PROMPT, REFUSED, documents, job_of, shell_lines
+from tests.support.examples import Example
+from tests.support.kube import Kube, Object, wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("installed")]
+
+CLASSIC: Final = ROOT / "docs" / "how-to" / "plan-a-job.md"
+MOVE: Final = ROOT / "docs" / "how-to" / "move-from-tfjob.md"
+
+ELSEWHERE: Final = {
+    "kubectl taint node NODE node.kubernetes.io/out-of-service=nodeshutdown:NoExecute": "tests/e2e/test_nodes.py",
+    "kubectl delete pstj --all --all-namespaces": "tests/e2e/test_upgrade.py",
+    "kubectl delete crd pstrainingjobs.pstraining.dev": "tests/e2e/test_upgrade.py",
+    "kubectl pstraining validate -f jobs.yaml": "tests/unit/docs/test_docs_validate.py",
+}
+"""What other tests do."""
+SAYS: Final = {
+    "kubectl -n pstraining-system logs deployment/pstraining-operator --previous": (1, "previous terminated container"),
+    "kubectl -n pstraining-system top pod": (1, "Metrics API not available"),
+    "kubectl top pods -l pstraining.dev/job-name=digits": (1, "Metrics API not available"),
+}
+"""What ends with another status here, where no operator was lost and no metrics server runs, and what it says."""
+FOLLOWS: Final = ("kubectl pstraining logs digits -f",)
+"""What ends with the job."""
+CHANGES: Final = (
+    "kubectl apply -f job.yaml",
+    "kubectl pstraining submit -f job.yaml --wait",
+    "kubectl pstraining submit -f jobs.yaml --wait --timeout 600",
+    "kubectl pstraining takeover digits --shard 0",
+    "kubectl pstraining scale digits --workers 4 --wait",
+    "kubectl scale pstj/digits --replicas=4",
+    "kubectl pstraining suspend digits --wait",
+    "kubectl pstraining resume digits --wait",
+    """kubectl patch pstj digits --type=merge -p '{"spec":{"runPolicy":{"suspend":true}}}'""",
+)
+"""What changes jobs, one after the other."""
+ENDS: Final = (
+    "kubectl wait --for=condition=Succeeded pstj/digits",
+    "kubectl wait --for=condition=Succeeded pstj/digits --timeout=1h",
+)
+
+
+def shown() -> dict[str, str]:
+    """The commands for kubectl, each with the place where it stands first."""
+    found: dict[str, str] = {}
+    for page in pages().values():
+        for place, line in shell_lines(page):
+            match = PROMPT.match(line)
+            command = re.sub(r"\s+#.*$", "", line[match.end() if match else 0 :]).strip()
+            if command.startswith("kubectl "):
+                found.setdefault(command, place)
+    return found
+
+
+SHOWN: Final = shown()
+READS: Final = [c for c in SHOWN if c not in {*ELSEWHERE, *FOLLOWS, *CHANGES, *ENDS}]
+JOBS: Final = [
+    (place, job)
+    for place, first, document in documents()
+    if (job := job_of(document)) and (place.partition(":")[0], first) not in REFUSED
+]
+
+
+class Scene:
+    """A shell with kubectl and the plugin, in a namespace of its own."""
+
+    def __init__(self, kube: Kube, namespace: str, folder: Path) -> None:
+        self.kube, self.namespace, self.folder = kube, namespace, folder
+        known = yaml.safe_load(Path(kube.target.kubeconfig).read_text())
+        known["current-context"] = kube.target.context
+        for entry in known["contexts"]:
+            if entry["name"] == kube.target.context:
+                entry["context"]["namespace"] = namespace
+        (folder / "kubeconfig").write_text(yaml.safe_dump(known))
+        path = [str(Path(sys.executable).parent), hack("bin"), os.environ["PATH"]]
+        self._environment = {
+            **os.environ,
+            "KUBECONFIG": str(folder / "kubeconfig"),
+            "PATH": os.pathsep.join(path),
+            "PYTHONPATH": str(ROOT / "operator"),
+        }
+
+    def write(self, name: str, *documents: Object) -> None:
+        (self.folder / name).write_text(yaml.safe_dump_all(documents))
+
+    def start(self, command: str) -> subprocess.Popen[str]:
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(["bash", "-c", command], cwd=self.folder, env=self._environment, **pipes)
+
+    def run(self, command: str) -> None:
+        """Run one and demand what the tables say."""
+        with self.start(command) as process:
+            out, err = process.communicate(timeout=240)
+        told = f"{SHOWN[command]}: {command}\n{out}\n{err}"
+        status, said = SAYS.get(command, (0, ""))
+        assert process.returncode == status, told
+        assert said in err, told
+
+
+@pytest.fixture(scope="module")
+def scene(kube: Kube, installed: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    with kube.namespace("e2e") as namespace:
+        yield Scene(kube, namespace, tmp_path_factory.mktemp("shell"))
+
+
+@pytest.fixture(scope="module")
+def trains(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A job with hot standbys, whose worker's first container was lost."""
+    example = Example.start(scene.kube, scene.namespace, "digits", shared_folder(tmp_path_factory), SPEC)
+    example.wait_event("worker", "worker", 0)
+    faults.kill_container(f"{scene.namespace}/{example.pod('worker', 0)}")
+    faults.kill_container(f"{scene.namespace}/{example.pod('worker', 1)}")
+    for index in (0, 1):
+        wait_for(lambda i=index: restarts(example, i), f"worker {index} runs again")  # type: ignore[misc]
+        example.wait_event("worker", "worker", index)
+    wait_for(Watched(example).is_whole, "both shards have their standby")
+    (classic,) = (block.text for block in pages()[CLASSIC].blocks if block.language == "yaml")
+    (scene.folder / "classic.yaml").write_text(classic)
+    tfjob = next(block.text for block in pages()[MOVE].blocks if "kind: TFJob" in block.text)
+    (scene.folder / "tfjob.yaml").write_text(tfjob)
+
+
+@pytest.fixture(scope="module")
+def stands(scene: Scene) -> None:
+    """A job with a warm standby, that takes as long as it is let."""
+    delete(scene)
+    job = yaml.safe_load((ROOT / "examples" / "digits" / "job.yaml").read_text())
+    job["spec"]["training"]["steps"] = 10_000_000
+    job["spec"]["ps"]["standby"] = {"mode": "Warm"}
+    other = {**job, "metadata": {"name": "other"}, "spec": {**job["spec"], "runPolicy": {"suspend": True}}}
+    scene.write("job.yaml", job)
+    job["spec"]["runPolicy"] = {"suspend": False}
+    scene.write("jobs.yaml", job, other)
+    scene.run(CHANGES[0])
+
+    def standby_ready() -> bool:
+        job = scene.kube.get("PSTrainingJob", scene.namespace, "digits") or {}
+        return (job.get("status") or {}).get("standbySummary") == "1/1"
+
+    wait_for(standby_ready, "its standby is ready", 90)
+
+
+@pytest.fixture(scope="module")
+def ends(scene: Scene) -> None:
+    """The example as it is."""
+    delete(scene)
+    job = yaml.safe_load((ROOT / "examples" / "digits" / "job.yaml").read_text())
+    scene.kube.create({**job, "metadata": {"name": "digits", "namespace": scene.namespace}})
+
+
+def restarts(example: Example, index: int) -> bool:
+    pod = example.kube.get("Pod", example.namespace, example.pod("worker", index)) or {}
+    return any(c["restartCount"] and c["ready"] for c in pod["status"].get("containerStatuses", ()))
+
+
+def delete(scene: Scene) -> None:
+    """Let there be no job of that name; fixtures of a module go at its end only."""
+    scene.kube.delete("PSTrainingJob", scene.namespace, "digits")
+    wait_for(lambda: not scene.kube.list("Pod", scene.namespace), "the job's pods are gone", 120)
+
+
+@pytest.mark.usefixtures("trains")
+@pytest.mark.parametrize("command", READS)
+def test_reads(scene: Scene, command: str) -> None:
+    scene.run(command)
+
+
+@pytest.mark.usefixtures("trains")
+@pytest.mark.parametrize("command", FOLLOWS)
+def test_follows(scene: Scene, command: str) -> None:
+    with scene.start(command) as process:
+        assert process.stdout is not None
+        told: set[str] = set()
+        for line in process.stdout:
+            told |= {task for task in ("worker-0", "worker-1", "chief") if task in line}
+            if len(told) == 3:
+                break
+        process.terminate()
+    assert len(told) == 3, "it ended before all tasks had a line"
+
+
+@pytest.mark.usefixtures("stands")
+@pytest.mark.parametrize("command", CHANGES)
+def test_changes(scene: Scene, command: str) -> None:
+    scene.run(command)
+
+
+@pytest.mark.usefixtures("ends")
+@pytest.mark.parametrize("command", ENDS)
+def test_ends(scene: Scene, command: str) -> None:
+    scene.run(command)
+
+
+@pytest.mark.parametrize(("place", "job"), JOBS)
+def test_the_api_server_takes_the_jobs(kube: Kube, place: str, job: Object) -> None:
+    path = kube.path("PSTrainingJob", "default")
+    stored = kube.request("POST", f"{path}?dryRun=All&fieldValidation=Strict", {**job, "metadata": {"name": "shown"}})
+    assert stored["spec"], place
+
+
+def test_every_entry_of_the_tables_is_shown_somewhere() -> None:
+    assert {*ELSEWHERE, *SAYS, *FOLLOWS, *CHANGES, *ENDS} <= {*SHOWN}
+    assert all((ROOT / place).exists() for place in ELSEWHERE.values())

@@ -1,0 +1,101 @@
+"""What the documentation's blocks of code show: what a reader types into a shell, and manifests."""
+
+import copy
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import yaml
+
+from hack.pages import ROOT, Page, pages
+from pstraining.api.crd import custom_resource_definition
+
+SCHEMA: Final[Mapping[str, Any]] = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"][
+    "properties"
+]
+MINIMAL: Final = {
+    "apiVersion": "pstraining.dev/v1alpha1",
+    "kind": "PSTrainingJob",
+    "metadata": {"name": "digits"},
+    "spec": {
+        "ps": {"replicas": 1},
+        "worker": {
+            "replicas": 2,
+            "template": {"spec": {"containers": [{"name": "tensorflow", "image": "my/image:1", "command": ["train"]}]}},
+        },
+    },
+}
+REFUSED: Final = {
+    ("docs/how-to/submit-and-change-a-job.md", "# jobs.yaml"): "shows what is said of a job that is wrong",
+}
+"""Page and first line of blocks that are wrong on purpose, and why."""
+LEFT_OUT: Final = "..."
+_PATCH = re.compile(r"-p '(\{.*\})'")
+
+SHELL: Final = ("", "sh", "bash", "shell", "console")
+PROMPT: Final = re.compile(r"^\s*(?:\$ )?((?:[A-Z_]+=\S* )*)")
+"""What may stand ahead of a command: a prompt, and environment."""
+
+
+def where(page: Page, line: int) -> str:
+    """A place in a page, as messages name it."""
+    return f"{page.path.relative_to(ROOT)}:{line}"
+
+
+def documents() -> Iterator[tuple[str, str, Any]]:
+    """Place, first line of its block, and every YAML document and JSON patch of the documentation."""
+    for page in pages().values():
+        for block in page.blocks:
+            first = block.text.partition("\n")[0]
+            if block.language in ("yaml", "yml"):
+                for found in yaml.safe_load_all(block.text):
+                    yield where(page, block.line), first, found
+            for patch in _PATCH.findall(block.text):
+                yield where(page, block.line), first, json.loads(patch)
+
+
+def shell_lines(page: Page) -> Iterator[tuple[str, str]]:
+    """Place and text of the lines in a page's blocks of shell code; some may be output."""
+    where = page.path.relative_to(ROOT)
+    for block in page.blocks:
+        if block.language in SHELL:
+            for number, line in lines(block.text):
+                yield f"{where}:{block.line + number}", line
+
+
+def lines(text: str) -> Iterator[tuple[int, str]]:
+    """The lines of a block with their numbers from 0, continued ones as one."""
+    held, begun = "", 0
+    for number, line in enumerate(text.splitlines()):
+        begun = begun if held else number
+        held += line.removesuffix("\\")
+        if not line.endswith("\\"):
+            yield begun, held
+            held = ""
+
+
+def complete(value: Any) -> Any:
+    """The value without what is left out."""
+    if isinstance(value, dict):
+        return {name: complete(item) for name, item in value.items() if item != LEFT_OUT}
+    return [complete(item) for item in value if item != LEFT_OUT] if isinstance(value, list) else value
+
+
+def merged(below: Any, above: Any) -> Any:
+    """A patch laid over a value."""
+    if not isinstance(below, dict) or not isinstance(above, dict):
+        return above
+    return {**below, **{name: merged(below.get(name), item) for name, item in above.items()}}
+
+
+def job_of(document: Any) -> Any:
+    """The job that a document shows, or a part of; None if it shows something else."""
+    document = complete(document)
+    if not isinstance(document, dict) or document.get("kind", "PSTrainingJob") != "PSTrainingJob":
+        return None
+    if "kind" in document:
+        return document
+    if document.keys() <= SCHEMA["spec"]["properties"].keys():
+        document = {"spec": document}
+    return merged(copy.deepcopy(MINIMAL), document) if document.keys() <= {"metadata", "spec"} else None
