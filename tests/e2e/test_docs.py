@@ -55,7 +55,7 @@ CHANGES: Final = (
 )
 """What changes jobs, one after the other."""
 ENDS: Final = (
-    "kubectl wait --for=condition=Succeeded pstj/digits",
+    "kubectl wait --for=condition=Succeeded pstj/digits --timeout=10m",
     "kubectl wait --for=condition=Succeeded pstj/digits --timeout=1h",
 )
 
@@ -93,28 +93,28 @@ class Scene:
                 entry["context"]["namespace"] = namespace
         (folder / "kubeconfig").write_text(yaml.safe_dump(known))
         path = [str(Path(sys.executable).parent), hack("bin"), os.environ["PATH"]]
-        self._environment = {
+        environment = {
             **os.environ,
             "KUBECONFIG": str(folder / "kubeconfig"),
             "PATH": os.pathsep.join(path),
             "PYTHONPATH": str(ROOT / "operator"),
         }
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        self._how: dict[str, Any] = {"cwd": folder, "env": environment, **pipes}
 
     def write(self, name: str, *documents: Object) -> None:
         (self.folder / name).write_text(yaml.safe_dump_all(documents))
 
     def start(self, command: str) -> subprocess.Popen[str]:
-        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen(["bash", "-c", command], cwd=self.folder, env=self._environment, **pipes)
+        return subprocess.Popen(["bash", "-c", command], **self._how)
 
     def run(self, command: str) -> None:
         """Run one and demand what the tables say."""
-        with self.start(command) as process:
-            out, err = process.communicate(timeout=240)
-        told = f"{SHOWN[command]}: {command}\n{out}\n{err}"
+        ran = subprocess.run(["bash", "-c", command], check=False, timeout=240, **self._how)
+        told = f"{SHOWN[command]}: {command}\n{ran.stdout}\n{ran.stderr}"
         status, said = SAYS.get(command, (0, ""))
-        assert process.returncode == status, told
-        assert said in err, told
+        assert ran.returncode == status, told
+        assert said in ran.stderr, told
 
 
 @pytest.fixture(scope="module")
@@ -131,9 +131,9 @@ def trains(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> None:
     faults.kill_container(f"{scene.namespace}/{example.pod('worker', 0)}")
     faults.kill_container(f"{scene.namespace}/{example.pod('worker', 1)}")
     for index in (0, 1):
-        wait_for(lambda i=index: restarts(example, i), f"worker {index} runs again")  # type: ignore[misc]
+        wait_for(lambda i=index: restarts(example, i), f"worker {index} runs again", 120)  # type: ignore[misc]
         example.wait_event("worker", "worker", index)
-    wait_for(Watched(example).is_whole, "both shards have their standby")
+    wait_for(Watched(example).is_whole, "both shards have their standby", 180)
     (classic,) = (block.text for block in pages()[CLASSIC].blocks if block.language == "yaml")
     (scene.folder / "classic.yaml").write_text(classic)
     tfjob = next(block.text for block in pages()[MOVE].blocks if "kind: TFJob" in block.text)
@@ -157,7 +157,7 @@ def stands(scene: Scene) -> None:
         job = scene.kube.get("PSTrainingJob", scene.namespace, "digits") or {}
         return (job.get("status") or {}).get("standbySummary") == "1/1"
 
-    wait_for(standby_ready, "its standby is ready", 90)
+    wait_for(standby_ready, "its standby is ready", 180)
 
 
 @pytest.fixture(scope="module")
