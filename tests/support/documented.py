@@ -57,11 +57,10 @@ def documents() -> Iterator[tuple[str, str, Any]]:
 
 def shell_lines(page: Page) -> Iterator[tuple[str, str]]:
     """Place and text of the lines in a page's blocks of shell code; some may be output."""
-    where = page.path.relative_to(ROOT)
     for block in page.blocks:
         if block.language in SHELL:
             for number, line in lines(block.text):
-                yield f"{where}:{block.line + number}", line
+                yield where(page, block.line + number), line
 
 
 def lines(text: str) -> Iterator[tuple[int, str]]:

@@ -264,6 +264,16 @@ def test_no_step_is_made_while_the_chief_saves(rigs: Any, monkeypatch: pytest.Mo
     assert [record.step for record in rig.store.read()] == [3, 3]
 
 
+def at_step_2(rigs: Any, monkeypatch: pytest.MonkeyPatch, *, claim_seconds: float) -> HybridRig:
+    """Two workers, two servers, and newer dense parameters at the workers than at the servers."""
+    from pstraining.runtime import ring_rounds
+
+    monkeypatch.setattr(ring_rounds, "CLAIM_SECONDS", claim_seconds)
+    rig: HybridRig = rigs(sgd, ps=2, build=small, workers=2)
+    Crew(rig, [batches(2, seed=worker) for worker in range(2)]).join()
+    return rig
+
+
 def claims(rig: HybridRig, worker: int) -> int:
     """Whether a worker may bring its dense parameters, of step 2."""
     import tensorflow as tf
@@ -288,11 +298,7 @@ def bring_to_the_first(updates: Any) -> None:
 def test_one_worker_brings_the_parameters_and_another_one_if_it_does_not(
     rigs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pstraining.runtime import ring_rounds
-
-    monkeypatch.setattr(ring_rounds, "CLAIM_SECONDS", 2.0)
-    rig = rigs(sgd, ps=2, build=small, workers=2)
-    Crew(rig, [batches(2, seed=worker) for worker in range(2)]).join()
+    rig = at_step_2(rigs, monkeypatch, claim_seconds=2.0)
     assert claims(rig, 0) == 0, "nobody wants them"
     found: list[int] = []
 
@@ -319,11 +325,7 @@ def test_nobody_waits_for_a_worker_that_died_while_it_brought_the_parameters(
     rigs: Any, monkeypatch: pytest.MonkeyPatch, known_by: str
 ) -> None:
     """It has brought them to the first server only: the other worker brings them to both."""
-    from pstraining.runtime import ring_rounds
-
-    monkeypatch.setattr(ring_rounds, "CLAIM_SECONDS", 1000.0)
-    rig = rigs(sgd, ps=2, build=small, workers=2)
-    Crew(rig, [batches(2, seed=worker) for worker in range(2)]).join()
+    rig = at_step_2(rigs, monkeypatch, claim_seconds=1000.0)
     claimed: list[int] = []
     deadline = time.monotonic() + 60
 
@@ -349,11 +351,7 @@ def test_who_breaks_the_ring_while_it_brings_the_parameters_holds_nobody_up(
     rigs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its neighbours know that it is gone before any server does."""
-    from pstraining.runtime import ring_rounds
-
-    monkeypatch.setattr(ring_rounds, "CLAIM_SECONDS", 1000.0)
-    rig = rigs(sgd, ps=2, build=small, workers=2)
-    Crew(rig, [batches(2, seed=worker) for worker in range(2)]).join()
+    rig = at_step_2(rigs, monkeypatch, claim_seconds=1000.0)
     survivor, victim = rig.workers
     gone, end = threading.Event(), threading.Event()
     bring_home = survivor._bring_home

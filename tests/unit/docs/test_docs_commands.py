@@ -17,7 +17,7 @@ import yaml
 from hack.pages import ROOT, pages
 from pstraining.api.conditions import Condition
 from pstraining.cli.main import app
-from tests.support.documented import LEFT_OUT, PROMPT, lines, shell_lines
+from tests.support.documented import LEFT_OUT, PROMPT, lines, shell_lines, where
 
 EXCEPTIONS: dict[str, str] = {}
 """Commands that are right although this does not know them, and why."""
@@ -35,11 +35,10 @@ _USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 def found_commands() -> Iterator[tuple[str, str]]:
     """Place and text of every command of the documentation that is for one of our checks."""
     for page in pages().values():
-        where = page.path.relative_to(ROOT)
         yield from ((place, text) for place, line in shell_lines(page) for text in commands_of(line))
         for span in page.spans:
             if " " in span.text:
-                yield from ((f"{where}:{span.line}", text) for text in commands_of(span.text))
+                yield from ((where(page, span.line), text) for text in commands_of(span.text))
 
 
 def commands_of(line: str) -> Iterator[str]:
