@@ -20,16 +20,18 @@ from tests.e2e.conftest import hack, shared_folder
 from tests.e2e.test_hot_standby import SPEC, Watched
 from tests.support.documented import PROMPT, REFUSED, documents, job_of, shell_lines
 from tests.support.examples import Example
-from tests.support.kube import Kube, Object, wait_for
+from tests.support.kube import CHILD_KINDS, Kube, Object, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("installed")]
 
 CLASSIC: Final = ROOT / "docs" / "how-to" / "plan-a-job.md"
 MOVE: Final = ROOT / "docs" / "how-to" / "move-from-tfjob.md"
+JOB_NAME: Final = "pstraining.dev/job-name"
 
 ELSEWHERE: Final = {
     "kubectl taint node NODE node.kubernetes.io/out-of-service=nodeshutdown:NoExecute": "tests/e2e/test_nodes.py",
     "kubectl delete pstj --all --all-namespaces": "tests/e2e/test_upgrade.py",
+    f"kubectl wait --for=delete pod -l {JOB_NAME} --all-namespaces --timeout=2m": "tests/e2e/test_upgrade.py",
     "kubectl delete crd pstrainingjobs.pstraining.dev": "tests/e2e/test_upgrade.py",
     "kubectl pstraining validate -f jobs.yaml": "tests/unit/docs/test_docs_validate.py",
 }
@@ -54,6 +56,10 @@ CHANGES: Final = (
     """kubectl patch pstj digits --type=merge -p '{"spec":{"runPolicy":{"suspend":true}}}'""",
 )
 """What changes jobs, one after the other."""
+REMOVES: Final = (
+    f"kubectl delete statefulset,deployment,job,service,configmap,networkpolicy --all-namespaces -l {JOB_NAME}"
+)
+"""What removes what jobs have left behind; here, in one namespace."""
 ENDS: Final = (
     "kubectl wait --for=condition=Succeeded pstj/digits --timeout=10m",
     "kubectl wait --for=condition=Succeeded pstj/digits --timeout=1h",
@@ -73,7 +79,7 @@ def shown() -> dict[str, str]:
 
 
 SHOWN: Final = shown()
-READS: Final = [c for c in SHOWN if c not in {*ELSEWHERE, *FOLLOWS, *CHANGES, *ENDS}]
+READS: Final = [c for c in SHOWN if c not in {*ELSEWHERE, *FOLLOWS, *CHANGES, *ENDS, REMOVES}]
 JOBS: Final = [
     (place, job)
     for place, first, document in documents()
@@ -108,9 +114,9 @@ class Scene:
     def start(self, command: str) -> subprocess.Popen[str]:
         return subprocess.Popen(["bash", "-c", command], **self._how)
 
-    def run(self, command: str) -> None:
-        """Run one and demand what the tables say."""
-        ran = subprocess.run(["bash", "-c", command], check=False, timeout=240, **self._how)
+    def run(self, command: str, but: tuple[str, str] = ("", "")) -> None:
+        """Run one, with one of its words replaced if need be, and demand what the tables say."""
+        ran = subprocess.run(["bash", "-c", command.replace(*but)], check=False, timeout=240, **self._how)
         told = f"{SHOWN[command]}: {command}\n{ran.stdout}\n{ran.stderr}"
         status, said = SAYS.get(command, (0, ""))
         assert ran.returncode == status, told
@@ -179,6 +185,12 @@ def delete(scene: Scene) -> None:
     wait_for(lambda: not scene.kube.list("Pod", scene.namespace), "the job's pods are gone", 120)
 
 
+def children(scene: Scene) -> list[str]:
+    """What jobs have, but for claims, which may hold what is to be kept."""
+    kinds = [kind for kind in CHILD_KINDS if kind != "PersistentVolumeClaim"]
+    return [kind for kind in kinds if scene.kube.list(kind, scene.namespace, JOB_NAME)]
+
+
 @pytest.mark.usefixtures("trains")
 @pytest.mark.parametrize("command", READS)
 def test_reads(scene: Scene, command: str) -> None:
@@ -211,6 +223,20 @@ def test_ends(scene: Scene, command: str) -> None:
     scene.run(command)
 
 
+def test_removes(scene: Scene) -> None:
+    """What belonged to a job that went without it."""
+    delete(scene)
+    job = yaml.safe_load((ROOT / "examples" / "digits" / "job.yaml").read_text())
+    scene.kube.create({**job, "metadata": {"name": "digits", "namespace": scene.namespace}})
+    wait_for(lambda: len(scene.kube.list("Pod", scene.namespace)) == 4, "it has its pods")
+    path = scene.kube.path("PSTrainingJob", scene.namespace, "digits")
+    scene.kube.request("DELETE", path, {"propagationPolicy": "Orphan"})
+    wait_for(lambda: scene.kube.get("PSTrainingJob", scene.namespace, "digits") is None, "it is gone")
+    assert scene.kube.list("StatefulSet", scene.namespace, JOB_NAME)
+    scene.run(REMOVES, ("--all-namespaces", f"--namespace={scene.namespace}"))
+    wait_for(lambda: not children(scene), "nothing of it is left")
+
+
 @pytest.mark.parametrize(("place", "job"), JOBS)
 def test_the_api_server_takes_the_jobs(kube: Kube, place: str, job: Object) -> None:
     path = kube.path("PSTrainingJob", "default")
@@ -219,5 +245,5 @@ def test_the_api_server_takes_the_jobs(kube: Kube, place: str, job: Object) -> N
 
 
 def test_every_entry_of_the_tables_is_shown_somewhere() -> None:
-    assert {*ELSEWHERE, *SAYS, *FOLLOWS, *CHANGES, *ENDS} <= {*SHOWN}
+    assert {*ELSEWHERE, *SAYS, *FOLLOWS, *CHANGES, *ENDS, REMOVES} <= {*SHOWN}
     assert all((ROOT / place).exists() for place in ELSEWHERE.values())
