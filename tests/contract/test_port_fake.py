@@ -152,6 +152,27 @@ class PortContract:
             await port.apply(Kind.SERVICE, namespace, "digits-ps-0", late)
         assert (await port.get(Kind.SERVICE, namespace, "digits-ps-0"))["spec"]["selector"] == {"pod": "standby-0"}
 
+    async def test_a_part_is_replaced_whole(self, port: Any, namespace: str) -> None:
+        made = await port.create(Kind.DEPLOYMENT, namespace, deployment("A", "B"))
+        template = deployment("C")["spec"]["template"]
+        written = await port.replace(
+            Kind.DEPLOYMENT, namespace, "digits-worker-0", made["metadata"]["uid"], {"/spec/template": template}
+        )
+        container = written["spec"]["template"]["spec"]["containers"][0]
+        assert [e["name"] for e in container["env"]] == ["C"]
+        assert written["spec"]["replicas"] == 0
+        assert written["metadata"]["generation"] == 2
+
+    async def test_a_replacement_means_one_uid(self, port: Any, namespace: str) -> None:
+        await port.create(Kind.DEPLOYMENT, namespace, deployment("A"))
+        parts = {"/spec/template": deployment("C")["spec"]["template"]}
+        with pytest.raises(Conflict):
+            await port.replace(Kind.DEPLOYMENT, namespace, "digits-worker-0", str(uuid.uuid4()), parts)
+        found = await port.get(Kind.DEPLOYMENT, namespace, "digits-worker-0")
+        assert [e["name"] for e in found["spec"]["template"]["spec"]["containers"][0]["env"]] == ["A"]
+        with pytest.raises(NotFound):
+            await port.replace(Kind.DEPLOYMENT, namespace, "nothing", str(uuid.uuid4()), parts)
+
     async def test_a_delete_means_one_uid(self, port: Any, namespace: str) -> None:
         made = await port.create(Kind.CONFIG_MAP, namespace, config_map({"a": "1"}))
         with pytest.raises(Conflict) as caught:

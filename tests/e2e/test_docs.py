@@ -31,6 +31,9 @@ JOB_NAME: Final = "pstraining.dev/job-name"
 ELSEWHERE: Final = {
     "kubectl taint node NODE node.kubernetes.io/out-of-service=nodeshutdown:NoExecute": "tests/e2e/test_nodes.py",
     "kubectl delete pstj --all --all-namespaces": "tests/e2e/test_upgrade.py",
+    """kubectl patch pstj digits --type=merge -p '{"spec":{"ps":{"resources":{"requests":{"memory":"1Gi"}}}}}'""": (
+        "tests/e2e/test_resize.py"
+    ),
     f"kubectl wait --for=delete pod -l {JOB_NAME} --all-namespaces --timeout=2m": "tests/e2e/test_upgrade.py",
     "kubectl delete crd pstrainingjobs.pstraining.dev": "tests/e2e/test_upgrade.py",
     "kubectl pstraining validate -f jobs.yaml": "tests/unit/docs/test_docs_validate.py",

@@ -34,16 +34,22 @@ WENT_ON = 5.0
 
 
 class Watched:
-    """A job with hot standbys, and what it tells."""
+    """A job with hot standbys, and what it tells.
 
-    def __init__(self, example: Example) -> None:
+    Args:
+        example: the job.
+        shards: how many it has.
+    """
+
+    def __init__(self, example: Example, shards: int = 2) -> None:
         self.example = example
+        self._all = [[f"ps-{index}", f"ps-{index + shards}"] for index in range(shards)]
 
     def rosters(self) -> list[Any]:
         return [event["members"] for event in self.example.events("chief") if event["event"] == "roster"]
 
     def is_whole(self) -> bool:
-        return self.rosters()[-1:] == [[["ps-0", "ps-2"], ["ps-1", "ps-3"]]]
+        return self.rosters()[-1:] == [self._all]
 
     def shards(self) -> list[Object]:
         return list((self.example.job().get("status") or {}).get("shards") or ())

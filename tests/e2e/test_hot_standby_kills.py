@@ -1,6 +1,7 @@
 """Hot standbys on real kubelets, lost at random moments: the parameters are those of an undisturbed run, bit for bit.
 
-PSTRAINING_KUBELET_LOSSES says how many servers' processes are killed, how many containers, and how many pods deleted.
+With one shard, whose primary decides for all, and in the soak with two. PSTRAINING_KUBELET_LOSSES says for one shard
+how many servers' processes are killed, how many containers, and how many pods deleted.
 """
 
 import os
@@ -18,26 +19,26 @@ from tests.support.examples import ROOT, Example
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.operator_process import OperatorProcess
 
-pytestmark = [pytest.mark.cluster, in_soak, pytest.mark.timeout(4 * 3600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(4 * 3600)]
 
 NUMBERS = [int(number) for number in os.environ.get("PSTRAINING_KUBELET_LOSSES", "14,4,2").split(",")]
 WAYS = (kill_server, kill_container, delete)
-MEMBERS = ("digits-ps-0", "digits-ps-1", "digits-standby-0", "digits-standby-1")
 LONGEST, MEDIAN = 5.0, 1.5
 """Seconds until the first step without a lost member; what is measured is printed, and in docs/how-to/standby.md."""
-
 
 SEEDED = "import keras, runpy; keras.utils.set_random_seed(0); runpy.run_module('examples.digits', run_name='__main__')"
 """The example as it is begins with other parameters every time."""
 
 
-def in_order(**more: int) -> Object:
+def in_order(shards: int, **more: int) -> Object:
     """What makes the parameters the same bit for bit, however gradients come in."""
     template = yaml.safe_load((ROOT / "examples" / "digits" / "job.yaml").read_text())["spec"]["worker"]["template"]
     template["spec"]["containers"][0]["command"] = ["python", "-c", SEEDED]
     return {
         **SPEC,
         "training": {**SPEC["training"], "orderedSums": True, **more},
+        "ps": {**SPEC["ps"], "replicas": shards},
+        "runPolicy": {"backoffLimit": 1000},
         "worker": {"template": template},
     }
 
@@ -50,25 +51,29 @@ def step_of(state: Path) -> int:
     return int(state.parent.name.removeprefix("ckpt-"))
 
 
+@pytest.mark.parametrize(("shards", "numbers"), [(1, NUMBERS), pytest.param(2, (14, 4, 2), marks=in_soak)])
 def test_losses_at_random_moments_leave_no_trace(
     kube: Kube,
     own_operator: OperatorProcess,
     namespace: str,
     shared: Path,
+    shards: int,
+    numbers: list[int],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     own_operator.start()
     seed = random.randrange(10**6)
     dice = random.Random(seed)
-    losses = [way for way, number in zip(WAYS, NUMBERS, strict=True) for _ in range(number)]
+    losses = [way for way, number in zip(WAYS, numbers, strict=True) for _ in range(number)]
     dice.shuffle(losses)
-    watched = Watched(Example.start(kube, namespace, "digits", shared, in_order()))
+    members = [f"digits-{role}-{index}" for role in ("ps", "standby") for index in range(shards)]
+    watched = Watched(Example.start(kube, namespace, "digits", shared, in_order(shards)), shards)
     stood: list[float] = []
     for number, lose in enumerate(losses):
         watched.wait_prepared(number + 1)
         time.sleep(dice.random())  # that is the random moment
         struck, before = time.time(), len(watched.rosters())
-        lose(watched.example, dice.choice(MEMBERS))
+        lose(watched.example, dice.choice(members))
         wait_for(lambda: watched.is_whole() and len(watched.rosters()) >= before + 2, "both are in sync", 120)  # noqa: B023
         stood.append(watched.standstills(struck)[0])
         with capsys.disabled():
@@ -83,7 +88,7 @@ def test_losses_at_random_moments_leave_no_trace(
     kube.delete("PSTrainingJob", namespace, "digits")
     wait_for(lambda: not kube.list("Pod", namespace), "it is gone", 120)
 
-    with np.load(killed) as found, np.load(undisturbed(kube, own_operator, shared, step_of(killed))) as wanted:
+    with np.load(killed) as found, np.load(undisturbed(kube, own_operator, shared, shards, step_of(killed))) as wanted:
         assert sorted(found.files) == sorted(wanted.files)
         different = [name for name in wanted.files if found[name].tobytes() != wanted[name].tobytes()]
     assert not different, f"seed {seed}: not the same bit for bit: {different}"
@@ -91,14 +96,14 @@ def test_losses_at_random_moments_leave_no_trace(
     assert np.median(stood) <= MEDIAN
 
 
-def undisturbed(kube: Kube, operator: OperatorProcess, shared: Path, steps: int) -> Path:
+def undisturbed(kube: Kube, operator: OperatorProcess, shared: Path, shards: int, steps: int) -> Path:
     """The same training, of so many steps, without standbys and losses."""
     operator.stop()
     with kube.namespace("e2e") as other:
         calm = OperatorProcess(operator.target, other, shared)
         calm.start()
         try:
-            spec = {**in_order(steps=steps), "ps": {"replicas": 2}}
+            spec = {**in_order(shards, steps=steps), "ps": {"replicas": shards}}
             example = Example.start(kube, other, "digits", shared, spec)
             example.wait_succeeded(max(300, steps))
             found = newest(example)

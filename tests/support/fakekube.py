@@ -59,17 +59,25 @@ class FakeKube:
             raise Conflict("uid mismatch: the object is absent", status=409, reason="Conflict")
         return self._apply(kind, namespace, name, body, names.FIELD_MANAGER)
 
+    async def replace(self, kind: Kind, namespace: str, name: str, uid: str, parts: Mapping[str, Any]) -> Object:
+        self._request("replace", kind, namespace, name)
+        found = self._find(kind, namespace, name)
+        self._same_uid(found, uid)
+        for place, value in parts.items():
+            *path, last = place.strip("/").split("/")
+            target = found
+            for step in path:
+                target = target[step]
+            target[last] = copy.deepcopy(value)
+        found["metadata"]["generation"] = found["metadata"].get("generation", 1) + 1
+        return self._changed("MODIFIED", found)
+
     async def delete(
         self, kind: Kind, namespace: str, name: str, uid: str, grace_seconds: int | None = None
     ) -> Object | None:
         self._request("delete", kind, namespace, name)
         found = self._find(kind, namespace, name)
-        if found["metadata"]["uid"] != uid:
-            raise Conflict(
-                f"Precondition failed: UID in precondition: {uid}, UID in object meta: {found['metadata']['uid']}",
-                status=409,
-                reason="Conflict",
-            )
+        self._same_uid(found, uid)
         on_a_node = kind is Kind.POD and bool((found.get("spec") or {}).get("nodeName"))
         if found["metadata"].get("finalizers") or (on_a_node and grace_seconds != 0):
             found["metadata"].setdefault("deletionTimestamp", "2030-01-01T12:00:00Z")
@@ -209,12 +217,8 @@ class FakeKube:
     def _apply(self, kind: Kind, namespace: str, name: str, body: Manifest, manager: str) -> Object:
         found = self._find(kind, namespace, name)
         uid, status_only = body["metadata"].get("uid"), manager == names.STATUS_FIELD_MANAGER
-        if not status_only and uid != found["metadata"]["uid"]:
-            raise Conflict(
-                f"Precondition failed: UID in precondition: {uid}, UID in object meta: {found['metadata']['uid']}",
-                status=409,
-                reason="Conflict",
-            )
+        if not status_only:
+            self._same_uid(found, uid)
         self._same_version(found, body)
         new = {k: v for k, v in body.items() if (k == "status") is status_only or k == "metadata"}
         meta = {k: v for k, v in body["metadata"].items() if k in ("labels", "annotations", "ownerReferences")}
@@ -238,6 +242,12 @@ class FakeKube:
         if found.get("spec") != before.get("spec"):
             found["metadata"]["generation"] = found["metadata"].get("generation", 1) + 1
         return self._changed("MODIFIED", found)
+
+    def _same_uid(self, found: Object, uid: str | None) -> None:
+        there = found["metadata"]["uid"]
+        if uid != there:
+            words = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {there}"
+            raise Conflict(words, status=409, reason="Conflict")
 
     def _same_version(self, found: Object, body: Mapping[str, Any]) -> None:
         version = body["metadata"].get("resourceVersion")

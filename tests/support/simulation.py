@@ -11,7 +11,19 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pstraining.api import names
-from pstraining.core.actions import Action, Apply, Create, Delete, Event, Kind, Outcome, Outcomes, Plan, Verdict
+from pstraining.core.actions import (
+    Action,
+    Apply,
+    Create,
+    Delete,
+    Event,
+    Kind,
+    Outcome,
+    Outcomes,
+    Plan,
+    Replace,
+    Verdict,
+)
 from pstraining.core.observe import observe
 from pstraining.core.planner import plan
 from pstraining.core.snapshot import Snapshot
@@ -40,7 +52,7 @@ class World:
     told: list[Event] = field(default_factory=list)
     foreign: set[tuple[str, str]] = field(default_factory=set)
     """Names that somebody else holds."""
-    refuse: Callable[[Create], str] | None = None
+    refuse: Callable[[Create | Replace], str] | None = None
     """Plays a strict API server: a message refuses the creation."""
     serial: int = 0
     nodes: dict[str, str] | None = None
@@ -239,6 +251,12 @@ class World:
             target.clear()
             target.update(merged)
             self._version(target)
+        elif isinstance(action, Replace):
+            if self.refuse is not None and (message := self.refuse(action)):
+                return Outcome(action, Verdict.INVALID, message)
+            assert self.children[key]["metadata"]["uid"] == action.uid
+            assert list(action.parts) == ["/spec/template"]
+            self.children[key]["spec"]["template"] = copy.deepcopy(action.parts["/spec/template"])
         else:
             self._delete(action, key)
         return Outcome(action, Verdict.DONE)

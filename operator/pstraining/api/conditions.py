@@ -15,6 +15,7 @@ class Condition(StrEnum):
     # These appear only once they have been true.
     DEGRADED = "Degraded"
     RESCALING = "Rescaling"
+    UPDATING = "Updating"
     CHECKPOINT_NOT_DURABLE = "CheckpointNotDurable"
     NAME_CONFLICT = "NameConflict"
     INVALID_TEMPLATE = "InvalidTemplate"
@@ -80,6 +81,10 @@ class Reason(StrEnum):
     RESHARDING = "Resharding"
     RESUMING = "Resuming"
     RESCALED = "Rescaled"
+    # How parameter servers are made anew beside their standbys
+    REPLACING_SERVERS = "ReplacingServers"
+    SERVERS_UPDATED = "ServersUpdated"
+    UPDATE_REFUSED = "UpdateRefused"
     # What is wrong with the job or its surroundings
     NO_CHECKPOINT_VOLUME = "NoCheckpointVolume"
     CHECKPOINT_VOLUME_NOT_DURABLE = "CheckpointVolumeNotDurable"
@@ -94,6 +99,7 @@ class Reason(StrEnum):
     DESIRED = "Desired"
     NOT_DESIRED = "NotDesired"
     DRIFTED = "Drifted"
+    SPEC_CHANGED = "SpecChanged"
     WORKER_SUCCEEDED = "WorkerSucceeded"
     CLUSTER_MAP_CHANGED = "ClusterMapChanged"
     STUCK_IN_BACK_OFF = "StuckInBackOff"

@@ -20,7 +20,7 @@ def _main(containers: str) -> str:
 
 
 FIXED_WHILE_RUNNING: Final = (
-    *(f"ps.{f}" for f in ("template?", "resources?", "server", "standby", "onChiefRestart?", "restartPolicy")),
+    *(f"ps.{f}" for f in ("server", "standby", "onChiefRestart?", "restartPolicy")),
     *("ps.volumeClaimTemplates?", "ps.persistentVolumeClaimRetentionPolicy"),
     *(f"worker.{f}" for f in ("template", "addressing", "restartPolicy")),
     *(f"chief.{f}" for f in ("enabled", "template?", "resources?", "restartPolicy")),
@@ -30,6 +30,10 @@ FIXED_WHILE_RUNNING: Final = (
 )
 """What feeds pod templates, with a question mark where it may be absent: pods are rendered when they are created and
 never while they live."""
+
+
+MADE_ANEW: Final = ("ps.template?", "ps.resources?")
+"""What may change while hot standbys run: each parameter server is made anew beside the others."""
 
 
 def _fixed(free: str, field: str, why: str) -> Rule:
@@ -61,6 +65,7 @@ def root() -> list[Rule]:
         "(has(self.status) && has(self.status.phase) && self.status.phase == 'Invalid')"
     )
     fixed = "is immutable while the job runs: set spec.runPolicy.suspend to true, change it, and resume"
+    unless_hot = fixed.replace("runs:", "runs without hot standbys:")
     return [
         {
             "rule": f"self.metadata.name.size() <= {names.MAX_JOB_NAME}",
@@ -73,6 +78,7 @@ def root() -> list[Rule]:
             "Services are made from it",
         },
         *(_fixed(free, path, fixed) for path in FIXED_WHILE_RUNNING),
+        *(_fixed(f"{free} || self.spec.ps.standby.mode == 'Hot'", path, unless_hot) for path in MADE_ANEW),
         _fixed_seats(free),
         {
             "rule": "self.spec.runPolicy.managedBy == oldSelf.spec.runPolicy.managedBy",

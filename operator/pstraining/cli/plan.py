@@ -30,7 +30,7 @@ from pstraining.cli.quantities import count, several
 from pstraining.cli.submit import checked, placed, sent
 from pstraining.cli.validate import Files, verdicts
 from pstraining.core import planner
-from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Manifest
+from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Manifest, Replace
 from pstraining.core.observe import observe
 from pstraining.core.policies.gang import kind_of_group
 from pstraining.kube.paths import RESOURCES
@@ -159,8 +159,8 @@ def seconds_at(job: Manifest, asked: float | None) -> float | None:
 
 def details(planned: Planned, action: Action) -> str:
     """What there is to say about an action."""
-    if isinstance(action, Delete):
-        return ""
+    if isinstance(action, Delete | Replace):
+        return ", ".join(action.parts) if isinstance(action, Replace) else ""
     if isinstance(action, Apply):
         there = planned.there.get((action.kind, action.name))
         told = {k: v for k, v in action.body.items() if k not in ("apiVersion", "kind", "metadata")}

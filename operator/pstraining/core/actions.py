@@ -69,6 +69,18 @@ class Apply:
 
 
 @dataclass(frozen=True)
+class Replace:
+    """Put whole parts of an object in the place of those that are there; a refusal leaves the object as it is."""
+
+    kind: Kind
+    name: str
+    uid: str
+    parts: Mapping[str, Any]
+    """By their places (JSON pointers, RFC 6901), such as /spec/template."""
+    reason: Reason
+
+
+@dataclass(frozen=True)
 class Delete:
     """Delete in the background with a uid precondition; an absent object is a success."""
 
@@ -80,7 +92,7 @@ class Delete:
     """0: at once, whatever still runs on a node that does not answer; None: as the object says."""
 
 
-Action = Create | Apply | Delete
+Action = Create | Apply | Replace | Delete
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Which children is a running job to have, and how do they differ from those it has?
 
 A child that holds pods is rendered when it is created and never again while it lives, so that a new version of the
-operator restarts nothing; its number of replicas is all that is corrected. Services and the cluster map hold no state
-and are corrected whenever a field that we render differs.
+operator restarts nothing; its number of replicas is all that is corrected. (Parameter servers with hot standbys are
+rendered again when what the spec says of them has changed: policies/renewal.py.) Services and the cluster map hold no
+state and are corrected whenever a field that we render differs.
 """
 
 from collections.abc import Container, Iterator, Mapping
@@ -13,8 +14,8 @@ from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus
-from pstraining.core.actions import Action, Apply, Create, Delete, Kind
-from pstraining.core.policies import parked
+from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Replace
+from pstraining.core.policies import parked, renewal
 from pstraining.core.policies.clean_up import CleaningUp
 from pstraining.core.snapshot import Child, Pod, Snapshot
 from pstraining.resources import cluster_map, launcher, network_policy, redundancy, services, workloads
@@ -159,10 +160,11 @@ def retired(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus)
 
 def _corrected(
     job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, child: Child, manifest: dict[str, Any]
-) -> Iterator[Apply]:
+) -> Iterator[Apply | Replace]:
     if child.kind in (Kind.STATEFUL_SET, Kind.DEPLOYMENT):
         index = child.number(names.LABEL_INDEX)
         done = child.kind is Kind.DEPLOYMENT and parked.why(job, snapshot, status, index) is not None
+        yield from renewal.replaced(child, manifest, status, snapshot.generation)
         if not done and child.replicas != manifest["spec"]["replicas"]:
             body = _identity(snapshot, manifest, child) | {"spec": {"replicas": manifest["spec"]["replicas"]}}
             yield Apply(child.kind, child.name, child.uid, body, Reason.DRIFTED)

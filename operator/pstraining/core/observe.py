@@ -87,7 +87,7 @@ def _pod(manifest: Manifest, job_uid: str) -> Pod | None:
         return None  # labels that somebody else has written
     conditions = {c.get("type"): c for c in status.get("conditions") or ()}
     scheduled = conditions.get("PodScheduled", {})
-    containers = spec.get("containers") or ()
+    containers, annotations = spec.get("containers") or (), metadata.get("annotations") or {}
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -101,7 +101,8 @@ def _pod(manifest: Manifest, job_uid: str) -> Pod | None:
         disruption=_disruption(conditions.get("DisruptionTarget", {}), status),
         unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
         reason=status.get("reason", ""),
-        cluster_hash=(metadata.get("annotations") or {}).get(names.ANNOTATION_CLUSTER_HASH, ""),
+        cluster_hash=annotations.get(names.ANNOTATION_CLUSTER_HASH, ""),
+        server_template=annotations.get(names.ANNOTATION_SERVER_TEMPLATE, ""),
         container=_container(status.get("containerStatuses") or (), main_container_name(containers)),
         member=int(member),
         deleted_at=_deleted_at(metadata),

@@ -32,6 +32,7 @@ from pstraining.core.policies import (
     job_attempts,
     node_loss,
     redundancy,
+    renewal,
     rescaling,
     rounds,
     shrinking,
@@ -156,10 +157,11 @@ def _running(
         yield from _deletions(found.delete, Reason.OLD_TERM)
     yield from desired.surplus(snapshot, wanted)
     yield from shrinking.left_over(job, snapshot)
-    for pod in stuck_pods.idle(job, snapshot, status, counted):
-        yield Delete(Kind.POD, pod.name, pod.uid, Reason.FAILURE_RULE)
-    for pod in stuck_pods.stuck(snapshot, status, counted):
-        yield Delete(Kind.POD, pod.name, pod.uid, Reason.STUCK_IN_BACK_OFF)
+    leaving = [(p, Reason.FAILURE_RULE) for p in stuck_pods.idle(job, snapshot, status, counted)]
+    leaving += [(p, Reason.STUCK_IN_BACK_OFF) for p in stuck_pods.stuck(snapshot, status, counted)]
+    yield from (Delete(Kind.POD, pod.name, pod.uid, why) for pod, why in leaving)
+    left = {pod.uid for pod, _ in leaving}
+    yield from (a for a in renewal.deletions(job, snapshot, shards) if a.uid not in left)
 
 
 def _finished(

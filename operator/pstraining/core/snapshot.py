@@ -82,6 +82,8 @@ class Pod:
     """Runs of init containers that have failed."""
     round: int = 0
     """How often the job had been restarted as a whole when the pod was rendered."""
+    server_template: str = ""
+    """What a PS with hot standbys was made from, as a hash."""
     gates: tuple[str, ...] = ()
     """Names of its scheduling gates: no scheduler looks at it until somebody has opened them (KEP-3521)."""
 

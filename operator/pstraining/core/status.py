@@ -169,8 +169,9 @@ def _failures(old: PSTrainingJobStatus, new: PSTrainingJobStatus) -> Iterator[Ev
 def _transition(old: StatusCondition | None, new: StatusCondition) -> Event | None:
     if old is not None and (old.status, old.reason) == (new.status, new.reason):
         return None
-    if new.type == Condition.RESCALING:
-        return Event("Normal", new.reason, new.message or str(new.reason))
+    if new.type in (Condition.RESCALING, Condition.UPDATING):
+        kind = "Warning" if new.reason == Reason.UPDATE_REFUSED else "Normal"
+        return Event(kind, new.reason, new.message or str(new.reason))
     if new.status == "True":
         unusual = new.type in _WARNINGS or (new.type == Condition.RUNNING and new.reason != Reason.TRAINING)
         kind = "Warning" if unusual else "Normal"

@@ -9,8 +9,8 @@ from pstraining.api.conditions import ALWAYS_TOLD, Condition, Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus, StatusCondition
 from pstraining.core import roles
-from pstraining.core.actions import Create, Kind, Outcomes, Verdict
-from pstraining.core.policies import gang, node_loss, redundancy, rescaling, rounds, stopping
+from pstraining.core.actions import Create, Kind, Outcome, Outcomes, Replace, Verdict
+from pstraining.core.policies import gang, node_loss, redundancy, renewal, rescaling, rounds, stopping
 from pstraining.core.policies.diagnosis import diagnose
 from pstraining.core.policies.outcome import End
 from pstraining.core.shards import degraded
@@ -94,6 +94,7 @@ def _lifecycle(situation: Situation, now: datetime) -> Iterator[Told]:
     running = _running(situation, now)
     yield running
     yield from _rescaling(situation, running.true)
+    yield from _updating(situation)
     yield _restarting(situation, running.true)
     yield _suspended(situation)
     for kind in (Condition.SUCCEEDED, Condition.FAILED):
@@ -112,6 +113,17 @@ def _rescaling(situation: Situation, runs: bool) -> Iterator[Told]:
         found = rescaling.progress(situation.job, situation.snapshot, was, runs=runs)
         if found is not None:
             yield Told(Condition.RESCALING, *found)
+
+
+def _updating(situation: Situation) -> Iterator[Told]:
+    was = situation.was(Condition.UPDATING)
+    if situation.end is None and not situation.suspended:
+        refused = next((o for o in situation.outcomes.with_verdict(Verdict.INVALID) if _leaves_all(o)), None)
+        found = renewal.progress(situation.job, situation.snapshot, was, refused)
+        if found is not None:
+            yield Told(Condition.UPDATING, *found)
+    elif was is not None:
+        yield Told(Condition.UPDATING, False, Reason.SUSPENDED if situation.suspended else Reason.JOB_FINISHED)
 
 
 def _suspended(situation: Situation) -> Told:
@@ -137,7 +149,7 @@ def _created(situation: Situation) -> Told:
     unknown = situation.outcomes.with_verdict(Verdict.NOT_SERVED)
     if unknown:
         return Told(Condition.CREATED, False, Reason.GANG_NOT_INSTALLED, gang.not_installed(situation.job))
-    bad = any(o.verdict is not Verdict.DONE for o in situation.outcomes.outcomes)
+    bad = any(o.verdict is not Verdict.DONE and not _leaves_all(o) for o in situation.outcomes.outcomes)
     was = situation.was(Condition.CREATED)
     if bad or (situation.suspended and (was is None or not situation.was_true(Condition.CREATED))):
         return Told(Condition.CREATED, False, Reason.CHILDREN_MISSING)
@@ -198,7 +210,8 @@ def _degraded(situation: Situation, now: datetime) -> Iterator[Told]:
 
 def _troubles(situation: Situation) -> Iterator[Told]:
     outcomes = situation.outcomes
-    taken, invalid = outcomes.with_verdict(Verdict.NAME_TAKEN), outcomes.with_verdict(Verdict.INVALID)
+    taken = outcomes.with_verdict(Verdict.NAME_TAKEN)
+    invalid = [o for o in outcomes.with_verdict(Verdict.INVALID) if not _leaves_all(o)]
     clean = outcomes.outcomes and not taken and not invalid
     if taken:
         held = ", ".join(f"{o.action.kind} {o.action.name}" for o in taken)
@@ -216,6 +229,11 @@ def _troubles(situation: Situation) -> Iterator[Told]:
     elif situation.was_true(Condition.INVALID_TEMPLATE) and (_created_some(outcomes) or situation.suspended):
         yield Told(Condition.INVALID_TEMPLATE, False, Reason.TEMPLATE_ACCEPTED)
     yield from _checkpoint(situation)
+
+
+def _leaves_all(outcome: Outcome) -> bool:
+    """Whether everything stays as it is when that is refused: nothing is missing of a job."""
+    return isinstance(outcome.action, Replace)
 
 
 def _created_some(outcomes: Outcomes) -> bool:

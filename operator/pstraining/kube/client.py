@@ -31,6 +31,7 @@ sent again. With 2 a busy one, which took a second for each, held all other crea
 job were the last of its children to be there, with 3 they were not."""
 JSON: Final = "application/json"
 APPLY: Final = "application/apply-patch+yaml"
+JSON_PATCH: Final = "application/json-patch+json"
 
 
 class KubeClient:
@@ -76,6 +77,14 @@ class KubeClient:
         path = RESOURCES[kind].path(namespace, name)
         query = {"fieldManager": names.FIELD_MANAGER, "force": "true", "fieldValidation": "Strict"}
         return await self._request("PATCH", path, query, dict(body), APPLY)
+
+    async def replace(self, kind: Kind, namespace: str, name: str, uid: str, parts: Mapping[str, Any]) -> Object:
+        """JSON Patch by our field manager; the uid, written as well, is a precondition."""
+        path = RESOURCES[kind].path(namespace, name)
+        query = {"fieldManager": names.FIELD_MANAGER, "fieldValidation": "Strict"}
+        values = {"/metadata/uid": uid, **parts}
+        body = [{"op": "replace", "path": place, "value": value} for place, value in values.items()]
+        return await self._request("PATCH", path, query, body, JSON_PATCH)
 
     async def delete(
         self, kind: Kind, namespace: str, name: str, uid: str, grace_seconds: int | None = None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from pstraining.api import names
-from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Outcome, Outcomes, Verdict
+from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Outcome, Outcomes, Replace, Verdict
 from pstraining.core.observe import controller_uid
 from pstraining.kube.errors import Conflict, NotFound, Refused
 from pstraining.kube.port import ApiPort, Object
@@ -113,6 +113,11 @@ class Executor:
             case Apply():
                 written = await self._port.apply(action.kind, namespace, action.name, _with_uid(action))
                 self._on_write(action.kind, "apply")
+                self._memory.wrote(namespace, job, written)
+            case Replace():
+                port = self._port
+                written = await port.replace(action.kind, namespace, action.name, action.uid, action.parts)
+                self._on_write(action.kind, "replace")
                 self._memory.wrote(namespace, job, written)
             case Delete():
                 await self._delete(namespace, job, action)

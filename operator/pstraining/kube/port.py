@@ -30,6 +30,19 @@ class ApiPort(Protocol):
         named stays, so that a body may hold a part, always the same one, of what was created.
         """
 
+    async def replace(self, kind: Kind, namespace: str, name: str, uid: str, parts: Mapping[str, Any]) -> Object:
+        """Put values in the places of those that are there (JSON Patch, RFC 6902), all or none.
+
+        An object of another uid is a Conflict.
+
+        Args:
+            kind: the object's.
+            namespace: the object's.
+            name: the object's.
+            uid: the object's.
+            parts: the values by their places, JSON pointers.
+        """
+
     async def delete(
         self, kind: Kind, namespace: str, name: str, uid: str, grace_seconds: int | None = None
     ) -> Object | None:

@@ -46,6 +46,8 @@ def build(job: PSTrainingJob, task: Task, launcher: str) -> dict[str, Any]:
         if redundancy.standbys(job):
             redundancy.keep_apart(job, spec)
     annotations = {names.ANNOTATION_CLUSTER_HASH: cluster_map.digest(job, task.role, task.term or 1)}
+    if task.role == names.PS and redundancy.is_hot(job):
+        annotations |= {names.ANNOTATION_SERVER_TEMPLATE: redundancy.server_template(job)}
     template["metadata"] = {
         **metadata,
         "labels": (metadata.get("labels") or {}) | labels,

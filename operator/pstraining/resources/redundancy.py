@@ -1,5 +1,7 @@
 """What parameter servers with standbys have besides their pods: apart from each other, and a budget for drains."""
 
+import hashlib
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,6 +47,12 @@ def stateful_set(job: PSTrainingJob, member: int) -> str:
 def pod(job: PSTrainingJob, index: int, member: int) -> str:
     """The pod that is a shard's member of that number; a PS task's Service has the same name."""
     return f"{stateful_set(job, member)}-{index}"
+
+
+def server_template(job: PSTrainingJob) -> str:
+    """A short hash of what may change while hot standbys run, as each member can be made anew beside the others."""
+    made_from = json.dumps([job.spec.ps.template, job.spec.ps.resources], sort_keys=True)
+    return hashlib.sha256(made_from.encode()).hexdigest()[:10]
 
 
 def keep_apart(job: PSTrainingJob, spec: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from hack.reference import fields
 from pstraining.api.crd import custom_resource_definition, structural
 from pstraining.api.models import PSTrainingJobSpec
-from pstraining.api.rules import FIXED_WHILE_RUNNING
+from pstraining.api.rules import FIXED_WHILE_RUNNING, MADE_ANEW
 
 CRD = custom_resource_definition()
 SCHEMA = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
@@ -69,7 +69,7 @@ def test_every_level_of_the_smallest_job_is_defaulted() -> None:
     assert "default" not in properties["checkpoint"]
 
 
-@pytest.mark.parametrize("path", FIXED_WHILE_RUNNING)
+@pytest.mark.parametrize("path", [*FIXED_WHILE_RUNNING, *MADE_ANEW])
 def test_a_rule_that_reads_a_field_knows_whether_it_may_be_absent(path: str) -> None:
     """A rule that fails refuses every update of the object, the operator's own status among them."""
     node, always_there = SCHEMA["properties"]["spec"], True

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from pstraining.api import contract
-from pstraining.api.rules import FIXED_WHILE_RUNNING
+from pstraining.api.rules import FIXED_WHILE_RUNNING, MADE_ANEW
 from pstraining.api.validation import Finding, Severity, defaulted, did_you_mean, path_of, validate
 from tests.support.builders import job
 from tests.support.refused import REFUSED, edit, simple
@@ -143,19 +143,31 @@ def test_a_generated_name_is_checked_as_long_as_it_will_be() -> None:
     assert "at most 40 characters" in said(validate(made))[0]
 
 
-@pytest.mark.parametrize("path", FIXED_WHILE_RUNNING)
+@pytest.mark.parametrize("path", [*FIXED_WHILE_RUNNING, *MADE_ANEW])
 def test_what_is_immutable_is_free_while_suspended(path: str) -> None:
     old = job(spec={"checkpoint": {"volume": {"emptyDir": {}}}} if path.startswith("checkpoint") else {})
     path = f"spec.{path.rstrip('?')}"
     new = copy.deepcopy(old)
     edit(path, OTHER[path])(new)
     (finding,) = [f for f in validate(new, old) if "immutable" in f.message]
+    while_ = "runs without hot standbys" if f"{path.removeprefix('spec.')}?" in MADE_ANEW else "runs"
     assert finding == Finding(
-        path, f"{path} is immutable while the job runs: set spec.runPolicy.suspend to true, change it, and resume"
+        path, f"{path} is immutable while the job {while_}: set spec.runPolicy.suspend to true, change it, and resume"
     )
     assert not validate(old, old)
     new["spec"]["runPolicy"] = {**new["spec"].get("runPolicy", {}), "suspend": True}
     assert not [f for f in validate(new, old) if "immutable" in f.message]
+
+
+@pytest.mark.parametrize("path", MADE_ANEW)
+def test_what_servers_are_made_from_may_change_beside_hot_standbys(path: str) -> None:
+    old = job(spec={"ps": {"replicas": 1, "standby": {"mode": "Hot"}}, "training": {"mode": "Sync"}})
+    path = f"spec.{path.rstrip('?')}"
+    new = copy.deepcopy(old)
+    edit(path, OTHER[path])(new)
+    assert not [f for f in validate(new, old) if "immutable" in f.message]
+    new["spec"]["ps"]["standby"] = {"mode": "Warm"}
+    assert [f for f in validate(new, old) if f.field == "spec.ps.standby"], "but not together with these"
 
 
 POD = {"spec": {"containers": [{"name": "other", "image": "i", "command": ["c"]}]}}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.core.actions import Create
+from pstraining.core.actions import Create, Replace
 from pstraining.core.observe import observe
 from tests.support.builders import job
 from tests.support.simulation import World, phase, running
@@ -106,7 +106,7 @@ def test_a_job_that_cannot_be_read_is_told_and_left_alone() -> None:
 def test_every_name_is_refused_only_once_a_pass() -> None:
     seen: list[str] = []
 
-    def refuse(create: Create) -> str:
+    def refuse(create: Create | Replace) -> str:
         seen.append(create.name)
         return "no"
 

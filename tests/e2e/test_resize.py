@@ -1,0 +1,85 @@
+"""Parameter servers with hot standbys get other resources while they train: one at a time, and not one step is lost."""
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.e2e.test_hot_standby import SPEC, WENT_ON, Watched
+from tests.support.examples import Example
+from tests.support.kube import Kube, Object, wait_for
+from tests.support.operator_process import OperatorProcess
+
+pytestmark = pytest.mark.cluster
+
+SERVERS = ("digits-standby-0", "digits-ps-0")
+"""In the order in which they are replaced."""
+
+
+def resize(watched: Watched, **resources: Any) -> None:
+    """Resources that are not named are left to the template again."""
+    kube, example = watched.example.kube, watched.example
+    kube.merge("PSTrainingJob", example.namespace, "digits", {"spec": {"ps": {"resources": resources}}})
+
+
+def memory(watched: Watched, server: str) -> str:
+    """What a server asks for, once its pod is there."""
+    pod = watched.example.kube.get("Pod", watched.example.namespace, server) or {"spec": {"containers": [{}]}}
+    return str((pod["spec"]["containers"][0].get("resources") or {}).get("requests", {}).get("memory"))
+
+
+def updating(watched: Watched, status: str, reason: str) -> Object | None:
+    found = watched.condition("Updating")
+    return found if (found["status"], found.get("reason")) == (status, reason) else None
+
+
+def others(watched: Watched) -> dict[str, tuple[str, int]]:
+    """The pods of the chief and the workers, and how often they were started again."""
+    example = watched.example
+    pods = example.kube.list("Pod", example.namespace, "pstraining.dev/job-name=digits,pstraining.dev/role!=ps")
+    return {
+        p["metadata"]["name"]: (p["metadata"]["uid"], p["status"]["containerStatuses"][0]["restartCount"]) for p in pods
+    }
+
+
+def test_servers_are_resized_while_they_train(
+    kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own_operator.start()
+    spec = {**SPEC, "ps": {**SPEC["ps"], "replicas": 1}}
+    watched = Watched(Example.start(kube, namespace, "digits", shared, spec), shards=1)
+    watched.wait_prepared(1)
+    wait_for(lambda: watched.summary() == "1/1", "the standby is in sync")
+    rest, before, struck = others(watched), watched.lives(), time.time()
+
+    resize(watched, requests={"memory": "300Mi"}, limits={"memory": "100Mi"})
+    refused = wait_for(lambda: updating(watched, "False", "UpdateRefused"), "the API server's words")
+    assert "must be less than or equal to memory limit" in refused["message"]
+
+    # No node has that much: it ends with the standby.
+    resize(watched, requests={"memory": "100000Gi"}, limits=None)
+    wait_for(lambda: memory(watched, SERVERS[0]) == "100000Gi", "the standby asks for it")
+    wait_for(lambda: "Insufficient memory" in watched.condition("Degraded").get("message", ""), "it is told")
+    assert updating(watched, "True", "ReplacingServers")
+    assert watched.lives()[SERVERS[1]] == before[SERVERS[1]]
+    steps = watched.steps()[-1]["step"]
+    wait_for(lambda: watched.steps()[-1]["step"] > steps, "training goes on without it")
+
+    resize(watched, requests={"memory": "300Mi"})
+    wait_for(
+        lambda: updating(watched, "False", "ServersUpdated"), f"it is done: {watched.example.job()['status']}", 120
+    )
+    took = time.time() - struck
+    assert [memory(watched, server) for server in SERVERS] == ["300Mi", "300Mi"]
+    created = [kube.get("Pod", namespace, s)["metadata"]["creationTimestamp"] for s in SERVERS]  # type: ignore[index]
+    assert created == sorted(created), "the standby went first"
+    assert watched.is_whole()
+    assert not set(watched.lives().values()) & set(before.values())
+    assert others(watched) == rest, "nobody else was touched"
+    assert len(watched.handed_over(struck)) == 2, "each was in sync when it was told to go"
+    watched.nothing_is_restored()
+    lines = [e for i in (0, 1) for e in watched.example.events("worker", i) if e["event"] == "went_on"]
+    stood = [float(e["seconds"]) for e in lines if e["time"] >= struck]
+    assert max(stood) <= WENT_ON
+    with capsys.disabled():
+        print(f"\nresized in {took:.0f} s, one wrong size included; longest standstill {max(stood):.2f} s")

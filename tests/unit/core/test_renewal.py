@@ -1,0 +1,178 @@
+"""Parameter servers with hot standbys are made anew one at a time, beside those that have the state."""
+
+from typing import Any
+
+import pytest
+
+from pstraining.api import names
+from pstraining.core.actions import Delete, Kind, Replace
+from tests.support.simulation import World, phase
+from tests.unit.core.test_hot_standby import hot, turn
+
+SMALL, LARGE = ({"requests": {"memory": size}} for size in ("1Gi", "4Gi"))
+
+
+def resources(found: dict[str, Any]) -> Any:
+    return found["spec"]["template"]["spec"]["containers"][0].get("resources")
+
+
+def gone(world: World) -> list[str]:
+    """The pods that the next pass ends."""
+    return [a.name for a in world.plan().actions if isinstance(a, Delete) and a.kind is Kind.POD]
+
+
+def replace_next(world: World) -> str:
+    """One server goes and comes back, without the state at first."""
+    (name,) = gone(world)
+    world.reconcile()
+    assert not gone(world), "one at a time"
+    world.controllers()
+    turn(world, name, ready=False)
+    assert not gone(world), "nobody else goes while it learns"
+    world.reconcile()
+    turn(world, name, ready=True)
+    return name
+
+
+def enlarged(**spec: Any) -> World:
+    """A job whose servers are to be larger; its StatefulSets know it already."""
+    world = hot(**spec)
+    world.edit({"ps": {"resources": LARGE}})
+    world.reconcile()
+    return world
+
+
+def test_servers_are_replaced_one_at_a_time_standbys_first() -> None:
+    world = hot(ps={"replicas": 2, "standby": {"mode": "Hot"}, "resources": SMALL})
+    before = dict(world.pods)
+    world.edit({"ps": {"resources": LARGE}})
+    replaced = [a for a in world.plan().actions if isinstance(a, Replace)]
+    assert [a.name for a in replaced] == ["digits-ps", "digits-standby"]
+    assert not gone(world), "what comes back would be as it was"
+    world.reconcile()
+    assert {n: resources(world.children["StatefulSet", n]) for n in ("digits-ps", "digits-standby")} == {
+        "digits-ps": LARGE,
+        "digits-standby": LARGE,
+    }
+    assert world.condition("Updating")["status"] == "True"
+    assert "0 of 4 parameter servers" in world.condition("Updating")["message"]
+    order = [replace_next(world) for _ in range(4)]
+    assert order == ["digits-standby-0", "digits-standby-1", "digits-ps-0", "digits-ps-1"]
+    world.settle()
+    assert world.condition("Updating")["status"] == "False"
+    assert world.condition("Updating")["reason"] == "ServersUpdated"
+    assert [e.reason for e in world.told if e.reason in ("ReplacingServers", "ServersUpdated")] == [
+        "ReplacingServers",
+        "ServersUpdated",
+    ]
+    others = {n for n, p in before.items() if p["metadata"]["labels"][names.LABEL_ROLE] != names.PS}
+    assert {n for n in before if world.pods[n] is before[n]} == others, "nobody else was touched"
+    assert phase(world) == "Running"
+
+
+def test_the_primary_of_the_moment_goes_last() -> None:
+    world = hot(replicas=1)
+    world.reconcile()
+    turn(world, "digits-ps-0", ready=False)
+    world.reconcile()
+    world.edit({"ps": {"resources": LARGE}})
+    world.reconcile()
+    assert not gone(world)
+    turn(world, "digits-ps-0", ready=True)
+    assert gone(world) == ["digits-standby-0"], "one that is in sync again is primary again"
+
+
+@pytest.mark.parametrize("lost", ["digits-ps-0", "digits-standby-1"])
+def test_nobody_goes_while_a_member_is_not_in_sync(lost: str) -> None:
+    world = enlarged()
+    turn(world, lost, ready=False)
+    assert not gone(world)
+    del world.pods[lost]
+    assert not gone(world)
+    turn_all = [n for n in world.pods if "ps" in n or "standby" in n]
+    assert len(turn_all) == 3
+    world.controllers()
+    assert len(gone(world)) == 1
+
+
+def test_one_that_does_not_run_is_replaced_at_once() -> None:
+    """It was asked for too much memory: another wish puts that right."""
+    world = enlarged()
+    (name,) = gone(world)
+    world.reconcile()
+    world.controllers()
+    turn(world, name, ready=False)
+    world.pods[name]["status"]["containerStatuses"] = []
+    world.pods[name]["status"]["phase"] = "Pending"
+    assert not gone(world)
+    world.edit({"ps": {"resources": SMALL}})
+    world.reconcile()
+    assert gone(world) == [name]
+    world.settle()
+    assert world.condition("Updating")["status"] == "False"
+
+
+def test_a_template_that_is_refused_leaves_everything_as_it_is() -> None:
+    world = hot()
+    world.reconcile()
+    before = dict(world.pods)
+    world.refuse = lambda action: "requests: Invalid value" if isinstance(action, Replace) else ""
+    world.edit({"ps": {"resources": LARGE}})
+    world.settle()
+    told = world.condition("Updating")
+    assert (told["status"], told["reason"]) == ("False", "UpdateRefused")
+    assert "StatefulSet digits-ps was refused" in told["message"]
+    assert "requests: Invalid value" in told["message"]
+    assert phase(world) == "Running"
+    assert all(world.pods[name] is found for name, found in before.items())
+    assert any(e.type == "Warning" and e.reason == "UpdateRefused" for e in world.told)
+    world.refuse = None
+    assert not world.plan().actions, "it is not tried again and again"
+    world.edit({"ps": {"resources": SMALL}})
+    world.settle(40)
+    assert world.condition("Updating")["reason"] == "ServersUpdated"
+    assert {str(resources(world.children["StatefulSet", n])) for n in world.names_of("StatefulSet")} == {str(SMALL)}
+
+
+def test_another_wish_meanwhile_is_followed() -> None:
+    world = enlarged()
+    replace_next(world)
+    world.edit({"ps": {"resources": SMALL}})
+    world.settle(40)
+    assert {str(resources(world.children["StatefulSet", n])) for n in world.names_of("StatefulSet")} == {str(SMALL)}
+    assert len({p["metadata"]["annotations"][names.ANNOTATION_SERVER_TEMPLATE] for p in servers(world)}) == 1
+
+
+def servers(world: World) -> list[dict[str, Any]]:
+    return [p for p in world.pods.values() if p["metadata"]["labels"][names.LABEL_ROLE] == names.PS]
+
+
+def test_what_does_not_say_what_it_was_made_from_is_left_alone() -> None:
+    """A job of an operator that did not write it."""
+    world = enlarged()
+    for child in (world.children["StatefulSet", n] for n in world.names_of("StatefulSet")):
+        del child["spec"]["template"]["metadata"]["annotations"][names.ANNOTATION_SERVER_TEMPLATE]
+    for found in servers(world):
+        del found["metadata"]["annotations"][names.ANNOTATION_SERVER_TEMPLATE]
+    assert not world.plan().actions
+
+
+def test_it_is_over_with_the_job() -> None:
+    world = enlarged()
+    assert world.condition("Updating")["status"] == "True"
+    world.edit({"runPolicy": {"suspend": True}})
+    world.settle()
+    assert (world.condition("Updating")["status"], world.condition("Updating")["reason"]) == ("False", "Suspended")
+    world.edit({"runPolicy": {"suspend": False}})
+    world.settle()
+    world.end("chief")
+    world.settle()
+    assert (world.condition("Updating")["status"], world.condition("Updating")["reason"]) == ("False", "JobFinished")
+
+
+@pytest.mark.parametrize("mode", ["None", "Warm"])
+def test_servers_without_hot_standbys_are_never_replaced(mode: str) -> None:
+    """The rules of the API refuse such a change; should it get there, nothing is lost by it."""
+    world = hot(ps={"replicas": 1, "standby": {"mode": mode}})
+    world.edit({"ps": {"resources": LARGE}})
+    assert not world.plan().actions
