@@ -146,6 +146,15 @@ def test_corrections_and_deletions_are_told() -> None:
     assert "That is the next step" in said.get()
 
 
+def test_servers_that_get_another_size_are_told() -> None:
+    cluster = JobCluster(running(ps={"standby": {"mode": "Hot"}}, training={"mode": "Sync"}))
+    body = as_there(cluster)
+    body["spec"]["ps"]["resources"] = {"requests": {"memory": "4Gi"}}
+    planned = looked(cluster, body, cluster.world.now)
+    assert of(planned) == [("Replace", "StatefulSet", "digits-ps"), ("Replace", "StatefulSet", "digits-standby")]
+    assert {details(planned, action) for action in planned.actions} == {"/spec/template"}
+
+
 def test_a_job_that_is_suspended_stops_in_order() -> None:
     cluster = JobCluster(running())
     body = as_there(cluster)
