@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, Final
 
-from pstraining.api.conditions import Condition
+from pstraining.api.conditions import Condition, Reason
 from pstraining.cli.cluster import Cluster, Object
 from pstraining.cli.errors import CommandError, RequestError
 
@@ -66,6 +66,9 @@ def why(job: Object) -> str:
         told = condition(job, Condition.RUNNING)
     if told is None and is_true(job, Condition.DEGRADED):
         told = condition(job, Condition.DEGRADED)
+    updating = condition(job, Condition.UPDATING)
+    if told is None and (updating.get("status") == "True" or updating.get("reason") == Reason.UPDATE_REFUSED):
+        told = updating
     return "" if told is None else one_line(f"{told['reason']}: {told.get('message', '')}".removesuffix(": "))
 
 

@@ -288,10 +288,19 @@ def conditions(**held: str) -> Object:
         ({"Running": "False", "Suspended": "True"}, "SuspendedReason: why so"),
         ({"Running": "True", "Degraded": "True"}, "DegradedReason: why so"),
         ({"Running": "True", "Rescaling": "True"}, "RescalingReason: why so"),
+        ({"Running": "True", "Updating": "True"}, "UpdatingReason: why so"),
+        ({"Running": "True", "Updating": "True", "Degraded": "True"}, "DegradedReason: why so"),
+        ({"Running": "True", "Updating": "False"}, ""),
     ],
 )
 def test_why_in_one_line(held: dict[str, str], said: str) -> None:
     assert why(conditions(**held)) == said
+
+
+def test_that_other_servers_were_refused_is_told_until_something_else_is_asked_for() -> None:
+    found = conditions(Running="True", Updating="False")
+    found["status"]["conditions"][1]["reason"] = "UpdateRefused"
+    assert why(found) == "UpdateRefused: why so"
 
 
 @pytest.mark.parametrize(
