@@ -159,8 +159,10 @@ def seconds_at(job: Manifest, asked: float | None) -> float | None:
 
 def details(planned: Planned, action: Action) -> str:
     """What there is to say about an action."""
-    if isinstance(action, Delete | Replace):
-        return ", ".join(action.parts) if isinstance(action, Replace) else ""
+    if isinstance(action, Delete):
+        return ""
+    if isinstance(action, Replace):
+        return ", ".join(action.parts)
     if isinstance(action, Apply):
         there = planned.there.get((action.kind, action.name))
         told = {k: v for k, v in action.body.items() if k not in ("apiVersion", "kind", "metadata")}

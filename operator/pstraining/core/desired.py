@@ -164,7 +164,8 @@ def _corrected(
     if child.kind in (Kind.STATEFUL_SET, Kind.DEPLOYMENT):
         index = child.number(names.LABEL_INDEX)
         done = child.kind is Kind.DEPLOYMENT and parked.why(job, snapshot, status, index) is not None
-        yield from renewal.replaced(child, manifest, status, snapshot.generation)
+        if child.kind is Kind.STATEFUL_SET:
+            yield from renewal.replaced(child, manifest, status, snapshot.generation)
         if not done and child.replicas != manifest["spec"]["replicas"]:
             body = _identity(snapshot, manifest, child) | {"spec": {"replicas": manifest["spec"]["replicas"]}}
             yield Apply(child.kind, child.name, child.uid, body, Reason.DRIFTED)
