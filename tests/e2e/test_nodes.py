@@ -55,6 +55,8 @@ def at_home(name: str, *, volume: bool = False, **spec: Any) -> Object:
 def begun(kube: Kube, namespace: str, name: str, folder: Path, **spec: Any) -> Puppet:
     puppet = Puppet.make(kube, namespace, name, folder, **spec)
     puppet.wait_phase("Running")
+    # A pod that runs may still be waiting for its parameter server's name, which nobody can tell it on an island.
+    wait_for(lambda: all(puppet.runs(f"{role}-0") for role in ("ps", "chief", "worker")), "all programs run", 60)
     assert all(p["spec"]["nodeName"] == HOME for p in puppet.pods())
     return puppet
 
