@@ -269,6 +269,18 @@ def _staying(own: tuple[Process, ...], answers: Mapping[Process, Answer]) -> tup
     return tuple(process for process in own if not answers[process].leaving) or own
 
 
+def handed_over(former: Roster | None, roster: Roster, leaving: Collection[Process]) -> tuple[Process, ...]:
+    """Who was in sync, had said that it leaves, and is done without now.
+
+    Args:
+        former: the roster before.
+        roster: which is in force now.
+        leaving: whoever said so since the former one came into force. It may be gone by now: making a roster takes
+            several looks.
+    """
+    return () if former is None else tuple(sorted(former.processes.intersection(leaving) - roster.processes))
+
+
 def _next(own: Ballot, highest: Ballot) -> Ballot:
     """One that was never used: processes that promised a higher one may all be gone."""
     return Ballot(own.term, 1 + max(own.epoch, highest.epoch if highest.term == own.term else 0))

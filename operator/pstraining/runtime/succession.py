@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -76,6 +76,7 @@ class Succession:
         self._functions: dict[tuple[str, int], Any] = {}
         self._began = time.monotonic()
         self._former: Roster | None = None
+        self._leaving: set[Process] = set()
         self._told_launchers = False
         self._told = 0.0
 
@@ -106,6 +107,7 @@ class Succession:
                     deque(self.prepare(), maxlen=0)
                 view = self._lookout.look()
             answers = {Process(place, a.life): a for place, a in view.items() if isinstance(a, Answer)}
+            self._leaving.update(process for process, answer in answers.items() if answer.leaving)
             if self._own is None:
                 self._own = Ballot(1 + max(answer.promised.term for answer in answers.values()), 0)
             worth, learning = self._back(answers) if heal else ([], [])
@@ -124,7 +126,7 @@ class Succession:
             try:
                 if self._act(action, answers):
                     assert isinstance(action, Open)  # noqa: S101 - nothing else is an end
-                    self._follow(action.roster, [p for p, answer in answers.items() if answer.leaving])
+                    self._follow(action.roster, answers)
                     return action.roster
             except ShardLostError:
                 suspicious = True
@@ -237,7 +239,7 @@ class Succession:
             made += int(self._rounds(what, process, session, int64(step - 1)))
         return made > 0
 
-    def _follow(self, roster: Roster, leaving: Sequence[Process]) -> None:
+    def _follow(self, roster: Roster, answers: Collection[Process]) -> None:
         """A roster is in force: count what was lost, and tell the launchers beside its members that these are in sync,
         and that the state is the runtime's; and those beside who is leaving, if it is done without them."""
         former, self._former = self._former, roster
@@ -246,13 +248,16 @@ class Succession:
         if roster != former:
             members = self._client.cluster.members
             whole = all(len(own) == members for own in roster.shards)
-            left = [process for process in leaving if process not in roster.processes]
+            left = rosters.handed_over(former, roster, self._leaving)
+            self._leaving &= roster.processes
             lost = former is not None and not former.processes <= roster.processes.union(left)
             self._account.follow(lost=lost, whole=whole)
             self._told_launchers = False
             for process in left:
-                self._mark(process, "")
                 event("handed_over", server=process.place)
+                if process in answers:
+                    with suppress(ShardLostError):  # it ends as soon as it has read that, maybe before it answers
+                        self._mark(process, "")
         if not self._told_launchers:
             for process in sorted(roster.processes):
                 self._mark(process, f"{roster.ballot.term}.{roster.ballot.epoch}")

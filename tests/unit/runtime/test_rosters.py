@@ -21,6 +21,7 @@ from pstraining.runtime.rosters import (
     View,
     Wait,
     decide,
+    handed_over,
     in_force,
     likely_losses,
 )
@@ -245,3 +246,19 @@ def test_who_is_leaving_is_left_out_where_others_have_the_state(
         return
     assert isinstance(action, Adopt)
     assert "".join(process.place for process in action.roster.shards[0]) == left
+
+
+@pytest.mark.parametrize(
+    ("former", "leaving", "found"),
+    [
+        (OLD, [Process("p", 1)], ["p"]),
+        (OLD, [Process("p", 2)], []),
+        (OLD, [Process("s", 2)], []),
+        (OLD, [], []),
+        (NEW, [Process("p", 1)], []),
+        (None, [Process("p", 1)], []),
+    ],
+    ids=["left", "its next life", "stays all the same", "was lost", "was not in sync", "nobody was"],
+)
+def test_who_has_handed_over(former: Roster | None, leaving: list[Process], found: list[str]) -> None:
+    assert [process.place for process in handed_over(former, NEW, leaving)] == found
