@@ -207,6 +207,28 @@ def _a_member_is_lost_while_no_operator_runs(watched: Watched, operator: Operato
     return f"no operator: workers went on after {lost:.2f} s"
 
 
+@in_soak
+def test_each_of_many_hand_overs_is_told(
+    kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
+) -> None:
+    """A server that goes may end before it has answered the chief that lets it go: one of ten did."""
+    own_operator.start()
+    spec = {**SPEC, "ps": {**SPEC["ps"], "replicas": 1}}
+    watched = Watched(Example.start(kube, namespace, "digits", shared, spec), shards=1)
+    for number in range(24):
+        watched.wait_prepared(number + 1)
+        wait_for(lambda: watched.is_whole() and watched.summary() == "1/1", "both are in sync", 60)
+        _a_member_goes(watched, ("digits-ps-0", "digits-standby-0")[number % 2])
+    watched.nothing_is_restored()
+
+
+def _a_member_goes(watched: Watched, pod: str) -> None:
+    struck, before = time.time(), len(watched.rosters())
+    delete(watched.example, pod)
+    wait_for(lambda: len(watched.rosters()) > before, "the other one goes on alone", 30)
+    wait_for(lambda: watched.handed_over(struck), f"that {pod} has handed over is told", 10)
+
+
 def _the_chief_is_lost(watched: Watched) -> None:
     example = watched.example
     example.kube.delete("Pod", example.namespace, example.pod("chief"))
