@@ -29,6 +29,7 @@ SPEC: Object = {
     "ps": {"replicas": 2, "standby": {"mode": "Hot"}},
     "checkpoint": {"intervalSeconds": 3600},
 }
+ONE_SHARD: Object = {**SPEC, "ps": {**SPEC["ps"], "replicas": 1}}
 WENT_ON = 5.0
 """Seconds until the first step without a lost member, here, where all of it shares two cores."""
 
@@ -213,8 +214,7 @@ def test_each_of_many_hand_overs_is_told(
 ) -> None:
     """A server that goes may end before it has answered the chief that lets it go: one of ten did."""
     own_operator.start()
-    spec = {**SPEC, "ps": {**SPEC["ps"], "replicas": 1}}
-    watched = Watched(Example.start(kube, namespace, "digits", shared, spec), shards=1)
+    watched = Watched(Example.start(kube, namespace, "digits", shared, ONE_SHARD), shards=1)
     for number in range(24):
         watched.wait_prepared(number + 1)
         wait_for(lambda: watched.is_whole() and watched.summary() == "1/1", "both are in sync", 60)

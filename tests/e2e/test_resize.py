@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_hot_standby import SPEC, WENT_ON, Watched
+from tests.e2e.test_hot_standby import ONE_SHARD, WENT_ON, Watched
 from tests.support.examples import Example
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.operator_process import OperatorProcess
@@ -46,8 +46,7 @@ def test_servers_are_resized_while_they_train(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own_operator.start()
-    spec = {**SPEC, "ps": {**SPEC["ps"], "replicas": 1}}
-    watched = Watched(Example.start(kube, namespace, "digits", shared, spec), shards=1)
+    watched = Watched(Example.start(kube, namespace, "digits", shared, ONE_SHARD), shards=1)
     watched.wait_prepared(1)
     wait_for(lambda: watched.summary() == "1/1", "the standby is in sync")
     rest, before, struck = others(watched), watched.lives(), time.time()
