@@ -29,8 +29,9 @@ test-lint test-drift test-unit test-chart test-training test-controlplane test-e
 	@$(PY) hack/run_tests.py $(@:test-%=%)
 
 SOAK := PSTRAINING_THOROUGH=1 PSTRAINING_SYNC_STEPS=200 PSTRAINING_KILLS=30 PSTRAINING_SIMULATED_KILLS=1000 \
-        PSTRAINING_CUTS=1000 PSTRAINING_HOT_KILLS=150 PSTRAINING_ASYNC_KILLS=100 PSTRAINING_KUBELET_LOSSES=150,20,10
-SOAKED := auto completion compression embedding epochs hot hybrid_faults learning ledger ordered pairs silence stop sync sync_faults updates visibility
+        PSTRAINING_CUTS=1000 PSTRAINING_HOT_KILLS=150 PSTRAINING_HOT_TAKEOVERS=200 PSTRAINING_ASYNC_KILLS=100 \
+        PSTRAINING_KUBELET_LOSSES=150,20,10
+SOAKED := auto completion compression embedding epochs hot hybrid_faults hybrid_hot hybrid_pairs learning ledger ordered pairs silence stop sync sync_faults updates visibility
 soak: install ## Slow versions of tests: training compared after 200 updates, hundreds of processes and threads killed (hours)
 	@$(SOAK) $(PY) -m pytest $(SOAKED:%=tests/training/test_runtime_%.py) tests/training/test_bench_*.py \
 		tests/property/test_roster_exploration.py tests/chart/test_score.py

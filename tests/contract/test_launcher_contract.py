@@ -3,14 +3,12 @@
 import pytest
 
 from pstraining.api import contract, names
-from pstraining.launcher import launch, members
+from pstraining.launcher import launch, members, sights
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        "TF_PORT",
-        "STATUS_PORT",
         "CLUSTER_FILE",
         "RUN_DIR",
         "SUCCESS_MARKER",
@@ -37,6 +35,11 @@ def test_literals(name: str) -> None:
 def test_literals_of_hot_standbys() -> None:
     for name in ("ENV_NODE", "NODE_FILE", "LEAVING_MARKER"):
         assert getattr(members, name) == getattr(contract, name)
+
+
+def test_literals_of_what_is_looked_at() -> None:
+    for name in ("TF_PORT", "STATUS_PORT"):
+        assert getattr(sights, name) == getattr(contract, name)
 
 
 def test_every_literal_of_the_launcher_is_held() -> None:

@@ -25,9 +25,11 @@ LAUNCH_FILE = Path(pstraining.launcher.__file__).with_name("launch.py")
 DRIVER = """
 import json, os, sys
 import launch
-for name, value in json.loads(os.environ["TEST_CONSTANTS"]).items():
-    assert hasattr(launch, name), name
-    setattr(launch, name, value)
+for path, value in json.loads(os.environ["TEST_CONSTANTS"]).items():
+    module, _, name = path.rpartition(".")
+    module = launch.beside(module) if module else launch
+    assert hasattr(module, name), path
+    setattr(module, name, value)
 sys.exit(launch.main(sys.argv[1:], os.environ))
 """
 # A program that waits to be told how to end: it notes each start, then obeys the file "order" in its folder.
@@ -163,6 +165,9 @@ class FakePs:
         self.boot_id, self.state, self.asked = "boot-1", "Serving", 0
         self.term: int | None = None
         self.in_sync = False
+        self.answers = threading.Event()
+        """Its launcher is silent until this is set."""
+        self.answers.set()
         self._servers: dict[int, socketserver.BaseServer] = {}
 
     def up(self, boot_id: str = "boot-1", *, launcher: bool = True, tensorflow: bool = True) -> "FakePs":
@@ -176,6 +181,7 @@ class FakePs:
 
     def down(self) -> None:
         """Refuse connections to both ports."""
+        self.answers.set()
         for server in self._servers.values():
             server.shutdown()
             server.server_close()
@@ -193,6 +199,7 @@ class FakePs:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 ps.asked += 1
+                ps.answers.wait()
                 boot_id = ps.boot_id.replace("*", str(ps.asked))
                 body = {"bootId": boot_id, "state": ps.state, "restarts": 0, "inSync": ps.in_sync}
                 body |= {} if ps.term is None else {"term": ps.term}

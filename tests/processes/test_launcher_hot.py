@@ -110,6 +110,21 @@ def test_a_program_starts_with_one_member_of_each_shard(pod: MakePod) -> None:
         worker.started()
 
 
+def test_a_program_does_not_wait_for_members_that_it_can_do_without(pod: MakePod) -> None:
+    """It runs while one of them has not answered yet; who answers a little later is there as well."""
+    mute, *others = servers = [FakePs() for _ in range(4)]
+    with closing(*servers):
+        worker = pod("worker", {"worker": ["w:2222"], "ps": [ps.address for ps in servers]})
+        worker.write_cluster({"worker": ["w:2222"], "ps": [ps.address for ps in servers]}, members=2)
+        worker.constants["sights.ANSWER_SECONDS"] = 3600
+        mute.answers.clear()
+        mute.up()
+        for ps in others:
+            ps.up()
+        worker.start(*worker.puppet).started()
+        assert mute.asked == 1
+
+
 @pytest.mark.parametrize("number", [3, 0, "2"])
 def test_a_wrong_map_is_refused(pod: MakePod, number: Any) -> None:
     found = pod("ps", {"ps": ["127.0.0.1:1", "127.0.0.1:2"]}, 0)

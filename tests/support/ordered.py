@@ -1,14 +1,15 @@
 """A program on the digits whose data is handed out: `python -m tests.support.ordered`.
 
 ORDERED_PAUSE makes it wait so many seconds for each piece, so that there is time to disturb it on any machine.
-With ORDERED_PIECE members that come back learn the state in pieces of so many bytes, as if there were much of it.
+ORDERED_EACH is the number of connections after which processes are renewed, at once. With ORDERED_PIECE members that
+come back learn the state in pieces of so many bytes, as if there were much of it.
 """
 
 import os
 import time
 from typing import Any
 
-from pstraining.runtime import Ranges, Trainer
+from pstraining.runtime import Ranges, Trainer, renewal
 
 SIZE, BLOCK, BATCH = 600, 70, 10
 
@@ -41,4 +42,6 @@ def read(begin: int, end: int) -> Any:
 
 
 if __name__ == "__main__":
+    if each := os.environ.get("ORDERED_EACH"):
+        vars(renewal).update(EACH=int(each), CHIEF_EACH=int(each), QUIET_SECONDS=0.0, TURN_SECONDS=0.0)
     Trainer(model, optimizer, "sparse_categorical_crossentropy", Ranges(SIZE, BLOCK, read), epochs=1).run()

@@ -37,8 +37,7 @@ def rounds_messages(order: random.Random) -> list[Message]:
         [Message("prepare", 0), Message("prepare", 1)],
         [Message("hold", 0), Message("hold", 1)],
         [Message("apply standby", 0)],
-        [Message("apply primary", 0)],
-        [Message("apply primary", 1), Message("apply standby", 1)],
+        [Message("apply primary", 0), Message("apply primary", 1), Message("apply standby", 1)],
     ]
     for group in rest:
         order.shuffle(group)
@@ -53,38 +52,43 @@ def losses() -> Iterator[Formation]:
 class Pairs:
     """Two shards of two members each, and two workers."""
 
-    def __init__(self, client: Any, optimizer: Callable[[], Any], build: Callable[[], Any], **training: Any) -> None:
-        self.rig = Rig(client, optimizer, ps=SHARDS, members=2, build=build, workers=WORKERS, mode="Sync", **training)
-        self.shares = [batches(STEPS, seed=worker) for worker in range(WORKERS)]
+    mode = "Sync"
+
+    def __init__(self, client: Any, optimizer: Callable[[], Any], build: Callable[[], Any], **more: Any) -> None:
+        self.rig = Rig(client, optimizer, ps=SHARDS, members=2, build=build, workers=WORKERS, mode=self.mode, **more)
+        self.shares = [self._share(worker) for worker in range(WORKERS)]
         self._call = client.call
         self._workers: dict[Formation, list[Any]] = {}
-        self._ballot = 0
+        self._ballot, self._generation = 0, GENERATION
         self.both: Formation = ((0, 1),) * SHARDS
         self._functions: dict[tuple[str, int, int], Any] = {}
 
     def begin(self) -> None:
         """The initial state on all members."""
         self._ballot += 1
-        self.rig.start(term=self._ballot)
+        self.rig.start(term=self._ballot, generation=self._generation)
 
     def play(self, messages: Sequence[Message]) -> None:
         """Send messages of the first round, on the initial state."""
+        gradients = self._gradients  # of the state before
+        self.begin()
+        self._send(messages, gradients, attempt=0)
+
+    def _send(self, messages: Sequence[Message], gradients: Sequence[Any], *, attempt: int) -> None:
         import tensorflow as tf
 
         from pstraining.runtime.computation import Share
 
-        gradients = self._gradients  # of the state before
-        self.begin()
-        session = tf.constant([self._ballot, GENERATION], tf.int64)
-        place, go, form = tf.zeros([2], tf.int64), tf.constant(1, tf.int64), tf.constant(0, tf.int64)
+        session = tf.constant([self._ballot, self._generation], tf.int64)
+        place, go, form = tf.constant([0, attempt], tf.int64), tf.constant(1, tf.int64), tf.constant(0, tf.int64)
         loads: dict[int, Any] = {}
         for message in messages:
-            number, updates = message.shard, self.rig.workers[message.worker]
+            number, identity = message.shard, self.rig.identities[message.worker].tensor()
             if message.what == "deliver":
                 amounts, vectors, rows = gradients[message.worker]
-                share = Share(amounts, vectors[number], rows[number])
+                share = Share(amounts, vectors[number] if self.rig.mode.state.hold_up is None else [], rows[number])
                 data = (tf.constant([-1, 0, 0], tf.int64), form, go, share)
-                self._do("deliver", number, PRIMARY, session, updates._identity, place, *data)
+                self._do("deliver", number, PRIMARY, session, identity, place, *data)
             elif message.what == "prepare":
                 loads[number] = self._do("prepare", number, PRIMARY, session, place, go)
             elif message.what == "hold":
@@ -92,7 +96,7 @@ class Pairs:
                 self._do("hold", number, STANDBY, session, place, word, load)
             else:
                 member = STANDBY if message.what == "apply standby" else PRIMARY
-                self._do("apply", number, member, session, updates._identity, place, go, form)
+                self._do("apply", number, member, session, identity, place, go, form)
 
     def take_over(self, left: Formation) -> None:
         """What a chief does with those that are left: fence them, let them make what is decided, and begin anew."""
@@ -103,8 +107,8 @@ class Pairs:
         observed, ballot = tf.constant(former, tf.int64), tf.constant(self._ballot, tf.int64)
         for number, member in members:
             assert self._do("raise_fence", number, member, observed, ballot)
-        session = tf.constant([self._ballot, GENERATION], tf.int64)
-        decided = max(self._step(0, member) for member in left[0])
+        session = tf.constant([self._ballot, self._generation], tf.int64)
+        decided = max(self._step(number, member) for number, member in members)
         for number, member in members:
             if self._step(number, member) < decided:
                 self._do("follow", number, member, session, tf.constant(decided - 1, tf.int64))
@@ -116,7 +120,7 @@ class Pairs:
         """Both workers train until the last step, on those that are left; a step that was made is not made again."""
         workers = self._workers_on(left)
         for updates in workers:
-            updates.begin(Session(self._ballot, GENERATION))
+            updates.begin(Session(self._ballot, self._generation))
         made = self._step(0, left[0][0])
         self.rig.workers, whole = workers, self.rig.workers
         try:
@@ -143,6 +147,9 @@ class Pairs:
         self.finish(self.both)
         return [self._do("snapshot", number, PRIMARY) for number in range(SHARDS)]
 
+    def _share(self, worker: int) -> list[Any]:
+        return list(batches(STEPS, seed=worker))
+
     @cached_property
     def _gradients(self) -> list[Any]:
         """Each worker's first."""
@@ -155,10 +162,7 @@ class Pairs:
 
     def _workers_on(self, left: Formation) -> list[Any]:
         if left not in self._workers:
-            stores = [updates._store.formed(left) for updates in self.rig.workers]
-            self._workers[left] = [
-                self.rig.mode.make(store, who) for store, who in zip(stores, self.rig.identities, strict=True)
-            ]
+            self._workers[left] = [updates.on(updates._store.formed(left)) for updates in self.rig.workers]
         return self._workers[left]
 
     def _step(self, number: int, member: int) -> int:
@@ -170,12 +174,13 @@ class Pairs:
         """Call one operation of one member, by the part that it plays at first."""
         import tensorflow as tf
 
-        from pstraining.runtime.pairs import PrimaryRounds, StandbyRounds
         from pstraining.runtime.shard import STEP
 
         if (what, number, member) not in self._functions:
             shard = self.rig.store._members[number][member]
-            rounds = (PrimaryRounds, StandbyRounds)[member](shard, shard.extra.gathering)
+            rounds_of = self.rig.mode.state.member_rounds
+            assert rounds_of
+            rounds = rounds_of(shard, member == STANDBY)
             home = self.rig.control.client.brought_home
 
             def emit(*told: Any) -> Any:

@@ -123,13 +123,9 @@ REFUSED = {
         edit("spec.ps.volumeClaimTemplates", [{**CLAIM, "metadata": {"name": "pstraining-run"}}]),
         "are the operator's volumes",
     ),
-    "hot standbys beside a ring": (
-        edits(edit("spec.training", {"mode": "Hybrid"}), edit("spec.ps.standby", {"mode": "Hot"})),
-        "spec.ps.standby.mode Hot is the runtime's: set spec.training.mode to Sync or Async",
-    ),
     "hot standbys of a program of one's own": (
         edits(edit("spec.training", {}), edit("spec.ps.standby", {"mode": "Hot"})),
-        "set spec.training.mode to Sync or Async",
+        "spec.ps.standby.mode Hot is the runtime's: set spec.training.mode to Sync, Async or Hybrid",
     ),
     "too many hot standbys": (
         edit("spec.ps.standby", {"mode": "Hot", "replicasPerShard": 3}),

@@ -241,7 +241,11 @@ class Scope:
 
     def _written(self, world: World, step: Step) -> Iterator[Event]:
         """The next part of a step, where it is let in."""
-        order = [*step.roster.learners, *(process for shard in step.roster.shards for process in reversed(shard))]
+        (arbiter, *standbys), *others = step.roster.shards
+        first, last = (standbys, [arbiter]) if standbys else ([arbiter], [])
+        # Who follows may do so in any order; that of the arbiter is the one that is hardest on a chief.
+        followers = (process for shard in others for process in reversed(shard))
+        order = [*step.roster.learners, *first, *followers, *last]
         target = order[step.written]
         base, made = (step.base, step.made) if step.written else self._next_step(world, step.roster)
         index = self.seats.places.index(target.place)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.launcher import launch
+from pstraining.launcher import launch, sights
 from tests.processes.pods import Pod, closing, eventually, get
 from tests.support.ports import free_neighbours
 
@@ -117,7 +117,7 @@ class Cluster:
         }
         self.ps = self.pod("ps", PSTRAINING_SERVER="Builtin", CRASH_SECONDS=0)
         self.ps.start()
-        self.status_port = launch.host_and_port(self.map["ps"][0])[1] + 1
+        self.status_port = sights.host_and_port(self.map["ps"][0])[1] + 1
 
     def pod(self, kind: str, index: int = 0, **settings: Any) -> Pod:
         env = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}

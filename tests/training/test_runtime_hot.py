@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from bench.usage import usage
+from pstraining.runtime import renewal
 from pstraining.runtime.checkpoint import Checkpoints
 from pstraining.runtime.local import LocalJob
 from tests.support import counting
@@ -95,6 +96,32 @@ def test_killed_servers_cost_no_step_and_come_back(tmp_path: Path, undisturbed: 
             until(run, lambda: step(run) > at, "more steps")  # noqa: B023
         assert finished(run, LONG) == 0, transcript(run)
         chief = run.processes["chief"]
+        assert not chief.events("restored")
+        assert len(chief.events("initialized")) == 1
+    assert_same(last(tmp_path), undisturbed)
+
+
+@unhurriedly
+def test_processes_are_renewed_and_cost_no_step(
+    tmp_path: Path, undisturbed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each connection: all at once, which is the worst; they stay the same processes, and lose nothing."""
+    monkeypatch.setenv("ORDERED_EACH", "1")
+    with job(tmp_path, standbys=1, ps=1) as run:
+        until(run, lambda: step(run) > 0, "training")
+        long_lived = {name: run.processes[name].popen.pid for name in ("chief", "worker-0", "worker-1")}
+        for times in range(1, 3 if THOROUGH else 2):
+            run.kill(rosters(run)[-1][0][0])
+            for name in long_lived:
+                until(run, lambda: len(run.processes[name].events("renewed")) == times, f"{name} renewed")  # noqa: B023
+                at = step(run)
+            until(run, lambda: step(run) > at + 5, "more steps")  # noqa: B023
+        assert {name: run.processes[name].popen.pid for name in long_lived} == long_lived
+        chief = run.processes["chief"]
+        told = {(event["term"], event["epoch"], str(event["members"])) for event in chief.events("roster")}
+        assert len(told) == len({(term, epoch) for term, epoch, _ in told}), "no epoch has two rosters"
+        assert {term for term, *_ in told} == {1}
+        assert finished(run, LONG) == 0, transcript(run)
         assert not chief.events("restored")
         assert len(chief.events("initialized")) == 1
     assert_same(last(tmp_path), undisturbed)
@@ -236,9 +263,48 @@ def test_many_kills_cost_no_step_and_little_time(
         print(f"\n{kills} kills, seed {seed}: {said}; resident from before the first to before the last: {grown}")
 
 
+@in_soak
+@pytest.mark.timeout(8 * 3600)
+def test_nothing_grows_over_many_take_overs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """PSTRAINING_HOT_TAKEOVERS of them: what everybody has when it is quiet again, against what it had after the first
+    one."""
+    kills = int(os.environ.get("PSTRAINING_HOT_TAKEOVERS", "20"))
+    monkeypatch.setenv("ORDERED_PAUSE", "0.5")
+    sizes = list[dict[str, float]]()
+    with job(tmp_path, standbys=1, ps=1, epochs=1000 * kills) as run:
+        until(run, lambda: ready(run), "all is ready for the first loss")
+        for _ in range(kills):
+            sizes.append(resident(run, "ps-1"))
+            made, before = prepared(run), len(rosters(run))
+            run.kill("ps-0")
+            until(run, lambda: len(rosters(run)) > before, "a roster without it")  # noqa: B023 - it is waited for here
+            until(run, lambda: whole(run), "all members in sync again")
+            until(run, lambda: all(n > m for n, m in zip(prepared(run), made, strict=True)), "all is ready", 600)  # noqa: B023
+        quiet = renewal.QUIET_SECONDS + 3 * renewal.TURN_SECONDS + 60.0
+        times = {name: len(run.processes[name].events("renews")) for name in ("worker-0", "worker-1")}
+        for name, before in times.items():
+            until(run, lambda: len(run.processes[name].events("renewed")) > before, f"{name} is renewed", quiet)  # noqa: B023
+        until(run, lambda: ready(run) > max(times.values()), "all is ready", 600)
+        sizes.append(resident(run, "ps-1"))
+        assert not run.processes["chief"].events("restored")
+        times = {name: len(run.processes[name].events("renewed")) for name in sizes[0]}
+    grown = {name: (first, max(found[name] for found in sizes), sizes[-1][name]) for name, first in sizes[1].items()}
+    told = {name: f"{first:.0f}, at most {most:.0f}, {last:.0f} MB" for name, (first, most, last) in grown.items()}
+    with capsys.disabled():
+        print(f"\n{kills} take-overs, resident after the first, at most, and at the end: {told}; renewed: {times}")
+    assert all(last <= 1.05 * first for first, _, last in grown.values()), told
+
+
+def prepared(run: LocalJob) -> list[int]:
+    """How often each worker had everything ready for a loss."""
+    return [len(run.processes[name].events("prepared")) for name in ("worker-0", "worker-1")]
+
+
 def ready(run: LocalJob) -> int:
     """How often both workers had everything ready for a loss."""
-    return min(len(run.processes[name].events("prepared")) for name in ("worker-0", "worker-1"))
+    return min(prepared(run))
 
 
 def stood(run: LocalJob) -> list[list[float]]:
@@ -249,6 +315,6 @@ def stood(run: LocalJob) -> list[list[float]]:
     ]
 
 
-def resident(run: LocalJob) -> dict[str, float]:
+def resident(run: LocalJob, *others: str) -> dict[str, float]:
     """Megabytes in memory of those that live through it all."""
-    return {name: usage(run.processes[name].popen.pid).rss for name in ("chief", "worker-0", "worker-1")}
+    return {name: usage(run.processes[name].popen.pid).rss for name in ("chief", "worker-0", "worker-1", *others)}

@@ -166,7 +166,7 @@ def test_one_that_comes_late_gets_what_the_others_have(rigs: Any) -> None:
 def test_a_worker_that_vanished_without_a_word_is_left_out(rigs: Any) -> None:
     rig = rigs(sgd, ps=2, build=small, workers=3)
     Crew(rig, [batches(2, seed=worker) for worker in range(3)]).join()
-    rig.workers[1]._links.close()
+    rig.workers[1]._member.links.close()
     started = time.monotonic()
     crew = Crew(rig, [batches(5, seed=5), [], batches(5, seed=6)])
     crew.join()
@@ -180,9 +180,9 @@ def test_a_worker_that_vanished_without_a_word_is_left_out(rigs: Any) -> None:
 def test_parameters_that_differ_are_noticed_and_replaced(
     rigs: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from pstraining.runtime.modes import hybrid
+    from pstraining.runtime import ring_member
 
-    monkeypatch.setattr(hybrid, "CHECK_STEPS", 1)
+    monkeypatch.setattr(ring_member, "CHECK_STEPS", 1)
     rig = rigs(sgd, ps=2, build=small, workers=3)
     Crew(rig, [batches(2, seed=worker) for worker in range(3)]).join()
     (vector, *_) = rig.workers[1]._replica._parts[0].vectors
@@ -255,7 +255,7 @@ def test_no_step_is_made_while_the_chief_saves(rigs: Any, monkeypatch: pytest.Mo
     assert rig.control.gather(wait) == 2
     crew = Crew(rig, [batches(1, seed=worker) for worker in range(2)])
     deadline = time.monotonic() + 20
-    while not all(updates._held is not None for updates in rig.workers):
+    while not all(updates._member.held is not None for updates in rig.workers):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert [record.step for record in rig.store.read()] == [2, 2]
@@ -288,7 +288,7 @@ def bring_to_the_first(updates: Any) -> None:
     import tensorflow as tf
 
     def first(session: Any, step: Any, values: Any) -> Any:
-        return updates._client.brought_home(updates._rounds[0].store(session, step, values))
+        return updates._client.brought_home(updates._ops.servers[0].store(session, step, values))
 
     values = updates._replica.per_server(updates._replica.read())[0]
     arguments = updates._session, tf.constant(2, tf.int64), values
@@ -359,7 +359,7 @@ def test_who_breaks_the_ring_while_it_brings_the_parameters_holds_nobody_up(
     def die(view: Any) -> None:
         assert claims(rig, 1) == 1
         bring_to_the_first(victim)
-        victim._links.close()  # sockets end as those of a killed process do
+        victim._member.links.close()  # sockets end as those of a killed process do
         gone.set()
         end.wait(60)
         raise SystemExit

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pstraining.runtime import membership
 from pstraining.runtime.modes.base import Identity
 from tests.support.cover import cover
 from tests.support.crew import Crew
@@ -208,9 +209,10 @@ def test_what_a_former_process_of_a_worker_delivered_does_not_count(client: Any)
         np.testing.assert_allclose(state.variables[tensor.path], variable.numpy(), rtol=1e-4, atol=1e-6)
 
 
-def test_gradients_with_nan_never_reach_the_parameters(client: Any) -> None:
+def test_gradients_with_nan_never_reach_the_parameters(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import tensorflow as tf
 
+    monkeypatch.setattr(membership, "LAPSE_SECONDS", 600.0)  # the second round waits for both, whatever took long
     rig = Rig(client, lambda: optimizer("Adam"), ps=2, build=small, workers=2, mode="Sync")
     rig.start()
     good = batches(2, seed=0)

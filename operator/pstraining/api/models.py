@@ -89,8 +89,8 @@ class Standby(Model):
     mode: StandbyMode = Field(
         default=StandbyMode.NONE,
         description="None: a lost parameter server is started again. Warm: a second process with its server up takes "
-        "the address over; the program goes on from its checkpoint. Hot: with pstraining.runtime and training.mode "
-        "Sync or Async, standbys get every update, too; a lost parameter server costs none that a worker was told of.",
+        "the address over; the program goes on from its checkpoint. Hot: with pstraining.runtime and a "
+        "training.mode, standbys get every update, too; a lost parameter server costs none that a worker was told of.",
     )
     replicas_per_shard: int = Field(default=1, ge=1, le=4, description="Standbys of each shard; with Hot 1 or 2.")
 

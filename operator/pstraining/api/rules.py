@@ -206,8 +206,8 @@ def spec() -> list[Rule]:
             "message": "spec.successPolicy AllWorkers needs workers that may end: spec.worker.restartPolicy is Always",
         },
         {
-            "rule": "self.ps.standby.mode != 'Hot' || (has(self.training.mode) && self.training.mode != 'Hybrid')",
-            "message": "spec.ps.standby.mode Hot is the runtime's: set spec.training.mode to Sync or Async",
+            "rule": "self.ps.standby.mode != 'Hot' || has(self.training.mode)",
+            "message": "spec.ps.standby.mode Hot is the runtime's: set spec.training.mode to Sync, Async or Hybrid",
             "fieldPath": ".ps",
         },
         {

@@ -94,7 +94,8 @@ def links(how: Exchange, values: int) -> tuple[Link, ...]:
     size = SCALE * values
     if how.mode is Mode.HYBRID:
         each = all_reduce(how.workers) * size / how.batches
-        return (Link("worker", how.workers, each, each), Link("parameter server", how.servers, 0.0, 0.0))
+        ring = Link("worker", how.workers, each, each), Link("parameter server", how.servers, 0.0, 0.0)
+        return (*ring, Link("hot standby", how.servers * how.standbys, 0.0, 0.0)) if how.standbys else ring
     push = encoded(how.push, values, permille=how.permille) / how.batches
     pull = encoded(how.pull, values, permille=how.permille) / how.batches
     share = how.workers / how.servers
@@ -141,14 +142,12 @@ def ways(how: Exchange) -> dict[str, Exchange]:
     """Other ways for the same job to exchange its updates, by what a user would set; codecs keep accuracy by error
     feedback, more batches an update change what is trained."""
     sync = replace(how, mode=Mode.SYNC)
-    found = {
+    return {
         "mode: Async": replace(how, mode=Mode.ASYNC, push=Codec.NONE, pull=Codec.NONE),
         "mode: Async, push: Int8, pull: Bf16": replace(how, mode=Mode.ASYNC, push=Codec.INT8, pull=Codec.BF16),
         "mode: Sync": replace(sync, push=Codec.NONE, pull=Codec.NONE),
         "mode: Sync, push: Int8, pull: Int8": replace(sync, push=Codec.INT8, pull=Codec.INT8),
         "mode: Sync, push: OneBit, pull: OneBit": replace(sync, push=Codec.ONE_BIT, pull=Codec.ONE_BIT),
         "mode: Sync, push: TopK, pull: TopK": replace(sync, push=Codec.TOP_K, pull=Codec.TOP_K),
+        "mode: Hybrid": replace(how, mode=Mode.HYBRID),
     }
-    if not how.standbys:
-        found["mode: Hybrid"] = replace(how, mode=Mode.HYBRID)
-    return found

@@ -6,7 +6,7 @@ They run in users' images and import nothing but the standard library; nothing h
 import hashlib
 from importlib import resources
 
-FILES = ("launch.py", "members.py", "serve.py", "status_port.py", "terms.py")
+FILES = ("launch.py", "members.py", "serve.py", "sights.py", "status_port.py", "terms.py")
 
 
 def launcher_files() -> dict[str, str]:

@@ -4,29 +4,24 @@
     python3 launch.py serve                  be the TensorFlow server that TF_CONFIG names
 
 docs/concepts/job-contract.md is its contract. It runs in users' images: this file and those beside it, on Python 3.8's
-standard library. What stands above `knock` decides from values; signals and children are the main thread's.
+standard library. Signals and children are the main thread's.
 """
 
 from __future__ import annotations
 
 import ctypes
-import http.client
 import json
 import os
 import re
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from enum import Enum
 from importlib import import_module
-from typing import Any, Callable, Iterable, List, Mapping, NamedTuple  # noqa: UP035 - Python 3.8
+from typing import Any, Callable, List, Mapping  # noqa: UP035 - Python 3.8
 
-TF_PORT, STATUS_PORT = 2222, 2223
 CLUSTER_FILE, RUN_DIR, SUCCESS_MARKER, IN_SYNC_MARKER = "cluster.json", "/run/pstraining", "succeeded", "in-sync"
 OWNED_MARKER, ENV_TERM = "owned", "PSTRAINING_TERM"
 ENV_NAMESPACE, ENV_TASK_TYPE, ENV_TASK_INDEX = "PSTRAINING_NAMESPACE", "PSTRAINING_TASK_TYPE", "PSTRAINING_TASK_INDEX"
@@ -46,21 +41,8 @@ KEEP_PAGES = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=68719476736"
 ONE_ARENA = "glibc.malloc.arena_max=1"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 SIGNALS = (*STOP_SIGNALS, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
-OPEN, REFUSED, SILENT = "open", "refused", "silent"
-Verdict = Enum("Verdict", "PS_LOST OWN_FAILURE ASK_AGAIN")
 Cluster = Mapping[str, List[str]]  # noqa: UP006
 LAST_WORDS = {0: "a PS's program must not end", 137: "killed, most often for want of memory", 139: "segmentation fault"}
-
-
-class Sight(NamedTuple):
-    """What one look at a PS showed: TensorFlow's port, and what the PS's launcher says, if there is one."""
-
-    port: str = SILENT
-    why: str = "not asked yet"
-    boot_id: str | None = None
-    state: str = ""
-    term: int | None = None
-    in_sync: bool = False
 
 
 class ExitError(Exception):
@@ -85,17 +67,11 @@ def read_cluster(text: str, source: str, kind: str, index: int) -> Cluster:
         cluster: Cluster = json.loads(text)["cluster"]
         own = [] if kind == "evaluator" else [cluster[kind][index]]
         for address in own + [address for tasks in cluster.values() for address in tasks]:
-            host_and_port(address)
+            beside("sights").host_and_port(address)
         return cluster
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         wrong = f"field 'cluster' of {source} has no list of addresses with a {kind} {index} ({error!r})"
         raise ExitError(EXIT_BAD_CONTRACT, wrong) from None
-
-
-def host_and_port(address: str) -> tuple[str, int]:
-    """The two parts of an address."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
 
 
 def memory_settings(kind: str) -> dict[str, str]:
@@ -110,24 +86,6 @@ def program_env(env: Mapping[str, str], cluster: Cluster, kind: str, index: int)
     return {**settings, **env, "TF_CONFIG": json.dumps(config)}
 
 
-def judge_ps(before: Sight, after: Sight) -> Verdict:
-    """What one PS says about a failure; ASK_AGAIN: it may be gone, it may be on its way back."""
-    if before.boot_id is None:  # no launcher there: only its port can tell, and only while it is away
-        return {OPEN: Verdict.OWN_FAILURE, REFUSED: Verdict.PS_LOST}.get(after.port, Verdict.ASK_AGAIN)
-    if after.boot_id not in (None, before.boot_id):
-        return Verdict.PS_LOST
-    healthy = after.boot_id and after.port == OPEN and after.state == "Serving"
-    return Verdict.OWN_FAILURE if healthy else Verdict.ASK_AGAIN
-
-
-def judge(before: Mapping[str, Sight], after: Mapping[str, Sight], elapsed: float, grace: float) -> Verdict:
-    """Why a program failed: the PSs before it ran, and as they are `elapsed` seconds after its end."""
-    verdicts = {judge_ps(sight, after.get(ps, Sight())) for ps, sight in before.items()}
-    if verdicts <= {Verdict.OWN_FAILURE}:
-        return Verdict.OWN_FAILURE
-    return Verdict.PS_LOST if Verdict.PS_LOST in verdicts or elapsed >= grace else Verdict.ASK_AGAIN
-
-
 def is_final(policy: str, code: int) -> bool:
     """Whether a role's restartPolicy takes this exit code as the program's last."""
     return policy == "Never" or (policy == "ExitCode" and 0 < code < 128 and code != EXIT_START_TIMEOUT)
@@ -136,35 +94,6 @@ def is_final(policy: str, code: int) -> bool:
 def next_delay(delay: float, lived: float) -> float:
     """The pause before a program runs again: none, unless it died at once; then 0.1 s, doubling to 5 s."""
     return 0 if lived >= 2 else min(5, max(0.1, delay * 2))
-
-
-def knock(host: str, port: int) -> Sight:
-    """Whether a port accepts connections."""
-    try:
-        socket.create_connection((host, port), 1).close()
-        return Sight(OPEN, "")
-    except OSError as error:
-        return Sight(REFUSED if isinstance(error, ConnectionRefusedError) else SILENT, error.strerror or str(error))
-
-
-def look(address: str) -> Sight:
-    """Look at a PS once."""
-    host, port = host_and_port(address)
-    sight, port = knock(host, port), port + STATUS_PORT - TF_PORT
-    connection = http.client.HTTPConnection(host, port, timeout=3 if sight.port == OPEN else 1)
-    with suppress(OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
-        connection.request("GET", "/v1/status")
-        status = json.loads(connection.getresponse().read(65536))
-        sight = sight._replace(boot_id=str(status["bootId"]), state=str(status["state"]), term=status.get("term"))
-        sight = sight._replace(in_sync=bool(status.get("inSync")))
-    connection.close()
-    return sight
-
-
-def look_at(addresses: Iterable[str]) -> dict[str, Sight]:
-    """Look at many PSs at once; its threads are gone when it returns, so that none meets a fork."""
-    with ThreadPoolExecutor(32) as pool:
-        return dict(pool.map(lambda ps: (ps, look(ps)), addresses))
 
 
 def beside(name: str) -> Any:
@@ -256,6 +185,7 @@ class Launcher:
         builtin = self.task[0] == "ps" and env[ENV_SERVER] == "Builtin"
         self.command = [sys.executable, __file__, "serve"] if builtin else command
         self.hot_standbys: Any = beside("members")
+        self.sights: Any = beside("sights")
         self.terms = beside("terms").Terms(self.map_file(), os.path.join(RUN_DIR, OWNED_MARKER))
         self.terms.wait_for(int(env.get(ENV_TERM) or 1) if self.task[0] == "chief" else 1)
         self.marker, self.in_sync = os.path.join(RUN_DIR, SUCCESS_MARKER), os.path.join(RUN_DIR, IN_SYNC_MARKER)
@@ -264,7 +194,7 @@ class Launcher:
         self.boot_id, self.restarts, self.began, cluster = "", -1, 0.0, self.cluster()
         if self.task[0] == "ps":
             self.task = ("ps", self.members.task(self.task[1], env.get(ENV_MEMBER, "")))
-        self.port = host_and_port(cluster["ps"][self.task[1]])[1] if self.task[0] == "ps" else TF_PORT
+        self.port = self.sights.host_and_port(cluster["ps"][self.task[1]])[1] if self.task[0] == "ps" else 0
         if not self.command:
             raise ExitError(EXIT_BAD_CONTRACT, "there is no command after --")
         if not os.access(RUN_DIR, os.W_OK | os.X_OK):
@@ -323,40 +253,49 @@ class Launcher:
                 self.supervisor.wait()
         return 0 if os.path.exists(self.marker) else 128 + self.supervisor.stopped_by  # 0 would mean success
 
-    def await_ps(self) -> tuple[Cluster, Mapping[str, Sight]]:
-        """Wait until every PS is up: the cluster to run in, and its PSs as they are now."""
+    def await_ps(self) -> tuple[Cluster, Mapping[str, Any]]:
+        """Wait until every PS is up, or of each shard a member: the cluster to run in, and its PSs as they are now."""
         started, next_word, timeout = time.monotonic(), 2.0, int(self.env.get(ENV_START_TIMEOUT) or 1800)
         while True:
-            seen = look_at((cluster := self.cluster()).get("ps", []))
-            away = {ps: why for ps, sight in seen.items() if (why := self.terms.why_away(sight))}
-            away = {ps: away[ps] for ps in self.members.awaited(away)}
-            if not away:
+            servers = (cluster := self.cluster()).get("ps", [])
+            seen = self.sights.look_at(servers, lambda seen, servers=servers: not self.awaited(servers, seen))
+            if not (away := self.awaited(servers, seen)):
                 return cluster, {ps: sight for ps, sight in seen.items() if not self.terms.why_away(sight)}
             waited = time.monotonic() - started
             names = ", ".join(f"{ps} ({why})" for ps, why in away.items())
             if waited >= timeout:
-                hint = f"kubectl -n {self.env.get(ENV_NAMESPACE, 'default')} describe pod {host_and_port(min(away))[0]}"
+                pod, _ = self.sights.host_and_port(min(away))
+                hint = f"kubectl -n {self.env.get(ENV_NAMESPACE, 'default')} describe pod {pod}"
                 raise ExitError(EXIT_START_TIMEOUT, f"gave up after {timeout} s without PS {names}; see {hint}")
             if waited >= next_word:
                 log(f"waiting for PS {names}, since {waited:.0f} s")
                 next_word = waited + min(waited, 60)
             self.supervisor.wait(POLL_SECONDS if waited < 10 else 5 * POLL_SECONDS)
 
-    def was_ps_lost(self, before: Mapping[str, Sight], code: int) -> bool:
+    def awaited(self, servers: list[str], seen: Mapping[str, Any]) -> dict[str, str]:
+        """Of the PSs those without which the program cannot start, by what was seen so far, and why they are away."""
+        away = {ps: self.terms.why_away(seen[ps]) if ps in seen else self.sights.Sight().why for ps in servers}
+        return {ps: away[ps] for ps in self.members.awaited([ps for ps, why in away.items() if why])}
+
+    def was_ps_lost(self, before: Mapping[str, Any], code: int) -> bool:
         """Ask the PSs why the program failed."""
-        started, grace = time.monotonic(), PS_LOSS_GRACE_SECONDS
-        while (why := judge(before, after := look_at(before), time.monotonic() - started, grace)) is Verdict.ASK_AGAIN:
+        started, of = time.monotonic(), self.sights
+        while True:
+            after = of.look_at(before)
+            why = of.judge(before, after, time.monotonic() - started, PS_LOSS_GRACE_SECONDS)
+            if why is not of.Verdict.ASK_AGAIN:
+                break
             self.supervisor.wait(POLL_SECONDS)
-        if why is Verdict.PS_LOST:
-            lost = ", ".join(ps for ps in before if judge_ps(before[ps], after[ps]) is not Verdict.OWN_FAILURE)
+        if why is of.Verdict.PS_LOST:
+            lost = ", ".join(ps for ps in before if of.judge_ps(before[ps], after[ps]) is not of.Verdict.OWN_FAILURE)
             log(f"the program ended with {code} because PS {lost} was lost; it runs again when every PS is up")
-        return why is Verdict.PS_LOST
+        return bool(why is of.Verdict.PS_LOST)
 
     def run_server(self) -> int:
         """Keep this PS's server running; give up when it crashes again and again, or when a standby can take over."""
         if why := self.must_idle():
             return self.idle(why)
-        beside("status_port").serve_status(self.port + STATUS_PORT - TF_PORT, self.report, self.is_ready)
+        beside("status_port").serve_status(self.sights.status_port(self.port), self.report, self.is_ready)
         if self.members.hot:
             self.supervisor.before_stop = self.leave.take
         crashes = 0
@@ -391,7 +330,7 @@ class Launcher:
 
     def report(self) -> dict[str, object]:
         """The answer to GET /v1/status."""
-        state = "Serving" if knock("127.0.0.1", self.port).port == OPEN else "Starting"
+        state = "Serving" if self.sights.is_open("127.0.0.1", self.port) else "Starting"
         state = "Terminating" if self.supervisor.stopped_by else state
         in_sync = self.hot_standbys.is_in_sync(self.in_sync)
         found = {"bootId": self.boot_id, "state": state, "restarts": self.restarts, "inSync": in_sync}
@@ -403,7 +342,7 @@ class Launcher:
             return status["state"] == "Serving"
         if self.restarts and time.monotonic() < self.began + self.hot_standbys.SEEN_SECONDS:
             return False
-        others = look_at(self.members.others(self.task[1])) if not status["inSync"] else {}
+        others = self.sights.look_at(self.members.others(self.task[1])) if not status["inSync"] else {}
         return bool(status["inSync"] or self.hot_standbys.may_be_first(others.values()))
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from pstraining.api import contract
-from pstraining.runtime import recovery
+from pstraining.runtime import recovery, seats
 from pstraining.runtime.account import ChiefAccount
 from pstraining.runtime.checkpoint import write_whole
 from pstraining.runtime.client import Client, ShardLostError
@@ -28,11 +28,12 @@ from pstraining.runtime.following import Following, Wishes
 from pstraining.runtime.model import Model
 from pstraining.runtime.progress import event
 from pstraining.runtime.recovery import ChiefAction
+from pstraining.runtime.renewal import RenewalDueError
 from pstraining.runtime.rosters import Formation
 from pstraining.runtime.saving import Saver
 from pstraining.runtime.settings import CheckpointSettings, TrainingSettings
 from pstraining.runtime.shard import EARLY
-from pstraining.runtime.state import State
+from pstraining.runtime.state import State, StateLostError
 from pstraining.runtime.stopping import StoppedError, StopRequest
 from pstraining.runtime.store import ParameterStore
 from pstraining.runtime.succession import Succession, SupersededError
@@ -51,10 +52,6 @@ RESULT_FILE: Final = "result.json"
 WEIGHTS_FILE: Final = "final.weights.h5"
 
 
-class StateLostError(Exception):
-    """No worker is there any more to bring the newest dense parameters to the servers."""
-
-
 @dataclass(frozen=True)
 class Duties:
     """What the chief was told."""
@@ -71,7 +68,11 @@ class Duties:
 
 
 class Chief:
-    """The chief of one term. `look_in` is called at every round and may raise to end it."""
+    """The chief of one term. `look_in` is called at every round and may raise to end it.
+
+    `may_be_renewed` is asked, where shards have hot standbys, whether its process is to be renewed, and told whether
+    this is a quiet moment; `epoch`: see `Succession`.
+    """
 
     def __init__(
         self,
@@ -81,9 +82,11 @@ class Chief:
         *,
         look_in: Callable[[], None] = lambda: None,
         stop: StopRequest | None = None,
+        may_be_renewed: Callable[[bool], bool] = lambda quiet: False,
+        epoch: int = 0,
     ) -> None:
         self._client, self._model, self._duties, self._look_in = client, store.model, duties, look_in
-        self._stop = stop or StopRequest()
+        self._stop, self._may_be_renewed = stop or StopRequest(), may_be_renewed
         self._whole, self._control = store, StoreControl(store)
         self._controls: dict[Formation, StoreControl] = {}
         self._term = self._fence = client.cluster.term
@@ -100,6 +103,7 @@ class Chief:
             Succession(
                 store,
                 term=None if self._joins else self._term,
+                epoch=epoch,
                 restore=self._restore_on,
                 look_in=look_in,
                 account=duties.account,
@@ -122,6 +126,7 @@ class Chief:
 
         Raises:
             SupersededError: a chief of a later term has taken over.
+            RenewalDueError: its process is to be renewed; training goes on.
             SystemExit: it was told to stop, and has saved the newest state.
         """
         if self._saver is None:
@@ -191,6 +196,14 @@ class Chief:
         self._term, self._fence, self._renewed = roster.ballot.term, succession.fence, time.monotonic()
         self._form(succession.formation(roster))
 
+    def _hold_roster(self) -> None:
+        """Renew it while workers are waited for: servers that make no steps let no ring be formed, either."""
+        if self._succession and time.monotonic() - self._renewed > RENEW_SECONDS:
+            control = self._control
+            self._rule(self._succession)
+            if self._control is not control:
+                raise RefusedError("other members are in sync")
+
     def _form(self, formation: Formation) -> None:
         """Work with these members of the shards from now on; functions are made once for each formation."""
         if formation not in self._controls:
@@ -255,6 +268,7 @@ class Chief:
             next(self._preparing, None)
             if self._succession and time.monotonic() - self._renewed > RENEW_SECONDS:
                 self._rule(self._succession, heal=True)
+                self._leave_to_successor(self._succession)
             if self._decide() is not ChiefAction.PROCEED:
                 self._take_over()
             if self._is_over():
@@ -270,6 +284,23 @@ class Chief:
                 self._saver.try_to_save(self._snapshot())
             if not (self._succession and self._succession.teach(POLL)):
                 time.sleep(POLL)
+
+    def _leave_to_successor(self, succession: Succession) -> None:
+        """Let the process be renewed, if it is its turn, at a moment when nobody needs this chief for some seconds.
+
+        What was made so far is saved: the next run counts the interval from its beginning. The roster holds for as long
+        as it may from just before the end.
+
+        Raises:
+            RenewalDueError: it is to be renewed.
+        """
+        if self._following.is_busy or not self._may_be_renewed(succession.is_quiet):
+            return
+        if self._saver:
+            self._saver.try_to_save(self._snapshot())
+        self._rule(succession, heal=True)
+        if self._may_be_renewed(succession.is_quiet):
+            raise RenewalDueError(epoch=seats.ballot(self._fence).epoch)
 
     def _snapshot(self) -> State:
         state = self._control.snapshot(term=self._fence, wait=self._waiting())
@@ -304,6 +335,7 @@ class Chief:
 
         def wait() -> None:
             self._look_in()
+            self._hold_roster()
             if self._decide() is not ChiefAction.PROCEED:
                 raise RefusedError("the servers' state has changed")
             if self._control.workers_present():

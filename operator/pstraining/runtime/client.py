@@ -14,7 +14,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import tensorflow as tf
@@ -44,10 +44,15 @@ class ShardLostError(Exception):
 
 
 class Client:
-    """One process's eager context, shared by its threads."""
+    """One process's eager context, shared by its threads.
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
+    Args:
+        cluster: the job and this task.
+        ahead: what the servers were asked while TensorFlow was loaded.
+    """
+
+    def __init__(self, cluster: Cluster, ahead: probing.Ahead | None = None) -> None:
+        self.cluster, self._ahead = cluster, ahead
         task = cluster.task
         self.local = f"/job:{task.type}/replica:0/task:{task.index}/device:CPU:0"
         """This task's device; enter it before building a model or running a function."""
@@ -58,7 +63,7 @@ class Client:
         self._idle = threading.Condition()
         self._calls = 0
         self._connecting = False
-        self._patience = probing.PATIENCE if cluster.members == 1 else probing.BRISK
+        self._patience = probing.patience_with(cluster.members)
         self._watchdog = Watchdog(cluster.ps, self._patience)
         self.links = Links(cluster.ps, network.split(cluster.own_address)[1])
         self.present = frozenset(range(len(cluster.ps)))
@@ -74,7 +79,7 @@ class Client:
 
         Must run before the process creates any other tensor: connecting invalidates what exists.
         """
-        self._wait_for_servers()
+        self._wait_for_servers(self._ahead.silent() if self._ahead else ())
         self._watchdog.start()
         eager = context.context()
         eager._config = tf.compat.v1.ConfigProto()
@@ -85,6 +90,11 @@ class Client:
     def close(self) -> None:
         """End the watch over the connection; the process may go on with other things."""
         self._watchdog.stop()
+
+    def leave(self) -> None:
+        """Take leave of the servers, for good: of a client that is gone they keep everything for ten minutes."""
+        with self._exclusive(), self._watchdog.watching("leave", vital=CONNECT_PATIENCE), suppress(tf.errors.OpError):
+            context.context().update_server_def(self._definition([]))
 
     @property
     def connection(self) -> int:
@@ -122,9 +132,13 @@ class Client:
             return fetched
 
     def brought_home(self, result: Any) -> Any:
-        """Emits what brings a function's results to this task: a tensor must not stay on a server."""
+        """Emits what brings a function's results to this task: a tensor must not stay on a server.
+
+        Not by an identity: TensorFlow takes those out, and what chooses among results would then be on the server,
+        which would be sent the choice first.
+        """
         with tf.device(self.local):
-            return tf.nest.map_structure(tf.identity, result)
+            return tf.nest.map_structure(lambda value: tf.raw_ops.EnsureShape(input=value, shape=value.shape), result)
 
     def recover(self, lost: ShardLostError) -> None:
         """Reconnect, unless another thread already has since the call failed; returns when all servers answer.
@@ -198,14 +212,15 @@ class Client:
                 time.sleep(POLL)
                 self._wait_for_servers()
 
-    def _wait_for_servers(self) -> None:
+    def _wait_for_servers(self, suspects: Sequence[str] = ()) -> None:
         """Return when enough servers answer; says who is missing, at once and every 10 seconds.
 
-        Enough are all, or where shards have several members one of each.
+        Enough are all, or where shards have several members one of each. At first suspects, who were silent a moment
+        ago, have little time to answer.
         """
         told, shards, everybody = -math.inf, self.cluster.shards, range(len(self.cluster.ps))
         while True:
-            missing = probing.silent(self.cluster.ps, self._patience)
+            missing, suspects = probing.silent(self.cluster.ps, self._patience, suspects), ()
             self.present = frozenset(index for index in everybody if self.cluster.ps[index] not in missing)
             if len({index % shards for index in self.present}) == shards and (self.cluster.members > 1 or not missing):
                 return

@@ -19,6 +19,8 @@ LOSS: Final = 1
 FINITE: Final = 2
 PARTS: Final = 3
 """Places in the amounts of a `Contribution`."""
+NEVER: Final = -2
+"""A step that is never made: nothing is computed or kept for it, and no server takes it."""
 
 
 Rows = list[list[Touched]]
@@ -113,6 +115,26 @@ class Computation:
     def emit(self, batch: Any) -> Contribution:
         """Emits one batch's contribution, on this task's device."""
         return Contribution(*self._emit_mean(self._emit_one(batch), summed=False))
+
+    def nothing(self) -> Contribution:
+        """Emits what is in the shape of a contribution, of no batch."""
+        shards = self._store.shards
+        with tf.device(self._store.client.local):
+            vectors = [[tf.zeros([segment.size], segment.dtype) for segment in shard.segments] for shard in shards]
+        amounts, rows = self.of_rows(0)
+        return Contribution(amounts, vectors, rows)
+
+    def of_rows(self, number: int) -> tuple[Tensor, Rows]:
+        """Amounts and rows of nothing, so many rows of every table."""
+        with tf.device(self._store.client.local):
+            rows = [
+                [
+                    (tf.zeros([number], tf.int64), tf.zeros([number, table.pieces[0].width], table.dtype))
+                    for table in shard.tables
+                ]
+                for shard in self._store.shards
+            ]
+            return tf.zeros([4], tf.float64), rows
 
     def _moved(self, batches: Sequence[Any]) -> Contribution:
         """Train locally from what the servers hold, and go back there."""

@@ -42,7 +42,7 @@ class StoreControl:
         follow = store.updates.follow
         self._follow = self._on_primaries(follow) if follow else None
         hold_up = store.updates.hold_up
-        self._hold_up = self._on_primaries(hold_up) if hold_up else None
+        self._hold_up = self._on_all(hold_up) if hold_up else None
         first = store.shards[0]
         self._losses = tf.function(self._emit_losses, autograph=False)
         workers = max(1, self.client.cluster.workers)
@@ -90,7 +90,8 @@ class StoreControl:
         self._demand(self._record, [arguments] * len(self.store.every))
 
     def gather(self, wait: Callable[[], None]) -> int | None:
-        """Have workers bring newer dense parameters than the servers have; no step is made for some seconds after it.
+        """Have workers bring newer dense parameters than servers and standbys have; no step is made for some seconds
+        after it.
 
         Args:
             wait: called again and again until it is done; may raise to end it.
@@ -112,7 +113,7 @@ class StoreControl:
             self.client.call(self._hold_up, self._same(tf.constant(0.0, tf.float64)))
 
     def _same(self, argument: Tensor) -> list[tuple[Tensor]]:
-        return [(argument,)] * len(self.store.shards)
+        return [(argument,)] * len(self.store.every)
 
     def snapshot(self, *, term: int, wait: Callable[[], None] = lambda: time.sleep(0.01)) -> State:
         """The state as it is: of one moment on each server.

@@ -36,6 +36,11 @@ def zero() -> Tensor:
     return tf.constant(0, tf.int64)
 
 
+def clock() -> Tensor:
+    """Seconds since 1970 by the clock of the server where it is emitted, when that section has its turn. float64[]."""
+    return unordered(tf.timestamp())
+
+
 def critical(device: str, container: str, inputs: Sequence[Tensor], body: Callable[..., Any]) -> Any:
     """Emit `body(*inputs)` so that it runs alone on the server.
 
@@ -48,33 +53,106 @@ def critical(device: str, container: str, inputs: Sequence[Tensor], body: Callab
     Returns:
         The structure of tensors that `body` returned, available after the lock is free again.
     """
-    small = [tf.convert_to_tensor(value) for value in inputs if _is_small(value)]
-    large = [value for value in inputs if not _is_small(value)]
-    packed = [_pack(small)] if small else []
+    values, former = told(device, inputs), remembered("sections")
+    if not former:
+        _return_at_once()
     with tf.device(device):
-        arrived = [tf.identity(value) for value in [*packed, *large]]
-        with tf.control_dependencies(arrived):
-            mutex = tf.raw_ops.MutexV2(container=container, shared_name="mutex")
+        with tf.control_dependencies([*values, *former.get(device, [])]):
+            mutex = unordered(tf.raw_ops.MutexV2(container=container, shared_name="mutex"))
             lock = tf.raw_ops.MutexLock(mutex=mutex)
         with tf.control_dependencies([lock]):
-            held = [tf.identity(value) for value in arrived]
-            unpacked, rest = iter(_unpack(held[0], small) if small else []), iter(held[len(packed) :])
-            result = body(*[next(unpacked if _is_small(value) else rest) for value in inputs])
+            result = body(*map(tf.identity, values))
         with tf.control_dependencies(tf.nest.flatten(result)):
-            released = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+            released = unordered(tf.raw_ops.ConsumeMutexLock(mutex_lock=lock))
+        former[device] = [released]
         with tf.control_dependencies([released]):
             return tf.nest.map_structure(tf.identity, result)
 
 
+def told(device: str, values: Sequence[Any]) -> list[Tensor]:
+    """Emits tensors as they are on a server, each sent once in a function, and small ones of one machine together.
+
+    Every tensor that crosses to a server is a call of its own there. What a section needs later may be told with what
+    an earlier one needs.
+    """
+    given = [tf.convert_to_tensor(value) for value in values]
+    here = remembered(f"told {device}")
+    together: dict[str, list[Tensor]] = {}
+    with tf.device(device):
+        for value in given:
+            if value.ref() in here:
+                continue
+            if not _is_small(value) or value.device == device:
+                here[value.ref()] = tf.identity(value)
+            elif getattr(value, "op", None) is not None and value.op.type == "Const":
+                here[value.ref()] = tf.constant(tf.get_static_value(value), value.dtype)
+            else:
+                together.setdefault(_server_of(value), []).append(value)
+        for found in together.values():
+            packed = tf.identity(_pack(found) if len(found) > 1 else found[0])
+            parts = _unpack(packed, found) if len(found) > 1 else [packed]
+            here.update({value.ref(): part for value, part in zip(found, parts, strict=True)})
+    return [here[value.ref()] for value in given]
+
+
+def unordered(emitted: Any) -> Any:
+    """What was just emitted, without TensorFlow's own idea of its place among other operations.
+
+    In a function TensorFlow lets operations with an effect, and without a resource that it knows, run one after the
+    other as they are emitted, on whatever machine. Sections of several servers would wait for each other so, with a
+    message from each to the next, and calls would take longer with every further server. Here what has to wait has an
+    input from what it waits for.
+    """
+    manager = tf.compat.v1.get_default_graph().experimental_acd_manager
+    if manager is not None:
+        manager.run_independently(emitted if isinstance(emitted, tf.Operation) else emitted.op)
+    return emitted
+
+
+def remembered(what: str) -> dict[Any, Any]:
+    """What is remembered of a kind while a function is traced.
+
+    Of `sections` the release of the last one on each server: those of one server run in the order in which they are
+    emitted.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    if not hasattr(graph, "_pstraining"):
+        graph._pstraining = {}
+    found: dict[Any, Any] = graph._pstraining.setdefault(what, {})
+    return found
+
+
+def _return_at_once() -> None:
+    """Do not hold back what the function that is traced returns until all that it does is done.
+
+    TensorFlow would, by a message of every server; the call itself ends no sooner.
+    """
+    manager = tf.compat.v1.get_default_graph().experimental_acd_manager
+    if manager is not None:
+        manager._returned_tensors = _Nothing()
+
+
+class _Nothing(list[Any]):
+    """Takes what is added, and is empty."""
+
+    def add(self, _: Any) -> None:
+        """Forget it."""
+
+
 def _is_small(value: Tensor) -> bool:
-    """Whether an input travels together with others: every tensor that crosses to a server is a call of its own."""
     return value.dtype in (tf.int64, tf.float64) and (value.shape.num_elements() or SMALL + 1) <= SMALL
 
 
+def _server_of(value: Tensor) -> str:
+    """The server that has made a tensor; nothing if this task has."""
+    return value.device if "/job:ps/" in value.device else ""
+
+
 def _pack(values: Sequence[Tensor]) -> Tensor:
-    """All numbers one behind the other. int64[n]."""
-    flat = [tf.reshape(value, [-1]) for value in values]
-    return tf.concat([part if part.dtype == tf.int64 else tf.bitcast(part, tf.int64) for part in flat], 0)
+    """All numbers of one machine one behind the other, and there. int64[n]."""
+    with tf.device(None), tf.device(_server_of(values[0]) or None):
+        flat = [tf.reshape(value, [-1]) for value in values]
+        return tf.concat([part if part.dtype == tf.int64 else tf.bitcast(part, tf.int64) for part in flat], 0)
 
 
 def _unpack(packed: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
@@ -95,5 +173,5 @@ def arbiter_first(
         emit: gets a server's number and what it is told: the arbiter's answer, or for the arbiter whether it may.
         go: 1 if the arbiter may; None: it may. int64[].
     """
-    first = emit(0, tf.reshape(one() if go is None else go, [1]))
+    first = emit(0, one() if go is None else go)
     return [first, *(emit(number, first) for number in range(1, len(servers)))]

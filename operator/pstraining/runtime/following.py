@@ -79,6 +79,15 @@ class Following:
         """Whether a callback wants training to end now."""
         return self._ends.stop_asked
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether an epoch's end is under way: its validation, its callbacks.
+
+        Raises:
+            CallbackError: one of them has failed.
+        """
+        return self._ends.busy
+
     def begin(self, done: int) -> None:
         """Training begins, or goes on, at so many steps or pieces; not called when it is over."""
         if self._watch is None:

@@ -25,6 +25,10 @@ class Whereabouts(Protocol):
     def first(self) -> tuple[ParameterStore, Updates]:
         """Where it looks at first."""
 
+    @property
+    def whole(self) -> bool:
+        """Whether no member of any shard is missing, or yet to be in sync."""
+
     def find(self) -> tuple[ParameterStore, Updates] | None:
         """The servers to work with now, and this worker's functions on them; None: ask again a little later.
 
@@ -58,7 +62,7 @@ class OneFormation:
     """Every shard is on one server."""
 
     def __init__(self, store: ParameterStore, updates: Updates) -> None:
-        self.first = store, updates
+        self.first, self.whole = (store, updates), True
         self._prepared = False
 
     def find(self) -> tuple[ParameterStore, Updates] | None:
@@ -87,6 +91,11 @@ class Formations:
         self._batches: Sequence[Any] = ()
         self._changed = threading.Event()
         """Set when there may be something to make ready."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether the one in force is of all members, and nobody learns."""
+        return not self._learns and not self._is_someone_missing()
 
     def find(self) -> tuple[ParameterStore, Updates] | None:
         """Those of the roster that is in force."""
@@ -144,12 +153,14 @@ class Formations:
     def _next(self) -> list[Formation]:
         """What may come next: what a loss leaves; or that those who learn are in sync; nothing while somebody is
         missing."""
-        members = self._store.client.cluster.members
-        if any(len(own) < members for own in self._current):
+        if self._is_someone_missing():
             return []
         if self._learns:
             return [tuple(tuple(sorted(own)) for own in self._current)]
         return likely_losses(self._current, self._lookout.nodes())
+
+    def _is_someone_missing(self) -> bool:
+        return any(len(own) < self._store.client.cluster.members for own in self._current)
 
     def _with_all(self, formation: Formation) -> Formation:
         """With the others as learners, who stand behind those in sync."""

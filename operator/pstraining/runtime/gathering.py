@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from pstraining.runtime.computation import Share
-from pstraining.runtime.critical import after, critical, one, zero
+from pstraining.runtime.critical import after, clock, critical, one, zero
 from pstraining.runtime.membership import at, bits, put
 from pstraining.runtime.shard import DONE, STEP, Shard
 from pstraining.runtime.sums import Gathering, Outcome, Sums
@@ -27,7 +27,7 @@ class ShardRounds:
     def __init__(self, shard: Shard, gathering: Gathering) -> None:
         assert isinstance(shard.extra, Sums)  # noqa: S101 - `UpdateState.make_extra` has made it
         self._shard, self._gathering, self._arbiter = shard, gathering, shard.number == 0
-        self._sums = shard.extra
+        self._sums, self.device = shard.extra, shard.device
 
     def admit(self, session: Tensor, identity: Tensor, place: Tensor) -> Tensor:
         """Ask the arbiter for a part in the round, before anything is sent to the others; 1 if it has one. int64[].
@@ -270,8 +270,18 @@ class ShardRounds:
         held = newcomer & tf.equal(at(self._sums.admitted, worker), 1) & self._may_renew()
         return [tf.cond(held, lambda: after(self._renew(), one()), zero)]
 
+    def word(self, answer: Tensor, number: int = 0) -> Tensor:
+        """One of the words of another server's answer, read here, so that the answer comes by no detour. int64[]."""
+        with tf.device(self.device):
+            return tf.reshape(answer, [-1])[number]
+
+    def least(self, answers: Sequence[Tensor]) -> Tensor:
+        """Whether all of other servers' answers begin with a yes. int64[]."""
+        with tf.device(self.device):
+            return tf.reduce_min(tf.stack([self.word(answer) for answer in answers]))
+
     def _critical(self, inputs: Sequence[Tensor], body: Any) -> Any:
-        return critical(self._shard.device, self._shard.container, inputs, body)
+        return critical(self.device, self._shard.container, inputs, body)
 
     def _is_valid(self, record: Tensor, session: Tensor, identity: Tensor, place: Tensor) -> Tensor:
         """Whether a gradient is of this round: of the arbiter's attempt, or elsewhere of that or a later one."""
@@ -291,7 +301,7 @@ class ShardRounds:
 
     def _close(self, admitted: Tensor, alive: Tensor) -> Any:
         """Close the round if `rounds.quorum` is reached; a closed one stays so."""
-        waits = tf.timestamp() < self._sums.wait_until.read_value()
+        waits = clock() < self._sums.wait_until.read_value()
         present, expected = tf.math.count_nonzero(alive), tf.constant(self._gathering.workers, tf.int64)
         if self._shard.ledger:
             expected = self._shard.ledger.busy(self._gathering.workers)  # the others have nothing to train

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from pstraining.runtime.critical import after, one, zero
+from pstraining.runtime.critical import after, clock, one, zero
 from pstraining.runtime.membership import WORKER_SLOTS, Membership, put
 
 Tensor = Any
@@ -77,7 +77,7 @@ class Ledger:
             Whether there is one, its position, and how many of its batches are done. int64[3].
         """
         held = self.held.read_value()
-        silent = (held[:, 0] > 0) & (members.heard.read_value() < tf.timestamp() - RECLAIM_SECONDS)
+        silent = (held[:, 0] > 0) & (members.heard.read_value() < clock() - RECLAIM_SECONDS)
         # Those that are always waited for keep what they have.
         silent &= tf.range(WORKER_SLOTS) >= self._deals_to
         orphan = tf.argmax(tf.cast(silent, tf.int32), output_type=tf.int64)

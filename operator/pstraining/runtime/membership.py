@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from pstraining.runtime.critical import after, one, zero
+from pstraining.runtime.critical import after, clock, one, zero
 
 Tensor = Any
 
@@ -27,7 +27,7 @@ class Membership:
     def __init__(self) -> None:
         self.incarnations = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64))
         """Of the newest process of every index, in nanoseconds since 1970; 0: none, or it has said good-bye."""
-        self.heard = tf.Variable(lambda: tf.fill([WORKER_SLOTS], tf.timestamp()), dtype=tf.float64)
+        self.heard = tf.Variable(lambda: tf.fill([WORKER_SLOTS], clock()), dtype=tf.float64)
         """When each was last heard of, in seconds since 1970 on the server's clock; at first, when the state came."""
 
         self.reports = tf.Variable(lambda: tf.fill([WORKER_SLOTS], ""), dtype=tf.string)
@@ -50,7 +50,7 @@ class Membership:
 
     def hear(self, worker: Tensor) -> Any:
         """Note a sign of life."""
-        return put(self.heard, worker, tf.timestamp())
+        return put(self.heard, worker, clock())
 
     def hear_report(self, worker: Tensor, report: Tensor) -> list[Any]:
         """Note a sign of life and what came with it."""
@@ -74,7 +74,7 @@ class Membership:
 
     def alive(self) -> Tensor:
         """Which workers take part and were heard of lately. bool[WORKER_SLOTS]."""
-        recent = self.heard.read_value() > tf.timestamp() - LAPSE_SECONDS
+        recent = self.heard.read_value() > clock() - LAPSE_SECONDS
         return recent & tf.not_equal(self.incarnations.read_value(), 0)
 
 

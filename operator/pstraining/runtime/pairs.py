@@ -2,9 +2,9 @@
 
 Before a round's step is decided, every standby holds what its shard's step is made of. The decision is the arbiter's
 standby making it: whoever is lost then, what is left of each shard can make the step, and before it nobody has made
-one. The arbiter follows its standby, the other servers and their standbys follow the arbiter, and workers go on when
-all have. That is two-phase commit (Gray, Notes on Data Base Operating Systems, 1978) whose decision is never on one
-process alone. The arithmetic is the same on both members, so they stay equal bit for bit.
+one. Everybody else follows it, the arbiter as well, in any order, and workers go on when all have. That is two-phase
+commit (Gray, Notes on Data Base Operating Systems, 1978) whose decision is never on one process alone. The arithmetic
+is the same on both members, so they stay equal bit for bit.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from pstraining.runtime.critical import after, one, zero
+from pstraining.runtime.critical import after, one, told, zero
 from pstraining.runtime.gathering import ShardRounds
 from pstraining.runtime.membership import WORKER_SLOTS, bits, from_bits
 from pstraining.runtime.shard import STEP, Shard
@@ -36,15 +36,16 @@ class PairedSums(Sums):
         # The standby's: what the next step is made of.
         self.place = tf.Variable(tf.fill([2], tf.constant(-1, tf.int64)))
         """Step and attempt that it is of; -1: of none."""
-        load = [tf.zeros([4], tf.float64), *(_empty([None], segment.dtype) for segment in shard.segments)]
+        segments = shard.segments if gathering.dense else ()
+        load = [tf.zeros([4], tf.float64), *(_empty([None], segment.dtype) for segment in segments)]
         for table in shard.tables:
             load += [_empty([None], tf.int64), _empty([None, table.pieces[0].width], table.dtype)]
         if shard.number == 0:
-            load.append(_empty([None], tf.uint8))
+            load.append(tf.zeros([WORKER_SLOTS // 64], tf.int64))
         if shard.ledger:
             load += [_empty([None, 2], tf.int64), _empty([None], tf.int64), _empty([None], tf.int64)]
         self.load = [tf.Variable(value, shape=_any_length(value)) for value in load]
-        self._segments, self._tables = len(shard.segments), len(shard.tables)
+        self._segments, self._tables = len(segments), len(shard.tables)
 
     @property
     def passing(self) -> list[Any]:
@@ -57,6 +58,11 @@ class PairedSums(Sums):
         """Emits beginning a round anew; the operations to wait for."""
         return [*super().clear(), self.sealed.assign(zero(), read_value=False)]
 
+    def void(self, attempt: Tensor) -> list[Any]:
+        """Emits beginning anew under another roster, with this attempt; the operations to wait for."""
+        nothing = self.place.assign(tf.fill([2], tf.constant(-1, tf.int64)), read_value=False)
+        return [self.attempt.assign(attempt, read_value=False), nothing, *self.clear()]
+
     def sent(self, news: Sequence[Tensor]) -> list[Tensor]:
         """Emits what the round has come to, as it is sent: in the order of `load`.
 
@@ -65,11 +71,12 @@ class PairedSums(Sums):
         """
         found = self.outcome()
         amounts = [[found.weight], found.losses, [tf.cast(self.wished(), tf.float64)]]
-        flat = [tf.concat(amounts, 0), *found.mean()]
+        flat = [tf.concat(amounts, 0), *(found.mean() if self._segments else [])]
         for indices, gradients in found.touched():
             flat += [indices, gradients]
         if len(self.load) > len(flat):
-            flat.append(bits(found.admitted[tf.newaxis])[0])
+            packed = tf.reshape(bits(found.admitted[tf.newaxis]), [-1, 8])
+            flat.append(tf.bitcast(packed, tf.int64))
         return [*flat, *news]
 
     def received(self) -> tuple[Outcome, list[Tensor]]:
@@ -77,7 +84,8 @@ class PairedSums(Sums):
         amounts, *rest = [variable.read_value() for variable in self.load]
         vectors, rest = rest[: self._segments], rest[self._segments :]
         rows, rest = rest[: 2 * self._tables], rest[2 * self._tables :]
-        admitted = from_bits(rest[0]) if rest else tf.zeros([WORKER_SLOTS], tf.int64)
+        packed = tf.reshape(tf.bitcast(rest[0], tf.uint8), [-1]) if rest else None
+        admitted = tf.zeros([WORKER_SLOTS], tf.int64) if packed is None else from_bits(packed)
         found = Outcome(
             amounts[0],
             amounts[1:3],
@@ -105,14 +113,8 @@ class MemberRounds(ShardRounds):
         """
 
         def body(session: Tensor, attempt: Tensor) -> Tensor:
-            def begin() -> Tensor:
-                renewed = [
-                    self._pair.attempt.assign(attempt, read_value=False),
-                    self._pair.place.assign(tf.fill([2], tf.constant(-1, tf.int64)), read_value=False),
-                ]
-                return after([*renewed, *self._pair.clear()], one())
-
-            return tf.cond(self._shard.in_session(self._shard.record.read_value(), session), begin, zero)
+            open_ = self._shard.in_session(self._shard.record.read_value(), session)
+            return tf.cond(open_, lambda: after(self._pair.void(attempt), one()), zero)
 
         return self._critical([session, attempt], body)
 
@@ -170,7 +172,8 @@ class StandbyRounds(MemberRounds):
     """Emits a standby's part: the step is made of what its primary has sent."""
 
     def hold(self, session: Tensor, place: Tensor, word: Tensor, load: Sequence[Tensor]) -> Tensor:
-        """Keep what the next step is made of; 1 if it is here, or the step is made. int64[].
+        """Keep what the next step is made of, unless it is of a later attempt; 1 if it is here, or the step is made.
+        int64[].
 
         Args:
             session: term and generation. int64[2].
@@ -183,12 +186,13 @@ class StandbyRounds(MemberRounds):
             record = self._shard.record.read_value()
             open_ = self._shard.in_session(record, session)
             here = tf.equal(record[STEP], place[0])
+            fits = here & (place[1] >= self._pair.place.read_value()[1])  # a call that stood still may come late
 
             def keep() -> Tensor:
                 targets = zip([self._pair.place, *self._pair.load], [place, *load], strict=True)
                 return after([variable.assign(value, read_value=False) for variable, value in targets], one())
 
-            kept = tf.cond(open_ & here & tf.equal(word, HOLDS), keep, zero)
+            kept = tf.cond(open_ & fits & tf.equal(word, HOLDS), keep, zero)
             with tf.control_dependencies([kept]):
                 held = here & self._may_follow(place)
             made = record[STEP] > place[0]
@@ -218,9 +222,36 @@ class StandbyRounds(MemberRounds):
         return self._has_step_after(place[0])
 
 
+def decided(
+    servers: Sequence[ShardRounds], standbys: Sequence[Sequence[StandbyRounds]], who: tuple[Tensor, Tensor, Tensor]
+) -> list[Tensor]:
+    """Emits letting all standbys hold what the step is made of, and then the arbiter's make it.
+
+    Args:
+        servers: the primaries' parts in the round, the arbiter's first.
+        standbys: each one's standbys'.
+        who: session, identity and place.
+
+    Returns:
+        What the arbiter's standbys answer, see `ShardRounds.apply`; without any, of everybody whether it holds. The
+        others may make the step if all begin with a 1.
+    """
+    session, identity, place = who
+    held = [one()]
+    for server, own in zip(servers, standbys, strict=True):
+        for member in (server, *own):
+            told(member.device, who)  # for all that this call has to say
+        if own:
+            assert isinstance(server, PrimaryRounds)  # noqa: S101 - it has standbys
+            word, load = server.prepare(session, place, one())
+            held += [standby.hold(session, place, word, load) for standby in own]
+    return [standby.apply(session, identity, place, standby.least(held), zero()) for standby in standbys[0]] or held
+
+
 def _empty(shape: Any, dtype: Any) -> Tensor:
     return tf.zeros([length or 0 for length in tf.TensorShape(shape).as_list()], dtype)
 
 
 def _any_length(value: Tensor) -> Any:
-    return tf.TensorShape([None, *value.shape[1:]])
+    """The shape of a variable for something of any length, where it is empty at first."""
+    return value.shape if value.shape[0] else tf.TensorShape([None, *value.shape[1:]])

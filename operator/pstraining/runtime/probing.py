@@ -26,6 +26,8 @@ PATIENCE: Final = 2.0
 """Seconds for an answer. Measured: 1 to 4 ms from an idle server, 43 ms at most from one whose cores are all in use."""
 BRISK: Final = 1.0
 """The same where another server has the same state, and leaving one by mistake costs seconds and no step."""
+BRIEF: Final = 0.3
+"""The same for a server that was silent a moment ago, which is asked again only as it may have come back."""
 
 GRACE: Final = 0.1
 """Seconds for the threads that ask, beyond the patience of what they ask."""
@@ -64,30 +66,68 @@ def answers(endpoint: network.Endpoint, patience: float = PATIENCE) -> bool:
     return find(endpoint, patience) is Found.ANSWERS
 
 
-def silent(addresses: Sequence[str], patience: float = PATIENCE) -> list[str]:
-    """The addresses, host:port, where no server's process answers now; all are asked at once."""
-    return _without(addresses, lambda address: answers(network.split(address), patience), patience)
+def patience_with(members: int) -> float:
+    """Seconds for an answer in a job of so many members a shard."""
+    return PATIENCE if members == 1 else BRISK
+
+
+def silent(addresses: Sequence[str], patience: float = PATIENCE, suspects: Iterable[str] = ()) -> list[str]:
+    """The addresses, host:port, where no server's process answers now; all are asked at once.
+
+    Args:
+        addresses: whom to ask.
+        patience: seconds for an answer.
+        suspects: who was silent a moment ago, for the same patience: they get `BRIEF` now.
+    """
+    given = dict.fromkeys(addresses, patience) | {suspect: min(BRIEF, patience) for suspect in suspects}
+    return _without(addresses, lambda address: answers(network.split(address), given[address]), given.__getitem__)
 
 
 def silent_peers(peers: Iterable[network.Endpoint], patience: float = PATIENCE) -> list[network.Endpoint]:
     """The same of numeric addresses, which need no name to be looked up."""
-    return _without(sorted(set(peers)), lambda peer: answers(peer, patience), patience)
+    return _without(sorted(set(peers)), lambda peer: answers(peer, patience), lambda _: patience)
 
 
-def _without(asked: Sequence[Peer], answered: Callable[[Peer], bool], patience: float) -> list[Peer]:
-    """Those of `asked` of which `answered` is not true in time, in order.
+class Ahead:
+    """Servers are asked while there is something else to do: nobody then stands and waits for those that are gone.
 
-    A thread each, which nobody waits for: a name server can keep one for longer than `patience`.
+    Args:
+        addresses: host:port of each.
+        patience: seconds for an answer.
+    """
+
+    def __init__(self, addresses: Sequence[str], patience: float) -> None:
+        self._found: Sequence[str] = ()
+        self._thread = threading.Thread(
+            target=self._ask, args=(addresses, patience), name="pstraining-asks-ahead", daemon=True
+        )
+        self._thread.start()
+
+    def silent(self) -> Sequence[str]:
+        """Who has not answered."""
+        self._thread.join()
+        return self._found
+
+    def _ask(self, addresses: Sequence[str], patience: float) -> None:
+        self._found = silent(addresses, patience)
+
+
+def _without(asked: Sequence[Peer], answered: Callable[[Peer], bool], patience: Callable[[Peer], float]) -> list[Peer]:
+    """Those of `asked` of which `answered` is not true within their patience, in order.
+
+    A thread each, which nobody waits for: a name server can keep one for longer than that.
     """
     told: queue.SimpleQueue[tuple[Peer, bool]] = queue.SimpleQueue()
     for one in asked:
         threading.Thread(target=lambda peer: told.put((peer, answered(peer))), args=(one,), daemon=True).start()
-    left, until = set(asked), time.monotonic() + patience + GRACE
-    for _ in asked:
+    left, open_, began = set(asked), set(asked), time.monotonic()
+    while open_:
+        until = began + max(map(patience, open_)) + GRACE
         try:
             peer, is_there = told.get(timeout=max(0.0, until - time.monotonic()))
         except queue.Empty:
             break
+        open_.discard(peer)
         if is_there:
             left.discard(peer)
     return [one for one in asked if one in left]

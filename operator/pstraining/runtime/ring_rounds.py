@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from pstraining.runtime.critical import after, one, zero
+from pstraining.runtime.critical import after, clock, one, zero
 from pstraining.runtime.gathering import ShardRounds
 from pstraining.runtime.membership import LAPSE_SECONDS, WORKER_SLOTS, at, bits, put
 from pstraining.runtime.ring_plan import CARD_SIZE
@@ -77,8 +77,8 @@ class RingRounds(ShardRounds):
         Returns:
             The record, attempt, closed, the attempt of the last step, steps since the dense parameters were written;
             and of the arbiter whether workers that have not come are waited for, whether the chief holds steps up,
-            whether this process has its index. int64[12]. And who delivered, and on the arbiter who is admitted, a
-            member, ready, a bit a worker: uint8[1 or 4, WORKER_SLOTS / 8].
+            whether this process has its index, whether the round is sealed. int64[13]. And who delivered, and on the
+            arbiter who is admitted, a member, ready, a bit a worker: uint8[1 or 4, WORKER_SLOTS / 8].
         """
 
         def body(identity: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,14 +89,15 @@ class RingRounds(ShardRounds):
                 own.made_in.read_value(),
                 own.behind.read_value(),
             ]
-            sets, words = [own.delivered.read_value()], [zero(), zero(), zero()]
+            sets, words = [own.delivered.read_value()], [zero(), zero(), zero(), zero()]
             if self._arbiter:
                 current = members.is_current(identity[0], identity[1])
                 heard = tf.cond(current, lambda: after([members.hear(identity[0])], one()), zero)
                 with tf.control_dependencies([heard]):
                     ready = self._ready()
-                    held_up = own.held_up_until.read_value() > tf.timestamp()
-                    words = [tf.cast(word, tf.int64) for word in (self._waits(ready), held_up, current)]
+                    held_up = own.held_up_until.read_value() > clock()
+                    told = (self._waits(ready), held_up, current, tf.logical_not(self._may_renew()))
+                    words = [tf.cast(word, tf.int64) for word in told]
                     sets += [own.admitted.read_value(), own.members.read_value(), ready]
             with tf.control_dependencies([*state, *words, *sets]):
                 return tf.concat([self._shard.record.read_value(), tf.stack([*state, *words])], 0), bits(tf.stack(sets))
@@ -121,11 +122,12 @@ class RingRounds(ShardRounds):
                 found = tf.one_hot(suspects[:, 0], WORKER_SLOTS, dtype=tf.int64) * suspects[:, 1:]
                 known = self._shard.members.incarnations.read_value()
                 suspected = tf.reduce_any(tf.equal(found, known) & (found > 0), 0)
-                until = tf.where(suspected, tf.timestamp() + BARRED_SECONDS, own.barred_until.read_value())
+                until = tf.where(suspected, clock() + BARRED_SECONDS, own.barred_until.read_value())
                 with tf.control_dependencies([own.barred_until.assign(until, read_value=False)]):
                     return after(self._renew(), one())
 
-            return tf.cond(self._shard.in_session(record, session) & same, bar, zero)
+            allowed = self._shard.in_session(record, session) & same & self._may_renew()
+            return tf.cond(allowed, bar, zero)
 
         return self._critical([session, place, suspects], body)
 
@@ -141,14 +143,15 @@ class RingRounds(ShardRounds):
         return self._critical([], body)
 
     def hold_up(self, seconds: Tensor) -> Tensor:
-        """Let the arbiter make no step for so long; every server's step, and how many since its dense parameters were
-        written. int64[2]."""
+        """Let the arbiter make no step for so long; this server's step, and how many since its dense parameters were
+        written, with the one that cannot be held up any more, if there is one. int64[2]."""
 
         def body(seconds: Tensor) -> Tensor:
             own = self._own
-            until = own.held_up_until.assign(tf.timestamp() + seconds, read_value=False)
+            until = own.held_up_until.assign(clock() + seconds, read_value=False)
             with tf.control_dependencies([until]):
-                return tf.stack([self._shard.record.read_value()[STEP], own.behind.read_value()])
+                coming = zero() if not self._arbiter else tf.cast(tf.logical_not(self._may_renew()), tf.int64)
+                return tf.stack([self._shard.record.read_value()[STEP], own.behind.read_value() + coming])
 
         return self._critical([seconds], body)
 
@@ -166,7 +169,7 @@ class RingRounds(ShardRounds):
         """
 
         def body(session: Tensor, identity: Tensor, step: Tensor, suspects: Tensor) -> Tensor:
-            own, now = self._own, tf.timestamp()
+            own, now = self._own, clock()
             claim = own.claim.read_value()
             holder = claim[:2]
             lives = tf.equal(self._ready()[holder[0]], 1) & self._shard.members.is_current(holder[0], holder[1])
@@ -231,7 +234,7 @@ class RingRounds(ShardRounds):
         """See `ShardRounds.forget`: a ring that the former process was part of is no more."""
         if not self._arbiter:
             return []
-        was = newcomer & tf.equal(at(self._own.members, worker), 1)
+        was = newcomer & tf.equal(at(self._own.members, worker), 1) & self._may_renew()
         return [tf.cond(was, lambda: after(self._renew(), one()), zero)]
 
     def _is_of(self, session: Tensor, step: Tensor) -> Tensor:
@@ -244,11 +247,11 @@ class RingRounds(ShardRounds):
         """Workers that live, have said how they are reached, and are not suspected. int64[WORKER_SLOTS]."""
         own, members = self._own, self._shard.members
         reached = tf.equal(own.cards.read_value()[:, 0], members.incarnations.read_value())
-        return tf.cast(members.alive() & reached & (own.barred_until.read_value() < tf.timestamp()), tf.int64)
+        return tf.cast(members.alive() & reached & (own.barred_until.read_value() < clock()), tf.int64)
 
     def _waits(self, ready: Tensor) -> Tensor:
         few = tf.reduce_sum(ready) < self._gathering.workers
-        return few & (tf.timestamp() < self._own.wait_until.read_value())
+        return few & (clock() < self._own.wait_until.read_value())
 
     def _is_open(self, worker: Tensor) -> Tensor:
         return tf.equal(at(self._own.members, worker), 1)
@@ -274,14 +277,22 @@ class RingRounds(ShardRounds):
         return self._shard.apply_rows(outcome.touched(), outcome.losses)
 
     def _note(self, admitted: Tensor) -> list[Any]:
-        del admitted
         own = self._own
-        made_in = own.made_in.assign(own.attempt.read_value(), read_value=False)
-        return [made_in, own.behind.assign_add(one(), read_value=False)]
+        made_in = own.made_in.assign(self._attempt(), read_value=False)
+        noted = [made_in, own.behind.assign_add(one(), read_value=False)]
+        return [*noted, self._wait_no_longer(admitted)] if self._arbiter else noted
+
+    def _attempt(self) -> Tensor:
+        """The one in which the step is made. int64[]."""
+        return self._own.attempt.read_value()
 
     def _told(self, identity: Tensor) -> Tensor:
         del identity
         return self._own.made_in.read_value()
 
     def _may_apply(self, place: Tensor) -> Tensor:
-        return super()._may_apply(place) & (self._own.held_up_until.read_value() < tf.timestamp())
+        return super()._may_apply(place) & ~self._is_held_up()
+
+    def _is_held_up(self) -> Tensor:
+        """Whether no step may be made now. bool[]."""
+        return self._own.held_up_until.read_value() >= clock()

@@ -5,7 +5,8 @@ the round of `rounds`, decided by the first server. An attempt at it has a ring 
 as the arbiter knew them when the attempt began. A worker delivers (its rows, and that it is there) only once its ring's
 sum is complete, and the arbiter makes the step only when all members have delivered. So whoever sees that a step was
 made in an attempt whose sum it holds may apply that sum; everybody else has missed the step, and gets the parameters
-from a neighbour. A sum is thrown away only when its attempt is known to be over.
+from a neighbour. A sum is thrown away only when its attempt is known to be over. With standbys the arbiter's decides:
+from the moment at which it may have made the step, the round is sealed, and nothing but making it ends the attempt.
 
 Pure: sets of workers are bit masks, worker i is bit i. No clock, no sockets, no TensorFlow.
 """
@@ -36,11 +37,20 @@ class RingView:
     """Whether workers that have not come yet are waited for."""
     held_up: bool = False
     """Whether no step is made for a while, because the chief saves."""
+    sealed: bool = False
+    """Whether the arbiter's standby may have made the step: the attempt cannot be given up any more."""
+    standbys: tuple[int, ...] = ()
+    """Steps made on each standby."""
 
     @property
     def arbiter(self) -> ShardRound:
         """The server that decides."""
         return self.shards[0]
+
+    @property
+    def slowest(self) -> int:
+        """Steps made everywhere."""
+        return min([*(shard.step for shard in self.shards), *self.standbys])
 
 
 @dataclass(frozen=True)
@@ -66,7 +76,7 @@ class Next(Enum):
     SETTLE = "the step was made of the sum that this worker holds: apply it"
     MISSED = "steps were made without this worker: get the parameters from a neighbour"
     FOLLOW = "the arbiter has made a step that another server has yet to make"
-    APPLY = "everybody's gradient is there: make the step"
+    APPLY = "everybody's gradient is there: make the step; or a round is sealed, of whomever"
     GIVE_WAY = "the step is ready to be made, but the chief saves first"
     FORM = "the ring is broken, or others want to be in it: begin another attempt with all who are ready"
     JOIN = "become part of the ring"
@@ -83,10 +93,12 @@ def next_move(view: RingView, me: Standing) -> Next:
         me: this worker.
     """
     arbiter, bit = view.arbiter, 1 << me.worker
-    if any(shard.step != arbiter.step for shard in view.shards):
+    if any(shard.step != arbiter.step for shard in view.shards) or view.slowest < arbiter.step:
         return Next.FOLLOW
     if me.step is not None and arbiter.step != me.step:
         return Next.SETTLE if is_made(view, me) else Next.MISSED
+    if view.sealed:
+        return Next.APPLY  # whoever holds the sum: it may be made already
     if me.held == arbiter.attempt and view.closed and not any(missing(view)):
         return Next.GIVE_WAY if view.held_up else Next.APPLY
     broken = me.left == arbiter.attempt or view.members & me.suspects

@@ -83,8 +83,9 @@ def next_move(view: View, *, worker: int, step: int) -> Move:
         step: the global step whose parameters the gradient was computed on.
     """
     arbiter, me = view.arbiter, 1 << worker
-    if arbiter.step > step:
-        return Move.PULL if all(step == arbiter.step for step in view.steps) else Move.APPLY
+    newest = max(view.steps)
+    if newest > step:  # with standbys the arbiter may be the one that has yet to follow
+        return Move.PULL if all(each == newest for each in view.steps) else Move.APPLY
     missing = [
         view.admitted & ~shard.delivered if shard.attempt == arbiter.attempt else view.admitted for shard in view.shards
     ]

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from pstraining.api import contract
-from pstraining.runtime.critical import after, critical, one, zero
+from pstraining.runtime.critical import after, clock, critical, one, zero
 from pstraining.runtime.layout import Array
 from pstraining.runtime.rosters import NOTHING, Answer, Ballot, Process, Roster
 from pstraining.runtime.shard import FENCE, GENERATION, STEP, Shard
@@ -124,7 +124,7 @@ class Seat:
             lease = self._shard.lease
             assert lease is not None  # noqa: S101 - the job has standbys
             until = tf.cond(lease.initialized(), lease.read_value, lambda: tf.zeros([], tf.float64))
-            return self._shard.record_or_zeros(), self._or_zeros(), until > tf.timestamp()
+            return self._shard.record_or_zeros(), self._or_zeros(), until > clock()
 
         record, seat, leased = self._critical([], body)
         with tf.device(self._shard.device):
@@ -192,7 +192,7 @@ class Seat:
                 assert lease is not None  # noqa: S101 - the job has standbys
                 written = [
                     self._shard.record.assign(let_in, read_value=False),
-                    lease.assign(tf.timestamp() + seconds, read_value=False),
+                    lease.assign(clock() + seconds, read_value=False),
                 ]
                 return after(written, one())
 

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from pstraining.runtime import optimizer as optimizers
-from pstraining.runtime.critical import after, critical, one, zero
+from pstraining.runtime.critical import after, clock, critical, one, zero
 from pstraining.runtime.layout import Layout
 from pstraining.runtime.ledger import Ledger
 from pstraining.runtime.membership import Membership
@@ -56,6 +56,8 @@ class UpdateState:
     follow: Callable[["Shard", Tensor, Tensor], Tensor] | None = None
     """Where servers are always at the same step: emits what makes one follow to the step after the given one. Its
     arguments are the session and that step."""
+    member_rounds: Callable[["Shard", bool], Any] | None = None
+    """Where standbys make the same steps: a member's part in rounds, as a standby or as a primary; see `pairs`."""
     hold_up: Callable[["Shard", Tensor], Tensor] | None = None
     """Where workers have newer dense parameters than the servers: emits what makes them bring those and make no step
     for so many seconds; the server's step, and how many steps its dense parameters are behind. int64[2]."""
@@ -246,7 +248,7 @@ class Shard:
         """
         same = tf.equal(record[FENCE], session[0]) & tf.equal(record[GENERATION], session[1])
         if self.lease is not None:
-            same &= (record[GENERATION] < 0) | (self.lease.read_value() > tf.timestamp())
+            same &= (record[GENERATION] < 0) | (self.lease.read_value() > clock())
         return same & tf.equal(record[DONE], 0)
 
     def apply(

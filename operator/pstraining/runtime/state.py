@@ -10,6 +10,10 @@ from pstraining.runtime.layout import Array
 _ENDED: Final = "ended_early"
 
 
+class StateLostError(Exception):
+    """No worker is there any more to bring the newest dense parameters to the servers."""
+
+
 @dataclass(frozen=True)
 class State:
     """Everything that training needs to go on, by logical names that no number of servers shows in."""

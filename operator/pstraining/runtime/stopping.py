@@ -10,6 +10,9 @@ from typing import Final
 EXIT_CODE: Final = 128 + signal.SIGTERM
 """The process's exit code, the same as if it had not taken the signal."""
 
+HELD_BACK: Final = frozenset({signal.SIGTERM})
+"""What waits while the chief's process is renewed, see `renewal`: until it is ready again it would end it at once."""
+
 
 class StoppedError(Exception):
     """The process was told to stop; what holds it up may save its state now."""
@@ -22,9 +25,10 @@ class StopRequest:
         self._asked = self._held = False
 
     def install(self) -> None:
-        """Take SIGTERM from now on; only a main thread can."""
+        """Take SIGTERM from now on; only a main thread can. One that came while the process was renewed has waited."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._received)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
 
     @contextmanager
     def held(self) -> Iterator[None]:

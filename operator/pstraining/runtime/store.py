@@ -92,9 +92,11 @@ class ParameterStore:
     def in_pieces(self) -> bool:
         """Whether a member that comes back is given its state while training goes on, as there is much of it.
 
-        In the mode Async there is no order of steps in which a piece has its place.
+        In the mode Async there is no order of steps in which a piece has its place; in the mode Hybrid workers write
+        all dense parameters between two steps, whatever piece is on its way.
         """
-        return self.updates.paired and self.updates.follow is not None and pieces.are_worth_it(self.shards)
+        by_steps = self.updates.follow is not None and self.updates.hold_up is None
+        return self.updates.paired and by_steps and pieces.are_worth_it(self.shards)
 
     @property
     def every(self) -> list[Shard]:

@@ -12,7 +12,6 @@ from pstraining.runtime import rosters, seats, witness
 from pstraining.runtime.account import ChiefAccount
 from pstraining.runtime.client import ShardLostError
 from pstraining.runtime.lookout import PATIENCE, Lookout
-from pstraining.runtime.modes.sync import member_rounds
 from pstraining.runtime.progress import event
 from pstraining.runtime.rosters import (
     Absent,
@@ -37,6 +36,9 @@ POLL: Final = 0.02
 FIRST_SECONDS: Final = 60.0
 """How long the first roster waits for members that have yet to come up."""
 TELL_SECONDS: Final = 10.0
+QUIET_SECONDS: Final = 1.0
+"""After so long without a change of roster all have connected to whoever came back, and train; they have yet to make
+ready what they need after the next loss, which they say."""
 
 View = dict[str, Answer | Absent]
 
@@ -51,6 +53,7 @@ class Succession:
     Args:
         store: of all members.
         term: the chief's; None: the next one, as worker 0 of a job without a chief has none of its own.
+        epoch: the highest that it has used in its term, if its process was renewed.
         restore: puts the newest checkpoint on some members, under a fence; shut, so that nobody makes steps yet.
         look_in: called again and again; may raise to end it.
         account: counts what is lost.
@@ -61,6 +64,7 @@ class Succession:
         store: ParameterStore,
         *,
         term: int | None,
+        epoch: int = 0,
         restore: Callable[[Formation, int], None],
         look_in: Callable[[], None] = lambda: None,
         account: ChiefAccount | None = None,
@@ -71,11 +75,12 @@ class Succession:
         self._in_step = store.updates.follow is not None
         """Whether members make the same steps one after the other: what is not decided is void under another roster."""
         self._teaching = Teaching(self._lookout) if store.in_pieces else None
-        self._own = None if term is None else Ballot(term, 0)
+        self._own = None if term is None else Ballot(term, epoch)
         self._seen: frozenset[Process] = frozenset()
         self._functions: dict[tuple[str, int], Any] = {}
         self._began = time.monotonic()
         self._former: Roster | None = None
+        self._changed = time.monotonic()  # when another roster came into force
         self._leaving: set[Process] = set()
         self._told_launchers = False
         self._told = 0.0
@@ -85,6 +90,14 @@ class Succession:
         """The number of the highest ballot that this chief has used."""
         assert self._own is not None  # noqa: S101 - it has looked
         return seats.number(self._own)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether all members have been in sync for a moment, nobody leaves, and all who answer have their seats."""
+        members = self._client.cluster.members
+        whole = self._former is not None and all(len(own) == members for own in self._former.shards)
+        is_settled = not self._leaving and not self._seen
+        return whole and is_settled and time.monotonic() - self._changed > QUIET_SECONDS
 
     def rule(self, *, heal: bool = False) -> Roster:
         """Return when a roster is in force, renewed for some seconds.
@@ -218,14 +231,14 @@ class Succession:
     def _settle(self, answers: dict[Process, Answer]) -> bool:
         """Let members make the step that others have made; whether any was behind.
 
-        A step of the first shard is made only when every member in sync of every shard can make it.
+        A step is made by anybody only when every member in sync of every shard can make it.
         """
         former = max((a.roster for a in answers.values() if a.roster), key=lambda roster: roster.ballot, default=None)
         if former is None:
             return False
         states = {p: (answers[p].generation, answers[p].step) for p in former.everyone if p in answers}
-        firsts = [states[p] for p in former.shards[0] if p in states and states[p][1] is not None]
-        newest = max(firsts, default=None)
+        in_sync = [states[p] for shard in former.shards for p in shard if p in states and states[p][1] is not None]
+        newest = max(in_sync, default=None)
         if newest is None:
             return False
         generation, step = newest
@@ -246,6 +259,7 @@ class Succession:
         if self._teaching:
             self._teaching.follow(roster)
         if roster != former:
+            self._changed = time.monotonic()
             members = self._client.cluster.members
             whole = all(len(own) == members for own in roster.shards)
             left = rosters.handed_over(former, roster, self._leaving)
@@ -346,7 +360,9 @@ class Succession:
         """An operation of a member's part in rounds."""
         index = self._lookout.index(process)
         if (what, index) not in self._functions:
-            rounds = member_rounds(self._lookout.member(index), standby=what.endswith("standby"))
+            make = self._store.updates.member_rounds
+            assert make is not None  # noqa: S101 - members make the same steps
+            rounds = make(self._lookout.member(index), what.endswith("standby"))
             emit, home = getattr(rounds, what.split(maxsplit=1)[0]), self._client.brought_home
             self._functions[what, index] = tf.function(lambda *told: home(emit(*told)), autograph=False)
         return self._client.call(self._functions[what, index], *arguments)

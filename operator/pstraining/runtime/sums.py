@@ -9,7 +9,7 @@ import tensorflow as tf
 from pstraining.runtime import tables
 from pstraining.runtime.codecs import Codec
 from pstraining.runtime.computation import FINITE, LOSS, PARTS, WEIGHT
-from pstraining.runtime.critical import after, one, zero
+from pstraining.runtime.critical import after, clock, one, zero
 from pstraining.runtime.layout import Segment
 from pstraining.runtime.membership import WORKER_SLOTS, put
 from pstraining.runtime.model import Touched
@@ -223,7 +223,7 @@ class TableSums:
 
 
 def _deadline(gathering: Gathering) -> Tensor:
-    return tf.constant(NEVER, tf.float64) if gathering.ordered else tf.timestamp() + WAIT_SECONDS
+    return tf.constant(NEVER, tf.float64) if gathering.ordered else clock() + WAIT_SECONDS
 
 
 def accumulate(

@@ -6,19 +6,17 @@ from typing import Any, Final, NamedTuple
 
 import tensorflow as tf
 
-from pstraining.runtime.computation import Computation, Contribution, Rows, Share
+from pstraining.runtime.computation import NEVER, Computation, Contribution, Rows, Share
 from pstraining.runtime.critical import after as waited_for
 from pstraining.runtime.critical import arbiter_first, as_it_is, one, zero
 from pstraining.runtime.gathering import ShardRounds
 from pstraining.runtime.layout import Array
-from pstraining.runtime.pairs import PrimaryRounds, StandbyRounds
+from pstraining.runtime.pairs import StandbyRounds, decided
 from pstraining.runtime.store import ParameterStore
 from pstraining.runtime.wire import Parts, PushWire, as_parts
 
 Tensor = Any
 
-NEVER: Final = -2
-"""A step that is never made: nothing is computed or kept for it, and no server takes it."""
 SERVED: Final = 1
 FORM: Final = 2
 THERE: Final = 3
@@ -122,15 +120,9 @@ class SyncOperations:
 
     def _nothing(self) -> tuple[Contribution, Said]:
         """In the shape of what comes of a batch."""
-        shards = self._store.shards
         with tf.device(self._local):
-            vectors = [[tf.zeros([segment.size], segment.dtype) for segment in shard.segments] for shard in shards]
-            rows = [
-                [(tf.zeros([0], tf.int64), tf.zeros([0, table.pieces[0].width], table.dtype)) for table in shard.tables]
-                for shard in shards
-            ]
-            said = Said(tf.zeros([len(shards), 8], tf.int64), tf.zeros([4], tf.int64))
-            return Contribution(tf.zeros([4], tf.float64), vectors, rows), said
+            said = Said(tf.zeros([len(self._store.shards), 8], tf.int64), tf.zeros([4], tf.int64))
+            return self._computation.nothing(), said
 
     def _emit_bring(self, form: int, amounts: Tensor, parts: Parts, rows: Rows, turn: Turn) -> Said:
         """Deliver; if everything is on every server then, make the step and fetch it.
@@ -141,73 +133,57 @@ class SyncOperations:
 
         def emit(number: int, arbiters: Tensor) -> Tensor:
             vectors = self._wire.decode(self._store.shards[number], parts[number], form)
-            go = arbiters[0]
-            return self._servers[number].deliver(*turn, go, Share(amounts, vectors, rows[number]))
+            server = self._servers[number]
+            return server.deliver(*turn, server.word(arbiters), Share(amounts, vectors, rows[number]))
 
-        answers = [self._home(answer) for answer in arbiter_first(self._servers, emit)]
+        answers = arbiter_first(self._servers, emit)
+        brought = self._home(answers)
         with tf.device(self._local):
-            delivered = tf.stack(answers)
+            delivered = tf.stack(brought)
             if self._store.standbys:
                 return Said(delivered, tf.zeros([4], tf.int64))
-            inside, closed, admitted, counts = delivered[:, 0], delivered[0, 4], delivered[0, 5], delivered[:, 6]
+        with tf.device(self._store.shards[0].device):
+            told = tf.stack(answers)
+            inside, closed, admitted, counts = told[:, 0], told[0, 4], told[0, 5], told[:, 6]
             whole = tf.reduce_all(tf.equal(inside, 1) & tf.equal(counts, admitted)) & tf.equal(closed, 1)
             go = tf.cast(whole, tf.int64)
-        return Said(delivered, self._emit_apply(form, turn, go))
+        return Said(delivered, self._emit_follow(form, turn, [go]))
 
     def _emit_look(self, identity: Tensor) -> tuple[list[Any], list[Tensor]]:
         """What every server knows of the round, and the records of the standbys."""
         standbys = [shard.read() for shard in self._store.standbys]
         return [self._home(server.look(identity)) for server in self._servers], self._home(standbys)
 
-    def _emit_apply(self, form: int, turn: Turn, go: Tensor | None = None) -> Tensor:
-        """Make the step, if `go` is not 0, and fetch it if it is made. int64[4]; see `Said`."""
-        return self._emit_follow(form, turn, self._emit_ahead(turn, one() if go is None else go))
+    def _emit_apply(self, form: int, turn: Turn) -> Tensor:
+        """Make the step, if nothing is missing for it, and fetch it if it is made. int64[4]; see `Said`."""
+        words = decided(self._servers, self._standbys, turn[:3])
+        return self._emit_follow(form, turn, words, is_decided=bool(self._standbys[0]))
 
     def _emit_fetch(self, form: int, turn: Turn) -> Tensor:
         """Bring the local parameters to the next step, if the arbiter has made just that. int64[4]; see `Said`.
 
         The others make it then, if they have not: what the arbiter sends would else be sent for nothing.
         """
-        return self._emit_follow(form, turn, zero())
+        return self._emit_follow(form, turn, [zero()])
 
-    def _emit_ahead(self, turn: Turn, go: Tensor) -> Tensor:
-        """If `go` is 1, let all standbys hold what the step is made of, and then the arbiter's make it.
+    def _emit_follow(self, form: int, turn: Turn, words: Sequence[Tensor], *, is_decided: bool = False) -> Tensor:
+        """Let the arbiter make the step, if all `words` begin with a 1, and the others after it; fetch it.
 
-        Returns:
-            Whether the arbiter may make it. int64[].
+        Where standbys of the arbiter have decided, the words are theirs, and the others do not wait for the arbiter.
+        int64[4]; see `Said`.
         """
-        if not self._store.standbys:
-            return go
         session, identity, place, *_ = turn
-        held = [go]
-        for server, standbys in zip(self._servers, self._standbys, strict=True):
-            if standbys:
-                assert isinstance(server, PrimaryRounds)  # noqa: S101 - it has standbys
-                word, load = server.prepare(session, place, go)
-                held += [standby.hold(session, place, word, load) for standby in standbys]
-        with tf.device(self._store.shards[0].device):
-            ready = tf.reduce_min(tf.stack(held))
-        made = [standby.apply(session, identity, place, ready, zero())[0] for standby in self._standbys[0]]
-        with tf.device(self._store.shards[0].device):
-            return tf.reduce_min(tf.stack([ready, *made]))
-
-    def _emit_follow(self, form: int, turn: Turn, go: Tensor) -> Tensor:
-        """Let the arbiter make the step, if it may, and the others after it; fetch it. int64[4]; see `Said`."""
-        brought: list[list[list[Tensor]]] = []
-        followed: list[Tensor] = []
-
-        def emit(number: int, arbiters: Tensor) -> Tensor:
-            session, identity, place, *_ = turn
-            wanted = arbiters[FORM] if number else zero()  # the others take the arbiter's form
-            server = self._servers[number]
-            head, parts = self._home(server.apply_and_fetch(form, session, identity, place, arbiters[0], wanted))
-            brought.append(parts)
-            if number:
-                standbys = self._standbys[number]
-                followed.extend(s.apply(session, identity, place, arbiters[0], wanted)[0] for s in standbys)
-            return head
-
-        heads = arbiter_first(self._servers, emit, go)
+        heads, brought, followed = [], [], []
+        for number, (server, standbys) in enumerate(zip(self._servers, self._standbys, strict=True)):
+            following = server.word(words[0], FORM) if number else zero()  # that of the arbiter, which chooses it
+            head, parts = server.apply_and_fetch(form, session, identity, place, server.least(words), following)
+            heads.append(self._home(head))
+            brought.append(self._home(parts))
+            for standby in standbys if number else ():
+                told = standby.least(words), standby.word(words[0], FORM)
+                followed.append(standby.apply(session, identity, place, *told))
+            if not number and not is_decided:
+                words = [head]
         return self._emit_move(form, heads, brought, self._home(followed))
 
     def _emit_move(
@@ -218,7 +194,7 @@ class SyncOperations:
         followed: Sequence[Tensor],
     ) -> Tensor:
         with tf.device(self._local):
-            there = tf.reduce_min(tf.stack([*(head[THERE] for head in heads), *followed]))
+            there = tf.reduce_min(tf.stack([*(head[THERE] for head in heads), *(answer[0] for answer in followed)]))
 
             def move() -> Tensor:
                 servers = zip(self._servers, brought, strict=True)

@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from pstraining.runtime import cluster as clusters
-from pstraining.runtime import network
+from pstraining.runtime import network, probing
+from pstraining.runtime.loading import loading
+from pstraining.runtime.renewal import Renewal, RenewalDueError
 from pstraining.runtime.settings import CheckpointSettings, SettingsError, TrainingSettings, resolve
 from pstraining.runtime.sources import Source
+from pstraining.runtime.stopping import HELD_BACK, StopRequest
 
 
 class Trainer:
@@ -106,10 +109,25 @@ class Trainer:
             )
         checkpoint = resolve("checkpoint", CheckpointSettings, self._checkpoint, cluster.checkpoint)
         network.set_environment()
-        return self._take_part(cluster, training, checkpoint)
+        ahead = probing.Ahead(cluster.ps, probing.patience_with(cluster.members))  # loading TensorFlow takes seconds
+        is_worker = cluster.task.type == "worker"
+        # Not a chief whose callbacks remember things, nor one with a worker beside: two would have to leave at once.
+        may = not (cluster.is_chief and (is_worker or self._callbacks))
+        renewal = Renewal(chief=not is_worker, index=cluster.task.index, enabled=cluster.members > 1 and may)
+        with loading():
+            from pstraining.runtime import chief, worker  # noqa: F401 - TensorFlow, and whatever needs it
+        try:
+            return self._take_part(cluster, training, checkpoint, ahead, renewal)
+        except RenewalDueError as due:
+            renewal.renew(due, blocked=HELD_BACK if cluster.is_chief else ())
 
     def _take_part(
-        self, cluster: clusters.Cluster, training: TrainingSettings, checkpoint: CheckpointSettings
+        self,
+        cluster: clusters.Cluster,
+        training: TrainingSettings,
+        checkpoint: CheckpointSettings,
+        ahead: probing.Ahead,
+        renewal: Renewal,
     ) -> dict[str, float] | None:
         import tensorflow as tf
 
@@ -123,7 +141,6 @@ class Trainer:
         from pstraining.runtime.model import Model
         from pstraining.runtime.modes.base import Identity
         from pstraining.runtime.repeatable import make_repeatable
-        from pstraining.runtime.stopping import StopRequest
         from pstraining.runtime.store import ParameterStore
         from pstraining.runtime.witness import take_seat
         from pstraining.runtime.worker import Worker
@@ -139,8 +156,9 @@ class Trainer:
         mode = modes.choose(
             training, workers=cluster.workers, with_ledger=source is not None, paired=cluster.members > 1
         )
-        client = Client(cluster)
+        client = Client(cluster, ahead)
         client.connect()
+        renewal.connected(client.leave)
 
         def store(*, with_tables: bool) -> ParameterStore:
             model = Model(
@@ -169,12 +187,12 @@ class Trainer:
         def work() -> None:
             with tf.device(client.local):
                 held, identity = store(with_tables=False), Identity(cluster.task.index, time.time_ns())
-                take_seat(cluster.seats, identity.worker, identity.incarnation)
+                renewal.seat = take_seat(cluster.seats, identity.worker, identity.incarnation, renewal.kept.seat)
                 data = source or partial(
                     cast("Callable[[int, int], Any]", self._data), cluster.task.index, cluster.workers
                 )
                 where = whereabouts(held, mode.make(held, identity))
-                Worker(where, identity, data, training=training, account=account).run()
+                Worker(where, identity, data, training=training, account=account, renewal=renewal).run()
 
         if not cluster.is_chief:
             work()
@@ -201,7 +219,15 @@ class Trainer:
                     local_optimizers=training.local_steps > 1,
                 ),
             )
-            chief = Chief(client, store(with_tables=True), duties, look_in=worker.look_in, stop=stop)
+            chief = Chief(
+                client,
+                store(with_tables=True),
+                duties,
+                look_in=worker.look_in,
+                stop=stop,
+                may_be_renewed=lambda quiet: renewal.is_due(client.connection, whole=quiet),
+                epoch=renewal.kept.epoch,
+            )
             worker.start()
             result = chief.run()
         worker.join()

@@ -15,6 +15,8 @@ from tensorflow.python.framework import ops
 from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 from tensorflow.python.ops import handle_data_util, resource_variable_ops
 
+from pstraining.runtime.critical import remembered, unordered
+
 Tensor = Any
 _BRANCHES = (control_flow.CondBranchFuncGraph, control_flow.WhileBodyFuncGraph, control_flow.WhileCondFuncGraph)
 
@@ -68,18 +70,18 @@ class PSVariable(resource_variable_ops.BaseResourceVariable):  # type: ignore[mi
         if tf.executing_eagerly():
             return self._handle
         graph = _function_graph(tf.compat.v1.get_default_graph())
-        cache = getattr(graph, "_pstraining_handles", None)
-        if cache is None:
-            cache = graph._pstraining_handles = {}
         key = (self._ps_container, self._ps_name, self._ps_device)
-        if key not in cache:
-            with graph.as_default(), ops.control_dependencies(None), tf.device(self._ps_device):
-                cache[key] = tf.raw_ops.VarHandleOp(
-                    dtype=self._ps_dtype,
-                    shape=self._ps_shape,
-                    shared_name=self._ps_name,
-                    container=self._ps_container,
-                )
+        with graph.as_default():
+            cache = remembered("handles")
+            if key not in cache:
+                with ops.control_dependencies(None), tf.device(self._ps_device):
+                    handle = tf.raw_ops.VarHandleOp(
+                        dtype=self._ps_dtype,
+                        shape=self._ps_shape,
+                        shared_name=self._ps_name,
+                        container=self._ps_container,
+                    )
+                    cache[key] = unordered(handle)
         return cache[key]
 
     @property

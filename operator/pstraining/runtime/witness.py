@@ -8,7 +8,7 @@ import json
 import socket
 import socketserver
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -24,18 +24,28 @@ class Witness:
 
     Args:
         life: the process's name, unlike that of any process that had the index before.
+        kept: what `hand_on` gave, if this process was renewed; it goes on under the name that it had.
     """
 
-    def __init__(self, life: int) -> None:
-        self._answer, self._lock = Answer(life), threading.Lock()
+    def __init__(self, life: int, kept: Mapping[str, Any] | None = None) -> None:
+        self._answer = from_json(kept) if kept else Answer(life)
+        self._lock, self._is_handed_on = threading.Lock(), False
+
+    def hand_on(self) -> dict[str, Any]:
+        """What the seat holds, for who has it after this; here it promises and tells nothing any more."""
+        with self._lock:
+            self._is_handed_on = True
+            return to_json(self._answer)
 
     def do(self, request: dict[str, Any]) -> Answer:
         """Do what a chief asks for, if this is the process that it means; what the seat holds then.
 
         Raises:
-            ValueError: it is no request.
+            ValueError: it is no request, or the seat is handed on.
         """
         with self._lock:
+            if self._is_handed_on:
+                raise ValueError("this process is being renewed")
             try:
                 if request["do"] != "read" and request["life"] == self._answer.life:
                     self._answer = _done(self._answer, request)
@@ -85,14 +95,16 @@ class WitnessServer:
         self._server.server_close()
 
 
-def take_seat(seats: Sequence[str], worker: int, life: int) -> None:
+def take_seat(seats: Sequence[str], worker: int, life: int, kept: Mapping[str, Any] | None = None) -> Witness:
     """Serve a worker's seat as long as its process lives, where the job's workers have seats.
 
     Raises:
         OSError: its port is taken.
     """
+    seat = Witness(life, kept)
     if seats:
-        WitnessServer(Witness(life), network.split(seats[worker])[1])
+        WitnessServer(seat, network.split(seats[worker])[1])
+    return seat
 
 
 def ask(address: str, request: dict[str, Any], patience: float) -> Answer:
@@ -140,7 +152,7 @@ def to_json(answer: Answer) -> dict[str, Any]:
     }
 
 
-def from_json(told: dict[str, Any]) -> Answer:
+def from_json(told: Mapping[str, Any]) -> Answer:
     """The same the other way round."""
     roster = told["roster"]
     return replace(

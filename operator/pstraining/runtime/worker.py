@@ -21,6 +21,7 @@ from pstraining.runtime.formations import Whereabouts
 from pstraining.runtime.membership import BEAT_SECONDS
 from pstraining.runtime.modes.base import Identity, Reply
 from pstraining.runtime.progress import StepReports, event
+from pstraining.runtime.renewal import Renewal, RenewalDueError
 from pstraining.runtime.settings import TrainingSettings
 from pstraining.runtime.sources import Source
 
@@ -51,6 +52,7 @@ class Worker:
         *,
         training: TrainingSettings,
         account: WorkerAccount | None = None,
+        renewal: Renewal | None = None,
     ) -> None:
         store = where.first[0]
         self._client, self._store, self._identity, self._training = store.client, store, identity, training
@@ -68,15 +70,23 @@ class Worker:
         self._pending: Draw | None = None  # what is to be trained next; kept until it is part of the parameters
         self._session: recovery.Session | None = None
         self._is_unsure = False  # whether what is pending has come to some servers
-        self._stands: str | None = None  # why no step is made
-        self._stepped = time.monotonic()  # when the last one was made
+        self._renewal = renewal or Renewal(enabled=False)
+        self._stands: str | None = "renewed" if self._renewal.kept.times else None  # why no step is made
+        self._stepped = self._renewal.kept.left  # when the last one was made
         self._resent: Draw | None = None
 
     def run(self) -> None:
-        """Train until the job is done."""
+        """Train until the job is done.
+
+        Raises:
+            RenewalDueError: until this process is to be renewed; it takes part no longer.
+        """
         try:
             with self._beating():
                 self._train_until_done()
+        except RenewalDueError:
+            self._say_good_bye()
+            raise
         finally:
             self._batches.close()
         self._say_good_bye()
@@ -134,7 +144,7 @@ class Worker:
         resends = self._is_unsure and same_set and self._updates.counts_once
         if not resends and self._batches.reset():
             self._pending = None
-        if self._session is None:
+        if self._session is None and not self._stands:
             self._stepped = time.monotonic()
         self._session, self._is_unsure, self._resent = session, False, self._pending if resends else None
         self._updates.begin(session)
@@ -188,6 +198,8 @@ class Worker:
             self._reports.step(reply.step, reply.loss, reply.staleness)
             if self._training.is_over(reply.step):  # the chief will say so; until then nothing is left to do
                 return False
+            if self._pending is None and self._renewal.is_due(self._client.connection, whole=self._where.whole):
+                raise RenewalDueError
 
     def _stand_still(self, why: str) -> None:
         if self._session and self._stands is None:

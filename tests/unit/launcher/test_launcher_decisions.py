@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pstraining.launcher import FILES, launch, launcher_files, launcher_version
-from pstraining.launcher.launch import OPEN, REFUSED, SILENT, Sight, Verdict
+from pstraining.launcher import FILES, launch, launcher_files, launcher_version, sights
+from pstraining.launcher.sights import OPEN, REFUSED, SILENT, Sight, Verdict
 
 PS_LOST, OWN_FAILURE, ASK_AGAIN = Verdict.PS_LOST, Verdict.OWN_FAILURE, Verdict.ASK_AGAIN
 BEFORE = Sight(OPEN, boot_id="a", state="Serving")
@@ -38,8 +38,8 @@ FOREIGN = Sight(OPEN)  # a PS without the launcher
     ],
 )
 def test_one_ps(before: Sight, after: Sight, early: Verdict, late: Verdict) -> None:
-    assert launch.judge({"x": before}, {"x": after}, 9.9, 10) is early
-    assert launch.judge({"x": before}, {"x": after}, 10, 10) is late
+    assert sights.judge({"x": before}, {"x": after}, 9.9, 10) is early
+    assert sights.judge({"x": before}, {"x": after}, 10, 10) is late
 
 
 @pytest.mark.parametrize(
@@ -53,11 +53,11 @@ def test_one_ps(before: Sight, after: Sight, early: Verdict, late: Verdict) -> N
     ],
 )
 def test_two_ps(after: dict[str, Sight], verdict: Verdict) -> None:
-    assert launch.judge({"x": BEFORE, "y": BEFORE}, after, 0, 10) is verdict
+    assert sights.judge({"x": BEFORE, "y": BEFORE}, after, 0, 10) is verdict
 
 
 def test_without_a_ps_every_failure_is_the_programs_own() -> None:
-    assert launch.judge({}, {}, 0, 10) is OWN_FAILURE
+    assert sights.judge({}, {}, 0, 10) is OWN_FAILURE
 
 
 def test_back_off_only_for_what_dies_at_once() -> None:
@@ -155,7 +155,7 @@ def test_the_programs_environment() -> None:
     ("address", "parts"), [("digits-ps-0:2222", ("digits-ps-0", 2222)), ("[fd00::1]:2222", ("fd00::1", 2222))]
 )
 def test_addresses(address: str, parts: tuple[str, int]) -> None:
-    assert launch.host_and_port(address) == parts
+    assert sights.host_and_port(address) == parts
 
 
 @pytest.mark.parametrize("name", FILES)

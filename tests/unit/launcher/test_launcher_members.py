@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pstraining.launcher.launch import Sight
 from pstraining.launcher.members import ENV_NODE, NODE_FILE, Members, is_in_sync, may_be_first, note_node
+from pstraining.launcher.sights import Sight
 
 SIX = ["a0", "b0", "a1", "b1", "a2", "b2"]
 """Two shards of three members."""

@@ -91,6 +91,26 @@ def test_all_are_asked_at_once(serve: Serve) -> None:
     assert time.monotonic() - began < 3 * PATIENCE
 
 
+def test_who_was_silent_a_moment_ago_is_not_waited_for_again(serve: Serve) -> None:
+    """Others get all the patience there is, also beside it."""
+
+    def slow(connection: socket.socket) -> None:
+        time.sleep(3 * probing.BRIEF)
+        connection.sendall(SETTINGS)
+
+    mute, late = (network.joined(serve(behave).getsockname()) for behave in (None, slow))
+    back = network.joined(serve(lambda connection: connection.sendall(SETTINGS)).getsockname())
+    began = time.monotonic()
+    assert probing.silent([mute, late, back], 30.0, suspects=[mute, back]) == [mute]
+    assert time.monotonic() - began < 15.0
+
+
+def test_servers_are_asked_ahead(serve: Serve) -> None:
+    mute = network.joined(serve(None).getsockname())
+    there = network.joined(serve(lambda connection: connection.sendall(SETTINGS)).getsockname())
+    assert probing.Ahead([mute, there], PATIENCE).silent() == [mute]
+
+
 @pytest.fixture
 def dog(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[socket.socket], Watchdog]]:
     """A watchdog over one server, that loses patience quickly."""

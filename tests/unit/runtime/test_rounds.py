@@ -5,8 +5,15 @@ import pytest
 from pstraining.runtime.rounds import Delivery, Move, ShardRound, View, delivery, mask, next_move, pause, quorum
 
 
-def view(*shards: tuple[int, int, int], admitted: int, closed: bool = False, alive: int = 0b111) -> View:
-    return View(tuple(ShardRound(*shard) for shard in shards), admitted=admitted, closed=closed, alive=alive)
+def view(
+    *shards: tuple[int, int, int],
+    admitted: int,
+    closed: bool = False,
+    alive: int = 0b111,
+    standbys: tuple[int, ...] = (),
+) -> View:
+    found = tuple(ShardRound(*shard) for shard in shards)
+    return View(found, admitted=admitted, closed=closed, alive=alive, standbys=standbys)
 
 
 @pytest.mark.parametrize(
@@ -25,6 +32,9 @@ def view(*shards: tuple[int, int, int], admitted: int, closed: bool = False, ali
         (view((6, 0, 0), (6, 0, 0), admitted=0), Move.PULL),
         (view((6, 0, 0), (5, 0, 0b11), admitted=0), Move.APPLY),
         (view((9, 0, 0), (9, 0, 0), admitted=0), Move.PULL),
+        (view((5, 0, 0b11), (5, 0, 0b11), admitted=0b11, closed=True, standbys=(6, 5)), Move.APPLY),
+        (view((5, 0, 0b11), (6, 0, 0), admitted=0b11, closed=True, standbys=(6, 6)), Move.APPLY),
+        (view((6, 0, 0), (6, 0, 0), admitted=0, standbys=(6, 6)), Move.PULL),
     ],
     ids=lambda value: value.name if isinstance(value, Move) else "",
 )

@@ -38,6 +38,18 @@ def test_it_takes_a_seat_once(address: str) -> None:
     assert ask(address, request("seat", ME, later.ballot, later), 5).roster == ROSTER
 
 
+def test_a_renewed_process_has_the_seat_that_it_had_and_the_former_one_is_no_more() -> None:
+    seat = Witness(ME.life)
+    seat.do(request("seat", ME, ROSTER.ballot, ROSTER))
+    kept = json.loads(json.dumps(seat.hand_on()))
+    with pytest.raises(ValueError, match="renewed"):
+        seat.do(request("promise", ME, Ballot(9, 9)))
+    successor = Witness(8, kept)
+    found = successor.do(READ)
+    assert (found.life, found.votes, found.promised, found.roster) == (ME.life, True, ROSTER.ballot, ROSTER)
+    assert successor.do(request("promise", ME, Ballot(9, 9))).promised == Ballot(9, 9)
+
+
 def test_what_is_meant_for_a_former_process_is_not_done(address: str) -> None:
     former = Process(ME.place, 6)
     assert ask(address, request("promise", former, Ballot(9, 9)), 5) == ask(address, READ, 5)

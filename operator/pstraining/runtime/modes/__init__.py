@@ -11,7 +11,7 @@ from pstraining.runtime.modes.async_ import AsyncUpdates
 from pstraining.runtime.modes.base import Identity, Updates
 from pstraining.runtime.modes.hybrid import HybridUpdates
 from pstraining.runtime.modes.sync import SyncUpdates
-from pstraining.runtime.settings import SettingsError, TrainingSettings
+from pstraining.runtime.settings import TrainingSettings
 from pstraining.runtime.shard import UpdateState
 from pstraining.runtime.store import ParameterStore
 from pstraining.runtime.sums import Gathering
@@ -34,12 +34,7 @@ def choose(training: TrainingSettings, *, workers: int, with_ledger: bool = Fals
         workers: of the job.
         with_ledger: the first server hands data out.
         paired: every shard has standbys that get the same updates.
-
-    Raises:
-        SettingsError: standbys cannot make the mode's steps.
     """
-    if paired and training.mode is UpdateMode.HYBRID:
-        raise SettingsError("training.mode: hot standbys go with mode Sync or Async, not Hybrid")
     name = _name(training) + (" with ledger" if with_ledger else "")
     moves, is_sync = training.local_steps > 1, training.mode is UpdateMode.SYNC
     choices = forms.plan(training.compression, with_shadow=is_sync)
@@ -53,7 +48,7 @@ def choose(training: TrainingSettings, *, workers: int, with_ledger: bool = Fals
 
     if training.mode is UpdateMode.HYBRID:
         around = Gathering(workers=workers, dense=False)
-        state = replace(hybrid.state(name, around), with_ledger=with_ledger)
+        state = replace(hybrid.state(name, around, paired=paired), with_ledger=with_ledger)
         return Mode(state, lambda store, identity: HybridUpdates(store, identity, around, Computation(store)))
     if not is_sync:
         bound = training.max_staleness

@@ -9,7 +9,6 @@ a worker was told of is lost with a server, and of what it was not told of it se
 knows the number of every worker's last update.
 """
 
-import copy
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -24,7 +23,7 @@ from pstraining.runtime.critical import after, as_it_is, critical, one, zero
 from pstraining.runtime.forms import Chooser, Form
 from pstraining.runtime.ledger import Progress
 from pstraining.runtime.model import Touched
-from pstraining.runtime.modes.base import Identity, Reply, Tensor, as_numbers
+from pstraining.runtime.modes.base import Identity, OnAnyMembers, Reply, Tensor, as_numbers
 from pstraining.runtime.recovery import Session
 from pstraining.runtime.recovery import Shard as ShardRecord
 from pstraining.runtime.shard import DONE, STEP, Shard, UpdateState
@@ -86,7 +85,7 @@ def state(name: str, *, with_ledger: bool, bound: int | None, paired: bool = Fal
     )
 
 
-class AsyncUpdates:
+class AsyncUpdates(OnAnyMembers):
     """A worker's steps in the mode Async.
 
     Args:
@@ -121,13 +120,6 @@ class AsyncUpdates:
             self._identity = identity.tensor()
         self._trace()
 
-    def on(self, store: ParameterStore) -> "AsyncUpdates":
-        """The same worker with other members of the shards; what it remembers, and owes the servers, is shared."""
-        other = copy.copy(self)
-        other._store, other._computation = store, self._computation.on(store)
-        other._trace()
-        return other
-
     def _trace(self) -> None:
         numbers = range(len(self._forms))
         whole = self._emit_whole_or_nothing if self._store.updates.paired else self._emit_whole
@@ -151,25 +143,15 @@ class AsyncUpdates:
         self._memory.encoded = None
 
     def trace(self, batches: Sequence[Any]) -> None:
-        """Make the functions of a usual step, and run none of them: another thread may train meanwhile."""
+        """See `OnAnyMembers`; what cannot be run without an effect, as well."""
         for form, function in enumerate(self._pull):
             if not self._is_one_call(batches, form):
                 function.get_concrete_function()
-        for function, arguments in self._without_effect(batches):
-            function.get_concrete_function(*arguments)
+        super().trace(batches)
 
-    def rehearse(self, batches: Sequence[Any]) -> None:
-        """Run what of a usual step can be run without an effect: another thread may train meanwhile.
-
-        Raises:
-            ShardLostError: a server is gone.
-        """
-        for function, arguments in self._without_effect(batches):
-            self._client.call(function, *arguments)
-
-    def _without_effect(self, batches: Sequence[Any]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-        """Functions, each with what makes it do nothing."""
-        none = self._token(_OF_NONE)
+    def _of_a_usual_step(self, batches: Sequence[Any]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+        """See `OnAnyMembers`: those that can be run without an effect."""
+        none = self._carried(_OF_NONE)
         who = (none, self._identity, self._numbered(None))
         yield self._ask, who[:2]
         for form, function in enumerate(self._whole):
@@ -184,7 +166,7 @@ class AsyncUpdates:
         memory = self._memory
         if session.generation != memory.generation:
             memory.generation, memory.encoded = session.generation, None
-        self._session = self._token(session)
+        self._session = self._carried(session)
 
     def step(self, batches: Sequence[Any], progress: Progress | None = None) -> Reply:
         """Compute the gradient on the newest parameters and push it; in one call where nothing stands between."""
@@ -230,10 +212,6 @@ class AsyncUpdates:
     def _is_one_call(self, batches: Sequence[Any], form: int) -> bool:
         """Whether nothing stands between computing a gradient and pushing it."""
         return self._computation.is_one_pass(batches) and self._wire.is_plain(form)
-
-    def _token(self, session: Session) -> Tensor:
-        with tf.device(self._client.local):
-            return tf.constant([session.term, session.generation], tf.int64)
 
     def _numbered(self, progress: Progress | None) -> Tensor:
         """What goes with an update. int64[4]."""

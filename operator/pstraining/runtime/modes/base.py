@@ -1,14 +1,19 @@
 """What all update modes share: the worker's side of them as a port, and what an update says about itself."""
 
-from collections.abc import Sequence
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Self
 
 import tensorflow as tf
 
+from pstraining.runtime.client import Client
+from pstraining.runtime.computation import Computation
 from pstraining.runtime.ledger import NO_PROGRESS, Progress
 from pstraining.runtime.recovery import Session
 from pstraining.runtime.recovery import Shard as ShardRecord
+from pstraining.runtime.store import ParameterStore
 
 Tensor = Any
 
@@ -91,3 +96,48 @@ class Updates(Protocol):
         Raises:
             ShardLostError: from `Client.call`; some servers may have applied it.
         """
+
+
+class OnAnyMembers(ABC):
+    """What the modes have in common: a worker's side of them can go to any members of the shards.
+
+    See `formations.Movable`.
+    """
+
+    _store: ParameterStore
+    _client: Client
+    _computation: Computation
+
+    def on(self, store: ParameterStore) -> Self:
+        """The same worker with other members of the shards; what it remembers, has and owes the servers, is shared."""
+        other = copy.copy(self)
+        other._store, other._computation = store, self._computation.on(store)
+        other._trace()
+        return other
+
+    def trace(self, batches: Sequence[Any]) -> None:
+        """Make the functions of a usual step, and run none of them: another thread may train meanwhile."""
+        for function, arguments in self._of_a_usual_step(batches):
+            function.get_concrete_function(*arguments)
+
+    def rehearse(self, batches: Sequence[Any]) -> None:
+        """Run them, without an effect: another thread may train meanwhile.
+
+        Raises:
+            ShardLostError: a server is gone.
+        """
+        for function, arguments in self._of_a_usual_step(batches):
+            self._client.run(function, *arguments)
+
+    @abstractmethod
+    def _trace(self) -> None:
+        """Make the functions on the store's servers; they are traced when they are first called."""
+
+    @abstractmethod
+    def _of_a_usual_step(self, batches: Sequence[Any]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+        """Its functions, each with what makes it do nothing."""
+
+    def _carried(self, session: Session) -> Tensor:
+        """A session as servers take it. int64[2]."""
+        with tf.device(self._client.local):
+            return tf.constant([session.term, session.generation], tf.int64)

@@ -4,7 +4,6 @@ Equal to one process that trains on all workers' batches together. Workers run t
 sees that everything is there applies it, so no other process is in the path and none can stop it.
 """
 
-import copy
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -14,20 +13,20 @@ from typing import Any, Final, NamedTuple
 import tensorflow as tf
 
 from pstraining.runtime import rounds
-from pstraining.runtime.computation import Computation, Rows
+from pstraining.runtime.computation import NEVER, Computation, Rows
 from pstraining.runtime.forms import Chooser, Form
 from pstraining.runtime.gathering import ShardRounds
 from pstraining.runtime.layout import Array
 from pstraining.runtime.ledger import Progress
-from pstraining.runtime.modes.base import Identity, Reply, Tensor, as_tensor
-from pstraining.runtime.pairs import MemberRounds, PairedSums, PrimaryRounds, StandbyRounds
+from pstraining.runtime.modes.base import Identity, OnAnyMembers, Reply, Tensor, as_tensor
+from pstraining.runtime.pairs import PairedSums, PrimaryRounds, StandbyRounds
 from pstraining.runtime.recovery import Session
 from pstraining.runtime.recovery import Shard as ShardRecord
 from pstraining.runtime.rounds import Delivery, Move
 from pstraining.runtime.shard import Shard, UpdateState
 from pstraining.runtime.store import ParameterStore, as_shard
 from pstraining.runtime.sums import Gathering, Sums
-from pstraining.runtime.sync_operations import FORM, NEVER, SERVED, THERE, Said, SyncOperations, Turn
+from pstraining.runtime.sync_operations import FORM, SERVED, THERE, Said, SyncOperations, Turn
 from pstraining.runtime.wire import Left, Parts, PushWire
 
 UNUSUAL: Final = 2.0
@@ -66,18 +65,15 @@ def state(name: str, gathering: Gathering, *, paired: bool = False) -> UpdateSta
         follow=follow,
         deals_to=gathering.workers if gathering.ordered else 0,
         paired=paired,
+        member_rounds=(lambda shard, standby: (StandbyRounds if standby else PrimaryRounds)(shard, gathering))
+        if paired
+        else None,
     )
 
 
 def rounds_on(shard: Shard, gathering: Gathering) -> ShardRounds:
     """A primary's part in rounds."""
     return (PrimaryRounds if isinstance(shard.extra, PairedSums) else ShardRounds)(shard, gathering)
-
-
-def member_rounds(shard: Shard, *, standby: bool) -> MemberRounds:
-    """The part in rounds of a member that has a pair, or may have one."""
-    assert isinstance(shard.extra, PairedSums)  # noqa: S101 - the job has standbys
-    return (StandbyRounds if standby else PrimaryRounds)(shard, shard.extra.gathering)
 
 
 @dataclass
@@ -96,7 +92,7 @@ class Memory:
     """The step of it whose parameters are here; None: it is not known."""
 
 
-class SyncUpdates:
+class SyncUpdates(OnAnyMembers):
     """A worker's steps in the mode Sync."""
 
     def __init__(
@@ -120,13 +116,6 @@ class SyncUpdates:
         self.counts_once = store.updates.paired
         """See `Updates`: what came of a step that was tried is kept on several servers."""
         self._trace()
-
-    def on(self, store: ParameterStore) -> "SyncUpdates":
-        """The same worker with other members of the shards; what it remembers, and owes the servers, is shared."""
-        other = copy.copy(self)
-        other._store, other._computation = store, self._computation.on(store)
-        other._trace()
-        return other
 
     def _trace(self) -> None:
         store, gathering = self._store, self._gathering
@@ -155,20 +144,6 @@ class SyncUpdates:
             call(ops.fetch[form], turn)
         call(ops.pull, turn.place)
 
-    def trace(self, batches: Sequence[Any]) -> None:
-        """Make the functions of a usual step, and run none of them: another thread may train meanwhile."""
-        for function, arguments in self._of_a_usual_step(batches):
-            function.get_concrete_function(*arguments)
-
-    def rehearse(self, batches: Sequence[Any]) -> None:
-        """Run them, without an effect: another thread may train meanwhile.
-
-        Raises:
-            ShardLostError: a server is gone.
-        """
-        for function, arguments in self._of_a_usual_step(batches):
-            self._client.run(function, *arguments)
-
     def _of_a_usual_step(self, batches: Sequence[Any]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
         """Its functions, each with what makes it do nothing."""
         ops, turn = self._ops, self._turn_of_none()
@@ -188,8 +163,7 @@ class SyncUpdates:
         self._token, self._step = session, None
         if session.generation and session.generation != self._memory.generation:
             self._memory.generation, self._memory.tried, self._memory.held = session.generation, None, None
-        with tf.device(self._client.local):
-            self._session = tf.constant([session.term, session.generation], tf.int64)
+        self._session = self._carried(session)
 
     def step(self, batches: Sequence[Any], progress: Progress | None = None) -> Reply:
         """Compute the gradient, bring it into the round, and return when the round is over."""

@@ -1,0 +1,33 @@
+"""What goes from machine to machine in one call of a traced function, as TensorFlow has cut it up."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+Messages = dict[tuple[str, str], int]
+"""Tensors from one task to another, such as `worker-0` and `ps-1`; signals without a value count as well."""
+
+
+def messages_of(call: Callable[[], Any]) -> list[Messages]:
+    """Those of every function on several machines that a call makes ready: of one that has never run before."""
+    from tensorflow.python.eager import context
+
+    context.enable_run_metadata()
+    try:
+        call()
+        made = context.export_run_metadata()
+    finally:
+        context.disable_run_metadata()
+    found = []
+    for function in made.function_graphs:
+        sent = [node for part in function.partition_graphs for node in part.node if node.op in ("_Send", "_HostSend")]
+        pairs = Counter((_task(node, "send_device"), _task(node, "recv_device")) for node in sent)
+        found.append({pair: number for pair, number in pairs.items() if pair[0] != pair[1]})
+    return [messages for messages in found if messages]
+
+
+def _task(node: Any, attribute: str) -> str:
+    import tensorflow as tf
+
+    device = tf.DeviceSpec.from_string(node.attr[attribute].s.decode())
+    return f"{device.job}-{device.task}"

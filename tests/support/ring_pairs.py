@@ -1,0 +1,122 @@
+"""Hybrid rounds on pairs of servers, cut anywhere: the workers' dense parameters, and the tables on the servers."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pstraining.runtime.recovery import Session
+from pstraining.runtime.rosters import Formation
+from tests.support.pairs import STEPS, WORKERS, Message, Pairs
+from tests.training import test_runtime_embedding as embedding
+
+
+class RingPairs(Pairs):
+    """Two shards of two members each, and two workers that hold the sum of their dense gradients."""
+
+    mode = "Hybrid"
+
+    def __init__(self, client: Any, optimizer: Callable[[], Any]) -> None:
+        super().__init__(client, optimizer, embedding.ours(), loss="binary_crossentropy")
+        self._controls: dict[Formation, Any] = {}
+        self.updates = [[[batch] for batch in share] for share in self.shares]
+        """What each worker trains, one update after the other: the same objects when it tries again."""
+
+    def close(self) -> None:
+        """Close the workers' connections."""
+        for updates in self.rig.workers:
+            updates.close()
+
+    def begin(self) -> None:
+        """The initial state on all members; of what workers had nothing counts."""
+        self._generation += 1
+        super().begin()
+
+    def play(self, messages: Sequence[Message]) -> None:
+        """Workers form a ring and hold their first sum; then these messages of the first round."""
+        self.begin()
+        gradients = self._together(self._sum)
+        self._send(messages, gradients, attempt=self.rig.workers[0]._member.ring.number)
+
+    def lose_sum(self, worker: int) -> None:
+        """Its last bytes have not come."""
+        self.rig.workers[worker]._member.held = None
+
+    def replace(self, worker: int, left: Formation) -> None:
+        """The next process of a worker, which has nothing."""
+        who = self.rig.identities[worker]
+        who = self.rig.identities[worker] = replace(who, incarnation=who.incarnation + 1)
+        self._workers_on(left)
+        for updates in (self.rig.workers[worker], *(own[worker] for own in self._workers.values())):
+            updates._identity, updates._who = who, who.tensor()
+        updates = self._workers_on(left)[worker]
+        member, memory = updates._member, updates._memory
+        member.leave()
+        member.identity, memory.tried, memory.generation = who, None, 0
+        assert updates._store.hello(worker, who.incarnation)
+
+    def finish(self, left: Formation, newcomer: int | None = None) -> None:
+        """Both workers train until the last step; who lives tries again what it was not told of."""
+        workers, made = self._workers_on(left), self._step(0, left[0][0])
+        for updates in workers:
+            updates.begin(Session(self._ballot, self._generation))
+        tried = [memory.tried is not None for memory in (updates._memory for updates in workers)]
+
+        def train(worker: int) -> None:
+            for batches in self.updates[worker][0 if tried[worker] and worker != newcomer else made :]:
+                while not (reply := workers[worker].step(batches)).applied:
+                    assert reply.accepted, f"worker {worker} was refused at step {reply.step}"
+
+        self._together(train)
+        self._bring_home(left, workers)
+
+    def _bring_home(self, left: Formation, workers: Sequence[Any]) -> None:
+        from pstraining.runtime.control import StoreControl
+
+        if left not in self._controls:
+            self._controls[left] = StoreControl(self.rig.store.formed(left))
+        control = self._controls[left]
+
+        def wait() -> None:
+            for updates in workers:
+                updates.rest(control.store.read())
+
+        step = control.gather(wait)
+        control.go_on()
+        assert step == STEPS, f"they came to step {step}"
+
+    def _sum(self, worker: int) -> Any:
+        updates, batches = self.rig.workers[worker], self.updates[worker][0]
+        assert updates._take_part(None, 0.0) is None
+        updates._replica.show()
+        gradient = updates._over(batches)
+        updates._memory.tried = batches
+        assert updates._member.add_up(gradient, updates._still)
+        return gradient
+
+    @staticmethod
+    def _together(do: Callable[[int], Any]) -> list[Any]:
+        """What each worker comes to, as threads."""
+        found: list[Any] = [None] * WORKERS
+        errors: list[BaseException] = []
+
+        def run(worker: int) -> None:
+            try:
+                found[worker] = do(worker)
+            except BaseException as error:  # noqa: BLE001 - raised again below
+                errors.append(error)
+
+        threads = [threading.Thread(target=run, args=(worker,), daemon=True) for worker in range(WORKERS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive() and not errors:  # the other one may wait for one that failed
+                thread.join(0.01)
+        if errors:
+            for thread in threads:  # what the other one does is not to be in the way of the next test
+                thread.join(10)
+            raise errors[0]
+        return found
+
+    def _share(self, worker: int) -> list[Any]:
+        return embedding.batches(STEPS, seed=worker)

@@ -1,0 +1,123 @@
+"""Hybrid jobs whose shards have hot standbys: parameter servers are killed, and no step is lost of either part."""
+
+import math
+import os
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from pstraining.runtime.local import LocalJob
+from tests.support.cover import THOROUGH, in_soak
+from tests.training.test_runtime_faults import finished, transcript, until
+from tests.training.test_runtime_hot import LONG, assert_same, last, ready, rosters, step, stood, whole
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(1100)]
+STEPS, PAUSE = 300, 0.2
+"""Of a job that is disturbed; it hurries once it has been."""
+
+
+def job(folder: Path, *, standbys: int, steps: int) -> LocalJob:
+    return LocalJob(
+        ["-m", "tests.support.rows"],
+        ps=2,
+        standbys=standbys,
+        workers=2,
+        restarts=10_000,
+        training={"mode": "Hybrid", "steps": steps, "minShardBytes": 0},
+        checkpoint={"path": str(folder), "intervalSeconds": 5},
+    )
+
+
+@contextmanager
+def beside_undisturbed(folder: Path, *, steps: int, seconds: float) -> Iterator[LocalJob]:
+    """A job with standbys. At its end it is compared with one without, in which nothing happens."""
+    hurry = folder / "hurry"
+    with job(folder / "undisturbed", standbys=0, steps=steps) as run, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROWS_PAUSE", str(PAUSE))
+        patch.setenv("ROWS_HURRY", str(hurry))
+        with job(folder / "disturbed", standbys=1, steps=steps) as disturbed:
+            yield disturbed
+            hurry.touch()
+            assert finished(disturbed, seconds) == 0, transcript(disturbed)
+        assert finished(run, seconds) == 0, transcript(run)
+    assert not disturbed.processes["chief"].events("restored")
+    assert_all_the_same(last(folder / "disturbed"), last(folder / "undisturbed"))
+
+
+def assert_all_the_same(found: Any, expected: Any) -> None:
+    """The parameters, dense ones and rows of tables, and whatever the optimizer keeps of them."""
+    assert_same(found, expected)
+    assert any(path.startswith("rows") for path in found.variables), "there is a table"
+    for slot, values in expected.slots.items():
+        for path, value in values.items():
+            np.testing.assert_array_equal(found.slots[slot][path], value, err_msg=f"{slot} of {path}")
+
+
+def test_killed_servers_cost_no_step_of_tables_or_dense_parameters(tmp_path: Path) -> None:
+    with beside_undisturbed(tmp_path, steps=STEPS, seconds=LONG) as run:
+        until(run, lambda: step(run) > 0, "training", LONG)  # two jobs come up
+        for shard in (0, 1) if THOROUGH else (0,):
+            before = len(rosters(run))
+            run.kill(rosters(run)[-1][shard][0])
+            until(run, lambda: len(rosters(run)) > before, "a roster without it")  # noqa: B023 - it is waited for here
+            assert len(rosters(run)[before][shard]) == 1
+            until(run, lambda: whole(run), "all members in sync again", LONG)
+            at = step(run)
+            until(run, lambda: step(run) > at, "more steps")  # noqa: B023
+        assert run.processes["chief"].events("copied"), "who comes back gets the state"
+        assert run.processes["chief"].events("checkpoint"), "what is saved on the way disturbs nothing"
+
+
+def test_the_chief_holds_the_roster_while_it_waits_for_the_dense_parameters() -> None:
+    """It may be long: where nothing is ready for a loss. Without its word servers make no steps after ten seconds."""
+    from pstraining.runtime.chief import Chief
+    from pstraining.runtime.control import RefusedError
+    from pstraining.runtime.recovery import ChiefAction
+
+    class Waiting(Chief):
+        def __init__(self) -> None:
+            self._look_in = lambda: None
+            self._succession, self._renewed = cast("Any", "the succession"), -math.inf
+            self._control, self.others = cast("Any", SimpleNamespace(workers_present=lambda: 1)), False
+            self.ruled: list[Any] = []
+
+        def _decide(self) -> ChiefAction:
+            return ChiefAction.PROCEED
+
+        def _rule(self, succession: Any, *, heal: bool = False) -> None:
+            self.ruled.append((succession, heal))
+            self._control = cast("Any", SimpleNamespace()) if self.others else self._control
+
+    chief = Waiting()
+    wait = chief._waiting()
+    wait()
+    assert chief.ruled == [("the succession", False)]
+    chief.others = True
+    with pytest.raises(RefusedError, match="other members"):
+        wait()
+
+
+@in_soak
+@pytest.mark.timeout(4 * 3600)
+def test_many_kills_cost_no_step_and_little_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """PSTRAINING_HOT_KILLS of them, each at a random moment after all is ready for it; what it costs is printed."""
+    kills, seed = int(os.environ.get("PSTRAINING_HOT_KILLS", "20")), random.randrange(10**6)
+    dice, costs = random.Random(seed), list[float]()
+    with beside_undisturbed(tmp_path, steps=STEPS * kills, seconds=100.0 * kills) as run:
+        for number in range(kills):
+            until(run, lambda: ready(run) > number, "all is ready for the next loss")  # noqa: B023 - it is waited for
+            time.sleep(dice.random())  # that is the random moment
+            run.kill(dice.choice(rosters(run)[-1][dice.randrange(2)]))
+            until(run, lambda: min(map(len, stood(run))) > number, "workers go on")  # noqa: B023
+            costs.append(max(seconds[number] for seconds in stood(run)))
+            until(run, lambda: whole(run), "all members in sync again", LONG)
+    said = f"first step after {np.median(costs):.2f} s (median), {max(costs):.2f} s (longest)"
+    with capsys.disabled():
+        print(f"\n{kills} kills, seed {seed}: {said}")

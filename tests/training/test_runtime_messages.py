@@ -1,0 +1,60 @@
+"""What a step sends: every tensor between two machines is a call, and a chain of them is what a step takes."""
+
+from typing import Any
+
+import pytest
+
+from pstraining.runtime import critical, variables
+from tests.support.messages import Messages, messages_of
+from tests.support.servers import Rig, batches, small
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
+
+
+def step(client: Any, *, mode: str = "Sync", **options: Any) -> list[Messages]:
+    """Of the functions of a step, the largest last."""
+    import keras
+
+    rig = Rig(client, lambda: keras.optimizers.Adam(1e-2), ps=2, build=small, mode=mode, **options)
+    rig.start()
+    return sorted(messages_of(lambda: rig.train(batches(1))), key=lambda messages: sum(messages.values()))
+
+
+def test_a_synchronous_step_is_a_gradient_to_each_server_and_its_parameters_back(client: Any) -> None:
+    *_, whole = step(client)
+    assert whole == {
+        ("worker-0", "ps-0"): 2,  # the gradient, and what goes with it
+        ("worker-0", "ps-1"): 2,
+        ("ps-0", "ps-1"): 2,  # the arbiter has it, and has made the step
+        ("ps-1", "ps-0"): 1,  # so has the other
+        ("ps-0", "worker-0"): 3,  # what it says to the gradient and to the step, and the parameters
+        ("ps-1", "worker-0"): 3,
+    }
+
+
+def test_an_asynchronous_step_goes_to_all_servers_at_once(client: Any) -> None:
+    *_, whole = step(client, mode="Async")
+    assert not [pair for pair in whole if pair[0] != "worker-0" and pair[1] != "worker-0"], "none waits for another"
+    assert sum(whole.values()) <= 9
+
+
+def test_the_decision_of_a_step_with_standbys_makes_no_detour(client: Any) -> None:
+    *_, apply = step(client, members=2)
+    assert apply == {
+        **{("worker-0", f"ps-{number}"): 1 for number in range(4)},
+        ("ps-0", "ps-2"): 2,  # what the step is made of: a vector, and all else together
+        ("ps-1", "ps-3"): 2,
+        ("ps-3", "ps-2"): 1,  # held; then the arbiter's standby decides
+        **{("ps-2", f"ps-{number}"): 1 for number in (0, 1, 3)},
+        ("ps-0", "worker-0"): 2,
+        ("ps-1", "worker-0"): 2,
+        ("ps-3", "worker-0"): 1,
+    }
+
+
+def test_without_care_sections_of_all_servers_wait_for_each_other(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorFlow's automatic order switched on again."""
+    for module in (critical, variables):
+        monkeypatch.setattr(module, "unordered", lambda emitted: emitted)
+    *_, whole = step(client, mode="Async")
+    assert [pair for pair in whole if pair[0] != "worker-0" and pair[1] != "worker-0"]

@@ -1,0 +1,51 @@
+"""While TensorFlow is loaded nobody looks for garbage, and its modules' objects are looked through no more."""
+
+import gc
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+from pstraining.runtime.loading import loading
+
+
+@pytest.fixture(autouse=True)
+def unfrozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+    yield
+    gc.unfreeze()
+    gc.enable()
+
+
+def test_what_was_loaded_is_not_looked_through() -> None:
+    with loading():
+        assert not gc.isenabled()
+        loaded: list[list[object]] = [[]]
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > 0
+    assert not any(found is loaded for found in gc.get_objects())
+
+
+def test_a_failure_is_not_kept() -> None:
+    with pytest.raises(ImportError), loading():
+        raise ImportError
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+
+
+def test_who_has_switched_it_off_goes_on_without() -> None:
+    gc.disable()
+    with loading():
+        pass
+    assert not gc.isenabled()
+    assert gc.get_freeze_count() == 0
+
+
+def test_who_has_loaded_it_has_objects_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow", ModuleType("tensorflow"))
+    with loading():
+        assert gc.isenabled()
+    assert gc.get_freeze_count() == 0

@@ -1,0 +1,153 @@
+"""A process runs its program again in place, and what it hands on to itself."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pstraining.runtime import renewal
+from pstraining.runtime.renewal import ENV_KEPT, Kept, Renewal, is_due, taken
+
+PROGRAM = """
+import json, os, signal, socket, sys
+from pstraining.runtime import renewal
+
+kept = renewal.taken()
+if not kept.times:
+    os.environ["ADDED"], os.environ["GIVEN"] = "1", "changed"
+    os.chdir("/")
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    left_open = socket.create_server(("127.0.0.1", 0))
+    os.set_inheritable(left_open.fileno(), True)
+    print(json.dumps({"process": os.getpid()}))
+    renewal.PROGRAM.run_again(renewal.Kept(1, 2.5, 3, {"life": 4}), blocked={signal.SIGTERM})
+links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+print(json.dumps({
+    "process": os.getpid(), "argv": sys.argv[1:], "folder": os.getcwd(), "kept": vars(kept),
+    "environment": [os.environ.get(name) for name in ("ADDED", "GIVEN", "PSTRAINING_KEPT")],
+    "given": os.read(int(sys.argv[1]), 5).decode(), "unbuffered": "-u" in sys.orig_argv,
+    "blocked": signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, []),
+    "open": [os.readlink(link) for link in links if os.path.lexists(link)],
+}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("connections", "turn", "quiet", "whole", "due"),
+    [
+        (2, 1, 999.0, True, False),
+        (3, 1, 60.0, True, False),
+        (3, 1, 75.0, True, True),
+        (3, 2, 75.0, True, False),
+        (3, 2, 90.0, True, True),
+        (3, 0, 60.0, True, True),
+        (3, 33, 75.0, True, True),
+        (3, 1, 999.0, False, False),
+        (22, 1, 0.0, True, False),
+        (23, 1, 0.0, True, True),
+        (22, 2, 0.0, True, True),
+        (23, 1, 0.0, False, False),
+        (46, 1, 0.0, False, True),
+    ],
+)
+def test_processes_take_turns_when_it_is_quiet_and_not_too_late(
+    connections: int, turn: int, quiet: float, whole: bool, due: bool
+) -> None:
+    assert is_due(connections, each=3, turn=turn, quiet=quiet, whole=whole) is due
+
+
+def test_quiet_is_since_the_last_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(renewal.PROGRAM, "why_not_again", lambda: "")
+    now = [0.0]
+    own = Renewal(clock=lambda: now[0])
+    assert not own.is_due(3, whole=True)
+    now[0] = 74.0
+    assert not own.is_due(4, whole=True)
+    now[0] = 75.0
+    assert not own.is_due(4, whole=True)
+    now[0] = 74.0 + 75.0
+    assert own.is_due(4, whole=True)
+
+
+def test_what_is_handed_on_is_for_this_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"times": 2, "left": 1.5, "epoch": 7, "seat": {"life": 4}}
+    monkeypatch.setenv(ENV_KEPT, json.dumps({"process": os.getpid(), **told}))
+    assert taken() == Kept(2, 1.5, 7, {"life": 4})
+    assert ENV_KEPT not in os.environ
+    assert taken() == Kept()
+    monkeypatch.setenv(ENV_KEPT, json.dumps({"process": os.getppid(), **told}))
+    assert taken() == Kept()
+
+
+def test_the_next_run_is_as_the_first_was_in_the_same_process(tmp_path: Path) -> None:
+    """Its arguments, folder and environment, and of what is open only what it was given."""
+    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
+    ours, theirs = os.pipe()
+    os.write(theirs, b"given")
+    first, second = _run(["-u", "program.py", str(ours)], tmp_path, pass_fds=(ours,))
+    assert (second["process"], second["argv"]) == (first["process"], [str(ours)])
+    assert (second["folder"], second["environment"]) == (str(tmp_path), [None, "as it was", None])
+    assert second["kept"] == {"times": 1, "left": 2.5, "epoch": 3, "seat": {"life": 4}}
+    assert (second["given"], second["unbuffered"], second["blocked"]) == ("given", True, True)
+    assert not [name for name in second["open"] if name.startswith("socket:")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "reason"),
+    [
+        (["-"], "", "no file"),
+        (["-c", "{}"], "", ""),
+        (["-c", "import subprocess; child = subprocess.Popen(['sleep', '60']); {}; child.kill()"], "", "processes"),
+        (["-c", "import os; os.fork() or os._exit(({}) or 0); os.wait()"], "", "forked"),
+    ],
+)
+def test_what_cannot_be_run_again_says_why(arguments: list[str], text: str, reason: str) -> None:
+    asked = "print('{\"why\": ' + repr(renewal.PROGRAM.why_not_again()).replace(chr(39), chr(34)) + '}', flush=True)"
+    imported = "from pstraining.runtime import renewal; "
+    program = [imported + argument.format(asked) if "{}" in argument else argument for argument in arguments]
+    (told,) = _run(program, Path.cwd(), text=imported + asked if arguments == ["-"] else text)
+    assert reason in told["why"]
+    assert bool(told["why"]) == bool(reason)
+
+
+def test_what_cannot_be_run_again_is_told_once_and_asked_once_a_connection(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    def why_not() -> str:
+        asked.append("it has children")
+        return asked[-1]
+
+    monkeypatch.setattr(renewal.PROGRAM, "why_not_again", why_not)
+    monkeypatch.setattr(renewal, "QUIET_SECONDS", -renewal.TURN_SECONDS)
+    own = Renewal()
+    assert not any(own.is_due(connections, whole=True) for connections in (0, 1, 2, 3, 3, 3, 4))
+    assert len(asked) == 2
+    assert capsys.readouterr().out.count("not_renewed") == 1
+    monkeypatch.setattr(renewal.PROGRAM, "why_not_again", lambda: "")
+    assert own.is_due(5, whole=True)
+    assert not Renewal(enabled=False).is_due(5, whole=True)
+    assert not Renewal(chief=True).is_due(5, whole=True)
+
+
+def _run(arguments: list[str], folder: Path, *, text: str = "", pass_fds: tuple[int, ...] = ()) -> list[dict[str, Any]]:
+    """The JSON lines of a Python program that has this package."""
+    source = str(Path(renewal.__file__).parents[2])
+    ran = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": source, "TF_CONFIG": "{}", "GIVEN": "as it was"},
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        pass_fds=pass_fds,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return [json.loads(line) for line in ran.stdout.splitlines()]
