@@ -6,7 +6,7 @@ PY := $(VENV)/bin/python
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench soak test-lint test-drift test-unit test-chart test-training test-controlplane test-e2e \
+.PHONY: help demo test test-all test-changed bench soak test-lint test-drift test-unit test-chart test-training test-controlplane test-e2e \
         campaign install lock generate format site image sbom cluster-up cluster-down clean python
 
 help: ## Show this list
@@ -15,8 +15,14 @@ help: ## Show this list
 demo: python ## From nothing to a finished training job on a local cluster
 	@$(PYTHON) -m hack.demo
 
-test: install ## Run every layer of the tests, the cheap ones first: what CI runs
+test: install ## Run every layer of the tests, each mechanism once, the cheap ones first: what CI runs
 	@$(PY) hack/run_tests.py
+
+test-all: install ## The same with what `make test` leaves out: before an issue is called resolved (an hour and more)
+	@PSTRAINING_TESTS=all $(PY) hack/run_tests.py
+
+test-changed: install ## The layers, and of the slow ones the files, that a change touches (BASE=REV: since then)
+	@$(PY) hack/run_tests.py --changed --base $(or $(BASE),HEAD)
 
 test-lint: install ## ruff, mypy --strict, import contracts, module length, links in the docs, their site
 test-drift: install ## Generated files are what `make generate` writes
@@ -28,7 +34,7 @@ test-e2e: install ## Jobs on a real cluster
 test-lint test-drift test-unit test-chart test-training test-controlplane test-e2e:
 	@$(PY) hack/run_tests.py $(@:test-%=%)
 
-SOAK := PSTRAINING_THOROUGH=1 PSTRAINING_SYNC_STEPS=200 PSTRAINING_KILLS=30 PSTRAINING_SIMULATED_KILLS=1000 \
+SOAK := PSTRAINING_TESTS=soak PSTRAINING_SYNC_STEPS=200 PSTRAINING_KILLS=30 PSTRAINING_SIMULATED_KILLS=1000 \
         PSTRAINING_CUTS=1000 PSTRAINING_HOT_KILLS=150 PSTRAINING_HOT_TAKEOVERS=200 PSTRAINING_ASYNC_KILLS=100 \
         PSTRAINING_KUBELET_LOSSES=150,20,10
 SOAKED := auto completion compression embedding epochs hot hybrid_faults hybrid_hot hybrid_pairs learning ledger ordered pairs silence stop sync sync_faults updates visibility

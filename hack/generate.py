@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from hack import fields  # noqa: E402 (the path comes first)
+from hack import fields, mechanisms, tiers  # noqa: E402 (the path comes first)
 from hack.dashboard import dashboard  # noqa: E402 (the path comes first)
 from hack.failure_table import failure_table  # noqa: E402
 from hack.reference import reference  # noqa: E402 (the path comes first)
@@ -95,6 +95,8 @@ def generated() -> dict[Path, str]:
         CHART / "files" / "crd.yaml": definition,
         CHART / "files" / "dashboard.json": dashboard(),
         REFERENCE.with_name("failures.md"): failure_table(),
+        REFERENCE.with_name("mechanisms.md"): mechanisms.page(),
+        REFERENCE.with_name("test-tiers.md"): tiers.checked_page(ROOT),
         REFERENCE.with_name("tfjob.md"): tfjob_table(),
         REFERENCE: reference(yaml.safe_load(definition)),
         FIELDS: fields.page(yaml.safe_load(definition)),

@@ -1,7 +1,11 @@
 """Run layers of the tests, the cheap ones first, and say how each went.
 
-    python hack/run_tests.py            everything: what `make test` and CI run
-    python hack/run_tests.py unit       one or several layers
+    python hack/run_tests.py              everything: what `make test` and CI run
+    python hack/run_tests.py unit         one or several layers
+    python hack/run_tests.py --changed    what a change can have broken: see hack/changed.py
+
+PSTRAINING_TESTS says how much the tests try (quick, all or soak). What a layer prints is in build/test-reports; the
+terminal shows how far it is, and what failed.
 
 A cluster that a layer needs is brought up with the project's images and taken down again at the end, also after a
 failure or Ctrl-C; one that was up before, or that KUBECONFIG and PSTRAINING_CONTEXT name, is used and left as it is.
@@ -11,108 +15,34 @@ When a cheap layer fails the others are not run; after that a failure does not k
 import argparse
 import os
 import signal
-import subprocess
 import sys
 import time
-import xml.etree.ElementTree as ET
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from hack.cluster.errors import ClusterError  # noqa: E402 (the path comes first)
+from hack import changed, processor, pytest_progress, quiet  # noqa: E402 (the path comes first)
+from hack.children import EndlessError, interrupted, run_child  # noqa: E402
+from hack.cluster.errors import ClusterError  # noqa: E402
 from hack.cluster.progress import Progress  # noqa: E402
+from hack.layers import LAYERS, PYTHON, Layer, Part, names  # noqa: E402
+from hack.level import Level, LevelError, read_level  # noqa: E402
+from hack.reports import Outcome, Summary, read_report  # noqa: E402
 from hack.stand import Stand  # noqa: E402
 
 REPORTS = ROOT / "build" / "test-reports"
-PYTHON = sys.executable
-BIN = Path(PYTHON).parent
-CLEAN_UP_S = 120
-"""Seconds that an interrupted layer has for its own clean-up."""
-LONGEST_S = (8 if os.environ.get("PSTRAINING_THOROUGH") else 1) * 60 * 60
-"""Seconds for one command of a layer (a soak takes hours): a run that hangs is ended, and the next is run."""
-CHECKED = ("operator/pstraining", "hack", "tests", "examples", "bench")
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A group of checks that are run together."""
-
-    name: str
-    checks: tuple[tuple[str, ...], ...] = ()
-    """Commands that pass or fail as a whole."""
-    tests: tuple[str, ...] = ()
-    """Folders for pytest."""
-    options: tuple[str, ...] = ()
-    """Further options of pytest."""
-    cheap: bool = False
-    """A failure ends the run at once."""
-    helm: bool = False
-    cluster: bool = False
-    images: bool = False
-    """The project's images must be on the cluster's nodes."""
-
-
-LAYERS = (
-    Layer(
-        "lint",
-        cheap=True,
-        checks=(
-            (str(BIN / "ruff"), "check", "."),
-            (str(BIN / "ruff"), "format", "--check", "."),
-            (PYTHON, "hack/module_length.py"),
-            (PYTHON, "hack/links.py"),
-            (PYTHON, "hack/site.py"),
-            (str(BIN / "lint-imports"), "--no-logo"),
-            (str(BIN / "mypy"), *CHECKED),
-        ),
-    ),
-    Layer("drift", cheap=True, checks=((PYTHON, "hack/generate.py", "--check"),)),
-    Layer(
-        "unit",
-        cheap=True,
-        tests=("tests/unit", "tests/property", "tests/contract"),
-        options=("-n", "auto", "--maxprocesses", "4"),
-    ),
-    Layer("chart", helm=True, tests=("tests/chart",)),
-    # Two at a time: they wait for processes as much as they compute. The tests of a file share their servers. Whoever
-    # hangs in TensorFlow hears no signal; once a process is lost, xdist may wait for ever for what it should have run.
-    Layer(
-        "training",
-        tests=("tests/processes", "tests/training"),
-        options=("-n", "2", "--dist", "loadfile", "--timeout-method=thread", "--max-worker-restart=0"),
-    ),
-    Layer("controlplane", cluster=True, tests=("tests/controlplane",)),
-    Layer("e2e", cluster=True, images=True, helm=True, tests=("tests/e2e",)),
-)
-
-
-@dataclass
-class Outcome:
-    """How a layer went."""
-
-    name: str
-    passed: int = 0
-    failed: int = 0
-    skipped: int = 0
-    seconds: float = 0.0
-    problem: str = ""
-    """What went wrong besides failed tests."""
-
-    @property
-    def good(self) -> bool:
-        """Nothing failed, and something was run."""
-        return not self.failed and not self.problem and self.passed > 0
-
-    def line(self) -> str:
-        """One line for the table at the end."""
-        counts = f"{self.passed} passed, {self.failed} failed" + (f", {self.skipped} skipped" if self.skipped else "")
-        problem = f" ({self.problem})" if self.problem else ""
-        return f"  {'ok' if self.good else 'FAILED':<7} {self.name:<13} {self.seconds:7.1f} s   {counts}{problem}"
+LONGEST_S: Mapping[Level, float] = {Level.QUICK: 60 * 60, Level.ALL: 2 * 60 * 60, Level.SOAK: 8 * 60 * 60}
+"""Seconds for one command of a layer: a run that hangs is ended, and the next is run."""
+BEGAN = "PSTRAINING_LAYER_BEGAN"
+"""The variable that tells a layer's tests when its first part began."""
+NO_TESTS = 5
+"""The exit status of pytest when it selects no test."""
 
 
 @dataclass
@@ -135,6 +65,8 @@ class Surroundings:
             ClusterError: what it needs could not be made.
         """
         found = dict(os.environ)
+        if layer.tools and self.stand.context is None:
+            self.stand.toolbox.ensure(layer.tools)
         if layer.helm and not layer.cluster:
             found["HELM"] = self.stand.helm()
         if layer.cluster:
@@ -152,134 +84,202 @@ class Surroundings:
         self.stand.down()
 
 
-class EndlessError(Exception):
-    """A command took too long, and was ended."""
+@dataclass
+class Runner:
+    """Runs layers."""
 
+    surroundings: Surroundings
+    level: Level = Level.QUICK
+    reports: Path = REPORTS
+    verbose: bool = False
+    """Layers print on the terminal, as they would alone, and write no log."""
+    longest_s: float = LONGEST_S[Level.QUICK]
+    line: quiet.Line = field(default_factory=quiet.Line)
+    summary: Summary = field(init=False)
 
-class TerminatedError(KeyboardInterrupt):
-    """SIGTERM: like Ctrl-C, but sent to us alone and not to what we run."""
+    def __post_init__(self) -> None:
+        self.summary = Summary(self.level)
 
-
-def run_child(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a command to its end; when interrupted, let it clean up first. Its exit status.
-
-    Raises:
-        EndlessError: it took longer than LONGEST_S.
-    """
-    with subprocess.Popen(command, cwd=ROOT, env=environment) as process:
+    def run(self, layers: Sequence[Layer]) -> Summary:
+        """Run layers in order; how they went, and why the rest was not run."""
+        outcomes = self.summary.outcomes
         try:
-            return process.wait(LONGEST_S)
-        except subprocess.TimeoutExpired:
-            end(process, tell=True)
-            raise EndlessError(f"{Path(command[0]).name} was ended after {LONGEST_S:g} s") from None
-        except KeyboardInterrupt as interrupt:
-            end(process, tell=isinstance(interrupt, TerminatedError))
-            raise
+            for layer in layers:
+                outcomes.append(self.run_layer(layer))
+                self.line.say(outcomes[-1].line())
+                if layer.cheap and not outcomes[-1].good and len(outcomes) < len(layers):
+                    self.summary.why_not = f"{layer.name} failed"
+                    break
+        except KeyboardInterrupt:
+            self.line.clear()
+            self.summary.why_not = "interrupted"
+        self.summary.not_run = tuple(layer.name for layer in layers[len(outcomes) :])
+        return self.summary
+
+    def run_layer(self, layer: Layer) -> Outcome:
+        """Run one layer, whatever happens in it."""
+        outcome = Outcome(layer.name, budget_s=layer.budget_s.at(self.level), narrowed=layer.narrowed)
+        if self.verbose:
+            print(f"\n== {layer.name}", flush=True)
+        self.line.start()
+        try:
+            environment = self._environment(layer)
+        except ClusterError as error:
+            self.line.clear()
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            outcome.problem = "what it needs could not be made"
+            return outcome
+        with _measured(outcome):
+            try:
+                LayerRun(self, layer, environment, outcome).run()
+            except EndlessError as error:
+                outcome.problem = str(error)
+        return outcome
+
+    def _environment(self, layer: Layer) -> Mapping[str, str]:
+        started = time.monotonic()
+        try:
+            return self.surroundings.environment(layer)
+        finally:
+            self.summary.preparation_s += time.monotonic() - started
 
 
-def end(process: subprocess.Popen[bytes], *, tell: bool) -> None:
-    """Wait for a process that was interrupted, or is to be told so, and has some time to clean up."""
-    if tell:
-        process.send_signal(signal.SIGINT)
+@contextmanager
+def _measured(outcome: Outcome) -> Iterator[None]:
+    """Time a layer, and look at the cores before and after it."""
+    started, before = time.monotonic(), processor.look()
     try:
-        process.wait(CLEAN_UP_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
+        yield
+    finally:
+        outcome.seconds = time.monotonic() - started
+        outcome.cores = processor.look().since(before)
 
 
-def read_report(path: Path, outcome: Outcome) -> None:
-    """Add the numbers of a JUnit report."""
-    suites = ET.parse(path).getroot().iter("testsuite")
-    for suite in suites:
-        failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
-        skipped = int(suite.get("skipped", 0))
-        outcome.failed += failed
-        outcome.skipped += skipped
-        outcome.passed += int(suite.get("tests", 0)) - failed - skipped
+class LayerRun:
+    """One run of a layer whose needs are met."""
 
+    def __init__(self, runner: Runner, layer: Layer, environment: Mapping[str, str], outcome: Outcome) -> None:
+        """Make its log; nothing is run yet."""
+        self.runner, self.layer, self.outcome = runner, layer, outcome
+        self.environment = {**environment, BEGAN: datetime.now(UTC).isoformat()}
+        self.started = time.monotonic()
+        self.log = None if runner.verbose else quiet.Log(runner.reports / f"{layer.name}.log")
 
-def run_pytest(layer: Layer, environment: Mapping[str, str], outcome: Outcome) -> None:
-    """Run a layer's tests."""
-    report = REPORTS / f"{layer.name}.xml"
-    report.unlink(missing_ok=True)
-    report.parent.mkdir(parents=True, exist_ok=True)
-    folders = [folder for folder in layer.tests if any((ROOT / folder).rglob("test_*.py"))]
-    if not folders:
-        outcome.problem = "there are no tests"
-        return
-    command = [PYTHON, "-m", "pytest", "-q", *layer.options, f"--junitxml={report}", *folders]
-    code = run_child(command, environment)
-    if report.exists():
-        read_report(report, outcome)
-    if code and not outcome.failed:
-        outcome.problem = f"pytest ended with {code}"
-
-
-def run_layer(layer: Layer, surroundings: Surroundings) -> Outcome:
-    """Run one layer, whatever happens in it."""
-    outcome = Outcome(layer.name)
-    print(f"\n== {layer.name}", flush=True)
-    started = time.monotonic()
-    try:
-        environment = surroundings.environment(layer)
-        for check in layer.checks:
-            print(f"$ {' '.join([Path(check[0]).name, *check[1:]])}", flush=True)
-            if run_child(check, environment):
-                outcome.failed += 1
+    def run(self) -> None:
+        """Its checks, then its parts."""
+        for check in self.layer.checks:
+            if self._command(check, self._what(check)):
+                self.outcome.failed += 1
             else:
-                outcome.passed += 1
-        if layer.tests:
-            run_pytest(layer, environment, outcome)
-    except EndlessError as error:
-        outcome.problem = str(error)
-    except ClusterError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        outcome.problem = "what it needs could not be made"
-    outcome.seconds = time.monotonic() - started
-    return outcome
+                self.outcome.passed += 1
+        parts = [part for part in self.layer.parts if _has_tests(part)]
+        for part in parts:
+            self._part(part)
+        if self.layer.parts and not parts:
+            self.outcome.problem = "there are no tests"
+        elif parts and not (self.layer.narrowed or self.outcome.tests or self.outcome.failed or self.outcome.problem):
+            self.outcome.problem = "no tests were selected"
+
+    def _part(self, part: Part) -> None:
+        """Run pytest, and read its report."""
+        report = self.runner.reports / f"{self.layer.report_name(part)}.xml"
+        report.parent.mkdir(parents=True, exist_ok=True)
+        report.unlink(missing_ok=True)
+        command = [PYTHON, "-m", "pytest", "-q", *part.options, f"--junitxml={report}"]
+        failed = self.outcome.failed
+        what = "" if len(self.layer.parts) == 1 else part.name
+        code = self._command([*command, *part.paths], what, report.with_suffix(".progress"))
+        if report.exists():
+            read_report(report, self.outcome)
+        if code not in (0, NO_TESTS) and self.outcome.failed == failed:
+            self.outcome.problem = f"pytest ended with {code}"
+
+    def _command(self, command: Sequence[str], what: str, counted: Path | None = None) -> int:
+        """Run a command; when it fails, show why. Its exit status."""
+        if self.log is None:
+            print(f"$ {_shown(command)}", flush=True)
+            return run_child(command, self.environment, self.runner.longest_s)
+        environment = dict(self.environment)
+        if counted:
+            counted.unlink(missing_ok=True)
+            # One line a test, for who looks into the log of a run that hangs; figures that tests print stand beside it.
+            command = [*command, "-p", "hack.pytest_progress", "-o", "verbosity_test_cases=1"]
+            environment[pytest_progress.FILE] = str(counted)
+
+        def look() -> None:
+            count = pytest_progress.read(counted) if counted else pytest_progress.Count()
+            seconds = time.monotonic() - self.started
+            self.runner.line.show(quiet.progress(self.layer.name, what, count, seconds))
+
+        start = self.log.begin(command)
+        code = None
+        try:
+            look()
+            with self.log.path.open("ab") as out:
+                code = run_child(command, environment, self.runner.longest_s, out=out, look=look)
+        except EndlessError:
+            self._show(quiet.tail(self.log.since(start)))
+            raise
+        finally:
+            if counted:
+                counted.unlink(missing_ok=True)
+        if code and not (counted and code == NO_TESTS):
+            output = self.log.since(start)
+            self._show([f"$ {_shown(command)}", *(quiet.failures(output) if counted else quiet.tail(output))])
+        return code
+
+    def _show(self, lines: Sequence[str]) -> None:
+        """Print what failed, and where the rest is."""
+        assert self.log is not None
+        self.runner.line.say("\n".join(["", *lines, f"all of it: {_place(self.log.path)}", ""]))
+
+    def _what(self, check: Sequence[str]) -> str:
+        return Path(check[1] if check[0] == PYTHON and len(check) > 1 else check[0]).name
 
 
-def run(layers: Sequence[Layer], surroundings: Surroundings) -> tuple[list[Outcome], str]:
-    """Run layers in order; how they went, and why the rest was not run."""
-    outcomes: list[Outcome] = []
-    try:
-        for layer in layers:
-            outcomes.append(run_layer(layer, surroundings))
-            if layer.cheap and not outcomes[-1].good and len(outcomes) < len(layers):
-                return outcomes, f"{layer.name} failed"
-    except KeyboardInterrupt:
-        return outcomes, "interrupted"
-    return outcomes, ""
+def _has_tests(part: Part) -> bool:
+    return any((ROOT / p).is_file() or any((ROOT / p).rglob("test_*.py")) for p in part.paths)
 
 
-def summarize(layers: Sequence[Layer], outcomes: Sequence[Outcome], why_not: str) -> int:
-    """Print the table and the sum; the exit status."""
-    print("\n== results")
-    for outcome in outcomes:
-        print(outcome.line())
-    for layer in layers[len(outcomes) :]:
-        print(f"  not run {layer.name:<13} ({why_not})")
-    failed = sum(o.failed or int(not o.good) for o in outcomes)
-    skipped = sum(o.skipped for o in outcomes)
-    tail = f", {skipped} skipped" if skipped else ""
-    print(f"\n{sum(o.passed for o in outcomes)} passed, {failed} failed{tail}", flush=True)
-    return 1 if failed or why_not else 0
+def _shown(command: Sequence[str]) -> str:
+    return " ".join([Path(command[0]).name, *command[1:]])
 
 
-def interrupted(_signal: int, _frame: FrameType | None) -> None:
-    """SIGTERM ends the run like Ctrl-C: with everything taken down."""
-    raise TerminatedError
+def _place(path: Path) -> str:
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+
+
+def chosen(parser: argparse.ArgumentParser, given: argparse.Namespace) -> list[Layer]:
+    """The layers that the command line asks for."""
+    if given.changed:
+        if given.layers:
+            parser.error("--changed chooses the layers itself")
+        try:
+            plan = changed.plan(changed.changed_files(given.base), changed.Repository.read())
+        except changed.ChangeError as error:
+            parser.error(str(error))
+        print(plan.text(), flush=True)
+        return plan.layers()
+    if unknown := set(given.layers) - set(names()):
+        parser.error(f"no layer {', '.join(sorted(unknown))}; there are {', '.join(names())}")
+    return [layer for layer in LAYERS if layer.name in given.layers or not given.layers]
 
 
 def main() -> int:
     """The command line; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = [layer.name for layer in LAYERS]
-    parser.add_argument("layers", nargs="*", metavar="LAYER", help=f"of {', '.join(names)}; all by default")
-    asked = parser.parse_args().layers
-    if unknown := set(asked) - set(names):
-        parser.error(f"no layer {', '.join(sorted(unknown))}; there are {', '.join(names)}")
-    layers = [layer for layer in LAYERS if layer.name in asked or not asked]
+    parser.add_argument("layers", nargs="*", metavar="LAYER", help=f"of {', '.join(names())}; all by default")
+    parser.add_argument("--changed", action="store_true", help="choose layers and test files by what was changed")
+    parser.add_argument("--base", default="HEAD", metavar="REV", help="what to compare with (default: HEAD)")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print what the layers print, and write no logs")
+    given = parser.parse_args()
+    try:
+        level = read_level(os.environ)
+    except LevelError as error:
+        parser.error(str(error))
+    layers = chosen(parser, given)
+    if given.changed and not layers:
+        return 0
     # Also where a shell without job control has switched Ctrl-C off for us and all that we run.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, interrupted)
@@ -288,12 +288,17 @@ def main() -> int:
     except ClusterError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    runner = Runner(surroundings, level, verbose=given.verbose, longest_s=LONGEST_S[level])
     try:
-        outcomes, why_not = run(layers, surroundings)
+        runner.run(layers)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        started = time.monotonic()
         surroundings.close()
-    return summarize(layers, outcomes, why_not)
+        runner.summary.clean_up_s = time.monotonic() - started
+    runner.summary.write(runner.reports)
+    print(f"\n{runner.summary.text()}", flush=True)
+    return runner.summary.status
 
 
 if __name__ == "__main__":

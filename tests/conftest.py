@@ -1,7 +1,31 @@
 """What holds for all tests."""
 
+from collections.abc import Generator
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.costs import processor_seconds
 
 # How long an example takes says more of the machine than of the code: bench/ measures time.
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
+
+_SPENT = pytest.StashKey[float]()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    item.stash[_SPENT] = processor_seconds()
+    yield
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Each test's processor time is a property in the JUnit report, which hack/run_tests.py reads."""
+    report = yield
+    if call.when == "teardown":
+        report.user_properties.append(("processor_s", round(processor_seconds() - item.stash[_SPENT], 2)))
+    return report

@@ -2,12 +2,18 @@
 
 The cluster is the one that PSTRAINING_CONTEXT names beside KUBECONFIG, else the local one of hack/cluster, which must
 be up: `python3 -m hack.cluster up`.
+
+Several tests run at a time (hack/layers.py): first those with an operator of their own, then those that share the one
+that the chart installs. Tests marked `alone` cut nodes, replace the operator or count what the whole cluster does: they
+run one after the other at the end.
 """
 
+import fcntl
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,6 +27,20 @@ from tests.support.operator_process import OperatorProcess
 
 ROOT = Path(__file__).parents[2]
 RELEASE, RELEASE_NAMESPACE = "pstraining", "pstraining-system"
+TOGETHER = {"fake_nodes": "kwok", "gang_scheduler": "kwok", "scene": "scene"}
+"""Fixtures of which one test at a time may have its own, or that tests of a file share."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by what they need: see the parts of the layer in hack/layers.py."""
+    for item in items:
+        needs = set(getattr(item, "fixturenames", ()))
+        if "installed" in needs:
+            item.add_marker("installed")
+        if "healed" in needs:
+            item.add_marker("alone")
+        for group in {TOGETHER[name] for name in needs & set(TOGETHER)}:
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 def hack(*arguments: str) -> str:
@@ -44,8 +64,9 @@ def kube(target: Target) -> Kube:
 
 @pytest.fixture(scope="session", autouse=True)
 def began() -> datetime:
-    """When the tests began."""
-    return datetime.now(UTC)
+    """When the tests began: of a layer with several parts the first."""
+    told = os.environ.get("PSTRAINING_LAYER_BEGAN")
+    return datetime.fromisoformat(told) if told else datetime.now(UTC)
 
 
 @pytest.fixture(scope="session")
@@ -53,23 +74,57 @@ def helm() -> str:
     return hack("tool", "helm")
 
 
+@contextmanager
+def counted(folder: Path) -> Iterator[Path]:
+    """A file that holds a number, while nobody else reads or writes it."""
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder / "installed"
+
+
+@pytest.fixture(scope="session")
+def everybodys(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A folder of all processes of this run."""
+    base = tmp_path_factory.getbasetemp()
+    return base if worker_id == "master" else base.parent
+
+
 @pytest.fixture(scope="module")
-def installed(kube: Kube, helm: str) -> Iterator[str]:
-    """The operator, installed by its chart; its namespace. It goes with the module: others run their own."""
-    environment = {**os.environ, "KUBECONFIG": kube.target.kubeconfig}
-    install = [helm, "upgrade", "--install", RELEASE, str(ROOT / "charts" / "pstraining")]
-    # Other tests apply the CRD by hand, as a user of the plain manifest would; the chart takes it over.
-    options = ["-n", RELEASE_NAMESPACE, "--create-namespace", "--wait", "--timeout", "120s", "--take-ownership"]
-    context = ["--kube-context", kube.target.context]
-    subprocess.run([*install, *options, *context], check=True, env=environment, stdout=subprocess.DEVNULL)
+def installed(kube: Kube, helm: str, everybodys: Path) -> Iterator[str]:
+    """The operator, installed by its chart; its namespace.
+
+    Processes share it: the first that needs it installs it, and the last removes it, as other tests run their own.
+    """
+    with counted(everybodys) as users:
+        before = int(users.read_text()) if users.exists() else 0
+        if before == 0:
+            install(kube, helm)
+        users.write_text(str(before + 1))
     yield RELEASE_NAMESPACE
-    restarts = [
-        c["restartCount"] for p in kube.list("Pod", RELEASE_NAMESPACE) for c in p["status"].get("containerStatuses", ())
-    ]
-    if not os.environ.get("PSTRAINING_KEEP"):
-        remove = [helm, "uninstall", RELEASE, "-n", RELEASE_NAMESPACE, "--wait", *context]
-        subprocess.run(remove, check=True, env=environment, stdout=subprocess.DEVNULL)
+    statuses = [p["status"].get("containerStatuses", ()) for p in kube.list("Pod", RELEASE_NAMESPACE)]
+    with counted(everybodys) as users:
+        left = int(users.read_text()) - 1
+        users.write_text(str(left))
+        if left == 0 and not os.environ.get("PSTRAINING_KEEP"):
+            uninstall(kube, helm)
+    restarts = [status["restartCount"] for found in statuses for status in found]
     assert not any(restarts), "the kubelet found the operator ill, or it ended by itself"
+
+
+def install(kube: Kube, helm: str) -> None:
+    # Other tests apply the CRD by hand, as a user of the plain manifest would; the chart takes it over.
+    options = ["--create-namespace", "--wait", "--timeout", "120s", "--take-ownership"]
+    run_helm(kube, [helm, "upgrade", "--install", RELEASE, str(ROOT / "charts" / "pstraining"), *options])
+
+
+def uninstall(kube: Kube, helm: str) -> None:
+    run_helm(kube, [helm, "uninstall", RELEASE, "--wait"])
+
+
+def run_helm(kube: Kube, command: list[str]) -> None:
+    environment = {**os.environ, "KUBECONFIG": kube.target.kubeconfig}
+    where = ["-n", RELEASE_NAMESPACE, "--kube-context", kube.target.context]
+    subprocess.run([*command, *where], check=True, env=environment, stdout=subprocess.DEVNULL)
 
 
 @pytest.fixture

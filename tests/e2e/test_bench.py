@@ -10,10 +10,10 @@ from bench.controlplane.place import opened
 from bench.controlplane.runs import Figures
 from pstraining.kube.connection import CONTEXT, KUBECONFIG
 from tests.e2e.conftest import hack
-from tests.support.cover import in_soak
+from tests.support.cover import in_all, in_soak
 from tests.support.kube import Target
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 SMALL = "--shapes 5x1+2 --rounds 1 --live 4 --idle 4 --reactions 2 --finished 3,6 --poisoned 0 --limit 90"
 POISONED = "--shapes= --live 0 --finished= --rounds 1 --poisoned 20 --limit 90"
 
@@ -27,6 +27,7 @@ def measured(target: Target, folder: Path, options: str) -> Figures:
     return asyncio.run(run())
 
 
+@in_all("tests/e2e/test_idle.py::test_running_jobs_cost_no_writes")  # what it adds is the benchmark itself
 def test_a_few_jobs(target: Target, fake_nodes: int, tmp_path: Path) -> None:
     found = measured(target, tmp_path, SMALL)
     shape = found["shapes"]["5 x (1+2)"]

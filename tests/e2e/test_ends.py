@@ -133,6 +133,7 @@ def test_a_worker_is_given_up(kube: Kube, begun: OperatorProcess, namespace: str
     puppet.exit("worker-1", 3)
     wait_for(lambda: any(r.get("givenUp") for r in puppet.status()["replicaRecords"]), "worker 1 is given up")
     wait_for(lambda: len(puppet.pods("worker")) == 1, "its pod is freed")
-    assert (puppet.phase(), puppet.runs("worker-1")) == ("Running", 1)
+    puppet.wait_phase("Running")
+    assert puppet.runs("worker-1") == 1
     puppet.exit("chief-0", 0)
     puppet.wait_phase("Succeeded")

@@ -14,12 +14,12 @@ import pytest
 import yaml
 
 from tests.e2e.test_hot_standby import SPEC, Watched, delete, kill_container, kill_server
-from tests.support.cover import in_soak
+from tests.support.cover import in_all, in_soak
 from tests.support.examples import ROOT, Example
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.operator_process import OperatorProcess
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(4 * 3600)]
+pytestmark = [pytest.mark.alone, pytest.mark.cluster, pytest.mark.timeout(4 * 3600)]
 
 NUMBERS = [int(number) for number in os.environ.get("PSTRAINING_KUBELET_LOSSES", "14,4,2").split(",")]
 WAYS = (kill_server, kill_container, delete)
@@ -51,6 +51,7 @@ def step_of(state: Path) -> int:
     return int(state.parent.name.removeprefix("ckpt-"))
 
 
+@in_all("tests/e2e/test_hot_standby.py::test_whatever_is_lost_costs_no_step")  # 20 losses take ten minutes
 @pytest.mark.parametrize(("shards", "numbers"), [(1, NUMBERS), pytest.param(2, (14, 4, 2), marks=in_soak)])
 def test_losses_at_random_moments_leave_no_trace(
     kube: Kube,

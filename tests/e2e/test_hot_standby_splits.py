@@ -28,7 +28,7 @@ from tests.support.kube import Kube, Object, wait_for
 from tests.support.nodes import cut, ready
 from tests.support.operator_process import OperatorProcess
 
-pytestmark = [pytest.mark.cluster, in_soak, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.alone, pytest.mark.cluster, in_soak, pytest.mark.timeout(1800)]
 
 API_AWAY = float(os.environ.get("PSTRAINING_API_AWAY", "300"))
 """Seconds without an API server."""

@@ -18,7 +18,7 @@ from tests.support.cover import THOROUGH
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.puppet import fake_template, manifest
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 
 JOBS = 100 if THOROUGH else 25
 IDLE_SECONDS = float(os.environ.get("PSTRAINING_IDLE_SECONDS", "420" if THOROUGH else "30"))

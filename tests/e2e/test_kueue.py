@@ -15,7 +15,7 @@ from tests.support.kube import Kube, Object, job_condition, wait_for
 from tests.support.operator_process import OperatorProcess
 from tests.support.puppet import fake_template, manifest
 
-pytestmark = [pytest.mark.cluster, in_soak]
+pytestmark = [pytest.mark.alone, pytest.mark.cluster, in_soak]
 
 QUEUE_LABEL, GATE = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/admission"
 GROUP = "/apis/kueue.x-k8s.io/v1beta2"

@@ -20,7 +20,7 @@ from tests.support.nodes import cut, moment, ready
 from tests.support.operator_process import OperatorProcess
 from tests.support.puppet import Puppet, template
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 
 HOME = "node-1"
 """Where pods go if they can."""

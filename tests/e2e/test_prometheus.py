@@ -15,7 +15,7 @@ from hack.cluster import faults
 from hack.picture import filled, picture
 from hack.prometheus import Access, Prometheus, configuration, lately
 from tests.e2e.conftest import RELEASE, RELEASE_NAMESPACE, ROOT, hack
-from tests.support.cover import THOROUGH
+from tests.support.cover import THOROUGH, in_all
 from tests.support.examples import Example
 from tests.support.kube import DeadlineError, Kube, wait_for
 from tests.support.ports import free_port
@@ -91,6 +91,7 @@ def told_by_the_job(prometheus: Prometheus) -> dict[str, Any] | None:
     return next(found, None)
 
 
+@in_all("tests/chart/test_alerts.py::test_an_alert_fires")  # Prometheus runs for minutes
 def test_every_panel_has_data_and_a_lost_server_is_told(
     kube: Kube, prometheus: Prometheus, chart: dict[str, list[Any]], namespace: str, shared: Path
 ) -> None:

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hack.cluster import faults
 from pstraining.api import contract
-from tests.support.cover import in_soak
+from tests.support.cover import in_all, in_soak
 from tests.support.examples import Example
 from tests.support.kube import Kube, wait_for
 
@@ -88,6 +88,7 @@ def test_examples_without_our_runtime(kube: Kube, namespace: str, shared: Path, 
     assert example.failures("chief") == example.failures("ps") == example.failures("worker") == 0
 
 
+@in_all("tests/e2e/test_training_faults.py::test_what_is_lost_costs_the_others_seconds")  # four losses, in turn
 def test_digits_under_fire(kube: Kube, namespace: str, shared: Path) -> None:
     """A worker, a PS process, a PS container and the chief die in turn; the job resumes each time and succeeds."""
     example = Example.start(kube, namespace, "digits", shared, {"training": {"steps": 45000}})

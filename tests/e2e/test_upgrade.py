@@ -18,7 +18,7 @@ from tests.e2e.conftest import RELEASE, ROOT, hack
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.puppet import Puppet
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 
 CHART = ROOT / "charts" / "pstraining"
 CRD = "pstrainingjobs.pstraining.dev"

@@ -1,4 +1,4 @@
-"""What `make test` leaves to `make soak`: slow tests, and most combinations of several axes."""
+"""What `make test` leaves to `make test-all` and `make soak`: slow tests, and most combinations of several axes."""
 
 import os
 from collections.abc import Sequence
@@ -7,8 +7,21 @@ from typing import Any, Final
 
 import pytest
 
-THOROUGH: Final = bool(os.environ.get("PSTRAINING_THOROUGH"))
+from hack.level import Level, read_level
+
+LEVEL: Final = read_level(os.environ)
+ALL: Final[bool] = LEVEL in (Level.ALL, Level.SOAK)
+THOROUGH: Final[bool] = LEVEL is Level.SOAK
 in_soak = pytest.mark.skipif(not THOROUGH, reason="slow: make soak runs it")
+
+
+def in_all(held_by: str) -> pytest.MarkDecorator:
+    """A slow test that `make test` leaves out because another one holds its mechanism.
+
+    Args:
+        held_by: that test, as `tests/.../test_file.py::test_name`, written out: hack/tiers.py reads it from the source.
+    """
+    return pytest.mark.skipif(not ALL, reason=f"slow: make test-all runs it; here {held_by} holds its mechanism")
 
 
 def cover(*axes: Sequence[Any]) -> list[tuple[Any, ...]]:

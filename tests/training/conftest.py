@@ -5,19 +5,43 @@ its own on the servers.
 """
 
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pstraining.runtime import local
 from tests.support.servers import connected
+from tests.support.warm import Parents
 
 PS = 4
+TOGETHER = {"undisturbed", "pairs", "seen", "parents"}
+"""Fixtures that the tests of a file share."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Any process may run any test (xdist's loadgroup); the long ones, which start jobs, come first."""
+    ours = [item for item in items if item.path.parent == Path(__file__).parent]
+    for item in ours:
+        if TOGETHER & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    ours.sort(key=lambda item: "cluster" in getattr(item, "fixturenames", ()))
+    items[:] = [*ours, *(item for item in items if item not in ours)]
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Any]:
     with connected(PS) as client:
         yield client
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm() -> Iterator[None]:
+    """Local jobs' chiefs and workers are forked from processes that have TensorFlow imported."""
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "spawn", Parents(stack, local.spawn).spawn)
+        yield
 
 
 @pytest.fixture

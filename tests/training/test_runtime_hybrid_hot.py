@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from pstraining.runtime.local import LocalJob
-from tests.support.cover import THOROUGH, in_soak
+from tests.support.cover import THOROUGH, in_all, in_soak
 from tests.training.test_runtime_faults import finished, transcript, until
 from tests.training.test_runtime_hot import LONG, assert_same, last, ready, rosters, step, stood, whole
 
@@ -60,6 +60,7 @@ def assert_all_the_same(found: Any, expected: Any) -> None:
             np.testing.assert_array_equal(found.slots[slot][path], value, err_msg=f"{slot} of {path}")
 
 
+@in_all("tests/training/test_runtime_hybrid_pairs.py::test_no_step_is_lost_torn_or_made_twice_whatever_is_lost_when")
 def test_killed_servers_cost_no_step_of_tables_or_dense_parameters(tmp_path: Path) -> None:
     with beside_undisturbed(tmp_path, steps=STEPS, seconds=LONG) as run:
         until(run, lambda: step(run) > 0, "training", LONG)  # two jobs come up

@@ -19,6 +19,7 @@ from pstraining.runtime.local import LocalJob
 from pstraining.runtime.settings import CheckpointSettings, TrainingSettings
 from pstraining.runtime.sources import Ranges
 from tests.support import counting
+from tests.support.cover import ALL, in_all
 from tests.support.mortal import Kills, Line, mortal
 from tests.support.servers import SESSION, SPREAD, Rig, batches, small
 from tests.training.test_runtime_faults import finished, steps_of, transcript, until
@@ -26,7 +27,7 @@ from tests.training.test_runtime_faults import finished, steps_of, transcript, u
 pytestmark = [pytest.mark.training, pytest.mark.timeout(900)]
 KILLS = int(os.environ.get("PSTRAINING_KILLS", "5"))
 """Processes that are killed; `make soak` takes 30."""
-SIMULATED_KILLS = int(os.environ.get("PSTRAINING_SIMULATED_KILLS", "100"))
+SIMULATED_KILLS = int(os.environ.get("PSTRAINING_SIMULATED_KILLS", "100" if ALL else "40"))
 """Threads that are killed; `make soak` takes 1,000."""
 WORKERS = 3
 
@@ -103,6 +104,10 @@ def test_what_a_vanished_worker_held_goes_to_the_next_one_that_asks(
         time.sleep(0.2)
 
 
+@in_all(
+    "tests/training/test_runtime_ledger.py"
+    "::test_in_step_no_sample_is_lost_or_trained_twice_at_whatever_word_somebody_dies"
+)
 def test_in_step_no_sample_is_lost_or_trained_twice_whoever_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

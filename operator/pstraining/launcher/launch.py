@@ -295,18 +295,17 @@ class Launcher:
         """Keep this PS's server running; give up when it crashes again and again, or when a standby can take over."""
         if why := self.must_idle():
             return self.idle(why)
+        self.next_life()  # before anybody can ask for it
         beside("status_port").serve_status(self.sights.status_port(self.port), self.report, self.is_ready)
         if self.members.hot:
             self.supervisor.before_stop = self.leave.take
         crashes = 0
         while True:
-            self.terms.started()
-            self.restarts, self.boot_id, self.began = self.restarts + 1, os.urandom(8).hex(), time.monotonic()
-            self.leave.begin_anew()
             env = program_env(self.env, self.cluster(), *self.task)
             code, lived = self.supervisor.run(self.command, env, self.terms.is_over)
             if self.terms.is_over() and not self.supervisor.stopped_by:
                 log("the server is started again without the variables of the chief's former attempt")
+                self.next_life()
                 continue
             crashes = crashes + 1 if lived < CRASH_SECONDS else 0
             if ENV_MEMBER in self.env and not self.members.hot:
@@ -316,6 +315,13 @@ class Launcher:
             if self.supervisor.stopped_by or crashes == CRASH_LIMIT or is_final(self.policy, code or 1):
                 return self.ended(code)
             log(f"the server ended with {code} after {lived:.1f} s and is started again")
+            self.next_life()
+
+    def next_life(self) -> None:
+        """Give the server that is about to start an identity of its own."""
+        self.terms.started()
+        self.restarts, self.boot_id, self.began = self.restarts + 1, os.urandom(8).hex(), time.monotonic()
+        self.leave.begin_anew()
 
     def ended(self, code: int) -> int:
         """The exit code, never 0: what was told to stop has not finished. A word only where no program can have one."""

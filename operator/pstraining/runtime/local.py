@@ -64,6 +64,23 @@ def _here(_: Task) -> Place:
     return Place()
 
 
+def spawn(
+    task: Task,
+    prefix: Sequence[str],
+    command: Sequence[str],
+    environment: Mapping[str, str],
+) -> "subprocess.Popen[str]":
+    """Start a task's program; its output is one stream of text."""
+    return subprocess.Popen(
+        [*prefix, sys.executable, "-u", *command],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+
+
 class LocalJob:
     """A job's processes; a context manager that leaves none behind.
 
@@ -141,14 +158,7 @@ class LocalJob:
         """Start a task's process, as its next attempt if it had one."""
         former = self.processes.get(task.label)
         term = former.term + 1 if former and task.type == "chief" else 1
-        popen = subprocess.Popen(
-            [*self._place(task).prefix, sys.executable, "-u", *self._command],
-            env=self._environment_of(task, term),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
+        popen = spawn(task, self._place(task).prefix, self._command, self._environment_of(task, term))
         if former:
             process = former
             process.popen, process.term, process.starts = popen, term, former.starts + 1

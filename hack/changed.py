@@ -1,0 +1,246 @@
+"""Which layers, and which of their test files, a change can have broken.
+
+`make test-changed` runs them. Cheap layers are run whole. Of the others those test files are run that a changed module
+reaches: by imports (read with grimp), by `conftest.py`, or because they name it as the program of a process, such as
+`"pstraining.controller.main"`. Images hold the whole package: a test that meets a module only inside a pod is not found
+so, which the plan says. Everything here but `Repository.read` and `changed_files` is a function of its arguments.
+"""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from hack.layers import LAYERS, ROOT, Layer
+
+PACKAGES = ("pstraining", "hack", "bench", "examples", "tests")
+ALWAYS = ("lint", "drift")
+WHOLE = (*ALWAYS, "unit")
+"""Layers that are run whole, or not at all."""
+DOCS_TESTS = "tests/unit/docs"
+EVERYTHING = ("pyproject.toml", "hack/install.py", "hack/locks/")
+"""What every layer depends on."""
+FOLDERS: Mapping[str, tuple[str, ...]] = {
+    "charts/": ("unit", "chart", "controlplane"),
+    "crds/": ("unit", "chart", "controlplane"),
+    "hack/cluster/": ("unit", "e2e"),
+    "Dockerfile": ("e2e",),
+    ".dockerignore": ("e2e",),
+    "Makefile": ("unit",),
+    ".ci/": (),
+    ".gitignore": (),
+    "LICENSE": (),
+}
+"""Layers that are run whole for what is below a folder, besides what its modules reach."""
+DATA: Mapping[str, str] = {"examples/": "tests.support.examples"}
+"""Modules that read files of a folder."""
+
+
+class ChangeError(Exception):
+    """git could not say what was changed."""
+
+
+@dataclass(frozen=True)
+class Repository:
+    """What the plan is made from."""
+
+    files: frozenset[str]
+    """All Python files of PACKAGES."""
+    users: Mapping[str, frozenset[str]]
+    """For each module the modules that use it directly."""
+
+    @classmethod
+    def read(cls, root: Path = ROOT) -> "Repository":
+        """Read the modules and what they use."""
+        import grimp
+
+        for folder in (str(root / "operator"), str(root)):
+            if folder not in sys.path:
+                sys.path.insert(0, folder)
+        graph = grimp.build_graph(*PACKAGES, cache_dir=None)
+        users = {module: set(graph.find_modules_that_directly_import(module)) for module in graph.modules}
+        files = python_files(root)
+        for file in files:
+            if file.startswith("tests/"):
+                for named in named_modules((root / file).read_text("utf-8"), users):
+                    users[named].add(module_of(file))
+        return cls(frozenset(files), {module: frozenset(by) for module, by in users.items()})
+
+
+@dataclass
+class Plan:
+    """What to run, and why."""
+
+    reasons: dict[str, dict[str, None]] = field(default_factory=dict)
+    """For each layer the changes that ask for it."""
+    whole: set[str] = field(default_factory=set)
+    files: dict[str, set[str]] = field(default_factory=dict)
+    """The test files of a layer that is not run whole."""
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, layer: str, why: str, files: Collection[str] | None = None) -> None:
+        """Ask for a layer; without files for all of it."""
+        self.reasons.setdefault(layer, {})[why] = None
+        if files is None:
+            self.whole.add(layer)
+        else:
+            self.files.setdefault(layer, set()).update(files)
+
+    def layers(self) -> list[Layer]:
+        """The layers to run, in their order."""
+        chosen = (layer for layer in LAYERS if layer.name in self.reasons)
+        return [x if x.name in self.whole else x.only(self.files[x.name]) for x in chosen]
+
+    def text(self) -> str:
+        """What is run and why."""
+        if not self.reasons:
+            return "nothing was changed: nothing to run"
+        lines = ["== what the change asks for"]
+        for layer in self.layers():
+            lines.append(f"  {layer.name:<13} {_few(list(self.reasons[layer.name]))}")
+            if layer.narrowed:
+                lines += [f"  {'':<13}   {path}" for path in layer.folders]
+        return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
+
+
+def changed_files(base: str, root: Path = ROOT) -> list[str]:
+    """The files that differ from where we left a revision, committed or not, and the new ones.
+
+    Raises:
+        ChangeError: there is no such revision.
+    """
+    common = _git(root, "merge-base", base, "HEAD").strip()
+    differ = _git(root, "diff", "--name-only", "--no-renames", "-z", common, "--")
+    new = _git(root, "ls-files", "--others", "--exclude-standard", "-z")
+    return sorted({file for file in f"{differ}{new}".split("\0") if file})
+
+
+def plan(changes: Sequence[str], repository: Repository) -> Plan:
+    """What to run for changed files, as paths from the root."""
+    made = Plan()
+    inside = False
+    for change in changes:
+        for layer in ALWAYS:
+            made.add(layer, change)
+        if any(change.startswith(path) for path in EVERYTHING):
+            _run_all(made, f"{change}, on which every layer depends")
+            continue
+        seeds = seeds_of(change, repository)
+        whole = next((layers for path, layers in FOLDERS.items() if change.startswith(path)), None)
+        if whole is not None:
+            for layer in whole:
+                made.add(layer, change)
+        elif is_page(change):
+            made.add("unit", change, [DOCS_TESTS])
+        elif not seeds and not is_gone(change, repository):
+            _run_all(made, f"{change}, of which it is not known what uses it")
+            continue
+        if seeds or is_gone(change, repository):
+            made.add("unit", change)
+        inside |= change.startswith("operator/")
+        for layer, files in by_layer(test_files(seeds, repository)).items():
+            made.add(layer, change, files)
+    if inside and "e2e" not in made.whole:
+        made.notes.append("tests of e2e that meet the package only inside a pod are not run here; make test runs them")
+    return made
+
+
+def seeds_of(change: str, repository: Repository) -> frozenset[str]:
+    """The modules that a changed file is, or that read it."""
+    if change in repository.files:
+        module = module_of(change)
+        package = change.endswith("/__init__.py")
+        below = (m for m in repository.users if m.startswith(f"{module}.")) if package else ()
+        return frozenset({module, *below})
+    if change.endswith(".py") or is_page(change):
+        return frozenset()
+    readers = {module for path, module in DATA.items() if change.startswith(path)}
+    folder = PurePosixPath(change).parent.as_posix()
+    if change.startswith(("tests/", "examples/", "operator/", "hack/", "bench/")):
+        while "/" in folder and not any(f.startswith(f"{folder}/") for f in repository.files):
+            folder = PurePosixPath(folder).parent.as_posix()
+        readers |= {module_of(f) for f in repository.files if f.startswith(f"{folder}/")}
+    return frozenset(readers & repository.users.keys())
+
+
+def test_files(seeds: Iterable[str], repository: Repository) -> list[str]:
+    """The test files that modules reach."""
+    paths = {module_of(file): file for file in repository.files}
+    reached: set[str] = set()
+    waiting = list(seeds)
+    while waiting:
+        module = waiting.pop()
+        if module in reached:
+            continue
+        reached.add(module)
+        waiting += repository.users.get(module, ())
+        if module.endswith(".conftest"):
+            folder = module.removesuffix("conftest")
+            waiting += (m for m in paths if m.startswith(folder) and _is_test(paths[m]))
+    found = (paths[module] for module in reached if module in paths)
+    return sorted(file for file in found if _is_test(file))
+
+
+test_files.__test__ = False  # type: ignore[attr-defined]
+
+
+def by_layer(files: Iterable[str]) -> dict[str, list[str]]:
+    """Test files by their layers; those of no layer, such as the campaign's, are left out."""
+    found: dict[str, list[str]] = {}
+    for file in files:
+        for layer in LAYERS:
+            if layer.name not in WHOLE and any(file.startswith(f"{folder}/") for folder in layer.folders):
+                found.setdefault(layer.name, []).append(file)
+    return found
+
+
+def is_page(change: str) -> bool:
+    """Whether it is documentation."""
+    return change.startswith("docs/") or change.endswith(".md")
+
+
+def is_gone(change: str, repository: Repository) -> bool:
+    """Whether it is a module that was deleted: what used it was changed, too, or fails in lint."""
+    return change.endswith(".py") and change not in repository.files
+
+
+def module_of(file: str) -> str:
+    """The dotted name of a Python file."""
+    return file.removeprefix("operator/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def named_modules(source: str, known: Collection[str]) -> Iterator[str]:
+    """The modules that a source names in texts, as `python -m` runs them."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "." in node.value:
+            yield from (name for name in (node.value, f"{node.value}.__main__") if name in known)
+
+
+def python_files(root: Path) -> list[str]:
+    """All Python files of PACKAGES."""
+    folders = (root / "operator" if package == "pstraining" else root / package for package in PACKAGES)
+    return sorted(path.relative_to(root).as_posix() for folder in folders for path in folder.rglob("*.py"))
+
+
+def _run_all(made: Plan, why: str) -> None:
+    made.notes.append(f"every layer is run because of {why}")
+    for layer in LAYERS:
+        made.add(layer.name, why.partition(",")[0])
+
+
+def _is_test(file: str) -> bool:
+    return file.startswith("tests/") and PurePosixPath(file).name.startswith("test_")
+
+
+def _few(changes: Sequence[str]) -> str:
+    more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
+    return ", ".join(changes[:3]) + more
+
+
+def _git(root: Path, *words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ChangeError(f"git {words[0]}: {done.stderr.strip() or f'ended with {done.returncode}'}")
+    return done.stdout

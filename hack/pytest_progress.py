@@ -1,0 +1,83 @@
+"""A plugin of pytest: it writes into a file how many tests there are, and a character for each one that has ended.
+
+Used as `-p hack.pytest_progress`, with the file's path in the environment (FILE). The first line is the number of
+tests; behind it come `.` passed, `s` skipped and `F` failed. With pytest-xdist only the controlling process writes.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+FILE = "PSTRAINING_PROGRESS_FILE"
+_RANK = ".sF"
+"""A test has several reports; the one furthest to the right counts."""
+
+
+@dataclass(frozen=True)
+class Count:
+    """How far a run of pytest is."""
+
+    done: int = 0
+    total: int | None = None
+    """None until the tests are collected."""
+    failed: int = 0
+
+
+def read(path: Path) -> Count:
+    """What the plugin has written so far."""
+    try:
+        total, _, ended = path.read_text("ascii").partition("\n")
+    except OSError:
+        return Count()
+    return Count(len(ended), int(total) if total.isdigit() else None, ended.count("F"))
+
+
+class Writer:
+    """Writes the file."""
+
+    def __init__(self, path: Path) -> None:
+        """Start with an empty file."""
+        self.path = path
+        self.path.write_text("", "ascii")
+        self._counted = False
+        self._seen: dict[str, str] = {}
+
+    def total(self, number: int) -> None:
+        """Every worker of xdist collects the same tests: the first number counts."""
+        if not self._counted:
+            self._counted = True
+            self._write(f"{number}\n")
+
+    def _write(self, text: str) -> None:
+        with self.path.open("a", encoding="ascii") as file:
+            file.write(text)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Without xdist."""
+        if session.items:
+            self.total(len(session.items))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        """With xdist."""
+        self.total(len(ids))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A test ends with its teardown, or with the process that ran it (`???`)."""
+        char = {"failed": "F", "skipped": "s"}.get(report.outcome, ".")
+        worst = max(self._seen.get(report.nodeid, "."), char, key=_RANK.index)
+        self._seen[report.nodeid] = worst
+        if report.when not in ("setup", "call"):
+            self._write(worst)
+            del self._seen[report.nodeid]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Write where the environment says so, and not in a worker of xdist."""
+    path = os.environ.get(FILE)
+    if path and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Writer(Path(path)), "pstraining-progress")

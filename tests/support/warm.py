@@ -1,0 +1,160 @@
+"""Processes of local jobs, forked from parents that have TensorFlow imported (see warm_parent).
+
+A chief and its workers come from different parents: a process has one seed for the hashes of strings, which its forks
+inherit, and tasks of one job must not agree on the order of a set because of that.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pstraining.launcher.launch import memory_settings
+from pstraining.runtime.cluster import Task
+from tests.support import costs
+
+FILE = Path(__file__).with_name("warm_parent.py")
+BEGIN_SECONDS = 120.0
+
+
+class WarmProcess:
+    """A program that was forked from a warm parent; what LocalJob and tests use of subprocess.Popen."""
+
+    def __init__(self, pid: int, output: int) -> None:
+        self.pid, self.returncode = pid, None
+        self.stdout = open(output, encoding="utf-8", errors="replace")  # noqa: SIM115 - as long as the process
+        self._handle = os.pidfd_open(pid)
+        self._ended = threading.Event()
+
+    returncode: int | None
+    """As of the last poll or wait."""
+
+    def end(self, code: int) -> None:
+        """The parent has seen its end."""
+        self._code = code
+        self._ended.set()
+        os.close(self._handle)
+
+    def poll(self) -> int | None:
+        """Its exit code, once it has ended."""
+        if self._ended.is_set():
+            self.returncode = self._code
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end.
+
+        Raises:
+            TimeoutExpired: it runs on.
+        """
+        if not self._ended.wait(timeout):
+            raise subprocess.TimeoutExpired("a warm process", timeout or 0.0)
+        self.returncode = self._code
+        return self._code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if not self._ended.is_set():
+            with contextlib.suppress(ProcessLookupError, OSError):
+                signal.pidfd_send_signal(self._handle, number)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+
+class Parent:
+    """A warm parent's process, seen from the tests."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            # One thread: OpenBLAS would start its own at import.
+            settings = {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", **memory_settings("worker")}
+            command = [sys.executable, "-u", str(FILE), str(theirs.fileno())]
+            environment = {**settings, **os.environ, "OPENBLAS_NUM_THREADS": "1"}
+            self._process = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()])
+        ours.settimeout(BEGIN_SECONDS)
+        self._socket, self._lock = ours, threading.Lock()
+        self._answers = ours.makefile("r", encoding="utf-8")
+        self._running = dict[int, WarmProcess]()
+        self._early = dict[int, int]()
+        self._started: Any = None
+        self._news = threading.Condition()
+        if not self._answers.readline():
+            raise RuntimeError(f"the warm parent ended with {self._process.wait()}")
+        ours.settimeout(None)
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def spawn(self, command: Sequence[str], environment: Mapping[str, str]) -> WarmProcess:
+        """Fork a program."""
+        program = {"command": list(command), "environment": dict(environment), "folder": os.getcwd()}
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        with self._lock:
+            socket.send_fds(self._socket, [json.dumps(program).encode() + b"\n"], [writing])
+            os.close(writing)
+            with self._news:
+                self._news.wait_for(lambda: self._started is not None, BEGIN_SECONDS)
+                pid, self._started = self._started, None
+                if not pid:
+                    raise RuntimeError("the warm parent has ended; its last words are above")
+                process = self._running[pid] = WarmProcess(pid, reading)
+                if pid in self._early:
+                    self._end(pid, self._early.pop(pid))
+        return process
+
+    def close(self) -> None:
+        """End it, and all that it has forked."""
+        self._socket.shutdown(socket.SHUT_WR)
+        self._process.wait()
+
+    def _listen(self) -> None:
+        for line in self._answers:
+            answer = json.loads(line)
+            with self._news:
+                costs.add(answer.get("processor_s", 0.0))
+                if "pid" in answer:
+                    self._started = answer["pid"]
+                elif answer["ended"] in self._running:
+                    self._end(answer["ended"], answer["code"])
+                else:
+                    self._early[answer["ended"]] = answer["code"]
+                self._news.notify_all()
+        with self._news:
+            self._started = 0
+            self._news.notify_all()
+
+    def _end(self, pid: int, code: int) -> None:
+        self._running.pop(pid).end(code)
+
+
+class Parents:
+    """A warm parent for chiefs and one for workers, made when they are first needed.
+
+    Args:
+        held: the parents end with it.
+        cold: starts what needs no TensorFlow of Python's, or runs elsewhere.
+    """
+
+    def __init__(self, held: contextlib.ExitStack, cold: Any) -> None:
+        self._held, self._cold, self._parents = held, cold, dict[str, Parent]()
+
+    def spawn(self, task: Task, prefix: Sequence[str], command: Sequence[str], environment: Mapping[str, str]) -> Any:
+        """As runtime.local.spawn."""
+        if task.type == "ps" or prefix:
+            return self._cold(task, prefix, command, environment)
+        if task.type not in self._parents:
+            self._parents[task.type] = parent = Parent()
+            self._held.callback(parent.close)
+        return self._parents[task.type].spawn(command, environment)

@@ -1,0 +1,161 @@
+"""A process that has imported TensorFlow and forks one program after the other: `python warm_parent.py DESCRIPTOR`.
+
+Each import costs three seconds of a processor; a program that is forked from here has it already. A fork copies only
+the thread that calls it, so the parent has one thread and no TensorFlow context, and checks both before every fork.
+
+A request is a JSON line with the descriptor of the program's output beside it; answers are JSON lines:
+{"pid": ...} when a program has started and {"ended": pid, "code": ..., "processor_s": ...} when it has
+ended. When the requests end, all
+programs are killed.
+"""
+
+import gc
+import json
+import os
+import random
+import runpy
+import select
+import signal
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__)
+PATH = [entry for entry in sys.path if entry and Path(entry) != HERE.parent]
+"""What a program's folder and PYTHONPATH go before."""
+
+
+def check() -> None:
+    """See that a fork is safe.
+
+    Raises:
+        RuntimeError: it is not.
+    """
+    from tensorflow.python.eager import context
+
+    threads = len(os.listdir("/proc/self/task"))
+    if threads != 1 or context.context_safe() is not None:
+        raise RuntimeError(
+            f"{threads} threads, TensorFlow's context: {context.context_safe()}; a fork would copy half of it"
+        )
+
+
+class Parent:
+    """Forks programs and reports their ends."""
+
+    def __init__(self, requests: socket.socket) -> None:
+        self._requests, self._pids = requests, set[int]()
+        self._inbox, outbox = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        os.set_blocking(outbox, False)
+        self._outbox = outbox
+        signal.set_wakeup_fd(outbox, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C for the tests; they end what they have started
+
+    def serve(self) -> dict[str, Any] | None:
+        """Fork programs until the requests end; in a program's process what is to be run, else None."""
+        while True:
+            for ready in select.select([self._requests.fileno(), self._inbox], [], [])[0]:
+                if ready == self._inbox:
+                    os.read(self._inbox, 4096)
+                    self._reap()
+                elif (request := self._receive()) is None:
+                    self._kill_all()
+                    return None
+                elif program := self._fork(*request):
+                    return program
+
+    def _receive(self) -> tuple[dict[str, Any], int] | None:
+        line, descriptors, _, _ = socket.recv_fds(self._requests, 1 << 20, 1)
+        while line and not line.endswith(b"\n"):
+            line += self._requests.recv(1 << 20)
+        return (json.loads(line), descriptors[0]) if line else None
+
+    def _fork(self, program: dict[str, Any], output: int) -> dict[str, Any] | None:
+        check()
+        if pid := os.fork():
+            os.close(output)
+            self._pids.add(pid)
+            self.answer({"pid": pid})
+            return None
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGINT):
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        for descriptor in (output, self._inbox, self._outbox):
+            os.close(descriptor)
+        self._requests.close()
+        return program
+
+    def _reap(self) -> None:
+        with suppress(ChildProcessError):
+            while (ended := os.wait4(-1, os.WNOHANG))[0]:
+                pid, status, used = ended
+                self._pids.discard(pid)
+                seconds = used.ru_utime + used.ru_stime
+                self.answer({"ended": pid, "code": os.waitstatus_to_exitcode(status), "processor_s": seconds})
+
+    def answer(self, told: dict[str, Any]) -> None:
+        """Report to the tests."""
+        with suppress(BrokenPipeError):
+            self._requests.sendall(json.dumps(told).encode() + b"\n")
+
+    def _kill_all(self) -> None:
+        for pid in self._pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def become(program: dict[str, Any]) -> None:
+    """Have what a process of its own would have."""
+    import numpy as np
+
+    os.chdir(program["folder"])
+    os.environ.clear()
+    os.environ.update(program["environment"])
+    sys.orig_argv = [sys.executable, "-u", *program["command"]]
+    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:] = [*filter(None, entries), *PATH]
+    sys.stdout.reconfigure(line_buffering=True, write_through=True)  # type: ignore[union-attr]
+    random.seed()
+    np.random.seed()
+
+
+def run(command: list[str]) -> None:
+    """Run what a command line names: -m MODULE, -c CODE or a file, with arguments."""
+    if command[0] == "-m":
+        sys.path.insert(0, os.getcwd())
+        sys.argv[:] = [command[1], *command[2:]]
+        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+    elif command[0] == "-c":
+        sys.path.insert(0, "")
+        sys.argv[:] = ["-c", *command[2:]]
+        exec(compile(command[1], "<string>", "exec"), {"__name__": "__main__"})
+    else:
+        sys.path.insert(0, str(Path(command[0]).parent))
+        sys.argv[:] = command
+        runpy.run_path(command[0], run_name="__main__")
+
+
+def main(descriptor: int) -> dict[str, Any] | None:
+    """Import, and serve requests; see `Parent.serve`."""
+    import sklearn.datasets  # noqa: F401 - what examples read
+    import tensorflow as tf
+
+    _ = tf.keras  # TensorFlow imports Keras when it is first asked for
+    check()
+    gc.freeze()
+    parent = Parent(socket.socket(fileno=descriptor))
+    parent.answer({"pid": os.getpid()})
+    return parent.serve()
+
+
+if __name__ == "__main__":
+    to_run = main(int(sys.argv[1]))
+    # Here and not deeper, so that the program ends as one does: with its exit handlers and its own traceback.
+    if to_run is not None:
+        become(to_run)
+        run(to_run["command"])

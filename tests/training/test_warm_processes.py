@@ -1,0 +1,116 @@
+"""A program that is forked from a warm parent is as one that was started: what the other tests here stand on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pstraining.runtime import local
+from pstraining.runtime.cluster import Task
+from tests.support import warm, warm_parent
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
+ROOT = Path(__file__).parents[2]
+WORKER = Task("worker", 0)
+COLD = local.spawn
+LOOK = """
+import json, os, signal, sys, threading
+signals = {name: str(signal.getsignal(getattr(signal, name))) for name in ("SIGINT", "SIGTERM", "SIGCHLD")}
+files = sorted(os.listdir("/proc/self/fd"))
+print(json.dumps({
+    "argv": sys.argv, "orig_argv": sys.orig_argv, "name": __name__, "folder": os.getcwd(), "path": sys.path[0],
+    "main": sys.modules["__main__"].__name__, "threads": threading.active_count(), "files": len(files),
+    "environment": {name: os.environ[name] for name in sorted(os.environ) if name.startswith(("LOOK", "PYTHONPATH"))},
+    "ours": sorted(name for name in sys.modules if name.startswith("pstraining")),
+    "signals": {name: text.split(" at 0x")[0] for name, text in signals.items()},
+}))
+"""
+FAILS = "import sys; print('about to'); sys.exit(3)"
+RAISES = "raise ValueError('its own words')"
+LEAVES = "import atexit, threading; atexit.register(print, 'last'); threading.Timer(0.2, print, ['thread']).start()"
+DRAWS = "import random, numpy; print(random.random(), numpy.random.random())"
+WAITS = "import sys, time; print('waits'); time.sleep(60)"
+
+
+@pytest.fixture(scope="module")
+def parents() -> Any:
+    with ExitStack() as held:
+        yield warm.Parents(held, COLD)
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
+    path = [str(ROOT / "operator"), str(ROOT)]
+    return {**kept, "PYTHONPATH": os.pathsep.join(path), **more}
+
+
+def ran(spawn: Any, command: list[str], **more: str) -> tuple[int, list[str]]:
+    """Exit code and lines of a program."""
+    process = spawn(WORKER, (), command, environment(**more))
+    lines = [line.rstrip("\n") for line in process.stdout]
+    return process.wait(60), lines
+
+
+@pytest.mark.parametrize("way", ["-c", "-m", "file"])
+def test_it_finds_what_a_new_process_finds(
+    parents: warm.Parents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    (tmp_path / "looks.py").write_text(LOOK)
+    monkeypatch.chdir(tmp_path)
+    command = {"-c": ["-c", LOOK], "-m": ["-m", "looks"], "file": [str(tmp_path / "looks.py")]}[way]
+    forked, started = (ran(spawn, [*command, "one", "two"], LOOK_AT="this") for spawn in (parents.spawn, COLD))
+    assert forked[0] == started[0] == 0, (forked, started)
+    assert json.loads(forked[1][-1]) == json.loads(started[1][-1])
+
+
+@pytest.mark.parametrize("program", [FAILS, RAISES, LEAVES])
+def test_it_ends_as_a_new_process_ends(parents: warm.Parents, program: str) -> None:
+    forked, started = (ran(spawn, ["-c", program]) for spawn in (parents.spawn, COLD))
+    assert forked[0] == started[0]
+    assert forked[1][-1:] == started[1][-1:]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_it_hears_signals(parents: warm.Parents, number: signal.Signals) -> None:
+    codes = []
+    for spawn in (parents.spawn, COLD):
+        process = spawn(WORKER, (), ["-c", WAITS], environment())
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waits\n"
+        process.send_signal(number)
+        codes.append(process.wait(60))
+    assert codes[0] == codes[1] == -number
+
+
+def test_no_two_draw_the_same(parents: warm.Parents) -> None:
+    drawn = [ran(parents.spawn, ["-c", DRAWS])[1][-1].split() for _ in range(2)]
+    assert not set(drawn[0]) & set(drawn[1])
+
+
+@pytest.mark.parametrize(
+    ("before", "why"),
+    [
+        ("import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()", "2 threads"),
+        ("import tensorflow as tf; tf.constant(1)", "context"),
+    ],
+)
+def test_nothing_is_forked_from_where_a_fork_is_not_safe(before: str, why: str) -> None:
+    code = f"{before}\nfrom tests.support import warm_parent\nwarm_parent.check()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(OPENBLAS_NUM_THREADS="1", TF_CPP_MIN_LOG_LEVEL="3"),
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "RuntimeError" in done.stderr
+    assert why in done.stderr
+    assert Path(warm_parent.__file__).name in done.stderr
