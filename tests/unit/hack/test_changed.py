@@ -1,0 +1,95 @@
+"""What `make test-changed` runs: the layers, and of the slow ones the files, that a change can have broken."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hack import changed
+from hack.changed import Plan, Repository
+from hack.layers import names
+
+RING = "operator/pstraining/runtime/ring.py"
+FILES = (
+    RING,
+    "operator/pstraining/api/models.py",
+    "hack/site.py",
+    "tests/support/rig.py",
+    "tests/unit/runtime/test_ring.py",
+    "tests/training/conftest.py",
+    "tests/training/test_rig.py",
+    "tests/training/test_other.py",
+    "tests/e2e/test_jobs.py",
+)
+USERS = {
+    "pstraining.runtime.ring": {"tests.support.rig", "tests.unit.runtime.test_ring"},
+    "tests.support.rig": {"tests.training.test_rig"},
+    "pstraining.api.models": {"tests.e2e.test_jobs"},
+}
+
+
+def planned(*changes: str) -> Plan:
+    modules = {changed.module_of(file) for file in FILES}
+    users = {module: frozenset(USERS.get(module, ())) for module in modules}
+    return changed.plan(changes, Repository(frozenset(FILES), users))
+
+
+def test_nothing_is_run_for_nothing() -> None:
+    assert planned().layers() == []
+    assert "nothing to run" in planned().text()
+
+
+def test_a_module_is_followed_to_the_files_that_use_it() -> None:
+    plan = planned(RING)
+    assert [layer.name for layer in plan.layers()] == ["lint", "drift", "unit", "training"]
+    assert plan.files["training"] == {"tests/training/test_rig.py"}
+    assert "only inside a pod" in plan.text()
+
+
+def test_a_conftest_touches_all_tests_of_its_folder() -> None:
+    plan = planned("tests/training/conftest.py")
+    assert plan.files["training"] == {"tests/training/test_rig.py", "tests/training/test_other.py"}
+
+
+@pytest.mark.parametrize(
+    ("change", "layers"),
+    [
+        ("docs/how-to/install.md", ["lint", "drift", "unit"]),
+        ("charts/pstraining/values.yaml", ["lint", "drift", "unit", "chart", "controlplane"]),
+        ("Dockerfile", ["lint", "drift", "e2e"]),
+        ("operator/pstraining/api/models.py", ["lint", "drift", "unit", "e2e"]),
+        ("hack/site.py", ["lint", "drift", "unit"]),
+        ("pyproject.toml", list(names())),
+        ("something/else.bin", list(names())),
+    ],
+)
+def test_layers_of_a_change(change: str, layers: list[str]) -> None:
+    assert [layer.name for layer in planned(change).layers()] == layers
+
+
+def test_what_is_not_understood_is_said() -> None:
+    assert (
+        "every layer is run because of something/else.bin, of which it is not known what uses it"
+        in planned("something/else.bin").text()
+    )
+
+
+def test_changes_are_those_since_the_revision_and_the_new_files(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        who = ["-c", "user.name=nn", "-c", "user.email=nn@example.com"]
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init", "-q")
+    for name in ("same.py", "committed.py", "edited.py"):
+        (tmp_path / name).write_text("1\n")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    git("tag", "first")
+    (tmp_path / "committed.py").write_text("2\n")
+    git("commit", "-qam", "second")
+    (tmp_path / "edited.py").write_text("2\n")
+    (tmp_path / "new.py").write_text("1\n")
+    assert changed.changed_files("first", tmp_path) == ["committed.py", "edited.py", "new.py"]
+    assert changed.changed_files("HEAD", tmp_path) == ["edited.py", "new.py"]
+    with pytest.raises(changed.ChangeError, match="merge-base"):
+        changed.changed_files("no-such-revision", tmp_path)

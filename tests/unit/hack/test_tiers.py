@@ -1,0 +1,57 @@
+"""A test leaves `make test` only where another one holds its mechanism, and that is read from its mark."""
+
+import pytest
+
+from hack import layers, tiers
+from tests.support import cover
+
+HOLDER = "tests/unit/test_a.py"
+HOLDS = "import pytest\n\ndef test_holds() -> None: ...\n\n@in_soak\ndef test_is_out() -> None: ...\n"
+
+
+def marked(mark: str, *, at: str = "def test_slow() -> None: ...") -> dict[str, tiers.Module]:
+    """The tree of a file whose test has a mark, and one with the tests that it may name."""
+    sources = {HOLDER: HOLDS, "tests/unit/test_b.py": f"{mark}\n{at}\n"}
+    return {file: tiers.module(file, source) for file, source in sources.items()}
+
+
+def test_no_mark_of_this_tree_is_wrong() -> None:
+    modules = tiers.read(layers.ROOT)
+    assert not list(tiers.problems(modules))
+    assert any(mark.kind == tiers.IN_ALL for found in modules.values() for mark in found.marks)
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        (f'"{HOLDER}::test_holds"', ""),
+        (f'"{HOLDER}::test_none"', "there is no test"),
+        ('"tests/unit/test_none.py::test_holds"', "there is no test"),
+        (f'"{HOLDER}::test_is_out"', "is left out of `make test` itself"),
+        ("SOMETHING", "written out"),
+    ],
+)
+def test_what_a_mark_names_has_to_be_a_test_of_make_test(named: str, words: str) -> None:
+    found = list(tiers.problems(marked(f"@in_all({named})")))
+    assert len(found) == bool(words)
+    assert all(words in line for line in found)
+
+
+def test_a_mark_of_a_parameter_leaves_the_test_in() -> None:
+    modules = marked(f'@pytest.mark.parametrize("x", [1, pytest.param(2, marks=in_all("{HOLDER}::test_holds"))])')
+    assert not list(tiers.problems(modules))
+    assert not modules["tests/unit/test_b.py"].left_out("test_slow")
+    assert marked("@in_soak")["tests/unit/test_b.py"].left_out("test_slow")
+
+
+def test_the_page_says_what_holds_and_why() -> None:
+    text = tiers.page(marked(f'@in_all("{HOLDER}::test_holds")  # it takes minutes'))
+    assert (
+        f"| `tests/unit/test_b.py::test_slow` | `make test-all` | `{HOLDER}::test_holds` | it takes minutes |" in text
+    )
+
+
+def test_a_test_that_is_left_out_says_where_it_runs() -> None:
+    mark = vars(cover)[tiers.IN_ALL](f"{HOLDER}::test_holds").mark  # not by its name, which would be read as a mark
+    assert mark.args == (not cover.ALL,)
+    assert mark.kwargs["reason"] == f"slow: make test-all runs it; here {HOLDER}::test_holds holds its mechanism"
