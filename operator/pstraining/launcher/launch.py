@@ -320,8 +320,8 @@ class Launcher:
     def next_life(self) -> None:
         """Give the server that is about to start an identity of its own."""
         self.terms.started()
+        self.leave.begin_anew()  # first: the new identity is never seen in sync
         self.restarts, self.boot_id, self.began = self.restarts + 1, os.urandom(8).hex(), time.monotonic()
-        self.leave.begin_anew()
 
     def ended(self, code: int) -> int:
         """The exit code, never 0: what was told to stop has not finished. A word only where no program can have one."""
