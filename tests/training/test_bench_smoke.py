@@ -5,14 +5,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench.training.registry import MEASUREMENTS
-from tests.support.cover import THOROUGH
+from tests.support.cover import THOROUGH, in_all
 
 ROOT = Path(__file__).parents[2]
-KINDS = ["start", "small, Async", "links"]
+KINDS: list[Any] = [
+    "start",
+    pytest.param("small, Async", marks=in_all("tests/training/test_bench_smoke.py::test_figures_come_out")),
+    "links",
+]
 KINDS += ["bytes: balance", "straggler: backup", "small, Sync", "big, dense", "hot standby: 4 MB"] if THOROUGH else []
 pytestmark = [
     pytest.mark.training,
