@@ -30,8 +30,13 @@ class WarmProcess:
     def __init__(self, pid: int, output: int) -> None:
         self.pid, self.returncode = pid, None
         self.stdout = open(output, encoding="utf-8", errors="replace")  # noqa: SIM115 - as long as the process
-        self._handle = os.pidfd_open(pid)
-        self._ended = threading.Event()
+        self._ended, self._handle = threading.Event(), -1
+        with contextlib.suppress(ProcessLookupError):  # it has ended by now
+            self._handle = os.pidfd_open(pid)
+
+    def __del__(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)  # not before: a signal would go to whatever has its number by then
 
     returncode: int | None
     """As of the last poll or wait."""
@@ -40,7 +45,6 @@ class WarmProcess:
         """The parent has seen its end."""
         self._code = code
         self._ended.set()
-        os.close(self._handle)
 
     def poll(self) -> int | None:
         """Its exit code, once it has ended."""
@@ -61,8 +65,8 @@ class WarmProcess:
 
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
-        if not self._ended.is_set():
-            with contextlib.suppress(ProcessLookupError, OSError):
+        with contextlib.suppress(ProcessLookupError):
+            if self._handle >= 0:
                 signal.pidfd_send_signal(self._handle, number)
 
     def kill(self) -> None:
