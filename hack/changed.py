@@ -34,8 +34,9 @@ FOLDERS: Mapping[str, tuple[str, ...]] = {
     "LICENSE": (),
 }
 """Layers that are run whole for what is below a folder, besides what its modules reach."""
-DATA: Mapping[str, str] = {"examples/": "tests.support.examples"}
-"""Modules that read files of a folder."""
+DATA: Mapping[str, str] = {"examples/": "tests.support.examples", "operator/pstraining/launcher/": "pstraining.launcher"}
+"""Modules that read the files of a folder, also those that are modules themselves."""
+SOURCES = tuple("operator/pstraining/" if package == "pstraining" else f"{package}/" for package in PACKAGES)
 
 
 class ChangeError(Exception):
@@ -149,20 +150,27 @@ def plan(changes: Sequence[str], repository: Repository) -> Plan:
 
 def seeds_of(change: str, repository: Repository) -> frozenset[str]:
     """The modules that a changed file is, or that read it."""
+    if is_page(change) or not change.startswith(SOURCES):
+        return frozenset()
+    readers = {module for path, module in DATA.items() if change.startswith(path)}
     if change in repository.files:
         module = module_of(change)
         package = change.endswith("/__init__.py")
         below = (m for m in repository.users if m.startswith(f"{module}.")) if package else ()
-        return frozenset({module, *below})
-    if change.endswith(".py") or is_page(change):
-        return frozenset()
-    readers = {module for path, module in DATA.items() if change.startswith(path)}
-    folder = PurePosixPath(change).parent.as_posix()
-    if change.startswith(("tests/", "examples/", "operator/", "hack/", "bench/")):
-        while "/" in folder and not any(f.startswith(f"{folder}/") for f in repository.files):
-            folder = PurePosixPath(folder).parent.as_posix()
-        readers |= {module_of(f) for f in repository.files if f.startswith(f"{folder}/")}
+        readers |= {module, *below}
+    elif not change.endswith(".py"):
+        readers |= readers_of(change, repository)
     return frozenset(readers & repository.users.keys())
+
+
+def readers_of(change: str, repository: Repository) -> set[str]:
+    """The modules that may read a file: the one of the same name, or all of the nearest folder that has some."""
+    twin = PurePosixPath(change).with_suffix(".py").as_posix()
+    if twin in repository.files:
+        return {module_of(twin)}
+    folders = (parent.as_posix() for parent in PurePosixPath(change).parents)
+    near = ({module_of(f) for f in repository.files if f.startswith(f"{folder}/")} for folder in folders)
+    return next((found for found in near if found), set())
 
 
 def test_files(seeds: Iterable[str], repository: Repository) -> list[str]:
@@ -203,7 +211,7 @@ def is_page(change: str) -> bool:
 
 def is_gone(change: str, repository: Repository) -> bool:
     """Whether it is a module that was deleted: what used it was changed, too, or fails in lint."""
-    return change.endswith(".py") and change not in repository.files
+    return change.endswith(".py") and change.startswith(SOURCES) and change not in repository.files
 
 
 def module_of(file: str) -> str:

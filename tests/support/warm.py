@@ -143,6 +143,11 @@ class Parent:
         self._running.pop(pid).end(code)
 
 
+def network() -> int:
+    """The number of this thread's network namespace, which a process that it starts is in."""
+    return os.stat("/proc/thread-self/ns/net").st_ino
+
+
 class Parents:
     """A warm parent for chiefs and one for workers, made when they are first needed.
 
@@ -153,10 +158,12 @@ class Parents:
 
     def __init__(self, held: contextlib.ExitStack, cold: Any) -> None:
         self._held, self._cold, self._parents = held, cold, dict[str, Parent]()
+        self._network = network()
 
     def spawn(self, task: Task, prefix: Sequence[str], command: Sequence[str], environment: Mapping[str, str]) -> Any:
         """As runtime.local.spawn."""
-        if task.type == "ps" or prefix:
+        # A fork is in its parent's network, not in that of the thread that asks for it.
+        if task.type == "ps" or prefix or network() != self._network:
             return self._cold(task, prefix, command, environment)
         if task.type not in self._parents:
             self._parents[task.type] = parent = Parent()

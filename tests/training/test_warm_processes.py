@@ -14,6 +14,7 @@ import pytest
 from pstraining.runtime import local
 from pstraining.runtime.cluster import Task
 from tests.support import warm, warm_parent
+from tests.support.netns import own_network
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
 ROOT = Path(__file__).parents[2]
@@ -86,6 +87,15 @@ def test_it_hears_signals(parents: warm.Parents, number: signal.Signals) -> None
         process.send_signal(number)
         codes.append(process.wait(60))
     assert codes[0] == codes[1] == -number
+
+
+def test_it_is_in_the_network_of_the_thread_that_starts_it(parents: warm.Parents) -> None:
+    look = ["-c", "import os; print(os.stat('/proc/self/ns/net').st_ino)"]
+    numbers = [ran(parents.spawn, look)[1][-1]]
+    with own_network():
+        numbers.append(ran(parents.spawn, look)[1][-1])
+        assert numbers[1] == str(warm.network())
+    assert ran(parents.spawn, look)[1][-1] == numbers[0] == str(warm.network()) != numbers[1]
 
 
 def test_no_two_draw_the_same(parents: warm.Parents) -> None:
