@@ -18,7 +18,7 @@ demo: python ## From nothing to a finished training job on a local cluster
 test: install ## Run every layer of the tests, each mechanism once, the cheap ones first: what CI runs
 	@$(PY) hack/run_tests.py
 
-test-all: install ## The same with what `make test` leaves out: before an issue is called resolved (an hour and more)
+test-all: install ## The same with what `make test` leaves out: before an issue is closed (an hour and more)
 	@PSTRAINING_TESTS=all $(PY) hack/run_tests.py
 
 test-changed: install ## The layers, and of the slow ones the files, that a change touches (BASE=REV: since then)
@@ -56,7 +56,7 @@ lock: install ## Write the locks of all versions after a change of pyproject.tom
 install: python ## Make .venv with the package and what its tests need
 	@$(PYTHON) hack/install.py
 
-generate: install ## Write the CRD, its copy in the chart and the chart's table of values anew
+generate: install ## Write all generated files: the CRD, pages of the docs, the chart's copies and its table of values
 	@$(PY) hack/generate.py
 
 site: install ## Build the documentation as a site, into build/site; a link that leads nowhere is an error

@@ -34,7 +34,10 @@ FOLDERS: Mapping[str, tuple[str, ...]] = {
     "LICENSE": (),
 }
 """Layers that are run whole for what is below a folder, besides what its modules reach."""
-DATA: Mapping[str, str] = {"examples/": "tests.support.examples", "operator/pstraining/launcher/": "pstraining.launcher"}
+DATA: Mapping[str, str] = {
+    "examples/": "tests.support.examples",
+    "operator/pstraining/launcher/": "pstraining.launcher",
+}
 """Modules that read the files of a folder, also those that are modules themselves."""
 SOURCES = tuple("operator/pstraining/" if package == "pstraining" else f"{package}/" for package in PACKAGES)
 

@@ -1,6 +1,6 @@
-"""Write every generated file anew: the CRD, pages of the docs; the chart's CRD, dashboard and table of values.
+"""Write every generated file: the CRD, pages of the docs; the chart's CRD, dashboard and table of values.
 
-What is made of the TFJobs in tests/tfjob/convert is written, too; whoever changes that reads the difference.
+What is made of the TFJobs in tests/tfjob/convert is written, too: read the difference when you change that.
 
 `make generate` runs it, `make test-drift` checks that it changes nothing.
 """

@@ -30,7 +30,7 @@ class Part:
     """One run of pytest, with a report of its own."""
 
     name: str
-    """Tells the parts of a layer apart; the name of an only part is not shown."""
+    """Different for each part of a layer; the name of an only part is not shown."""
     paths: tuple[str, ...]
     """Folders or files."""
     options: tuple[str, ...] = ()

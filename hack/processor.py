@@ -1,4 +1,4 @@
-"""How busy the machine's cores are, whoever uses them: pods and daemons count as well as the tests."""
+"""How busy the cores of the machine are: pods and daemons count as well as the tests."""
 
 import os
 from dataclasses import dataclass

@@ -40,7 +40,7 @@ REPORTS = ROOT / "build" / "test-reports"
 LONGEST_S: Mapping[Level, float] = {Level.QUICK: 60 * 60, Level.ALL: 2 * 60 * 60, Level.SOAK: 8 * 60 * 60}
 """Seconds for one command of a layer: a run that hangs is ended, and the next is run."""
 BEGAN = "PSTRAINING_LAYER_BEGAN"
-"""The variable that tells a layer's tests when its first part began."""
+"""The variable in which a layer's tests find when its first part began."""
 NO_TESTS = 5
 """The exit status of pytest when it selects no test."""
 

@@ -8,7 +8,7 @@ import ast
 import io
 import tokenize
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 IN_ALL, IN_SOAK = "in_all", "in_soak"
@@ -46,15 +46,19 @@ class Mark:
     held_by: str | None
     """What the mark names; None for IN_SOAK, and where it is no text that is written out."""
     test: str
-    """The function, class or list that it is at; empty for a whole file."""
+    """The function, class or list of parameters that it is at; empty for a whole file."""
     whole: bool
     """The test is left out, not only some of its parameters."""
     why: str = ""
+    listed: bool = False
+    """It is in a list of parameters: no function or class has the name."""
 
     @property
     def place(self) -> str:
-        """The test as pytest names it."""
-        return f"{self.file}::{self.test}" if self.test else self.file
+        """The test as pytest names it, or the file and its list, as code in Markdown."""
+        if not self.test:
+            return f"`{self.file}`"
+        return f"`{self.file}`, `{self.test}`" if self.listed else f"`{self.file}::{self.test}`"
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,7 @@ def _row(mark: Mark) -> str:
     some = "" if mark.whole else " (some of its cases)"
     held = f"`{mark.held_by}`" if mark.held_by else ""
     why = mark.why.replace("|", "\\|")
-    return "| " + " | ".join([f"`{mark.place}`{some}", _TARGETS[mark.kind], held, why]) + " |"
+    return "| " + " | ".join([f"{mark.place}{some}", _TARGETS[mark.kind], held, why]) + " |"
 
 
 def _tests(body: Sequence[ast.stmt], prefix: str = "") -> Iterator[str]:
@@ -153,7 +157,8 @@ def _marks(file: str, body: Sequence[ast.stmt], comments: dict[int, str], prefix
             yield from _uses(file, node, comments, prefix.removesuffix("::"), whole=True)
         else:
             name = next(iter(_assigned(node)), "")
-            yield from _uses(file, node, comments, prefix + name, whole=False)
+            found = _uses(file, node, comments, prefix + name, whole=False)
+            yield from (replace(mark, listed=bool(name)) for mark in found)
 
 
 def _uses(file: str, tree: ast.AST, comments: dict[int, str], test: str, *, whole: bool) -> Iterator[Mark]:

@@ -1,4 +1,4 @@
-"""What tests cost: processor time, of this process and of all that it has waited for or was told of."""
+"""What tests cost: processor time, of this process, of all that it has waited for, and of what was added."""
 
 import resource
 

@@ -37,7 +37,9 @@ def job(monkeypatch: pytest.MonkeyPatch, plan: dict[str, Any], folder: Path | No
     [
         pytest.param(
             "Async",
-            marks=in_all("tests/training/test_runtime_epochs.py::test_every_epoch_is_told_once_with_its_snapshot"),
+            marks=in_all(
+                "tests/training/test_runtime_epochs.py::test_every_epoch_is_told_once_with_its_snapshot"
+            ),  # the same
         ),
         "Sync",
     ],

@@ -77,7 +77,7 @@ def step(run: LocalJob) -> int:
     return max((event["step"] for event in run.processes["worker-0"].events("worker")), default=0)
 
 
-@in_all("tests/training/test_runtime_hot.py::test_processes_are_renewed_and_cost_no_step")
+@in_all("tests/training/test_runtime_hot.py::test_processes_are_renewed_and_cost_no_step")  # kills, too
 @unhurriedly
 def test_killed_servers_cost_no_step_and_come_back(tmp_path: Path, undisturbed: Any) -> None:
     """Of each shard one after the other, whoever is its primary then; the parameters are those of a run without."""
@@ -197,7 +197,7 @@ def test_a_silent_primary_is_left_by_a_majority_and_follows_when_it_is_back(tmp_
 @in_all(
     "tests/training/test_runtime_async_pairs.py"
     "::test_an_update_that_came_to_some_members_comes_to_the_others_and_counts_once"
-)
+)  # jobs of six processes
 @pytest.mark.timeout(4 * 3600)
 @pytest.mark.parametrize("kills", [int(os.environ.get("PSTRAINING_ASYNC_KILLS", "20")) if THOROUGH else 1])
 def test_an_asynchronous_update_that_a_worker_was_told_of_is_never_lost(

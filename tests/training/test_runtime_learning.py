@@ -90,7 +90,7 @@ def assert_as_if_undisturbed(found: School) -> None:
             marks=in_all(
                 "tests/training/test_runtime_learning.py"
                 "::test_steps_are_made_while_a_member_learns_and_then_it_is_the_same_bit_for_bit"
-            ),
+            ),  # the same pieces
         ),
         pytest.param(adam, {"compression": {"push": "None", "pull": "Int8"}}, marks=in_soak),
         pytest.param(averaged, {"compression": {"push": "None", "pull": "TopK"}}, marks=in_soak),

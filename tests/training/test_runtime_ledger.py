@@ -107,7 +107,7 @@ def test_what_a_vanished_worker_held_goes_to_the_next_one_that_asks(
 @in_all(
     "tests/training/test_runtime_ledger.py"
     "::test_in_step_no_sample_is_lost_or_trained_twice_at_whatever_word_somebody_dies"
-)
+)  # processes instead of threads
 def test_in_step_no_sample_is_lost_or_trained_twice_whoever_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,8 @@ RING = "operator/pstraining/runtime/ring.py"
 FILES = (
     RING,
     "operator/pstraining/api/models.py",
+    "operator/pstraining/launcher/__init__.py",
+    "operator/pstraining/launcher/serve.py",
     "hack/site.py",
     "tests/support/rig.py",
     "tests/unit/runtime/test_ring.py",
@@ -25,6 +27,8 @@ USERS = {
     "pstraining.runtime.ring": {"tests.support.rig", "tests.unit.runtime.test_ring"},
     "tests.support.rig": {"tests.training.test_rig"},
     "pstraining.api.models": {"tests.e2e.test_jobs"},
+    "pstraining.launcher": {"tests.training.test_other"},
+    "hack.site": {"tests.e2e.test_jobs"},
 }
 
 
@@ -46,6 +50,15 @@ def test_a_module_is_followed_to_the_files_that_use_it() -> None:
     assert "only inside a pod" in plan.text()
 
 
+def test_a_file_touches_what_reads_it() -> None:
+    assert planned("operator/pstraining/launcher/serve.py").files == {"training": {"tests/training/test_other.py"}}
+    assert planned("hack/site.toml").files == {"e2e": {"tests/e2e/test_jobs.py"}}
+    assert planned("tests/training/data/x.csv").files["training"] == {
+        "tests/training/test_rig.py",
+        "tests/training/test_other.py",
+    }
+
+
 def test_a_conftest_touches_all_tests_of_its_folder() -> None:
     plan = planned("tests/training/conftest.py")
     assert plan.files["training"] == {"tests/training/test_rig.py", "tests/training/test_other.py"}
@@ -58,7 +71,9 @@ def test_a_conftest_touches_all_tests_of_its_folder() -> None:
         ("charts/pstraining/values.yaml", ["lint", "drift", "unit", "chart", "controlplane"]),
         ("Dockerfile", ["lint", "drift", "e2e"]),
         ("operator/pstraining/api/models.py", ["lint", "drift", "unit", "e2e"]),
-        ("hack/site.py", ["lint", "drift", "unit"]),
+        ("hack/site.py", ["lint", "drift", "unit", "e2e"]),
+        ("hack/gone.py", ["lint", "drift", "unit"]),
+        ("elsewhere/new.py", list(names())),
         ("pyproject.toml", list(names())),
         ("something/else.bin", list(names())),
     ],

@@ -1,32 +1,45 @@
 """How `make test` goes from layer to layer, and what it reports at the end."""
 
-import io
 import json
+import re
 import signal
-import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from hack import layers, quiet
-from hack.children import EndlessError, interrupted, run_child
+from hack import layers, run_tests
+from hack.children import interrupted
 from hack.cluster.errors import ClusterError
 from hack.layers import Budget, Layer, Part
 from hack.level import Level, LevelError, read_level
-from hack.reports import Outcome, Summary, Test, read_report
+from hack.reports import Summary
 from hack.run_tests import Runner
 
 GOOD, BAD = ("true",), ("false",)
 PASSES = "def test_it_passes() -> None:\n    pass\n"
 FAILS = "def test_it_fails() -> None:\n    assert 1 == 2, 'its own words'\n"
+COSTS = """
+import time
+
+def test_it_costs() -> None:
+    until = time.process_time() + 0.2
+    while time.process_time() < until:
+        pass
+"""
 ROOT = layers.ROOT
 
 
 class Surroundings:
     """Needs nothing, or cannot make what a layer with a cluster needs."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
 
     def environment(self, layer: Layer) -> Mapping[str, str]:
         if layer.cluster:
@@ -116,10 +129,22 @@ def test_of_a_red_layer_the_failures_are_shown_and_the_rest_is_in_its_log(
     (folder / "test_one.py").write_text(PASSES + "\n\n" + FAILS)
     summary = run(Layer("a", parts=(part("a", folder),)), Layer("b", checks=(GOOD,)))
     assert (summary.outcomes[0].passed, summary.outcomes[0].failed) == (1, 1)
-    shown = capsys.readouterr().out
-    assert "its own words" in shown
-    assert str(tmp_path / "reports" / "a.log") in shown
-    assert "its own words" in (tmp_path / "reports" / "a.log").read_text()
+    log = tmp_path / "reports" / "a.log"
+    shown = capsys.readouterr().out.strip().splitlines()
+    assert " -m pytest " in shown[0]
+    assert re.fullmatch("=+ FAILURES =+", shown[1])
+    assert f"all of it: {log}" in shown
+    assert any("its own words" in line for line in shown)
+    assert not any("test_it_passes" in line for line in shown)
+    assert "its own words" in log.read_text()
+    assert "test_it_passes" in log.read_text()
+
+
+def test_of_a_red_check_the_end_is_shown(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run(Layer("a", checks=(("sh", "-c", "seq 1000; exit 1"),)))
+    shown = capsys.readouterr().out.strip().splitlines()
+    assert shown[0] == "$ sh -c seq 1000; exit 1"
+    assert shown[1:101] == [str(number) for number in range(901, 1001)]
 
 
 def test_of_a_green_layer_one_line_is_shown(run: Run, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,56 +153,48 @@ def test_of_a_green_layer_one_line_is_shown(run: Run, folder: Path, capsys: pyte
     assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()] == [["ok", "a"]]
 
 
+def test_a_layer_prints_on_the_terminal_where_that_is_asked_for(
+    run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run(Layer("a", checks=(("echo", "chatter"),)), verbose=True)
+    assert "chatter" in capfd.readouterr().out.splitlines()
+    assert not (tmp_path / "reports" / "a.log").exists()
+
+
+def test_pytest_that_ends_without_a_failed_test_is_a_problem(run: Run, folder: Path) -> None:
+    (folder / "test_one.py").write_text(PASSES)
+    summary = run(Layer("a", parts=(part("a", folder, "--no-such-option"),)))
+    assert (summary.outcomes[0].problem, summary.status) == ("pytest ended with 4", 1)
+
+
+def test_the_parts_of_a_layer_are_added_up(run: Run, folder: Path, tmp_path: Path) -> None:
+    (folder / "test_one.py").write_text(PASSES + "\n\n" + FAILS)
+    one, other = part("one", folder, "-k", "passes"), part("other", folder, "-k", "fails")
+    outcome = run(Layer("a", parts=(one, other))).outcomes[0]
+    assert (outcome.passed, outcome.failed, outcome.problem) == (1, 1, "")
+    assert [test.layer for test in outcome.tests] == ["a", "a"]
+    assert {p.name for p in (tmp_path / "reports").iterdir()} == {"a-one.xml", "a-other.xml", "a.log"}
+
+
+def test_what_a_test_costs_is_in_its_report(run: Run, folder: Path) -> None:
+    (folder / "test_one.py").write_text(COSTS)
+    (test,) = run(Layer("a", parts=(part("a", folder, "-p", "tests.conftest"),))).outcomes[0].tests
+    assert test.processor_s is not None
+    assert test.processor_s >= 0.2
+
+
+def test_a_layer_of_some_files_may_have_no_test_for_this_level(run: Run, folder: Path) -> None:
+    (folder / "test_one.py").write_text(PASSES)
+    layer = Layer("a", parts=(part("a", folder, "-k", "nothing_has_this_name"),))
+    assert run(layer.only([str(folder / "test_one.py")])).status == 0
+    assert run(layer).status == 1
+
+
 def test_over_budget_is_marked_and_fails_nothing(run: Run) -> None:
     summary = run(Layer("a", checks=(GOOD,), budget_s=Budget(0.0, 9.0)), Layer("b", checks=(GOOD,)))
     assert [o.over_budget for o in summary.outcomes] == [True, False]
     assert summary.status == 0
     assert summary.text().count("over budget") == 1
-    assert [Budget(1.0, 2.0).at(level) for level in Level] == [1.0, 2.0, None]
-
-
-def test_a_report_is_added_up(tmp_path: Path) -> None:
-    report = tmp_path / "report.xml"
-    case = '<testcase classname="tests.unit.hack.test_run_tests" name="test_x[1]" time="2.5">'
-    used = '<properties><property name="processor_s" value="1.25"/></properties></testcase>'
-    suite = f'<testsuite tests="10" failures="1" errors="2" skipped="3">{case}{used}</testsuite>'
-    report.write_text(f"<testsuites>{suite}</testsuites>", "utf-8")
-    outcome = Outcome("a")
-    read_report(report, outcome)
-    assert (outcome.passed, outcome.failed, outcome.skipped) == (4, 3, 3)
-    assert "4 passed, 3 failed, 3 skipped" in outcome.line()
-    assert outcome.tests == [Test("a", "tests/unit/hack/test_run_tests.py::test_x[1]", 2.5, 1.25)]
-
-
-def test_the_slowest_tests_are_listed(tmp_path: Path) -> None:
-    tests = [Test("a", f"test_{number}", float(number), 0.5) for number in range(30)]
-    summary = Summary(Level.QUICK, [Outcome("a", passed=30, tests=tests)])
-    assert [test.name for test in summary.slowest()] == [f"test_{number}" for number in range(29, 9, -1)]
-    assert "test_29" in summary.text()
-    summary.write(tmp_path)
-    written = json.loads((tmp_path / "summary.json").read_text())
-    assert written["slowest"][0] == {"seconds": 29.0, "processor_s": 0.5, "layer": "a", "test": "test_29"}
-    assert written["status"] == 0
-
-
-def test_a_command_that_is_interrupted_cleans_up(tmp_path: Path) -> None:
-    script = tmp_path / "cleans.sh"
-    script.write_text(f"trap 'echo clean > {tmp_path}/done; exit 3' INT\necho up\nwhile true; do sleep 0.05; done\n")
-
-    with (tmp_path / "out").open("wb") as out, suppress(KeyboardInterrupt):
-        run_child(
-            ("bash", str(script)),
-            {"PATH": "/usr/bin:/bin"},
-            60.0,
-            out=out,
-            look=lambda: interrupted(0, None) if (tmp_path / "out").read_text() else None,
-        )
-    assert (tmp_path / "done").read_text() == "clean\n"
-
-
-def test_a_command_that_takes_too_long_is_interrupted(tmp_path: Path) -> None:
-    with pytest.raises(EndlessError, match="sleep was ended after"):
-        run_child(("sleep", "600"), {"PATH": "/usr/bin:/bin"}, 0.1)
 
 
 def test_an_interrupted_run_says_what_was_not_run(run: Run) -> None:
@@ -197,18 +214,73 @@ def test_an_interrupted_run_says_what_was_not_run(run: Run) -> None:
 def test_a_level_that_is_not_known_is_refused() -> None:
     assert [read_level({"PSTRAINING_TESTS": word}) for word in ("quick", "all", "soak")] == list(Level)
     assert read_level({}) is Level.QUICK
-    with pytest.raises(LevelError, match="PSTRAINING_TESTS"):
+    with pytest.raises(LevelError, match="PSTRAINING_TESTS must be one of quick, all, soak, not 'some'"):
         read_level({"PSTRAINING_TESTS": "some"})
 
 
-def test_progress_is_a_line_now_and_then_where_it_cannot_be_redrawn() -> None:
-    now = [0.0]
-    out = io.StringIO()
-    line = quiet.Line(out, lambda: now[0])
-    line.start()
-    for now[0] in (1.0, 29.0, 31.0, 40.0, 62.0):
-        line.show(f"at {now[0]:.0f}")
-    assert out.getvalue().split("\n") == ["at 31", "at 62", ""]
+@pytest.fixture
+def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Surroundings]:
+    """The command line's, with signals as they were before it."""
+    made = Surroundings()
+    monkeypatch.setattr(run_tests, "Surroundings", lambda *_, **__: made)
+    monkeypatch.setattr(run_tests, "Runner", partial(Runner, reports=tmp_path))
+    monkeypatch.delenv("PSTRAINING_TESTS", raising=False)
+    former = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield made
+    for number, handler in former.items():
+        signal.signal(number, handler)
+
+
+def command_line(monkeypatch: pytest.MonkeyPatch, *words: str, there: tuple[Layer, ...] = layers.LAYERS) -> int:
+    monkeypatch.setattr(run_tests, "LAYERS", there)
+    monkeypatch.setattr(run_tests, "names", lambda: tuple(layer.name for layer in there))
+    monkeypatch.setattr(sys, "argv", ["run_tests.py", *words])
+    return run_tests.main()
+
+
+@pytest.mark.parametrize(
+    ("words", "level", "error"),
+    [
+        ([], "some", "PSTRAINING_TESTS must be one of quick, all, soak, not 'some'"),
+        (["units"], "all", "no layer units; there are lint, drift, unit"),
+        (["unit", "--changed"], "all", "--changed chooses the layers itself"),
+        (["--changed", "--base", "no-such-revision"], "all", "no-such-revision"),
+    ],
+)
+def test_what_the_command_line_does_not_know_is_refused(
+    words: list[str],
+    level: str,
+    error: str,
+    surroundings: Surroundings,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PSTRAINING_TESTS", level)
+    with pytest.raises(SystemExit, match="2"):
+        command_line(monkeypatch, *words)
+    assert error in capsys.readouterr().err
+    assert not surroundings.closed
+
+
+def test_the_layers_that_are_named_are_run_and_the_machine_is_left_as_it_was(
+    surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PSTRAINING_TESTS", "all")
+    there = tuple(Layer(name, checks=(GOOD,), budget_s=Budget(8.0, 9.0)) for name in "abc")
+    assert command_line(monkeypatch, "c", "a", there=there) == 0
+    assert surroundings.closed
+    assert capsys.readouterr().out.endswith("\n2 passed, 0 failed\n")
+    written = json.loads((tmp_path / "summary.json").read_text())
+    assert [(layer["layer"], layer["budget_s"]) for layer in written["layers"]] == [("a", 9.0), ("c", 9.0)]
+
+
+def test_an_interrupted_run_cleans_up(
+    surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    code = "import os, signal, time; os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)"
+    assert command_line(monkeypatch, there=(Layer("a", checks=((sys.executable, "-c", code),)),)) == 1
+    assert surroundings.closed
+    assert json.loads((tmp_path / "summary.json").read_text())["why_not"] == "interrupted"
 
 
 def test_every_folder_of_tests_belongs_to_one_layer() -> None:
@@ -229,10 +301,13 @@ def test_the_makefile_has_a_target_for_every_layer() -> None:
 
 
 def test_ci_runs_the_command_of_the_readme() -> None:
-    assert (
-        "make test"
-        in subprocess.run(["cat", str(ROOT / ".ci" / "run")], check=True, capture_output=True, text=True)
-        .stdout.rstrip()
-        .splitlines()
-        .pop()
-    )
+    assert (ROOT / ".ci" / "run").read_text("utf-8").splitlines()[-1] == "exec make test"
+    assert "\n    make test " in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_the_page_on_tests_has_the_budgets() -> None:
+    page = (ROOT / "docs" / "how-to" / "run-the-tests.md").read_text("utf-8")
+    for layer in layers.LAYERS:
+        quick, all_ = (f"{layer.budget_s.at(level):g} s" for level in (Level.QUICK, Level.ALL))
+        budget = quick if quick == all_ else f"{quick}; {all_}"
+        assert re.search(rf"^\| `make test-{layer.name}` \|.*\| {budget} \|$", page, re.MULTILINE), (layer.name, budget)

@@ -1,5 +1,7 @@
 """A test leaves `make test` only where another one holds its mechanism, and that is read from its mark."""
 
+from pathlib import Path
+
 import pytest
 
 from hack import layers, tiers
@@ -49,6 +51,19 @@ def test_the_page_says_what_holds_and_why() -> None:
     assert (
         f"| `tests/unit/test_b.py::test_slow` | `make test-all` | `{HOLDER}::test_holds` | it takes minutes |" in text
     )
+
+
+def test_a_list_of_parameters_is_named_beside_its_file() -> None:
+    text = tiers.page(marked("", at=f'KINDS = ["x", pytest.param("y", marks=in_all("{HOLDER}::test_holds"))]'))
+    row = f"| `tests/unit/test_b.py`, `KINDS` (some of its cases) | `make test-all` | `{HOLDER}::test_holds` |  |"
+    assert row in text.splitlines()
+
+
+def test_a_wrong_mark_makes_no_page(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_b.py").write_text(f'@in_all("{HOLDER}::test_none")\ndef test_slow() -> None: ...\n')
+    with pytest.raises(tiers.TierError, match=r"tests/test_b\.py:1: there is no test"):
+        tiers.checked_page(tmp_path)
 
 
 def test_a_test_that_is_left_out_says_where_it_runs() -> None:

@@ -1,0 +1,115 @@
+"""What the terminal shows while layers run, and what of a log when one fails."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hack import pytest_progress, quiet
+from hack.pytest_progress import Count
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_a_line_now_and_then_where_it_cannot_be_redrawn() -> None:
+    now = [0.0]
+    out = io.StringIO()
+    line = quiet.Line(out, lambda: now[0])
+    line.start()
+    for now[0] in (1.0, 29.0, 31.0, 40.0, 62.0):
+        line.show(f"at {now[0]:.0f}")
+    assert out.getvalue().split("\n") == ["at 31", "at 62", ""]
+
+
+def test_on_a_terminal_one_line_is_redrawn_and_makes_room() -> None:
+    out = Terminal()
+    line = quiet.Line(out)
+    line.show("at 1")
+    line.show("at 2")
+    line.say("it failed")
+    line.say("and more")
+    assert out.getvalue() == "\r\x1b[Kat 1\r\x1b[Kat 2\r\x1b[Kit failed\nand more\n"
+
+
+@pytest.mark.parametrize(
+    ("what", "count", "text"),
+    [
+        ("", Count(12, 33, 0), "a  12/33 tests  7 s"),
+        ("alone", Count(12, 33, 1), "a  alone  12/33 tests, 1 failed  7 s"),
+        ("ruff", Count(), "a  ruff  7 s"),
+    ],
+)
+def test_the_line_says_how_far_a_layer_is(what: str, count: Count, text: str) -> None:
+    assert quiet.progress("a", what, count, 7.2).split() == text.split()
+
+
+@pytest.mark.parametrize("headline", ["=== FAILURES ===", "=== ERRORS ==="])
+def test_of_a_log_the_failures_are_shown(headline: str) -> None:
+    output = f"noise\n= FAILURES in prose\n{headline}\nwhy\n=== 1 failed ===\n"
+    assert quiet.failures(output) == [headline, "why", "=== 1 failed ==="]
+
+
+def test_of_many_failures_the_first_and_the_list_at_the_end_are_shown() -> None:
+    output = "\n".join(["=== FAILURES ===", *(f"line {number}" for number in range(1000)), "the end"])
+    shown = quiet.failures(output)
+    assert len(shown) == quiet.LONGEST_FAILURES
+    assert (shown[0], shown[-1]) == ("=== FAILURES ===", "the end")
+    (gap,) = [line for line in shown if line.endswith("are in the log only")]
+    assert gap == f"... {1002 - (len(shown) - 1)} lines are in the log only"
+
+
+def test_of_a_run_that_broke_off_the_last_lines_are_shown() -> None:
+    output = "".join(f"line {number}\n" for number in range(1000))
+    assert quiet.failures(output) == [f"line {number}" for number in range(900, 1000)]
+
+
+def test_a_log_is_read_from_where_a_command_begins(tmp_path: Path) -> None:
+    log = quiet.Log(tmp_path / "reports" / "a.log")
+    log.begin(("first", "x"))
+    with log.path.open("a") as file:
+        file.write("its output\n")
+    start = log.begin(("second",))
+    with log.path.open("ab") as file:
+        file.write(b"caf\xe9\n")
+    assert log.since(start) == "caf\ufffd\n"
+    assert log.path.read_bytes().startswith(b"$ first x\nits output\n$ second\n")
+    quiet.Log(log.path)
+    assert log.path.read_bytes() == b""
+
+
+@pytest.fixture
+def report() -> Callable[[str, str, str], pytest.TestReport]:
+    def made(name: str, when: str, outcome: str) -> pytest.TestReport:
+        return pytest.TestReport(name, (name, 1, name), {}, outcome, None, when)  # type: ignore[arg-type]
+
+    return made
+
+
+def test_tests_are_counted_once_and_by_the_worst_that_happened(
+    tmp_path: Path, report: Callable[[str, str, str], pytest.TestReport]
+) -> None:
+    path = tmp_path / "progress"
+    assert pytest_progress.read(path) == Count()
+    writer = pytest_progress.Writer(path)
+    assert pytest_progress.read(path) == Count()
+    writer.pytest_xdist_node_collection_finished(["a", "b", "c", "d"])
+    writer.pytest_xdist_node_collection_finished(["a", "b", "c", "d"])
+    assert pytest_progress.read(path) == Count(0, 4, 0)
+    for name, when, outcome in [
+        ("a", "setup", "passed"),
+        ("b", "setup", "skipped"),
+        ("a", "call", "failed"),
+        ("b", "teardown", "passed"),
+        ("a", "teardown", "passed"),
+        ("c", "setup", "passed"),
+        ("c", "call", "passed"),
+        ("c", "teardown", "failed"),
+        ("d", "???", "failed"),
+    ]:
+        writer.pytest_runtest_logreport(report(name, when, outcome))
+    assert path.read_text() == "4\nsFFF"
+    assert pytest_progress.read(path) == Count(4, 4, 3)
