@@ -39,7 +39,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("installed")
         if "healed" in needs:
             item.add_marker("alone")
-        for group in {TOGETHER[name] for name in needs & set(TOGETHER)}:
+        groups = {TOGETHER[name] for name in needs & set(TOGETHER)}
+        if item.get_closest_marker("trains"):
+            groups.add("trains")
+        for group in groups:
             item.add_marker(pytest.mark.xdist_group(group))
 
 

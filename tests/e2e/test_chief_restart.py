@@ -10,7 +10,7 @@ from tests.support.kube import Kube, wait_for
 from tests.support.operator_process import OperatorProcess
 from tests.support.puppet import Puppet
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.trains]
 
 
 def has_run(puppet: Puppet, task: str, times: int) -> bool:

@@ -21,7 +21,7 @@ from tests.support.examples import ROOT, Example
 from tests.support.kube import ApiError, DeadlineError, Kube, Object, wait_for
 from tests.support.operator_process import OperatorProcess
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.trains]
 
 SERVER = r"launch\.py serve|examples\.digits"
 SPEC: Object = {

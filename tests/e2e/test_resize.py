@@ -10,7 +10,7 @@ from tests.support.examples import Example
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.operator_process import OperatorProcess
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.trains]
 
 SERVERS = ("digits-standby-0", "digits-ps-0")
 """In the order in which they are replaced."""

@@ -22,7 +22,7 @@ from tests.support.kube import ApiError, Kube, Object, wait_for
 from tests.support.operator_process import OperatorProcess
 from tests.support.watching import Watch
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.trains]
 
 ARGUMENTS = ("--steps", "4000", "--checkpoint-seconds", "2")
 POINTER = "statefulset.kubernetes.io/pod-name"

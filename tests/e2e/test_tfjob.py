@@ -14,7 +14,7 @@ from tests.tfjob.converted import EXAMPLES
 from tests.tfjob.puppets import Played, claim
 from tests.tfjob.table import Case
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.trains]
 
 REAL = [c for c in CASES if c.real]
 AT_A_TIME = 9
