@@ -10,6 +10,8 @@ from hack.level import Level
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = sys.executable
 BIN = Path(PYTHON).parent
+OWN = "not installed and not alone"
+"""Selects the end-to-end tests with an operator of their own."""
 CHECKED = ("operator/pstraining", "hack", "tests", "examples", "bench")
 
 
@@ -103,8 +105,9 @@ LAYERS = (
         ),
     ),
     Layer("chart", helm=True, tools=("prometheus",), budget_s=Budget(20, 20), parts=(Part("chart", ("tests/chart",)),)),
-    # Several at a time: they wait for processes as much as they compute. A test that hangs in TensorFlow hears no
-    # signal; once a process is lost, xdist may wait for ever for what it should have run.
+    # Two at a time: they wait for processes as much as they compute; the tests of a file share their servers. A test
+    # that hangs in TensorFlow hears no signal; once a process is lost, xdist may wait for ever for what it should have
+    # run.
     Layer(
         "training",
         budget_s=Budget(420, 1500),
@@ -112,7 +115,7 @@ LAYERS = (
             Part(
                 "training",
                 ("tests/processes", "tests/training"),
-                ("-n", "3", "--dist", "loadgroup", "--timeout-method=thread", "--max-worker-restart=0"),
+                ("-n", "2", "--dist", "loadfile", "--timeout-method=thread", "--max-worker-restart=0"),
             ),
         ),
     ),
@@ -128,8 +131,9 @@ LAYERS = (
         budget_s=Budget(600, 2400),
         # See tests/e2e/conftest.py for what is in which part.
         parts=(
-            Part("own", ("tests/e2e",), ("-m", "not installed and not alone", "-n", "3", "--dist", "loadgroup")),
-            Part("installed", ("tests/e2e",), ("-m", "installed and not alone", "-n", "2", "--dist", "loadgroup")),
+            Part("own", ("tests/e2e",), ("-m", f"not trains and {OWN}", "-n", "3", "--dist", "loadfile")),
+            Part("trains", ("tests/e2e",), ("-m", f"trains and {OWN}")),
+            Part("installed", ("tests/e2e",), ("-m", "installed and not alone", "-n", "2", "--dist", "loadfile")),
             Part("alone", ("tests/e2e",), ("-m", "alone")),
         ),
     ),

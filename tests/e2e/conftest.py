@@ -4,7 +4,8 @@ The cluster is the one that PSTRAINING_CONTEXT names beside KUBECONFIG, else the
 be up: `python3 -m hack.cluster up`.
 
 Several tests run at a time (hack/layers.py): first those with an operator of their own, then those that share the one
-that the chart installs. Tests marked `alone` cut nodes, replace the operator or count what the whole cluster does: they
+that the chart installs. Tests marked `trains` keep the cores busy with TensorFlow, and run one after the other. Tests
+marked `alone` cut nodes, replace the operator or count what the whole cluster does: they
 run one after the other at the end.
 """
 
@@ -27,8 +28,8 @@ from tests.support.operator_process import OperatorProcess
 
 ROOT = Path(__file__).parents[2]
 RELEASE, RELEASE_NAMESPACE = "pstraining", "pstraining-system"
-TOGETHER = {"fake_nodes": "kwok", "gang_scheduler": "kwok", "scene": "scene"}
-"""Fixtures of which one test at a time may have its own, or that tests of a file share."""
+ALONE = {"healed", "fake_nodes", "gang_scheduler"}
+"""Fixtures that change the whole cluster."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,13 +38,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         needs = set(getattr(item, "fixturenames", ()))
         if "installed" in needs:
             item.add_marker("installed")
-        if "healed" in needs:
+        if needs & ALONE:
             item.add_marker("alone")
-        groups = {TOGETHER[name] for name in needs & set(TOGETHER)}
-        if item.get_closest_marker("trains"):
-            groups.add("trains")
-        for group in groups:
-            item.add_marker(pytest.mark.xdist_group(group))
 
 
 def hack(*arguments: str) -> str:

@@ -6,7 +6,6 @@ its own on the servers.
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,18 +15,6 @@ from tests.support.servers import connected
 from tests.support.warm import Parents
 
 PS = 4
-TOGETHER = {"undisturbed", "pairs", "seen", "parents"}
-"""Fixtures that the tests of a file share."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Any process may run any test (xdist's loadgroup); the long ones, which start jobs, come first."""
-    ours = [item for item in items if item.path.parent == Path(__file__).parent]
-    for item in ours:
-        if TOGETHER & set(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
-    ours.sort(key=lambda item: "cluster" in getattr(item, "fixturenames", ()))
-    items[:] = [*ours, *(item for item in items if item not in ours)]
 
 
 @pytest.fixture(scope="session")
