@@ -102,8 +102,15 @@ async def test_it_waits_for_the_kind_and_goes_on(
         return (await condition(client, namespace, "Created")).get("reason") == "GangNotInstalled"
 
     await eventually(told, 20, operator)
-    asked = [s.path.rsplit("/", 1)[-1] for s in proxy.writes() if s.method == "POST"]
-    assert set(asked) == {"podgroups", "events"}, "nothing of it is made that could not run"
+
+    def asked() -> set[str]:
+        return {s.path.rsplit("/", 1)[-1] for s in proxy.writes() if s.method == "POST"}
+
+    async def reported() -> bool:
+        return "events" in asked()  # it follows the condition
+
+    await eventually(reported, 20, operator)
+    assert asked() == {"podgroups", "events"}, "nothing of it is made that could not run"
     await install(client, gang)
     await eventually(lambda: created(client, namespace), AGAIN, operator)
     posts = [s.path.rsplit("/", 1)[-1] for s in proxy.writes() if s.method == "POST" and not s.path.endswith("events")]
