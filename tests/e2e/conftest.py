@@ -5,8 +5,7 @@ be up: `python3 -m hack.cluster up`.
 
 Several tests run at a time (hack/layers.py): first those with an operator of their own, then those that share the one
 that the chart installs. Tests marked `trains` keep the cores busy with TensorFlow, and run one after the other. Tests
-marked `alone` cut nodes, replace the operator or count what the whole cluster does: they
-run one after the other at the end.
+marked `alone` cut nodes, replace the operator or count what the whole cluster does: they come last, one by one.
 """
 
 import fcntl
@@ -82,26 +81,26 @@ def counted(folder: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def everybodys(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """A folder of all processes of this run."""
+def run_folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A folder that all processes of this run share."""
     base = tmp_path_factory.getbasetemp()
     return base if worker_id == "master" else base.parent
 
 
 @pytest.fixture(scope="module")
-def installed(kube: Kube, helm: str, everybodys: Path) -> Iterator[str]:
+def installed(kube: Kube, helm: str, run_folder: Path) -> Iterator[str]:
     """The operator, installed by its chart; its namespace.
 
     Processes share it: the first that needs it installs it, and the last removes it, as other tests run their own.
     """
-    with counted(everybodys) as users:
+    with counted(run_folder) as users:
         before = int(users.read_text()) if users.exists() else 0
         if before == 0:
             install(kube, helm)
         users.write_text(str(before + 1))
     yield RELEASE_NAMESPACE
     statuses = [p["status"].get("containerStatuses", ()) for p in kube.list("Pod", RELEASE_NAMESPACE)]
-    with counted(everybodys) as users:
+    with counted(run_folder) as users:
         left = int(users.read_text()) - 1
         users.write_text(str(left))
         if left == 0 and not os.environ.get("PSTRAINING_KEEP"):

@@ -73,10 +73,6 @@ class WarmProcess:
         """SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
-    def terminate(self) -> None:
-        """SIGTERM."""
-        self.send_signal(signal.SIGTERM)
-
 
 class Parent:
     """A warm parent's process, seen from the tests."""

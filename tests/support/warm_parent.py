@@ -4,9 +4,8 @@ Each import costs three seconds of a processor; a program that is forked from he
 the thread that calls it, so the parent has one thread and no TensorFlow context, and checks both before every fork.
 
 A request is a JSON line with the descriptor of the program's output beside it; answers are JSON lines:
-{"pid": ...} when a program has started and {"ended": pid, "code": ..., "processor_s": ...} when it has
-ended. When the requests end, all
-programs are killed.
+{"pid": ...} when a program has started and {"ended": pid, "code": ..., "processor_s": ...} when it has ended. When the
+requests end, all programs are killed.
 """
 
 import gc
@@ -48,7 +47,6 @@ class Parent:
     def __init__(self, requests: socket.socket) -> None:
         self._requests, self._pids = requests, set[int]()
         self._inbox, outbox = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        os.set_blocking(outbox, False)
         self._outbox = outbox
         signal.set_wakeup_fd(outbox, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)

@@ -25,17 +25,18 @@ def job(
 
 def until(run: LocalJob, condition: Callable[[], Any], what: str, seconds: float = 180) -> Any:
     """Supervise the job until the condition holds."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        code = run.supervise()
-        assert code is None, f"the job ended with {code} before {what}\n{transcript(run)}"
-        assert time.monotonic() < deadline, f"no sign of {what}\n{transcript(run)}"
-        time.sleep(0.05)
-    return found
+
+    def supervised() -> Any:
+        if not (found := condition()):
+            code = run.supervise()
+            assert code is None, f"the job ended with {code} before {what}\n{transcript(run)}"
+        return found
+
+    return unattended(run, supervised, what, seconds)
 
 
 def unattended(run: LocalJob, condition: Callable[[], Any], what: str, seconds: float = 180) -> Any:
-    """Wait until the condition holds, while nobody starts again what was lost."""
+    """Wait until the condition holds, without starting again what was lost."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, f"no sign of {what}\n{transcript(run)}"

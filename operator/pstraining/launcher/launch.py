@@ -295,7 +295,7 @@ class Launcher:
         """Keep this PS's server running; give up when it crashes again and again, or when a standby can take over."""
         if why := self.must_idle():
             return self.idle(why)
-        self.next_life()  # before anybody can ask for it
+        self.next_life()  # before the port answers
         beside("status_port").serve_status(self.sights.status_port(self.port), self.report, self.is_ready)
         if self.members.hot:
             self.supervisor.before_stop = self.leave.take
