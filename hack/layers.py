@@ -120,7 +120,10 @@ LAYERS = (
         ),
     ),
     Layer(
-        "controlplane", cluster=True, budget_s=Budget(180, 240), parts=(Part("controlplane", ("tests/controlplane",)),)
+        "controlplane",
+        cluster=True,
+        budget_s=Budget(90, 120),
+        parts=(Part("controlplane", ("tests/controlplane",), ("-n", "3", "--dist", "loadfile")),),
     ),
     Layer(
         "e2e",
@@ -131,8 +134,8 @@ LAYERS = (
         budget_s=Budget(600, 2400),
         # See tests/e2e/conftest.py for what is in which part.
         parts=(
-            Part("own", ("tests/e2e",), ("-m", f"not trains and {OWN}", "-n", "3", "--dist", "loadfile")),
-            Part("trains", ("tests/e2e",), ("-m", f"trains and {OWN}")),
+            Part("own", ("tests/e2e",), ("-m", f"not trains and {OWN}", "-n", "4", "--dist", "loadfile")),
+            Part("trains", ("tests/e2e",), ("-m", f"trains and {OWN}", "-n", "2", "--dist", "loadfile")),
             Part("installed", ("tests/e2e",), ("-m", "installed and not alone", "-n", "2", "--dist", "loadfile")),
             Part("alone", ("tests/e2e",), ("-m", "alone")),
         ),

@@ -4,7 +4,7 @@ The cluster is the one that PSTRAINING_CONTEXT names beside KUBECONFIG, else the
 be up: `python3 -m hack.cluster up`.
 
 Several tests run at a time (hack/layers.py): first those with an operator of their own, then those that share the one
-that the chart installs. Tests marked `trains` keep the cores busy with TensorFlow, and run one after the other. Tests
+that the chart installs. Tests marked `trains` keep the cores busy with TensorFlow: two at a time are enough. Tests
 marked `alone` cut nodes, replace the operator or count what the whole cluster does: they come last, one by one.
 """
 

@@ -16,7 +16,7 @@ from hack.cluster import faults
 from tests.e2e.test_nodes import HOME
 from tests.e2e.test_standby import evict
 from tests.e2e.test_training_faults import SAFE
-from tests.support.cover import THOROUGH, in_soak
+from tests.support.cover import THOROUGH, in_all, in_soak
 from tests.support.examples import ROOT, Example
 from tests.support.kube import ApiError, DeadlineError, Kube, Object, wait_for
 from tests.support.operator_process import OperatorProcess
@@ -45,6 +45,8 @@ class Watched:
     def __init__(self, example: Example, shards: int = 2) -> None:
         self.example = example
         self._all = [[f"ps-{index}", f"ps-{index + shards}"] for index in range(shards)]
+        self.shard_count = shards
+        self.all_in_sync = f"{shards}/{shards}"
 
     def rosters(self) -> list[Any]:
         return [event["members"] for event in self.example.events("chief") if event["event"] == "roster"]
@@ -112,15 +114,26 @@ class Watched:
             raise DeadlineError(f"{error}; since {since} it tells {told()}, after {why or 'anything'}") from None
 
 
-@pytest.fixture(params=["Sync", pytest.param("Async", marks=in_soak)])
+@pytest.fixture(
+    params=[
+        ("Sync", 1),
+        pytest.param(
+            ("Sync", 2),
+            marks=in_all("tests/e2e/test_hot_standby.py::test_whatever_is_lost_costs_no_step"),  # two shards
+        ),
+        pytest.param(("Async", 2), marks=in_soak),
+    ],
+    ids=["Sync", "Sync-two-shards", "Async"],
+)
 def watched(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, request: pytest.FixtureRequest
 ) -> Watched:
     own_operator.start()
-    spec = {**SPEC, "training": {**SPEC["training"], "mode": request.param}}
-    found = Watched(Example.start(kube, namespace, "digits", shared, spec))
+    mode, shards = request.param
+    spec = {"training": {**SPEC["training"], "mode": mode}, "ps": {**SPEC["ps"], "replicas": shards}}
+    found = Watched(Example.start(kube, namespace, "digits", shared, {**SPEC, **spec}, paced=True), shards)
     found.wait_prepared(1)
-    wait_for(lambda: found.summary() == "2/2", f"both standbys are in sync: {found.example.job()}", 60)
+    wait_for(lambda: found.summary() == found.all_in_sync, f"all standbys are in sync: {found.example.job()}", 60)
     return found
 
 
@@ -145,11 +158,11 @@ def drain(example: Example, pod: str) -> None:
 
 PLANNED = (delete, drain)
 Loss = tuple[Callable[[Example, str], None], str, set[str]]
-LOSSES: list[Loss] = [
-    (kill_server, "digits-ps-0", {"not ready"}),
-    (drain, "digits-ps-1", {"pod deleted"}),
-]
-"""How, of whom, and what the operator tells of it; nothing of a standby."""
+LOSSES: dict[int, list[Loss]] = {
+    1: [(kill_server, "digits-ps-0", {"not ready"}), (drain, "digits-ps-0", {"pod deleted"})],
+    2: [(kill_server, "digits-ps-0", {"not ready"}), (drain, "digits-ps-1", {"pod deleted"})],
+}
+"""By the number of shards: how, of whom, and what the operator tells of it; nothing of a standby."""
 MORE: list[Loss] = [
     (delete, "digits-standby-1", set()),
     (kill_server, "digits-standby-0", set()),
@@ -162,7 +175,7 @@ def test_whatever_is_lost_costs_no_step(
     watched: Watched, own_operator: OperatorProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One member after the other; one while no operator runs; the chief."""
-    for number, loss in enumerate([*LOSSES, *(MORE if THOROUGH else ())]):
+    for number, loss in enumerate([*LOSSES[watched.shard_count], *(MORE if THOROUGH else ())]):
         said = _a_member_is_lost(watched, *loss)
         with capsys.disabled():
             print(f"\n{said}")
@@ -181,7 +194,7 @@ def _a_member_is_lost(watched: Watched, lose: Callable[[Example, str], None], po
     assert pod in degraded, degraded
     wait_for(lambda: watched.is_whole() and len(watched.rosters()) >= before + 2, "both are in sync", 60)
     back = time.time() - struck
-    wait_for(lambda: watched.summary() == "2/2", f"it is told: {example.job()['status']}", 30)
+    wait_for(lambda: watched.summary() == watched.all_in_sync, f"it is told: {example.job()['status']}", 30)
     planned = watched.handed_over(struck)
     assert len(planned) == (lose in PLANNED), "a pod that is told to end stays until the others do without it"
     lost, returned = watched.standstills(struck)
@@ -202,7 +215,7 @@ def _a_member_is_lost_while_no_operator_runs(watched: Watched, operator: Operato
     lost = watched.stood("lost", struck)
     operator.start()
     wait_for(watched.is_whole, "both are in sync", 60)
-    wait_for(lambda: watched.summary() == "2/2", "the truth is told afterwards", 30)
+    wait_for(lambda: watched.summary() == watched.all_in_sync, "the truth is told afterwards", 30)
     assert watched.shards()[0]["takeovers"] in (taken, taken + 1), "it may be back before anybody looks"
     watched.nothing_is_restored()
     return f"no operator: workers went on after {lost:.2f} s"
@@ -214,7 +227,7 @@ def test_each_of_many_hand_overs_is_told(
 ) -> None:
     """A server that goes may end before it has answered the chief that lets it go: one of ten did."""
     own_operator.start()
-    watched = Watched(Example.start(kube, namespace, "digits", shared, ONE_SHARD), shards=1)
+    watched = Watched(Example.start(kube, namespace, "digits", shared, ONE_SHARD, paced=True), shards=1)
     for number in range(24):
         watched.wait_prepared(number + 1)
         wait_for(lambda: watched.is_whole() and watched.summary() == "1/1", "both are in sync", 60)
@@ -258,7 +271,7 @@ def test_a_silent_node_is_left_by_the_majority_and_follows_when_it_is_back(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     own_operator.start()
-    watched = Watched(Example.start(kube, namespace, "digits", shared, spec_of_two_nodes()))
+    watched = Watched(Example.start(kube, namespace, "digits", shared, spec_of_two_nodes(), paced=True))
     watched.wait_prepared(1)
     before, struck = watched.lives(), time.time()
     assert faults.cut(HOME)

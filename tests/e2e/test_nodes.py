@@ -13,7 +13,7 @@ import pytest
 
 from hack.cluster import faults
 from tests.e2e.test_standby import pointer, progress, resumed, start
-from tests.support.cover import in_soak
+from tests.support.cover import in_all, in_soak
 from tests.support.examples import Example
 from tests.support.kube import Kube, Object, job_condition, wait_for
 from tests.support.nodes import cut, moment, ready
@@ -160,6 +160,7 @@ def test_a_standby_takes_over_when_its_primarys_node_is_lost(
     assert example.failures("chief") == 0
 
 
+@in_all("tests/e2e/test_nodes.py::test_chief_and_parameter_server_are_lost_together")  # without TensorFlow
 def test_without_a_standby_the_parameter_server_of_a_lost_node_comes_back_elsewhere(
     kube: Kube,
     own_operator: OperatorProcess,

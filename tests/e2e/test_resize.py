@@ -46,7 +46,7 @@ def test_servers_are_resized_while_they_train(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own_operator.start()
-    watched = Watched(Example.start(kube, namespace, "digits", shared, ONE_SHARD), shards=1)
+    watched = Watched(Example.start(kube, namespace, "digits", shared, ONE_SHARD, paced=True), shards=1)
     watched.wait_prepared(1)
     wait_for(lambda: watched.summary() == "1/1", "the standby is in sync")
     rest, before, struck = others(watched), watched.lives(), time.time()

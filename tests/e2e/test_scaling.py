@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cover import in_all
 from tests.support.examples import Example
 from tests.support.kube import Kube, Object, job_condition, wait_for
 from tests.support.operator_process import OperatorProcess
@@ -168,13 +169,14 @@ def test_another_number_of_parameter_servers(started: Any) -> None:
     wait_for(lambda: puppet.kube.get("Service", puppet.namespace, "job-ps-1") is None, "no Service too many")
 
 
+@in_all("tests/training/test_runtime_stop.py::test_a_stopped_job_goes_on_at_the_very_step")  # twelve programs
 @pytest.mark.trains
 def test_digits_goes_on_at_the_step_at_which_it_was_stopped(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own_operator.start()
-    spec = {"training": {"steps": 1_000_000, **SPREAD}, "checkpoint": {"keep": 100, "intervalSeconds": 3600}}
-    example = Example.start(kube, namespace, "digits", shared, spec)
+    spec = {"training": SPREAD, "checkpoint": {"keep": 100, "intervalSeconds": 3600}}
+    example = Example.start(kube, namespace, "digits", shared, spec, paced=True)
 
     def change(spec: Object) -> None:
         kube.merge("PSTrainingJob", namespace, example.name, {"spec": spec})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cover import in_soak
+from tests.support.cover import in_all, in_soak
 from tests.support.kube import Kube
 from tests.support.operator_process import OperatorProcess
 from tests.tfjob.cases import CASES
@@ -14,12 +14,13 @@ from tests.tfjob.converted import EXAMPLES
 from tests.tfjob.puppets import Played, claim
 from tests.tfjob.table import Case
 
-pytestmark = [pytest.mark.cluster, pytest.mark.trains]
+pytestmark = pytest.mark.cluster
 
 REAL = [c for c in CASES if c.real]
 AT_A_TIME = 9
 
 
+@in_all("tests/e2e/test_tfjob.py::test_what_is_made_of_tfjobs_runs_to_the_documented_end")  # many jobs
 def test_jobs_go_as_a_tfjob_user_expects(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
 ) -> None:

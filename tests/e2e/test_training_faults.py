@@ -55,7 +55,7 @@ def spec(mode: str) -> Object:
     pinned["spec"]["nodeSelector"] = {"kubernetes.io/hostname": SAFE}
     spread["spec"]["topologySpreadConstraints"] = ONE_ON_EACH_NODE
     return {
-        "training": {"mode": mode, "steps": 10_000_000},
+        "training": {"mode": mode},
         "ps": {"template": pinned},
         "chief": {"template": pinned},
         "worker": {"template": spread},
@@ -106,7 +106,7 @@ def job(
     request: pytest.FixtureRequest,
 ) -> tuple[str, Watched]:
     own_operator.start()
-    example = Example.start(kube, namespace, "digits", shared, spec(request.param))
+    example = Example.start(kube, namespace, "digits", shared, spec(request.param), paced=True)
     for index in (0, 1):
         example.wait_event("worker", "worker", index)
     example.wait_event("checkpoint")

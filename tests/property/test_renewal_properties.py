@@ -13,6 +13,7 @@ from pstraining.core.planner import read_job
 from pstraining.resources.redundancy import server_template
 from tests.property.test_planner_properties import EXAMPLES
 from tests.support.builders import job
+from tests.support.cover import ALL
 from tests.support.simulation import World
 
 SHARDS, STANDBYS = 2, 2
@@ -94,4 +95,6 @@ class Renewal(RuleBasedStateMachine):
 
 
 TestRenewal = Renewal.TestCase
-TestRenewal.settings = settings(max_examples=EXAMPLES, stateful_step_count=30, deadline=None)
+TestRenewal.settings = settings(
+    max_examples=EXAMPLES if ALL else max(1, EXAMPLES // 4), stateful_step_count=30, deadline=None
+)

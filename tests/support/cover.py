@@ -1,7 +1,7 @@
 """What `make test` leaves to `make test-all` and `make soak`: slow tests, and most combinations of several axes."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from typing import Any, Final
 
@@ -22,6 +22,18 @@ def in_all(held_by: str) -> pytest.MarkDecorator:
         held_by: that test, as `tests/.../test_file.py::test_name`, written out: hack/tiers.py reads it from the source.
     """
     return pytest.mark.skipif(not ALL, reason=f"slow: make test-all runs it; here {held_by} holds its mechanism")
+
+
+def some(params: Iterable[Any], here: Callable[..., bool], others: pytest.MarkDecorator) -> list[Any]:
+    """The same parameters, in which those that are not `here` carry the mark of those that are left out.
+
+    Args:
+        params: tuples of values, or single ones.
+        here: of the values of one.
+        others: `in_all(...)`.
+    """
+    rows = [param if isinstance(param, tuple) else (param,) for param in params]
+    return [pytest.param(*row, marks=() if here(*row) else others) for row in rows]
 
 
 def cover(*axes: Sequence[Any]) -> list[tuple[Any, ...]]:

@@ -11,6 +11,7 @@ from tests.support.kube import DeadlineError, Kube, Object, wait_for
 from tests.support.puppet import share
 
 ROOT = Path(__file__).parents[2]
+PACED = (ROOT / "tests" / "support" / "paced.py").read_text()
 
 
 @dataclass
@@ -31,10 +32,13 @@ class Example:
         folder: Path,
         spec: Object | None = None,
         arguments: tuple[str, ...] = (),
+        *,
+        paced: bool = False,
     ) -> "Example":
         """Apply the example's job with a durable checkpoint volume and `spec` laid over it, one level deep.
 
-        Its program gets further arguments.
+        Its program gets further arguments. With `paced` the program is tests/support/paced.py: digits that train
+        slowly, and until the test ends.
         """
         job = yaml.safe_load((ROOT / "examples" / example / "job.yaml").read_text())
         name = job["metadata"]["name"]
@@ -48,6 +52,10 @@ class Example:
         job["spec"]["worker"]["template"]["spec"]["containers"][0]["command"].extend(arguments)
         for field, value in (spec or {}).items():
             job["spec"][field] = {**job["spec"].get(field, {}), **value}
+        if paced:
+            for role in ("ps", "worker", "chief"):
+                if template := job["spec"].get(role, {}).get("template"):
+                    template["spec"]["containers"][0]["command"] = ["python", "-c", PACED]
         kube.create(job)
         return cls(kube, namespace, name, checkpoints)
 

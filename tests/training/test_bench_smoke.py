@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 KINDS: list[Any] = [
     "start",
     pytest.param("small, Async", marks=in_all("tests/training/test_bench_smoke.py::test_figures_come_out")),  # 40 s
-    "links",
+    pytest.param("links", marks=in_all("tests/training/test_bench_smoke.py::test_figures_come_out")),  # 11 s
 ]
 KINDS += ["bytes: balance", "straggler: backup", "small, Sync", "big, dense", "hot standby: 4 MB"] if THOROUGH else []
 pytestmark = [

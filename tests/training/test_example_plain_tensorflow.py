@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pstraining.runtime.local import LocalJob
+from tests.support.cover import in_all
 from tests.training.test_runtime_faults import finished, transcript, until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
@@ -18,6 +19,7 @@ def test_it_knows_nothing_of_us() -> None:
     assert not [module for module in imports if module.startswith("pstraining")]
 
 
+@in_all("tests/e2e/test_training.py::test_plain_tensorflow_survives_a_lost_ps")  # on kubelets
 def test_a_lost_server_ends_the_chief_and_its_next_run_resumes(tmp_path: Path) -> None:
     program = ["-m", "examples.plain_tensorflow", "--steps", "800", "--checkpoint-seconds", "1"]
     with LocalJob(program, ps=1, workers=2, restarts=3, checkpoint={"path": str(tmp_path)}) as job:

@@ -7,12 +7,14 @@ import pytest
 
 from pstraining.runtime import links
 from pstraining.runtime.rosters import Formation
+from tests.support.cover import in_all, some
 from tests.support.servers import SESSION, Rig, batches, large, small
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(400)]
 SHARDS = 2
 PRIMARIES: Formation = ((0,),) * SHARDS
 STANDBYS: Formation = ((1,),) * SHARDS
+INT8 = {"compression": {"push": "Int8"}}
 
 
 def adam() -> Any:
@@ -58,9 +60,7 @@ def steps(rig: Rig) -> list[int]:
     return [record.step for record in rig.store.read()]
 
 
-@pytest.mark.parametrize(
-    "training", [{}, {"compression": {"push": "Int8"}}, {"localSteps": 2}], ids=["plain", "int8", "moves"]
-)
+@pytest.mark.parametrize("training", [{}, INT8, {"localSteps": 2}], ids=["plain", "int8", "moves"])
 def test_standbys_equal_their_primaries_bit_for_bit(client: Any, training: Any) -> None:
     rig = started(client, large, **training)
     for batch in batches(4):
@@ -77,8 +77,17 @@ def test_without_being_handed_on_they_do_not(client: Any) -> None:
     assert differences(rig)
 
 
-@pytest.mark.parametrize("reached", [PRIMARIES, STANDBYS, ((0,), (1,))], ids=["primaries", "standbys", "one of each"])
-@pytest.mark.parametrize("training", [{}, {"compression": {"push": "Int8"}}], ids=["plain", "int8"])
+@pytest.mark.parametrize(
+    ("reached", "training"),
+    some(
+        [(reached, more) for reached in (PRIMARIES, STANDBYS, ((0,), (1,))) for more in ({}, INT8)],
+        lambda reached, training: (reached == PRIMARIES) == bool(training),
+        in_all(
+            "tests/training/test_runtime_async_pairs.py"
+            "::test_an_update_that_came_to_some_members_comes_to_the_others_and_counts_once"
+        ),  # each formation once
+    ),
+)
 def test_an_update_that_came_to_some_members_comes_to_the_others_and_counts_once(
     client: Any, reached: Formation, training: Any
 ) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pstraining.runtime.checkpoint import Checkpoints
-from tests.support.cover import cover
+from tests.support.cover import cover, in_all, some
 from tests.support.crew import Crew
 from tests.support.servers import Rig, in_float64
 
@@ -121,8 +121,14 @@ def equal(state: Any, expected: dict[str, Any], rtol: float = 1e-9) -> None:
         np.testing.assert_allclose(state.variables[path], value, rtol=rtol, atol=1e-12, err_msg=path)
 
 
-@pytest.mark.parametrize(("name", "ps"), cover(sorted(OPTIMIZERS), [1, 2, 3]))
-@pytest.mark.parametrize("mode", ["Async", "Sync"])
+@pytest.mark.parametrize(
+    ("name", "ps", "mode"),
+    some(
+        [(*found, mode) for found in cover(sorted(OPTIMIZERS), [1, 2, 3]) for mode in ("Async", "Sync")],
+        lambda name, ps, mode: mode == "Async" or name == "Adagrad",
+        in_all("tests/training/test_runtime_embedding.py::test_tables_equal_keras_in_one_process"),  # it has Async's
+    ),
+)
 def test_tables_equal_keras_in_one_process(client: Any, name: str, ps: int, mode: str) -> None:
     workers = 2 if mode == "Sync" else 1
     make = OPTIMIZERS[name]
@@ -134,7 +140,16 @@ def test_tables_equal_keras_in_one_process(client: Any, name: str, ps: int, mode
 
 
 @pytest.mark.usefixtures("plain_arithmetic")
-@pytest.mark.parametrize(("name", "ps"), cover(["SGD", "Adagrad"], [1, 2, 3]))
+@pytest.mark.parametrize(
+    ("name", "ps"),
+    some(
+        cover(["SGD", "Adagrad"], [1, 2, 3]),
+        lambda name, ps: ps == 2,
+        in_all(
+            "tests/training/test_runtime_embedding.py::test_with_ordered_sums_tables_equal_one_process_bit_for_bit"
+        ),  # with two servers
+    ),
+)
 def test_with_ordered_sums_tables_equal_one_process_bit_for_bit(client: Any, name: str, ps: int) -> None:
     """Each table is looked up once: of two uses we add the sums, and TensorFlow all gradients one after the other."""
     import keras

@@ -1,4 +1,7 @@
-"""Jobs of real processes that lose one of them: the digits example, killed in every place."""
+"""Jobs of real processes that lose one of them: the digits example, killed in every place.
+
+Most of them train at a pace and without an end: the processor is free for the processes that come back.
+"""
 
 import time
 from collections.abc import Callable
@@ -8,19 +11,27 @@ from typing import Any
 import pytest
 
 from pstraining.runtime.checkpoint import Checkpoints, name_of
-from pstraining.runtime.local import LocalJob
+from pstraining.runtime.local import LocalJob, Process
 from tests.support.servers import SPREAD
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
-PROGRAM = ["-m", "examples.digits"]
+DIGITS = ["-m", "examples.digits"]
+PACED = ["-m", "tests.support.paced"]
 
 
 def job(
-    folder: Path | None, *, steps: int, workers: int = 1, more: dict[str, Any] | None = None, **options: Any
+    folder: Path | None,
+    *,
+    steps: int | None = None,
+    workers: int = 1,
+    more: dict[str, Any] | None = None,
+    **options: Any,
 ) -> LocalJob:
+    """The example: with a number of steps as it is, without one at a pace and for ever."""
     checkpoint = {"path": str(folder), "keep": 3, "intervalSeconds": 1} if folder else None
-    training = {"steps": steps, **SPREAD, **(more or {})}
-    return LocalJob(PROGRAM, workers=workers, restarts=1, training=training, checkpoint=checkpoint, **options)
+    training = {**({"steps": steps} if steps else {}), **SPREAD, **(more or {})}
+    program = DIGITS if steps else PACED
+    return LocalJob(program, workers=workers, restarts=1, training=training, checkpoint=checkpoint, **options)
 
 
 def until(run: LocalJob, condition: Callable[[], Any], what: str, seconds: float = 180) -> Any:
@@ -48,6 +59,11 @@ def made_since(run: LocalJob, worker: str, steps: int) -> Callable[[], bool]:
     """Whether a worker has reported so many steps more than it has by now."""
     before = steps_of(run, worker)
     return lambda: steps_of(run, worker) >= before + steps
+
+
+def checkpoint_since(chief: Process, moment: float) -> Callable[[], bool]:
+    """Whether a chief has written one after that time."""
+    return lambda: any(line["time"] > moment for line in chief.events("checkpoint"))
 
 
 def finished(run: LocalJob, seconds: float = 200) -> int:
@@ -92,66 +108,59 @@ def test_a_lost_server_is_restored_from_the_newest_checkpoint_that_can_be_read(t
 
 
 def test_a_small_model_lies_on_one_server_and_the_others_may_go(tmp_path: Path) -> None:
-    with job(tmp_path, steps=5000, ps=3, more={"minShardBytes": 64 * 1024}) as run:
+    with job(tmp_path, ps=3, more={"minShardBytes": 64 * 1024}) as run:
         chief = run.processes["chief"]
         until(run, lambda: chief.events("checkpoint"), "a checkpoint")
         (unused,) = chief.events("unused_servers")
         assert unused["servers"] == ["ps-1", "ps-2"]
-        before = steps_of(run, "worker-0")
         for name in ("ps-1", "ps-2"):
             run.kill(name)
-        until(run, lambda: steps_of(run, "worker-0") > before + 100, "steps without them")
+        until(run, made_since(run, "worker-0", 30), "steps without them")
         assert not chief.events("restored"), transcript(run)
         run.kill("ps-0")
         until(run, lambda: chief.events("restored"), "a restore, with new processes of theirs in the map")
-        assert finished(run) == 0, transcript(run)
-        assert chief.events("result")[0]["test_accuracy"] >= 0.9
+        until(run, made_since(run, "worker-0", 10), "steps after it")
 
 
-def test_the_other_worker_goes_on_while_one_is_killed_and_comes_back(tmp_path: Path) -> None:
-    with job(None, steps=8000, workers=2) as run:
+def test_the_other_worker_goes_on_while_one_is_killed_and_comes_back() -> None:
+    with job(None, workers=2) as run:
         until(run, lambda: steps_of(run, "worker-0") and steps_of(run, "worker-1"), "both workers' steps")
         run.kill("worker-1")
         killed = time.time()
-        unattended(run, made_since(run, "worker-0", 200), "the other one's steps")
+        unattended(run, made_since(run, "worker-0", 30), "the other one's steps")
         again = run.processes["worker-1"]
         until(run, lambda: again.starts == 2 and any(e["time"] > killed for e in again.events("worker")), "its return")
-        assert finished(run) == 0, transcript(run)
         assert run.processes["worker-0"].starts == 1
 
 
 def test_the_next_chief_goes_on_with_the_state_on_the_servers(tmp_path: Path) -> None:
-    with job(tmp_path, steps=6000) as run:
-        chief = run.processes["chief"]
+    with job(tmp_path) as run:
+        chief, worker = run.processes["chief"], run.processes["worker-0"]
         until(run, lambda: chief.events("checkpoint"), "a checkpoint")
         run.kill("chief")
-        before = steps_of(run, "worker-0")
-        assert finished(run) == 0, transcript(run)
+        until(run, lambda: worker.events("refused"), "the next chief, who shuts out the former session")
+        until(run, checkpoint_since(chief, worker.events("refused")[0]["time"]), "its checkpoint")
         assert chief.term == 2
         assert len(chief.events("initialized")) == 1
         assert not chief.events("restored"), "the servers kept the state: nothing is set back"
-        assert chief.events("result")[0]["step"] >= 6000 > before
-        refused = run.processes["worker-0"].events("refused")
-        assert [line["term"] for line in refused] == [1], "the worker's session of term 1 ended once"
+        assert [line["term"] for line in worker.events("refused")] == [1], "the session of term 1 ended once"
 
 
 def test_without_checkpoints_a_lost_server_starts_from_the_beginning() -> None:
-    with job(None, steps=600, chief=False) as run:
+    with job(None, chief=False) as run:
         leader = run.processes["worker-0"]
-        until(run, lambda: steps_of(run, "worker-0") > 50, "steps")
+        until(run, lambda: steps_of(run, "worker-0") > 10, "steps")
         run.kill("ps-0")
         until(run, lambda: len(leader.events("initialized")) == 2, "a new beginning")
-        assert finished(run) == 0, transcript(run)
+        until(run, made_since(run, "worker-0", 10), "steps after it")
         assert len(leader.events("no_checkpoints")) == 1
-        assert leader.events("result")[0]["step"] >= 600
 
 
 def test_worker_zero_without_a_chief_takes_over_from_its_former_self(tmp_path: Path) -> None:
-    with job(tmp_path, steps=4000, workers=2, chief=False) as run:
+    with job(tmp_path, workers=2, chief=False) as run:
         leader = run.processes["worker-0"]
         until(run, lambda: leader.events("checkpoint") and steps_of(run, "worker-1"), "a checkpoint")
         run.kill("worker-0")
-        assert finished(run) == 0, transcript(run)
+        until(run, checkpoint_since(leader, time.time()), "a checkpoint of its next process")
         assert leader.starts == 2
         assert len(leader.events("initialized")) == 1
-        assert leader.events("result")[0]["test_accuracy"] >= 0.9

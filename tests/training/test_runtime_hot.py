@@ -26,12 +26,14 @@ LONG = 500.0
 """Seconds in which a job ends, on a machine that does much else."""
 
 
-def job(folder: Path, *, standbys: int, seconds: int = 3600, ps: int = 2, epochs: int = EPOCHS) -> LocalJob:
+def job(
+    folder: Path, *, standbys: int, seconds: int = 3600, ps: int = 2, workers: int = 2, epochs: int = EPOCHS
+) -> LocalJob:
     return LocalJob(
         ["-m", "tests.support.ordered"],
         ps=ps,
         standbys=standbys,
-        workers=2,
+        workers=workers,
         restarts=10_000,
         training={"mode": "Sync", "orderedSums": True, "epochs": epochs, "minShardBytes": 0},
         checkpoint={"path": str(folder), "intervalSeconds": seconds},
@@ -77,7 +79,7 @@ def step(run: LocalJob) -> int:
     return max((event["step"] for event in run.processes["worker-0"].events("worker")), default=0)
 
 
-@in_all("tests/training/test_runtime_hot.py::test_processes_are_renewed_and_cost_no_step")  # kills, too
+@in_all("tests/training/test_runtime_hot.py::test_processes_are_renewed_in_place")  # a primary is killed there, too
 @unhurriedly
 def test_killed_servers_cost_no_step_and_come_back(tmp_path: Path, undisturbed: Any) -> None:
     """Of each shard one after the other, whoever is its primary then; the parameters are those of a run without."""
@@ -103,6 +105,26 @@ def test_killed_servers_cost_no_step_and_come_back(tmp_path: Path, undisturbed: 
 
 
 @unhurriedly
+def test_processes_are_renewed_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each connection; the standby has every step, and the processes keep their numbers."""
+    monkeypatch.setenv("ORDERED_EACH", "1")
+    monkeypatch.setenv("ORDERED_PAUSE", "0.2")
+    with job(tmp_path, standbys=1, ps=1, workers=1, epochs=1000) as run:
+        until(run, lambda: step(run) > 0 and whole(run), "training")
+        chief, long_lived = run.processes["chief"], ("chief", "worker-0")
+        before = [run.processes[name].popen.pid for name in long_lived]
+        run.kill(rosters(run)[-1][0][0])
+        for name in long_lived:
+            until(run, lambda: run.processes[name].events("renewed"), f"{name} renewed")  # noqa: B023
+        at = step(run)
+        until(run, lambda: step(run) > at + 5, "more steps")
+        assert [run.processes[name].popen.pid for name in long_lived] == before
+        assert {event["term"] for event in chief.events("roster")} == {1}
+        assert not chief.events("restored")
+        assert len(chief.events("initialized")) == 1
+
+
+@in_all("tests/training/test_runtime_hot.py::test_processes_are_renewed_in_place")  # and bit for bit
 def test_processes_are_renewed_and_cost_no_step(
     tmp_path: Path, undisturbed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

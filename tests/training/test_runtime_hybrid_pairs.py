@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from pstraining.runtime import membership, ring_links
-from tests.support.cover import THOROUGH
+from tests.support.cover import ALL, THOROUGH
 from tests.support.pairs import PRIMARY, STANDBY, STEPS, WORKERS, Message, losses, rounds_messages
 from tests.support.ring_pairs import RingPairs
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
-CUTS = int(os.environ.get("PSTRAINING_CUTS", "20"))
+CUTS = int(os.environ.get("PSTRAINING_CUTS", "20" if ALL else "10"))
 """Moments at which something is lost; `make soak` takes 1,000."""
 LEFT = 9 if THOROUGH else 2
 """Of nine ways in which of each shard somebody is left, how many are tried: functions are made for each."""

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from pstraining.runtime import pieces, teaching
 from pstraining.runtime.rosters import Roster
-from tests.support.cover import in_all, in_soak
+from tests.support.cover import in_all, in_soak, some
 from tests.support.school import SHARDS, School
 from tests.support.servers import Rig, batches, large
 from tests.training.test_runtime_embedding import batches as clicked
@@ -128,6 +128,10 @@ def test_steps_are_made_while_a_member_learns_and_then_it_is_the_same_bit_for_bi
     assert_as_if_undisturbed(found)
 
 
+@in_all(
+    "tests/training/test_runtime_learning.py"
+    "::test_steps_are_made_while_a_member_learns_and_then_it_is_the_same_bit_for_bit"
+)  # it shows what the check is for
 def test_with_a_piece_of_another_step_it_is_not_the_same(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused, it is given again; with the check switched off the member that is in sync differs."""
     found = school(client, monkeypatch)
@@ -216,7 +220,16 @@ def test_a_little_state_is_copied_at_once(client: Any, monkeypatch: pytest.Monke
     assert_as_if_undisturbed(found)
 
 
-@pytest.mark.parametrize("holds", [True, False])
+@pytest.mark.parametrize(
+    "holds",
+    some(
+        [True, False],
+        lambda holds: holds,
+        in_all(
+            "tests/training/test_runtime_learning.py::test_what_a_worker_has_of_the_servers_step_is_not_fetched_anew"
+        ),  # it shows what would be fetched
+    ),
+)
 def test_what_a_worker_has_of_the_servers_step_is_not_fetched_anew(
     client: Any, monkeypatch: pytest.MonkeyPatch, holds: bool
 ) -> None:

@@ -2,19 +2,20 @@
 
 import os
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from pstraining.runtime import membership
-from tests.support.cover import THOROUGH
+from tests.support.cover import ALL, THOROUGH
 from tests.support.pairs import Message, Pairs, losses, rounds_messages
 from tests.support.servers import small
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
-CUTS = int(os.environ.get("PSTRAINING_CUTS", "30"))
+CUTS = int(os.environ.get("PSTRAINING_CUTS", "30" if ALL else "15"))
 """Moments at which something is lost; `make soak` takes 1,000."""
-LEFT = 9 if THOROUGH else 3
+LEFT = 9 if THOROUGH else 3 if ALL else 2
 """Of nine ways in which of each shard somebody is left, how many are tried: functions are made for each."""
 
 
@@ -24,11 +25,13 @@ def adam() -> Any:
     return keras.optimizers.Adam(0.01)
 
 
-@pytest.fixture
-def pairs(client: Any, monkeypatch: pytest.MonkeyPatch) -> Pairs:
-    # A worker that makes its functions, on a busy machine, is waited for: steps made without it are steps more.
-    monkeypatch.setattr(membership, "LAPSE_SECONDS", 600.0)
-    return Pairs(client, adam, small)
+@pytest.fixture(scope="module")
+def pairs(cluster: Any) -> Iterator[Pairs]:
+    cluster.container = "test.pairs"
+    with pytest.MonkeyPatch.context() as patch:
+        # A worker that makes its functions, on a busy machine, is waited for: steps made without it are steps more.
+        patch.setattr(membership, "LAPSE_SECONDS", 600.0)
+        yield Pairs(cluster, adam, small)
 
 
 def test_standbys_equal_their_primaries_bit_for_bit(pairs: Pairs) -> None:
