@@ -19,7 +19,7 @@ import numpy as np
 
 from bench.training import pairs
 from bench.training.tasks import FOLDS, TASKS, Task
-from pstraining.runtime.recovery import Session
+from pstraining.runtime.ps.record import Session
 from tests.support.crew import Crew
 from tests.support.servers import Rig, connected, prepare
 

@@ -15,7 +15,7 @@ from bench.training import models, raw
 from pstraining.runtime import cluster as clusters
 from pstraining.runtime import network
 from pstraining.runtime.progress import event
-from pstraining.runtime.recovery import Session
+from pstraining.runtime.ps.record import Session
 from pstraining.runtime.settings import TrainingSettings
 from pstraining.runtime.trainer import become_server
 

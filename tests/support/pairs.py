@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pstraining.runtime.recovery import Session
+from pstraining.runtime.ps.record import Session
 from pstraining.runtime.rosters import Formation
 from tests.support.crew import Crew
 from tests.support.servers import GENERATION, Rig, batches
@@ -166,15 +166,15 @@ class Pairs:
         return self._workers[left]
 
     def _step(self, number: int, member: int) -> int:
-        from pstraining.runtime.shard import STEP
+        from pstraining.runtime.ps.record import RecordField
 
-        return int(self._do("read", number, member)[STEP])
+        return int(self._do("read", number, member)[RecordField.STEP])
 
     def _do(self, what: str, number: int, member: int, *arguments: Any) -> Any:
         """Call one operation of one member, by the part that it plays at first."""
         import tensorflow as tf
 
-        from pstraining.runtime.shard import STEP
+        from pstraining.runtime.ps.record import RecordField
 
         if (what, number, member) not in self._functions:
             shard = self.rig.store._members[number][member]
@@ -186,7 +186,7 @@ class Pairs:
             def emit(*told: Any) -> Any:
                 if what == "snapshot":
                     record, values = shard.snapshot()
-                    return home(([record[STEP]], values))
+                    return home(([record[RecordField.STEP]], values))
                 return home(getattr(rounds if hasattr(rounds, what) else shard, what)(*told))
 
             self._functions[what, number, member] = tf.function(emit, autograph=False)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pstraining.runtime.recovery import Session
+from pstraining.runtime.ps.record import Session
 from pstraining.runtime.rosters import Formation
 from tests.support.pairs import STEPS, WORKERS, Message, Pairs
 from tests.training import test_runtime_embedding as embedding

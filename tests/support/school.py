@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.runtime.recovery import Session
+from pstraining.runtime.ps.record import Session
 from pstraining.runtime.rosters import Formation, Process, Roster
 from tests.support.servers import GENERATION, Rig
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from pstraining.runtime import network
 from pstraining.runtime.local import LocalJob, hold_port
-from pstraining.runtime.recovery import Session
+from pstraining.runtime.ps.record import Session
 from pstraining.runtime.settings import TrainingSettings, resolve
 from pstraining.runtime.trainer import launcher_file
 

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pstraining.runtime.recovery import ATTEMPTS, ChiefAction, Session, Shard, decide
+from pstraining.runtime.ps.record import Session, ShardRecord
+from pstraining.runtime.recovery import ChiefAction, decide
+from pstraining.runtime.transport.errors import ATTEMPTS
 from tests.support.servers import GENERATION, Rig, batches, large, small
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
@@ -199,7 +201,7 @@ def test_every_server_is_marked_where_it_runs(client: Any, tmp_path: Path) -> No
 
 def test_an_empty_server_has_an_empty_record_and_no_session(client: Any) -> None:
     rig = Rig(client, optimizers()["SGD"], ps=2, build=small)
-    assert rig.store.read() == [Shard(), Shard()]
+    assert rig.store.read() == [ShardRecord(), ShardRecord()]
 
 
 def test_the_programs_own_mistake_is_not_taken_for_a_lost_server_for_ever(client: Any) -> None:

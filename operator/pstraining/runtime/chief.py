@@ -27,12 +27,12 @@ from pstraining.runtime.control import RefusedError, StoreControl
 from pstraining.runtime.following import Following, Wishes
 from pstraining.runtime.model import Model
 from pstraining.runtime.progress import event
+from pstraining.runtime.ps.record import EARLY
 from pstraining.runtime.recovery import ChiefAction
 from pstraining.runtime.renewal import RenewalDueError
 from pstraining.runtime.rosters import Formation
 from pstraining.runtime.saving import Saver
 from pstraining.runtime.settings import CheckpointSettings, TrainingSettings
-from pstraining.runtime.shard import EARLY
 from pstraining.runtime.state import State, StateLostError
 from pstraining.runtime.stopping import StoppedError, StopRequest
 from pstraining.runtime.store import ParameterStore

@@ -20,10 +20,11 @@ from typing import Any, Final
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from pstraining.runtime import network, probing, recovery
+from pstraining.runtime import network, probing
 from pstraining.runtime.cluster import Cluster
 from pstraining.runtime.links import Links
 from pstraining.runtime.progress import event
+from pstraining.runtime.transport import errors
 from pstraining.runtime.watchdog import CONNECT_PATIENCE, GREET_PATIENCE, Watchdog
 
 POLL: Final = 0.1
@@ -123,9 +124,9 @@ class Client:
                 name = _CODES.get(error.error_code, "OTHER")
                 # Counted by function: the program's mistake is in one, while others go on succeeding. A server that
                 # is surely lost explains what follows, so counting begins anew.
-                failures = 0 if name in recovery.ALWAYS_RETRIED else self._failures.get(function, 0) + 1
+                failures = 0 if name in errors.ALWAYS_RETRIED else self._failures.get(function, 0) + 1
                 self._failures[function] = failures
-                if not recovery.is_retried(name, failures):
+                if not errors.is_retried(name, failures):
                     raise
                 # Without the cause: its traceback holds tensors of the lost server.
                 raise ShardLostError(f"{name}: {_first_line(error)}", connection) from None

@@ -8,13 +8,14 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
-from pstraining.runtime import dealing, recovery
+from pstraining.runtime import dealing
 from pstraining.runtime import layout as layouts
 from pstraining.runtime.critical import after, one
 from pstraining.runtime.layout import Array
 from pstraining.runtime.ledger import Ledger
 from pstraining.runtime.progress import event
-from pstraining.runtime.shard import DONE, FENCE, GENERATION, LAYOUT, RECORD_SIZE, STEP, Shard
+from pstraining.runtime.ps.record import RECORD_SIZE, RecordField, ShardRecord
+from pstraining.runtime.shard import Shard
 from pstraining.runtime.state import State, StateMismatchError
 from pstraining.runtime.store import ParameterStore, int64
 
@@ -50,7 +51,7 @@ class StoreControl:
         self._left = tf.function(lambda: self.client.brought_home(dealing.left(first)), autograph=False)
         self._count = tf.function(lambda: self.client.brought_home(first.count_alive()), autograph=False)
 
-    def raise_fence(self, shards: Sequence[recovery.Shard], term: int) -> None:
+    def raise_fence(self, shards: Sequence[ShardRecord], term: int) -> None:
         """Put every server under `term`.
 
         Args:
@@ -82,7 +83,12 @@ class StoreControl:
 
     def set_record(self, term: int, **fields: int) -> None:
         """Set fields of every server's record: generation, done, step, layout."""
-        places = {"generation": GENERATION, "done": DONE, "step": STEP, "layout": LAYOUT}
+        places = {
+            "generation": RecordField.GENERATION,
+            "done": RecordField.DONE,
+            "step": RecordField.STEP,
+            "layout": RecordField.LAYOUT,
+        }
         values, mask = np.zeros([2, RECORD_SIZE], np.int64)
         for name, value in fields.items():
             values[places[name]], mask[places[name]] = value, 1
@@ -131,12 +137,12 @@ class StoreControl:
         while True:
             gathered = self.gather(wait)
             taken = self.client.call(self._snapshot, [()] * len(self.store.shards))
-            steps = [int(record[STEP]) for record, _ in taken]
+            steps = [int(record[RecordField.STEP]) for record, _ in taken]
             if self._follow is None or min(steps) == max(steps):
                 if gathered in (None, steps[0]):
                     return self._as_state(taken, term)
                 continue
-            session = tf.constant([term, taken[0][0][GENERATION]], tf.int64)
+            session = tf.constant([term, taken[0][0][RecordField.GENERATION]], tf.int64)
             self.client.call(self._follow, [(session, int64(min(steps)))] * len(steps))
 
     def _as_state(self, taken: Sequence[Any], term: int) -> State:
@@ -145,10 +151,10 @@ class StoreControl:
         scalars: dict[str, Array] = {}
         step, generations = 0, set()
         for index, (shard, (record, values)) in enumerate(zip(self.store.shards, taken, strict=True)):
-            if int(record[FENCE]) != term:
-                raise RefusedError(f"parameter server {index} is under term {int(record[FENCE])}")
-            generations.add(int(record[GENERATION]))
-            step = int(record[STEP]) if index == 0 else step
+            if int(record[RecordField.FENCE]) != term:
+                raise RefusedError(f"parameter server {index} is under term {int(record[RecordField.FENCE])}")
+            generations.add(int(record[RecordField.GENERATION]))
+            step = int(record[RecordField.STEP]) if index == 0 else step
             found = iter(values)
             segments = [*shard.segments, *shard.tables]
             vectors += [(segment, next(found)) for segment in segments]

@@ -15,7 +15,8 @@ import tensorflow as tf
 from pstraining.runtime.computation import Share
 from pstraining.runtime.critical import after, clock, critical, one, zero
 from pstraining.runtime.membership import at, bits, put
-from pstraining.runtime.shard import DONE, STEP, Shard
+from pstraining.runtime.ps.record import RecordField
+from pstraining.runtime.shard import Shard
 from pstraining.runtime.sums import Gathering, Outcome, Sums
 
 Tensor = Any
@@ -104,7 +105,7 @@ class ShardRounds:
             taken = tf.cond(valid & wanted & tf.logical_not(there), add, zero)
             with tf.control_dependencies([taken]):
                 inside = tf.maximum(taken, tf.cast(valid & there, tf.int64))
-                head = tf.stack([inside, record[DONE], record[STEP]])
+                head = tf.stack([inside, record[RecordField.DONE], record[RecordField.STEP]])
                 return tf.concat([head, self._counts(), [tf.cast(void, tf.int64)]], 0)
 
         return self._critical(
@@ -186,11 +187,12 @@ class ShardRounds:
 
     def _make(self, session: Tensor, identity: Tensor, place: Tensor, go: Tensor, following: Tensor) -> Tensor:
         record = self._shard.record.read_value()
-        allowed = self._shard.in_session(record, session) & tf.equal(record[STEP], place[0]) & tf.equal(go, 1)
+        same = tf.equal(record[RecordField.STEP], place[0])
+        allowed = self._shard.in_session(record, session) & same & tf.equal(go, 1)
         allowed &= self._may_apply(place) if self._arbiter else self._may_follow(place)
         made = tf.cond(allowed, self._apply, zero)
         with tf.control_dependencies([made]):
-            there = tf.cast(tf.equal(record[STEP] + made, place[0] + 1), tf.int64)
+            there = tf.cast(tf.equal(record[RecordField.STEP] + made, place[0] + 1), tf.int64)
             return tf.stack([there, self._told(identity), self._turn(made, following)])
 
     def _bring(self, form: int, identity: Tensor, place: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
@@ -200,7 +202,7 @@ class ShardRounds:
             for number, vector in enumerate(self._shard.vectors)
         ]
         flat = tf.nest.flatten(sources)
-        made = tf.equal(self._shard.record.read_value()[STEP], place[0] + 1)
+        made = tf.equal(self._shard.record.read_value()[RecordField.STEP], place[0] + 1)
         fits = tf.equal(shadow.is_held(), bool(moved)) if shadow and shadow.numbers else tf.constant(True)
         parts = tf.cond(
             made & fits,
@@ -220,7 +222,7 @@ class ShardRounds:
                 shadow.held(number) if shadow and number in shadow.moves else vector.read_value()
                 for number, vector in enumerate(self._shard.vectors)
             ]
-            return tf.stack([self._shard.record.read_value()[STEP], self._form()]), vectors
+            return tf.stack([self._shard.record.read_value()[RecordField.STEP], self._form()]), vectors
 
         found: tuple[Tensor, list[Tensor]] = self._critical([], body)
         return found
@@ -242,7 +244,7 @@ class ShardRounds:
 
         def body(session: Tensor, step: Tensor) -> Tensor:
             record = self._shard.record.read_value()
-            behind = tf.equal(record[STEP], step) & self._has_step_after(step)
+            behind = tf.equal(record[RecordField.STEP], step) & self._has_step_after(step)
             return tf.cond(self._shard.in_session(record, session) & behind, self._apply, zero)
 
         return self._critical([session, step], body)
@@ -257,7 +259,7 @@ class ShardRounds:
 
         def body(session: Tensor, place: Tensor) -> Tensor:
             record = self._shard.record.read_value()
-            same = tf.equal(record[STEP], place[0]) & tf.equal(self._sums.attempt.read_value(), place[1])
+            same = tf.equal(record[RecordField.STEP], place[0]) & tf.equal(self._sums.attempt.read_value(), place[1])
             allowed = self._shard.in_session(record, session) & same & self._may_renew()
             return tf.cond(allowed, lambda: after(self._renew(), one()), zero)
 
@@ -288,7 +290,7 @@ class ShardRounds:
         attempt = self._sums.attempt.read_value()
         current = self._shard.members.is_current(identity[0], identity[1])
         now = tf.equal(attempt, place[1]) if self._arbiter else place[1] >= attempt
-        return self._shard.in_session(record, session) & current & tf.equal(record[STEP], place[0]) & now
+        return self._shard.in_session(record, session) & current & tf.equal(record[RecordField.STEP], place[0]) & now
 
     def _is_open(self, worker: Tensor) -> Tensor:
         return tf.equal(self._sums.closed.read_value(), 0) | tf.equal(at(self._sums.admitted, worker), 1)
@@ -364,7 +366,7 @@ class ShardRounds:
     def _note(self, admitted: Tensor) -> list[Any]:
         """Remember of whose gradients the step was made."""
         sums = self._sums
-        made = self._shard.record.read_value()[STEP]
+        made = self._shard.record.read_value()[RecordField.STEP]
         served = tf.where(tf.equal(admitted, 1), made, sums.served.read_value())
         noted = [sums.served.assign(served, read_value=False)]
         if self._arbiter and not self._gathering.ordered:

@@ -15,7 +15,8 @@ import tensorflow as tf
 from pstraining.runtime.critical import after, one, told, zero
 from pstraining.runtime.gathering import ShardRounds
 from pstraining.runtime.membership import WORKER_SLOTS, bits, from_bits
-from pstraining.runtime.shard import STEP, Shard
+from pstraining.runtime.ps.record import RecordField
+from pstraining.runtime.shard import Shard
 from pstraining.runtime.sums import Gathering, Outcome, Sums
 
 Tensor = Any
@@ -138,10 +139,10 @@ class PrimaryRounds(MemberRounds):
             record = self._shard.record.read_value()
             open_ = self._shard.in_session(record, session) & tf.equal(go, 1)
             same = tf.equal(self._pair.attempt.read_value(), place[1])
-            ready = open_ & same & tf.equal(record[STEP], place[0])
+            ready = open_ & same & tf.equal(record[RecordField.STEP], place[0])
             if self._arbiter:
                 ready &= self._may_apply(place)
-            made = open_ & (record[STEP] > place[0])
+            made = open_ & (record[RecordField.STEP] > place[0])
 
             def seal() -> list[Tensor]:
                 ledger = self._shard.ledger
@@ -185,7 +186,7 @@ class StandbyRounds(MemberRounds):
         def body(session: Tensor, place: Tensor, word: Tensor, *load: Tensor) -> Tensor:
             record = self._shard.record.read_value()
             open_ = self._shard.in_session(record, session)
-            here = tf.equal(record[STEP], place[0])
+            here = tf.equal(record[RecordField.STEP], place[0])
             fits = here & (place[1] >= self._pair.place.read_value()[1])  # a call that stood still may come late
 
             def keep() -> Tensor:
@@ -195,7 +196,7 @@ class StandbyRounds(MemberRounds):
             kept = tf.cond(open_ & fits & tf.equal(word, HOLDS), keep, zero)
             with tf.control_dependencies([kept]):
                 held = here & self._may_follow(place)
-            made = record[STEP] > place[0]
+            made = record[RecordField.STEP] > place[0]
             return tf.cast(open_ & (word > 0) & (held | made), tf.int64)
 
         return self._critical([session, place, word, *load], body)

@@ -15,8 +15,9 @@ from typing import Any, Final, NamedTuple
 import tensorflow as tf
 
 from pstraining.runtime.critical import zero
+from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.seats import BALLOT, COPIED, LEARNED, LIFE, Seat, noted
-from pstraining.runtime.shard import FENCE, GENERATION, STEP, Shard
+from pstraining.runtime.shard import Shard
 
 Tensor = Any
 
@@ -153,8 +154,15 @@ class Learner(Seat):
         def body(life: Tensor, fence: Tensor, record: Tensor, *values: Tensor) -> Tensor:
             seat, own = self._or_zeros(), self._shard.record_or_zeros()
             meant = self._is_meant(seat, own, record, life, fence) & tf.equal(seat[BALLOT], fence)
-            begun = own[GENERATION] > 0  # it was opened, and makes steps
-            shut = tf.concat([record[:GENERATION], [-tf.abs(record[GENERATION])], record[GENERATION + 1 :]], 0)
+            begun = own[RecordField.GENERATION] > 0  # it was opened, and makes steps
+            shut = tf.concat(
+                [
+                    record[: RecordField.GENERATION],
+                    [-tf.abs(record[RecordField.GENERATION])],
+                    record[RecordField.GENERATION + 1 :],
+                ],
+                0,
+            )
 
             def write() -> Tensor:
                 anew = [*self.pieces.variables, *self._shard.not_copied]
@@ -196,7 +204,9 @@ class Learner(Seat):
         ) -> Tensor:
             seat, own = self._or_zeros(), self._shard.record_or_zeros()
             meant = self._is_meant(seat, own, record, life, fence) & tf.equal(seat[BALLOT], fence)
-            meant &= (own[GENERATION] > 0) & tf.equal(own[GENERATION], record[GENERATION])
+            meant &= (own[RecordField.GENERATION] > 0) & tf.equal(
+                own[RecordField.GENERATION], record[RecordField.GENERATION]
+            )
             fits = meant & tf.equal(seat[LEARNED], number) & self._is_of(own, record)
 
             def write() -> Tensor:
@@ -239,13 +249,13 @@ class Learner(Seat):
 
     def _is_meant(self, seat: Tensor, own: Tensor, record: Tensor, life: Tensor, fence: Tensor) -> Tensor:
         """Whether this is the process that is meant, and both are under the ballot. bool[]."""
-        both = tf.equal(own[FENCE], fence) & tf.equal(record[FENCE], fence)
-        return tf.equal(seat[LIFE], life) & both & tf.not_equal(record[GENERATION], 0)
+        both = tf.equal(own[RecordField.FENCE], fence) & tf.equal(record[RecordField.FENCE], fence)
+        return tf.equal(seat[LIFE], life) & both & tf.not_equal(record[RecordField.GENERATION], 0)
 
     def _is_of(self, own: Tensor, record: Tensor) -> Tensor:
         """Whether both are at the same step of the same set. bool[]."""
-        same = tf.equal(tf.abs(own[GENERATION]), tf.abs(record[GENERATION]))
-        return same & tf.equal(own[STEP], record[STEP])
+        same = tf.equal(tf.abs(own[RecordField.GENERATION]), tf.abs(record[RecordField.GENERATION]))
+        return same & tf.equal(own[RecordField.STEP], record[RecordField.STEP])
 
     def _assigned(self, values: Sequence[Tensor]) -> list[Any]:
         pairs = zip(self.pieces.light, values, strict=True)

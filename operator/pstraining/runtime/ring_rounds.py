@@ -13,8 +13,9 @@ import tensorflow as tf
 from pstraining.runtime.critical import after, clock, one, zero
 from pstraining.runtime.gathering import ShardRounds
 from pstraining.runtime.membership import LAPSE_SECONDS, WORKER_SLOTS, at, bits, put
+from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ring_plan import CARD_SIZE
-from pstraining.runtime.shard import GENERATION, STEP, Shard
+from pstraining.runtime.shard import Shard
 from pstraining.runtime.sums import Gathering, Outcome, Sums
 
 Tensor = Any
@@ -116,7 +117,7 @@ class RingRounds(ShardRounds):
 
         def body(session: Tensor, place: Tensor, suspects: Tensor) -> Tensor:
             record, own = self._shard.record.read_value(), self._own
-            same = tf.equal(record[STEP], place[0]) & tf.equal(own.attempt.read_value(), place[1])
+            same = tf.equal(record[RecordField.STEP], place[0]) & tf.equal(own.attempt.read_value(), place[1])
 
             def bar() -> Tensor:
                 found = tf.one_hot(suspects[:, 0], WORKER_SLOTS, dtype=tf.int64) * suspects[:, 1:]
@@ -151,7 +152,7 @@ class RingRounds(ShardRounds):
             until = own.held_up_until.assign(clock() + seconds, read_value=False)
             with tf.control_dependencies([until]):
                 coming = zero() if not self._arbiter else tf.cast(tf.logical_not(self._may_renew()), tf.int64)
-                return tf.stack([self._shard.record.read_value()[STEP], own.behind.read_value() + coming])
+                return tf.stack([self._shard.record.read_value()[RecordField.STEP], own.behind.read_value() + coming])
 
         return self._critical([seconds], body)
 
@@ -208,7 +209,7 @@ class RingRounds(ShardRounds):
         """
 
         def body() -> tuple[Tensor, list[Tensor]]:
-            head = tf.stack([self._shard.record.read_value()[STEP], self._own.behind.read_value()])
+            head = tf.stack([self._shard.record.read_value()[RecordField.STEP], self._own.behind.read_value()])
             return head, [variable.read_value() for variable in self._shard.dense]
 
         found: tuple[Tensor, list[Tensor]] = self._critical([], body)
@@ -223,7 +224,7 @@ class RingRounds(ShardRounds):
             lost &= self._own.behind.read_value() > 0
 
             def unset() -> Tensor:
-                kept = tf.tensor_scatter_nd_update(record.read_value(), [[GENERATION]], [zero()])
+                kept = tf.tensor_scatter_nd_update(record.read_value(), [[RecordField.GENERATION]], [zero()])
                 return after([record.assign(kept, read_value=False)], one())
 
             return tf.cond(lost, unset, zero)
@@ -241,7 +242,7 @@ class RingRounds(ShardRounds):
         """Whether this server is at a step of the set of parameters; also when training is over, or updates are shut
         out. bool[]."""
         record = self._shard.record.read_value()
-        return tf.equal(tf.abs(record[GENERATION]), session[1]) & tf.equal(record[STEP], step)
+        return tf.equal(tf.abs(record[RecordField.GENERATION]), session[1]) & tf.equal(record[RecordField.STEP], step)
 
     def _ready(self) -> Tensor:
         """Workers that live, have said how they are reached, and are not suspected. int64[WORKER_SLOTS]."""

@@ -12,8 +12,9 @@ import tensorflow as tf
 from pstraining.api import contract
 from pstraining.runtime.critical import after, clock, critical, one, zero
 from pstraining.runtime.layout import Array
+from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.rosters import NOTHING, Answer, Ballot, Process, Roster
-from pstraining.runtime.shard import FENCE, GENERATION, STEP, Shard
+from pstraining.runtime.shard import Shard
 
 Tensor = Any
 
@@ -81,7 +82,7 @@ def answer(
         leased: whether its lease holds.
         leaving: whether its pod has been told to end.
     """
-    generation = int(record[GENERATION])
+    generation = int(record[RecordField.GENERATION])
     roster = None
     if seat[BALLOT]:
         rows = seat[HEAD:].reshape([-1, members, 2])[:shards]
@@ -90,11 +91,11 @@ def answer(
         roster = Roster(ballot(int(seat[BALLOT])), told, tuple(learners))
     return Answer(
         life=int(seat[LIFE]),
-        promised=ballot(int(record[FENCE])),
+        promised=ballot(int(record[RecordField.FENCE])),
         votes=bool(seat[VOTES]),
         roster=roster,
         opened=generation > 0 and leased,
-        step=int(record[STEP]) if generation else None,
+        step=int(record[RecordField.STEP]) if generation else None,
         generation=Ballot(abs(generation), 0) if generation else NOTHING,
         copied=ballot(int(seat[COPIED])),
         learned=int(seat[LEARNED]),
@@ -141,8 +142,10 @@ class Seat:
 
         def body(life: Tensor, fence: Tensor, new_life: Tensor) -> Tensor:
             record, seat = self._shard.record_or_zeros(), self._or_zeros()
-            meant = tf.equal(seat[LIFE], life) & (fence > record[FENCE])
-            shut = tf.concat([[fence, -tf.abs(record[GENERATION])], record[GENERATION + 1 :]], 0)
+            meant = tf.equal(seat[LIFE], life) & (fence > record[RecordField.FENCE])
+            shut = tf.concat(
+                [[fence, -tf.abs(record[RecordField.GENERATION])], record[RecordField.GENERATION + 1 :]], 0
+            )
             named = tf.concat([[tf.where(tf.equal(life, 0), new_life, life)], seat[1:]], 0)
 
             def write() -> Tensor:
@@ -160,7 +163,7 @@ class Seat:
 
         def body(life: Tensor, fence: Tensor, roster: Tensor, founding: Tensor) -> Tensor:
             record, seat = self._shard.record_or_zeros(), self._or_zeros()
-            meant = tf.equal(seat[LIFE], life) & tf.equal(record[FENCE], fence)
+            meant = tf.equal(seat[LIFE], life) & tf.equal(record[RecordField.FENCE], fence)
             head = tf.stack([seat[LIFE], tf.maximum(seat[VOTES], founding), seat[COPIED], fence, _learned(seat, fence)])
             return tf.cond(meant, lambda: self._write(tf.concat([head, roster], 0)), zero)
 
@@ -171,7 +174,7 @@ class Seat:
 
         def body(life: Tensor, fence: Tensor, roster: Tensor) -> Tensor:
             record, seat = self._shard.record_or_zeros(), self._or_zeros()
-            meant = tf.equal(seat[LIFE], life) & tf.equal(seat[VOTES], 0) & (record[FENCE] <= fence)
+            meant = tf.equal(seat[LIFE], life) & tf.equal(seat[VOTES], 0) & (record[RecordField.FENCE] <= fence)
             head = tf.stack([seat[LIFE], one(), seat[COPIED], fence, _learned(seat, fence)])
             taken = tf.concat([head, roster], 0)
             fenced = tf.concat([[fence], record[1:]], 0)
@@ -184,8 +187,17 @@ class Seat:
 
         def body(life: Tensor, fence: Tensor, seconds: Tensor) -> Tensor:
             record, seat = self._shard.record_or_zeros(), self._or_zeros()
-            meant = tf.equal(seat[LIFE], life) & tf.equal(record[FENCE], fence) & tf.equal(seat[BALLOT], fence)
-            let_in = tf.concat([record[:GENERATION], [tf.abs(record[GENERATION])], record[GENERATION + 1 :]], 0)
+            meant = (
+                tf.equal(seat[LIFE], life) & tf.equal(record[RecordField.FENCE], fence) & tf.equal(seat[BALLOT], fence)
+            )
+            let_in = tf.concat(
+                [
+                    record[: RecordField.GENERATION],
+                    [tf.abs(record[RecordField.GENERATION])],
+                    record[RecordField.GENERATION + 1 :],
+                ],
+                0,
+            )
 
             def renew() -> Tensor:
                 lease = self._shard.lease
@@ -213,7 +225,11 @@ class Seat:
         def body(life: Tensor, fence: Tensor, record: Tensor, *values: Tensor) -> Tensor:
             seat, shard = self._or_zeros(), self._shard
             own = shard.record_or_zeros()
-            meant = tf.equal(seat[LIFE], life) & tf.equal(own[FENCE], fence) & tf.equal(record[FENCE], fence)
+            meant = (
+                tf.equal(seat[LIFE], life)
+                & tf.equal(own[RecordField.FENCE], fence)
+                & tf.equal(record[RecordField.FENCE], fence)
+            )
 
             def write() -> Tensor:
                 written = [v.assign(value, read_value=False) for v, value in zip(shard.copied, values, strict=True)]
@@ -231,7 +247,7 @@ class Seat:
 
         def body(life: Tensor, fence: Tensor) -> Tensor:
             record, seat = self._shard.record_or_zeros(), self._or_zeros()
-            meant = tf.equal(seat[LIFE], life) & tf.equal(record[FENCE], fence)
+            meant = tf.equal(seat[LIFE], life) & tf.equal(record[RecordField.FENCE], fence)
             taken = noted(seat, COPIED, fence)
             return tf.cond(meant, lambda: self._write(taken), zero)
 

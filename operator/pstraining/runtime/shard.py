@@ -7,7 +7,7 @@ record is checked first.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -18,21 +18,11 @@ from pstraining.runtime.layout import Layout
 from pstraining.runtime.ledger import Ledger
 from pstraining.runtime.membership import Membership
 from pstraining.runtime.model import STATE, Touched
+from pstraining.runtime.ps.record import RECORD_SIZE, RecordField
 from pstraining.runtime.tables import RowOptimizer
 from pstraining.runtime.variables import PSVariable, variables_on
 
 Tensor = Any
-
-FENCE: Final = 0
-GENERATION: Final = 1
-DONE: Final = 2
-STEP: Final = 3
-LAYOUT: Final = 4
-RECORD_SIZE: Final = 5
-"""The record is one vector, so that it is read and written whole. int64[5]; see `recovery.Shard`."""
-
-EARLY: Final = 2
-"""In the record's field DONE: training was ended before its time; 1: it is done, 0: it goes on."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +174,7 @@ class Shard:
                 raised = tf.concat([tf.reshape(term, [1]), record[1:]], 0)
                 return after([self.record.assign(raised, read_value=False)], one())
 
-            allowed = tf.equal(record[FENCE], observed) & (term >= record[FENCE])
+            allowed = tf.equal(record[RecordField.FENCE], observed) & (term >= record[RecordField.FENCE])
             return tf.cond(allowed, apply, zero)
 
         return critical(self.device, self.container, [observed, term], body)
@@ -199,7 +189,7 @@ class Shard:
                 merged = tf.where(tf.equal(mask, 1), values, record)
                 return after([self.record.assign(merged, read_value=False)], one())
 
-            return tf.cond(tf.equal(record[FENCE], term), apply, zero)
+            return tf.cond(tf.equal(record[RecordField.FENCE], term), apply, zero)
 
         return critical(self.device, self.container, [term, values, mask], body)
 
@@ -224,7 +214,7 @@ class Shard:
                 written += [variable.assign(variable.initial(), read_value=False) for variable in initial]
                 return after(written, one())
 
-            return tf.cond(tf.equal(self.record.read_value()[FENCE], term), apply, zero)
+            return tf.cond(tf.equal(self.record.read_value()[RecordField.FENCE], term), apply, zero)
 
         return critical(self.device, self.container, [term, *vectors, *(optimizer_state or [])], body)
 
@@ -246,10 +236,10 @@ class Shard:
             session: term and generation that a worker synchronised with; of a set that is shut, with the generation as
                 it is there, a chief that lets a member follow the others. int64[2].
         """
-        same = tf.equal(record[FENCE], session[0]) & tf.equal(record[GENERATION], session[1])
+        same = tf.equal(record[RecordField.FENCE], session[0]) & tf.equal(record[RecordField.GENERATION], session[1])
         if self.lease is not None:
-            same &= (record[GENERATION] < 0) | (self.lease.read_value() > clock())
-        return same & tf.equal(record[DONE], 0)
+            same &= (record[RecordField.GENERATION] < 0) | (self.lease.read_value() > clock())
+        return same & tf.equal(record[RecordField.DONE], 0)
 
     def apply(
         self, vectors: Sequence[Tensor], touched: Sequence[Touched], losses: Tensor, *, moves: bool = False
@@ -271,7 +261,11 @@ class Shard:
 
     def apply_rows(self, touched: Sequence[Touched], losses: Tensor) -> list[Any]:
         """The same for the tables alone."""
-        moved = self._row_optimizer.apply(self.record.read_value()[STEP], touched) if self._row_optimizer else []
+        moved = (
+            self._row_optimizer.apply(self.record.read_value()[RecordField.STEP], touched)
+            if self._row_optimizer
+            else []
+        )
         with tf.control_dependencies(moved):
             return self.count_step(losses)
 
@@ -284,7 +278,7 @@ class Shard:
     def count_step(self, losses: Tensor) -> list[Any]:
         """Count one step without changing the parameters."""
         return [
-            self.record.assign_add(tf.one_hot(STEP, RECORD_SIZE, dtype=tf.int64), read_value=False),
+            self.record.assign_add(tf.one_hot(RecordField.STEP, RECORD_SIZE, dtype=tf.int64), read_value=False),
             self.losses.assign_add(losses, read_value=False),
         ]
 
@@ -344,7 +338,7 @@ class Shard:
                 written = [variable.assign(tf.cast(rate, variable.dtype), read_value=False) for variable in self._rates]
                 return after(written, one())
 
-            return tf.cond(tf.equal(self.record.read_value()[FENCE], term), apply, zero)
+            return tf.cond(tf.equal(self.record.read_value()[RecordField.FENCE], term), apply, zero)
 
         return critical(self.device, self.container, [term, rate], body)
 

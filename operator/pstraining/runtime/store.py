@@ -10,14 +10,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from pstraining.runtime import dealing, pieces, recovery, seats
+from pstraining.runtime import dealing, pieces, seats
 from pstraining.runtime import layout as layouts
 from pstraining.runtime.client import Client
 from pstraining.runtime.critical import one
-from pstraining.runtime.layout import Array
 from pstraining.runtime.model import Model
+from pstraining.runtime.ps.record import Session, ShardRecord
 from pstraining.runtime.rosters import Formation
-from pstraining.runtime.shard import DONE, EARLY, FENCE, GENERATION, LAYOUT, STEP, Shard, UpdateState
+from pstraining.runtime.shard import Shard, UpdateState
 
 Tensor = Any
 
@@ -103,9 +103,9 @@ class ParameterStore:
         """Primaries, then standbys."""
         return [*self.shards, *self.standbys]
 
-    def read(self) -> list[recovery.Shard]:
+    def read(self) -> list[ShardRecord]:
         """Every server's record, the primaries' first."""
-        return [as_shard(row) for row in self.client.call(self._read)]
+        return [ShardRecord.from_vector(row) for row in self.client.call(self._read)]
 
     def hello(self, worker: int, incarnation: int) -> bool:
         """Take part as this worker; False when a newer process has the index."""
@@ -115,7 +115,7 @@ class ParameterStore:
         """Give a sign of life, and tell of oneself."""
         self.client.call(self._beat, int64(worker), int64(incarnation), tf.constant(report))
 
-    def take_piece(self, session: recovery.Session, who: tuple[int, int], limit: int) -> tuple[int, int, int]:
+    def take_piece(self, session: Session, who: tuple[int, int], limit: int) -> tuple[int, int, int]:
         """Ask for a piece of the data, as a worker and its incarnation; see `dealing.take_piece`."""
         token = tf.constant([session.term, session.generation], tf.int64)
         state, position, done = self.client.call(self._take, token, tf.constant(who, tf.int64), int64(limit))
@@ -223,18 +223,6 @@ class ParameterStore:
                 return tf.stack([tf.identity(reply) for reply in replies])
 
         return everywhere
-
-
-def as_shard(row: Array) -> recovery.Shard:
-    """A server's record from its vector. int64[5]."""
-    return recovery.Shard(
-        fence=int(row[FENCE]),
-        generation=int(row[GENERATION]),
-        done=bool(row[DONE]),
-        step=int(row[STEP]),
-        layout=int(row[LAYOUT]),
-        early=int(row[DONE]) == EARLY,
-    )
 
 
 def int64(value: int) -> Any:

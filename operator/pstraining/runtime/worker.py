@@ -13,7 +13,7 @@ from typing import Any, Final
 import tensorflow as tf
 
 from pstraining.api.training import NonFinite
-from pstraining.runtime import recovery, seats, tally
+from pstraining.runtime import seats, tally
 from pstraining.runtime.account import WorkerAccount
 from pstraining.runtime.client import ShardLostError
 from pstraining.runtime.data import Batches, Draw, EndOfDataError, HandedOutBatches, OwnBatches
@@ -21,6 +21,7 @@ from pstraining.runtime.formations import Whereabouts
 from pstraining.runtime.membership import BEAT_SECONDS
 from pstraining.runtime.modes.base import Identity, Reply
 from pstraining.runtime.progress import StepReports, event
+from pstraining.runtime.ps import record as records
 from pstraining.runtime.renewal import Renewal, RenewalDueError
 from pstraining.runtime.settings import TrainingSettings
 from pstraining.runtime.sources import Source
@@ -68,7 +69,7 @@ class Worker:
         self._account = account or WorkerAccount()
         self._in_session = False
         self._pending: Draw | None = None  # what is to be trained next; kept until it is part of the parameters
-        self._session: recovery.Session | None = None
+        self._session: records.Session | None = None
         self._is_unsure = False  # whether what is pending has come to some servers
         self._renewal = renewal or Renewal(enabled=False)
         self._stands: str | None = "renewed" if self._renewal.kept.times else None  # why no step is made
@@ -105,7 +106,7 @@ class Worker:
                 self._stand_still("lost")
                 self._client.recover(lost)
 
-    def _wait_for_state(self) -> recovery.Session | None:
+    def _wait_for_state(self) -> records.Session | None:
         """A session once the servers hold one whole set; None when the job is done."""
         told, superseded = time.monotonic(), False
         while True:
@@ -114,7 +115,7 @@ class Worker:
                 self._store, self._updates = found
                 shards = self._store.read()
                 self._updates.rest(shards)
-                session = recovery.session(shards, layout=self._store.fingerprint)
+                session = records.session(shards, layout=self._store.fingerprint)
             if session is not None:
                 if all(shard.done for shard in shards):
                     return None
@@ -138,7 +139,7 @@ class Worker:
             raise SessionOverError
         return (position, done) if state else None
 
-    def _train(self, session: recovery.Session) -> bool:
+    def _train(self, session: records.Session) -> bool:
         """Step until the session is over; True when the job is done."""
         same_set = self._session is not None and self._session.generation == session.generation
         resends = self._is_unsure and same_set and self._updates.counts_once
@@ -160,7 +161,7 @@ class Worker:
         finally:
             self._in_session = False
 
-    def _wait_for_the_others(self, session: recovery.Session) -> bool:
+    def _wait_for_the_others(self, session: records.Session) -> bool:
         """Nothing is left to train, but what others train may come back; True when the job is done."""
         self._store.good_bye(self._identity.worker, self._identity.incarnation)
         until = time.monotonic() + ASK_AGAIN_SECONDS
@@ -169,12 +170,12 @@ class Worker:
             self._updates.rest(shards)
             if all(shard.done for shard in shards):
                 return True
-            if recovery.session(shards, layout=self._store.fingerprint) != session:
+            if records.session(shards, layout=self._store.fingerprint) != session:
                 return False
             time.sleep(POLL)
         return False
 
-    def _step_through(self, session: recovery.Session) -> bool:
+    def _step_through(self, session: records.Session) -> bool:
         while True:
             if self._pending is None:
                 self._pending = self._batches.draw(self._training.batches_per_update)
@@ -213,7 +214,7 @@ class Worker:
             event("went_on", worker=self._identity.worker, after=self._stands, step=step, seconds=seconds)
             self._stands = None
 
-    def _term(self, session: recovery.Session) -> int:
+    def _term(self, session: records.Session) -> int:
         """The chief's."""
         return seats.ballot(session.term).term if self._client.cluster.members > 1 else session.term
 

@@ -6,21 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pstraining.runtime.recovery import (
-    ATTEMPTS,
-    ChiefAction,
-    LayoutMismatchError,
-    Session,
-    Shard,
-    decide,
-    is_retried,
-    session,
-)
+from pstraining.runtime.ps.record import LayoutMismatchError, Session, ShardRecord, session
+from pstraining.runtime.recovery import ChiefAction, decide
+from pstraining.runtime.transport.errors import ATTEMPTS, is_retried
 
-WHOLE = Shard(fence=2, generation=9, step=100, layout=5)
-EMPTY = Shard()
+WHOLE = ShardRecord(fence=2, generation=9, step=100, layout=5)
+EMPTY = ShardRecord()
 shards = st.builds(
-    Shard,
+    ShardRecord,
     fence=st.integers(0, 3),
     generation=st.integers(-2, 2),
     done=st.booleans(),
@@ -36,7 +29,7 @@ shards = st.builds(
         ([WHOLE, replace(WHOLE, step=98)], ChiefAction.PROCEED),
         ([EMPTY, EMPTY], ChiefAction.RAISE_FENCE),
         ([WHOLE, EMPTY], ChiefAction.RAISE_FENCE),
-        ([WHOLE, Shard(fence=2)], ChiefAction.RESTORE),
+        ([WHOLE, ShardRecord(fence=2)], ChiefAction.RESTORE),
         ([WHOLE, replace(WHOLE, generation=8)], ChiefAction.RESTORE),
         ([replace(WHOLE, generation=0)] * 2, ChiefAction.RESTORE),
         ([replace(WHOLE, generation=-9)] * 2, ChiefAction.LET_IN),
@@ -49,13 +42,13 @@ shards = st.builds(
         ([EMPTY, replace(WHOLE, fence=3)], ChiefAction.SUPERSEDED),
     ],
 )
-def test_the_chiefs_next_action(seen: list[Shard], expected: ChiefAction) -> None:
+def test_the_chiefs_next_action(seen: list[ShardRecord], expected: ChiefAction) -> None:
     assert decide(seen, term=2, layout=5) is expected
 
 
 @given(st.lists(shards, min_size=1, max_size=4), st.integers(1, 3), st.integers(1, 9))
 def test_doing_what_was_decided_ends_in_one_whole_set_or_in_resignation(
-    seen: list[Shard], term: int, generation: int
+    seen: list[ShardRecord], term: int, generation: int
 ) -> None:
     for _ in range(3):
         action = decide(seen, term=term, layout=1)
@@ -69,13 +62,13 @@ def test_doing_what_was_decided_ends_in_one_whole_set_or_in_resignation(
         elif action is ChiefAction.LET_IN:
             seen = [replace(shard, generation=abs(shard.generation)) for shard in seen]
         else:
-            seen = [Shard(fence=term, generation=generation, layout=1) for _ in seen]
+            seen = [ShardRecord(fence=term, generation=generation, layout=1) for _ in seen]
     assert decide(seen, term=term, layout=1) is ChiefAction.PROCEED
     assert session(seen, layout=1) == Session(term, seen[0].generation)
 
 
 @given(st.lists(shards, min_size=1, max_size=4))
-def test_a_worker_never_works_on_a_part_of_a_set(seen: list[Shard]) -> None:
+def test_a_worker_never_works_on_a_part_of_a_set(seen: list[ShardRecord]) -> None:
     try:
         found = session(seen, layout=1)
     except LayoutMismatchError:

@@ -24,9 +24,8 @@ from pstraining.runtime.forms import Chooser, Form
 from pstraining.runtime.ledger import Progress
 from pstraining.runtime.model import Touched
 from pstraining.runtime.modes.base import Identity, OnAnyMembers, Reply, Tensor, as_numbers
-from pstraining.runtime.recovery import Session
-from pstraining.runtime.recovery import Shard as ShardRecord
-from pstraining.runtime.shard import DONE, STEP, Shard, UpdateState
+from pstraining.runtime.ps.record import RecordField, Session, ShardRecord
+from pstraining.runtime.shard import Shard, UpdateState
 from pstraining.runtime.staleness import Clocks, ask
 from pstraining.runtime.store import ParameterStore
 from pstraining.runtime.wire import Left, Parts, PushWire
@@ -240,7 +239,7 @@ class AsyncUpdates(OnAnyMembers):
         """The first server's step, on that server, and the operation to wait for, which has fetched what came of it."""
         first = self._store.shards[0]
         with tf.device(first.device):
-            version = first.record.read_value()[STEP]
+            version = first.record.read_value()[RecordField.STEP]
         others = [tf.constant(0)] * (len(self._store.shards) - 1)
         return version, self._store.emit_pull(self._forms[form].fetched_as, [version, *others])
 
@@ -252,7 +251,7 @@ class AsyncUpdates(OnAnyMembers):
             record = first.record.read_value()
             allowed = first.in_session(record, session) & first.members.is_current(identity[0], identity[1])
             ahead = tf.cond(allowed, lambda: ask(_clocks(first), identity[0]), zero)
-            return tf.stack([tf.cast(allowed, tf.int64), record[DONE], record[STEP], ahead])
+            return tf.stack([tf.cast(allowed, tf.int64), record[RecordField.DONE], record[RecordField.STEP], ahead])
 
         return self._client.brought_home(critical(first.device, first.container, [session, identity], body))
 
@@ -363,7 +362,9 @@ def _push(
         applied = tf.cond(allowed & is_new & tf.equal(amounts[FINITE], 1), apply, zero)
         with tf.control_dependencies([applied]):
             ahead = tf.cond(allowed, move_on, zero)
-            return tf.stack([tf.cast(allowed, tf.int64), record[DONE], record[STEP] + applied, ahead])
+            return tf.stack(
+                [tf.cast(allowed, tf.int64), record[RecordField.DONE], record[RecordField.STEP] + applied, ahead]
+            )
 
     return critical(
         shard.device, shard.container, [session, identity, what, amounts, *tf.nest.flatten([vectors, rows])], body

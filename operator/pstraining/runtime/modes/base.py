@@ -11,8 +11,7 @@ import tensorflow as tf
 from pstraining.runtime.client import Client
 from pstraining.runtime.computation import Computation
 from pstraining.runtime.ledger import NO_PROGRESS, Progress
-from pstraining.runtime.recovery import Session
-from pstraining.runtime.recovery import Shard as ShardRecord
+from pstraining.runtime.ps.record import Session, ShardRecord
 from pstraining.runtime.store import ParameterStore
 
 Tensor = Any

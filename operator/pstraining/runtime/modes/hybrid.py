@@ -20,8 +20,7 @@ from pstraining.runtime.layout import Array
 from pstraining.runtime.ledger import Progress
 from pstraining.runtime.modes.base import FIRST_PAUSE, LONGEST_PAUSE, Identity, OnAnyMembers, Reply, Tensor, as_tensor
 from pstraining.runtime.progress import event
-from pstraining.runtime.recovery import Session
-from pstraining.runtime.recovery import Shard as ShardRecord
+from pstraining.runtime.ps.record import RECORD_SIZE, Session, ShardRecord
 from pstraining.runtime.replica import Replica
 from pstraining.runtime.ring_links import Links
 from pstraining.runtime.ring_member import RingMember
@@ -31,8 +30,8 @@ from pstraining.runtime.ring_plan import Card, RingPlan
 from pstraining.runtime.ring_rounds import RingSums
 from pstraining.runtime.rings import Next
 from pstraining.runtime.rounds import Delivery
-from pstraining.runtime.shard import RECORD_SIZE, Shard, UpdateState
-from pstraining.runtime.store import ParameterStore, as_shard, int64
+from pstraining.runtime.shard import Shard, UpdateState
+from pstraining.runtime.store import ParameterStore, int64
 from pstraining.runtime.sums import Gathering
 
 LOST_SECONDS: Final = 10.0
@@ -271,7 +270,7 @@ class HybridUpdates(OnAnyMembers):
     def _looked(self, loss: float) -> tuple[rings.RingView, Reply | None]:
         """What the servers say; with it a reply if this worker's session is over."""
         answers, standbys = self._client.call(self._ops.look, self._who)
-        records = [as_shard(heads[:RECORD_SIZE]) for heads, _ in answers]
+        records = [ShardRecord.from_vector(heads[:RECORD_SIZE]) for heads, _ in answers]
         words = [[int(word) for word in heads[RECORD_SIZE:]] for heads, _ in answers]
         shards = tuple(
             rounds.ShardRound(record.step, attempt=own[0], delivered=rounds.mask(sets[0].tobytes()))
@@ -289,7 +288,7 @@ class HybridUpdates(OnAnyMembers):
             waits=bool(waits),
             held_up=bool(held_up),
             sealed=bool(sealed),
-            standbys=tuple(as_shard(found[:RECORD_SIZE]).step for found in standbys),
+            standbys=tuple(ShardRecord.from_vector(found[:RECORD_SIZE]).step for found in standbys),
         )
         self._behind = max([*(own[3] for own in words), *(int(found[RECORD_SIZE]) for found in standbys)])
         done = any(record.done for record in records)

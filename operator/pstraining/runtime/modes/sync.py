@@ -20,11 +20,10 @@ from pstraining.runtime.layout import Array
 from pstraining.runtime.ledger import Progress
 from pstraining.runtime.modes.base import Identity, OnAnyMembers, Reply, Tensor, as_tensor
 from pstraining.runtime.pairs import PairedSums, PrimaryRounds, StandbyRounds
-from pstraining.runtime.recovery import Session
-from pstraining.runtime.recovery import Shard as ShardRecord
+from pstraining.runtime.ps.record import Session, ShardRecord
 from pstraining.runtime.rounds import Delivery, Move
 from pstraining.runtime.shard import Shard, UpdateState
-from pstraining.runtime.store import ParameterStore, as_shard
+from pstraining.runtime.store import ParameterStore
 from pstraining.runtime.sums import Gathering, Sums
 from pstraining.runtime.sync_operations import FORM, SERVED, THERE, Said, SyncOperations, Turn
 from pstraining.runtime.wire import Left, Parts, PushWire
@@ -285,7 +284,7 @@ class SyncUpdates(OnAnyMembers):
     def _looked(self, loss: float) -> tuple[rounds.View, Reply | None]:
         """What the servers say; with it a reply if this worker's session is over."""
         answers, standbys = self._client.call(self._ops.look, self._identity)
-        records = [as_shard(heads) for heads, _ in answers]
+        records = [ShardRecord.from_vector(heads) for heads, _ in answers]
         shards = tuple(
             rounds.ShardRound(step=int(heads[3]), attempt=int(heads[5]), delivered=rounds.mask(sets[0].tobytes()))
             for heads, sets in answers
@@ -297,7 +296,7 @@ class SyncUpdates(OnAnyMembers):
             admitted=rounds.mask(sets[1].tobytes()),
             closed=bool(head[6]),
             alive=rounds.mask(sets[2].tobytes()),
-            standbys=tuple(as_shard(record).step for record in standbys),
+            standbys=tuple(ShardRecord.from_vector(record).step for record in standbys),
         )
         done = any(record.done for record in records)
         mine = all(Session(record.fence, record.generation) == self._token for record in records)
