@@ -18,8 +18,8 @@ import tensorflow as tf
 
 from pstraining.api.sizes import INT8_BLOCK, ONE_BIT_BLOCK, TOP_K_BLOCK
 from pstraining.api.training import Codec as Name
+from pstraining.runtime.tensor import Tensor
 
-Tensor = Any
 Part = tuple[tuple[int | None, ...], Any]
 """Shape and dtype of one of the tensors that a vector becomes; None is a length that depends on the values."""
 

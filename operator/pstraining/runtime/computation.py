@@ -10,9 +10,8 @@ from pstraining.runtime import tables
 from pstraining.runtime.finite import are_finite
 from pstraining.runtime.model import STATE, ModelError, Touched
 from pstraining.runtime.store import ParameterStore
+from pstraining.runtime.tensor import Tensor
 from pstraining.runtime.training_step import samples
-
-Tensor = Any
 
 WEIGHT: Final = 0
 LOSS: Final = 1

@@ -18,8 +18,7 @@ from pstraining.runtime.ps.record import RECORD_SIZE, RecordField, ShardRecord
 from pstraining.runtime.shard import Shard
 from pstraining.runtime.state import State, StateMismatchError
 from pstraining.runtime.store import ParameterStore, int64
-
-Tensor = Any
+from pstraining.runtime.tensor import Tensor
 
 HOLD_UP_SECONDS: Final = 5.0
 """How long no step is made while the chief saves, unless it says so again."""

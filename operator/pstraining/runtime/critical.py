@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-Tensor = Any
+from pstraining.runtime.tensor import Tensor
 
 SMALL: Final = 64
 """Numbers of 8 bytes that an input has at most to travel together with others."""

@@ -1,15 +1,13 @@
 """The first server's hand in the data, and its standbys' copy of it: operations to emit inside a traced function."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
 from pstraining.runtime.critical import after, critical, one, zero
 from pstraining.runtime.ledger import Ledger
 from pstraining.runtime.shard import Shard
-
-Tensor = Any
+from pstraining.runtime.tensor import Tensor
 
 
 def take_piece(shard: Shard, session: Tensor, identity: Tensor, limit: Tensor) -> tuple[Tensor, list[Tensor]]:

@@ -13,7 +13,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-Tensor = Any
+from pstraining.runtime.tensor import Tensor
+
 _local = threading.local()
 
 

@@ -13,8 +13,7 @@ from typing import Any, Final
 import tensorflow as tf
 
 from pstraining.runtime.layout import LARGE_BYTES
-
-Tensor = Any
+from pstraining.runtime.tensor import Tensor
 
 VIEWS: Final = ("Reshape", "Identity", "StridedSlice")
 """Operations whose result holds nothing that their first input does not."""

@@ -18,8 +18,7 @@ from pstraining.runtime.membership import at, bits, put
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.shard import Shard
 from pstraining.runtime.sums import Gathering, Outcome, Sums
-
-Tensor = Any
+from pstraining.runtime.tensor import Tensor
 
 
 class ShardRounds:
@@ -365,8 +364,7 @@ class ShardRounds:
 
     def _note(self, admitted: Tensor) -> list[Any]:
         """Remember of whose gradients the step was made."""
-        sums = self._sums
-        made = self._shard.record.read_value()[RecordField.STEP]
+        sums, made = self._sums, self._shard.record.read_value()[RecordField.STEP]
         served = tf.where(tf.equal(admitted, 1), made, sums.served.read_value())
         noted = [sums.served.assign(served, read_value=False)]
         if self._arbiter and not self._gathering.ordered:

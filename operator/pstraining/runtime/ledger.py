@@ -17,8 +17,7 @@ import tensorflow as tf
 
 from pstraining.runtime.critical import after, clock, one, zero
 from pstraining.runtime.membership import WORKER_SLOTS, Membership, put
-
-Tensor = Any
+from pstraining.runtime.tensor import Tensor
 
 RECLAIM_SECONDS: Final = 60.0
 """Silence after which what a worker holds is given to another one."""

@@ -10,8 +10,7 @@ from typing import Any, Final
 import tensorflow as tf
 
 from pstraining.runtime.critical import after, clock, one, zero
-
-Tensor = Any
+from pstraining.runtime.tensor import Tensor
 
 WORKER_SLOTS: Final = 4096
 """Workers that can take part."""

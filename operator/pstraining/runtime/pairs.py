@@ -18,8 +18,7 @@ from pstraining.runtime.membership import WORKER_SLOTS, bits, from_bits
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.shard import Shard
 from pstraining.runtime.sums import Gathering, Outcome, Sums
-
-Tensor = Any
+from pstraining.runtime.tensor import Tensor
 
 HOLDS: Final = 1
 """A primary's word: what the step is made of comes with it."""

@@ -18,8 +18,7 @@ from pstraining.runtime.critical import zero
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.seats import BALLOT, COPIED, LEARNED, LIFE, Seat, noted
 from pstraining.runtime.shard import Shard
-
-Tensor = Any
+from pstraining.runtime.tensor import Tensor
 
 PIECE_BYTES: Final = 4 << 20
 """What a piece has, about: a step moves as much as a whole shard's gradient over the same links."""

@@ -18,8 +18,7 @@ from pstraining.runtime.critical import after
 from pstraining.runtime.layout import Array
 from pstraining.runtime.model import STATE
 from pstraining.runtime.store import ParameterStore
-
-Tensor = Any
+from pstraining.runtime.tensor import Tensor
 
 
 class Replica:

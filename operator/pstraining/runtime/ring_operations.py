@@ -11,8 +11,7 @@ from pstraining.runtime.pairs import decided
 from pstraining.runtime.ring_pairs import RingStandby
 from pstraining.runtime.ring_rounds import RingRounds
 from pstraining.runtime.store import ParameterStore
-
-Tensor = Any
+from pstraining.runtime.tensor import Tensor
 
 
 class RingOperations:

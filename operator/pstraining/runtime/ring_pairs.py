@@ -13,8 +13,7 @@ from pstraining.runtime.pairs import PairedSums, PrimaryRounds, StandbyRounds
 from pstraining.runtime.ring_rounds import RingRounds, RingSums
 from pstraining.runtime.shard import Shard
 from pstraining.runtime.sums import Gathering
-
-Tensor = Any
+from pstraining.runtime.tensor import Tensor
 
 
 class PairedRingSums(RingSums, PairedSums):

@@ -17,8 +17,7 @@ from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ring_plan import CARD_SIZE
 from pstraining.runtime.shard import Shard
 from pstraining.runtime.sums import Gathering, Outcome, Sums
-
-Tensor = Any
+from pstraining.runtime.tensor import Tensor
 
 BARRED_SECONDS: Final = LAPSE_SECONDS
 """How long a suspected worker is left out of rings, whatever it says: by then the arbiter knows of its silence, too."""

@@ -15,8 +15,7 @@ from pstraining.runtime.layout import Array
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.rosters import NOTHING, Answer, Ballot, Process, Roster
 from pstraining.runtime.shard import Shard
-
-Tensor = Any
+from pstraining.runtime.tensor import Tensor
 
 LIFE: Final = 0
 VOTES: Final = 1

@@ -20,9 +20,8 @@ from pstraining.runtime.membership import Membership
 from pstraining.runtime.model import STATE, Touched
 from pstraining.runtime.ps.record import RECORD_SIZE, RecordField
 from pstraining.runtime.tables import RowOptimizer
+from pstraining.runtime.tensor import Tensor
 from pstraining.runtime.variables import PSVariable, variables_on
-
-Tensor = Any
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ import tensorflow as tf
 
 from pstraining.runtime.critical import after, zero
 from pstraining.runtime.membership import WORKER_SLOTS, Membership, at, put
-
-Tensor = Any
+from pstraining.runtime.tensor import Tensor
 
 _NEVER: Final = 2**62
 """More than any clock."""

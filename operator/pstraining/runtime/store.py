@@ -18,8 +18,7 @@ from pstraining.runtime.model import Model
 from pstraining.runtime.ps.record import Session, ShardRecord
 from pstraining.runtime.rosters import Formation
 from pstraining.runtime.shard import Shard, UpdateState
-
-Tensor = Any
+from pstraining.runtime.tensor import Tensor
 
 
 class ParameterStore:

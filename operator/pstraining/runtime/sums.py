@@ -14,9 +14,8 @@ from pstraining.runtime.layout import Segment
 from pstraining.runtime.membership import WORKER_SLOTS, put
 from pstraining.runtime.model import Touched
 from pstraining.runtime.shard import Shard
+from pstraining.runtime.tensor import Tensor
 from pstraining.runtime.wire import Shadow
-
-Tensor = Any
 
 WAIT_SECONDS: Final = 60.0
 """How long after a restore a round waits for workers that have not come yet."""

@@ -13,9 +13,8 @@ from pstraining.runtime.gathering import ShardRounds
 from pstraining.runtime.layout import Array
 from pstraining.runtime.pairs import StandbyRounds, decided
 from pstraining.runtime.store import ParameterStore
+from pstraining.runtime.tensor import Tensor
 from pstraining.runtime.wire import Parts, PushWire, as_parts
-
-Tensor = Any
 
 SERVED: Final = 1
 FORM: Final = 2

@@ -13,8 +13,7 @@ import keras
 import tensorflow as tf
 
 from pstraining.runtime import optimizer as optimizers
-
-Tensor = Any
+from pstraining.runtime.tensor import Tensor
 
 
 class Rows:

@@ -6,7 +6,8 @@ from typing import Any, Final
 import keras
 import tensorflow as tf
 
-Tensor = Any
+from pstraining.runtime.tensor import Tensor
+
 RETURNS: Final = "train_step must return the loss, a scalar, or (loss, {name: scalar})"
 
 

@@ -16,8 +16,8 @@ from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 from tensorflow.python.ops import handle_data_util, resource_variable_ops
 
 from pstraining.runtime.critical import remembered, unordered
+from pstraining.runtime.tensor import Tensor
 
-Tensor = Any
 _BRANCHES = (control_flow.CondBranchFuncGraph, control_flow.WhileBodyFuncGraph, control_flow.WhileCondFuncGraph)
 
 

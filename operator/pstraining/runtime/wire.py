@@ -19,8 +19,8 @@ from pstraining.runtime.layout import Segment
 from pstraining.runtime.model import STATE
 from pstraining.runtime.shard import Shard
 from pstraining.runtime.store import ParameterStore
+from pstraining.runtime.tensor import Tensor
 
-Tensor = Any
 Parts = list[list[list[Tensor]]]
 """The tensors of every segment of every server."""
 

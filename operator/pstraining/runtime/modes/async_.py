@@ -23,11 +23,12 @@ from pstraining.runtime.critical import after, as_it_is, critical, one, zero
 from pstraining.runtime.forms import Chooser, Form
 from pstraining.runtime.ledger import Progress
 from pstraining.runtime.model import Touched
-from pstraining.runtime.modes.base import Identity, OnAnyMembers, Reply, Tensor, as_numbers
+from pstraining.runtime.modes.base import Identity, OnAnyMembers, Reply, as_numbers
 from pstraining.runtime.ps.record import RecordField, Session, ShardRecord
 from pstraining.runtime.shard import Shard, UpdateState
 from pstraining.runtime.staleness import Clocks, ask
 from pstraining.runtime.store import ParameterStore
+from pstraining.runtime.tensor import Tensor
 from pstraining.runtime.wire import Left, Parts, PushWire
 
 FIRST_PAUSE: Final = 0.001

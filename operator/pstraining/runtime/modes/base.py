@@ -13,8 +13,7 @@ from pstraining.runtime.computation import Computation
 from pstraining.runtime.ledger import NO_PROGRESS, Progress
 from pstraining.runtime.ps.record import Session, ShardRecord
 from pstraining.runtime.store import ParameterStore
-
-Tensor = Any
+from pstraining.runtime.tensor import Tensor
 
 FIRST_PAUSE: Final = 0.0002
 LONGEST_PAUSE: Final = 0.01

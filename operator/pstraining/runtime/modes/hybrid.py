@@ -18,7 +18,7 @@ from pstraining.runtime import rings, rounds
 from pstraining.runtime.computation import NEVER, Computation, Contribution
 from pstraining.runtime.layout import Array
 from pstraining.runtime.ledger import Progress
-from pstraining.runtime.modes.base import FIRST_PAUSE, LONGEST_PAUSE, Identity, OnAnyMembers, Reply, Tensor, as_tensor
+from pstraining.runtime.modes.base import FIRST_PAUSE, LONGEST_PAUSE, Identity, OnAnyMembers, Reply, as_tensor
 from pstraining.runtime.progress import event
 from pstraining.runtime.ps.record import RECORD_SIZE, Session, ShardRecord
 from pstraining.runtime.replica import Replica
@@ -33,6 +33,7 @@ from pstraining.runtime.rounds import Delivery
 from pstraining.runtime.shard import Shard, UpdateState
 from pstraining.runtime.store import ParameterStore, int64
 from pstraining.runtime.sums import Gathering
+from pstraining.runtime.tensor import Tensor
 
 LOST_SECONDS: Final = 10.0
 """How long workers wait for one that has the newest dense parameters, before they are given up."""

@@ -18,7 +18,7 @@ from pstraining.runtime.forms import Chooser, Form
 from pstraining.runtime.gathering import ShardRounds
 from pstraining.runtime.layout import Array
 from pstraining.runtime.ledger import Progress
-from pstraining.runtime.modes.base import Identity, OnAnyMembers, Reply, Tensor, as_tensor
+from pstraining.runtime.modes.base import Identity, OnAnyMembers, Reply, as_tensor
 from pstraining.runtime.pairs import PairedSums, PrimaryRounds, StandbyRounds
 from pstraining.runtime.ps.record import Session, ShardRecord
 from pstraining.runtime.rounds import Delivery, Move
@@ -26,6 +26,7 @@ from pstraining.runtime.shard import Shard, UpdateState
 from pstraining.runtime.store import ParameterStore
 from pstraining.runtime.sums import Gathering, Sums
 from pstraining.runtime.sync_operations import FORM, SERVED, THERE, Said, SyncOperations, Turn
+from pstraining.runtime.tensor import Tensor
 from pstraining.runtime.wire import Left, Parts, PushWire
 
 UNUSUAL: Final = 2.0
