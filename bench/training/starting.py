@@ -14,8 +14,8 @@ from bench.training.figures import Taken
 from bench.training.measurement import Effort, Measurement
 from bench.usage import usage
 from pstraining.runtime import network, probing
+from pstraining.runtime.config.server import launcher_file
 from pstraining.runtime.local import hold_port
-from pstraining.runtime.trainer import launcher_file
 
 ROUNDS: Final = 7
 LIMIT: Final = 120.0

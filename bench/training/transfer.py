@@ -14,10 +14,10 @@ from typing import Any
 from bench.training import models, raw
 from pstraining.runtime import cluster as clusters
 from pstraining.runtime import network
+from pstraining.runtime.config.server import become_server
 from pstraining.runtime.progress import event
 from pstraining.runtime.ps.record import Session
 from pstraining.runtime.settings import TrainingSettings
-from pstraining.runtime.trainer import become_server
 
 SESSION = Session(1, 1)
 

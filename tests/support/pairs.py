@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pstraining.runtime.ps.record import Session
-from pstraining.runtime.rosters import Formation
+from pstraining.runtime.ps.record import Assignment, Session
 from tests.support.crew import Crew
 from tests.support.servers import GENERATION, Rig, batches
 
@@ -44,7 +43,7 @@ def rounds_messages(order: random.Random) -> list[Message]:
     return [message for group in [*groups, *rest] for message in group]
 
 
-def losses() -> Iterator[Formation]:
+def losses() -> Iterator[Assignment]:
     """What may be left: of each shard somebody."""
     yield from product([(0, 1), (0,), (1,)], repeat=SHARDS)
 
@@ -58,9 +57,9 @@ class Pairs:
         self.rig = Rig(client, optimizer, ps=SHARDS, members=2, build=build, workers=WORKERS, mode=self.mode, **more)
         self.shares = [self._share(worker) for worker in range(WORKERS)]
         self._call = client.call
-        self._workers: dict[Formation, list[Any]] = {}
+        self._workers: dict[Assignment, list[Any]] = {}
         self._ballot, self._generation = 0, GENERATION
-        self.both: Formation = ((0, 1),) * SHARDS
+        self.both: Assignment = ((0, 1),) * SHARDS
         self._functions: dict[tuple[str, int, int], Any] = {}
 
     def begin(self) -> None:
@@ -98,7 +97,7 @@ class Pairs:
                 member = STANDBY if message.what == "apply standby" else PRIMARY
                 self._do("apply", number, member, session, identity, place, go, form)
 
-    def take_over(self, left: Formation) -> None:
+    def take_over(self, left: Assignment) -> None:
         """What a chief does with those that are left: fence them, let them make what is decided, and begin anew."""
         import tensorflow as tf
 
@@ -116,7 +115,7 @@ class Pairs:
         for number, member in members:
             assert self._do("start", number, member, session, tf.constant(self._ballot << 20, tf.int64))
 
-    def finish(self, left: Formation) -> None:
+    def finish(self, left: Assignment) -> None:
         """Both workers train until the last step, on those that are left; a step that was made is not made again."""
         workers = self._workers_on(left)
         for updates in workers:
@@ -128,7 +127,7 @@ class Pairs:
         finally:
             self.rig.workers = whole
 
-    def differences(self, left: Formation) -> list[str]:
+    def differences(self, left: Assignment) -> list[str]:
         """How those that are left differ from an undisturbed run."""
         found = []
         for number, own in enumerate(left):
@@ -160,7 +159,7 @@ class Pairs:
             found.append(updates._computation.over(share[:1]))
         return found
 
-    def _workers_on(self, left: Formation) -> list[Any]:
+    def _workers_on(self, left: Assignment) -> list[Any]:
         if left not in self._workers:
             self._workers[left] = [updates.on(updates._store.formed(left)) for updates in self.rig.workers]
         return self._workers[left]

@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pstraining.runtime.ps.record import Session
-from pstraining.runtime.rosters import Formation
+from pstraining.runtime.ps.record import Assignment, Session
 from tests.support.pairs import STEPS, WORKERS, Message, Pairs
 from tests.training import test_runtime_embedding as embedding
 
@@ -18,7 +17,7 @@ class RingPairs(Pairs):
 
     def __init__(self, client: Any, optimizer: Callable[[], Any]) -> None:
         super().__init__(client, optimizer, embedding.ours(), loss="binary_crossentropy")
-        self._controls: dict[Formation, Any] = {}
+        self._controls: dict[Assignment, Any] = {}
         self.updates = [[[batch] for batch in share] for share in self.shares]
         """What each worker trains, one update after the other: the same objects when it tries again."""
 
@@ -42,7 +41,7 @@ class RingPairs(Pairs):
         """Its last bytes have not come."""
         self.rig.workers[worker]._member.held = None
 
-    def replace(self, worker: int, left: Formation) -> None:
+    def replace(self, worker: int, left: Assignment) -> None:
         """The next process of a worker, which has nothing."""
         who = self.rig.identities[worker]
         who = self.rig.identities[worker] = replace(who, incarnation=who.incarnation + 1)
@@ -55,7 +54,7 @@ class RingPairs(Pairs):
         member.identity, memory.tried, memory.generation = who, None, 0
         assert updates._store.hello(worker, who.incarnation)
 
-    def finish(self, left: Formation, newcomer: int | None = None) -> None:
+    def finish(self, left: Assignment, newcomer: int | None = None) -> None:
         """Both workers train until the last step; who lives tries again what it was not told of."""
         workers, made = self._workers_on(left), self._step(0, left[0][0])
         for updates in workers:
@@ -70,7 +69,7 @@ class RingPairs(Pairs):
         self._together(train)
         self._bring_home(left, workers)
 
-    def _bring_home(self, left: Formation, workers: Sequence[Any]) -> None:
+    def _bring_home(self, left: Assignment, workers: Sequence[Any]) -> None:
         from pstraining.runtime.control import StoreControl
 
         if left not in self._controls:

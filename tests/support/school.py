@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pstraining.runtime.ps.record import Session
-from pstraining.runtime.rosters import Formation, Process, Roster
+from pstraining.runtime.ps.record import Assignment, Session
+from pstraining.runtime.rosters import Process, Roster
 from tests.support.servers import GENERATION, Rig
 
 SHARDS = 2
@@ -46,7 +46,7 @@ class School:
         self.made = 0
         """Steps."""
         self._sets = 0
-        self._workers: dict[Formation, Any] = {}
+        self._workers: dict[Assignment, Any] = {}
         self._functions: dict[int, Any] = {}
         self.next_chief()
         self.rule()
@@ -142,7 +142,7 @@ class School:
         self.succession = self._Succession(self.rig.store, term=self._term, restore=self._restore)
         self.teaching: Any = self.succession._teaching
 
-    def _restore(self, formation: Formation, fence: int) -> None:
+    def _restore(self, formation: Assignment, fence: int) -> None:
         from pstraining.runtime.control import StoreControl
         from pstraining.runtime.state import State
 

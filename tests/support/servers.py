@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from pstraining.runtime import network
+from pstraining.runtime.config.server import launcher_file
 from pstraining.runtime.local import LocalJob, hold_port
 from pstraining.runtime.ps.record import Session
 from pstraining.runtime.settings import TrainingSettings, resolve
-from pstraining.runtime.trainer import launcher_file
 
 GENERATION = 7
 SESSION = Session(1, GENERATION)
@@ -84,6 +84,7 @@ class Rig:
         import tensorflow as tf
 
         from pstraining.runtime.model import Model
+        from pstraining.runtime.replication import encoding
         from pstraining.runtime.store import ParameterStore
 
         everything = self._client.shards
@@ -91,7 +92,8 @@ class Rig:
             self._client.shards = everything[: self._ps * self._members]
             with tf.device(self._client.local):
                 model = Model(*self._make, with_tables=with_tables)
-                return ParameterStore(self._client, model, self.mode.state, members=self._members)
+                size = encoding.size(self._ps, self._members) if self._members > 1 else 0
+                return ParameterStore(self._client, model, self.mode.state, members=self._members, acceptor_size=size)
         finally:
             self._client.shards = everything
 

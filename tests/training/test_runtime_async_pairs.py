@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from pstraining.runtime import links
-from pstraining.runtime.rosters import Formation
+from pstraining.runtime.ps.record import Assignment
 from tests.support.cover import in_all, some
 from tests.support.servers import SESSION, Rig, batches, large, small
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(400)]
 SHARDS = 2
-PRIMARIES: Formation = ((0,),) * SHARDS
-STANDBYS: Formation = ((1,),) * SHARDS
+PRIMARIES: Assignment = ((0,),) * SHARDS
+STANDBYS: Assignment = ((1,),) * SHARDS
 INT8 = {"compression": {"push": "Int8"}}
 
 
@@ -29,7 +29,7 @@ def started(client: Any, build: Any = small, **training: Any) -> Rig:
     return rig
 
 
-def on(rig: Rig, formation: Formation) -> Any:
+def on(rig: Rig, formation: Assignment) -> Any:
     """The first worker with these members."""
     updates = rig.workers[0].on(rig.workers[0]._store.formed(formation))
     updates.begin(SESSION)
@@ -89,7 +89,7 @@ def test_without_being_handed_on_they_do_not(client: Any) -> None:
     ),
 )
 def test_an_update_that_came_to_some_members_comes_to_the_others_and_counts_once(
-    client: Any, reached: Formation, training: Any
+    client: Any, reached: Assignment, training: Any
 ) -> None:
     rig = started(client, large, **training)
     assert rig.workers[0].step(batches(1)).accepted

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.runtime import formations
+from pstraining.runtime import formations, pieces
 from pstraining.runtime.client import ShardLostError
 from pstraining.runtime.formations import Formations
 
@@ -48,13 +48,14 @@ def test_what_could_not_be_made_ready_is_tried_again(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(formations, "AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(formations, "Lookout", lambda _: SimpleNamespace(nodes=nodes))
     monkeypatch.setattr(formations, "event", lambda name, **_: told.set())
+    monkeypatch.setattr(pieces, "is_incremental", lambda _: in_pieces)
     client = SimpleNamespace(connection=1, cluster=SimpleNamespace(members=2))
 
     def formed(formation: Any) -> Any:
         return SimpleNamespace(formation=formation, read=lambda: None)
 
     updates = Updates()
-    store: Any = SimpleNamespace(client=client, formed=formed, in_pieces=in_pieces)
+    store: Any = SimpleNamespace(client=client, formed=formed)
     found = Formations(store, updates)  # type: ignore[arg-type]
     found._current = ((0, 1),)
     found.prepare(lambda: [])
@@ -69,13 +70,14 @@ def test_while_somebody_learns_it_is_made_ready_that_it_is_in_sync(monkeypatch: 
     told = threading.Event()
     monkeypatch.setattr(formations, "SETTLED_SECONDS", 0.01)
     monkeypatch.setattr(formations, "Lookout", lambda _: SimpleNamespace(nodes=dict))
+    monkeypatch.setattr(pieces, "is_incremental", lambda _: True)
     client = SimpleNamespace(connection=1, cluster=SimpleNamespace(members=2))
     updates = Updates()
 
     def formed(formation: Any) -> Any:
         return SimpleNamespace(formation=formation, read=told.set)
 
-    store: Any = SimpleNamespace(client=client, formed=formed, in_pieces=True)
+    store: Any = SimpleNamespace(client=client, formed=formed)
     found = Formations(store, updates)  # type: ignore[arg-type]
     found._current, found._learns = ((1, 0), (0, 1)), True
     found.prepare(lambda: [])

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from pstraining.runtime import lookout, probing, seats
+from pstraining.runtime import lookout, probing
 from pstraining.runtime.client import ShardLostError
 from pstraining.runtime.lookout import Lookout
 from pstraining.runtime.probing import Found
+from pstraining.runtime.replication import encoding
 from pstraining.runtime.rosters import Absent, Answer
 
 pytestmark = pytest.mark.training
@@ -51,7 +52,7 @@ def look(
     monkeypatch.setattr(probing, "find", find)
     monkeypatch.setattr(Lookout, "seat", lambda self, index: index)
     monkeypatch.setattr(Lookout, "_reading", lambda self, seat: seat)
-    monkeypatch.setattr(seats, "answer", lambda *_, **__: Answer(1))
+    monkeypatch.setattr(encoding, "answer", lambda *_, **__: Answer(1))
     return Lookout(SimpleNamespace(client=client, layout=SimpleNamespace(ps=1))), client  # type: ignore[arg-type]
 
 

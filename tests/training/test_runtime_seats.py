@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pstraining.runtime import seats
+from pstraining.runtime.replication import encoding
 from pstraining.runtime.rosters import NOTHING, Answer, Ballot, Process, Roster
+from pstraining.runtime.seats import Seat
 from tests.support.servers import Rig, small
 
 pytestmark = pytest.mark.training
@@ -19,16 +20,16 @@ ballots = st.builds(Ballot, st.integers(1, 2**20), st.integers(0, 2**20 - 1))
 
 @given(ballots, ballots)
 def test_ballots_are_ordered_as_their_numbers(one: Ballot, other: Ballot) -> None:
-    assert (one < other) == (seats.number(one) < seats.number(other))
-    assert seats.ballot(seats.number(one)) == one
+    assert (one < other) == (encoding.number(one) < encoding.number(other))
+    assert encoding.ballot(encoding.number(one)) == one
 
 
 def _told(roster: Roster, record: list[int], *, copied: int = 0, leased: bool = True, leaving: bool = False) -> Answer:
-    head = [7, 1, copied, seats.number(roster.ballot), 5]
-    entries = seats.encode(roster, PLACES, 2)
-    seat = np.asarray([*head, *entries, *[0] * (seats.size(2, 2) - len(head) - len(entries))], np.int64)
+    head = [7, 1, copied, encoding.number(roster.ballot), 5]
+    entries = encoding.encode(roster, PLACES, 2)
+    seat = np.asarray([*head, *entries, *[0] * (encoding.size(2, 2) - len(head) - len(entries))], np.int64)
     told = {"leased": leased, "leaving": leaving}
-    return seats.answer(np.asarray(record, np.int64), seat, PLACES, shards=len(roster.shards), members=2, **told)
+    return encoding.answer(np.asarray(record, np.int64), seat, PLACES, shards=len(roster.shards), members=2, **told)
 
 
 @pytest.mark.parametrize(
@@ -45,17 +46,17 @@ def test_a_roster_comes_out_as_it_went_in(shards: tuple[tuple[Process, ...], ...
     is_used = {place: int(place[-1]) % 2 < len(shards) for place in learners}
     others = tuple(Process(place, 7) for place in learners if place not in there and is_used[place])
     roster = Roster(Ballot(3, 2), shards, others)
-    answer = _told(roster, [seats.number(Ballot(3, 2)), 44, 0, 10, 1])
+    answer = _told(roster, [encoding.number(Ballot(3, 2)), 44, 0, 10, 1])
     assert answer.roster == roster
 
 
 def test_what_a_member_says_of_itself() -> None:
     roster = Roster(Ballot(3, 2), ((Process("ps-0", 7),), (Process("ps-1", 9),)))
-    shut = _told(roster, [seats.number(Ballot(4, 1)), -44, 0, 10, 1], copied=seats.number(Ballot(4, 1)))
-    opened = _told(roster, [seats.number(Ballot(3, 2)), 44, 0, 10, 1])
-    forgotten = _told(roster, [seats.number(Ballot(3, 2)), 44, 0, 10, 1], leased=False)
-    nothing = np.zeros(5, np.int64), np.zeros(seats.size(2, 2), np.int64), PLACES
-    empty = seats.answer(*nothing, shards=2, members=2, leased=False, leaving=False)
+    shut = _told(roster, [encoding.number(Ballot(4, 1)), -44, 0, 10, 1], copied=encoding.number(Ballot(4, 1)))
+    opened = _told(roster, [encoding.number(Ballot(3, 2)), 44, 0, 10, 1])
+    forgotten = _told(roster, [encoding.number(Ballot(3, 2)), 44, 0, 10, 1], leased=False)
+    nothing = np.zeros(5, np.int64), np.zeros(encoding.size(2, 2), np.int64), PLACES
+    empty = encoding.answer(*nothing, shards=2, members=2, leased=False, leaving=False)
     assert (shut.promised, shut.opened, shut.step) == (Ballot(4, 1), False, 10)
     assert shut.copied == Ballot(4, 1)
     assert shut.learned == 5
@@ -70,7 +71,7 @@ def test_a_member_says_that_it_is_leaving(client: Any, tmp_path: Path) -> None:
 
     word = tmp_path / "leaving"
     rig = Rig(client, keras.optimizers.SGD, ps=1, build=small, members=2, mode="Sync")
-    seat = seats.Seat(rig.store.member(0, 1))
+    seat = Seat(rig.store.member(0, 1))
     read = tf.function(lambda name: client.brought_home(seat.read(name)), autograph=False)
     for name in ("", str(word)):
         assert not client.call(read, tf.constant(name))[-1]

@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from pstraining.api import contract
-from pstraining.runtime import recovery, seats
+from pstraining.runtime import recovery
 from pstraining.runtime.account import ChiefAccount
 from pstraining.runtime.checkpoint import write_whole
 from pstraining.runtime.client import Client, ShardLostError
@@ -27,10 +27,10 @@ from pstraining.runtime.control import RefusedError, StoreControl
 from pstraining.runtime.following import Following, Wishes
 from pstraining.runtime.model import Model
 from pstraining.runtime.progress import event
-from pstraining.runtime.ps.record import EARLY
+from pstraining.runtime.ps.record import EARLY, Assignment
 from pstraining.runtime.recovery import ChiefAction
 from pstraining.runtime.renewal import RenewalDueError
-from pstraining.runtime.rosters import Formation
+from pstraining.runtime.replication import encoding
 from pstraining.runtime.saving import Saver
 from pstraining.runtime.settings import CheckpointSettings, TrainingSettings
 from pstraining.runtime.state import State, StateLostError
@@ -88,7 +88,7 @@ class Chief:
         self._client, self._model, self._duties, self._look_in = client, store.model, duties, look_in
         self._stop, self._may_be_renewed = stop or StopRequest(), may_be_renewed
         self._whole, self._control = store, StoreControl(store)
-        self._controls: dict[Formation, StoreControl] = {}
+        self._controls: dict[Assignment, StoreControl] = {}
         self._term = self._fence = client.cluster.term
         self._joins = client.cluster.task.type == "worker"
         self._initial = store.model.values()
@@ -204,7 +204,7 @@ class Chief:
             if self._control is not control:
                 raise RefusedError("other members are in sync")
 
-    def _form(self, formation: Formation) -> None:
+    def _form(self, formation: Assignment) -> None:
         """Work with these members of the shards from now on; functions are made once for each formation."""
         if formation not in self._controls:
             self._controls[formation] = StoreControl(self._whole.formed(formation))
@@ -217,7 +217,7 @@ class Chief:
             raise SupersededError(f"term {self._term} is over: {max(s.fence for s in self._shards)} rules")
         return action
 
-    def _restore_on(self, formation: Formation, fence: int) -> None:
+    def _restore_on(self, formation: Assignment, fence: int) -> None:
         """The same on some members, under a fence; shut, so that nobody trains yet."""
         self._form(formation)
         self._fence = fence
@@ -300,7 +300,7 @@ class Chief:
             self._saver.try_to_save(self._snapshot())
         self._rule(succession, heal=True)
         if self._may_be_renewed(succession.is_quiet):
-            raise RenewalDueError(epoch=seats.ballot(self._fence).epoch)
+            raise RenewalDueError(epoch=encoding.ballot(self._fence).epoch)
 
     def _snapshot(self) -> State:
         state = self._control.snapshot(term=self._fence, wait=self._waiting())

@@ -5,11 +5,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, runtime_checkable
 
+from pstraining.runtime import pieces
 from pstraining.runtime.client import ShardLostError
 from pstraining.runtime.lookout import Lookout
 from pstraining.runtime.modes.base import Updates
 from pstraining.runtime.progress import event
-from pstraining.runtime.rosters import Formation, in_force, likely_losses
+from pstraining.runtime.ps.record import Assignment
+from pstraining.runtime.rosters import in_force, likely_losses
 from pstraining.runtime.store import ParameterStore
 
 SETTLED_SECONDS: Final = 2.0
@@ -82,10 +84,10 @@ class Formations:
     def __init__(self, store: ParameterStore, updates: Movable) -> None:
         self.first = store, updates
         self._store, self._updates, self._lookout = store, updates, Lookout(store)
-        self._made: dict[Formation, tuple[ParameterStore, Movable]] = {}
+        self._made: dict[Assignment, tuple[ParameterStore, Movable]] = {}
         self._lock = threading.Lock()
-        self._ready: set[Formation] = set()
-        self._current: Formation = ()
+        self._ready: set[Assignment] = set()
+        self._current: Assignment = ()
         self._learns = False
         """Whether somebody in it is not in sync yet."""
         self._batches: Sequence[Any] = ()
@@ -125,14 +127,14 @@ class Formations:
         TensorFlow sends a function's parts to the servers when it is first run, and forgets that with every new
         connection; both take seconds of processor time, which are not taken while somebody is missing.
         """
-        rehearsed: dict[Formation, int] = {}
+        rehearsed: dict[Assignment, int] = {}
         while True:
             while self._changed.wait(SETTLED_SECONDS):
                 self._changed.clear()
             connection, learns = self._store.client.connection, self._learns
             try:
                 due = [f for f in self._next() if rehearsed.get(f) != connection]
-                back = [] if learns or not self._store.in_pieces else [self._with_all(f) for f in due]
+                back = [] if learns or not pieces.is_incremental(self._store) else [self._with_all(f) for f in due]
                 for formation in [*due, *(f for f in back if f not in self._ready)]:
                     began = time.monotonic()
                     if formation in due:
@@ -150,7 +152,7 @@ class Formations:
                 # The training thread finds it, too, and then what is left; unless it was this thread's call alone.
                 self._changed.wait(AGAIN_SECONDS)
 
-    def _next(self) -> list[Formation]:
+    def _next(self) -> list[Assignment]:
         """What may come next: what a loss leaves; or that those who learn are in sync; nothing while somebody is
         missing."""
         if self._is_someone_missing():
@@ -162,23 +164,23 @@ class Formations:
     def _is_someone_missing(self) -> bool:
         return any(len(own) < self._store.client.cluster.members for own in self._current)
 
-    def _with_all(self, formation: Formation) -> Formation:
+    def _with_all(self, formation: Assignment) -> Assignment:
         """With the others as learners, who stand behind those in sync."""
         members = range(self._store.client.cluster.members)
         return tuple((*own, *(member for member in members if member not in own)) for own in formation)
 
-    def _trace(self, formation: Formation) -> tuple[ParameterStore, Movable]:
+    def _trace(self, formation: Assignment) -> tuple[ParameterStore, Movable]:
         store, updates = self._on(formation)
         updates.trace(self._batches)
         self._ready.add(formation)
         return store, updates
 
-    def _make_ready(self, formation: Formation) -> None:
+    def _make_ready(self, formation: Assignment) -> None:
         store, updates = self._trace(formation)
         updates.rehearse(self._batches)
         store.read()
 
-    def _on(self, formation: Formation) -> tuple[ParameterStore, Movable]:
+    def _on(self, formation: Assignment) -> tuple[ParameterStore, Movable]:
         with self._lock:
             if formation not in self._made:
                 store = self._store.formed(formation)

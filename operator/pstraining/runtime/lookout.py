@@ -10,7 +10,9 @@ import tensorflow as tf
 from pstraining.api import contract
 from pstraining.runtime import network, probing, seats, witness
 from pstraining.runtime.client import ShardLostError
-from pstraining.runtime.rosters import Absent, Answer, Formation, Process, Roster, Seats
+from pstraining.runtime.ps.record import Assignment
+from pstraining.runtime.replication import encoding
+from pstraining.runtime.rosters import Absent, Answer, Process, Roster, Seats
 from pstraining.runtime.seats import Seat
 from pstraining.runtime.shard import Shard
 from pstraining.runtime.store import ParameterStore
@@ -85,7 +87,7 @@ class Lookout:
         found = self._pool.map(self._ask, self._reads)
         return {self.names[index]: answer for index, answer in zip(self._reads, found, strict=True)}
 
-    def formation(self, roster: Roster) -> Formation:
+    def formation(self, roster: Roster) -> Assignment:
         """The members of each shard that a roster names, learners behind those in sync."""
         shards = self._client.cluster.shards
         own = [
@@ -149,7 +151,7 @@ class Lookout:
             return None
         shards, members = self.store.layout.ps, self._client.cluster.members
         told = {"leased": bool(leased), "leaving": bool(leaving)}
-        return seats.answer(record, seat, self.names, shards=shards, members=members, **told)
+        return encoding.answer(record, seat, self.names, shards=shards, members=members, **told)
 
     def _ask_worker(self, worker: tuple[str, str]) -> Answer | Absent:
         place, address = worker

@@ -16,8 +16,10 @@ import tensorflow as tf
 
 from pstraining.runtime.critical import zero
 from pstraining.runtime.ps.record import RecordField
-from pstraining.runtime.seats import BALLOT, COPIED, LEARNED, LIFE, Seat, noted
+from pstraining.runtime.replication.encoding import BALLOT, COPIED, LEARNED, LIFE
+from pstraining.runtime.seats import Seat, noted
 from pstraining.runtime.shard import Shard
+from pstraining.runtime.store import ParameterStore
 from pstraining.runtime.tensor import Tensor
 
 PIECE_BYTES: Final = 4 << 20
@@ -106,6 +108,16 @@ class Pieces:
 def are_worth_it(shards: Sequence[Shard]) -> bool:
     """Whether there is so much on some server that its copy is made of pieces."""
     return any(Pieces(shard).bytes >= ENOUGH_BYTES for shard in shards)
+
+
+def is_incremental(store: ParameterStore) -> bool:
+    """Whether a member that comes back is given its state while training goes on, as there is much of it.
+
+    In the mode Async there is no order of steps in which a piece has its place; in the mode Hybrid workers write all
+    dense parameters between two steps, whatever piece is on its way.
+    """
+    by_steps = store.updates.follow is not None and store.updates.hold_up is None
+    return store.updates.paired and by_steps and are_worth_it(store.shards)
 
 
 class Learner(Seat):

@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NamedTuple
 
+from pstraining.runtime.ps.record import Assignment
+
 
 class Ballot(NamedTuple):
     """Authority: the chief's term, which no other chief has, and its epoch."""
@@ -78,10 +80,6 @@ class Answer:
     """How many pieces of the state a learner was given under its roster."""
     leaving: bool = False
     """Whether a member has been told to end, and stays until the others do without it."""
-
-
-Formation = tuple[tuple[int, ...], ...]
-"""For every shard the numbers of its members that are in use, the primary's first."""
 
 
 class Absent(Enum):
@@ -367,7 +365,7 @@ def in_force(view: View) -> Roster | None:
     return newest if is_open else None
 
 
-def likely_losses(formation: Formation, nodes: Mapping[tuple[int, int], str]) -> list[Formation]:
+def likely_losses(formation: Assignment, nodes: Mapping[tuple[int, int], str]) -> list[Assignment]:
     """What may be left after the next loss: of any one member, or of all on one node, of shards that keep others.
 
     Args:

@@ -10,13 +10,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from pstraining.runtime import dealing, pieces, seats
+from pstraining.runtime import dealing
 from pstraining.runtime import layout as layouts
 from pstraining.runtime.client import Client
 from pstraining.runtime.critical import one
 from pstraining.runtime.model import Model
-from pstraining.runtime.ps.record import Session, ShardRecord
-from pstraining.runtime.rosters import Formation
+from pstraining.runtime.ps.record import Assignment, Session, ShardRecord
 from pstraining.runtime.shard import Shard, UpdateState
 from pstraining.runtime.tensor import Tensor
 
@@ -30,6 +29,7 @@ class ParameterStore:
         updates: what the update mode keeps beside it.
         min_bytes: how much a server must hold to be used; see `layout.worth_using`.
         members: how many servers each shard has. Of n shards, server i + m n is member m of shard i.
+        acceptor_size: length of the vector in which a member keeps what it has promised; 0: there are no standbys.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class ParameterStore:
         *,
         min_bytes: int = 0,
         members: int = 1,
+        acceptor_size: int = 0,
     ) -> None:
         self.client, self.model = client, model
         self.updates = updates or UpdateState()
@@ -56,7 +57,7 @@ class ParameterStore:
                     optimizer=model.optimizer,
                     decayed=model.decayed_tables,
                     updates=self.updates,
-                    seat=seats.size(shards, members) if members > 1 else 0,
+                    seat=acceptor_size,
                 )
                 for device in client.shards[index::shards]
             ]
@@ -64,7 +65,7 @@ class ParameterStore:
         ]
         self._form((tuple(range(members)),) * self.layout.ps)
 
-    def formed(self, formation: Formation) -> "ParameterStore":
+    def formed(self, formation: Assignment) -> "ParameterStore":
         """The same parameters, with some members of each shard: its primary first."""
         other = copy.copy(self)
         other._form(formation)
@@ -74,7 +75,7 @@ class ParameterStore:
         """One member of a shard."""
         return self._members[shard][number]
 
-    def _form(self, formation: Formation) -> None:
+    def _form(self, formation: Assignment) -> None:
         chosen = [[members[m] for m in own] for members, own in zip(self._members, formation, strict=True)]
         self.shards = [members[0] for members in chosen]
         """Every shard's primary."""
@@ -86,16 +87,6 @@ class ParameterStore:
         self._good_bye = tf.function(self._on_each(lambda shard, *who: shard.good_bye(*who)), autograph=False)
         self._take = tf.function(self._emit_take, autograph=False)
         self._beat = tf.function(self._emit_beat, autograph=False)
-
-    @property
-    def in_pieces(self) -> bool:
-        """Whether a member that comes back is given its state while training goes on, as there is much of it.
-
-        In the mode Async there is no order of steps in which a piece has its place; in the mode Hybrid workers write
-        all dense parameters between two steps, whatever piece is on its way.
-        """
-        by_steps = self.updates.follow is not None and self.updates.hold_up is None
-        return self.updates.paired and by_steps and pieces.are_worth_it(self.shards)
 
     @property
     def every(self) -> list[Shard]:

@@ -8,18 +8,19 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from pstraining.runtime import rosters, seats, witness
+from pstraining.runtime import pieces, rosters, witness
 from pstraining.runtime.account import ChiefAccount
 from pstraining.runtime.client import ShardLostError
 from pstraining.runtime.lookout import PATIENCE, Lookout
 from pstraining.runtime.progress import event
+from pstraining.runtime.ps.record import Assignment
+from pstraining.runtime.replication import encoding
 from pstraining.runtime.rosters import (
     Absent,
     Adopt,
     Answer,
     Ballot,
     Copy,
-    Formation,
     Open,
     Process,
     Promise,
@@ -65,7 +66,7 @@ class Succession:
         *,
         term: int | None,
         epoch: int = 0,
-        restore: Callable[[Formation, int], None],
+        restore: Callable[[Assignment, int], None],
         look_in: Callable[[], None] = lambda: None,
         account: ChiefAccount | None = None,
     ) -> None:
@@ -74,7 +75,7 @@ class Succession:
         self._restore, self._look_in = restore, look_in
         self._in_step = store.updates.follow is not None
         """Whether members make the same steps one after the other: what is not decided is void under another roster."""
-        self._teaching = Teaching(self._lookout) if store.in_pieces else None
+        self._teaching = Teaching(self._lookout) if pieces.is_incremental(store) else None
         self._own = None if term is None else Ballot(term, epoch)
         self._seen: frozenset[Process] = frozenset()
         self._functions: dict[tuple[str, int], Any] = {}
@@ -89,7 +90,7 @@ class Succession:
     def fence(self) -> int:
         """The number of the highest ballot that this chief has used."""
         assert self._own is not None  # noqa: S101 - it has looked
-        return seats.number(self._own)
+        return encoding.number(self._own)
 
     @property
     def is_quiet(self) -> bool:
@@ -170,7 +171,7 @@ class Succession:
                     yield from self._teaching.prepare(place)
             yield
 
-    def formation(self, roster: Roster) -> Formation:
+    def formation(self, roster: Roster) -> Assignment:
         """The members of each shard that a roster names."""
         return self._lookout.formation(roster)
 
@@ -197,7 +198,7 @@ class Succession:
             case Copy():
                 self._copy(action)
             case Restore(ballot, to, _):
-                self._restore_on(to, seats.number(ballot))
+                self._restore_on(to, encoding.number(ballot))
             case Open(roster, to):
                 return self._open(roster, to, answers)
             case rosters.Superseded(term):
@@ -207,14 +208,14 @@ class Succession:
         return False
 
     def _open(self, roster: Roster, to: Sequence[Process], answers: dict[Process, Answer]) -> bool:
-        fence = seats.number(roster.ballot)
+        fence = encoding.number(roster.ballot)
         was_open = all(answers[process].opened for process in to)
         if not all(self._begin(process, roster, fence) for process in roster.learners if not answers[process].opened):
             return False  # who has not begun must not be opened: it would stand at another step
         session = tf.constant([fence, -answers[roster.shards[0][0]].generation.term], tf.int64)
         for process in to if self._in_step else ():
             if not answers[process].opened:
-                self._rounds("start", process, session, int64(fence << seats.ATTEMPT_BITS))
+                self._rounds("start", process, session, int64(fence << encoding.ATTEMPT_BITS))
         done = self._each("open", to, (int64(fence), tf.constant(LEASE_SECONDS, tf.float64)))
         if not was_open:
             learners = [process.place for process in roster.learners]
@@ -287,7 +288,7 @@ class Succession:
 
     def _copy(self, action: Copy) -> None:
         for source, target in action.pairs:
-            self._copy_one(source, target, seats.number(action.ballot), action.former)
+            self._copy_one(source, target, encoding.number(action.ballot), action.former)
 
     def _copy_one(self, source: Process, target: Process, fence: int, former: Ballot) -> None:
         """What is left of the state, if it has learned under the former roster; else the whole."""
@@ -322,8 +323,10 @@ class Succession:
 
     def _encoded(self, roster: Roster) -> Any:
         members = self._client.cluster.members
-        entries = seats.encode(roster, self._lookout.names, members)
-        return tf.constant(_padded(entries, seats.size(self._client.cluster.shards, members) - seats.HEAD), tf.int64)
+        entries = encoding.encode(roster, self._lookout.names, members)
+        return tf.constant(
+            _padded(entries, encoding.size(self._client.cluster.shards, members) - encoding.HEAD), tf.int64
+        )
 
     def _tell(
         self, what: str, process: Process, ballot: Ballot, roster: Roster | None = None, *, founding: bool = False
@@ -333,7 +336,7 @@ class Succession:
             with suppress(OSError):
                 witness.ask(address, witness.request(what, process, ballot, roster, founding=founding), PATIENCE)
             return
-        told = [int64(seats.number(ballot))]
+        told = [int64(encoding.number(ballot))]
         if what == "promise":
             told.append(int64(process.life or time.time_ns() + self._lookout.index(process)))
         if roster:

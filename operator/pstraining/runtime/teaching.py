@@ -9,8 +9,8 @@ import tensorflow as tf
 from pstraining.runtime.lookout import Lookout
 from pstraining.runtime.pieces import Learner
 from pstraining.runtime.progress import event
+from pstraining.runtime.replication.encoding import number as number_of
 from pstraining.runtime.rosters import Answer, Ballot, Process, Roster
-from pstraining.runtime.seats import number as number_of
 from pstraining.runtime.store import int64
 
 TRIES: Final = 10

@@ -1,22 +1,30 @@
 """The public face: one object, built by the user's program, that becomes whatever its task is."""
 
-import importlib.util
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pstraining.runtime import cluster as clusters
 from pstraining.runtime import network, probing
+from pstraining.runtime.config.server import become_server
 from pstraining.runtime.loading import loading
 from pstraining.runtime.renewal import Renewal, RenewalDueError
 from pstraining.runtime.settings import CheckpointSettings, SettingsError, TrainingSettings, resolve
 from pstraining.runtime.sources import Source
 from pstraining.runtime.stopping import HELD_BACK, StopRequest
+
+if TYPE_CHECKING:
+    from pstraining.runtime.account import ChiefAccount, WorkerAccount
+    from pstraining.runtime.chief import Chief
+    from pstraining.runtime.client import Client
+    from pstraining.runtime.epochs import Epochs
+    from pstraining.runtime.modes import Mode
+    from pstraining.runtime.store import ParameterStore
+    from pstraining.runtime.worker import Worker
 
 
 class Trainer:
@@ -133,17 +141,8 @@ class Trainer:
 
         from pstraining.runtime import epochs, metrics, modes
         from pstraining.runtime.account import ChiefAccount, WorkerAccount
-        from pstraining.runtime.callbacks import check
-        from pstraining.runtime.chief import Chief, Duties
         from pstraining.runtime.client import Client
-        from pstraining.runtime.following import Wishes
-        from pstraining.runtime.formations import whereabouts
-        from pstraining.runtime.model import Model
-        from pstraining.runtime.modes.base import Identity
         from pstraining.runtime.repeatable import make_repeatable
-        from pstraining.runtime.store import ParameterStore
-        from pstraining.runtime.witness import take_seat
-        from pstraining.runtime.worker import Worker
 
         if training.ordered_sums:
             make_repeatable()
@@ -159,21 +158,8 @@ class Trainer:
         client = Client(cluster, ahead)
         client.connect()
         renewal.connected(client.leave)
-
-        def store(*, with_tables: bool) -> ParameterStore:
-            model = Model(
-                self._model,
-                self._optimizer,
-                self._loss,
-                self._metrics,
-                train_step=self._train_step,
-                with_tables=with_tables,
-            )
-            return ParameterStore(
-                client, model, mode.state, min_bytes=training.min_shard_bytes, members=cluster.members
-            )
-
         account, chiefs = WorkerAccount(), ChiefAccount()
+        part = _Part(client, training, checkpoint, renewal, mode, source, divided, account, chiefs)
         metrics.serve(
             metrics.Metrics(
                 worker=account if cluster.task.type == "worker" else None,
@@ -186,13 +172,7 @@ class Trainer:
 
         def work() -> None:
             with tf.device(client.local):
-                held, identity = store(with_tables=False), Identity(cluster.task.index, time.time_ns())
-                renewal.seat = take_seat(cluster.seats, identity.worker, identity.incarnation, renewal.kept.seat)
-                data = source or partial(
-                    cast("Callable[[int, int], Any]", self._data), cluster.task.index, cluster.workers
-                )
-                where = whereabouts(held, mode.make(held, identity))
-                Worker(where, identity, data, training=training, account=account, renewal=renewal).run()
+                self._build_worker(part).run()
 
         if not cluster.is_chief:
             work()
@@ -201,43 +181,108 @@ class Trainer:
         stop = StopRequest()
         stop.install()
         with tf.device(client.local):
-            callbacks = list(self._callbacks()) if self._callbacks else []
-            check(callbacks)
-            duties = Duties(
-                training,
-                checkpoint,
-                self._evaluate,
-                positions=training.positions(source.count) if source and training.epochs else None,
-                by_pieces=source is not None,
-                account=chiefs,
-                wishes=Wishes(
-                    divided,
-                    self._validation,
-                    self._validation_every,
-                    callbacks,
-                    summaries=self._summaries(checkpoint.path),
-                    local_optimizers=training.local_steps > 1,
-                ),
-            )
-            chief = Chief(
-                client,
-                store(with_tables=True),
-                duties,
-                look_in=worker.look_in,
-                stop=stop,
-                may_be_renewed=lambda quiet: renewal.is_due(client.connection, whole=quiet),
-                epoch=renewal.kept.epoch,
-            )
+            chief = self._build_chief(part, stop, worker.look_in)
             worker.start()
             result = chief.run()
         worker.join()
         return result
+
+    def _build_worker(self, part: "_Part") -> "Worker":
+        """This task's worker, on its device."""
+        from pstraining.runtime.formations import whereabouts
+        from pstraining.runtime.modes.base import Identity
+        from pstraining.runtime.witness import take_seat
+        from pstraining.runtime.worker import Worker
+
+        cluster, renewal = part.client.cluster, part.renewal
+        store, identity = self._build_store(part, with_tables=False), Identity(cluster.task.index, time.time_ns())
+        renewal.seat = take_seat(cluster.seats, identity.worker, identity.incarnation, renewal.kept.seat)
+        data = part.source or partial(
+            cast("Callable[[int, int], Any]", self._data), cluster.task.index, cluster.workers
+        )
+        where = whereabouts(store, part.mode.make(store, identity))
+        return Worker(where, identity, data, training=part.training, account=part.account, renewal=renewal)
+
+    def _build_chief(self, part: "_Part", stop: StopRequest, look_in: Callable[[], None]) -> "Chief":
+        """This task's chief, on its device."""
+        from pstraining.runtime.callbacks import check
+        from pstraining.runtime.chief import Chief, Duties
+        from pstraining.runtime.following import Wishes
+
+        training, source, renewal = part.training, part.source, part.renewal
+        callbacks = list(self._callbacks()) if self._callbacks else []
+        check(callbacks)
+        duties = Duties(
+            training,
+            part.checkpoint,
+            self._evaluate,
+            positions=training.positions(source.count) if source and training.epochs else None,
+            by_pieces=source is not None,
+            account=part.chiefs,
+            wishes=Wishes(
+                part.epochs,
+                self._validation,
+                self._validation_every,
+                callbacks,
+                summaries=self._summaries(part.checkpoint.path),
+                local_optimizers=training.local_steps > 1,
+            ),
+        )
+        return Chief(
+            part.client,
+            self._build_store(part, with_tables=True),
+            duties,
+            look_in=look_in,
+            stop=stop,
+            may_be_renewed=lambda quiet: renewal.is_due(part.client.connection, whole=quiet),
+            epoch=renewal.kept.epoch,
+        )
+
+    def _build_store(self, part: "_Part", *, with_tables: bool) -> "ParameterStore":
+        """The program's model on the servers."""
+        from pstraining.runtime.model import Model
+        from pstraining.runtime.replication import encoding
+        from pstraining.runtime.store import ParameterStore
+
+        cluster = part.client.cluster
+        model = Model(
+            self._model,
+            self._optimizer,
+            self._loss,
+            self._metrics,
+            train_step=self._train_step,
+            with_tables=with_tables,
+        )
+        return ParameterStore(
+            part.client,
+            model,
+            part.mode.state,
+            min_bytes=part.training.min_shard_bytes,
+            members=cluster.members,
+            acceptor_size=encoding.size(cluster.shards, cluster.members) if cluster.members > 1 else 0,
+        )
 
     def _summaries(self, checkpoints: str | None) -> Path | None:
         """The folder for TensorBoard."""
         if isinstance(self._tensorboard, str | Path):
             return Path(self._tensorboard)
         return Path(checkpoints) / "tensorboard" if checkpoints and self._tensorboard is not False else None
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What a task's worker and its chief are built from."""
+
+    client: "Client"
+    training: TrainingSettings
+    checkpoint: CheckpointSettings
+    renewal: Renewal
+    mode: "Mode"
+    source: Source | None
+    """Data that is handed out; None: each worker has its own."""
+    epochs: "Epochs"
+    account: "WorkerAccount"
+    chiefs: "ChiefAccount"
 
 
 class _Beside:
@@ -268,20 +313,3 @@ class _Beside:
                 self._run()
         except BaseException as error:  # noqa: BLE001 - it is raised again in the main thread
             self._error = error
-
-
-def become_server() -> None:
-    """Replace this process by the launcher's lean server; it never loads TensorFlow's Python side."""
-    launcher = launcher_file()
-    sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, str(launcher), "serve"])  # noqa: S606
-
-
-def launcher_file() -> Path:
-    """The launcher in this installation, as a file: importing it is not needed to run it."""
-    spec = importlib.util.find_spec("pstraining")
-    folders = list(spec.submodule_search_locations or ()) if spec else []
-    for folder in folders:
-        if (found := Path(folder) / "launcher" / "launch.py").is_file():
-            return found
-    raise clusters.ClusterError("this installation of pstraining has no launcher to serve with")

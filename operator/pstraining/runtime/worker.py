@@ -13,7 +13,7 @@ from typing import Any, Final
 import tensorflow as tf
 
 from pstraining.api.training import NonFinite
-from pstraining.runtime import seats, tally
+from pstraining.runtime import tally
 from pstraining.runtime.account import WorkerAccount
 from pstraining.runtime.client import ShardLostError
 from pstraining.runtime.data import Batches, Draw, EndOfDataError, HandedOutBatches, OwnBatches
@@ -23,6 +23,7 @@ from pstraining.runtime.modes.base import Identity, Reply
 from pstraining.runtime.progress import StepReports, event
 from pstraining.runtime.ps import record as records
 from pstraining.runtime.renewal import Renewal, RenewalDueError
+from pstraining.runtime.replication import encoding
 from pstraining.runtime.settings import TrainingSettings
 from pstraining.runtime.sources import Source
 
@@ -216,7 +217,7 @@ class Worker:
 
     def _term(self, session: records.Session) -> int:
         """The chief's."""
-        return seats.ballot(session.term).term if self._client.cluster.members > 1 else session.term
+        return encoding.ballot(session.term).term if self._client.cluster.members > 1 else session.term
 
     def _leave_out(self, reply: Reply) -> None:
         """Tell of a gradient that is not finite, and end if that is the policy."""

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pstraining.runtime.trainer import launcher_file
+from pstraining.runtime.config.server import launcher_file
 
 
 def test_importing_the_runtime_imports_no_tensorflow() -> None:

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
+from pstraining.runtime.ps.record import Assignment
 from pstraining.runtime.rosters import (
     Absent,
     Adopt,
     Answer,
     Ballot,
     Copy,
-    Formation,
     Open,
     Process,
     Promise,
@@ -171,7 +171,7 @@ def test_a_shard_of_which_only_a_learner_is_left_is_restored() -> None:
     ],
     ids=["any one", "not the last one", "nobody", "a node's, too", "not a whole shard", "one on its own"],
 )
-def test_one_member_may_be_lost_or_all_on_a_node(formation: Formation, nodes: Any, left: list[Formation]) -> None:
+def test_one_member_may_be_lost_or_all_on_a_node(formation: Assignment, nodes: Any, left: list[Assignment]) -> None:
     assert likely_losses(formation, nodes) == left
 
 

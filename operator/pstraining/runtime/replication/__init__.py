@@ -1,0 +1,1 @@
+"""Hot standbys: views of the members, their changes and the transfer of state; imports no chief and no worker."""
