@@ -15,9 +15,9 @@ from bench.training import models, raw
 from pstraining.runtime import cluster as clusters
 from pstraining.runtime import network
 from pstraining.runtime.config.server import become_server
-from pstraining.runtime.progress import event
 from pstraining.runtime.ps.record import Session
 from pstraining.runtime.settings import TrainingSettings
+from pstraining.runtime.telemetry.events import event
 
 SESSION = Session(1, 1)
 

@@ -11,8 +11,7 @@ from pstraining.api import names
 from pstraining.controller import metrics as operator
 from pstraining.core.actions import Kind
 from pstraining.runtime import metrics as runtime
-from pstraining.runtime.account import ChiefAccount, WorkerAccount
-from pstraining.runtime.links import Bytes
+from pstraining.runtime.account import ChiefAccount, Traffic, WorkerAccount
 
 _GROUPING = re.compile(r"\b(?:by|on|without|ignoring|group_left|group_right)\s*\(([^)]*)\)")
 _MATCHERS = re.compile(r"\{([^}]*)\}")
@@ -48,7 +47,7 @@ def exported() -> dict[str, set[str]]:
     mine.told(("ns", "job"), {}, {"phase": "Running", "worker": {"restarts": 1}})
     chief = ChiefAccount(checkpoint_time=0.0, checkpoint_interval=1.0, scalars={"loss": 0.5})
     tasks = runtime.Metrics(
-        worker=WorkerAccount(), chief=chief, links=lambda: {"ps-0": Bytes(1, 2)}, reconnects=lambda: 0
+        worker=WorkerAccount(), chief=chief, links=lambda: {"ps-0": Traffic(1, 2)}, reconnects=lambda: 0
     )
     registry = CollectorRegistry(auto_describe=False)
     registry.register(tasks)

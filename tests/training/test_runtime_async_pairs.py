@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pstraining.runtime import links
+from pstraining.runtime.account import total
 from pstraining.runtime.ps.record import Assignment
 from tests.support.cover import in_all, some
 from tests.support.servers import SESSION, Rig, batches, large, small
@@ -122,10 +122,10 @@ def test_a_worker_sends_its_update_once(client: Any) -> None:
     def sent(updates: Any) -> int:
         for batch in batches(2):
             assert updates.step([batch]).accepted
-        before = links.total(client.links.look()).sent
+        before = total(client.links.look()).sent
         for batch in batches(10):
             assert updates.step([batch]).accepted
-        return links.total(client.links.look()).sent - before
+        return total(client.links.look()).sent - before
 
     assert sent(both) < 1.1 * sent(alone)
 

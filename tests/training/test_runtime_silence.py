@@ -14,7 +14,7 @@ import pytest
 from pstraining.runtime import probing, watchdog
 from pstraining.runtime.checkpoint import Checkpoints
 from pstraining.runtime.local import LocalJob, Process
-from pstraining.runtime.progress import event
+from pstraining.runtime.telemetry.events import event
 from tests.support import counting
 from tests.support.cover import THOROUGH, in_soak
 from tests.support.netns import cut_off, own_network

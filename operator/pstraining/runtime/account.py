@@ -10,11 +10,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pstraining.runtime.links import Bytes, total
 from pstraining.runtime.tally import LINK, METRIC, RECEIVED, SAMPLES, SENT, WEIGHT, Counters
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 UPDATES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What went over a link since the process began."""
+
+    sent: int = 0
+    received: int = 0
+
+    def __add__(self, other: "Traffic") -> "Traffic":
+        return Traffic(self.sent + other.sent, self.received + other.received)
+
+
+def total(links: Mapping[str, Traffic]) -> Traffic:
+    """All links together."""
+    return sum(links.values(), Traffic())
 
 
 class Histogram:
@@ -73,7 +88,7 @@ class WorkerAccount:
         self.dropped += not applied
         self.samples += samples if applied else 0
 
-    def counters(self, links: Mapping[str, Bytes], metrics: dict[str, tuple[float, float]]) -> Counters:
+    def counters(self, links: Mapping[str, Traffic], metrics: dict[str, tuple[float, float]]) -> Counters:
         """What the chief is told.
 
         Args:

@@ -18,8 +18,8 @@ import tensorflow as tf
 from keras.src.callbacks.callback_list import CallbackList
 
 from pstraining.runtime.model import Model
-from pstraining.runtime.progress import event
 from pstraining.runtime.state import State
+from pstraining.runtime.telemetry.events import event
 
 BATCH_HOOKS: Final = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 REFUSED: Final = {

@@ -18,9 +18,9 @@ from typing import Any, Final
 import numpy as np
 
 from pstraining.runtime.layout import Array, Layout
-from pstraining.runtime.progress import event
 from pstraining.runtime.settings import SettingsError
 from pstraining.runtime.state import State
+from pstraining.runtime.telemetry.events import event
 
 FORMAT: Final = 1
 ARRAYS: Final = "state.npz"

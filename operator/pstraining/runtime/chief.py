@@ -26,7 +26,6 @@ from pstraining.runtime.client import Client, ShardLostError
 from pstraining.runtime.control import RefusedError, StoreControl
 from pstraining.runtime.following import Following, Wishes
 from pstraining.runtime.model import Model
-from pstraining.runtime.progress import event
 from pstraining.runtime.ps.record import EARLY, Assignment
 from pstraining.runtime.recovery import ChiefAction
 from pstraining.runtime.renewal import RenewalDueError
@@ -37,6 +36,7 @@ from pstraining.runtime.state import State, StateLostError
 from pstraining.runtime.stopping import StoppedError, StopRequest
 from pstraining.runtime.store import ParameterStore
 from pstraining.runtime.succession import Succession, SupersededError
+from pstraining.runtime.telemetry.events import event
 
 POLL: Final = 0.1
 """Seconds between looks at the servers' records."""

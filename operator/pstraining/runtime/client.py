@@ -23,7 +23,7 @@ from tensorflow.python.eager import context
 from pstraining.runtime import network, probing
 from pstraining.runtime.cluster import Cluster
 from pstraining.runtime.links import Links
-from pstraining.runtime.progress import event
+from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.transport import errors
 from pstraining.runtime.watchdog import CONNECT_PATIENCE, GREET_PATIENCE, Watchdog
 

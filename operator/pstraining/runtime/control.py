@@ -13,11 +13,11 @@ from pstraining.runtime import layout as layouts
 from pstraining.runtime.critical import after, one
 from pstraining.runtime.layout import Array
 from pstraining.runtime.ledger import Ledger
-from pstraining.runtime.progress import event
 from pstraining.runtime.ps.record import RECORD_SIZE, RecordField, ShardRecord
 from pstraining.runtime.shard import Shard
 from pstraining.runtime.state import State, StateMismatchError
 from pstraining.runtime.store import ParameterStore, int64
+from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.tensor import Tensor
 
 HOLD_UP_SECONDS: Final = 5.0

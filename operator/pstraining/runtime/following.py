@@ -13,11 +13,12 @@ from pstraining.runtime.account import ChiefAccount
 from pstraining.runtime.callbacks import SCHEDULE, CallbackError, EpochEnd, EpochEnds, learning_rate
 from pstraining.runtime.control import StoreControl
 from pstraining.runtime.epochs import Ends, Epochs
-from pstraining.runtime.progress import PROGRESS_SECONDS, Rate, Seen, event, show
+from pstraining.runtime.progress import PROGRESS_SECONDS, Rate, Seen, show
 from pstraining.runtime.skew import Evenness, heaviest
 from pstraining.runtime.state import State
 from pstraining.runtime.summaries import Summaries
 from pstraining.runtime.tally import LINK, RECEIVED, SAMPLES, SENT, Tally, Window
+from pstraining.runtime.telemetry.events import event
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from pstraining.runtime import pieces
 from pstraining.runtime.client import ShardLostError
 from pstraining.runtime.lookout import Lookout
 from pstraining.runtime.modes.base import Updates
-from pstraining.runtime.progress import event
 from pstraining.runtime.ps.record import Assignment
 from pstraining.runtime.rosters import in_force, likely_losses
 from pstraining.runtime.store import ParameterStore
+from pstraining.runtime.telemetry.events import event
 
 SETTLED_SECONDS: Final = 2.0
 """How long nothing may have changed before something is made ready for the next loss."""

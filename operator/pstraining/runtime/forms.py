@@ -7,8 +7,8 @@ from statistics import median
 from pstraining.api.training import Codec as Name
 from pstraining.runtime import auto, codecs
 from pstraining.runtime.codecs import Codec
-from pstraining.runtime.progress import event
 from pstraining.runtime.settings import CompressionSettings
+from pstraining.runtime.telemetry.events import event
 
 
 @dataclass(frozen=True)

@@ -10,29 +10,18 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 from pstraining.runtime import network
+from pstraining.runtime.account import Traffic
 
 _INFO_BYTES: Final = 136
 _ACKED: Final = 120
 """Where Linux's struct tcp_info has tcpi_bytes_acked, and tcpi_bytes_received behind it. uint64 each."""
 ALL: Final = "ps"
 """The peer where a parameter server dialled, and which one cannot be told from its address."""
-
-
-@dataclass(frozen=True)
-class Bytes:
-    """What went over a link since the process began."""
-
-    sent: int = 0
-    received: int = 0
-
-    def __add__(self, other: "Bytes") -> "Bytes":
-        return Bytes(self.sent + other.sent, self.received + other.received)
 
 
 class Links:
@@ -46,25 +35,25 @@ class Links:
     def __init__(self, servers: tuple[str, ...], own_port: int) -> None:
         self._servers, self._own_port = servers, own_port
         self._lock = threading.Lock()
-        self._live: dict[Any, tuple[str, Bytes]] = {}
-        self._gone: dict[str, Bytes] = {}
+        self._live: dict[Any, tuple[str, Traffic]] = {}
+        self._gone: dict[str, Traffic] = {}
         self._dialled: dict[tuple[str, int], str] = {}
         self._hosts: dict[str, str] = {}
 
-    def look(self) -> dict[str, Bytes]:
+    def look(self) -> dict[str, Traffic]:
         """The bytes by peer, ps-0 and so on, as they are now."""
         with self._lock:
             seen = dict(self._found())
             for identity, (peer, moved) in self._live.items():
                 if identity not in seen:
-                    self._gone[peer] = self._gone.get(peer, Bytes()) + moved
+                    self._gone[peer] = self._gone.get(peer, Traffic()) + moved
             self._live = seen
             total = dict(self._gone)
             for peer, moved in seen.values():
-                total[peer] = total.get(peer, Bytes()) + moved
+                total[peer] = total.get(peer, Traffic()) + moved
             return total
 
-    def _found(self) -> Iterator[tuple[Any, tuple[str, Bytes]]]:
+    def _found(self) -> Iterator[tuple[Any, tuple[str, Traffic]]]:
         for found in network.connections():
             with suppress(OSError):  # not connected, or closed meanwhile
                 own, other = found.getsockname()[:2], found.getpeername()[:2]
@@ -96,7 +85,7 @@ class Links:
         self._hosts = {host: peers.pop() for host, peers in by_host.items() if len(peers) == 1}
 
 
-def counted(connection: socket.socket) -> Bytes:
+def counted(connection: socket.socket) -> Traffic:
     """What the kernel has counted on a connection.
 
     Raises:
@@ -105,9 +94,4 @@ def counted(connection: socket.socket) -> Bytes:
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
     if len(info) < _INFO_BYTES:
         raise OSError("the kernel's TCP_INFO has no byte counts")
-    return Bytes(*struct.unpack_from("=QQ", info, _ACKED))
-
-
-def total(links: Mapping[str, Bytes]) -> Bytes:
-    """All links together."""
-    return sum(links.values(), Bytes())
+    return Traffic(*struct.unpack_from("=QQ", info, _ACKED))

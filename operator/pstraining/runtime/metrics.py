@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from pstraining.api import contract
-from pstraining.runtime.account import ChiefAccount, Histogram, WorkerAccount
-from pstraining.runtime.links import Bytes
-from pstraining.runtime.progress import event
+from pstraining.runtime.account import ChiefAccount, Histogram, Traffic, WorkerAccount
+from pstraining.runtime.telemetry.events import event
 
 WORKER: Final = {
     "steps": "Steps of this worker that are part of the parameters.",
@@ -57,7 +56,7 @@ class Metrics:
         *,
         worker: WorkerAccount | None,
         chief: ChiefAccount | None,
-        links: Callable[[], Mapping[str, Bytes]],
+        links: Callable[[], Mapping[str, Traffic]],
         reconnects: Callable[[], int],
     ) -> None:
         self._worker, self._chief, self._links, self._reconnects = worker, chief, links, reconnects

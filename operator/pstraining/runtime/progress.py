@@ -1,14 +1,14 @@
-"""What a task tells while it runs: one line a second at most, JSON for machines, plain words for people."""
+"""A worker's reports and the chief's progress lines: one line a second at most."""
 
-import json
 import math
 import shutil
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
+
+from pstraining.runtime.telemetry.events import event, overwrite, say
 
 REPORT_SECONDS: Final = 1.0
 """Seconds between a worker's reports."""
@@ -16,32 +16,6 @@ PROGRESS_SECONDS: Final = 2.0
 """Seconds between the chief's progress lines."""
 BAR: Final = 20
 """Characters in the bar on a terminal."""
-ERASE: Final = "\r\x1b[K"
-_lock = threading.Lock()
-_shown = threading.Event()
-"""A terminal's last line is a progress line, which whatever comes next replaces."""
-
-
-def event(name: str, **fields: Any) -> None:
-    """Print one JSON line, with the time in seconds since 1970 (UTC) and on the machine's monotonic clock."""
-    clean = {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in fields.items()
-    }
-    line = {"event": name, **clean, "time": round(time.time(), 3), "monotonic": round(time.monotonic(), 3)}
-    _print(json.dumps(line))
-
-
-def say(text: str) -> None:
-    """Print one line for people."""
-    _print(text)
-
-
-def _print(text: str) -> None:
-    with _lock:  # one write a line: threads and processes share the stream
-        begin = ERASE if _shown.is_set() else ""
-        _shown.clear()
-        sys.stdout.write(f"{begin}{text}\n")
-        sys.stdout.flush()
 
 
 class StepReports:
@@ -189,7 +163,4 @@ def show(text: str, fraction: float | None) -> None:
     columns = shutil.get_terminal_size().columns - 1
     filled = "" if fraction is None else "#" * round(fraction * BAR)
     bar = "" if fraction is None else f"[{filled:.<{BAR}}] {fraction:4.0%}  "
-    with _lock:
-        sys.stdout.write(f"{ERASE}{(bar + text)[:columns]}")
-        sys.stdout.flush()
-        _shown.set()
+    overwrite((bar + text)[:columns])

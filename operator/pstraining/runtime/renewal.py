@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from pstraining.runtime.progress import event
+from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.witness import Witness
 
 EACH: Final = 3

@@ -11,13 +11,13 @@ from typing import Final
 from pstraining.runtime.computation import Contribution
 from pstraining.runtime.layout import Array
 from pstraining.runtime.modes.base import Identity
-from pstraining.runtime.progress import event
 from pstraining.runtime.replica import Replica
 from pstraining.runtime.ring import Ring
 from pstraining.runtime.ring_links import Links
 from pstraining.runtime.ring_plan import BrokenRingError, Card, RingPlan
 from pstraining.runtime.ring_streams import GreetingError
 from pstraining.runtime.rings import Standing, passing
+from pstraining.runtime.telemetry.events import event
 
 CHECK_STEPS: Final = 256
 """Steps from one comparison of all workers' parameters to the next."""

@@ -14,9 +14,9 @@ from pstraining.runtime import intervals
 from pstraining.runtime.account import ChiefAccount
 from pstraining.runtime.checkpoint import Checkpoints, CorruptCheckpointError, name_of
 from pstraining.runtime.layout import Layout
-from pstraining.runtime.progress import event
 from pstraining.runtime.settings import CheckpointSettings
 from pstraining.runtime.state import State
+from pstraining.runtime.telemetry.events import event
 
 FIRST_RETRY: Final = 10.0
 LONGEST_RETRY: Final = 300.0

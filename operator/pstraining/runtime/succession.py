@@ -12,7 +12,6 @@ from pstraining.runtime import pieces, rosters, witness
 from pstraining.runtime.account import ChiefAccount
 from pstraining.runtime.client import ShardLostError
 from pstraining.runtime.lookout import PATIENCE, Lookout
-from pstraining.runtime.progress import event
 from pstraining.runtime.ps.record import Assignment
 from pstraining.runtime.replication import encoding
 from pstraining.runtime.rosters import (
@@ -31,6 +30,7 @@ from pstraining.runtime.rosters import (
 from pstraining.runtime.seats import LEASE_SECONDS
 from pstraining.runtime.store import ParameterStore, int64
 from pstraining.runtime.teaching import Teaching
+from pstraining.runtime.telemetry.events import event
 
 POLL: Final = 0.02
 """Seconds between looks while nothing can be done."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from pstraining.runtime.progress import event
+from pstraining.runtime.telemetry.events import event
 
 
 class Summaries:

@@ -8,10 +8,10 @@ import tensorflow as tf
 
 from pstraining.runtime.lookout import Lookout
 from pstraining.runtime.pieces import Learner
-from pstraining.runtime.progress import event
 from pstraining.runtime.replication.encoding import number as number_of
 from pstraining.runtime.rosters import Answer, Ballot, Process, Roster
 from pstraining.runtime.store import int64
+from pstraining.runtime.telemetry.events import event
 
 TRIES: Final = 10
 """How often a piece may come too late for its step before the whole state is copied while no steps are made."""

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from pstraining.runtime import network, probing
-from pstraining.runtime.progress import event
+from pstraining.runtime.telemetry.events import event
 
 EXIT_STUCK: Final = 75
 """The process's exit code when TensorFlow itself no longer comes back from connecting (EX_TEMPFAIL)."""

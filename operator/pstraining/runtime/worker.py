@@ -20,12 +20,13 @@ from pstraining.runtime.data import Batches, Draw, EndOfDataError, HandedOutBatc
 from pstraining.runtime.formations import Whereabouts
 from pstraining.runtime.membership import BEAT_SECONDS
 from pstraining.runtime.modes.base import Identity, Reply
-from pstraining.runtime.progress import StepReports, event
+from pstraining.runtime.progress import StepReports
 from pstraining.runtime.ps import record as records
 from pstraining.runtime.renewal import Renewal, RenewalDueError
 from pstraining.runtime.replication import encoding
 from pstraining.runtime.settings import TrainingSettings
 from pstraining.runtime.sources import Source
+from pstraining.runtime.telemetry.events import event
 
 POLL: Final = 0.05
 """Seconds between looks at the servers' records while there is nothing to work on."""

@@ -17,8 +17,7 @@ from pstraining.cli import exposition, top
 from pstraining.cli.errors import CommandError, DeniedError, RequestError
 from pstraining.cli.rates import Scrape, TaskRates, stragglers, task_rates
 from pstraining.cli.tasks import tasks_of
-from pstraining.runtime.account import ChiefAccount, WorkerAccount
-from pstraining.runtime.links import Bytes
+from pstraining.runtime.account import ChiefAccount, Traffic, WorkerAccount
 from pstraining.runtime.metrics import Metrics
 from tests.support.builders import job, pod, terminated
 from tests.support.cli_cluster import Object, WithJobs
@@ -27,7 +26,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "watch-a-job.md"
 
 
 def told(
-    *, worker: WorkerAccount | None = None, chief: ChiefAccount | None = None, links: dict[str, Bytes] | None = None
+    *, worker: WorkerAccount | None = None, chief: ChiefAccount | None = None, links: dict[str, Traffic] | None = None
 ) -> str:
     """What the runtime serves."""
     registry = CollectorRegistry(auto_describe=False)
@@ -87,15 +86,15 @@ def trained(made: Object | None = None) -> Scraped:
     after.workers, after.skew = 3, 1.2
     answers: dict[str, list[str | RequestError]] = {
         "digits-chief-1": [
-            told(chief=before, links={"ps-0": Bytes(0, 0)}),
-            told(chief=after, links={"ps-0": Bytes(500, 1000)}),
+            told(chief=before, links={"ps-0": Traffic(0, 0)}),
+            told(chief=after, links={"ps-0": Traffic(500, 1000)}),
         ]
     }
     for index, steps in enumerate((50, 50, 10)):
         pace = 0.1 if index < 2 else 0.5
-        first = told(worker=worker(10, seconds=pace, staleness=2), links={"ps-0": Bytes(1000, 2000)})
+        first = told(worker=worker(10, seconds=pace, staleness=2), links={"ps-0": Traffic(1000, 2000)})
         second = worker(10 + steps, seconds=pace, staleness=2, dropped=index)
-        links = {"ps-0": Bytes(1000 + 40_000 * steps, 2000 + 80_000 * steps), "ps-1": Bytes(5000, 0)}
+        links = {"ps-0": Traffic(1000 + 40_000 * steps, 2000 + 80_000 * steps), "ps-1": Traffic(5000, 0)}
         answers[f"digits-worker-{index}"] = [first, told(worker=second, links=links)]
     return Scraped(made, pods, answers)
 
@@ -258,7 +257,7 @@ def test_the_reader_agrees_with_prometheus_own() -> None:
     text = told(
         worker=worker(7, seconds=0.3, staleness=3),
         chief=ChiefAccount(step=4, scalars={'of "quotes" \\ and\nbreaks': 1.5, "none": math.inf}),
-        links={"ps-0": Bytes(1, 2)},
+        links={"ps-0": Traffic(1, 2)},
     )
     expected = {
         (s.name, tuple(sorted(s.labels.items()))): s.value

@@ -4,7 +4,8 @@ import socket
 
 import pytest
 
-from pstraining.runtime.links import Links, total
+from pstraining.runtime.account import total
+from pstraining.runtime.links import Links
 
 
 def listen(host: str = "127.0.0.1") -> socket.socket:

@@ -10,8 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pstraining.api import contract
 from pstraining.runtime import metrics
-from pstraining.runtime.account import ChiefAccount, WorkerAccount
-from pstraining.runtime.links import Bytes
+from pstraining.runtime.account import ChiefAccount, Traffic, WorkerAccount
 
 
 def everything() -> metrics.Metrics:
@@ -29,7 +28,7 @@ def everything() -> metrics.Metrics:
         checkpoint_interval=7.5,
     )
     return metrics.Metrics(
-        worker=worker, chief=chief, links=lambda: {"ps-0": Bytes(10, 20), "ps": Bytes(1, 2)}, reconnects=lambda: 4
+        worker=worker, chief=chief, links=lambda: {"ps-0": Traffic(10, 20), "ps": Traffic(1, 2)}, reconnects=lambda: 4
     )
 
 

@@ -2,8 +2,7 @@
 
 import math
 
-from pstraining.runtime.account import Histogram, WorkerAccount
-from pstraining.runtime.links import Bytes
+from pstraining.runtime.account import Histogram, Traffic, WorkerAccount
 from pstraining.runtime.tally import METRIC, SAMPLES, WEIGHT, Tally, Window, encode
 
 
@@ -58,4 +57,4 @@ def test_a_worker_counts_steps_gaps_and_staleness() -> None:
     assert account.seconds.sum == 1.0 + 0.5 + 0.25
     assert account.staleness.sum == 3
     assert account.staleness.cumulative()[0] == ("0.0", 3)
-    assert account.counters({"ps-0": Bytes(1, 2)}, {"hits": (3.0, 4.0)})[SAMPLES] == 96
+    assert account.counters({"ps-0": Traffic(1, 2)}, {"hits": (3.0, 4.0)})[SAMPLES] == 96

@@ -19,7 +19,6 @@ from pstraining.runtime.computation import NEVER, Computation, Contribution
 from pstraining.runtime.layout import Array
 from pstraining.runtime.ledger import Progress
 from pstraining.runtime.modes.base import FIRST_PAUSE, LONGEST_PAUSE, Identity, OnAnyMembers, Reply, as_tensor
-from pstraining.runtime.progress import event
 from pstraining.runtime.ps.record import RECORD_SIZE, Session, ShardRecord
 from pstraining.runtime.replica import Replica
 from pstraining.runtime.ring_links import Links
@@ -33,6 +32,7 @@ from pstraining.runtime.rounds import Delivery
 from pstraining.runtime.shard import Shard, UpdateState
 from pstraining.runtime.store import ParameterStore, int64
 from pstraining.runtime.sums import Gathering
+from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.tensor import Tensor
 
 LOST_SECONDS: Final = 10.0

@@ -1,0 +1,43 @@
+"""The lines that a task prints while it runs: JSON for machines, plain words for people. Imports no TensorFlow."""
+
+import json
+import math
+import sys
+import threading
+import time
+from typing import Any, Final
+
+ERASE: Final = "\r\x1b[K"
+_lock = threading.Lock()
+_shown = threading.Event()
+"""A terminal's last line is a progress line, which whatever comes next replaces."""
+
+
+def event(name: str, **fields: Any) -> None:
+    """Print one JSON line, with the time in seconds since 1970 (UTC) and on the machine's monotonic clock."""
+    clean = {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in fields.items()
+    }
+    line = {"event": name, **clean, "time": round(time.time(), 3), "monotonic": round(time.monotonic(), 3)}
+    _print(json.dumps(line))
+
+
+def say(text: str) -> None:
+    """Print one line for people."""
+    _print(text)
+
+
+def overwrite(text: str) -> None:
+    """Print a terminal's progress line, in place of the former one; whatever comes next replaces it."""
+    with _lock:
+        sys.stdout.write(f"{ERASE}{text}")
+        sys.stdout.flush()
+        _shown.set()
+
+
+def _print(text: str) -> None:
+    with _lock:  # one write a line: threads and processes share the stream
+        begin = ERASE if _shown.is_set() else ""
+        _shown.clear()
+        sys.stdout.write(f"{begin}{text}\n")
+        sys.stdout.flush()
