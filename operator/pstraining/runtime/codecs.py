@@ -16,8 +16,10 @@ from typing import Any, Final, Protocol
 import numpy as np
 import tensorflow as tf
 
-from pstraining.api.sizes import INT8_BLOCK, ONE_BIT_BLOCK, TOP_K_BLOCK
+from pstraining.api.sizes import INT8_BLOCK, ONE_BIT_BLOCK, SMALLEST, TOP_K_BLOCK
 from pstraining.api.training import Codec as Name
+from pstraining.runtime.layout import Segment
+from pstraining.runtime.model import STATE
 from pstraining.runtime.tensor import Tensor
 
 Part = tuple[tuple[int | None, ...], Any]
@@ -171,3 +173,8 @@ def _rows(vector: Tensor, block: int) -> Tensor:
 def _vector(rows: Tensor, size: int) -> Tensor:
     vector = tf.reshape(rows, [-1])
     return tf.ensure_shape(vector if rows.shape.num_elements() == size else vector[:size], [size])
+
+
+def is_coded(segment: Segment) -> bool:
+    """Whether a codec is used for a segment: not for state, which has no gradient, nor for what is too small."""
+    return segment.group != STATE and segment.dtype == "float32" and segment.size >= SMALLEST

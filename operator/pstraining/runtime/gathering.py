@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from pstraining.runtime.computation import Share
 from pstraining.runtime.critical import after, clock, critical, one, zero
-from pstraining.runtime.membership import at, bits, put
 from pstraining.runtime.ps.record import RecordField
+from pstraining.runtime.ps.tensors import at, bits, put
 from pstraining.runtime.shard import Shard
 from pstraining.runtime.sums import Gathering, Outcome, Sums
 from pstraining.runtime.tensor import Tensor

@@ -16,7 +16,8 @@ from typing import Any, Final
 import tensorflow as tf
 
 from pstraining.runtime.critical import after, clock, one, zero
-from pstraining.runtime.membership import WORKER_SLOTS, Membership, put
+from pstraining.runtime.membership import Membership
+from pstraining.runtime.ps.tensors import WORKER_SLOTS, put
 from pstraining.runtime.tensor import Tensor
 
 RECLAIM_SECONDS: Final = 60.0

@@ -10,10 +10,9 @@ from typing import Any, Final
 import tensorflow as tf
 
 from pstraining.runtime.critical import after, clock, one, zero
+from pstraining.runtime.ps.tensors import WORKER_SLOTS, at, put
 from pstraining.runtime.tensor import Tensor
 
-WORKER_SLOTS: Final = 4096
-"""Workers that can take part."""
 BEAT_SECONDS: Final = 1.0
 """Seconds between a worker's signs of life while it computes."""
 LAPSE_SECONDS: Final = 3.0
@@ -75,27 +74,3 @@ class Membership:
         """Which workers take part and were heard of lately. bool[WORKER_SLOTS]."""
         recent = self.heard.read_value() > clock() - LAPSE_SECONDS
         return recent & tf.not_equal(self.incarnations.read_value(), 0)
-
-
-def at(variable: Any, index: Tensor) -> Tensor:
-    """One element of a vector. Shape: []."""
-    return tf.raw_ops.ResourceGather(resource=variable.handle, indices=index, dtype=variable.dtype)
-
-
-def put(variable: Any, index: Tensor, value: Tensor) -> Any:
-    """Set one element of a vector, or one row of a matrix."""
-    return tf.raw_ops.ResourceScatterUpdate(
-        resource=variable.handle, indices=tf.reshape(index, [1]), updates=tf.expand_dims(value, 0)
-    )
-
-
-def bits(sets: Tensor) -> Tensor:
-    """Sets of workers as bits, the first worker the lowest. uint8[sets, WORKER_SLOTS / 8]."""
-    bytes_ = tf.reshape(tf.cast(sets, tf.int32), [sets.shape[0], WORKER_SLOTS // 8, 8])
-    return tf.cast(tf.reduce_sum(bytes_ * tf.constant([1, 2, 4, 8, 16, 32, 64, 128]), 2), tf.uint8)
-
-
-def from_bits(packed: Tensor) -> Tensor:
-    """One set of workers from its bits. uint8[WORKER_SLOTS / 8] to int64[WORKER_SLOTS]."""
-    places = tf.constant(list(range(8)), tf.uint8)
-    return tf.cast(tf.reshape(tf.bitwise.right_shift(packed[:, tf.newaxis], places) & 1, [-1]), tf.int64)

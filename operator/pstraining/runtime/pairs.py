@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from pstraining.runtime.critical import after, one, told, zero
 from pstraining.runtime.gathering import ShardRounds
-from pstraining.runtime.membership import WORKER_SLOTS, bits, from_bits
 from pstraining.runtime.ps.record import RecordField
+from pstraining.runtime.ps.tensors import WORKER_SLOTS, bits, from_bits
 from pstraining.runtime.shard import Shard
 from pstraining.runtime.sums import Gathering, Outcome, Sums
 from pstraining.runtime.tensor import Tensor

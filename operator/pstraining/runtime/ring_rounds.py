@@ -12,8 +12,9 @@ import tensorflow as tf
 
 from pstraining.runtime.critical import after, clock, one, zero
 from pstraining.runtime.gathering import ShardRounds
-from pstraining.runtime.membership import LAPSE_SECONDS, WORKER_SLOTS, at, bits, put
+from pstraining.runtime.membership import LAPSE_SECONDS
 from pstraining.runtime.ps.record import RecordField
+from pstraining.runtime.ps.tensors import WORKER_SLOTS, at, bits, put
 from pstraining.runtime.ring_plan import CARD_SIZE
 from pstraining.runtime.shard import Shard
 from pstraining.runtime.sums import Gathering, Outcome, Sums

@@ -14,7 +14,8 @@ from typing import Any, Final
 import tensorflow as tf
 
 from pstraining.runtime.critical import after, zero
-from pstraining.runtime.membership import WORKER_SLOTS, Membership, at, put
+from pstraining.runtime.membership import Membership
+from pstraining.runtime.ps.tensors import WORKER_SLOTS, at, put
 from pstraining.runtime.tensor import Tensor
 
 _NEVER: Final = 2**62

@@ -8,14 +8,14 @@ import tensorflow as tf
 
 from pstraining.runtime import tables
 from pstraining.runtime.codecs import Codec
+from pstraining.runtime.compression.pull import Shadow
 from pstraining.runtime.computation import FINITE, LOSS, PARTS, WEIGHT
 from pstraining.runtime.critical import after, clock, one, zero
 from pstraining.runtime.layout import Segment
-from pstraining.runtime.membership import WORKER_SLOTS, put
 from pstraining.runtime.model import Touched
+from pstraining.runtime.ps.tensors import WORKER_SLOTS, put
 from pstraining.runtime.shard import Shard
 from pstraining.runtime.tensor import Tensor
-from pstraining.runtime.wire import Shadow
 
 WAIT_SECONDS: Final = 60.0
 """How long after a restore a round waits for workers that have not come yet."""

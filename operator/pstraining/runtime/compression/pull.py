@@ -1,0 +1,94 @@
+"""What of the servers' parameters crosses the network in the form of moves, and what workers hold of them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from pstraining.runtime.auto import CODED
+from pstraining.runtime.codecs import Codec, is_coded
+from pstraining.runtime.critical import after, one, zero
+from pstraining.runtime.layout import Segment
+from pstraining.runtime.tensor import Tensor
+
+
+class Shadow:
+    """What workers hold of a server's parameters, kept on the server; create it where variables go to that server.
+
+    With every step the server encodes how far its parameters are from the shadow, moves the shadow by what that comes
+    to, and all workers fetch the same bytes and move by the same: they hold the shadow, bit for bit. What the codec
+    loses stays in the difference, and is sent with a later step.
+
+    Args:
+        segments: of the server.
+        vectors: the parameters.
+        codec: for the moves.
+        optional: whether a step may also be made without: workers then fetch the parameters themselves, and hold those.
+    """
+
+    def __init__(self, segments: Sequence[Segment], vectors: Sequence[Any], codec: Codec, *, optional: bool) -> None:
+        self._codec = codec
+        self.numbers = [number for number, segment in enumerate(segments) if is_coded(segment)]
+        """Of the segments that are fetched through the codec."""
+        self._sizes = {number: segments[number].size for number in self.numbers}
+        self._vectors = vectors
+        self.values = {
+            number: tf.Variable(vectors[number].read_value, dtype=tf.float32, shape=[self._sizes[number]])
+            for number in self.numbers
+        }
+        """What a worker holds that has every step, if the last one was encoded."""
+        self.moves = {number: self._room(self._sizes[number]) for number in self.numbers}
+        """The last step's, encoded."""
+        self._coded = tf.Variable(tf.zeros([], tf.int64)) if optional else None
+
+    def _room(self, size: int) -> list[Any]:
+        room = []
+        for shape, dtype in self._codec.parts(size):
+            empty = [length or 0 for length in shape]
+            room.append(tf.Variable(_zeros(empty, dtype), dtype=dtype, shape=list(shape)))
+        return room
+
+    def is_held(self) -> Tensor:
+        """Emits whether workers hold the shadow, not the parameters themselves. bool[]."""
+        return tf.constant(True) if self._coded is None else tf.equal(self._coded.read_value(), 1)
+
+    def held(self, number: int) -> Tensor:
+        """Emits a segment as workers hold it that have every step."""
+        own = self.values[number].read_value
+        return own() if self._coded is None else tf.cond(self.is_held(), own, self._vectors[number].read_value)
+
+    def begin(self, form: Tensor) -> list[Any]:
+        """Emits, in the critical section and before a step of this form: be what the workers hold."""
+        if self._coded is None:
+            return []
+
+        def catch_up() -> Tensor:
+            done = [self.values[n].assign(self._vectors[n].read_value(), read_value=False) for n in self.numbers]
+            return after(done, one())
+
+        return [tf.cond(tf.equal(form, CODED) & tf.logical_not(self.is_held()), catch_up, zero)]
+
+    def follow(self, form: Tensor) -> list[Any]:
+        """Emits, in the critical section and after a step of this form: move on; what is yet to be waited for."""
+        if self._coded is None:
+            return self._move()
+        coded = tf.equal(form, CODED)
+        with tf.control_dependencies([tf.cond(coded, lambda: after(self._move(), one()), zero)]):
+            return [self._coded.assign(tf.cast(coded, tf.int64), read_value=False)]
+
+    def _move(self) -> list[Any]:
+        done = []
+        for number in self.numbers:
+            shadow, size = self.values[number], self._sizes[number]
+            parts = self._codec.encode(self._vectors[number].read_value() - shadow.read_value())
+            done.append(shadow.assign_add(self._codec.decode(parts, size), read_value=False))
+            done += [room.assign(part, read_value=False) for room, part in zip(self.moves[number], parts, strict=True)]
+        return done
+
+    def decode(self, number: int, parts: Sequence[Tensor]) -> Tensor:
+        """Emits, on the worker: how far a segment has moved."""
+        return self._codec.decode(parts, self._sizes[number])
+
+
+def _zeros(shape: list[int], dtype: Any) -> Any:
+    return lambda: tf.zeros(shape, dtype)

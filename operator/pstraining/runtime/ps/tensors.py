@@ -1,0 +1,34 @@
+"""Operations on single elements of servers' variables, and sets of workers as bits."""
+
+from typing import Any, Final
+
+import tensorflow as tf
+
+from pstraining.runtime.tensor import Tensor
+
+WORKER_SLOTS: Final = 4096
+"""Workers that can take part."""
+
+
+def at(variable: Any, index: Tensor) -> Tensor:
+    """One element of a vector. Shape: []."""
+    return tf.raw_ops.ResourceGather(resource=variable.handle, indices=index, dtype=variable.dtype)
+
+
+def put(variable: Any, index: Tensor, value: Tensor) -> Any:
+    """Set one element of a vector, or one row of a matrix."""
+    return tf.raw_ops.ResourceScatterUpdate(
+        resource=variable.handle, indices=tf.reshape(index, [1]), updates=tf.expand_dims(value, 0)
+    )
+
+
+def bits(sets: Tensor) -> Tensor:
+    """Sets of workers as bits, the first worker the lowest. uint8[sets, WORKER_SLOTS / 8]."""
+    bytes_ = tf.reshape(tf.cast(sets, tf.int32), [sets.shape[0], WORKER_SLOTS // 8, 8])
+    return tf.cast(tf.reduce_sum(bytes_ * tf.constant([1, 2, 4, 8, 16, 32, 64, 128]), 2), tf.uint8)
+
+
+def from_bits(packed: Tensor) -> Tensor:
+    """One set of workers from its bits. uint8[WORKER_SLOTS / 8] to int64[WORKER_SLOTS]."""
+    places = tf.constant(list(range(8)), tf.uint8)
+    return tf.cast(tf.reshape(tf.bitwise.right_shift(packed[:, tf.newaxis], places) & 1, [-1]), tf.int64)
