@@ -117,7 +117,8 @@ class Trainer:
             )
         checkpoint = resolve("checkpoint", CheckpointSettings, self._checkpoint, cluster.checkpoint)
         network.set_environment()
-        ahead = probing.Ahead(cluster.ps, probing.patience_with(cluster.members))  # loading TensorFlow takes seconds
+        # Loading TensorFlow takes seconds, in which the servers are asked.
+        ahead = probing.Ahead(cluster.ps, probing.patience_with(cluster.members))
         is_worker = cluster.task.type == "worker"
         # Not a chief whose callbacks remember things, nor one with a worker beside: two would have to leave at once.
         may = not (cluster.is_chief and (is_worker or self._callbacks))
