@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import pstraining
 from pstraining.runtime import renewal
 from pstraining.runtime.renewal import ENV_KEPT, Kept, Renewal, is_due, taken
 
@@ -137,7 +138,7 @@ def test_what_cannot_be_run_again_is_told_once_and_asked_once_a_connection(
 
 def _run(arguments: list[str], folder: Path, *, text: str = "", pass_fds: tuple[int, ...] = ()) -> list[dict[str, Any]]:
     """The JSON lines of a Python program that has this package."""
-    source = str(Path(renewal.__file__).parents[2])
+    source = str(Path(pstraining.__file__).parents[1])
     ran = subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
