@@ -139,8 +139,8 @@ class Course:
         import keras
         import tensorflow as tf
 
-        from pstraining.runtime.model import Model
-        from pstraining.runtime.wire import Left
+        from pstraining.runtime.compression.push import Left
+        from pstraining.runtime.model.keras_model import Model
 
         keras.utils.set_random_seed(seed)
         self._rig.initial = Model(self._task.build, self._optimizer, self._task.loss).values()

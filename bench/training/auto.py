@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from bench.training import network
-from pstraining.runtime.auto import CODED, PLAIN
+from pstraining.runtime.compression.auto_select import CODED, PLAIN
 from tests.support.crew import Crew
 from tests.support.servers import Rig, connected, prepare
 
@@ -114,7 +114,7 @@ class Trial:
 
     def settle(self) -> tuple[int, int]:
         """Let Auto begin anew on this link; what it chooses, and after how many updates."""
-        from pstraining.runtime.forms import Chooser
+        from pstraining.runtime.compression.wire_format import Chooser
 
         workers = self._rigs["Auto"].workers
         for number, updates in enumerate(workers):

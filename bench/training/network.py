@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from pstraining.runtime.cluster import Task
+from pstraining.runtime.config.cluster import Task
 from pstraining.runtime.local import Place
 
 CLONE_NEWNET: Final = 0x40000000

@@ -21,9 +21,9 @@ def optimizer() -> Any:
     """Adam, with two slots."""
     import keras
 
-    from pstraining.runtime import pieces  # with TensorFlow, and so not before the trainer has run
+    from pstraining.runtime.replication import chunks  # with TensorFlow, and so not before the trainer has run
 
-    vars(pieces).update(ENOUGH_BYTES=int(os.environ.get("BENCH_ENOUGH", pieces.ENOUGH_BYTES)))
+    vars(chunks).update(ENOUGH_BYTES=int(os.environ.get("BENCH_ENOUGH", chunks.ENOUGH_BYTES)))
     return keras.optimizers.Adam(1e-4)
 
 
@@ -55,7 +55,7 @@ def loss() -> Any:
 
 
 def _label() -> str:
-    from pstraining.runtime.cluster import read
+    from pstraining.runtime.config.cluster import read
 
     return read().task.label
 

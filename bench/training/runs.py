@@ -11,7 +11,7 @@ from typing import Any
 from bench.training import models, network
 from bench.training.measurement import Effort
 from bench.usage import Usage, usage
-from pstraining.runtime.cluster import Task
+from pstraining.runtime.config.cluster import Task
 from pstraining.runtime.local import LocalJob, Place
 
 RESTARTS = 3

@@ -12,7 +12,7 @@ from bench.training.figures import Taken
 from bench.training.measurement import Effort, Measurement
 from bench.training.network import Links
 from bench.training.runs import RESTARTS, with_variables
-from pstraining.runtime.cluster import Task
+from pstraining.runtime.config.cluster import Task
 from pstraining.runtime.local import LocalJob
 
 RATES: Final = {"1 Gbit/s": "1gbit", "unshaped": None}

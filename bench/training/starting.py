@@ -13,9 +13,9 @@ from typing import Final
 from bench.training.figures import Taken
 from bench.training.measurement import Effort, Measurement
 from bench.usage import usage
-from pstraining.runtime import network, probing
 from pstraining.runtime.config.server import launcher_file
 from pstraining.runtime.local import hold_port
+from pstraining.runtime.transport import http2_probe, sockets
 
 ROUNDS: Final = 7
 LIMIT: Final = 120.0
@@ -49,7 +49,7 @@ def _start(command: list[str]) -> tuple[float, float, float]:
         config = {"cluster": {"ps": [address]}, "task": {"type": "ps", "index": 0}}
         process = stack.enter_context(_process(command, {**os.environ, "TF_CONFIG": json.dumps(config)}))
         started = time.monotonic()
-        while not probing.answers(network.split(address)):
+        while not http2_probe.answers(sockets.split(address)):
             if process.poll() is not None or time.monotonic() - started > LIMIT:
                 raise TimeoutError("the server does not come to serve")
             time.sleep(0.002)

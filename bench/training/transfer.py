@@ -12,12 +12,12 @@ from functools import partial
 from typing import Any
 
 from bench.training import models, raw
-from pstraining.runtime import cluster as clusters
-from pstraining.runtime import network
+from pstraining.runtime.config import cluster as clusters
 from pstraining.runtime.config.server import become_server
+from pstraining.runtime.config.settings import TrainingSettings
 from pstraining.runtime.ps.record import Session
-from pstraining.runtime.settings import TrainingSettings
 from pstraining.runtime.telemetry.events import event
+from pstraining.runtime.transport import sockets
 
 SESSION = Session(1, 1)
 
@@ -26,14 +26,14 @@ def transfer(cluster: clusters.Cluster) -> None:
     """Pull and push, and tell how long each took."""
     import tensorflow as tf
 
-    from pstraining.runtime.client import Client
+    from pstraining.runtime.transport.client import Client
 
     client = Client(cluster)
     client.connect()
     with tf.device(client.local):
         name = os.environ["BENCH_MODEL"]
         pull, push = _prepared(client, name)
-        host, port = network.split(os.environ["BENCH_RAW"])
+        host, port = sockets.split(os.environ["BENCH_RAW"])
         stream, size = raw.Stream(host, port), models.bytes_of(name)
         for warm in (pull, push, partial(stream.pull, size), partial(stream.push, size)):
             warm()
@@ -54,15 +54,15 @@ def _prepared(client: Any, name: str) -> tuple[Any, Any]:
     import keras
     import tensorflow as tf
 
-    from pstraining.runtime import modes
-    from pstraining.runtime.control import StoreControl
-    from pstraining.runtime.model import Model
-    from pstraining.runtime.modes.async_ import AsyncUpdates
-    from pstraining.runtime.modes.base import Identity, as_tensor
-    from pstraining.runtime.state import State
-    from pstraining.runtime.store import ParameterStore
+    from pstraining.runtime.checkpoint.state import State
+    from pstraining.runtime.chief.store_admin import StoreControl
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.ps.store import ParameterStore
+    from pstraining.runtime.updates import factory
+    from pstraining.runtime.updates.asynchronous.updates import AsyncUpdates
+    from pstraining.runtime.updates.base import Identity, as_tensor
 
-    mode = modes.choose(TrainingSettings(steps=1), workers=1)
+    mode = factory.choose(TrainingSettings(steps=1), workers=1)
     model = Model(partial(models.build, name), lambda: keras.optimizers.SGD(1e-9), "mse")
     store, identity = ParameterStore(client, model, mode.state), Identity(0, 1)
     control = StoreControl(store)
@@ -98,5 +98,5 @@ if __name__ == "__main__":
     own = clusters.read()
     if own.task.type == "ps":
         become_server()
-    network.set_environment()
+    sockets.set_environment()
     transfer(own)

@@ -29,8 +29,8 @@ pytestmark = pytest.mark.cluster
 
 SERVE = """
 import os, threading, time
-from pstraining.runtime import metrics
-from pstraining.runtime.account import ChiefAccount, Traffic, WorkerAccount
+from pstraining.runtime.telemetry import prometheus
+from pstraining.runtime.telemetry.counters import ChiefAccount, Traffic, WorkerAccount
 role, index = os.environ["PSTRAINING_TASK_TYPE"], os.environ["PSTRAINING_TASK_INDEX"]
 print(f"{role}-{index} begins in", os.environ["PSTRAINING_POD_NAME"], flush=True)
 worker, chief, made = WorkerAccount(), ChiefAccount(), [0]
@@ -44,7 +44,7 @@ if role == "chief" or (role == "worker" and index != "2"):
     threading.Thread(target=train, daemon=True).start()
     mine = {"worker": worker, "chief": None} if role == "worker" else {"worker": None, "chief": chief}
     links = lambda: {"ps-0": Traffic(1000 * made[0], 2000 * made[0])}
-    metrics.serve(metrics.Metrics(**mine, links=links, reconnects=lambda: 0), in_pod=True)
+    prometheus.serve(prometheus.Metrics(**mine, links=links, reconnects=lambda: 0), in_pod=True)
 """
 """Worker 1 is ten times as slow as worker 0, and worker 2 serves nothing."""
 TASKS = ("chief-0", "ps-0", "worker-0", "worker-1", "worker-2")

@@ -17,7 +17,7 @@ import yaml
 
 from hack.cluster import faults
 from hack.cluster.layout import read_layout
-from pstraining.runtime.seats import LEASE_SECONDS
+from pstraining.runtime.replication.acceptor_ops import LEASE_SECONDS
 from tests.e2e.conftest import hack
 from tests.e2e.test_hot_standby import SERVER, SPEC, Watched
 from tests.e2e.test_nodes import HOME, PREFERS_HOME

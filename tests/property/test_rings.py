@@ -1,9 +1,9 @@
 """Hybrid rounds under random histories: all workers and all servers make every step of the same gradients.
 
-The servers are a model of what `ring_rounds` and `ring_pairs` emit, one compare-and-set each, and a ring is a model of
-what `ring` does: the sum is there for a member once all have put theirs in, unless one has left before it took it.
-Workers interleave at every message, die anywhere, and come back with nothing; what they hold is whose gradients it is
-made of. The arbiter has a standby, and either of them is lost anywhere.
+The servers are a model of what `updates.hybrid.server` and `updates.hybrid.two_phase_commit` emit, one compare-and-set
+each, and a ring is a model of what `ring` does: the sum is there for a member once all have put theirs in, unless one
+has left before it took it. Workers interleave at every message, die anywhere, and come back with nothing; what they
+hold is whose gradients it is made of. The arbiter has a standby, and either of them is lost anywhere.
 """
 
 import random
@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pstraining.runtime.rings import Next, RingView, Standing, is_made, next_move, passing
-from pstraining.runtime.rounds import ShardRound
+from pstraining.runtime.updates.hybrid.protocol import Next, RingView, Standing, is_made, next_move, passing
+from pstraining.runtime.updates.synchronous.protocol import ShardRound
 from tests.support.cover import ALL
 
 WORKERS, SERVERS, STEPS = 4, 2, 5

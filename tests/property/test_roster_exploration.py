@@ -7,7 +7,7 @@ longer and wider, and are not all there are.
 
 import pytest
 
-from pstraining.runtime.rosters import Seats
+from pstraining.runtime.replication.view import Seats
 from tests.support.cover import ALL, THOROUGH, in_soak
 from tests.support.roster_explorer import explore
 from tests.support.roster_rules import AnyNumber, careless, forgetful, lenient

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.runtime.rosters import Action, Answer, Ballot, Process, Seats, View, decide
+from pstraining.runtime.replication.view import Action, Answer, Ballot, Process, Seats, View, decide
 from tests.support.roster_rules import AnyNumber, careless, credulous, forgetful, lenient
 from tests.support.roster_state import Faults, ForkedError, World
 from tests.support.roster_world import Rules, Scope, walk

@@ -1,7 +1,7 @@
 """Rounds under random histories: a gradient is part of a step on all servers or on none, and every round ends.
 
-The servers are a model of what `gathering` emits, one compare-and-set each; workers interleave at every message, die
-between two servers, fall silent, and come back.
+The servers are a model of what `updates.synchronous.server` emits, one compare-and-set each; workers interleave at
+every message, die between two servers, fall silent, and come back.
 """
 
 import random
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pstraining.runtime.rounds import Move, ShardRound, View, next_move, quorum
+from pstraining.runtime.updates.synchronous.protocol import Move, ShardRound, View, next_move, quorum
 
 WORKERS, SERVERS = 4, 3
 

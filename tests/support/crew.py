@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from pstraining.runtime.ledger import Progress
+from pstraining.runtime.ps.data_ledger import Progress
 from tests.support.servers import Rig
 
 

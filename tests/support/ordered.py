@@ -9,7 +9,8 @@ import os
 import time
 from typing import Any
 
-from pstraining.runtime import Ranges, Trainer, renewal
+from pstraining.runtime import Ranges, Trainer
+from pstraining.runtime.replication import renewal
 
 SIZE, BLOCK, BATCH = 600, 70, 10
 
@@ -24,10 +25,10 @@ def model() -> Any:
 def optimizer() -> Any:
     import keras
 
-    from pstraining.runtime import pieces
+    from pstraining.runtime.replication import chunks
 
     if piece := os.environ.get("ORDERED_PIECE"):
-        vars(pieces).update(PIECE_BYTES=int(piece), ENOUGH_BYTES=0)
+        vars(chunks).update(PIECE_BYTES=int(piece), ENOUGH_BYTES=0)
     return keras.optimizers.Adam(0.01)
 
 

@@ -76,7 +76,7 @@ class Pairs:
     def _send(self, messages: Sequence[Message], gradients: Sequence[Any], *, attempt: int) -> None:
         import tensorflow as tf
 
-        from pstraining.runtime.computation import Share
+        from pstraining.runtime.updates.gradients import Share
 
         session = tf.constant([self._ballot, self._generation], tf.int64)
         place, go, form = tf.constant([0, attempt], tf.int64), tf.constant(1, tf.int64), tf.constant(0, tf.int64)

@@ -10,8 +10,8 @@ from hack.pages import ROOT
 from pstraining.api import names
 from pstraining.controller import metrics as operator
 from pstraining.core.actions import Kind
-from pstraining.runtime import metrics as runtime
-from pstraining.runtime.account import ChiefAccount, Traffic, WorkerAccount
+from pstraining.runtime.telemetry import prometheus as runtime
+from pstraining.runtime.telemetry.counters import ChiefAccount, Traffic, WorkerAccount
 
 _GROUPING = re.compile(r"\b(?:by|on|without|ignoring|group_left|group_right)\s*\(([^)]*)\)")
 _MATCHERS = re.compile(r"\{([^}]*)\}")

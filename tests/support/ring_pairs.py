@@ -70,7 +70,7 @@ class RingPairs(Pairs):
         self._bring_home(left, workers)
 
     def _bring_home(self, left: Assignment, workers: Sequence[Any]) -> None:
-        from pstraining.runtime.control import StoreControl
+        from pstraining.runtime.chief.store_admin import StoreControl
 
         if left not in self._controls:
             self._controls[left] = StoreControl(self.rig.store.formed(left))

@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, replace
 
-from pstraining.runtime.rosters import Process
+from pstraining.runtime.replication.view import Process
 from tests.support.roster_state import Chief, ForkedError, World
 from tests.support.roster_world import Scope
 

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from pstraining.runtime import pledges
-from pstraining.runtime.rosters import Answer, Ballot, Seats
+from pstraining.runtime.replication import acceptor
+from pstraining.runtime.replication.view import Answer, Ballot, Seats
 
 
 def forgetful(own: Answer, ballot: Ballot) -> Answer:
@@ -19,14 +19,14 @@ def lenient(own: Answer, ballot: Ballot) -> Answer:
 def careless(own: Answer, ballot: Ballot, number: int, *, step: int, generation: Ballot) -> Answer:
     """Takes a piece of whatever step."""
     del step
-    return pledges.learn(own, ballot, number, step=own.step or 0, generation=generation)
+    return acceptor.learn(own, ballot, number, step=own.step or 0, generation=generation)
 
 
 def credulous(own: Answer, ballot: Ballot, former: Ballot, pieces: int, *, step: int, generation: Ballot) -> Answer:
     """Takes pieces of an earlier roster for those of the former one."""
     del former
     known = own.roster.ballot if own.roster else ballot
-    return pledges.join(own, ballot, known, pieces, step=step, generation=generation)
+    return acceptor.join(own, ballot, known, pieces, step=step, generation=generation)
 
 
 class AnyNumber(Seats):

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pstraining.runtime import rosters
-from pstraining.runtime.rosters import Absent, Answer, Ballot, Process, Roster
+from pstraining.runtime.replication import view
+from pstraining.runtime.replication.view import Absent, Answer, Ballot, Process, Roster
 
 History = tuple[Any, ...]
 """What a member's state was made of: where it was restored, and the ballot of every step since."""
@@ -90,7 +90,7 @@ class World:
     lossy: frozenset[Ballot] = frozenset()
     """Ballots under which somebody has said that steps may be lost."""
     acknowledged: History = ()
-    under: Ballot = rosters.NOTHING
+    under: Ballot = view.NOTHING
     """The ballot of the last step that was acknowledged."""
 
 

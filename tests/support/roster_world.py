@@ -1,4 +1,5 @@
-"""A small world around `rosters`, for exploring what can happen: processes, chiefs, steps, and what goes wrong.
+"""A small world around `replication.view`, for exploring what can happen: processes, chiefs, steps, and what goes
+wrong.
 
 Every event is one look at one process, one compare-and-set, one part of a step, or one fault. Nobody waits for anybody,
 so a chief or a step may stop for as long as it likes between two of its events.
@@ -9,8 +10,9 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from pstraining.runtime import pledges, rosters
-from pstraining.runtime.rosters import Absent, Action, Answer, Ballot, Process, Roster, Seats
+from pstraining.runtime.replication import acceptor
+from pstraining.runtime.replication import view as views
+from pstraining.runtime.replication.view import Absent, Action, Answer, Ballot, Process, Roster, Seats
 from tests.support.roster_state import Call, Chief, Event, Faults, ForkedError, History, Running, Step, World
 
 
@@ -18,15 +20,15 @@ from tests.support.roster_state import Call, Chief, Event, Faults, ForkedError, 
 class Rules:
     """What is explored; a test may switch any of it off."""
 
-    decide: Callable[..., Action] = rosters.decide
-    promise: Callable[[Answer, Ballot], Answer] = pledges.promise
-    adopt: Callable[..., Answer] = pledges.adopt
-    seat: Callable[[Answer, Roster], Answer] = pledges.seat
-    open_: Callable[[Answer, Roster], Answer] = pledges.open_
-    fill: Callable[..., Answer] = pledges.fill
-    begin: Callable[..., Answer] = pledges.begin
-    learn: Callable[..., Answer] = pledges.learn
-    join: Callable[..., Answer] = pledges.join
+    decide: Callable[..., Action] = views.decide
+    promise: Callable[[Answer, Ballot], Answer] = acceptor.promise
+    adopt: Callable[..., Answer] = acceptor.adopt
+    seat: Callable[[Answer, Roster], Answer] = acceptor.seat
+    open_: Callable[[Answer, Roster], Answer] = acceptor.open_
+    fill: Callable[..., Answer] = acceptor.fill
+    begin: Callable[..., Answer] = acceptor.begin
+    learn: Callable[..., Answer] = acceptor.learn
+    join: Callable[..., Answer] = acceptor.join
 
 
 @dataclass(frozen=True)
@@ -112,16 +114,16 @@ class Scope:
             after = replace(chief, looked=(), seen=new, calls=tuple(_calls(self.seats, action, view)))
             base = world
             match action:
-                case rosters.Superseded():
+                case views.Superseded():
                     after = replace(after, ended=True)
-                case rosters.Promise(ballot=ballot):
+                case views.Promise(ballot=ballot):
                     after = replace(after, epoch=ballot.epoch)
-                case rosters.Adopt(roster=roster, founding=True):
+                case views.Adopt(roster=roster, founding=True):
                     base = replace(world, lossy=world.lossy | {roster.ballot})
-                case rosters.Restore(ballot=ballot):
+                case views.Restore(ballot=ballot):
                     base = replace(world, lossy=world.lossy | {ballot})
             yield Event(actor, f"sees: {action}", now(after, base))
-            if isinstance(action, rosters.Open) and not after.calls:
+            if isinstance(action, views.Open) and not after.calls:
                 for call in self._pieces(world, chief.side, action.roster, view):
                     yield Event(actor, f"reads a piece for {call.to.place}", now(replace(after, calls=(call,))))
 
@@ -292,20 +294,20 @@ class Scope:
 
 def _calls(seats: Seats, action: Action, view: dict[str, Answer | Absent]) -> Iterator[Call]:
     match action:
-        case rosters.Promise(ballot=ballot, to=to):
+        case views.Promise(ballot=ballot, to=to):
             yield from (Call("promise", process, ballot) for process in to)
-        case rosters.Adopt(roster=roster, to=to, founding=founding):
+        case views.Adopt(roster=roster, to=to, founding=founding):
             yield from (Call("found" if founding else "adopt", process, roster) for process in to)
-        case rosters.Seat(roster=roster, to=to):
+        case views.Seat(roster=roster, to=to):
             yield from (Call("seat", process, roster) for process in to)
-        case rosters.Open(roster=roster, to=to):
+        case views.Open(roster=roster, to=to):
             answers = {process: view[process.place] for process in to}
             closed = [p for p, a in answers.items() if isinstance(a, Answer) and not a.opened]
             yield from (Call("begin", p, (roster, _source(seats, roster, p))) for p in closed if p in roster.learners)
             yield from (Call("open", process, roster) for process in closed)
-        case rosters.Copy(ballot=ballot, pairs=pairs, former=former):
+        case views.Copy(ballot=ballot, pairs=pairs, former=former):
             yield from (Call("copy", target, (ballot, source, former)) for source, target in pairs)
-        case rosters.Restore(ballot=ballot, to=to):
+        case views.Restore(ballot=ballot, to=to):
             yield from (Call("restore", process, ballot) for process in to)
 
 

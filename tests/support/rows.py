@@ -18,10 +18,11 @@ ROWS, FEATURES, BATCH = 40, 3, 8
 def model() -> Any:
     import keras
 
-    from pstraining.runtime import membership, ring_links
+    from pstraining.runtime.allreduce import transport as ring_transport
+    from pstraining.runtime.ps import worker_registry
 
-    vars(membership).update(LAPSE_SECONDS=120.0)
-    vars(ring_links).update(SILENT_BEATS=600, DIAL_SECONDS=60.0)
+    vars(worker_registry).update(LAPSE_SECONDS=120.0)
+    vars(ring_transport).update(SILENT_BEATS=600, DIAL_SECONDS=60.0)
     keras.utils.set_random_seed(1)
     ids = keras.Input((FEATURES,), dtype="int32")
     found = keras.layers.Flatten()(Embedding(ROWS, 4, name="rows")(ids))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pstraining.runtime.ps.record import Assignment, Session
-from pstraining.runtime.rosters import Process, Roster
+from pstraining.runtime.replication.view import Process, Roster
 from tests.support.servers import GENERATION, Rig
 
 SHARDS = 2
@@ -35,14 +35,14 @@ class School:
         piece: int,
         enough: int = 0,
     ) -> None:
-        from pstraining.runtime import pieces, succession
+        from pstraining.runtime.replication import chunks, view_change
 
         patch.setattr(client, "cluster", replace(client.cluster, members=2))
-        patch.setattr(pieces, "PIECE_BYTES", piece)
-        patch.setattr(pieces, "ENOUGH_BYTES", enough)
-        patch.setattr(succession, "LEASE_SECONDS", 4000.0)  # tests make functions in between
+        patch.setattr(chunks, "PIECE_BYTES", piece)
+        patch.setattr(chunks, "ENOUGH_BYTES", enough)
+        patch.setattr(view_change, "LEASE_SECONDS", 4000.0)  # tests make functions in between
         self.rig, self._client, self._batches = rig(client), client, batches
-        self._Succession, self._term = succession.Succession, 0
+        self._Succession, self._term = view_change.Succession, 0
         self.made = 0
         """Steps."""
         self._sets = 0
@@ -97,7 +97,7 @@ class School:
     def _state(self, index: int) -> list[Any]:
         import tensorflow as tf
 
-        from pstraining.runtime.pieces import Pieces
+        from pstraining.runtime.replication.chunks import Pieces
 
         own = self.succession._lookout.member(index)
         if index not in self._functions:
@@ -119,8 +119,8 @@ class School:
         """Give a learner its next piece a step too late; how many it has then."""
         import tensorflow as tf
 
-        from pstraining.runtime.pieces import Learner
-        from pstraining.runtime.store import int64
+        from pstraining.runtime.ps.store import int64
+        from pstraining.runtime.replication.chunks import Learner
 
         look, home = self.succession._lookout, self._client.brought_home
         gives, takes = (Learner(look.member(look.index(process))) for process in (source, learner))
@@ -143,8 +143,8 @@ class School:
         self.teaching: Any = self.succession._teaching
 
     def _restore(self, formation: Assignment, fence: int) -> None:
-        from pstraining.runtime.control import StoreControl
-        from pstraining.runtime.state import State
+        from pstraining.runtime.checkpoint.state import State
+        from pstraining.runtime.chief.store_admin import StoreControl
 
         self._sets += 1
         fresh = State(0, self.rig.initial, {}, {})

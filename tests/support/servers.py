@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from pstraining.runtime import network
 from pstraining.runtime.config.server import launcher_file
+from pstraining.runtime.config.settings import TrainingSettings, resolve
 from pstraining.runtime.local import LocalJob, hold_port
 from pstraining.runtime.ps.record import Session
-from pstraining.runtime.settings import TrainingSettings, resolve
+from pstraining.runtime.transport import sockets
 
 GENERATION = 7
 SESSION = Session(1, GENERATION)
@@ -22,11 +22,11 @@ SPREAD = {"minShardBytes": 0}
 @contextmanager
 def connected(ps: int) -> Iterator[Any]:
     """A client on so many servers of its own, whose processes are its `servers`; once in a process."""
-    network.set_environment()
+    sockets.set_environment()
     servers = LocalJob([str(launcher_file()), "serve"], ps=ps, workers=0, chief=False)
     with ExitStack() as held, servers as job:
-        from pstraining.runtime.client import Client
-        from pstraining.runtime.cluster import Cluster, Task
+        from pstraining.runtime.config.cluster import Cluster, Task
+        from pstraining.runtime.transport.client import Client
 
         own = f"127.0.0.1:{hold_port(held)}"
         addresses = {"ps": tuple(job.cluster["ps"]), "worker": (own,)}
@@ -57,12 +57,12 @@ class Rig:
         with_ledger: bool = False,
         **training: Any,
     ) -> None:
-        from pstraining.runtime import modes
-        from pstraining.runtime.control import StoreControl
-        from pstraining.runtime.modes.base import Identity
+        from pstraining.runtime.chief.store_admin import StoreControl
+        from pstraining.runtime.updates import factory
+        from pstraining.runtime.updates.base import Identity
 
         settings = resolve("training", TrainingSettings, {"steps": 1, **training}, {})
-        self.mode = modes.choose(settings, workers=workers, with_ledger=with_ledger, paired=members > 1)
+        self.mode = factory.choose(settings, workers=workers, with_ledger=with_ledger, paired=members > 1)
         self._client, self._ps, self._members, self._make = client, ps, members, (build, optimizer, loss)
         self.store = self.new_store(with_tables=True)
         self.model = self.store.model
@@ -83,9 +83,9 @@ class Rig:
         """Another process's view of the same servers."""
         import tensorflow as tf
 
-        from pstraining.runtime.model import Model
+        from pstraining.runtime.model.keras_model import Model
+        from pstraining.runtime.ps.store import ParameterStore
         from pstraining.runtime.replication import encoding
-        from pstraining.runtime.store import ParameterStore
 
         everything = self._client.shards
         try:
@@ -98,7 +98,7 @@ class Rig:
             self._client.shards = everything
 
     def start(self, state: Any = None, *, term: int = 1, generation: int = GENERATION) -> None:
-        from pstraining.runtime.state import State
+        from pstraining.runtime.checkpoint.state import State
 
         self.control.raise_fence(self.store.read(), term)
         fresh = State(0, self.initial, {}, {})

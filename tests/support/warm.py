@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pstraining.launcher.launch import memory_settings
-from pstraining.runtime.cluster import Task
+from pstraining.runtime.config.cluster import Task
 from tests.support import costs
 
 FILE = Path(__file__).with_name("warm_parent.py")

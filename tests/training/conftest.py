@@ -43,9 +43,9 @@ def plain_arithmetic() -> Iterator[None]:
     """Arithmetic as the program has written it, so that 1e-9 is not lost to approximate reciprocals."""
     import tensorflow as tf
 
-    from pstraining.runtime import repeatable
+    from pstraining.runtime.model import determinism
 
     before = tf.config.optimizer.get_experimental_options()
-    repeatable.plain_arithmetic()
+    determinism.plain_arithmetic()
     yield
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": True, "remapping": True, **before})

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.runtime.auto import CODED
+from pstraining.runtime.compression.auto_select import CODED
 from tests.support.cover import in_all, in_soak
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pstraining.runtime.account import total
 from pstraining.runtime.ps.record import Assignment
+from pstraining.runtime.telemetry.counters import total
 from tests.support.cover import in_all, some
 from tests.support.servers import SESSION, Rig, batches, large, small
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pstraining.api.training import Codec as Name
-from pstraining.runtime.auto import CODED, PLAIN
+from pstraining.runtime.compression.auto_select import CODED, PLAIN
 from tests.support.cover import ALL, in_all, in_soak, some
 from tests.support.crew import Crew
 from tests.support.servers import SESSION, Rig, batches, large, prepare
@@ -41,8 +41,8 @@ def total_sent(rig: Rig, forms: Sequence[int], *, taken: Sequence[bool], feedbac
 
     A gradient that was not taken is sent again with the next step, as an update that was dropped is.
     """
-    from pstraining.runtime import codecs
-    from pstraining.runtime.wire import PushWire
+    from pstraining.runtime.compression import codecs
+    from pstraining.runtime.compression.push import PushWire
 
     wire = PushWire(rig.store, [None, codecs.find(Name.TOP_K, permille=5)], feedback=feedback)
     drawn = np.random.default_rng(0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.runtime.checkpoint import Checkpoints, name_of
+from pstraining.runtime.checkpoint.storage import Checkpoints, name_of
 from pstraining.runtime.local import LocalJob
 from tests.support.cover import in_soak
 from tests.support.volumes import filled, small_disk

@@ -21,7 +21,7 @@ BYTES = {Name.BF16: 2.0, Name.INT8: 1.02, Name.ONE_BIT: 0.13, Name.TOP_K: 0.05}
 
 
 def codec(name: Name, permille: int = 10) -> Any:
-    from pstraining.runtime import codecs
+    from pstraining.runtime.compression import codecs
 
     return codecs.find(name, permille=permille)
 
@@ -96,7 +96,7 @@ def test_equal_values_are_not_held_back_for_ever() -> None:
 def test_error_feedback_sends_everything_in_the_end(client: Any, name: Name, feedback: bool) -> None:
     import keras
 
-    from pstraining.runtime.wire import PushWire
+    from pstraining.runtime.compression.push import PushWire
 
     rig = Rig(client, lambda: keras.optimizers.SGD(0.1), ps=2, build=large)
     wire = PushWire(rig.store, [codec(name)], feedback=feedback)

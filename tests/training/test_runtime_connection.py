@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from bench.usage import usage
-from pstraining.runtime import client as clients
-from pstraining.runtime.client import ANEW_EACH
+from pstraining.runtime.transport import client as clients
+from pstraining.runtime.transport.client import ANEW_EACH
 from tests.support.cover import ALL
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]

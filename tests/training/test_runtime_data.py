@@ -40,7 +40,7 @@ class Tuned:
 
 
 def pieces(tuned: Tuned) -> Callable[[], Any]:
-    from pstraining.runtime.data import HandedOutBatches
+    from pstraining.runtime.data.batches import HandedOutBatches
 
     positions = iter(range(10))
     source: Any = SimpleNamespace(open=tuned.open)
@@ -49,7 +49,7 @@ def pieces(tuned: Tuned) -> Callable[[], Any]:
 
 
 def own(tuned: Tuned) -> Callable[[], Any]:
-    from pstraining.runtime.data import OwnBatches
+    from pstraining.runtime.data.batches import OwnBatches
 
     positions = iter(range(10))
     batches = OwnBatches(lambda: tuned.open(next(positions)), DEVICE)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pstraining.runtime.checkpoint import Checkpoints
+from pstraining.runtime.checkpoint.storage import Checkpoints
 from tests.support.cover import cover, in_all, some
 from tests.support.crew import Crew
 from tests.support.servers import Rig, in_float64
@@ -247,7 +247,7 @@ def test_an_index_outside_the_table_is_named(client: Any) -> None:
     rig = Rig(client, lambda: _keras().SGD(0.1), ps=2, build=ours(), loss="binary_crossentropy")
     rig.start()
     ((items, user), y) = batches(1, seed=0)[0]
-    from pstraining.runtime.client import ShardLostError
+    from pstraining.runtime.transport.client import ShardLostError
 
     with pytest.raises((ShardLostError, tf.errors.InvalidArgumentError), match="layer items"):
         rig.step(((items + ROWS, user), y))
@@ -255,7 +255,7 @@ def test_an_index_outside_the_table_is_named(client: Any) -> None:
 
 @pytest.mark.parametrize("name", ["Nadam"])
 def test_an_optimizer_that_cannot_train_rows_is_refused(client: Any, name: str) -> None:
-    from pstraining.runtime.optimizer import OptimizerError
+    from pstraining.runtime.model.optimizer import OptimizerError
 
     with pytest.raises(OptimizerError, match=name):
         Rig(client, getattr(_keras(), name), ps=1, build=ours())

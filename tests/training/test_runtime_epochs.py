@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pstraining.runtime.checkpoint import Checkpoints
+from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.local import LocalJob
 from tests.support import fitting
 from tests.support.cover import in_all, in_soak
@@ -194,7 +194,7 @@ def test_a_learning_rate_that_callbacks_set_is_the_servers(folder: Path, monkeyp
 def test_servers_take_a_learning_rate_from_the_chief_that_rules_alone(client: Any) -> None:
     import keras
 
-    from pstraining.runtime.control import RefusedError
+    from pstraining.runtime.chief.store_admin import RefusedError
 
     rig = Rig(client, lambda: keras.optimizers.Adam(0.125), ps=3, build=small)
     rig.start()
@@ -240,7 +240,7 @@ def test_epochs_of_data_that_is_handed_out_are_passes_over_it(folder: Path, monk
 def test_a_callback_that_could_not_do_its_work_is_refused(name: str, arguments: dict[str, Any], words: str) -> None:
     import keras
 
-    from pstraining.runtime.callbacks import CallbackError, check
+    from pstraining.runtime.chief.callbacks import CallbackError, check
 
     with pytest.raises(CallbackError, match=name) as found:
         check([getattr(keras.callbacks, name)(**arguments)])
@@ -250,7 +250,7 @@ def test_a_callback_that_could_not_do_its_work_is_refused(name: str, arguments: 
 def test_a_callback_of_batches_is_refused_and_one_of_epochs_is_not() -> None:
     import keras
 
-    from pstraining.runtime.callbacks import CallbackError, check
+    from pstraining.runtime.chief.callbacks import CallbackError, check
 
     class Batches(keras.callbacks.Callback):  # type: ignore[misc]
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:

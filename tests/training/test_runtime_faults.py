@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.runtime.checkpoint import Checkpoints, name_of
+from pstraining.runtime.checkpoint.storage import Checkpoints, name_of
 from pstraining.runtime.local import LocalJob, Process
 from tests.support.servers import SPREAD
 

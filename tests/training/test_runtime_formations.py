@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from pstraining.runtime import formations, pieces
-from pstraining.runtime.client import ShardLostError
-from pstraining.runtime.formations import Formations
+from pstraining.runtime.replication import chunks
+from pstraining.runtime.transport.client import ShardLostError
+from pstraining.runtime.worker import router
+from pstraining.runtime.worker.router import Formations
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(60)]
 
@@ -44,11 +45,11 @@ def test_what_could_not_be_made_ready_is_tried_again(monkeypatch: pytest.MonkeyP
             raise failures.pop()
         return {}
 
-    monkeypatch.setattr(formations, "SETTLED_SECONDS", 0.01)
-    monkeypatch.setattr(formations, "AGAIN_SECONDS", 0.01)
-    monkeypatch.setattr(formations, "Lookout", lambda _: SimpleNamespace(nodes=nodes))
-    monkeypatch.setattr(formations, "event", lambda name, **_: told.set())
-    monkeypatch.setattr(pieces, "is_incremental", lambda _: in_pieces)
+    monkeypatch.setattr(router, "SETTLED_SECONDS", 0.01)
+    monkeypatch.setattr(router, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(router, "Lookout", lambda _: SimpleNamespace(nodes=nodes))
+    monkeypatch.setattr(router, "event", lambda name, **_: told.set())
+    monkeypatch.setattr(chunks, "is_incremental", lambda _: in_pieces)
     client = SimpleNamespace(connection=1, cluster=SimpleNamespace(members=2))
 
     def formed(formation: Any) -> Any:
@@ -68,9 +69,9 @@ def test_what_could_not_be_made_ready_is_tried_again(monkeypatch: pytest.MonkeyP
 
 def test_while_somebody_learns_it_is_made_ready_that_it_is_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     told = threading.Event()
-    monkeypatch.setattr(formations, "SETTLED_SECONDS", 0.01)
-    monkeypatch.setattr(formations, "Lookout", lambda _: SimpleNamespace(nodes=dict))
-    monkeypatch.setattr(pieces, "is_incremental", lambda _: True)
+    monkeypatch.setattr(router, "SETTLED_SECONDS", 0.01)
+    monkeypatch.setattr(router, "Lookout", lambda _: SimpleNamespace(nodes=dict))
+    monkeypatch.setattr(chunks, "is_incremental", lambda _: True)
     client = SimpleNamespace(connection=1, cluster=SimpleNamespace(members=2))
     updates = Updates()
 

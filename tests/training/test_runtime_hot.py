@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from bench.usage import usage
-from pstraining.runtime import renewal
-from pstraining.runtime.checkpoint import Checkpoints
+from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.local import LocalJob
+from pstraining.runtime.replication import renewal
 from tests.support import counting
 from tests.support.cover import THOROUGH, in_all, in_soak
 from tests.training.test_runtime_faults import finished, transcript, until

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pstraining.runtime.checkpoint import Checkpoints
-from pstraining.runtime.ledger import Progress
-from pstraining.runtime.modes.base import Identity
+from pstraining.runtime.checkpoint.storage import Checkpoints
+from pstraining.runtime.ps.data_ledger import Progress
+from pstraining.runtime.updates.base import Identity
 from tests.support.cover import in_all, some
 from tests.support.crew import Crew
 from tests.support.servers import GENERATION, SESSION, Rig, batches, in_float64, large, small
@@ -193,7 +193,7 @@ def test_a_worker_that_vanished_without_a_word_is_left_out(rigs: Any) -> None:
 def test_parameters_that_differ_are_noticed_and_replaced(
     rigs: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from pstraining.runtime import ring_member
+    from pstraining.runtime.updates.hybrid import ring_member
 
     monkeypatch.setattr(ring_member, "CHECK_STEPS", 1)
     rig = rigs(sgd, ps=2, build=small, workers=3)
@@ -231,7 +231,7 @@ def test_a_checkpoint_is_restored_equal_onto_another_number_of_servers(rigs: Any
 
 
 def test_when_nobody_has_the_newest_parameters_the_set_is_given_up(rigs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pstraining.runtime.modes import hybrid
+    from pstraining.runtime.updates.hybrid import updates as hybrid
 
     monkeypatch.setattr(hybrid, "LOST_SECONDS", 0.5)
     rig = rigs(sgd, ps=2, build=small, workers=2)
@@ -252,9 +252,9 @@ def test_when_nobody_has_the_newest_parameters_the_set_is_given_up(rigs: Any, mo
 
 
 def test_no_step_is_made_while_the_chief_saves(rigs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pstraining.runtime import control
+    from pstraining.runtime.chief import store_admin
 
-    monkeypatch.setattr(control, "HOLD_UP_SECONDS", 60.0)
+    monkeypatch.setattr(store_admin, "HOLD_UP_SECONDS", 60.0)
     rig = rigs(sgd, ps=2, build=small, workers=2)
     Crew(rig, [batches(2, seed=worker) for worker in range(2)]).join()
     assert rig.control._hold_up
@@ -279,9 +279,9 @@ def test_no_step_is_made_while_the_chief_saves(rigs: Any, monkeypatch: pytest.Mo
 
 def at_step_2(rigs: Any, monkeypatch: pytest.MonkeyPatch, *, claim_seconds: float) -> HybridRig:
     """Two workers, two servers, and newer dense parameters at the workers than at the servers."""
-    from pstraining.runtime import ring_rounds
+    from pstraining.runtime.updates.hybrid import server as hybrid_server
 
-    monkeypatch.setattr(ring_rounds, "CLAIM_SECONDS", claim_seconds)
+    monkeypatch.setattr(hybrid_server, "CLAIM_SECONDS", claim_seconds)
     rig: HybridRig = rigs(sgd, ps=2, build=small, workers=2)
     Crew(rig, [batches(2, seed=worker) for worker in range(2)]).join()
     return rig

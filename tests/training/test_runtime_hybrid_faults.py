@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.runtime.checkpoint import Checkpoints
+from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.local import LocalJob
 from tests.support import counting
 from tests.support.cover import in_soak

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pstraining.runtime import membership, ring_links
+from pstraining.runtime.allreduce import transport as ring_transport
+from pstraining.runtime.ps import worker_registry
 from tests.support.cover import ALL, THOROUGH
 from tests.support.pairs import PRIMARY, STANDBY, STEPS, WORKERS, Message, losses, rounds_messages
 from tests.support.ring_pairs import RingPairs
@@ -32,8 +33,8 @@ def pairs(cluster: Any) -> Iterator[RingPairs]:
     cluster.container = "test.hybrid.pairs"
     with pytest.MonkeyPatch.context() as patch:
         # A worker that makes its functions, on a busy machine, is waited for: steps made without it are steps more.
-        patch.setattr(membership, "LAPSE_SECONDS", 600.0)
-        patch.setattr(ring_links, "SILENT_BEATS", 600)
+        patch.setattr(worker_registry, "LAPSE_SECONDS", 600.0)
+        patch.setattr(ring_transport, "SILENT_BEATS", 600)
         found = RingPairs(cluster, adam)
         yield found
         found.close()
@@ -75,9 +76,9 @@ def test_a_standby_that_does_not_know_the_attempt_costs_the_dense_parameters(
     pairs: RingPairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By it workers know that their sum is the step's: without, nobody has the parameters of a step that was made."""
-    from pstraining.runtime.modes import hybrid
-    from pstraining.runtime.ring_pairs import RingStandby
-    from pstraining.runtime.ring_rounds import RingRounds
+    from pstraining.runtime.updates.hybrid import updates as hybrid
+    from pstraining.runtime.updates.hybrid.server import RingRounds
+    from pstraining.runtime.updates.hybrid.two_phase_commit import RingStandby
 
     monkeypatch.setattr(hybrid, "LOST_SECONDS", 0.5)
     monkeypatch.setattr(RingStandby, "_attempt", RingRounds._attempt)
@@ -101,7 +102,7 @@ def test_a_round_that_is_sealed_is_made_although_all_that_hold_its_sum_are_gone(
     pairs: RingPairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its standby may have made the step: it cannot be given up, and its dense part is lost with the workers."""
-    from pstraining.runtime.modes import hybrid
+    from pstraining.runtime.updates.hybrid import updates as hybrid
 
     monkeypatch.setattr(hybrid, "LOST_SECONDS", 0.5)
     pairs.play([m for m in rounds_messages(random.Random(0)) if m.what in ("deliver", "prepare")])

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pstraining.runtime import pieces, teaching
-from pstraining.runtime.rosters import Roster
+from pstraining.runtime.replication import chunks, state_transfer
+from pstraining.runtime.replication.view import Roster
 from tests.support.cover import in_all, in_soak, some
 from tests.support.school import SHARDS, School
 from tests.support.servers import Rig, batches, large
@@ -141,7 +141,7 @@ def test_with_a_piece_of_another_step_it_is_not_the_same(client: Any, monkeypatc
     assert found.late(source, learner) == 0, "refused"
     assert found.teaching.teach(0.0)
     assert found.learned() == [1], "of the same step it is taken"
-    monkeypatch.setattr(pieces.Learner, "_is_of", lambda *_: tf.constant(True))
+    monkeypatch.setattr(chunks.Learner, "_is_of", lambda *_: tf.constant(True))
     assert found.late(source, learner) == 2
     learn_all(found)
     found.rule(heal=True)
@@ -198,9 +198,9 @@ def test_where_pieces_come_too_late_too_often_the_state_is_copied_between_two_st
     found.train()
     found.lose(0, 0)
     with monkeypatch.context() as patch:
-        patch.setattr(pieces.Learner, "_is_of", lambda *_: tf.constant(False))
+        patch.setattr(chunks.Learner, "_is_of", lambda *_: tf.constant(False))
         found.rule(heal=True)
-        for _ in range(teaching.TRIES):
+        for _ in range(state_transfer.TRIES):
             assert found.teaching.teach(0.0)
         assert found.learned() == [0]
         assert not found.teaching.teach(0.0), "it is given up"

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from pstraining.api.training import Mode
-from pstraining.runtime.checkpoint import Checkpoints
-from pstraining.runtime.ledger import Progress
+from pstraining.runtime.checkpoint.storage import Checkpoints
+from pstraining.runtime.config.settings import CheckpointSettings, TrainingSettings
+from pstraining.runtime.data.sources import Ranges
 from pstraining.runtime.local import LocalJob
-from pstraining.runtime.settings import CheckpointSettings, TrainingSettings
-from pstraining.runtime.sources import Ranges
+from pstraining.runtime.ps.data_ledger import Progress
 from tests.support import counting
 from tests.support.cover import ALL, in_all
 from tests.support.mortal import Kills, Line, mortal
@@ -81,9 +81,9 @@ def test_batches_that_are_trained_or_given_to_another_worker_are_refused(client:
 def test_what_a_vanished_worker_held_goes_to_the_next_one_that_asks(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pstraining.runtime import ledger
+    from pstraining.runtime.ps import data_ledger
 
-    monkeypatch.setattr(ledger, "RECLAIM_SECONDS", 3.0)
+    monkeypatch.setattr(data_ledger, "RECLAIM_SECONDS", 3.0)
     rig = Rig(client, sgd, ps=1, build=small, workers=2, with_ledger=True)
     rig.start()
     for who in ((1, 1), (0, 1)):
@@ -145,11 +145,11 @@ def test_in_step_no_sample_is_lost_or_trained_twice_at_whatever_word_somebody_di
 ) -> None:
     """Workers and chiefs as threads on real servers, killed between any two calls, some of them after a while only."""
     # They import Keras, which must not be loaded before the client has connected.
-    from pstraining.runtime.chief import Chief, Duties
-    from pstraining.runtime.formations import OneFormation
-    from pstraining.runtime.modes.base import Identity
-    from pstraining.runtime.succession import SupersededError
-    from pstraining.runtime.worker import Worker
+    from pstraining.runtime.chief.chief import Chief, Duties
+    from pstraining.runtime.replication.view_change import SupersededError
+    from pstraining.runtime.updates.base import Identity
+    from pstraining.runtime.worker.loop import Worker
+    from pstraining.runtime.worker.router import OneFormation
 
     seed = random.randrange(2**32)
     print(f"seed {seed}")

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from pstraining.runtime import lookout, probing
-from pstraining.runtime.client import ShardLostError
-from pstraining.runtime.lookout import Lookout
-from pstraining.runtime.probing import Found
-from pstraining.runtime.replication import encoding
-from pstraining.runtime.rosters import Absent, Answer
+from pstraining.runtime.replication import encoding, monitor
+from pstraining.runtime.replication.monitor import Lookout
+from pstraining.runtime.replication.view import Absent, Answer
+from pstraining.runtime.transport import http2_probe
+from pstraining.runtime.transport.client import ShardLostError
+from pstraining.runtime.transport.http2_probe import Found
 
 pytestmark = pytest.mark.training
 FINE = "a call is answered"
@@ -49,7 +49,7 @@ def look(
         state = client.states[index]
         return state if isinstance(state, Found) else Found.ANSWERS
 
-    monkeypatch.setattr(probing, "find", find)
+    monkeypatch.setattr(http2_probe, "find", find)
     monkeypatch.setattr(Lookout, "seat", lambda self, index: index)
     monkeypatch.setattr(Lookout, "_reading", lambda self, seat: seat)
     monkeypatch.setattr(encoding, "answer", lambda *_, **__: Answer(1))
@@ -77,12 +77,12 @@ def test_who_may_be_silent_shows_itself_before_it_is_called(asked: list[int], mo
 def test_looks_in_between_do_not_wait_for_a_silent_one(asked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.monotonic()
     clock = SimpleNamespace(monotonic=lambda: now)
-    monkeypatch.setattr(lookout, "time", clock)
+    monkeypatch.setattr(monitor, "time", clock)
     found, client = look([FINE, Found.NOTHING], {0, 1}, asked, monkeypatch)
     for _ in range(3):
         assert list(found.look().values()) == [Answer(1), Absent.SILENT]
     assert asked == [1]
-    now += lookout.ASK_AGAIN
+    now += monitor.ASK_AGAIN
     client.states[1] = FINE
     assert list(found.look().values()) == [Answer(1), Answer(1)]
     assert asked == [1, 1]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.runtime import critical, variables
+from pstraining.runtime.ps import critical_section, variables
 from tests.support.messages import Messages, messages_of
 from tests.support.servers import Rig, batches, small
 
@@ -54,7 +54,7 @@ def test_the_decision_of_a_step_with_standbys_makes_no_detour(client: Any) -> No
 
 def test_without_care_sections_of_all_servers_wait_for_each_other(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """TensorFlow's automatic order switched on again."""
-    for module in (critical, variables):
+    for module in (critical_section, variables):
         monkeypatch.setattr(module, "unordered", lambda emitted: emitted)
     *_, whole = step(client, mode="Async")
     assert [pair for pair in whole if pair[0] != "worker-0" and pair[1] != "worker-0"]

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pstraining.runtime.checkpoint import Checkpoints
-from pstraining.runtime.ledger import Progress
+from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.local import LocalJob
+from pstraining.runtime.ps.data_ledger import Progress
 from tests.support.cover import in_all, in_soak, some
 from tests.support.crew import Crew
 from tests.support.servers import SESSION, Rig, batches, small

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.runtime import membership
+from pstraining.runtime.ps import worker_registry
 from tests.support.cover import ALL, THOROUGH
 from tests.support.pairs import Message, Pairs, losses, rounds_messages
 from tests.support.servers import small
@@ -30,7 +30,7 @@ def pairs(cluster: Any) -> Iterator[Pairs]:
     cluster.container = "test.pairs"
     with pytest.MonkeyPatch.context() as patch:
         # A worker that makes its functions, on a busy machine, is waited for: steps made without it are steps more.
-        patch.setattr(membership, "LAPSE_SECONDS", 600.0)
+        patch.setattr(worker_registry, "LAPSE_SECONDS", 600.0)
         yield Pairs(cluster, adam, small)
 
 

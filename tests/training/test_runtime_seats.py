@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pstraining.runtime.replication import encoding
-from pstraining.runtime.rosters import NOTHING, Answer, Ballot, Process, Roster
-from pstraining.runtime.seats import Seat
+from pstraining.runtime.replication.acceptor_ops import Seat
+from pstraining.runtime.replication.view import NOTHING, Answer, Ballot, Process, Roster
 from tests.support.servers import Rig, small
 
 pytestmark = pytest.mark.training

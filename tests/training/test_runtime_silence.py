@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from pstraining.runtime import probing, watchdog
-from pstraining.runtime.checkpoint import Checkpoints
+from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.local import LocalJob, Process
 from pstraining.runtime.telemetry.events import event
+from pstraining.runtime.transport import http2_probe, watchdog
 from tests.support import counting
 from tests.support.cover import THOROUGH, in_soak
 from tests.support.netns import cut_off, own_network
@@ -48,7 +48,7 @@ def stopped(server: Any, seconds: float) -> Iterator[None]:
 
 
 def lost_after(call: Callable[[], Any]) -> tuple[Any, float]:
-    from pstraining.runtime.client import ShardLostError
+    from pstraining.runtime.transport.client import ShardLostError
 
     began = time.monotonic()
     with pytest.raises(ShardLostError) as lost:
@@ -80,7 +80,7 @@ def test_connecting_waits_for_a_silent_server_and_says_so(
     client: Any, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Again and again: it may go on with the end of its former context, and the next one's beginning, to be read."""
-    from pstraining.runtime import client as module
+    from pstraining.runtime.transport import client as module
 
     rig = Rig(client, sgd, ps=2, build=small)
     rig.start()
@@ -110,13 +110,13 @@ def test_a_server_that_works_long_is_let_alone(
     import tensorflow as tf
 
     asked: list[list[Any]] = []
-    ask = probing.silent_peers
+    ask = http2_probe.silent_peers
 
     def noted(peers: Any, patience: float) -> list[Any]:
         asked.append(ask(peers, patience))
         return asked[-1]
 
-    monkeypatch.setattr(probing, "silent_peers", noted)
+    monkeypatch.setattr(http2_probe, "silent_peers", noted)
 
     def emit(seconds: Any) -> Any:
         with tf.device(client.shards[0]):

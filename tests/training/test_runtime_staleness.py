@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.runtime import membership
+from pstraining.runtime.ps import worker_registry
 from tests.support.kube import wait_for
 from tests.support.servers import SESSION, Rig, batches, small
 from tests.training.test_runtime_silence import sgd, stopped
@@ -113,7 +113,7 @@ def test_without_a_bound_nobody_waits(client: Any) -> None:
 def test_a_dead_worker_is_not_waited_for_and_has_not_to_make_up_for_it(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(membership, "LAPSE_SECONDS", 1.0)
+    monkeypatch.setattr(worker_registry, "LAPSE_SECONDS", 1.0)
     rig = started(client, max_staleness=BOUND)
     assert rig.step(batches(1)[0]).accepted
     with running(rig.workers[0]) as fast:
@@ -129,7 +129,7 @@ def test_a_dead_worker_is_not_waited_for_and_has_not_to_make_up_for_it(
 
 
 def test_a_newcomer_starts_where_the_slowest_is(client: Any) -> None:
-    from pstraining.runtime.modes.base import Identity
+    from pstraining.runtime.updates.base import Identity
 
     rig = started(client, max_staleness=BOUND)
     for _ in range(5):
@@ -167,7 +167,7 @@ def between(updates: Any, what: Callable[[], Any], monkeypatch: pytest.MonkeyPat
 def test_an_update_whose_reply_was_lost_counts_once_on_every_server(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pstraining.runtime.client import ShardLostError
+    from pstraining.runtime.transport.client import ShardLostError
 
     rig = started(client, accumulation_steps=2)
     updates = rig.workers[0]
@@ -187,7 +187,7 @@ def test_an_update_whose_reply_was_lost_counts_once_on_every_server(
 
 
 def test_what_another_worker_trains_by_now_is_refused(client: Any) -> None:
-    from pstraining.runtime.ledger import Progress
+    from pstraining.runtime.ps.data_ledger import Progress
 
     rig = started(client, with_ledger=True)
     pieces = itertools.count()

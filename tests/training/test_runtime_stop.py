@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.runtime.checkpoint import Checkpoints
+from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.local import LocalJob, Process
 from tests.support.cover import in_all, in_soak, some
 from tests.support.kube import wait_for

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pstraining.runtime import membership
-from pstraining.runtime.modes.base import Identity
+from pstraining.runtime.ps import worker_registry
+from pstraining.runtime.updates.base import Identity
 from tests.support.cover import cover, in_all, some
 from tests.support.crew import Crew
 from tests.support.servers import SESSION, Rig, batches, in_float64, prepare, small
@@ -225,7 +225,7 @@ def test_what_a_former_process_of_a_worker_delivered_does_not_count(client: Any)
 def test_gradients_with_nan_never_reach_the_parameters(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import tensorflow as tf
 
-    monkeypatch.setattr(membership, "LAPSE_SECONDS", 600.0)  # the second round waits for both, whatever took long
+    monkeypatch.setattr(worker_registry, "LAPSE_SECONDS", 600.0)  # the second round waits for both, whatever took long
     rig = Rig(client, lambda: optimizer("Adam"), ps=2, build=small, workers=2, mode="Sync")
     rig.start()
     good = batches(2, seed=0)

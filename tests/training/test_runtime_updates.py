@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pstraining.runtime.chief.recovery import ChiefAction, decide
 from pstraining.runtime.ps.record import Session, ShardRecord
-from pstraining.runtime.recovery import ChiefAction, decide
 from pstraining.runtime.transport.errors import ATTEMPTS
 from tests.support.servers import GENERATION, Rig, batches, large, small
 
@@ -82,8 +82,8 @@ def test_statistics_and_large_cut_tensors_equal_keras(client: Any) -> None:
 
 
 def test_an_older_terms_updates_restores_and_snapshots_are_refused(client: Any) -> None:
-    from pstraining.runtime.control import RefusedError
-    from pstraining.runtime.state import State
+    from pstraining.runtime.checkpoint.state import State
+    from pstraining.runtime.chief.store_admin import RefusedError
 
     rig = Rig(client, optimizers()["SGD"], ps=2, build=small)
     rig.start()
@@ -139,7 +139,7 @@ def test_an_update_computed_on_a_replaced_set_is_refused(client: Any) -> None:
 
 
 def test_a_compare_and_set_of_the_fence_has_one_winner(client: Any) -> None:
-    from pstraining.runtime.control import RefusedError
+    from pstraining.runtime.chief.store_admin import RefusedError
 
     rig = Rig(client, optimizers()["SGD"], ps=1, build=small)
     rig.start()
@@ -156,7 +156,7 @@ def test_a_checkpoint_restores_bit_equal_onto_another_number_of_servers(
 ) -> None:
     import keras
 
-    from pstraining.runtime.checkpoint import Checkpoints
+    from pstraining.runtime.checkpoint.storage import Checkpoints
 
     first = Rig(client, lambda: keras.optimizers.Adam(1e-3), ps=before, build=large)
     first.start()
@@ -186,7 +186,7 @@ def test_a_checkpoint_restores_bit_equal_onto_another_number_of_servers(
 
 
 def test_another_optimizers_checkpoint_is_named_as_the_reason(client: Any) -> None:
-    from pstraining.runtime.state import State, StateMismatchError
+    from pstraining.runtime.checkpoint.state import State, StateMismatchError
 
     rig = Rig(client, optimizers()["Adam"], ps=1, build=small)
     with pytest.raises(StateMismatchError, match="momentum"):
@@ -207,7 +207,7 @@ def test_an_empty_server_has_an_empty_record_and_no_session(client: Any) -> None
 def test_the_programs_own_mistake_is_not_taken_for_a_lost_server_for_ever(client: Any) -> None:
     import tensorflow as tf
 
-    from pstraining.runtime.client import ShardLostError
+    from pstraining.runtime.transport.client import ShardLostError
 
     rig = Rig(client, optimizers()["SGD"], ps=1, build=small)
     rig.start()
@@ -224,7 +224,7 @@ def test_the_programs_own_mistake_is_not_taken_for_a_lost_server_for_ever(client
 def test_an_optimizer_that_looks_at_whole_tensors_is_refused(name: str) -> None:
     import keras
 
-    from pstraining.runtime import optimizer
+    from pstraining.runtime.model import optimizer
 
     with pytest.raises(optimizer.OptimizerError, match=name):
         optimizer.check(getattr(keras.optimizers, name)())
@@ -233,7 +233,7 @@ def test_an_optimizer_that_looks_at_whole_tensors_is_refused(name: str) -> None:
 def test_an_unknown_optimizer_is_refused() -> None:
     import keras
 
-    from pstraining.runtime import optimizer
+    from pstraining.runtime.model import optimizer
 
     class Mine(keras.optimizers.SGD):  # type: ignore[misc]
         pass

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pstraining.runtime import local
-from pstraining.runtime.cluster import Task
+from pstraining.runtime.config.cluster import Task
 from tests.support import warm, warm_parent
 from tests.support.netns import own_network
 

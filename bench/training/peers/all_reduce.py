@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from bench.training import models
-from pstraining.runtime.progress import StepReports
+from pstraining.runtime.telemetry.progress import StepReports
 
 
 def main() -> None:

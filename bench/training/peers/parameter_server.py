@@ -6,7 +6,7 @@ from typing import Any, Final
 import tensorflow as tf
 
 from bench.training import models
-from pstraining.runtime.progress import StepReports
+from pstraining.runtime.telemetry.progress import StepReports
 
 STEPS: Final = 10
 """Steps that are scheduled together, while as many before them are yet to be made: no worker is ever without one."""

@@ -1,7 +1,7 @@
 """Settings of training for programs that use pstraining.runtime: `spec.training`.
 
-None has a default here: what the job leaves out is the program's choice. `pstraining.runtime.settings` has a field for
-each, held to the same bounds by a test.
+None has a default here: what the job leaves out is the program's choice. `pstraining.runtime.config.settings` has a
+field for each, held to the same bounds by a test.
 """
 
 from enum import StrEnum

@@ -7,12 +7,12 @@ TensorFlow's server without ever paying for them.
 
 from typing import TYPE_CHECKING, Any
 
-from pstraining.runtime.settings import CheckpointSettings, TrainingSettings
-from pstraining.runtime.sources import Files, Ranges
+from pstraining.runtime.config.settings import CheckpointSettings, TrainingSettings
+from pstraining.runtime.data.sources import Files, Ranges
 from pstraining.runtime.trainer import Trainer
 
 if TYPE_CHECKING:
-    from pstraining.runtime.embedding import Embedding
+    from pstraining.runtime.model.embedding import Embedding
 
 __all__ = ["CheckpointSettings", "Embedding", "Files", "Ranges", "Trainer", "TrainingSettings"]
 
@@ -20,7 +20,7 @@ __all__ = ["CheckpointSettings", "Embedding", "Files", "Ranges", "Trainer", "Tra
 def __getattr__(name: str) -> Any:
     """The layer is imported when it is asked for: it needs Keras."""
     if name == "Embedding":
-        from pstraining.runtime.embedding import Embedding
+        from pstraining.runtime.model.embedding import Embedding
 
         return Embedding
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -25,8 +25,8 @@ from typing import Any, Final, TextIO
 
 from pstraining.api import contract
 from pstraining.launcher.launch import memory_settings
-from pstraining.runtime import network
-from pstraining.runtime.cluster import ENV_CLUSTER_FILE, Task
+from pstraining.runtime.config.cluster import ENV_CLUSTER_FILE, Task
+from pstraining.runtime.transport import sockets
 
 POLL: Final = 0.05
 STOP_SECONDS: Final = 3.0
@@ -227,7 +227,7 @@ class LocalJob:
         paths = [source, os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
         # A process that has connected to servers has settings of its own, with which a program of another kind ends
         # where it would wait for a server that has yet to come up.
-        ours = network.ENVIRONMENT.items()
+        ours = sockets.ENVIRONMENT.items()
         inherited = {name: value for name, value in os.environ.items() if (name, value) not in ours}
         return {**memory_settings(task.type), **inherited, "PYTHONPATH": os.pathsep.join(paths), **environment}
 

@@ -8,23 +8,23 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from pstraining.runtime import cluster as clusters
-from pstraining.runtime import network, probing
+from pstraining.runtime.chief.shutdown import HELD_BACK, StopRequest
+from pstraining.runtime.config import cluster as clusters
+from pstraining.runtime.config.loading import loading
 from pstraining.runtime.config.server import become_server
-from pstraining.runtime.loading import loading
-from pstraining.runtime.renewal import Renewal, RenewalDueError
-from pstraining.runtime.settings import CheckpointSettings, SettingsError, TrainingSettings, resolve
-from pstraining.runtime.sources import Source
-from pstraining.runtime.stopping import HELD_BACK, StopRequest
+from pstraining.runtime.config.settings import CheckpointSettings, SettingsError, TrainingSettings, resolve
+from pstraining.runtime.data.sources import Source
+from pstraining.runtime.replication.renewal import Renewal, RenewalDueError
+from pstraining.runtime.transport import http2_probe, sockets
 
 if TYPE_CHECKING:
-    from pstraining.runtime.account import ChiefAccount, WorkerAccount
-    from pstraining.runtime.chief import Chief
-    from pstraining.runtime.client import Client
-    from pstraining.runtime.epochs import Epochs
-    from pstraining.runtime.modes import Mode
-    from pstraining.runtime.store import ParameterStore
-    from pstraining.runtime.worker import Worker
+    from pstraining.runtime.chief.chief import Chief
+    from pstraining.runtime.data.epochs import Epochs
+    from pstraining.runtime.ps.store import ParameterStore
+    from pstraining.runtime.telemetry.counters import ChiefAccount, WorkerAccount
+    from pstraining.runtime.transport.client import Client
+    from pstraining.runtime.updates.factory import Mode
+    from pstraining.runtime.worker.loop import Worker
 
 
 class Trainer:
@@ -116,15 +116,16 @@ class Trainer:
                 "training.epochs: only data from Ranges or Files has epochs of its own; give steps, or steps_per_epoch"
             )
         checkpoint = resolve("checkpoint", CheckpointSettings, self._checkpoint, cluster.checkpoint)
-        network.set_environment()
+        sockets.set_environment()
         # Loading TensorFlow takes seconds, in which the servers are asked.
-        ahead = probing.Ahead(cluster.ps, probing.patience_with(cluster.members))
+        ahead = http2_probe.Ahead(cluster.ps, http2_probe.patience_with(cluster.members))
         is_worker = cluster.task.type == "worker"
         # Not a chief whose callbacks remember things, nor one with a worker beside: two would have to leave at once.
         may = not (cluster.is_chief and (is_worker or self._callbacks))
         renewal = Renewal(chief=not is_worker, index=cluster.task.index, enabled=cluster.members > 1 and may)
         with loading():
-            from pstraining.runtime import chief, worker  # noqa: F401 - TensorFlow, and whatever needs it
+            from pstraining.runtime.chief import chief  # noqa: F401 - TensorFlow, and whatever needs it
+            from pstraining.runtime.worker import loop as worker_loop  # noqa: F401 - TensorFlow, and whatever needs it
         try:
             return self._take_part(cluster, training, checkpoint, ahead, renewal)
         except RenewalDueError as due:
@@ -135,15 +136,17 @@ class Trainer:
         cluster: clusters.Cluster,
         training: TrainingSettings,
         checkpoint: CheckpointSettings,
-        ahead: probing.Ahead,
+        ahead: http2_probe.Ahead,
         renewal: Renewal,
     ) -> dict[str, float] | None:
         import tensorflow as tf
 
-        from pstraining.runtime import epochs, metrics, modes
-        from pstraining.runtime.account import ChiefAccount, WorkerAccount
-        from pstraining.runtime.client import Client
-        from pstraining.runtime.repeatable import make_repeatable
+        from pstraining.runtime.data import epochs
+        from pstraining.runtime.model.determinism import make_repeatable
+        from pstraining.runtime.telemetry import prometheus
+        from pstraining.runtime.telemetry.counters import ChiefAccount, WorkerAccount
+        from pstraining.runtime.transport.client import Client
+        from pstraining.runtime.updates import factory
 
         if training.ordered_sums:
             make_repeatable()
@@ -153,7 +156,7 @@ class Trainer:
         else:
             steps, divided = epochs.by_steps(training.steps, training.epochs, self._steps_per_epoch)
             training = training.model_copy(update={"steps": steps})
-        mode = modes.choose(
+        mode = factory.choose(
             training, workers=cluster.workers, with_ledger=source is not None, paired=cluster.members > 1
         )
         client = Client(cluster, ahead)
@@ -161,8 +164,8 @@ class Trainer:
         renewal.connected(client.leave)
         account, chiefs = WorkerAccount(), ChiefAccount()
         part = _Part(client, training, checkpoint, renewal, mode, source, divided, account, chiefs)
-        metrics.serve(
-            metrics.Metrics(
+        prometheus.serve(
+            prometheus.Metrics(
                 worker=account if cluster.task.type == "worker" else None,
                 chief=chiefs if cluster.is_chief else None,
                 links=client.links.look,
@@ -190,10 +193,10 @@ class Trainer:
 
     def _build_worker(self, part: "_Part") -> "Worker":
         """This task's worker, on its device."""
-        from pstraining.runtime.formations import whereabouts
-        from pstraining.runtime.modes.base import Identity
-        from pstraining.runtime.witness import take_seat
-        from pstraining.runtime.worker import Worker
+        from pstraining.runtime.replication.witness import take_seat
+        from pstraining.runtime.updates.base import Identity
+        from pstraining.runtime.worker.loop import Worker
+        from pstraining.runtime.worker.router import whereabouts
 
         cluster, renewal = part.client.cluster, part.renewal
         store, identity = self._build_store(part, with_tables=False), Identity(cluster.task.index, time.time_ns())
@@ -206,9 +209,9 @@ class Trainer:
 
     def _build_chief(self, part: "_Part", stop: StopRequest, look_in: Callable[[], None]) -> "Chief":
         """This task's chief, on its device."""
-        from pstraining.runtime.callbacks import check
-        from pstraining.runtime.chief import Chief, Duties
-        from pstraining.runtime.following import Wishes
+        from pstraining.runtime.chief.callbacks import check
+        from pstraining.runtime.chief.chief import Chief, Duties
+        from pstraining.runtime.chief.reporting import Wishes
 
         training, source, renewal = part.training, part.source, part.renewal
         callbacks = list(self._callbacks()) if self._callbacks else []
@@ -241,9 +244,9 @@ class Trainer:
 
     def _build_store(self, part: "_Part", *, with_tables: bool) -> "ParameterStore":
         """The program's model on the servers."""
-        from pstraining.runtime.model import Model
+        from pstraining.runtime.model.keras_model import Model
+        from pstraining.runtime.ps.store import ParameterStore
         from pstraining.runtime.replication import encoding
-        from pstraining.runtime.store import ParameterStore
 
         cluster = part.client.cluster
         model = Model(

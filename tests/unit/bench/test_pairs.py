@@ -6,8 +6,8 @@ import pytest
 
 from bench.training.auto import Point
 from bench.training.pairs import CONTROL, PLAIN, failures, loss, table
-from pstraining.runtime.auto import CODED
-from pstraining.runtime.auto import PLAIN as UNCODED
+from pstraining.runtime.compression.auto_select import CODED
+from pstraining.runtime.compression.auto_select import PLAIN as UNCODED
 
 KEYS = [f"{fold}/{seed}" for fold in range(5) for seed in range(5)]
 LIMITS = {"digits": 0.5}

@@ -17,8 +17,8 @@ from pstraining.cli import exposition, top
 from pstraining.cli.errors import CommandError, DeniedError, RequestError
 from pstraining.cli.rates import Scrape, TaskRates, stragglers, task_rates
 from pstraining.cli.tasks import tasks_of
-from pstraining.runtime.account import ChiefAccount, Traffic, WorkerAccount
-from pstraining.runtime.metrics import Metrics
+from pstraining.runtime.telemetry.counters import ChiefAccount, Traffic, WorkerAccount
+from pstraining.runtime.telemetry.prometheus import Metrics
 from tests.support.builders import job, pod, terminated
 from tests.support.cli_cluster import Object, WithJobs
 

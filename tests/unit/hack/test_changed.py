@@ -9,7 +9,7 @@ from hack import changed
 from hack.changed import Plan, Repository
 from hack.layers import names
 
-RING = "operator/pstraining/runtime/ring.py"
+RING = "operator/pstraining/runtime/allreduce/ring.py"
 FILES = (
     RING,
     "operator/pstraining/api/models.py",
@@ -24,7 +24,7 @@ FILES = (
     "tests/e2e/test_jobs.py",
 )
 USERS = {
-    "pstraining.runtime.ring": {"tests.support.rig", "tests.unit.runtime.test_ring"},
+    "pstraining.runtime.allreduce.ring": {"tests.support.rig", "tests.unit.runtime.test_ring"},
     "tests.support.rig": {"tests.training.test_rig"},
     "pstraining.api.models": {"tests.e2e.test_jobs"},
     "pstraining.launcher": {"tests.training.test_other"},

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from pstraining.runtime.account import ChiefAccount
+from pstraining.runtime.telemetry.counters import ChiefAccount
 
 
 def test_losses_and_the_time_without_redundancy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pstraining.runtime import auto
-from pstraining.runtime.auto import BLOCK, CODED, FEW, FIRST_HOLD, MANY, MARGIN, PLAIN, Auto, decide
+from pstraining.runtime.compression import auto_select
+from pstraining.runtime.compression.auto_select import BLOCK, CODED, FEW, FIRST_HOLD, MANY, MARGIN, PLAIN, Auto, decide
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ class Played:
 
     def step(self, form: int | None = None) -> int:
         """One step, in the form that somebody else proposes or in the worker's own; its form."""
-        form = auto.proposal(self.known) if form is None else form
-        self.known = auto.observed(self.known, form, self.seconds(self.made, form))
+        form = auto_select.proposal(self.known) if form is None else form
+        self.known = auto_select.observed(self.known, form, self.seconds(self.made, form))
         self.made += 1
         return form
 
@@ -136,7 +136,7 @@ def test_workers_that_follow_each_others_proposals_agree(orders: list[bool]) -> 
     for first in orders:
         for worker in workers:
             worker.step(form)
-        form = auto.proposal(workers[0 if first else 1].known)
+        form = auto_select.proposal(workers[0 if first else 1].known)
     assert [worker.known.chosen for worker in workers] == [CODED, CODED]
 
 
@@ -144,7 +144,7 @@ def test_workers_that_follow_each_others_proposals_agree(orders: list[bool]) -> 
 def test_a_worker_that_decides_a_step_ahead_settles_whatever_form_it_finds(first: int) -> None:
     worker, form = Played(noisy(1.0, 0.6, 1, 0.05)), first
     for _ in range(100):
-        wish = auto.proposal(worker.known, form)
+        wish = auto_select.proposal(worker.known, form)
         worker.step(form)
         form = wish
     assert worker.known.chosen == CODED

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pstraining.runtime.checkpoint import (
+from pstraining.runtime.checkpoint.state import State
+from pstraining.runtime.checkpoint.storage import (
     Checkpoints,
     CorruptCheckpointError,
     name_of,
@@ -17,8 +18,7 @@ from pstraining.runtime.checkpoint import (
     superfluous,
     write_whole,
 )
-from pstraining.runtime.layout import Layout, Tensor, plan
-from pstraining.runtime.state import State
+from pstraining.runtime.model.partition import Layout, Tensor, plan
 
 
 def state(step: int) -> State:

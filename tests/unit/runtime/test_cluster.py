@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.runtime.cluster import ClusterError, Task, read
+from pstraining.runtime.config.cluster import ClusterError, Task, read
 
 CLUSTER = {"chief": ["c:2222"], "worker": ["w0:2222", "w1:2333"], "ps": ["p0:2222"]}
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pstraining.runtime.epochs import Ends, Epochs, by_pieces, by_steps
+from pstraining.runtime.data.epochs import Ends, Epochs, by_pieces, by_steps
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pstraining.runtime.intervals import (
+from pstraining.runtime.checkpoint.interval import (
     LONGEST_SECONDS,
     PRIOR_HOURS,
     SHORTEST_SECONDS,

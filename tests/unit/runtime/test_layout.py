@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pstraining.runtime.layout import LARGE_BYTES, Layout, Tensor, pack, plan, unpack, worth_using
+from pstraining.runtime.model.partition import LARGE_BYTES, Layout, Tensor, pack, plan, unpack, worth_using
 
 sizes = st.lists(st.integers(0, 300_000), min_size=1, max_size=12)
 LARGE = LARGE_BYTES // 4

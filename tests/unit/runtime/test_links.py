@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from pstraining.runtime.account import total
-from pstraining.runtime.links import Links
+from pstraining.runtime.telemetry.counters import total
+from pstraining.runtime.transport.traffic import Links
 
 
 def listen(host: str = "127.0.0.1") -> socket.socket:

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from pstraining.runtime.loading import loading
+from pstraining.runtime.config.loading import loading
 
 
 @pytest.fixture(autouse=True)

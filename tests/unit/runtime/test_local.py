@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from pstraining.runtime import network
-from pstraining.runtime.cluster import Task
+from pstraining.runtime.config.cluster import Task
 from pstraining.runtime.local import LocalJob
+from pstraining.runtime.transport import sockets
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_the_jobs_own_server_gets_it(port: int) -> None:
 
 def test_a_tasks_process_has_not_what_this_one_has_set_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {"PATH": os.environ["PATH"], "GRPC_FAIL_FAST": "use_caller"})
-    network.set_environment()
+    sockets.set_environment()
     with LocalJob(["-c", ""], ps=1, workers=0, chief=False) as job:
         found = job._environment_of(Task("ps", 0), 1)
     assert found["GRPC_FAIL_FAST"] == "use_caller", "set by whoever started this one"

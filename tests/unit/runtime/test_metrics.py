@@ -9,11 +9,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pstraining.api import contract
-from pstraining.runtime import metrics
-from pstraining.runtime.account import ChiefAccount, Traffic, WorkerAccount
+from pstraining.runtime.telemetry import prometheus
+from pstraining.runtime.telemetry.counters import ChiefAccount, Traffic, WorkerAccount
 
 
-def everything() -> metrics.Metrics:
+def everything() -> prometheus.Metrics:
     worker = WorkerAccount()
     for step in (3, 5):
         worker.made(step, 0.5, samples=32, applied=True, staleness=step - 3)
@@ -27,7 +27,7 @@ def everything() -> metrics.Metrics:
         checkpoint_failures=2,
         checkpoint_interval=7.5,
     )
-    return metrics.Metrics(
+    return prometheus.Metrics(
         worker=worker, chief=chief, links=lambda: {"ps-0": Traffic(10, 20), "ps": Traffic(1, 2)}, reconnects=lambda: 4
     )
 
@@ -48,7 +48,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 def test_a_scrape_finds_every_number(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv(contract.ENV_METRICS_PORT, "0")
-    metrics.serve(everything(), in_pod=False)
+    prometheus.serve(everything(), in_pod=False)
     found = scraped(told(capsys)["port"])
     expected = {
         ("pstraining_sent_bytes_total", "ps-0"): 10,
@@ -79,7 +79,7 @@ def test_a_taken_port_is_told_and_nothing_more(
 ) -> None:
     with socket.create_server(("0.0.0.0", 0)) as taken:
         monkeypatch.setenv(contract.ENV_METRICS_PORT, str(taken.getsockname()[1]))
-        metrics.serve(everything(), in_pod=True)
+        prometheus.serve(everything(), in_pod=True)
     line = told(capsys)
     assert line["event"] == "no_metrics"
     assert "in use" in line["reason"]
@@ -99,7 +99,7 @@ def test_the_port_is_the_pods_own_or_what_the_template_says(
     text: str | None, in_pod: bool, expected: int | None
 ) -> None:
     environ = {} if text is None else {contract.ENV_METRICS_PORT: text}
-    assert metrics.port(environ, in_pod=in_pod) == expected
+    assert prometheus.port(environ, in_pod=in_pod) == expected
 
 
 def test_the_port_is_no_port_of_training() -> None:

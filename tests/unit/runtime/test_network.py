@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from pstraining.runtime import network
+from pstraining.runtime.transport import sockets
 
 
 @pytest.fixture
@@ -20,12 +20,12 @@ def address(server: socket.socket) -> str:
 def test_connections_to_a_port_are_kept_alive_and_cut_without_leaking(server: socket.socket) -> None:
     with server, socket.create_connection(server.getsockname()) as mine, server.accept()[0] as theirs:
         before = len(os.listdir("/proc/self/fd"))
-        network.keep_alive([address(server)])
+        sockets.keep_alive([address(server)])
         assert mine.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert theirs.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0, "only ours to the server"
-        assert network.peers([address(server)]) == {server.getsockname()}
-        assert network.cut_peers([("127.0.0.2", server.getsockname()[1])]) == 0, "another server with that port"
-        assert network.cut_peers([server.getsockname()]) == 1
+        assert sockets.peers([address(server)]) == {server.getsockname()}
+        assert sockets.cut_peers([("127.0.0.2", server.getsockname()[1])]) == 0, "another server with that port"
+        assert sockets.cut_peers([server.getsockname()]) == 1
         assert theirs.recv(1) == b""
         assert mine.fileno() >= 0
         assert len(os.listdir("/proc/self/fd")) == before
@@ -35,13 +35,13 @@ def test_connections_to_a_port_are_kept_alive_and_cut_without_leaking(server: so
     ("text", "expected"), [("a:1", ("a", 1)), ("10.0.0.1:22", ("10.0.0.1", 22)), ("[fd00::1]:3", ("fd00::1", 3))]
 )
 def test_addresses_are_split_and_joined(text: str, expected: tuple[str, int]) -> None:
-    assert network.split(text) == expected
-    assert network.joined(expected) == text
+    assert sockets.split(text) == expected
+    assert sockets.joined(expected) == text
 
 
 def test_the_pods_own_network_settings_win(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRPC_FAIL_FAST", "use_caller")
     monkeypatch.delenv("TF_GRPC_DEFAULT_OPTIONS", raising=False)
-    network.set_environment()
+    sockets.set_environment()
     assert os.environ["GRPC_FAIL_FAST"] == "use_caller"
     assert "max_reconnect_backoff" in os.environ["TF_GRPC_DEFAULT_OPTIONS"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.runtime import network
+from pstraining.runtime.transport import sockets
 
 
 class Names:
@@ -31,7 +31,7 @@ class Names:
 def names(monkeypatch: pytest.MonkeyPatch) -> Names:
     found = Names()
     monkeypatch.setattr(socket, "getaddrinfo", found.look_up)
-    for kept in (network._reached, network._looking_up):
+    for kept in (sockets._reached, sockets._looking_up):
         kept.clear()
     return found
 
@@ -46,37 +46,37 @@ def port() -> Iterator[int]:
 
 def test_a_name_is_looked_up_once(names: Names, port: int) -> None:
     for _ in range(3):
-        network.dial(("name", port), 1.0).close()
+        sockets.dial(("name", port), 1.0).close()
     assert names.asked == 1
     names.answers = False
-    network.dial(("name", port), 1.0).close()
+    sockets.dial(("name", port), 1.0).close()
 
 
 def test_one_that_is_gone_is_looked_up_again_beside_all_else(names: Names, port: int) -> None:
-    network.dial(("name", port), 1.0).close()
-    network._reached["name"] = "127.0.0.2"  # another pod by now, where nobody listens
+    sockets.dial(("name", port), 1.0).close()
+    sockets._reached["name"] = "127.0.0.2"  # another pod by now, where nobody listens
     names.answered.clear()
     with pytest.raises(ConnectionRefusedError):
-        network.dial(("name", port), 1.0)
+        sockets.dial(("name", port), 1.0)
     assert names.answered.wait(10)
-    while network._looking_up:
+    while sockets._looking_up:
         pass
-    network.dial(("name", port), 1.0).close()
-    assert network._reached["name"] == "127.0.0.1"
+    sockets.dial(("name", port), 1.0).close()
+    assert sockets._reached["name"] == "127.0.0.1"
 
 
 def test_without_a_name_server_the_known_address_is_kept(names: Names, port: int) -> None:
-    network.dial(("name", port), 1.0).close()
+    sockets.dial(("name", port), 1.0).close()
     names.answers = False
-    network._reached["name"] = "127.0.0.2"
+    sockets._reached["name"] = "127.0.0.2"
     with pytest.raises(ConnectionRefusedError):
-        network.dial(("name", port), 1.0)
-    while network._looking_up:
+        sockets.dial(("name", port), 1.0)
+    while sockets._looking_up:
         pass
-    assert network._reached["name"] == "127.0.0.2"
+    assert sockets._reached["name"] == "127.0.0.2"
 
 
 def test_an_unknown_name_that_has_no_answer_is_an_error(names: Names, port: int) -> None:
     names.answers = False
     with pytest.raises(socket.gaierror):
-        network.dial(("name", port), 1.0)
+        sockets.dial(("name", port), 1.0)

@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import pytest
 
-from pstraining.runtime import network, probing, watchdog
-from pstraining.runtime.watchdog import Watchdog
+from pstraining.runtime.transport import http2_probe, sockets, watchdog
+from pstraining.runtime.transport.watchdog import Watchdog
 from tests.support.kube import wait_for
 
 SETTINGS = bytes([0, 0, 6, 4, 0, 0, 0, 0, 0]) + bytes([0, 3, 0, 0, 0, 100])
@@ -73,21 +73,21 @@ def test_only_a_server_that_speaks_answers(
 ) -> None:
     server = serve(behave)
     began = time.monotonic()
-    assert probing.answers(server.getsockname(), PATIENCE) is expected
+    assert http2_probe.answers(server.getsockname(), PATIENCE) is expected
     assert time.monotonic() - began < PATIENCE + 0.5
 
 
 def test_nobody_listens_and_no_such_name() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        gone = network.joined(server.getsockname())
-    assert probing.silent([gone, "no-such-host.invalid:1"], PATIENCE) == [gone, "no-such-host.invalid:1"]
+        gone = sockets.joined(server.getsockname())
+    assert http2_probe.silent([gone, "no-such-host.invalid:1"], PATIENCE) == [gone, "no-such-host.invalid:1"]
 
 
 def test_all_are_asked_at_once(serve: Serve) -> None:
-    mute = [network.joined(serve(None).getsockname()) for _ in range(8)]
-    there = network.joined(serve(lambda connection: connection.sendall(SETTINGS)).getsockname())
+    mute = [sockets.joined(serve(None).getsockname()) for _ in range(8)]
+    there = sockets.joined(serve(lambda connection: connection.sendall(SETTINGS)).getsockname())
     began = time.monotonic()
-    assert probing.silent([*mute[:4], there, *mute[4:]], PATIENCE) == mute
+    assert http2_probe.silent([*mute[:4], there, *mute[4:]], PATIENCE) == mute
     assert time.monotonic() - began < 3 * PATIENCE
 
 
@@ -95,20 +95,20 @@ def test_who_was_silent_a_moment_ago_is_not_waited_for_again(serve: Serve) -> No
     """Others get all the patience there is, also beside it."""
 
     def slow(connection: socket.socket) -> None:
-        time.sleep(3 * probing.BRIEF)
+        time.sleep(3 * http2_probe.BRIEF)
         connection.sendall(SETTINGS)
 
-    mute, late = (network.joined(serve(behave).getsockname()) for behave in (None, slow))
-    back = network.joined(serve(lambda connection: connection.sendall(SETTINGS)).getsockname())
+    mute, late = (sockets.joined(serve(behave).getsockname()) for behave in (None, slow))
+    back = sockets.joined(serve(lambda connection: connection.sendall(SETTINGS)).getsockname())
     began = time.monotonic()
-    assert probing.silent([mute, late, back], 30.0, suspects=[mute, back]) == [mute]
+    assert http2_probe.silent([mute, late, back], 30.0, suspects=[mute, back]) == [mute]
     assert time.monotonic() - began < 15.0
 
 
 def test_servers_are_asked_ahead(serve: Serve) -> None:
-    mute = network.joined(serve(None).getsockname())
-    there = network.joined(serve(lambda connection: connection.sendall(SETTINGS)).getsockname())
-    assert probing.Ahead([mute, there], PATIENCE).silent() == [mute]
+    mute = sockets.joined(serve(None).getsockname())
+    there = sockets.joined(serve(lambda connection: connection.sendall(SETTINGS)).getsockname())
+    assert http2_probe.Ahead([mute, there], PATIENCE).silent() == [mute]
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def dog(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[socket.socket], W
     made: list[Watchdog] = []
 
     def make(server: socket.socket) -> Watchdog:
-        made.append(Watchdog([network.joined(server.getsockname())], 0.2))
+        made.append(Watchdog([sockets.joined(server.getsockname())], 0.2))
         made[-1].start()
         return made[-1]
 
@@ -143,7 +143,7 @@ def test_what_waits_on_a_silent_server_is_cut(
     with socket.create_connection(server.getsockname()) as connection, dog(server).watching("call"):
         wait_for(lambda: is_cut(connection), "the connection is cut", 10)
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert (told[0]["event"], told[0]["servers"]) == ("silent", [network.joined(server.getsockname())])
+    assert (told[0]["event"], told[0]["servers"]) == ("silent", [sockets.joined(server.getsockname())])
 
 
 def test_what_waits_on_a_server_that_answers_is_let_alone(
@@ -151,12 +151,12 @@ def test_what_waits_on_a_server_that_answers_is_let_alone(
 ) -> None:
     asked = []
 
-    def silent_peers(peers: set[network.Endpoint], patience: float) -> list[network.Endpoint]:
+    def silent_peers(peers: set[sockets.Endpoint], patience: float) -> list[sockets.Endpoint]:
         asked.append(ask(peers, patience))
         return asked[-1]
 
-    ask = probing.silent_peers
-    monkeypatch.setattr(probing, "silent_peers", silent_peers)
+    ask = http2_probe.silent_peers
+    monkeypatch.setattr(http2_probe, "silent_peers", silent_peers)
     server = serve(lambda connection: connection.sendall(SETTINGS + connection.recv(1)))
     with socket.create_connection(server.getsockname()) as connection:
         connection.sendall(b"x")
@@ -172,7 +172,7 @@ def test_a_call_that_lasts_is_cut_in_the_end_and_the_next_one_gets_more_time(
     serve: Serve, dog: Callable[[socket.socket], Watchdog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watchdog, "CALL_PATIENCE", 0.3)
-    monkeypatch.setattr(probing, "silent_peers", lambda *_: [])
+    monkeypatch.setattr(http2_probe, "silent_peers", lambda *_: [])
     server = serve(None)
     with socket.create_connection(server.getsockname()) as connection:
         watched = dog(server)

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from pstraining.runtime.progress import Rate, Seen, StepReports
 from pstraining.runtime.telemetry.events import event
+from pstraining.runtime.telemetry.progress import Rate, Seen, StepReports
 
 
 class Clock:
@@ -62,7 +62,7 @@ def test_the_chief_tells_epochs_samples_and_bytes() -> None:
 def test_a_terminal_has_one_line_with_a_bar_that_other_lines_replace() -> None:
     """On a real pseudo-terminal; through a pipe the same program prints plain lines."""
     program = (
-        "from pstraining.runtime.progress import show\n"
+        "from pstraining.runtime.telemetry.progress import show\n"
         "from pstraining.runtime.telemetry.events import event\n"
         "show('step 1/4', 0.25); show('step 2/4', 0.5); event('checkpoint', step=2); show('step 3', None)"
     )

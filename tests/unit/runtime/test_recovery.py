@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pstraining.runtime.chief.recovery import ChiefAction, decide
 from pstraining.runtime.ps.record import LayoutMismatchError, Session, ShardRecord, session
-from pstraining.runtime.recovery import ChiefAction, decide
 from pstraining.runtime.transport.errors import ATTEMPTS, is_retried
 
 WHOLE = ShardRecord(fence=2, generation=9, step=100, layout=5)

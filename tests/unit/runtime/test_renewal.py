@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import pstraining
-from pstraining.runtime import renewal
-from pstraining.runtime.renewal import ENV_KEPT, Kept, Renewal, is_due, taken
+from pstraining.runtime.replication import renewal
+from pstraining.runtime.replication.renewal import ENV_KEPT, Kept, Renewal, is_due, taken
 
 PROGRAM = """
 import json, os, signal, socket, sys
-from pstraining.runtime import renewal
+from pstraining.runtime.replication import renewal
 
 kept = renewal.taken()
 if not kept.times:
@@ -108,7 +108,7 @@ def test_the_next_run_is_as_the_first_was_in_the_same_process(tmp_path: Path) ->
 )
 def test_what_cannot_be_run_again_says_why(arguments: list[str], text: str, reason: str) -> None:
     asked = "print('{\"why\": ' + repr(renewal.PROGRAM.why_not_again()).replace(chr(39), chr(34)) + '}', flush=True)"
-    imported = "from pstraining.runtime import renewal; "
+    imported = "from pstraining.runtime.replication import renewal; "
     program = [imported + argument.format(asked) if "{}" in argument else argument for argument in arguments]
     (told,) = _run(program, Path.cwd(), text=imported + asked if arguments == ["-"] else text)
     assert reason in told["why"]

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pstraining.runtime import ring_links
-from pstraining.runtime.ring import Ring
-from pstraining.runtime.ring_links import Links
-from pstraining.runtime.ring_plan import BrokenRingError, Card, RingPlan
-from pstraining.runtime.ring_streams import GreetingError, Relay, Stream, Sum, turns
+from pstraining.runtime.allreduce import transport as ring_transport
+from pstraining.runtime.allreduce.ring import Ring
+from pstraining.runtime.allreduce.streams import GreetingError, Relay, Stream, Sum, turns
+from pstraining.runtime.allreduce.topology import BrokenRingError, Card, RingPlan
+from pstraining.runtime.allreduce.transport import Links
 
 
 def carry(streams: list[Any], seed: int) -> int:
@@ -181,7 +181,7 @@ def test_a_silent_member_is_suspected_within_a_second(crowd: Any, monkeypatch: p
 
     (broken, noticed), _ = together(links, act)
     assert [card.worker for card in broken.suspects] == [1]
-    assert ring_links.SILENT_BEATS * ring_links.BEAT_SECONDS <= 0.75
+    assert ring_transport.SILENT_BEATS * ring_transport.BEAT_SECONDS <= 0.75
     assert noticed - silenced[0] < 3.0, "on a busy machine it may take longer than a second"
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from pstraining.runtime.rings import Next, Passing, RingView, Standing, next_move, passing
-from pstraining.runtime.rounds import ShardRound
+from pstraining.runtime.updates.hybrid.protocol import Next, Passing, RingView, Standing, next_move, passing
+from pstraining.runtime.updates.synchronous.protocol import ShardRound
 
 
 def view(*shards: tuple[int, int, int], admitted: int = 0, closed: bool = False, **more: Any) -> RingView:

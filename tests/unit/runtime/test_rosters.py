@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pstraining.runtime.ps.record import Assignment
-from pstraining.runtime.rosters import (
+from pstraining.runtime.replication.view import (
     Absent,
     Adopt,
     Answer,

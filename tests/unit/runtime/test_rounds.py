@@ -2,7 +2,17 @@
 
 import pytest
 
-from pstraining.runtime.rounds import Delivery, Move, ShardRound, View, delivery, mask, next_move, pause, quorum
+from pstraining.runtime.updates.synchronous.protocol import (
+    Delivery,
+    Move,
+    ShardRound,
+    View,
+    delivery,
+    mask,
+    next_move,
+    pause,
+    quorum,
+)
 
 
 def view(

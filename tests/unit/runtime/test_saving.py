@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pstraining.runtime.account import ChiefAccount
-from pstraining.runtime.checkpoint import CorruptCheckpointError, name_of
-from pstraining.runtime.layout import Tensor, plan
-from pstraining.runtime.saving import NotSavedError, Saver
-from pstraining.runtime.settings import CheckpointSettings, SettingsError
-from pstraining.runtime.state import State
+from pstraining.runtime.checkpoint.saver import NotSavedError, Saver
+from pstraining.runtime.checkpoint.state import State
+from pstraining.runtime.checkpoint.storage import CorruptCheckpointError, name_of
+from pstraining.runtime.config.settings import CheckpointSettings, SettingsError
+from pstraining.runtime.model.partition import Tensor, plan
+from pstraining.runtime.telemetry.counters import ChiefAccount
 from tests.support.volumes import filled, small_disk
 from tests.unit.runtime.test_checkpoint import cut, flip
 

@@ -8,7 +8,7 @@ import pytest
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.training import Codec, CompressionSpec, Mode, TrainingSpec
 from pstraining.resources import cluster_map
-from pstraining.runtime.settings import (
+from pstraining.runtime.config.settings import (
     CheckpointSettings,
     CompressionSettings,
     SettingsError,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pstraining.runtime.skew import LEAST_RATE, LOOKS, Evenness, Load, heaviest
+from pstraining.runtime.telemetry.load_skew import LEAST_RATE, LOOKS, Evenness, Load, heaviest
 
 SECONDS = 5.0
 MUCH = LEAST_RATE * SECONDS

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pstraining.runtime.sources import Files, Ranges, place
+from pstraining.runtime.data.sources import Files, Ranges, place
 
 
 @given(size=st.integers(1, 500), block=st.integers(1, 60), epoch=st.integers(0, 5), seed=st.none() | st.integers(0, 99))

@@ -2,8 +2,8 @@
 
 import math
 
-from pstraining.runtime.account import Histogram, Traffic, WorkerAccount
-from pstraining.runtime.tally import METRIC, SAMPLES, WEIGHT, Tally, Window, encode
+from pstraining.runtime.telemetry.aggregation import METRIC, SAMPLES, WEIGHT, Tally, Window, encode
+from pstraining.runtime.telemetry.counters import Histogram, Traffic, WorkerAccount
 
 
 def test_counters_are_added_over_workers_and_their_successors() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pstraining.runtime import Ranges, Trainer
-from pstraining.runtime.settings import SettingsError
+from pstraining.runtime.config.settings import SettingsError
 
 
 def trainer(data: Any = lambda worker, workers: None, **options: Any) -> Trainer:

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from pstraining.runtime.watchdog import EXIT_STUCK, Watched
+from pstraining.runtime.transport.watchdog import EXIT_STUCK, Watched
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from pstraining.runtime import witness
-from pstraining.runtime.rosters import Ballot, Process, Roster
-from pstraining.runtime.witness import Witness, WitnessServer, ask, request
+from pstraining.runtime.replication import witness
+from pstraining.runtime.replication.view import Ballot, Process, Roster
+from pstraining.runtime.replication.witness import Witness, WitnessServer, ask, request
 
 ME = Process("worker-0", 7)
 ROSTER = Roster(Ballot(2, 1), ((Process("ps-0", 3), Process("ps-1", 4)),), (Process("ps-2", 5),))

@@ -5,11 +5,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from pstraining.runtime.auto import CODED
-from pstraining.runtime.codecs import Codec, is_coded
-from pstraining.runtime.critical import after, one, zero
-from pstraining.runtime.layout import Segment
-from pstraining.runtime.tensor import Tensor
+from pstraining.runtime.compression.auto_select import CODED
+from pstraining.runtime.compression.codecs import Codec, is_coded
+from pstraining.runtime.model.partition import Segment
+from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.ps.critical_section import after, one, zero
 
 
 class Shadow:

@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from pstraining.runtime.cluster import ClusterError
+from pstraining.runtime.config.cluster import ClusterError
 
 
 def become_server() -> None:

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from pstraining.runtime.tensor import Tensor
+from pstraining.runtime.model.tensor import Tensor
 
 WORKER_SLOTS: Final = 4096
 """Workers that can take part."""

@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from pstraining.runtime.layout import Array
+from pstraining.runtime.model.partition import Array
 from pstraining.runtime.ps.record import RecordField
-from pstraining.runtime.rosters import NOTHING, Answer, Ballot, Process, Roster
+from pstraining.runtime.replication.view import NOTHING, Answer, Ballot, Process, Roster
 
 LIFE: Final = 0
 VOTES: Final = 1

@@ -1,0 +1,342 @@
+"""A worker's connections to its neighbours in the ring: who may connect, and who is still there.
+
+Each member dials the one at its right, twice: a connection for data, and one for signs of life, both ways. Whoever
+leaves a ring says so; a neighbour whose connection ends without a word is suspected to be dead, and so is one that is
+silent. One thread of the process does all of it beside the training thread, so a worker that computes for long is not
+silent. Silence is counted in this process's own beats: where the machine is so busy that they come late, its patience
+is longer, too. Knows no TensorFlow.
+"""
+
+import hashlib
+import secrets
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pstraining.runtime.allreduce.topology import BrokenRingError, Card, RingPlan
+
+BEAT_SECONDS: Final = 0.1
+"""Seconds between signs of life."""
+SILENT_BEATS: Final = 7
+"""So many beats without a word, and a neighbour is suspected."""
+DIAL_SECONDS: Final = 1.0
+"""Seconds after which a neighbour that does not take a connection is suspected."""
+ASK_SECONDS: Final = 0.05
+"""Seconds between questions whether a ring is still wanted, while a neighbour is waited for."""
+HELLO_BEATS: Final = 20
+"""So many beats a caller has to say who it is."""
+BUFFER: Final = 4 * 1024 * 1024
+"""Bytes that the system holds for a data connection, each way."""
+UNASKED: Final = 64
+"""Connections that may wait to be asked for."""
+
+_HELLO: Final = struct.Struct("!8sQqqqqQB")
+_MAGIC: Final = b"psring01"
+_DATA, _LIFE = 0, 1
+_BEAT, _LEAVE = b".", b"X"
+
+
+@dataclass(eq=False)
+class Life:
+    """A connection for signs of life."""
+
+    sock: socket.socket
+    peer: Card | None = None
+    silent: int = 0
+    """Beats since the last word."""
+    ended: bool = False
+    dead: bool = False
+    """It ended without a word."""
+    on_end: Callable[["Life"], None] | None = None
+
+
+@dataclass(eq=False)
+class _Caller:
+    """A connection whose other side has yet to say who it is."""
+
+    sock: socket.socket
+    said: bytearray = field(default_factory=bytearray)
+    beats: int = 0
+
+
+_Key = tuple[int, int, int, int, int]
+
+
+class Links:
+    """A process's side of all rings that it is part of, one after the other.
+
+    Args:
+        job: its name; others are refused.
+        host: this process's own address.
+        ports: to listen on one of; none: any that is free.
+    """
+
+    def __init__(self, job: str, host: str, ports: Iterable[int] = ()) -> None:
+        self._job = int.from_bytes(hashlib.sha256(job.encode()).digest()[:8], "big")
+        self._host, self._token = host, secrets.randbits(62)
+        self._listener = _listen(host, ports)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._callers: list[_Caller] = []
+        self._lives: list[Life] = []
+        self._came: dict[_Key, socket.socket | Life] = {}
+        self._changed = threading.Condition()
+        self._closed = False
+        threading.Thread(target=self._run, name="pstraining-ring", daemon=True).start()
+
+    def card(self, worker: int, incarnation: int) -> Card:
+        """This process's."""
+        return Card(worker, incarnation, self._host, self._listener.getsockname()[1], self._token)
+
+    def connect(self, plan: RingPlan, *, still: Callable[[], bool]) -> "Neighbours":
+        """The connections of a ring of two or more.
+
+        Args:
+            plan: the ring.
+            still: asked now and then whether it is still wanted.
+
+        Raises:
+            BrokenRingError: it will not come to be.
+        """
+        self._forget_before(plan)
+        links = Neighbours(plan)
+        try:
+            data, life = (self._dial(plan, kind) for kind in (_DATA, _LIFE))
+        except OSError:
+            raise BrokenRingError([plan.right]) from None
+        with self._changed:
+            mine = Life(life)
+            self._lives.append(mine)
+            links.watch(mine, plan.right)
+            self._selector.register(life, selectors.EVENT_READ, lambda: self._hear(mine))
+        links.right = data
+        left = plan.left
+        keys = [(plan.generation, plan.number, left.worker, left.incarnation, kind) for kind in (_DATA, _LIFE)]
+        try:
+            while not (found := self._arrived(keys)):
+                if links.broken is not None or not still():
+                    raise links.broken or BrokenRingError()
+        except BaseException:
+            links.close()
+            raise
+        links.left = found[0]  # type: ignore[assignment]
+        links.watch(found[1], left)  # type: ignore[arg-type]
+        return links
+
+    def _arrived(self, keys: Sequence["_Key"]) -> list[socket.socket | Life]:
+        """The connections of the left neighbour, once both are there; none of them for a while."""
+        with self._changed:
+            if not all(key in self._came for key in keys):
+                self._changed.wait(ASK_SECONDS)
+            return [self._came.pop(key) for key in keys] if all(key in self._came for key in keys) else []
+
+    def close(self) -> None:
+        """End the thread and whatever is open."""
+        self._closed = True
+
+    def _dial(self, plan: RingPlan, kind: int) -> socket.socket:
+        me, right = plan.members[plan.place], plan.right
+        found = socket.create_connection((right.host, right.port), timeout=DIAL_SECONDS)
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        number = (plan.generation, plan.number, me.worker, me.incarnation, right.token, kind)
+        found.sendall(_HELLO.pack(_MAGIC, self._job, *number))
+        return _ready(found, kind)
+
+    def _forget_before(self, plan: RingPlan) -> None:
+        with self._changed:
+            old = [key for key in self._came if key[0] != plan.generation or key[1] < plan.number]
+            for key in old:
+                _close(self._came.pop(key))
+
+    # What follows runs in the thread.
+
+    def _run(self) -> None:
+        beat = time.monotonic() + BEAT_SECONDS
+        while not self._closed:
+            for key, _ in self._selector.select(max(0.0, beat - time.monotonic())):
+                key.data()
+            if time.monotonic() >= beat:
+                beat = time.monotonic() + BEAT_SECONDS
+                self._beat()
+        with self._changed:
+            for found in [*(caller.sock for caller in self._callers), *(life.sock for life in self._lives)]:
+                found.close()
+            for waiting in self._came.values():
+                _close(waiting)
+        self._selector.close()
+        self._listener.close()
+
+    def _beat(self) -> None:
+        with self._changed:
+            lives = list(self._lives)
+        for life in lives:
+            life.silent += 1
+            with suppress(OSError):  # what is wrong shows where it is read
+                life.sock.send(_BEAT)
+            if life.ended or life.silent > SILENT_BEATS:
+                self._end(life, dead=not life.ended)
+        for caller in list(self._callers):
+            caller.beats += 1
+            if caller.beats > HELLO_BEATS:
+                self._drop(caller)
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            found, _ = self._listener.accept()
+            found.setblocking(False)
+            caller = _Caller(found)
+            self._callers.append(caller)
+            self._selector.register(found, selectors.EVENT_READ, lambda: self._listen_to(caller))
+            if len(self._callers) > UNASKED:
+                self._drop(self._callers[0])
+
+    def _drop(self, caller: _Caller, *, close: bool = True) -> None:
+        self._callers.remove(caller)
+        self._selector.unregister(caller.sock)
+        if close:
+            caller.sock.close()
+
+    def _listen_to(self, caller: _Caller) -> None:
+        try:
+            said = caller.sock.recv(_HELLO.size - len(caller.said))
+        except BlockingIOError:
+            return
+        except OSError:
+            said = b""
+        caller.said += said
+        if not said:
+            self._drop(caller)
+        elif len(caller.said) == _HELLO.size:
+            magic, job, generation, number, worker, incarnation, token, kind = _HELLO.unpack(caller.said)
+            known = (magic, job) == (_MAGIC, self._job) and secrets.compare_digest(
+                token.to_bytes(8, "big"), self._token.to_bytes(8, "big")
+            )
+            self._drop(caller, close=not known)
+            if known:
+                self._take((generation, number, worker, incarnation, kind), _ready(caller.sock, kind))
+
+    def _take(self, key: _Key, sock: socket.socket) -> None:
+        with self._changed:
+            life = Life(sock) if key[-1] == _LIFE else None
+            if life:
+                self._lives.append(life)
+                self._selector.register(sock, selectors.EVENT_READ, lambda: self._hear(life))
+            if key in self._came:
+                _close(self._came.pop(key))
+            self._came[key] = life or sock
+            while len(self._came) > UNASKED:
+                _close(self._came.pop(next(iter(self._came))))
+            self._changed.notify_all()
+
+    def _hear(self, life: Life) -> None:
+        try:
+            said = life.sock.recv(256)
+        except BlockingIOError:
+            return
+        except OSError:
+            said = b""
+        life.silent = 0
+        if not said or _LEAVE in said:
+            self._end(life, dead=not said and not life.ended)
+
+    def _end(self, life: Life, *, dead: bool) -> None:
+        with self._changed:
+            if life not in self._lives:
+                return
+            self._lives.remove(life)
+            self._selector.unregister(life.sock)
+            life.dead, life.ended = dead, True
+            on_end = life.on_end
+            self._changed.notify_all()
+        if on_end:
+            on_end(life)
+        life.sock.close()
+
+
+class Neighbours:
+    """The connections of one ring, until it is left or breaks."""
+
+    def __init__(self, plan: RingPlan) -> None:
+        self.plan = plan
+        self.left: socket.socket | None = None
+        self.right: socket.socket | None = None
+        self.broken: BrokenRingError | None = None
+        self._lives: list[Life] = []
+        self._lock = threading.Lock()
+
+    def watch(self, life: Life, peer: Card) -> None:
+        """Break with this connection."""
+        life.peer, life.on_end = peer, self._on_end
+        self._lives.append(life)
+        if life.ended:
+            self._on_end(life)
+
+    def _on_end(self, life: Life) -> None:
+        self.leave([life.peer] if life.dead and life.peer else [])
+
+    def leave(self, suspects: Sequence[Card] = ()) -> None:
+        """Tell the neighbours, and end what is open; what waits for data on it fails at once."""
+        with self._lock:
+            if self.broken is not None:
+                return
+            self.broken = BrokenRingError(suspects)
+            for life in self._lives:
+                life.ended = True  # the thread closes it
+                with suppress(OSError):
+                    life.sock.send(_LEAVE)
+                    life.sock.shutdown(socket.SHUT_WR)
+            for found in (self.left, self.right):
+                if found is not None:
+                    with suppress(OSError):
+                        found.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Free the data connections, once nothing waits for them."""
+        self.leave()
+        for found in (self.left, self.right):
+            if found is not None:
+                found.close()
+
+
+def _ready(sock: socket.socket, kind: int) -> socket.socket:
+    """Set a connection up that has been introduced."""
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if kind == _DATA:
+        for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            sock.setsockopt(socket.SOL_SOCKET, buffer, BUFFER)
+    return sock
+
+
+def _close(waiting: Any) -> None:
+    """End a connection that nobody has asked for."""
+    if isinstance(waiting, Life):
+        waiting.ended = True
+        with suppress(OSError):
+            waiting.sock.send(_LEAVE)
+            waiting.sock.shutdown(socket.SHUT_WR)
+    else:
+        waiting.close()
+
+
+def _listen(host: str, ports: Iterable[int]) -> socket.socket:
+    """A listening socket at this address, on the first port that is free."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for port in ports or [0]:
+        found = socket.socket(family)
+        try:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.bind((host, port))
+            found.listen()
+            found.setblocking(False)
+        except OSError:
+            found.close()
+            continue
+        return found
+    raise OSError(f"none of the ports {list(ports)} of {host} is free")

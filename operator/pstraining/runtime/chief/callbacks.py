@@ -1,0 +1,197 @@
+"""Keras callbacks and validation on the chief, in a thread of their own: training and the chief's duty go on meanwhile.
+
+What they see is a snapshot of the parameter servers' state, put into the chief's Keras model. Batches are trained on
+the workers, so nothing here hears of them; what needs them is refused, because a callback that is never called would
+be worse than none.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, Final
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras.src.callbacks.callback_list import CallbackList
+
+from pstraining.runtime.checkpoint.state import State
+from pstraining.runtime.model.keras_model import Model
+from pstraining.runtime.telemetry.events import event
+
+BATCH_HOOKS: Final = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
+REFUSED: Final = {
+    "BackupAndRestore": "the chief's checkpoints do it",
+    "SwapEMAWeights": "averages lie on the parameter servers",
+    "TerminateOnNaN": "spec.training.nonFinite: Fail, the default, does it",
+}
+"""Keras's own callbacks that cannot do their work on a chief, and what does it."""
+
+
+SCHEDULE: Final = keras.optimizers.schedules.LearningRateSchedule
+
+
+class CallbackError(RuntimeError):
+    """A callback that cannot be used here, or one that has failed."""
+
+
+@dataclass(frozen=True)
+class EpochEnd:
+    """An epoch that has ended."""
+
+    epoch: int
+    """Its number, from 0; where more than one has ended since the last was told, the last one's."""
+    step: int
+    logs: dict[str, float]
+    state: State | None
+    """The parameters then; None: nobody wants to see them."""
+    validate: bool
+    following: int | None
+    """The number of the epoch under way, None: training is over."""
+
+
+def check(callbacks: Sequence[Any]) -> None:
+    """Refuse what cannot work.
+
+    Raises:
+        CallbackError: names the callback and what to use in its place.
+    """
+    for callback in callbacks:
+        name = type(callback).__name__
+        if not isinstance(callback, keras.callbacks.Callback):
+            raise CallbackError(f"callbacks: {name} is not a keras.callbacks.Callback")
+        for refused, instead in REFUSED.items():
+            if isinstance(callback, getattr(keras.callbacks, refused)):
+                raise CallbackError(f"callbacks: {name} cannot be used on parameter servers: {instead}")
+        if isinstance(callback, keras.callbacks.ModelCheckpoint) and callback.save_freq != "epoch":
+            raise CallbackError(f"callbacks: {name} can save at the end of epochs alone: leave save_freq at 'epoch'")
+        if getattr(callback, "restore_best_weights", False):
+            raise CallbackError(
+                f"callbacks: {name} with restore_best_weights keeps the best weights in the chief's memory, where they "
+                "are lost with it; use ModelCheckpoint(save_best_only=True) beside it"
+            )
+        if own := [hook for hook in BATCH_HOOKS if _is_own(callback, hook)]:
+            raise CallbackError(
+                f"callbacks: {name}.{own[0]} would never be called: batches are trained on the workers. Use "
+                "on_epoch_end, with shorter epochs (steps_per_epoch)"
+            )
+
+
+def _is_own(callback: Any, hook: str) -> bool:
+    """Whether the program has written this method, not Keras."""
+    if hook in vars(callback):
+        return not getattr(vars(callback)[hook], "__module__", "keras").startswith("keras.")
+    owner = next(kind for kind in type(callback).__mro__ if hook in vars(kind))
+    return not owner.__module__.startswith("keras.")
+
+
+class EpochEnds:
+    """The thread that validates and calls back, one epoch's end after the other.
+
+    Args:
+        model: the chief's.
+        device: this task's device.
+        callbacks: Keras callbacks that `check` has let pass.
+        validation: makes the dataset to validate on.
+        done: told of every epoch's end, with its logs whole.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        device: str,
+        callbacks: Sequence[Any],
+        validation: Callable[[], Any] | None,
+        done: Callable[[EpochEnd], None] = lambda end: None,
+    ) -> None:
+        self._model, self._device, self._validation, self._done = model, device, validation, done
+        self._callbacks = CallbackList(list(callbacks), model=model.keras) if callbacks else None
+        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._busy = threading.Semaphore(0)
+        self._waiting = 0  # tasks that were given and are not done; the lock is the chief's own thread
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="pstraining-callbacks", daemon=True)
+
+    @property
+    def wants_state(self) -> bool:
+        """Whether anybody looks at the parameters at every epoch's end."""
+        return self._callbacks is not None
+
+    def begin(self, epoch: int, **params: Any) -> None:
+        """Training begins, or goes on in this epoch."""
+        self._model.keras.stop_training = False
+        self._thread.start()
+        self._give(lambda: self._begin(epoch, params))
+
+    def end(self, end: EpochEnd) -> None:
+        """An epoch has ended; call it while `busy` is false."""
+        self._give(lambda: self._end(end))
+
+    def close(self) -> None:
+        """Training is over."""
+        self._give(lambda: self._callbacks.on_train_end() if self._callbacks else None)
+
+    @property
+    def busy(self) -> bool:
+        """Whether it has yet to come to the end of what it was given.
+
+        Raises:
+            CallbackError: something has failed.
+        """
+        while self._busy.acquire(blocking=False):
+            self._waiting -= 1
+        if self._error is not None:
+            what = f"{type(self._error).__name__}: {self._error}"
+            raise CallbackError(f"a callback or the validation has failed: {what}") from self._error
+        return self._waiting > 0
+
+    @property
+    def stop_asked(self) -> bool:
+        """Whether a callback has set `model.stop_training`."""
+        return self._callbacks is not None and bool(self._model.keras.stop_training)
+
+    def _give(self, task: Callable[[], None]) -> None:
+        self._waiting += 1
+        self._tasks.put(task)
+
+    def _run(self) -> None:
+        with tf.device(self._device):
+            while task := self._tasks.get():
+                try:
+                    task()
+                except BaseException as error:  # noqa: BLE001 - it is raised again in the chief's thread
+                    self._error = error
+                    return
+                finally:
+                    self._busy.release()
+
+    def _begin(self, epoch: int, params: dict[str, Any]) -> None:
+        if self._callbacks:
+            self._callbacks.set_params({"verbose": 0, **params})
+            self._callbacks.on_train_begin()
+            self._callbacks.on_epoch_begin(epoch)
+
+    def _end(self, end: EpochEnd) -> None:
+        if end.state is not None:
+            self._model.assign(end.state.variables)
+        if end.validate and self._validation:
+            measured = self._model.keras.evaluate(
+                self._validation(), callbacks=self._callbacks, return_dict=True, verbose=0
+            )
+            end.logs.update({f"val_{name}": float(np.asarray(value)) for name, value in measured.items()})
+        event("epoch", epoch=end.epoch, step=end.step, **end.logs)
+        self._done(end)
+        if self._callbacks:
+            self._callbacks.on_epoch_end(end.epoch, dict(end.logs))
+            if end.following is not None and not self.stop_asked:
+                self._callbacks.on_epoch_begin(end.following)
+
+
+def learning_rate(optimizer: Any, step: int) -> float | None:
+    """The optimizer's learning rate at a step; None: it has none that is a number."""
+    rate = getattr(optimizer, "_learning_rate", None)
+    with suppress(TypeError, ValueError):
+        return float(np.asarray(rate(step) if isinstance(rate, SCHEDULE) else optimizer.learning_rate))
+    return None

@@ -1,0 +1,400 @@
+"""The chief's duty: it owns the state's life, and takes no part in training.
+
+It puts the parameter servers under its term, initialises or restores their state, saves checkpoints, watches for
+servers that lost their state, ends training at the step budget or when a callback asks for it, and evaluates what it
+restored from the last checkpoint. It can die at any moment: the next term finds whole state on the servers or a
+checkpoint, and one that finds training at its end evaluates it and ends without training. Told to stop by SIGTERM, it
+lets no update in any more and saves the newest state first, if it has a folder for checkpoints.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+
+from pstraining.api import contract
+from pstraining.runtime.checkpoint.saver import Saver
+from pstraining.runtime.checkpoint.state import State, StateLostError
+from pstraining.runtime.checkpoint.storage import write_whole
+from pstraining.runtime.chief import recovery
+from pstraining.runtime.chief.recovery import ChiefAction
+from pstraining.runtime.chief.reporting import Following, Wishes
+from pstraining.runtime.chief.shutdown import StoppedError, StopRequest
+from pstraining.runtime.chief.store_admin import RefusedError, StoreControl
+from pstraining.runtime.config.settings import CheckpointSettings, TrainingSettings
+from pstraining.runtime.model.keras_model import Model
+from pstraining.runtime.ps.record import EARLY, Assignment
+from pstraining.runtime.ps.store import ParameterStore
+from pstraining.runtime.replication import encoding
+from pstraining.runtime.replication.renewal import RenewalDueError
+from pstraining.runtime.replication.view_change import Succession, SupersededError
+from pstraining.runtime.telemetry.counters import ChiefAccount
+from pstraining.runtime.telemetry.events import event
+from pstraining.runtime.transport.client import Client, ShardLostError
+
+POLL: Final = 0.1
+"""Seconds between looks at the servers' records."""
+GATHER_POLL: Final = 0.01
+"""The same while workers bring their dense parameters."""
+ALONE_SECONDS: Final = 10.0
+"""How long there may be no worker to bring them."""
+GOOD_BYE_SECONDS: Final = 10.0
+"""How long the chief waits for workers to leave."""
+RENEW_SECONDS: Final = 1.0
+"""Seconds between the chief's looks at all members of all shards."""
+RESULT_FILE: Final = "result.json"
+WEIGHTS_FILE: Final = "final.weights.h5"
+
+
+@dataclass(frozen=True)
+class Duties:
+    """What the chief was told."""
+
+    training: TrainingSettings
+    checkpoint: CheckpointSettings
+    evaluate: Callable[[], Any] | None
+    positions: int | None = None
+    """How many positions of handed out data there are; None: the data ends nothing."""
+    by_pieces: bool = False
+    """Whether data is handed out, and epochs are counted by it; else they are counted by steps."""
+    wishes: Wishes = field(default_factory=Wishes)
+    account: ChiefAccount = field(default_factory=ChiefAccount)
+
+
+class Chief:
+    """The chief of one term. `look_in` is called at every round and may raise to end it.
+
+    `may_be_renewed` is asked, where shards have hot standbys, whether its process is to be renewed, and told whether
+    this is a quiet moment; `epoch`: see `Succession`.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        store: ParameterStore,
+        duties: Duties,
+        *,
+        look_in: Callable[[], None] = lambda: None,
+        stop: StopRequest | None = None,
+        may_be_renewed: Callable[[bool], bool] = lambda quiet: False,
+        epoch: int = 0,
+    ) -> None:
+        self._client, self._model, self._duties, self._look_in = client, store.model, duties, look_in
+        self._stop, self._may_be_renewed = stop or StopRequest(), may_be_renewed
+        self._whole, self._control = store, StoreControl(store)
+        self._controls: dict[Assignment, StoreControl] = {}
+        self._term = self._fence = client.cluster.term
+        self._joins = client.cluster.task.type == "worker"
+        self._initial = store.model.values()
+        path = duties.checkpoint.path
+        self._saver = (
+            Saver(duties.checkpoint, store.layout, term=lambda: self._term, account=duties.account) if path else None
+        )
+        steps = duties.training.steps
+        total = duties.positions if duties.by_pieces else steps
+        self._following = Following(lambda: self._control, duties.wishes, duties.account, steps=steps, total=total)
+        self._succession = (
+            Succession(
+                store,
+                term=None if self._joins else self._term,
+                epoch=epoch,
+                restore=self._restore_on,
+                look_in=look_in,
+                account=duties.account,
+            )
+            if client.cluster.members > 1
+            else None
+        )
+        self._preparing = self._succession.prepare() if self._succession else iter(())
+        self._renewed = -math.inf
+        self._has_led = False
+        self._early = False  # training was ended before its time
+        self._is_lost = False  # whether what is on the servers has no newest dense parameters any more
+
+    @property
+    def _store(self) -> ParameterStore:
+        return self._control.store
+
+    def run(self) -> dict[str, float]:
+        """Lead the job to its end; returns the result.
+
+        Raises:
+            SupersededError: a chief of a later term has taken over.
+            RenewalDueError: its process is to be renewed; training goes on.
+            SystemExit: it was told to stop, and has saved the newest state.
+        """
+        if self._saver is None:
+            event("no_checkpoints", reason="no checkpoint folder: losing a parameter server starts from the beginning")
+        self._tell_unused()
+        while True:
+            try:
+                self._take_over()
+                with self._stop.held():
+                    final = self._lead()
+                break
+            except ShardLostError as lost:
+                self._client.recover(lost)
+            except StateLostError:
+                event("state_lost", reason="no worker is left that has the newest dense parameters")
+                self._is_lost = True
+            except RefusedError:  # someone else changed the records; look again and decide anew
+                time.sleep(POLL)
+        return conclude(self._model, self._duties, final, self._saver)
+
+    def _tell_unused(self) -> None:
+        servers, used = self._client.cluster.shards, self._store.layout.ps
+        if used < servers:
+            unused = [f"ps-{index}" for index in range(used, servers)]
+            reason = "with one more, each holds less than spec.training.minShardBytes of the parameters"
+            event("unused_servers", servers=unused, reason=reason)
+
+    def _lead(self) -> State:
+        try:
+            self._watch()
+            return self._end()
+        except StoppedError:
+            return self._save_and_shut()
+
+    def _save_and_shut(self) -> State:
+        """Let no update in any more, so that none is lost, and save the state; the next chief goes on from it."""
+        self._control.gather(self._waiting())
+        if self._saver and not any(shard.done for shard in self._store.read()):
+            self._control.set_record(self._fence, generation=-self._shards[0].generation)
+        state = self._save_last()
+        event("stopped", term=self._term, step=state.step)
+        return state
+
+    def _take_over(self) -> None:
+        """Bring every server under this term, with one whole set of parameters on them."""
+        if self._is_lost:
+            self._control.set_record(self._fence, generation=0)
+            self._is_lost = False
+        if self._succession:
+            self._rule(self._succession)
+        elif self._joins:  # worker 0 of a job without a chief has no terms of its own: it takes the next one
+            self._joins = False
+            self._term = self._fence = max(self._term, 1 + max(shard.fence for shard in self._store.read()))
+        while (action := self._decide()) is not ChiefAction.PROCEED:
+            if action is ChiefAction.RAISE_FENCE:
+                self._control.raise_fence(self._shards, self._fence)
+            elif action is ChiefAction.LET_IN:
+                self._control.set_record(self._fence, generation=abs(self._shards[0].generation))
+            else:
+                self._restore()
+        if any(shard.done for shard in self._shards) and not self._is_over():
+            self._control.set_record(self._fence, done=0)
+
+    def _rule(self, succession: Succession, *, heal: bool = False) -> None:
+        """Bring a roster into force, or hold it there, and work with its members; `heal`: with those that came back."""
+        roster = succession.rule(heal=heal)
+        self._term, self._fence, self._renewed = roster.ballot.term, succession.fence, time.monotonic()
+        self._form(succession.formation(roster))
+
+    def _hold_roster(self) -> None:
+        """Renew it while workers are waited for: servers that make no steps let no ring be formed, either."""
+        if self._succession and time.monotonic() - self._renewed > RENEW_SECONDS:
+            control = self._control
+            self._rule(self._succession)
+            if self._control is not control:
+                raise RefusedError("other members are in sync")
+
+    def _form(self, formation: Assignment) -> None:
+        """Work with these members of the shards from now on; functions are made once for each formation."""
+        if formation not in self._controls:
+            self._controls[formation] = StoreControl(self._whole.formed(formation))
+        self._control = self._controls[formation]
+
+    def _decide(self) -> ChiefAction:
+        self._shards = self._store.read()
+        action = recovery.decide(self._shards, term=self._fence, layout=self._store.fingerprint)
+        if action is ChiefAction.SUPERSEDED:
+            raise SupersededError(f"term {self._term} is over: {max(s.fence for s in self._shards)} rules")
+        return action
+
+    def _restore_on(self, formation: Assignment, fence: int) -> None:
+        """The same on some members, under a fence; shut, so that nobody trains yet."""
+        self._form(formation)
+        self._fence = fence
+        self._restore(shut=True)
+
+    def _restore(self, *, shut: bool = False) -> None:
+        """Put the newest checkpoint on all servers together, or the initial values when there is none."""
+        started = time.monotonic()
+        state = self._saver.checkpoints.newest() if self._saver else None
+        fresh = state is None
+        self._early = state is not None and state.ended_early
+        generation = time.time_ns() // 1_000_000  # any number that no earlier set had
+        self._own()
+        self._control.restore(
+            state or State(0, self._initial, {}, {}),
+            term=self._fence,
+            generation=-generation if shut else generation,
+            fresh=fresh,
+            done=EARLY if self._early else 0,
+        )
+        if self._saver:
+            self._saver.restored(state, lost=self._has_led)
+        self._duties.account.restores += not fresh
+        self._following.restored()
+        if fresh:  # before anybody can have trained
+            self._following.begin(0)
+        event(
+            "initialized" if fresh else "restored",
+            term=self._term,
+            step=0 if state is None else state.step,
+            seconds=round(time.monotonic() - started, 3),
+        )
+
+    def _own(self) -> None:
+        """Tell the servers' launchers that this state is the runtime's, so that it stays when a new chief starts."""
+        if self._client.cluster.in_pod:
+            try:
+                self._control.mark(f"{contract.RUN_DIR}/{contract.OWNED_MARKER}")
+            except tf.errors.OpError as error:  # a new chief then finds empty servers, and restores them
+                event("not_owned", reason=str(error).partition("\n")[0])
+
+    def _watch(self) -> None:
+        """Until training is over: look, tell, save, and restore what was lost."""
+        self._has_led = True
+        while True:
+            self._look_in()
+            self._stop.check()
+            next(self._preparing, None)
+            if self._succession and time.monotonic() - self._renewed > RENEW_SECONDS:
+                self._rule(self._succession, heal=True)
+                self._leave_to_successor(self._succession)
+            if self._decide() is not ChiefAction.PROCEED:
+                self._take_over()
+            if self._is_over():
+                return
+            done = self._trained()
+            self._following.begin(done)
+            if self._following.stop_asked:
+                self._early = True
+                event("ended_early", step=self._shards[0].step, reason="a callback has set model.stop_training")
+                return
+            self._following.look(self._shards[0].step, done, self._snapshot, self._fence)
+            if self._saver and self._saver.is_due():
+                self._saver.try_to_save(self._snapshot())
+            if not (self._succession and self._succession.teach(POLL)):
+                time.sleep(POLL)
+
+    def _leave_to_successor(self, succession: Succession) -> None:
+        """Let the process be renewed, if it is its turn, at a moment when nobody needs this chief for some seconds.
+
+        What was made so far is saved: the next run counts the interval from its beginning. The roster holds for as long
+        as it may from just before the end.
+
+        Raises:
+            RenewalDueError: it is to be renewed.
+        """
+        if self._following.is_busy or not self._may_be_renewed(succession.is_quiet):
+            return
+        if self._saver:
+            self._saver.try_to_save(self._snapshot())
+        self._rule(succession, heal=True)
+        if self._may_be_renewed(succession.is_quiet):
+            raise RenewalDueError(epoch=encoding.ballot(self._fence).epoch)
+
+    def _snapshot(self) -> State:
+        state = self._control.snapshot(term=self._fence, wait=self._waiting())
+        self._control.go_on()
+        return state
+
+    def _trained(self) -> int:
+        """Steps, or pieces of handed out data."""
+        return self._control.data_trained() if self._duties.by_pieces else self._shards[0].step
+
+    def _is_over(self) -> bool:
+        """Whether all steps are made, or all data is trained, or training was ended before."""
+        duties = self._duties
+        self._early |= any(shard.early for shard in self._shards)
+        if self._early or duties.training.is_over(self._shards[0].step):
+            return True
+        if duties.positions is None:
+            return False
+        position, held = self._control.data_left()
+        return position >= duties.positions and not held
+
+    def _save_last(self) -> State:
+        state = self._snapshot()
+        state = state.ended() if self._early else state
+        if self._saver:
+            self._saver.save_last(state)
+        return state
+
+    def _waiting(self) -> Callable[[], None]:
+        """What to do while workers bring what they have: look in, and see whether anybody is there to bring it."""
+        alone_since: list[float] = []
+
+        def wait() -> None:
+            self._look_in()
+            self._hold_roster()
+            if self._decide() is not ChiefAction.PROCEED:
+                raise RefusedError("the servers' state has changed")
+            if self._control.workers_present():
+                alone_since.clear()
+            elif not alone_since:
+                alone_since.append(time.monotonic())
+            elif time.monotonic() - alone_since[0] > ALONE_SECONDS:
+                raise StateLostError
+            time.sleep(GATHER_POLL)
+
+        return wait
+
+    def _end(self) -> State:
+        """Tell everybody that training is done, and save its last state."""
+        self._control.gather(self._waiting())
+        self._control.set_record(self._fence, done=EARLY if self._early else 1)
+        deadline = time.monotonic() + GOOD_BYE_SECONDS
+        while (left := self._control.workers_present()) and time.monotonic() < deadline:
+            self._pause()
+        if left:
+            event("workers_left_behind", number=left)
+        final = self._save_last()
+        self._following.finish(final, self._trained(), early=self._early, wait=self._pause)
+        return final
+
+    def _pause(self) -> None:
+        self._look_in()
+        self._stop.check()
+        time.sleep(POLL)
+
+
+def conclude(model: Model, duties: Duties, final: State, saver: Saver | None) -> dict[str, float]:
+    """Evaluate the last checkpoint as it is on disk (or, with no folder, the last state), and export the weights.
+
+    Raises:
+        NotSavedError: there is no room for the weights and the result; the checkpoint is there.
+    """
+    if saver:
+        final = saver.read_back(final)
+    model.assign(final.variables)
+    result: dict[str, float] = {"step": final.step}
+    if duties.evaluate is not None:
+        measured = model.keras.evaluate(duties.evaluate(), return_dict=True, verbose=0)
+        result |= {f"test_{name}": float(np.asarray(value)) for name, value in measured.items()}
+    if saver:
+        folder = saver.checkpoints.folder
+        with saver.exporting():
+            write_whole(folder / WEIGHTS_FILE, lambda path: _save_weights(model.keras, path))
+            write_whole(folder / RESULT_FILE, lambda path: path.write_text(json.dumps(result) + "\n", encoding="utf-8"))
+    event("result", **result)
+    return result
+
+
+def _save_weights(model: Any, path: Path) -> None:
+    """Keras wants its own suffix."""
+    named = path.with_name(f"{path.name}.weights.h5")
+    try:
+        with tf.device("CPU:0"):
+            model.save_weights(named)
+        named.replace(path)
+    finally:
+        named.unlink(missing_ok=True)

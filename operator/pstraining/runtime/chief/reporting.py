@@ -1,0 +1,211 @@
+"""What the chief tells of training while it goes on: progress lines, epochs, callbacks, summaries, metrics."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pstraining.runtime.checkpoint.state import State
+from pstraining.runtime.chief.callbacks import SCHEDULE, CallbackError, EpochEnd, EpochEnds, learning_rate
+from pstraining.runtime.chief.store_admin import StoreControl
+from pstraining.runtime.data.epochs import Ends, Epochs
+from pstraining.runtime.telemetry.aggregation import LINK, RECEIVED, SAMPLES, SENT, Tally, Window
+from pstraining.runtime.telemetry.counters import ChiefAccount
+from pstraining.runtime.telemetry.events import event
+from pstraining.runtime.telemetry.load_skew import Evenness, heaviest
+from pstraining.runtime.telemetry.progress import PROGRESS_SECONDS, Rate, Seen, show
+from pstraining.runtime.telemetry.tensorboard import Summaries
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the program wants to see of training."""
+
+    epochs: Epochs = field(default_factory=lambda: Epochs(number=1))
+    validation: Callable[[], Any] | None = None
+    validation_every: int = 1
+    """Epochs from one validation to the next."""
+    callbacks: Sequence[Any] = ()
+    """Keras callbacks."""
+    summaries: Path | None = None
+    """Folder for TensorBoard."""
+    local_optimizers: bool = False
+    """Workers have optimizers of their own, whose learning rate nobody changes."""
+
+
+class Following:
+    """The chief's eye on training. All of it runs in the chief's own thread, callbacks and validation excepted.
+
+    Args:
+        control: the chief's hand on the servers, as it is now.
+        wishes: of the program.
+        account: what is served to be scraped.
+        steps: of the whole job, if they are limited.
+        total: steps, or pieces of handed out data, in the whole job; None: nobody knows.
+    """
+
+    def __init__(
+        self,
+        control: Callable[[], StoreControl],
+        wishes: Wishes,
+        account: ChiefAccount,
+        *,
+        steps: int | None,
+        total: int | None,
+    ) -> None:
+        self._at, self._wishes, self._account = control, wishes, account
+        model, client = control().store.model, control().client
+        self._optimizer = model.optimizer
+        epochs = wishes.epochs
+        self._summaries = Summaries(wishes.summaries, client.local)
+        self._rate = Rate(steps, epochs.number, total)
+        self._tally = Tally()
+        self._line, self._epoch = Window(self._tally), Window(self._tally)
+        self._evenness = Evenness()
+        self._told = time.monotonic()
+        self._ends = EpochEnds(model, client.local, wishes.callbacks, wishes.validation, self._note_epoch)
+        self._watch: Ends | None = None
+        self._rate_there: float | None = None  # the learning rate on the servers; None: nobody knows
+
+    @property
+    def _control(self) -> StoreControl:
+        return self._at()
+
+    @property
+    def stop_asked(self) -> bool:
+        """Whether a callback wants training to end now."""
+        return self._ends.stop_asked
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an epoch's end is under way: its validation, its callbacks.
+
+        Raises:
+            CallbackError: one of them has failed.
+        """
+        return self._ends.busy
+
+    def begin(self, done: int) -> None:
+        """Training begins, or goes on, at so many steps or pieces; not called when it is over."""
+        if self._watch is None:
+            self._tally.note(self._control.reports())
+            self._watch = Ends(self._wishes.epochs, done)
+            if self._ends.wants_state and (rate := self._control.learning_rate()) is not None:
+                self._optimizer.learning_rate = self._rate_there = rate  # as callbacks of the former chief have set it
+            epochs = self._wishes.epochs
+            self._ends.begin(epochs.under_way(done), epochs=epochs.number, steps=epochs.size)
+
+    def restored(self) -> None:
+        """The servers hold a restored state, with the program's own learning rate."""
+        self._rate_there = None
+
+    def look(self, step: int, done: int, snapshot: Callable[[], State], term: int) -> None:
+        """Tell what is to be told at this step, with so many steps or pieces done, as the chief of a term.
+
+        Raises:
+            CallbackError: a callback, or the validation, has failed.
+        """
+        assert self._watch is not None  # noqa: S101 - training has begun
+        busy = self._ends.busy
+        self._take_learning_rate(term)
+        if (seconds := time.monotonic() - self._told) >= PROGRESS_SECONDS:
+            self._told = time.monotonic()
+            self._tell(step, done)
+            self._weigh(seconds)
+            self._line = Window(self._tally)
+        waiting = self._watch.waiting(done)
+        if waiting and not busy and not self.stop_asked:  # else with the next ones: nobody waits for the chief
+            self._end_epoch(waiting, step, snapshot, following=self._wishes.epochs.under_way(done))
+
+    def finish(self, final: State, done: int, *, early: bool, wait: Callable[[], None]) -> None:
+        """Training is over: tell the last epoch's end, and return when every callback is done.
+
+        Args:
+            final: the last state.
+            done: steps, or pieces, in it.
+            early: a callback has ended it; what was trained since is no epoch.
+            wait: called over and over meanwhile.
+        """
+        if self._watch is None:
+            return
+        self._drain(wait)
+        if not early and (waiting := self._watch.waiting(done, over=True)):
+            self._end_epoch(waiting, final.step, lambda: final, following=None)
+        self._ends.close()
+        self._drain(wait)
+
+    def _take_learning_rate(self, term: int) -> None:
+        """Put what a callback has made of the learning rate onto the servers."""
+        if not self._ends.wants_state or isinstance(self._optimizer._learning_rate, SCHEDULE):
+            return
+        rate = float(np.asarray(self._optimizer.learning_rate))
+        if rate == self._rate_there:
+            return
+        if self._wishes.local_optimizers:
+            raise CallbackError(
+                "a callback has set the learning rate; with localSteps the workers' own optimizers count"
+            )
+        self._control.set_learning_rate(term, rate)
+        self._rate_there = rate
+        event("learning_rate", value=rate)
+
+    def _drain(self, wait: Callable[[], None]) -> None:
+        while self._ends.busy:
+            wait()
+
+    def _end_epoch(self, number: int, step: int, snapshot: Callable[[], State], following: int | None) -> None:
+        assert self._watch is not None  # noqa: S101 - training has begun
+        every, told = self._wishes.validation_every, self._watch.told
+        validate = self._wishes.validation is not None and told // every != (told + number) // every
+        state = snapshot() if validate or self._ends.wants_state else None
+        self._collect()
+        logs = {"loss": self._epoch.loss} if math.isfinite(self._epoch.loss) else {}
+        logs |= self._epoch.metrics()
+        if (rate := learning_rate(self._optimizer, step)) is not None:
+            logs["learning_rate"] = rate
+        self._epoch = Window(self._tally)
+        epoch = self._watch.tell(number)
+        following = None if following is None or following <= epoch else following
+        self._ends.end(EpochEnd(epoch, state.step if state else step, logs, state, validate, following))
+
+    def _tell(self, step: int, done: int) -> None:
+        self._collect()
+        account, counted = self._account, self._tally.total
+        account.step, account.epoch = step, self._wishes.epochs.under_way(done)
+        account.workers = self._control.workers_present()
+        account.samples, account.sent, account.received = (counted.get(name, 0.0) for name in (SAMPLES, SENT, RECEIVED))
+        if math.isfinite(self._line.loss):
+            account.loss = self._line.loss
+        seen = Seen(step, self._line.loss, account.epoch, done, account.samples, account.sent, account.received)
+        show(self._rate.line(seen), self._rate.fraction(seen))
+        scalars = {"workers": float(account.workers), "loss": self._line.loss, **self._rate.speeds()}
+        self._summaries.write(step, {name: value for name, value in scalars.items() if math.isfinite(value)})
+
+    def _weigh(self, seconds: float) -> None:
+        """Tell of a shard that carries more than the others, by what workers have exchanged with its servers."""
+        store, cluster = self._control.store, self._control.client.cluster
+        servers = [range(shard, len(cluster.ps), cluster.shards) for shard in range(store.layout.ps)]
+        moved = [sum(self._line.counted(f"{LINK}ps-{index}") for index in own) for own in servers]
+        self._account.skew = heaviest(moved).times
+        if load := self._evenness.look(moved, seconds):
+            reason = (
+                f"workers exchange {load.times:.1f} times the mean with it. Rows of embedding tables lie on shard "
+                f"i modulo {len(moved)}: give those that are wanted most indices that are spread"
+            )
+            event("uneven_load", shard=load.shard, times=round(load.times, 2), reason=reason)
+
+    def _collect(self) -> None:
+        """Take what the workers have told since the last time."""
+        losses = self._control.take_losses()
+        self._line.add_losses(*losses)
+        self._epoch.add_losses(*losses)
+        self._tally.note(self._control.reports())
+
+    def _note_epoch(self, end: EpochEnd) -> None:
+        """In the callbacks' thread: an epoch's logs are whole."""
+        self._account.scalars = dict(end.logs)
+        self._summaries.write(end.step, {f"epoch/{name}": value for name, value in end.logs.items()})

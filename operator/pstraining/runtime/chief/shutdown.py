@@ -1,0 +1,53 @@
+"""SIGTERM, as the chief takes it: it ends the process at once, unless there is something to save first."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+EXIT_CODE: Final = 128 + signal.SIGTERM
+"""The process's exit code, the same as if it had not taken the signal."""
+
+HELD_BACK: Final = frozenset({signal.SIGTERM})
+"""What waits while the chief's process is renewed, see `replication.renewal`: until it is ready again it would end it
+at once."""
+
+
+class StoppedError(Exception):
+    """The process was told to stop; what holds it up may save its state now."""
+
+
+class StopRequest:
+    """Whether the process was told to stop."""
+
+    def __init__(self) -> None:
+        self._asked = self._held = False
+
+    def install(self) -> None:
+        """Take SIGTERM from now on; only a main thread can. One that came while the process was renewed has waited."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._received)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Inside, a signal waits for `check`; whoever was told to stop ends on the way out, however it gets there."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+            if self._asked:
+                raise SystemExit(EXIT_CODE)
+
+    def check(self) -> None:
+        """Raise StoppedError once the process was told to stop."""
+        if self._asked:
+            raise StoppedError
+
+    def _received(self, _: int, __: FrameType | None) -> None:
+        self._asked = True
+        if not self._held:
+            raise SystemExit(EXIT_CODE)

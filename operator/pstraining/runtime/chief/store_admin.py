@@ -1,0 +1,274 @@
+"""The chief's hand on the state of training: traced functions for fencing, restoring and saving it on all servers."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+
+from pstraining.runtime.checkpoint.state import State, StateMismatchError
+from pstraining.runtime.model import partition
+from pstraining.runtime.model.partition import Array
+from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.ps import ledger_ops
+from pstraining.runtime.ps.critical_section import after, one
+from pstraining.runtime.ps.data_ledger import Ledger
+from pstraining.runtime.ps.record import RECORD_SIZE, RecordField, ShardRecord
+from pstraining.runtime.ps.shard import Shard
+from pstraining.runtime.ps.store import ParameterStore, int64
+from pstraining.runtime.telemetry.events import event
+
+HOLD_UP_SECONDS: Final = 5.0
+"""How long no step is made while the chief saves, unless it says so again."""
+
+
+class RefusedError(Exception):
+    """A server is under another term than this chief's."""
+
+
+class StoreControl:
+    """The chief's traced functions over a store; each returns only when every server has answered."""
+
+    def __init__(self, store: ParameterStore) -> None:
+        self.store, self.client = store, store.client
+        self._fence = self._on_all(lambda shard, observed, term: shard.raise_fence(observed, term))
+        self._record = self._on_all(lambda shard, term, values, mask: shard.set_record(term, values, mask))
+        self._write = self._on_all(lambda shard, term, vectors, own: shard.write(term, vectors, own))
+        self._snapshot = self._on_primaries(lambda shard: shard.snapshot())
+        self._rate = self._on_all(lambda shard, term, rate: shard.set_learning_rate(term, rate))
+        self._rates = self._on_primaries(lambda shard: shard.learning_rate())
+        follow = store.updates.follow
+        self._follow = self._on_primaries(follow) if follow else None
+        hold_up = store.updates.hold_up
+        self._hold_up = self._on_all(hold_up) if hold_up else None
+        first = store.shards[0]
+        self._losses = tf.function(self._emit_losses, autograph=False)
+        workers = max(1, self.client.cluster.workers)
+        self._reports = tf.function(lambda: self.client.brought_home(first.read_reports(workers)), autograph=False)
+        self._left = tf.function(lambda: self.client.brought_home(ledger_ops.left(first)), autograph=False)
+        self._count = tf.function(lambda: self.client.brought_home(first.count_alive()), autograph=False)
+
+    def raise_fence(self, shards: Sequence[ShardRecord], term: int) -> None:
+        """Put every server under `term`.
+
+        Args:
+            shards: what each has said of itself, the primaries first.
+            term: the chief's.
+
+        Raises:
+            RefusedError: another chief was faster on one of them.
+        """
+        self._demand(self._fence, [(int64(shard.fence), int64(term)) for shard in shards])
+
+    def restore(self, state: State, *, term: int, generation: int, fresh: bool, done: int = 0) -> None:
+        """Replace the state on every server by one set, named `generation`.
+
+        Until all of it is there no server counts as initialised, so nobody works on a part of it.
+
+        Args:
+            state: what to write; with `fresh` only its variables count, and the optimizer starts anew.
+            done: of the record: nobody trains on with what is over.
+
+        Raises:
+            RefusedError: a server is under another term.
+            StateMismatchError: the state is not of this model and optimizer.
+        """
+        contents = [self._contents(shard, state, fresh) for shard in self.store.every]
+        self.set_record(term, generation=0, done=0)
+        self._demand(self._write, [(int64(term), vectors, own) for vectors, own in contents])
+        self.set_record(term, generation=generation, done=done, step=state.step, layout=self.store.fingerprint)
+
+    def set_record(self, term: int, **fields: int) -> None:
+        """Set fields of every server's record: generation, done, step, layout."""
+        places = {
+            "generation": RecordField.GENERATION,
+            "done": RecordField.DONE,
+            "step": RecordField.STEP,
+            "layout": RecordField.LAYOUT,
+        }
+        values, mask = np.zeros([2, RECORD_SIZE], np.int64)
+        for name, value in fields.items():
+            values[places[name]], mask[places[name]] = value, 1
+        arguments = (int64(term), tf.constant(values), tf.constant(mask))
+        self._demand(self._record, [arguments] * len(self.store.every))
+
+    def gather(self, wait: Callable[[], None]) -> int | None:
+        """Have workers bring newer dense parameters than servers and standbys have; no step is made for some seconds
+        after it.
+
+        Args:
+            wait: called again and again until it is done; may raise to end it.
+
+        Returns:
+            The step that everything on the servers is of; None where workers have nothing newer, ever.
+        """
+        while self._hold_up:
+            found = self.client.call(self._hold_up, self._same(tf.constant(HOLD_UP_SECONDS, tf.float64)))
+            steps = {int(step) for step, _ in found}
+            if len(steps) == 1 and not any(int(behind) for _, behind in found):
+                return steps.pop()
+            wait()
+        return None
+
+    def go_on(self) -> None:
+        """Let steps be made again after `gather`."""
+        if self._hold_up:
+            self.client.call(self._hold_up, self._same(tf.constant(0.0, tf.float64)))
+
+    def _same(self, argument: Tensor) -> list[tuple[Tensor]]:
+        return [(argument,)] * len(self.store.every)
+
+    def snapshot(self, *, term: int, wait: Callable[[], None] = lambda: time.sleep(0.01)) -> State:
+        """The state as it is: of one moment on each server.
+
+        Args:
+            term: the chief's.
+            wait: called while workers have yet to bring what they have; may raise to end it.
+
+        In the mode Async servers are a few updates apart. Where steps are made on all servers together, the state is of
+        one step, and one that a worker left half made is made on the other servers first.
+
+        Raises:
+            RefusedError: a server is under another term.
+        """
+        while True:
+            gathered = self.gather(wait)
+            taken = self.client.call(self._snapshot, [()] * len(self.store.shards))
+            steps = [int(record[RecordField.STEP]) for record, _ in taken]
+            if self._follow is None or min(steps) == max(steps):
+                if gathered in (None, steps[0]):
+                    return self._as_state(taken, term)
+                continue
+            session = tf.constant([term, taken[0][0][RecordField.GENERATION]], tf.int64)
+            self.client.call(self._follow, [(session, int64(min(steps)))] * len(steps))
+
+    def _as_state(self, taken: Sequence[Any], term: int) -> State:
+        vectors: list[tuple[partition.Segment, Array]] = []
+        slots: dict[str, list[tuple[partition.Segment, Array]]] = {}
+        scalars: dict[str, Array] = {}
+        step, generations = 0, set()
+        for index, (shard, (record, values)) in enumerate(zip(self.store.shards, taken, strict=True)):
+            if int(record[RecordField.FENCE]) != term:
+                raise RefusedError(f"parameter server {index} is under term {int(record[RecordField.FENCE])}")
+            generations.add(int(record[RecordField.GENERATION]))
+            step = int(record[RecordField.STEP]) if index == 0 else step
+            found = iter(values)
+            segments = [*shard.segments, *shard.tables]
+            vectors += [(segment, next(found)) for segment in segments]
+            for slot, number in shard.slots:
+                slots.setdefault(slot, []).append((segments[number], next(found)))
+            for name in shard.scalars:
+                value = next(found)
+                scalars.setdefault(name, value)  # servers count alike, a few updates apart: the first one's word
+        if len(generations) > 1 or 0 in generations:
+            raise RefusedError("the servers do not hold one whole set")
+        layout = self.store.layout
+        return State(
+            step=step,
+            variables=partition.unpack(layout, vectors),
+            slots={slot: partition.unpack(layout, found) for slot, found in slots.items()},
+            scalars=scalars,
+        )
+
+    def set_learning_rate(self, term: int, rate: float) -> None:
+        """Change the learning rate on every server, until the state is restored: then it is the program's again.
+
+        Raises:
+            RefusedError: a server is under another term.
+        """
+        self._demand(self._rate, [(int64(term), tf.constant(rate, tf.float64))] * len(self.store.every))
+
+    def learning_rate(self) -> float | None:
+        """The learning rate on the servers, None where the optimizer has a schedule."""
+        rates = np.asarray(self.client.call(self._rates, [()] * len(self.store.shards)))
+        known = rates[np.isfinite(rates)]
+        return float(known[0]) if known.size else None
+
+    def mark(self, file: str) -> None:
+        """Write an empty file where each server runs, also where there is nothing of the model."""
+
+        def write(device: str) -> Any:
+            with tf.device(device):
+                written = after([tf.raw_ops.WriteFile(filename=file, contents="")], one())
+            return self.client.brought_home(written)
+
+        there = [self.client.shards[index] for index in sorted(self.client.present)]
+        self.client.call(tf.function(lambda: [write(device) for device in there], autograph=False))
+
+    def take_losses(self) -> tuple[float, float]:
+        """Sum and number of the workers' losses since the last call."""
+        total, number = self.client.call(self._losses)
+        return float(total), float(number)
+
+    def reports(self) -> list[str]:
+        """What each worker told last, by index; empty where it told nothing."""
+        return [report.decode() for report in self.client.call(self._reports).tolist()]
+
+    def data_left(self) -> tuple[int, int]:
+        """The first position of the data that nobody was given, and how many pieces are being trained."""
+        position, held, _ = self.client.call(self._left)
+        return int(position), int(held)
+
+    def data_trained(self) -> int:
+        """How many pieces of the data, from the first position on, are trained without a gap."""
+        return int(self.client.call(self._left)[2])
+
+    def workers_present(self) -> int:
+        """How many workers take part: have said hello and not good-bye, and are heard of."""
+        return int(self.client.call(self._count))
+
+    def _contents(self, shard: Shard, state: State, fresh: bool) -> tuple[list[Array], list[Array] | None]:
+        layout = self.store.layout
+        try:
+            for tensor in layout.tensors:
+                if state.variables[tensor.path].shape != tensor.shape:
+                    raise StateMismatchError(f"{tensor.path} has another shape in the saved state than in the model")
+            segments = [*shard.segments, *shard.tables]
+            vectors = [partition.pack(layout, segment, state.variables) for segment in segments]
+            if fresh:
+                return vectors, None
+            own = [partition.pack(layout, segments[number], state.slots[slot]) for slot, number in shard.slots]
+            if shard.ledger and not state.scalars.keys() >= shard.ledger.saved().keys():
+                event("data_begins_anew", reason="the checkpoint was saved by a program without a ledger of its data")
+                state = replace(state, scalars={**state.scalars, **_empty(shard.ledger)})
+            own += [state.scalars[name] for name in shard.scalars]
+        except KeyError as error:
+            raise StateMismatchError(
+                f"the saved state has no {error.args[0]}: it was saved by another model or optimizer"
+            ) from None
+        return vectors, own
+
+    def _on_all(self, emit: Callable[..., Any]) -> Any:
+        """A traced function over a list of arguments, one tuple a server; it returns a list of results."""
+        return self._on(self.store.every, emit)
+
+    def _on_primaries(self, emit: Callable[..., Any]) -> Any:
+        """The same of the servers that rounds are made on."""
+        return self._on(self.store.shards, emit)
+
+    def _on(self, shards: Sequence[Shard], emit: Callable[..., Any]) -> Any:
+        def everywhere(arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+            return [self.client.brought_home(emit(shard, *own)) for shard, own in zip(shards, arguments, strict=True)]
+
+        return tf.function(everywhere, autograph=False)
+
+    def _emit_losses(self) -> Tensor:
+        """Take the losses of the first server; its standbys have added the same up."""
+        taken = [shard.take_losses() for shard in (self.store.shards[0], *self.store.standbys_of[0])]
+        with tf.control_dependencies(taken):
+            return self.client.brought_home(taken[0])
+
+    def _demand(self, function: Any, arguments: Sequence[tuple[Any, ...]]) -> None:
+        """Call a function whose result is 1 on every server that agrees."""
+        replies = self.client.call(function, list(arguments))
+        if refused := [index for index, reply in enumerate(replies) if not int(reply)]:
+            raise RefusedError(f"parameter servers {refused} are under another term")
+
+
+def _empty(ledger: Ledger) -> dict[str, Array]:
+    return {
+        name: np.zeros(variable.shape.as_list(), variable.dtype.as_numpy_dtype)
+        for name, variable in ledger.saved().items()
+    }

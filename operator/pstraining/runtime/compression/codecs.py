@@ -1,0 +1,180 @@
+"""Codecs: a vector as fewer bytes, and back.
+
+Each turns a vector of floats into a few tensors on the device that sends, and those into a vector on the device that
+receives. They lose precision; what is lost is to be kept and sent later (error feedback, see `compression.push`).
+Encoding is deterministic, so that a vector that is encoded twice gives the same bytes.
+
+Sources: Int8 by blocks is QSGD's linear quantisation without its randomness (Alistarh et al., 2017), which error
+feedback replaces; OneBit is 1-bit SGD (Seide et al., 2014) with one scale a block as in EF-signSGD (Karimireddy et al.,
+2019); TopK is Deep Gradient Compression's threshold from a sample (Lin et al., 2018).
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from pstraining.api.sizes import INT8_BLOCK, ONE_BIT_BLOCK, SMALLEST, TOP_K_BLOCK
+from pstraining.api.training import Codec as Name
+from pstraining.runtime.model.keras_model import STATE
+from pstraining.runtime.model.partition import Segment
+from pstraining.runtime.model.tensor import Tensor
+
+Part = tuple[tuple[int | None, ...], Any]
+"""Shape and dtype of one of the tensors that a vector becomes; None is a length that depends on the values."""
+
+
+class Codec(Protocol):
+    """A way to write a float32 vector."""
+
+    def parts(self, size: int) -> tuple[Part, ...]:
+        """What a vector of so many elements becomes."""
+
+    def encode(self, vector: Tensor) -> list[Tensor]:
+        """The vector's tensors. Shape of the vector: [size], known when traced."""
+
+    def decode(self, parts: Sequence[Tensor], size: int) -> Tensor:
+        """The vector again, up to what was lost. float32[size]."""
+
+
+class Bf16:
+    """The upper half of every float: 2 bytes an element."""
+
+    def parts(self, size: int) -> tuple[Part, ...]:
+        """One vector."""
+        return (((size,), tf.bfloat16),)
+
+    def encode(self, vector: Tensor) -> list[Tensor]:
+        """Rounds to the nearest."""
+        return [tf.cast(vector, tf.bfloat16)]
+
+    def decode(self, parts: Sequence[Tensor], size: int) -> Tensor:
+        """Exact."""
+        return tf.ensure_shape(tf.cast(parts[0], tf.float32), [size])
+
+
+class Int8:
+    """255 steps between a block's largest value and its negative: 1.016 bytes an element."""
+
+    BLOCK: Final = INT8_BLOCK
+
+    def parts(self, size: int) -> tuple[Part, ...]:
+        """Steps and scales, by blocks."""
+        blocks = _blocks(size, self.BLOCK)
+        return (((blocks, self.BLOCK), tf.int8), ((blocks,), tf.float32))
+
+    def encode(self, vector: Tensor) -> list[Tensor]:
+        """Rounds to the nearest step."""
+        rows = _rows(vector, self.BLOCK)
+        scale = tf.reduce_max(tf.abs(rows), 1) / 127.0
+        steps = tf.round(tf.math.divide_no_nan(rows, scale[:, tf.newaxis]))
+        return [tf.cast(steps, tf.int8), scale]
+
+    def decode(self, parts: Sequence[Tensor], size: int) -> Tensor:
+        """Steps times scale."""
+        steps, scale = parts
+        return _vector(tf.cast(steps, tf.float32) * scale[:, tf.newaxis], size)
+
+
+class OneBit:
+    """The sign of every element and the mean size of a block's: 0.126 bytes an element."""
+
+    BLOCK: Final = ONE_BIT_BLOCK
+    _POWERS: Final = np.array([1, 2, 4, 8, 16, 32, 64, 128], np.float32)
+    _SIGNS: Final = np.array(
+        [[1.0 if byte >> bit & 1 else -1.0 for bit in range(8)] for byte in range(256)], np.float32
+    )
+
+    def parts(self, size: int) -> tuple[Part, ...]:
+        """Signs, eight a byte, and scales, by blocks."""
+        blocks = _blocks(size, self.BLOCK)
+        return (((blocks * self.BLOCK // 8,), tf.uint8), ((blocks,), tf.float32))
+
+    def encode(self, vector: Tensor) -> list[Tensor]:
+        """Zero counts as positive."""
+        size = vector.shape[0]
+        rows = _rows(vector, self.BLOCK)
+        bits = tf.reshape(tf.cast(rows >= 0, tf.float32), [-1, 8])
+        filled = np.full([rows.shape[0]], self.BLOCK, np.float32)
+        filled[-1] = size - (rows.shape[0] - 1) * self.BLOCK
+        return [tf.cast(tf.linalg.matvec(bits, self._POWERS), tf.uint8), tf.reduce_sum(tf.abs(rows), 1) / filled]
+
+    def decode(self, parts: Sequence[Tensor], size: int) -> Tensor:
+        """Signs times scale."""
+        signs, scale = parts
+        rows = tf.reshape(tf.gather(tf.constant(self._SIGNS), tf.cast(signs, tf.int32)), [-1, self.BLOCK])
+        return _vector(rows * scale[:, tf.newaxis], size)
+
+
+class TopK:
+    """The largest elements alone: 4 bytes for each that is kept.
+
+    Args:
+        permille: how many of a thousand are kept, about: the threshold is that of a sample.
+    """
+
+    BLOCK: Final = TOP_K_BLOCK
+    _STRIDE: Final = 101
+
+    def __init__(self, permille: int) -> None:
+        self._share = permille / 1000
+
+    def parts(self, size: int) -> tuple[Part, ...]:
+        """Places in their blocks, values, and how many there are in each block."""
+        return (((None,), tf.uint16), ((None,), tf.bfloat16), ((_blocks(size, self.BLOCK),), tf.int32))
+
+    def encode(self, vector: Tensor) -> list[Tensor]:
+        """Keeps the elements that are not smaller than the sample's threshold."""
+        size = vector.shape[0]
+        sizes = tf.abs(vector)
+        sample = sizes[:: self._STRIDE] if size >= 1000 * self._STRIDE else sizes
+        kept = max(1, round(sample.shape[0] * self._share))
+        threshold = tf.math.top_k(sample, kept).values[-1]
+        places = tf.where((sizes >= threshold) & (sizes > 0))[:, 0]
+        counts = tf.math.bincount(
+            tf.cast(places // self.BLOCK, tf.int32), minlength=_blocks(size, self.BLOCK), dtype=tf.int32
+        )
+        offsets = tf.cast(tf.cast(places % self.BLOCK, tf.int32), tf.uint16)
+        return [offsets, tf.cast(tf.gather(vector, places), tf.bfloat16), counts]
+
+    def decode(self, parts: Sequence[Tensor], size: int) -> Tensor:
+        """Zero where nothing was kept."""
+        offsets, values, counts = parts
+        begins = tf.repeat(tf.range(_blocks(size, self.BLOCK), dtype=tf.int32) * self.BLOCK, counts)
+        places = begins + tf.cast(offsets, tf.int32)
+        return tf.scatter_nd(places[:, tf.newaxis], tf.cast(values, tf.float32), [size])
+
+
+def find(name: Name, *, permille: int) -> Codec | None:
+    """The codec of a name; None for none."""
+    made: dict[Name, Codec | None] = {
+        Name.NONE: None,
+        Name.BF16: Bf16(),
+        Name.INT8: Int8(),
+        Name.ONE_BIT: OneBit(),
+        Name.TOP_K: TopK(permille),
+    }
+    return made[name]
+
+
+def _blocks(size: int, block: int) -> int:
+    return math.ceil(size / block)
+
+
+def _rows(vector: Tensor, block: int) -> Tensor:
+    """The vector as rows of a block each, the last one filled up with zeros."""
+    size = vector.shape[0]
+    missing = _blocks(size, block) * block - size
+    return tf.reshape(tf.pad(vector, [[0, missing]]) if missing else vector, [-1, block])
+
+
+def _vector(rows: Tensor, size: int) -> Tensor:
+    vector = tf.reshape(rows, [-1])
+    return tf.ensure_shape(vector if rows.shape.num_elements() == size else vector[:size], [size])
+
+
+def is_coded(segment: Segment) -> bool:
+    """Whether a codec is used for a segment: not for state, which has no gradient, nor for what is too small."""
+    return segment.group != STATE and segment.dtype == "float32" and segment.size >= SMALLEST

@@ -1,0 +1,162 @@
+"""Who this task is and where the others are: TF_CONFIG, the pod's identity and the cluster file.
+
+Invariant: a worker's map holds itself and the parameter servers, so no worker waits for, or breaks, another.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pstraining.api import contract
+
+ENV_CLUSTER_FILE: Final = "PSTRAINING_CLUSTER_FILE"
+"""Another place of the cluster file than a pod's: for runs outside a cluster."""
+
+
+class ClusterError(ValueError):
+    """The environment does not describe a task of a job."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task by TensorFlow's words: chief, worker or ps, and its index."""
+
+    type: str
+    index: int
+
+    @property
+    def label(self) -> str:
+        """chief, worker-0, ps-0, ...: there is never a second chief."""
+        return self.type if self.type == "chief" else f"{self.type}-{self.index}"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One task's view of its job."""
+
+    job: str
+    task: Task
+    addresses: Mapping[str, tuple[str, ...]]
+    """host:port of every task, by task type."""
+    own_host: str = "127.0.0.1"
+    """Where the parameter servers reach this task: they dial back for every tensor that they are sent."""
+    term: int = 1
+    """The chief's attempt, from 1."""
+    members: int = 1
+    """Servers of each shard. Of n shards, parameter server i + m n is member m of shard i."""
+    seats: tuple[str, ...] = ()
+    """host:port of every worker's seat, see `replication.witness`; none: workers have no say in who is lost."""
+    in_pod: bool = False
+    """Whether a launcher stands beside each parameter server."""
+    training: Mapping[str, Any] = field(default_factory=dict)
+    """The job's `spec.training`."""
+    checkpoint: Mapping[str, Any] = field(default_factory=dict)
+    """The job's `spec.checkpoint`, its path replaced by the one in the pod's environment where that is set."""
+
+    @property
+    def ps(self) -> tuple[str, ...]:
+        """Addresses of the parameter servers."""
+        return self.addresses.get("ps", ())
+
+    @property
+    def shards(self) -> int:
+        """Number of shards."""
+        return len(self.ps) // self.members
+
+    @property
+    def workers(self) -> int:
+        """Number of workers."""
+        return len(self.addresses.get("worker", ()))
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this task has the chief's duty: the chief, or worker 0 of a job without one."""
+        if self.addresses.get("chief"):
+            return self.task.type == "chief"
+        return self.task == Task("worker", 0)
+
+    @property
+    def own_address(self) -> str:
+        """host:port on which this task's own TensorFlow server listens."""
+        mine = self.addresses[self.task.type][self.task.index]
+        host = f"[{self.own_host}]" if ":" in self.own_host else self.own_host
+        return f"{host}:{mine.rpartition(':')[2]}"
+
+
+def read(environ: Mapping[str, str] | None = None) -> Cluster:
+    """This process's task.
+
+    Raises:
+        ClusterError: the environment lacks something or contradicts itself; the message says what.
+    """
+    env = os.environ if environ is None else environ
+    if not env.get("TF_CONFIG"):
+        raise ClusterError(
+            "TF_CONFIG is not set: this program is a task of a job. "
+            "To run it on this machine: python -m pstraining.runtime.local --ps 1 --workers 2 -m <module>"
+        )
+    try:
+        config = json.loads(env["TF_CONFIG"])
+        addresses = {role: tuple(_in_order(tasks)) for role, tasks in config["cluster"].items()}
+        task = Task(str(config["task"]["type"]), int(config["task"]["index"]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ClusterError(f"TF_CONFIG is not what TensorFlow documents: {error!r}") from None
+    if task.index >= len(addresses.get(task.type, ())) or task.index < 0:
+        raise ClusterError(f"TF_CONFIG's cluster has no address for its own task {task.type} {task.index}")
+    if task.type not in ("chief", "worker", "ps"):
+        raise ClusterError(f"tasks of type {task.type} are not supported")
+    if not addresses.get("ps"):
+        raise ClusterError("the job has no parameter server")
+    shared = _cluster_file(Path(env.get(ENV_CLUSTER_FILE) or f"{contract.MOUNT_DIR}/{contract.CLUSTER_FILE}"))
+    checkpoint = dict(shared.get("checkpoint") or {})
+    checkpoint.pop("volume", None)  # where the path's bytes live is the operator's business
+    if env.get(contract.ENV_CHECKPOINT_DIR):
+        checkpoint["path"] = env[contract.ENV_CHECKPOINT_DIR]
+    return Cluster(
+        job=env.get(contract.ENV_JOB) or str(shared.get("job") or "local"),
+        task=task,
+        addresses=addresses,
+        own_host=env.get(contract.ENV_POD_IP) or "127.0.0.1",
+        term=_term(env.get(contract.ENV_TERM) or "1"),
+        seats=tuple(str(address) for address in shared.get("seats") or ()),
+        members=_members(shared.get("members", 1), len(addresses["ps"])),
+        in_pod=bool(env.get(contract.ENV_POD_NAME)),
+        training=dict(shared.get("training") or {}),
+        checkpoint=checkpoint,
+    )
+
+
+def _in_order(tasks: Any) -> list[str]:
+    """Addresses by index; TF_CONFIG allows a list and a map from index to address."""
+    if isinstance(tasks, Mapping):
+        return [str(tasks[key]) for key in sorted(tasks, key=int)]
+    return [str(address) for address in tasks]
+
+
+def _cluster_file(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ClusterError(f"the cluster file {path} cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise ClusterError(f"the cluster file {path} is not a JSON object")
+    return found
+
+
+def _members(number: Any, servers: int) -> int:
+    if not isinstance(number, int) or number < 1 or servers % number:
+        raise ClusterError(
+            f"the cluster file's members do not divide the job's {servers} parameter servers: {number!r}"
+        )
+    return number
+
+
+def _term(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ClusterError(f"{contract.ENV_TERM} is not a positive number: {text!r}")
+    return int(text)

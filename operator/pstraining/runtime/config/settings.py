@@ -1,0 +1,156 @@
+"""What a training run may be told, from its program and from the job's own fields.
+
+The job's `spec.training` and `spec.checkpoint` arrive in the cluster file and override what the program passed, field
+by field.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+from pstraining.api.sizes import MIN_SHARD_BYTES
+from pstraining.api.training import Codec, Mode, NonFinite
+
+Settings = TypeVar("Settings", bound=BaseModel)
+
+ENDLESS: Final = 2**62
+"""A position that is never reached."""
+
+
+class SettingsError(ValueError):
+    """A field that is unknown or has a wrong value; the message names it."""
+
+
+class CompressionSettings(BaseModel):
+    """How gradients and parameters travel. The job's `spec.training.compression` says what each field does."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=to_camel, populate_by_name=True)
+
+    push: Codec = Codec.NONE
+    pull: Codec = Codec.NONE
+    error_feedback: bool = True
+    top_k_permille: int = Field(default=10, ge=1, le=1000)
+
+
+class TrainingSettings(BaseModel):
+    """How the parameters are updated, and for how long. The job's `spec.training` says what each field does."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=to_camel, populate_by_name=True)
+
+    mode: Mode = Mode.ASYNC
+    steps: int | None = Field(default=None, ge=1, le=2**53)
+    """Updates of the parameters in the whole job, by all workers together; Async may apply a few more at the end."""
+    epochs: int | None = Field(default=None, ge=1, le=2**31)
+    accumulation_steps: int = Field(default=1, ge=1, le=65536)
+    local_steps: int = Field(default=1, ge=1, le=65536)
+    min_shard_bytes: int = Field(default=MIN_SHARD_BYTES, ge=0, le=2**40)
+    compression: CompressionSettings = CompressionSettings()
+    max_staleness: int | None = Field(default=None, ge=1, le=65536)
+    backup_workers: int = Field(default=0, ge=0, le=4095)
+    ordered_sums: bool = False
+    non_finite: NonFinite = NonFinite.FAIL
+
+    def is_over(self, step: int) -> bool:
+        """Whether so many steps are all of them."""
+        return self.steps is not None and step >= self.steps
+
+    def positions(self, pieces: int | None) -> int:
+        """The first position of handed out data that is not trained, where there are so many pieces."""
+        return ENDLESS if self.epochs is None or pieces is None else self.epochs * pieces
+
+    @property
+    def batches_per_update(self) -> int:
+        """Batches that a worker trains for one update."""
+        return max(self.accumulation_steps, self.local_steps)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.steps is None and self.epochs is None:
+            raise ValueError("one of steps and epochs must be given")
+        if self.mode is not Mode.SYNC and (self.backup_workers or self.ordered_sums):
+            raise ValueError("backupWorkers and orderedSums need mode Sync")
+        if self.mode is not Mode.SYNC and self.compression.pull not in (Codec.NONE, Codec.BF16, Codec.AUTO):
+            raise ValueError("compression.pull may be None, Bf16 or Auto in mode Async: other codecs need mode Sync")
+        if self.mode is not Mode.ASYNC and self.max_staleness is not None:
+            raise ValueError("maxStaleness needs mode Async")
+        coded = {self.compression.push, self.compression.pull} != {Codec.NONE}
+        if self.mode is Mode.HYBRID and (self.local_steps > 1 or coded):
+            raise ValueError("localSteps and compression do not go with mode Hybrid")
+        if self.local_steps > 1 and self.accumulation_steps > 1:
+            raise ValueError("localSteps and accumulationSteps do not go together")
+        if self.backup_workers and self.ordered_sums:
+            raise ValueError("orderedSums waits for every worker: it does not go with backupWorkers")
+        if self.ordered_sums and Codec.AUTO in (self.compression.push, self.compression.pull):
+            raise ValueError(
+                "orderedSums repeats a run bit for bit: compression Auto, which goes by the clock, does not"
+            )
+        return self
+
+
+class CheckpointSettings(BaseModel):
+    """Where and how often the state of training is saved."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=to_camel, populate_by_name=True)
+
+    path: str | None = None
+    """Folder; None: no checkpoints, and the loss of a parameter server starts training from the beginning."""
+    keep: int = Field(default=3, ge=1)
+    """How many of the newest checkpoints stay."""
+    interval_seconds: int | None = Field(default=None, ge=1)
+    """Seconds from the end of one checkpoint to the start of the next; None: by Young's rule, see
+    `checkpoint.interval`."""
+
+
+def resolve(name: str, model: type[Settings], script: Mapping[str, Any], job: Mapping[str, Any]) -> Settings:
+    """The program's values with the job's over them.
+
+    Args:
+        name: the job's field, for messages: "training" or "checkpoint".
+        model: the settings to build.
+        script: values by Python name, as the program passed them.
+        job: values by the job's own field names.
+
+    Raises:
+        SettingsError: names the first field that is unknown or wrong, and all others with it.
+    """
+    merged = _merged(_by_alias(model, script), job)
+    try:
+        # As JSON, because a strict model takes an enumeration's value from nothing else.
+        return model.model_validate_json(json.dumps(merged), by_name=False, by_alias=True)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join([name, *map(str, item['loc'])])}: {_message(item['type'], item['msg'])}"
+            for item in error.errors()
+        )
+        raise SettingsError(problems) from None
+
+
+def _by_alias(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by the API's names, from those by Python's names."""
+    found = {}
+    for name, value in values.items():
+        field = model.model_fields.get(name)
+        inner = field.annotation if field else None
+        if isinstance(value, Mapping) and isinstance(inner, type) and issubclass(inner, BaseModel):
+            value = _by_alias(inner, value)  # noqa: PLW2901 - the same value, by other names
+        found[field.alias or name if field else name] = value
+    return found
+
+
+def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, field by field, the second one's where it has a value."""
+    found = dict(under)
+    for name, value in over.items():
+        former = found.get(name)
+        both = isinstance(value, Mapping) and isinstance(former, Mapping)
+        found[name] = _merged(former, value) if both else value  # type: ignore[arg-type]
+    return found
+
+
+def _message(kind: str, text: str) -> str:
+    if kind == "value_error":  # our own words
+        return text.removeprefix("Value error, ")
+    return "unknown field" if kind == "extra_forbidden" else text[:1].lower() + text[1:]

@@ -1,0 +1,1 @@
+"""A worker's data: sources, batches and epochs; imports no update mode and no compression."""

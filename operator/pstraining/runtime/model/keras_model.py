@@ -1,0 +1,157 @@
+"""The user's Keras model as a list of named tensors.
+
+What travels: trainable variables, and floating-point variables that training changes without a gradient (the
+statistics of BatchNormalization). For those each worker sends its own change and the server adds it up, as with a
+TensorFlow 1 parameter server. Integer state and random seeds stay with each process: workers are meant to draw
+different numbers. They are not part of a checkpoint.
+"""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, Final
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras.src.utils import naming
+
+from pstraining.runtime.model import optimizer, partition, sparse_optimizer
+from pstraining.runtime.model.embedding import Embedding, Lookups, looking_up, remote_tables
+from pstraining.runtime.model.training_step import TrainingStep
+
+STATE: Final = "state"
+"""The layout's group of variables that no optimizer touches."""
+DTYPES: Final = ("float16", "float32", "float64")
+"""What a variable may hold; mixed precision policies keep float32 variables."""
+
+
+Touched = tuple[Any, Any]
+"""Rows of a table: indices without repetition, int64[n], and their gradients, [n, width]."""
+Fetch = Callable[[int, Any], Any]
+
+
+class ModelError(ValueError):
+    """A model that cannot be trained here; the message says what to change."""
+
+
+class Model:
+    """A built model, its variables by path in a fixed order, and its optimizer."""
+
+    def __init__(
+        self,
+        build: Callable[[], Any],
+        make_optimizer: Callable[[], Any],
+        loss: Any,
+        metrics: Any = None,
+        *,
+        train_step: Callable[[Any, Any], Any] | None = None,
+        with_tables: bool = True,
+    ) -> None:
+        # Names are numbered per process; every task, and every rebuild in one process, must count from the start.
+        naming.reset_uids()  # the public clear_session would also forget the dtype policy
+        with nullcontext() if with_tables else remote_tables():
+            self.keras = build()
+        if not isinstance(self.keras, keras.Model):
+            raise ModelError(f"the model function returned {type(self.keras).__name__}, not a keras.Model")
+        if not self.keras.built:
+            raise ModelError("the model has no variables yet: begin it with keras.Input, or call it once")
+        self.optimizer = make_optimizer()
+        optimizer.check(self.optimizer)
+        self.keras.compile(
+            optimizer=self.optimizer,
+            loss=loss,
+            metrics=metrics() if callable(metrics) else metrics,
+            jit_compile=False,
+        )
+        self.step = TrainingStep(self.keras, train_step)
+        self.embeddings = [layer for layer in self.keras._flatten_layers() if isinstance(layer, Embedding)]
+        local = {id(layer.embeddings) for layer in self.embeddings}
+        trainable = [variable for variable in self.keras.trainable_variables if id(variable) not in local]
+        state = [variable for variable in self.keras.non_trainable_variables if tf.as_dtype(variable.dtype).is_floating]
+        if odd := [v.path for v in trainable + state if str(v.dtype) not in DTYPES]:
+            raise ModelError(f"variables must be of {', '.join(DTYPES)}; {', '.join(odd)} are not")
+        self.trainable = trainable
+        self.variables = trainable + state
+        groups = [optimizer.group_of(self.optimizer, variable) for variable in trainable] + [STATE] * len(state)
+        self.tensors = tuple(
+            partition.Tensor(path, tuple(int(size) for size in variable.shape), str(variable.dtype), group)
+            for path, variable, group in zip(_paths(self.variables), self.variables, groups, strict=True)
+        )
+
+        self.tables = tuple(
+            partition.Tensor(path, (layer.input_dim, layer.output_dim), str(layer.variable_dtype), partition.TABLE)
+            for path, layer in zip(_paths(self.embeddings), self.embeddings, strict=True)
+        )
+        """Embedding tables, in the order of `embeddings`."""
+        self.decayed_tables: list[bool] = []
+        if self.tables:
+            optimizer.check_for_tables(self.optimizer)
+            stand_in = keras.Variable([0.0], name="embeddings")
+            self.decayed_tables = [optimizer.group_of(self.optimizer, stand_in) == "decayed"] * len(self.tables)
+
+    def identity(self) -> str:
+        """What two tasks must share besides the layout: the optimizer and its settings."""
+        config = {key: value for key, value in self.optimizer.get_config().items() if key != "name"}
+        return f"{type(self.optimizer).__name__} {sorted(config.items())!r}"
+
+    def values(self) -> dict[str, partition.Array]:
+        """Copies of the local values by path; of tables, too, where they are here."""
+        return {path: np.array(variable.numpy()) for path, variable in self._by_path()}
+
+    def _by_path(self) -> list[tuple[str, Any]]:
+        found = [(tensor.path, variable) for tensor, variable in zip(self.tensors, self.variables, strict=True)]
+        tables = zip(self.tables, self.embeddings, strict=True)
+        return found + [(table.path, layer.embeddings) for table, layer in tables if layer.embeddings is not None]
+
+    def assign(self, values: dict[str, partition.Array]) -> None:
+        """Set the local values by path."""
+        for path, variable in self._by_path():
+            variable.assign(values[path])
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether half of the loss has just half of the gradients: none clipped by norm, none in float16."""
+        halves = any(layer.compute_dtype == "float16" for layer in self.keras._flatten_layers())
+        return not halves and not optimizer.clips_by_norm(self.optimizer)
+
+    def loss_and_gradients(
+        self, batch: Any, fetch: Fetch, *, share: float = 1.0
+    ) -> tuple[Any, list[Any], list[Touched]]:
+        """Emit one forward and backward pass on the local values; gradients are clipped by norm, all together.
+
+        Args:
+            batch: (x, y) or (x, y, sample_weight), as Keras takes them, or what the program's own training step takes.
+            fetch: emits rows of the table of a number, from indices without repetition. int64[n] to [n, width].
+            share: of the loss, that gradients are made of; the loss that is returned is whole.
+
+        Returns:
+            The loss, a dense gradient for each trained variable, and for each table the rows that were touched.
+        """
+        with tf.GradientTape() as tape:
+            lookups = Lookups(tape, lambda layer, indices: fetch(self.embeddings.index(layer), indices))
+            with looking_up(lookups):
+                loss = self.step.loss(batch)
+        variables = [variable.value for variable in self.trainable] + [rows for _, _, rows in lookups.found]
+        above = None if share == 1.0 else tf.constant(share, loss.dtype)
+        gradients = tape.gradient(loss, variables, above, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        clipped = optimizer.clip(self.optimizer, [tf.convert_to_tensor(gradient) for gradient in gradients])
+        touched = []
+        for number, layer in enumerate(self.embeddings):
+            mine = [
+                (indices, gradient)
+                for (which, indices, _), gradient in zip(lookups.found, clipped[len(self.trainable) :], strict=True)
+                if which is layer
+            ]
+            empty = (tf.zeros([0], tf.int64), tf.zeros([0, self.tables[number].shape[1]], self.tables[number].dtype))
+            touched.append(sparse_optimizer.merged(mine) if len(mine) > 1 else (mine or [empty])[0])
+        return loss, clipped[: len(self.trainable)], touched
+
+
+def _paths(variables: list[Any]) -> list[str]:
+    """Keras's paths, made unique: layers of subclassed models may share a name."""
+    seen: dict[str, int] = {}
+    paths = []
+    for variable in variables:
+        seen[variable.path] = seen.get(variable.path, 0) + 1
+        paths.append(variable.path if seen[variable.path] == 1 else f"{variable.path}#{seen[variable.path]}")
+    return paths

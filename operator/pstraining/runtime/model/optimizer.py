@@ -1,0 +1,186 @@
+"""The user's optimizer, cloned onto packed vectors.
+
+An element-wise optimizer gives the same numbers on a packed vector as on the tensors in it; one that looks at whole
+tensors (norms, matrix shapes) would be silently wrong, so only known element-wise ones are taken. Clipping by norm is
+done by the worker, before packing. On large vectors TensorFlow's fused kernels replace Keras's composed arithmetic of
+the common optimizers inside the clone: half the server's time, and equal up to rounding. Everything else, schedules,
+weight decay, averages, clipping by value, stays Keras's own.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import keras
+import tensorflow as tf
+
+from pstraining.runtime.model.partition import LARGE_BYTES
+
+ELEMENT_WISE: Final = (
+    "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lion", "Nadam", "RMSprop", "SGD",
+)  # fmt: skip
+"""Measured equal to themselves on whole tensors."""
+
+
+class OptimizerError(ValueError):
+    """An optimizer that cannot be applied to packed vectors."""
+
+
+def check(optimizer: Any) -> None:
+    """Refuse an optimizer that is not known to be element-wise.
+
+    Raises:
+        OptimizerError: says which are.
+    """
+    known = [getattr(keras.optimizers, name) for name in ELEMENT_WISE]
+    if type(optimizer) not in known:
+        raise OptimizerError(
+            f"{type(optimizer).__name__} is not known to work element by element, and parameters are packed into "
+            f"vectors on the parameter servers; use one of {', '.join(ELEMENT_WISE)}"
+        )
+    rate = getattr(optimizer, "_learning_rate", None)
+    is_schedule = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
+    if callable(rate) and not is_schedule and not isinstance(rate, keras.Variable):
+        raise OptimizerError("the learning rate must be a number or a LearningRateSchedule")
+    if optimizer.loss_scale_factor is not None:
+        raise OptimizerError("loss_scale_factor is not supported")
+
+
+def check_for_tables(optimizer: Any) -> None:
+    """Refuse what cannot be done to some rows of a table alone.
+
+    Raises:
+        OptimizerError: says what.
+    """
+    if isinstance(optimizer, keras.optimizers.Nadam):
+        raise OptimizerError("Nadam cannot train embedding tables by rows; use Adam or another optimizer")
+    if optimizer.use_ema or optimizer.gradient_accumulation_steps:
+        raise OptimizerError(
+            "use_ema and gradient_accumulation_steps cannot be used with embedding tables; "
+            "spec.training.accumulationSteps accumulates on the workers"
+        )
+
+
+def group_of(optimizer: Any, variable: Any) -> str:
+    """The layout's group of a trainable variable: whether the optimizer decays it."""
+    if getattr(optimizer, "weight_decay", None) is None:
+        return "trainable"
+    return "decayed" if optimizer._use_weight_decay(variable) else "undecayed"
+
+
+def clip(optimizer: Any, gradients: list[Any]) -> list[Any]:
+    """Gradients clipped by norm as the optimizer says; clipping by value is left to the server."""
+    if optimizer.clipvalue is not None:
+        return gradients
+    return list(optimizer._clip_gradients(gradients))
+
+
+def clips_by_norm(optimizer: Any) -> bool:
+    """Whether `clip` changes gradients."""
+    return optimizer.clipnorm is not None or optimizer.global_clipnorm is not None
+
+
+def clone(optimizer: Any, variables: list[Any], groups: list[str], *, fused: bool = True) -> Any:
+    """The same optimizer, built on vectors whose groups are `groups`; call it where variables go to the server.
+
+    With `fused`, TensorFlow's kernels replace Keras's composed arithmetic on large vectors, where they do the same.
+    """
+    config = optimizer.get_config()
+    config["clipnorm"] = config["global_clipnorm"] = None
+    rate = getattr(optimizer, "_learning_rate", None)
+    own = {type(rate).__name__: type(rate)} if isinstance(config["learning_rate"], dict) else {}
+    if not isinstance(config["learning_rate"], dict):
+        config["learning_rate"] = float(config["learning_rate"])
+    copy = type(optimizer).from_config(config, custom_objects=own)
+    undecayed = [vector for vector, group in zip(variables, groups, strict=True) if group == "undecayed"]
+    if undecayed:
+        copy.exclude_from_weight_decay(var_list=undecayed)
+    copy.build(variables)
+    kernel, composed = _fused(copy) if fused else None, copy.update_step
+    if kernel is not None:
+
+        def update_step(gradient: Any, variable: Any, learning_rate: Any) -> Any:
+            large = variable.shape.num_elements() * variable.dtype.size >= LARGE_BYTES
+            return (kernel if large else composed)(gradient, variable, learning_rate)
+
+        copy.update_step = update_step
+    return copy
+
+
+def state_of(copy: Any) -> tuple[dict[tuple[str, int], Any], dict[str, Any]]:
+    """A clone's own state: slots by name and number of the vector, which is called segment<number>; and scalars.
+
+    Without the learning rate: that is the program's, also after a restore.
+    """
+    slots: dict[tuple[str, int], Any] = {}
+    scalars: dict[str, Any] = {}
+    for variable in copy.variables:
+        head, _, slot = variable.name.partition("_")
+        if head.startswith("segment") and head[7:].isdecimal():
+            slots[slot, int(head[7:])] = variable.value
+        elif variable is not getattr(copy, "_learning_rate", None):
+            scalars[f"counter{len(scalars)}"] = variable.value  # Keras numbers names by process; the order is fixed
+    return slots, scalars
+
+
+UpdateStep = Callable[[Any, Any, Any], Any]
+
+
+def _fused(optimizer: Any) -> UpdateStep | None:
+    """TensorFlow's kernel for the optimizer's arithmetic, where it has one that computes the same."""
+    if isinstance(optimizer, keras.optimizers.SGD):
+        return _fused_momentum(optimizer) if optimizer.momentum else _fused_descent()
+    if isinstance(optimizer, keras.optimizers.Adam) and not optimizer.amsgrad:
+        return _fused_adam(optimizer)
+    # TensorFlow's Adagrad adds epsilon outside the root, Keras inside: not the same, so Keras's own it is.
+    return None
+
+
+def _fused_descent() -> UpdateStep:
+    def update_step(gradient: Any, variable: Any, learning_rate: Any) -> Any:
+        return tf.raw_ops.ResourceApplyGradientDescent(
+            var=variable.handle,
+            alpha=tf.cast(learning_rate, variable.dtype),
+            delta=tf.cast(gradient, variable.dtype),
+            use_locking=True,
+        )
+
+    return update_step
+
+
+def _fused_momentum(optimizer: Any) -> UpdateStep:
+    def update_step(gradient: Any, variable: Any, learning_rate: Any) -> Any:
+        accumulator = optimizer.momentums[optimizer._get_variable_index(variable)]
+        return tf.raw_ops.ResourceApplyKerasMomentum(
+            var=variable.handle,
+            accum=accumulator.value.handle,
+            lr=tf.cast(learning_rate, variable.dtype),
+            grad=tf.cast(gradient, variable.dtype),
+            momentum=tf.cast(optimizer.momentum, variable.dtype),
+            use_locking=True,
+            use_nesterov=optimizer.nesterov,
+        )
+
+    return update_step
+
+
+def _fused_adam(optimizer: Any) -> UpdateStep:
+    def update_step(gradient: Any, variable: Any, learning_rate: Any) -> Any:
+        dtype = variable.dtype
+        index = optimizer._get_variable_index(variable)
+        beta_1, beta_2 = tf.cast(optimizer.beta_1, dtype), tf.cast(optimizer.beta_2, dtype)
+        time = tf.cast(tf.convert_to_tensor(optimizer.iterations) + 1, dtype)
+        return tf.raw_ops.ResourceApplyAdam(
+            var=variable.handle,
+            m=optimizer._momentums[index].value.handle,
+            v=optimizer._velocities[index].value.handle,
+            beta1_power=tf.pow(beta_1, time),
+            beta2_power=tf.pow(beta_2, time),
+            lr=tf.cast(learning_rate, dtype),
+            beta1=beta_1,
+            beta2=beta_2,
+            epsilon=tf.cast(optimizer.epsilon, dtype),
+            grad=tf.cast(gradient, dtype),
+            use_locking=True,
+        )
+
+    return update_step

@@ -1,0 +1,137 @@
+"""A parameter server's rows of the embedding tables, and how the user's optimizer moves only those that are touched.
+
+Row r of a table lies on server r modulo the number of servers. An element-wise optimizer works on a few rows as on the
+whole table; it sees them through `Rows`, in the place of its variables. As in TensorFlow's own sparse optimizers, rows
+that a batch does not touch stay as they are: their momentum does not decay, nor do their weights.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from pstraining.runtime.model import optimizer as optimizers
+from pstraining.runtime.model.tensor import Tensor
+
+
+class Rows:
+    """Some rows of a variable on a server, in the place of a variable: what is assigned is written by `store`."""
+
+    def __init__(self, variable: Any, indices: Tensor) -> None:
+        self._variable, self._indices = variable, indices
+        self.dtype, self.name = variable.dtype, variable.name
+        self._unique_id = variable._unique_id
+        self.value = tf.raw_ops.ResourceGather(resource=variable.handle, indices=indices, dtype=variable.dtype)
+
+    @property
+    def shape(self) -> Any:
+        """Of the rows."""
+        return self.value.shape
+
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> Tensor:
+        del name
+        return self.value if dtype is None else tf.cast(self.value, dtype)
+
+    def assign(self, value: Tensor) -> None:
+        """Replace the rows."""
+        self.value = tf.convert_to_tensor(value)
+
+    def assign_add(self, value: Tensor) -> None:
+        """Add to the rows."""
+        self.value = self.value + value
+
+    def assign_sub(self, value: Tensor) -> None:
+        """Subtract from the rows."""
+        self.value = self.value - value
+
+    def store(self) -> Any:
+        """Emits writing the rows; the operation to wait for."""
+        return tf.raw_ops.ResourceScatterUpdate(
+            resource=self._variable.handle, indices=self._indices, updates=self.value
+        )
+
+
+class RowOptimizer:
+    """The user's optimizer on the tables of one server; create it where variables go to that server.
+
+    Args:
+        optimizer: the user's.
+        tables: the tables' Keras variables on the server.
+        decayed: for each table whether its touched rows decay.
+    """
+
+    def __init__(self, optimizer: Any, tables: Sequence[Any], decayed: Sequence[bool]) -> None:
+        groups = ["decayed" if decays else "undecayed" for decays in decayed]
+        self.clone = optimizers.clone(optimizer, list(tables), groups, fused=False)
+        self._tables, self._decayed = list(tables), list(decayed)
+        # Lists of one variable a table, by the attribute that holds them: the slots.
+        self._slots = {
+            name: value
+            for name, value in vars(self.clone).items()
+            if isinstance(value, list)
+            and len(value) == len(tables)
+            and all(isinstance(one, keras.Variable) for one in value)
+            and all(
+                one is not table and tuple(one.shape) == tuple(table.shape)
+                for one, table in zip(value, tables, strict=True)
+            )
+        }
+
+    def apply(self, step: Tensor, touched: Sequence[tuple[Tensor, Tensor]]) -> list[Any]:
+        """Emits an update of the touched rows: the operations that are yet to be waited for.
+
+        Args:
+            step: how many updates there were before. int64[].
+            touched: for each table the local indices of rows, without repetition, int64[n], and their gradients.
+        """
+        rows = [Rows(table.value, indices) for table, (indices, _) in zip(self._tables, touched, strict=True)]
+        slots = {
+            name: [Rows(slot.value, indices) for slot, (indices, _) in zip(found, touched, strict=True)]
+            for name, found in self._slots.items()
+        }
+        with self._in_place_of_variables(step, rows, slots):
+            self._update(rows, [gradient for _, gradient in touched])
+        return [row.store() for row in rows] + [row.store() for found in slots.values() for row in found]
+
+    @contextmanager
+    def _in_place_of_variables(self, step: Tensor, rows: list[Rows], slots: dict[str, list[Rows]]) -> Iterator[None]:
+        """Inside, the optimizer sees rows where its variables were. Past Keras's tracking of attributes."""
+        own = vars(self.clone)
+        places = {row._unique_id: number for number, row in enumerate(rows)}
+        iterations = tf.cast(step, self.clone._iterations.dtype)
+        seen = {**slots, "_iterations": iterations, "_trainable_variables_indices": places}
+        before = {name: own[name] for name in seen}
+        own.update(seen)
+        try:
+            yield
+        finally:
+            own.update(before)
+
+    def _update(self, rows: Sequence[Rows], gradients: Sequence[Tensor]) -> None:
+        clone = self.clone
+        rate = clone._get_current_learning_rate()
+        for row, gradient, decays in zip(rows, gradients, self._decayed, strict=True):
+            clipped = gradient
+            if clone.clipvalue is not None:
+                clipped = tf.clip_by_value(gradient, -clone.clipvalue, clone.clipvalue)
+            if decays and clone.weight_decay is not None:
+                row.assign_sub(row.value * (tf.cast(tf.convert_to_tensor(rate), row.dtype) * clone.weight_decay))
+            clone.update_step(clipped, row, rate)
+
+
+def merged(pieces: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Emits the sum of some rows' gradients: indices without repetition, and one gradient for each."""
+    indices = tf.concat([found for found, _ in pieces], 0)
+    gradients = tf.concat([gradient for _, gradient in pieces], 0)
+    unique, place = tf.unique(indices)
+    return unique, tf.math.unsorted_segment_sum(gradients, place, tf.shape(unique)[0])
+
+
+def split(indices: Tensor, gradients: Tensor, servers: int) -> list[tuple[Tensor, Tensor]]:
+    """Emits each server's share: local indices, and gradients."""
+    owner = tf.cast(indices % servers, tf.int32)
+    places = tf.dynamic_partition(indices // servers, owner, servers)
+    values = tf.dynamic_partition(gradients, owner, servers)
+    return list(zip(places, values, strict=True))

@@ -1,0 +1,82 @@
+"""The forward pass of one batch: Keras's own, or the program's, with the metrics that it tells."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import keras
+import tensorflow as tf
+
+from pstraining.runtime.model.tensor import Tensor
+
+RETURNS: Final = "train_step must return the loss, a scalar, or (loss, {name: scalar})"
+
+
+class TrainingStepError(TypeError):
+    """A training step that returns something else than it must."""
+
+
+class TrainingStep:
+    """Emits the loss of a batch.
+
+    Args:
+        model: the compiled Keras model.
+        own: the program's training step, from the model and a batch to a loss, or to a loss and metrics by name; None:
+            what the model was compiled with. A loss that it computes has no regularization in it unless it adds some.
+    """
+
+    def __init__(self, model: Any, own: Callable[[Any, Any], Any] | None = None) -> None:
+        self._model, self._own = model, own
+        self._names: list[str] = []
+        self._sums: Any = None
+
+    def loss(self, batch: Any) -> Tensor:
+        """Emits one batch's mean loss, a scalar.
+
+        Raises:
+            TrainingStepError: the program's step returned something else.
+        """
+        if self._own is None:
+            x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+            predicted = self._model(x, training=True)
+            return self._model.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight, training=True)
+        returned = self._own(self._model, batch)
+        loss, metrics = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, {})
+        if not isinstance(metrics, Mapping):
+            raise TrainingStepError(f"{RETURNS}; its metrics are {type(metrics).__name__}")
+        self._count(samples(batch), {str(name): _scalar(value) for name, value in metrics.items()})
+        return _scalar(loss)
+
+    def metrics(self) -> dict[str, tuple[float, float]]:
+        """By name the sum of each metric's values times samples, and the samples, of all batches so far."""
+        if self._sums is None:
+            return {}
+        return {name: (float(row[0]), float(row[1])) for name, row in zip(self._names, self._sums.numpy(), strict=True)}
+
+    def _count(self, number: Tensor, metrics: Mapping[str, Tensor]) -> None:
+        """Emits the sums' growth; batches of other shapes trace again and must tell the same metrics."""
+        names = sorted(metrics)
+        if self._sums is None and names:
+            with tf.init_scope():
+                self._sums = tf.Variable(tf.zeros([len(names), 2], tf.float64), trainable=False)
+            self._names = names
+        if names != self._names:
+            raise TrainingStepError(f"train_step told the metrics {self._names} for one batch and {names} for another")
+        if names:
+            weight = tf.cast(number, tf.float64)
+            rows = [tf.stack([tf.cast(metrics[name], tf.float64) * weight, weight]) for name in names]
+            self._sums.assign_add(tf.stack(rows), read_value=False)
+
+
+def samples(batch: Any) -> Tensor:
+    """How many samples a batch has: the size of its first tensor's first dimension. int32[]."""
+    return tf.shape(tf.nest.flatten(batch)[0])[0]
+
+
+def _scalar(value: Any) -> Tensor:
+    try:
+        tensor = tf.convert_to_tensor(value)
+    except (TypeError, ValueError) as error:
+        raise TrainingStepError(f"{RETURNS}; {error}") from None
+    if tensor.shape.rank != 0 or not tensor.dtype.is_floating:
+        raise TrainingStepError(f"{RETURNS}; there is one of shape {tensor.shape} and type {tensor.dtype.name}")
+    return tensor

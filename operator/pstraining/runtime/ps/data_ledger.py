@@ -1,0 +1,214 @@
+"""Who trains which piece of the data, and how far: kept on the first parameter server, beside the parameters.
+
+A worker's place in the data moves in the same critical section in which its update moves the parameters, and both are
+in a checkpoint. So a sample whose update is lost is trained again, and one whose update is not lost is not, whoever
+dies. A process that takes over a worker's index goes on where its updates have come to. What a worker holds that has
+not been heard of for long, because its index is no more, goes to the next one that asks.
+
+Who asks first gets the next piece. With ordered sums all workers that have none get theirs at once instead, in the
+order of their numbers: they are in step, so the same worker trains the same piece whenever the run is repeated.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import tensorflow as tf
+
+from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.ps.critical_section import after, clock, one, zero
+from pstraining.runtime.ps.tensors import WORKER_SLOTS, put
+from pstraining.runtime.ps.worker_registry import Membership
+
+RECLAIM_SECONDS: Final = 60.0
+"""Silence after which what a worker holds is given to another one."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a worker will be in its piece once an update is made."""
+
+    position: int
+    done: int
+    """Batches of the piece that are trained then."""
+    finished: bool
+    """They are all of it."""
+
+    def numbers(self) -> list[int]:
+        """As the server takes it. int64[3]."""
+        return [self.position, self.done, int(self.finished)]
+
+
+NO_PROGRESS: Final = [-1, 0, 0]
+"""Of an update whose data is not in the ledger."""
+
+
+class Ledger:
+    """The ledger's variables; create it where variables go to the first server.
+
+    Args:
+        deals_to: the number of workers, where all of them get their pieces together; 0: each when it asks.
+        copied: whether a standby keeps a copy, to which rows go in any order.
+    """
+
+    def __init__(self, deals_to: int = 0, *, copied: bool = False) -> None:
+        self._deals_to = deals_to
+        self.next = tf.Variable(tf.zeros([], tf.int64))
+        """The first position that nobody was given yet."""
+        self.held = tf.Variable(tf.zeros([WORKER_SLOTS, 2], tf.int64))
+        """For every worker the position that it trains, plus one, and how many batches are done; 0: none."""
+        self.pending = tf.Variable(tf.zeros([WORKER_SLOTS, 3], tf.int64))
+        """In synchronous mode: the progress that comes with each worker's gradient in the sums."""
+        self.limit = tf.Variable(tf.fill([], tf.int64.max))
+        """The first position that is not handed out any more, as the workers have said."""
+        self.versions = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64)) if copied else None
+        """How often each row of `held` has changed."""
+
+    def saved(self) -> dict[str, Any]:
+        """What belongs into a checkpoint, by name."""
+        return {"ledger/next": self.next, "ledger/held": self.held}
+
+    # All of it emits operations on the first server's device, inside its critical section.
+
+    def take(self, worker: Tensor, members: Membership, limit: Tensor) -> Tensor:
+        """Give a worker its piece: the one that it holds, one that nobody trains any more, or the next.
+
+        Returns:
+            Whether there is one, its position, and how many of its batches are done. int64[3].
+        """
+        held = self.held.read_value()
+        silent = (held[:, 0] > 0) & (members.heard.read_value() < clock() - RECLAIM_SECONDS)
+        # Those that are always waited for keep what they have.
+        silent &= tf.range(WORKER_SLOTS) >= self._deals_to
+        orphan = tf.argmax(tf.cast(silent, tf.int32), output_type=tf.int64)
+
+        def keep() -> Tensor:
+            return held[worker]
+
+        def adopt() -> Tensor:
+            moved = [put(self.held, worker, held[orphan]), put(self.held, orphan, tf.zeros([2], tf.int64))]
+            return after(moved, held[orphan])
+
+        def begin() -> Tensor:
+            row = tf.stack([self.next.read_value() + 1, zero()])
+            return after([put(self.held, worker, row), self.next.assign_add(one(), read_value=False)], row)
+
+        def find() -> Tensor:
+            more = self.next.read_value() < limit
+            some = (lambda: self._deal(worker, limit)) if self._deals_to else begin
+            return tf.cond(
+                tf.reduce_any(silent),
+                adopt,
+                lambda: tf.cond(more, some, lambda: tf.zeros([2], tf.int64)),
+            )
+
+        row = tf.cond(held[worker, 0] > 0, keep, find)
+        with tf.control_dependencies([row]):
+            counted = self._count(held, self.held.read_value())
+        with tf.control_dependencies([self.limit.assign(limit, read_value=False), *counted]):
+            row = tf.identity(row)
+        return tf.stack([tf.cast(row[0] > 0, tf.int64), row[0] - 1, row[1]])
+
+    def _deal(self, worker: Tensor, limit: Tensor) -> Tensor:
+        """Give all workers without a piece the next ones; the row of one of them. int64[2]."""
+        held, first = self.held.read_value(), self.next.read_value()
+        without = tf.equal(held[:, 0], 0) & (tf.range(WORKER_SLOTS) < self._deals_to)
+        positions = first + tf.cumsum(tf.cast(without, tf.int64), exclusive=True)
+        given = without & (positions < limit)
+        rows = tf.where(given[:, tf.newaxis], tf.stack([positions + 1, tf.zeros_like(positions)], 1), held)
+        moved = [
+            self.held.assign(rows, read_value=False),
+            self.next.assign_add(tf.math.count_nonzero(given), read_value=False),
+        ]
+        return after(moved, rows[worker])
+
+    def busy(self, workers: int) -> Tensor:
+        """How many of so many workers have a piece, or will get one. int64[]."""
+        held = tf.math.count_nonzero(self.held.read_value()[:workers, 0])
+        return tf.where(self.next.read_value() < self.limit.read_value(), tf.constant(workers, tf.int64), held)
+
+    def owes(self, worker: Tensor, progress: Tensor) -> Tensor:
+        """Whether a progress leads on from where the worker is in the piece that it holds, or is about none. bool[].
+
+        If not, the batches are trained already (a call whose reply was lost came late), or are another worker's by now.
+        """
+        held = self.held.read_value()[worker]
+        return (progress[0] < 0) | (tf.equal(progress[0] + 1, held[0]) & (progress[1] > held[1]))
+
+    def note(self, worker: Tensor, progress: Tensor) -> Any:
+        """Keep the progress of a gradient that waits in the sums; the operation to wait for."""
+        return put(self.pending, worker, progress)
+
+    def advance(self, worker: Tensor, progress: Tensor) -> Any:
+        """An update was made: move its worker on; the operation to wait for."""
+        row = self._after(progress[tf.newaxis], self.held.read_value()[worker][tf.newaxis])
+        return put(self.held, worker, row[0])
+
+    def advance_all(self, made: Tensor) -> Any:
+        """A step was made of the gradients of some workers: move them on. int64[WORKER_SLOTS]; the operation."""
+        held, rows = self.held.read_value(), self._after_all(made)
+        return after([self.held.assign(rows, read_value=False), *self._count(held, rows)], one())
+
+    def news(self, made: Tensor | None = None) -> list[Tensor]:
+        """What a copy needs, as it is, or as it will be once a step is made of some workers' gradients.
+
+        Args:
+            made: 1 for each of these workers. int64[WORKER_SLOTS].
+
+        Returns:
+            Rows of `held` and their versions, up to the last one that ever changed; the next position, and the first
+            that is not handed out. int64[n, 2], int64[n], int64[2].
+        """
+        assert self.versions is not None  # noqa: S101 - the job has standbys
+        held, versions = self.held.read_value(), self.versions.read_value()
+        rows = held if made is None else self._after_all(made)
+        versions += _changed(held, rows)
+        number = tf.reduce_max(tf.where(versions > 0, tf.range(1, WORKER_SLOTS + 1), 0))
+        return [rows[:number], versions[:number], tf.stack([self.next.read_value(), self.limit.read_value()])]
+
+    def merge(self, news: Sequence[Tensor]) -> list[Any]:
+        """Bring a copy to what is newer in some news, which may come late or twice; the operations to wait for."""
+        assert self.versions is not None  # noqa: S101 - the job has standbys
+        rows, versions, positions = news
+        held, own = self.held.read_value(), self.versions.read_value()
+        number = tf.shape(versions)[0]
+        newer = versions > own[:number]
+        kept = tf.where(newer[:, tf.newaxis], rows, held[:number])
+        later = positions[0] > self.next.read_value()
+        return [
+            self.held.assign(tf.concat([kept, held[number:]], 0), read_value=False),
+            self.versions.assign(tf.concat([tf.maximum(versions, own[:number]), own[number:]], 0), read_value=False),
+            self.next.assign(tf.where(later, positions[0], self.next.read_value()), read_value=False),
+            self.limit.assign(positions[1], read_value=False),
+        ]
+
+    def _after_all(self, made: Tensor) -> Tensor:
+        """`held` once a step is made of the gradients of some workers. int64[WORKER_SLOTS, 2]."""
+        held = self.held.read_value()
+        moved = self._after(self.pending.read_value(), held)
+        return tf.where(tf.equal(made, 1)[:, tf.newaxis], moved, held)
+
+    def _count(self, before: Tensor, rows: Tensor) -> list[Any]:
+        """Count the rows that have changed; the operations to wait for."""
+        if self.versions is None:
+            return []
+        return [self.versions.assign_add(_changed(before, rows), read_value=False)]
+
+    def left(self) -> Tensor:
+        """The first position nobody was given, how many pieces are being trained, the first not done. int64[3]."""
+        following, held = self.next.read_value(), self.held.read_value()[:, 0]
+        first = tf.reduce_min(tf.where(held > 0, held - 1, following))
+        return tf.stack([following, tf.math.count_nonzero(held), first])
+
+    @staticmethod
+    def _after(progress: Tensor, held: Tensor) -> Tensor:
+        """Rows of `held` after some progress; as they are where it is not about the piece that is held."""
+        row = tf.stack([progress[:, 0] + 1, progress[:, 1]], 1)
+        row = tf.where(tf.equal(progress[:, 2], 1)[:, tf.newaxis], tf.zeros_like(row), row)
+        same = tf.equal(progress[:, 0] + 1, held[:, 0]) & (progress[:, 0] >= 0)
+        return tf.where(same[:, tf.newaxis], row, held)
+
+
+def _changed(before: Tensor, rows: Tensor) -> Tensor:
+    """1 for each row that differs. int64[n]."""
+    return tf.cast(tf.reduce_any(tf.not_equal(before, rows), 1), tf.int64)

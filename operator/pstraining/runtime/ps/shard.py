@@ -1,0 +1,361 @@
+"""One parameter server's part of the state, as operations to emit inside a traced function.
+
+A shard is its segments, a clone of the optimizer on them (slots and iteration count live beside the vectors), a record,
+the members, and what the update mode keeps beside them. Every write is made in the server's critical section, where the
+record is checked first.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from pstraining.runtime.model import optimizer as optimizers
+from pstraining.runtime.model.keras_model import STATE, Touched
+from pstraining.runtime.model.partition import Layout
+from pstraining.runtime.model.sparse_optimizer import RowOptimizer
+from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.ps.critical_section import after, clock, critical, one, zero
+from pstraining.runtime.ps.data_ledger import Ledger
+from pstraining.runtime.ps.record import RECORD_SIZE, RecordField
+from pstraining.runtime.ps.variables import PSVariable, variables_on
+from pstraining.runtime.ps.worker_registry import Membership
+
+
+@dataclass(frozen=True)
+class UpdateState:
+    """What an update mode wants of the servers."""
+
+    name: str = ""
+    """Tells apart what tasks must agree on."""
+    fused: bool = True
+    """Whether fused kernels may replace Keras's arithmetic."""
+    make_extra: Callable[["Shard"], Any] | None = None
+    """Creates the mode's own variables on a server, whose segments and vectors are there already."""
+    with_ledger: bool = False
+    """Whether data is handed out."""
+    deals_to: int = 0
+    """How many workers are handed theirs together; 0: each when it asks."""
+    paired: bool = False
+    """Whether standbys get the same updates."""
+    on_newcomer: Callable[["Shard", Tensor, Tensor], list[Any]] = lambda shard, worker, newcomer: []
+    """Emits what a server does when a process takes a worker's index: the index, and whether another process had it."""
+    follow: Callable[["Shard", Tensor, Tensor], Tensor] | None = None
+    """Where servers are always at the same step: emits what makes one follow to the step after the given one. Its
+    arguments are the session and that step."""
+    member_rounds: Callable[["Shard", bool], Any] | None = None
+    """Where standbys make the same steps: a member's part in rounds, as a standby or as a primary; see
+    `updates.synchronous.two_phase_commit`."""
+    hold_up: Callable[["Shard", Tensor], Tensor] | None = None
+    """Where workers have newer dense parameters than the servers: emits what makes them bring those and make no step
+    for so many seconds; the server's step, and how many steps its dense parameters are behind. int64[2]."""
+
+
+class Shard:
+    """The named variables of one server. Creating it sends nothing.
+
+    Args:
+        device: the server's.
+        container: the job's container there.
+        layout: of the whole model.
+        ps: number of the server.
+        optimizer: the user's; it is cloned.
+        decayed: for each table whether the optimizer decays it.
+        updates: what the update mode wants; its own variables are kept as `extra`.
+        seat: length of its seat's vector, see `replication.acceptor_ops`; 0: there are no standbys.
+    """
+
+    def __init__(
+        self,
+        *,
+        device: str,
+        container: str,
+        layout: Layout,
+        ps: int,
+        optimizer: Any,
+        decayed: Sequence[bool],
+        updates: UpdateState,
+        seat: int = 0,
+    ) -> None:
+        self.device, self.container, self.number = device, container, ps
+        self.segments, self.tables = layout.on(ps), layout.tables_on(ps)
+        made: list[PSVariable] = []
+        with variables_on(device, container=container, prefix=str(ps), made=made):
+            self.record = tf.Variable(tf.zeros([RECORD_SIZE], tf.int64))
+            self.seat = tf.Variable(tf.zeros([seat], tf.int64)) if seat else None
+            self.lease = tf.Variable(tf.zeros([], tf.float64)) if seat else None
+            """Until then it makes steps, in seconds since 1970 on its own clock."""
+            self.losses = tf.Variable(tf.zeros([2], tf.float64))
+            """Sum and number of the losses since the chief last took them; kept on the first server."""
+            self.members = Membership()
+            vectors = [
+                keras.Variable(initializer="zeros", shape=(segment.size,), dtype=segment.dtype, name=f"segment{number}")
+                for number, segment in enumerate(self.segments)
+            ]
+            self._trained = [number for number, segment in enumerate(self.segments) if segment.group != STATE]
+            self._vectors = vectors
+            self.vectors: list[PSVariable] = [vector.value for vector in vectors]
+            self._clone = None
+            if self._trained:
+                self._clone = optimizers.clone(
+                    optimizer,
+                    [vectors[number] for number in self._trained],
+                    [self.segments[number].group for number in self._trained],
+                    fused=updates.fused,
+                )
+            rows = [
+                keras.Variable(
+                    initializer="zeros",
+                    shape=(table.pieces[0].rows, table.pieces[0].width),
+                    dtype=table.dtype,
+                    name=f"segment{len(self.segments) + number}",
+                )
+                for number, table in enumerate(self.tables)
+            ]
+            self.rows: list[PSVariable] = [table.value for table in rows]
+            """This server's rows of every table. Each of shape [rows, width]."""
+            self._row_optimizer = RowOptimizer(optimizer, rows, decayed) if rows else None
+            clones = [self._clone, self._row_optimizer and self._row_optimizer.clone]
+            held = [getattr(clone, "_learning_rate", None) for clone in clones]
+            self._rates = [rate.value for rate in held if isinstance(rate, keras.Variable)]
+            with_ledger = updates.with_ledger and ps == 0
+            self.ledger = Ledger(updates.deals_to, copied=updates.paired) if with_ledger else None
+            self.extra = updates.make_extra(self) if updates.make_extra else None
+        slots, self._counters = optimizers.state_of(self._clone) if self._clone else ({}, {})
+        # Rows count by the record.
+        of_rows = optimizers.state_of(self._row_optimizer.clone)[0] if self._row_optimizer else {}
+        self.slots: dict[tuple[str, int], PSVariable] = slots | of_rows
+        """The optimizer's vectors, by slot name and number of the segment; tables come after the segments."""
+        self.scalars: dict[str, PSVariable] = self._counters | (self.ledger.saved() if self.ledger else {})
+        """The optimizer's own counters, and the ledger's variables, which no other server has."""
+        own = [*self.vectors, *self.rows, *self.slots.values(), *self.scalars.values()]
+        written = {id(variable) for variable in (*own, self.record, self.seat, self.lease)}
+        self._rest = [variable for variable in made if id(variable) not in written]
+        passing = {id(variable) for variable in (*getattr(self.extra, "passing", ()), *self.members.passing)}
+        self.copied = [*own, *(variable for variable in self._rest if id(variable) not in passing)]
+        """What a member is given that comes back; the rest begins anew there."""
+        self.not_copied = [variable for variable in self._rest if id(variable) in passing]
+
+    @property
+    def dense(self) -> list[PSVariable]:
+        """All state but that of tables: vectors, the optimizer's vectors, and its scalars."""
+        slots = [value for (_, number), value in self.slots.items() if number < len(self.segments)]
+        return [*self.vectors, *slots, *self._counters.values()]
+
+    # What follows emits operations; each runs in the critical section unless it says otherwise.
+
+    def read(self) -> Tensor:
+        """The record, zeros when the server is empty; outside the section. int64[5]."""
+        with tf.device(self.device):
+            return self.record_or_zeros()
+
+    def pull(self, dtype: str | None = None) -> list[Tensor]:
+        """The parameters, as they are now; outside the section. One per segment, each of shape [segment.size].
+
+        Args:
+            dtype: what trained float32 vectors are turned into on the way.
+        """
+        with tf.device(self.device):
+            vectors = [vector.read_value() for vector in self.vectors]
+            return [
+                tf.cast(vector, dtype) if dtype and segment.dtype == "float32" and segment.group != STATE else vector
+                for vector, segment in zip(vectors, self.segments, strict=True)
+            ]
+
+    def raise_fence(self, observed: Tensor, term: Tensor) -> Tensor:
+        """Compare and set: put the shard under `term` if its fence is still `observed`; 1 if done."""
+
+        def body(observed: Tensor, term: Tensor) -> Tensor:
+            record = self.record_or_zeros()
+
+            def apply() -> Tensor:
+                raised = tf.concat([tf.reshape(term, [1]), record[1:]], 0)
+                return after([self.record.assign(raised, read_value=False)], one())
+
+            allowed = tf.equal(record[RecordField.FENCE], observed) & (term >= record[RecordField.FENCE])
+            return tf.cond(allowed, apply, zero)
+
+        return critical(self.device, self.container, [observed, term], body)
+
+    def set_record(self, term: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """Overwrite the record's fields where `mask` is 1, under the fence; 1 if done."""
+
+        def body(term: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+            record = self.record.read_value()
+
+            def apply() -> Tensor:
+                merged = tf.where(tf.equal(mask, 1), values, record)
+                return after([self.record.assign(merged, read_value=False)], one())
+
+            return tf.cond(tf.equal(record[RecordField.FENCE], term), apply, zero)
+
+        return critical(self.device, self.container, [term, values, mask], body)
+
+    def write(self, term: Tensor, vectors: Sequence[Tensor], optimizer_state: Sequence[Tensor] | None) -> Tensor:
+        """Overwrite the whole shard but its record, under the fence; 1 if done.
+
+        Args:
+            term: the chief's term. int64[].
+            vectors: the segments' vectors, and the tables' rows.
+            optimizer_state: slots and scalars in the order of `slots` and `scalars`; None: the optimizer's own
+                initial values, made on the server.
+        """
+        own = [*self.slots.values(), *self.scalars.values()]
+        targets = [*self.vectors, *self.rows] + (own if optimizer_state is not None else [])
+        initial = self._rest + (own if optimizer_state is None else [])
+
+        def body(term: Tensor, *values: Tensor) -> Tensor:
+            def apply() -> Tensor:
+                written = [
+                    variable.assign(value, read_value=False) for variable, value in zip(targets, values, strict=True)
+                ]
+                written += [variable.assign(variable.initial(), read_value=False) for variable in initial]
+                return after(written, one())
+
+            return tf.cond(tf.equal(self.record.read_value()[RecordField.FENCE], term), apply, zero)
+
+        return critical(self.device, self.container, [term, *vectors, *(optimizer_state or [])], body)
+
+    def snapshot(self) -> tuple[Tensor, list[Tensor]]:
+        """The record, and vectors, slots and scalars as they are between two updates."""
+
+        def body() -> list[Tensor]:
+            variables = [self.record, *self.vectors, *self.rows, *self.slots.values(), *self.scalars.values()]
+            return [variable.read_value() for variable in variables]
+
+        record, *values = critical(self.device, self.container, [], body)
+        return record, values
+
+    def in_session(self, record: Tensor, session: Tensor) -> Tensor:
+        """Whether updates of this session are let in. bool[].
+
+        Args:
+            record: as read in the critical section. int64[5].
+            session: term and generation that a worker synchronised with; of a set that is shut, with the generation as
+                it is there, a chief that lets a member follow the others. int64[2].
+        """
+        same = tf.equal(record[RecordField.FENCE], session[0]) & tf.equal(record[RecordField.GENERATION], session[1])
+        if self.lease is not None:
+            same &= (record[RecordField.GENERATION] < 0) | (self.lease.read_value() > clock())
+        return same & tf.equal(record[RecordField.DONE], 0)
+
+    def apply(
+        self, vectors: Sequence[Tensor], touched: Sequence[Touched], losses: Tensor, *, moves: bool = False
+    ) -> list[Any]:
+        """Make one step, in the critical section: the operations that are yet to be waited for.
+
+        Args:
+            vectors: one per segment: its gradient, or the change of a segment of state.
+            touched: for each table local indices of rows, without repetition, and their gradients.
+            losses: sum and number of the losses that it came from. float64[2].
+            moves: the vectors of trained segments are changes, too, made by optimizers on the workers.
+        """
+        if self._clone is not None and not moves:
+            self._clone.apply([vectors[number] for number in self._trained], [self._vectors[n] for n in self._trained])
+        for number, segment in enumerate(self.segments):
+            if moves or segment.group == STATE:
+                self.vectors[number].assign_add(vectors[number], read_value=False)
+        return self.apply_rows(touched, losses)
+
+    def apply_rows(self, touched: Sequence[Touched], losses: Tensor) -> list[Any]:
+        """The same for the tables alone."""
+        moved = (
+            self._row_optimizer.apply(self.record.read_value()[RecordField.STEP], touched)
+            if self._row_optimizer
+            else []
+        )
+        with tf.control_dependencies(moved):
+            return self.count_step(losses)
+
+    def fetch_rows(self, table: int, indices: Tensor) -> Tensor:
+        """Rows of a table by their local indices, as they are now; outside the section. [n, width]."""
+        with tf.device(self.device):
+            variable = self.rows[table]
+            return tf.raw_ops.ResourceGather(resource=variable.handle, indices=indices, dtype=variable.dtype)
+
+    def count_step(self, losses: Tensor) -> list[Any]:
+        """Count one step without changing the parameters."""
+        return [
+            self.record.assign_add(tf.one_hot(RecordField.STEP, RECORD_SIZE, dtype=tf.int64), read_value=False),
+            self.losses.assign_add(losses, read_value=False),
+        ]
+
+    def take_losses(self) -> Tensor:
+        """Sum and number of the losses since the last call. float64[2]."""
+
+        def body() -> Tensor:
+            taken = self.losses.read_value()
+            with tf.control_dependencies([taken]):
+                return after([self.losses.assign(tf.zeros([2], tf.float64), read_value=False)], taken)
+
+        return critical(self.device, self.container, [], body)
+
+    def hello(self, worker: Tensor, incarnation: Tensor, on_newcomer: Callable[[Tensor, Tensor], list[Any]]) -> Tensor:
+        """Let a worker's process take its index, unless a newer one has; 1 if it has it now. int64[].
+
+        Args:
+            worker: its index. int64[].
+            incarnation: when the process began. int64[].
+            on_newcomer: emits what has to be done about the index's former process, from the
+                index and whether there will be another.
+        """
+
+        def body(worker: Tensor, incarnation: Tensor) -> Tensor:
+            newcomer = self.members.is_newer(worker, incarnation)
+            changed = on_newcomer(worker, newcomer)
+            with tf.control_dependencies(changed):
+                return self.members.hello(worker, incarnation)
+
+        return critical(self.device, self.container, [worker, incarnation], body)
+
+    def good_bye(self, worker: Tensor, incarnation: Tensor) -> Tensor:
+        """Free a worker's index; 1 if the process had it. int64[]."""
+        return critical(self.device, self.container, [worker, incarnation], self.members.good_bye)
+
+    def beat(self, worker: Tensor, incarnation: Tensor, report: Tensor) -> Tensor:
+        """Note a sign of life, and what the worker tells with it; 1 if the process still has its index. int64[]."""
+
+        def body(worker: Tensor, incarnation: Tensor, report: Tensor) -> Tensor:
+            current = self.members.is_current(worker, incarnation)
+            return tf.cond(current, lambda: after(self.members.hear_report(worker, report), one()), zero)
+
+        return critical(self.device, self.container, [worker, incarnation, report], body)
+
+    def read_reports(self, workers: int) -> Tensor:
+        """What so many workers told last; outside the section. string[workers]."""
+        with tf.device(self.device):
+            indices = tf.range(workers, dtype=tf.int64)
+            reports = self.members.reports
+            return tf.raw_ops.ResourceGather(resource=reports.handle, indices=indices, dtype=reports.dtype)
+
+    def set_learning_rate(self, term: Tensor, rate: Tensor) -> Tensor:
+        """Overwrite the optimizer's learning rate, where it is a number, under the fence; 1 if done. float64[]."""
+
+        def body(term: Tensor, rate: Tensor) -> Tensor:
+            def apply() -> Tensor:
+                written = [variable.assign(tf.cast(rate, variable.dtype), read_value=False) for variable in self._rates]
+                return after(written, one())
+
+            return tf.cond(tf.equal(self.record.read_value()[RecordField.FENCE], term), apply, zero)
+
+        return critical(self.device, self.container, [term, rate], body)
+
+    def learning_rate(self) -> Tensor:
+        """The optimizer's learning rate, NaN where it is no number or nothing is trained here; outside. float64[]."""
+        with tf.device(self.device):
+            return tf.cast(self._rates[0].read_value() if self._rates else float("nan"), tf.float64)
+
+    def count_alive(self) -> Tensor:
+        """How many workers take part; outside the section. int64[]."""
+        with tf.device(self.device):
+            return tf.math.count_nonzero(self.members.alive())
+
+    def record_or_zeros(self) -> Tensor:
+        """The record, zeros when the server is empty. int64[5]."""
+        return tf.cond(
+            self.record.initialized(),
+            self.record.read_value,
+            lambda: tf.zeros([RECORD_SIZE], tf.int64),
+        )

@@ -1,0 +1,220 @@
+"""The state of training on all parameter servers together.
+
+`ParameterStore` emits the operations that workers put into their traced step; the chief's hand on the same state is in
+`chief.store_admin`.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from pstraining.runtime.model import partition
+from pstraining.runtime.model.keras_model import Model
+from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.ps import ledger_ops
+from pstraining.runtime.ps.critical_section import one
+from pstraining.runtime.ps.record import Assignment, Session, ShardRecord
+from pstraining.runtime.ps.shard import Shard, UpdateState
+from pstraining.runtime.transport.client import Client
+
+
+class ParameterStore:
+    """A model's segments on the servers of a job.
+
+    Args:
+        client: the connection to the servers.
+        model: what they hold.
+        updates: what the update mode keeps beside it.
+        min_bytes: how much a server must hold to be used; see `layout.worth_using`.
+        members: how many servers each shard has. Of n shards, server i + m n is member m of shard i.
+        acceptor_size: length of the vector in which a member keeps what it has promised; 0: there are no standbys.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        model: Model,
+        updates: UpdateState | None = None,
+        *,
+        min_bytes: int = 0,
+        members: int = 1,
+        acceptor_size: int = 0,
+    ) -> None:
+        self.client, self.model = client, model
+        self.updates = updates or UpdateState()
+        tensors, shards = [*model.tensors, *model.tables], len(client.shards) // members
+        self.layout = partition.plan(tensors, partition.worth_using(tensors, shards, min_bytes))
+        self.fingerprint = self.layout.fingerprint(model.identity(), self.updates.name)
+        self._members = [
+            [
+                Shard(
+                    device=device,
+                    container=client.container,
+                    layout=self.layout,
+                    ps=index,
+                    optimizer=model.optimizer,
+                    decayed=model.decayed_tables,
+                    updates=self.updates,
+                    seat=acceptor_size,
+                )
+                for device in client.shards[index::shards]
+            ]
+            for index in range(self.layout.ps)
+        ]
+        self._form((tuple(range(members)),) * self.layout.ps)
+
+    def formed(self, formation: Assignment) -> "ParameterStore":
+        """The same parameters, with some members of each shard: its primary first."""
+        other = copy.copy(self)
+        other._form(formation)
+        return other
+
+    def member(self, shard: int, number: int) -> Shard:
+        """One member of a shard."""
+        return self._members[shard][number]
+
+    def _form(self, formation: Assignment) -> None:
+        chosen = [[members[m] for m in own] for members, own in zip(self._members, formation, strict=True)]
+        self.shards = [members[0] for members in chosen]
+        """Every shard's primary."""
+        self.standbys_of = [members[1:] for members in chosen]
+        """Every shard's standbys."""
+        self.standbys = [standby for standbys in self.standbys_of for standby in standbys]
+        self._read = tf.function(self._emit_read, autograph=False)
+        self._hello = tf.function(self._emit_hello, autograph=False)
+        self._good_bye = tf.function(self._on_each(lambda shard, *who: shard.good_bye(*who)), autograph=False)
+        self._take = tf.function(self._emit_take, autograph=False)
+        self._beat = tf.function(self._emit_beat, autograph=False)
+
+    @property
+    def every(self) -> list[Shard]:
+        """Primaries, then standbys."""
+        return [*self.shards, *self.standbys]
+
+    def read(self) -> list[ShardRecord]:
+        """Every server's record, the primaries' first."""
+        return [ShardRecord.from_vector(row) for row in self.client.call(self._read)]
+
+    def hello(self, worker: int, incarnation: int) -> bool:
+        """Take part as this worker; False when a newer process has the index."""
+        return bool(self.client.call(self._hello, int64(worker), int64(incarnation)).all())
+
+    def beat(self, worker: int, incarnation: int, report: str = "") -> None:
+        """Give a sign of life, and tell of oneself."""
+        self.client.call(self._beat, int64(worker), int64(incarnation), tf.constant(report))
+
+    def take_piece(self, session: Session, who: tuple[int, int], limit: int) -> tuple[int, int, int]:
+        """Ask for a piece of the data, as a worker and its incarnation; see `ps.ledger_ops.take_piece`."""
+        token = tf.constant([session.term, session.generation], tf.int64)
+        state, position, done = self.client.call(self._take, token, tf.constant(who, tf.int64), int64(limit))
+        return int(state), int(position), int(done)
+
+    def good_bye(self, worker: int, incarnation: int) -> None:
+        """Take part no longer."""
+        self.client.call(self._good_bye, int64(worker), int64(incarnation))
+
+    def emit_pull(self, fetched_as: str | None = None, after: Sequence[Tensor] | None = None) -> Any:
+        """Bring the model's local variables to what the servers hold now; the operation to wait for.
+
+        Args:
+            fetched_as: the dtype in which trained float32 parameters travel; None: as they are.
+            after: one tensor a server; a server is read when its own is there.
+        """
+        vectors = []
+        for shard, ready in zip(self.shards, after or [tf.constant(0)] * len(self.shards), strict=True):
+            with tf.control_dependencies([ready]):
+                vectors.append(shard.pull(fetched_as))
+        return self.emit_hold(vectors)
+
+    def emit_hold(self, vectors: Sequence[Sequence[Tensor]]) -> Any:
+        """Bring the model's local variables to one vector per segment of every server; the operation to wait for."""
+        with tf.device(self.client.local):
+            assigned = [
+                variable.value.assign(value, read_value=False)
+                for variable, value in zip(self.model.variables, self.unpack(vectors), strict=True)
+            ]
+            with tf.control_dependencies(assigned):
+                return tf.constant(0)
+
+    def unpack(self, vectors: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        """One tensor per variable of the model, from one vector per segment of every server; on this task's device."""
+        parts: dict[int, list[tuple[int, Tensor]]] = {}
+        with tf.device(self.client.local):
+            for shard, row in zip(self.shards, vectors, strict=True):
+                for segment, vector in zip(shard.segments, row, strict=True):
+                    values = tf.cast(vector, segment.dtype)
+                    sizes = [piece.size for piece in segment.pieces]
+                    pieces = tf.split(values, sizes) if len(sizes) > 1 else [values]
+                    for piece, value in zip(segment.pieces, pieces, strict=True):
+                        parts.setdefault(piece.tensor, []).append((piece.begin, value))
+            whole = []
+            for index, tensor in enumerate(self.model.tensors):
+                found = [value for _, value in sorted(parts[index], key=lambda part: part[0])]
+                whole.append(tf.reshape(tf.concat(found, 0) if len(found) > 1 else found[0], tensor.shape))
+        return whole
+
+    def pack(self, values: Sequence[Tensor]) -> list[list[Tensor]]:
+        """One vector per segment of every server, from one tensor per variable of the model, in its order and shape."""
+        flat = [tf.reshape(value, [-1]) for value in values]
+        return [[self._packed(segment, flat) for segment in shard.segments] for shard in self.shards]
+
+    def fetch_rows(self, table: int, indices: Tensor) -> Tensor:
+        """Emits rows of a table on this task's device, from indices without repetition. int64[n] to [n, width]."""
+        servers = len(self.shards)
+        with tf.device(self.client.local):
+            owner = tf.cast(indices % servers, tf.int32)
+            wanted = tf.dynamic_partition(indices // servers, owner, servers)
+            places = tf.dynamic_partition(tf.range(tf.size(indices)), owner, servers)
+        rows = [
+            self.client.brought_home(shard.fetch_rows(table, local))
+            for shard, local in zip(self.shards, wanted, strict=True)
+        ]
+        with tf.device(self.client.local):
+            return tf.ensure_shape(tf.dynamic_stitch(places, rows), [None, self.model.tables[table].shape[1]])
+
+    def _packed(self, segment: partition.Segment, flat: Sequence[Tensor]) -> Tensor:
+        parts = [
+            flat[piece.tensor]
+            if piece.size == self.layout.tensors[piece.tensor].size
+            else flat[piece.tensor][piece.begin : piece.end]
+            for piece in segment.pieces
+        ]
+        return tf.concat(parts, 0) if len(parts) > 1 else parts[0]
+
+    def _emit_read(self) -> Tensor:
+        return self._on_each(lambda shard: shard.read())()
+
+    def _emit_hello(self, worker: Tensor, incarnation: Tensor) -> Tensor:
+        def greet(shard: Shard, worker: Tensor, incarnation: Tensor) -> Tensor:
+            return shard.hello(worker, incarnation, lambda *news: self.updates.on_newcomer(shard, *news))
+
+        return self._on_each(greet)(worker, incarnation)
+
+    def _emit_take(self, session: Tensor, who: Tensor, limit: Tensor) -> Tensor:
+        """What the first server gives; -1 if a standby of it does not keep that."""
+        found, news = ledger_ops.take_piece(self.shards[0], session, who, limit)
+        kept = [self.client.brought_home(ledger_ops.keep(standby, session, news)) for standby in self.standbys_of[0]]
+        found = self.client.brought_home(found)
+        with tf.device(self.client.local):
+            return tf.where(tf.reduce_all(tf.equal(tf.stack([one(), *kept]), 1)), found, [-1, 0, 0])
+
+    def _emit_beat(self, *who: Tensor) -> list[Tensor]:
+        firsts = [self.shards[0], *self.standbys_of[0]]
+        return [self.client.brought_home(shard.beat(*who)) for shard in firsts]
+
+    def _on_each(self, emit: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """What `emit` returns on every server and every standby, stacked on this task's device."""
+
+        def everywhere(*arguments: Tensor) -> Tensor:
+            replies = [emit(shard, *arguments) for shard in self.every]
+            with tf.device(self.client.local):
+                return tf.stack([tf.identity(reply) for reply in replies])
+
+        return everywhere
+
+
+def int64(value: int) -> Any:
+    """A number as servers take it. int64[]."""
+    return tf.constant(value, tf.int64)

@@ -1,0 +1,125 @@
+"""TensorFlow variables that live on a parameter server under a name.
+
+Named state belongs to the server's process: it outlives every client, and every client with the same names shares it.
+The class is for use inside `tf.function` only: an eager handle on a server dies with the server and never heals, so
+there is none.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
+from tensorflow.python.ops import handle_data_util, resource_variable_ops
+
+from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.ps.critical_section import remembered, unordered
+
+_BRANCHES = (control_flow.CondBranchFuncGraph, control_flow.WhileBodyFuncGraph, control_flow.WhileCondFuncGraph)
+
+
+def _function_graph(graph: Any) -> Any:
+    """The function's own graph around a branch of a condition or a loop.
+
+    A handle emitted inside a branch is invisible to TensorFlow's automatic control dependencies: reads and writes of
+    two branches then race. Emitted here, the branch captures it and the order holds.
+    """
+    while isinstance(graph, _BRANCHES):
+        graph = graph.outer_graph
+    return graph
+
+
+class PSVariable(resource_variable_ops.BaseResourceVariable):  # type: ignore[misc]
+    """A `tf.Variable` named `name` in `container` on `device`.
+
+    Every graph emits the handle again by name, so a traced function works on after its server was restarted and
+    initialised again.
+    """
+
+    def __init__(
+        self, *, name: str, container: str, device: str, shape: Any, dtype: Any, initial: Callable[[], Tensor]
+    ) -> None:
+        shape, dtype = tf.TensorShape(shape), tf.as_dtype(dtype)
+        self._ps_name, self._ps_container, self._ps_device = name, container, device
+        self._ps_dtype, self._ps_shape = dtype, shape
+        self.initial = initial
+        """Emits the initial value; called inside a traced function, on the server's device."""
+        # TensorFlow wants a handle at birth; a local one that no graph ever uses needs no server to be up. Keras makes
+        # an optimizer's variables under the device of those they belong to.
+        with tf.init_scope(), tf.device(None), tf.device("CPU:0"):
+            handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=name, container=container)
+        handle._handle_data = handle_data_util.create_handle_data(shape, dtype)
+        super().__init__(
+            trainable=True,
+            shape=shape,
+            dtype=dtype,
+            handle=handle,
+            name=name,
+            unique_id=f"{container}/{name}",
+            handle_name=f"{name}:0",
+            in_graph_mode=False,
+            initial_value=None,
+        )
+
+    @property
+    def handle(self) -> Any:
+        """The resource handle in the function that is being traced."""
+        if tf.executing_eagerly():
+            return self._handle
+        graph = _function_graph(tf.compat.v1.get_default_graph())
+        key = (self._ps_container, self._ps_name, self._ps_device)
+        with graph.as_default():
+            cache = remembered("handles")
+            if key not in cache:
+                with ops.control_dependencies(None), tf.device(self._ps_device):
+                    handle = tf.raw_ops.VarHandleOp(
+                        dtype=self._ps_dtype,
+                        shape=self._ps_shape,
+                        shared_name=self._ps_name,
+                        container=self._ps_container,
+                    )
+                    cache[key] = unordered(handle)
+        return cache[key]
+
+    @property
+    def device(self) -> str:
+        """The parameter server's device."""
+        return self._ps_device
+
+    def initialized(self) -> Tensor:
+        """Whether the server holds a value. Shape: []."""
+        return tf.raw_ops.VarIsInitializedOp(resource=self.handle)
+
+
+@contextmanager
+def variables_on(device: str, *, container: str, prefix: str, made: list[PSVariable]) -> Iterator[None]:
+    """Every `tf.Variable` (and so every Keras variable) created inside becomes a `PSVariable` named prefix/0, /1, ...
+
+    They are appended to `made`. Nothing is sent to the server: initial values are emitted later, on the server.
+    """
+
+    def create(_: Any, **kwargs: Any) -> PSVariable:
+        value = kwargs["initial_value"]
+        if not callable(value):
+            value = np.asarray(value)  # an eager tensor would be captured and sent with every call
+        initial: Callable[[], Tensor] = value if callable(value) else lambda: tf.constant(value)
+        with tf.Graph().as_default():
+            probe = tf.convert_to_tensor(initial())
+            dtype = tf.as_dtype(kwargs.get("dtype") or probe.dtype)
+        given = kwargs.get("shape")
+        variable = PSVariable(
+            name=f"{prefix}/{len(made)}",
+            container=container,
+            device=device,
+            shape=probe.shape if given is None else given,
+            dtype=dtype,
+            initial=lambda: tf.cast(initial(), dtype),
+        )
+        made.append(variable)
+        return variable
+
+    with tf.variable_creator_scope(create):
+        yield

@@ -1,0 +1,152 @@
+"""A task's numbers for Prometheus, over HTTP on a port of its own. No number of it is worth a failure of training.
+
+No label tells job, role or index: whoever scrapes knows them. Knows no TensorFlow.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from pstraining.api import contract
+from pstraining.runtime.telemetry.counters import ChiefAccount, Histogram, Traffic, WorkerAccount
+from pstraining.runtime.telemetry.events import event
+
+WORKER: Final = {
+    "steps": "Steps of this worker that are part of the parameters.",
+    "samples": "Samples in them.",
+    "dropped": "Steps that came too late for their round, or whose round was given up; trained again.",
+    "left_out": "Gradients with NaN or infinity in them, which were not applied.",
+}
+"""Counters of a worker."""
+CHIEF: Final = {
+    "restores": "How often this chief has put a checkpoint onto the parameter servers.",
+    "takeovers": "How often this chief has seen members in sync get lost, and let the others go on.",
+    "unreplicated_seconds": "Seconds in which some shard had fewer members in sync than it may have.",
+    "checkpoints": "Checkpoints that this chief has written.",
+    "checkpoint_failures": "Checkpoints that could not be written; training went on.",
+}
+"""Counters of the chief."""
+STATE: Final = {
+    "global_step": ("step", "The job's step, as this chief last saw it."),
+    "epoch": ("epoch", "The epoch under way, from 0."),
+    "loss": ("loss", "Mean loss of all workers over the last seconds."),
+    "workers_present": ("workers", "Workers that take part."),
+    "load_skew": ("skew", "Bytes that workers exchange with the heaviest shard, as a multiple of the mean of all."),
+    "checkpoint_step": ("checkpoint_step", "Step of the last checkpoint that this chief has written."),
+    "checkpoint_seconds": ("checkpoint_seconds", "How long it took to write."),
+    "checkpoint_bytes": ("checkpoint_bytes", "Its size on disk."),
+    "checkpoint_interval_seconds": ("checkpoint_interval", "Seconds from the last one that was tried to the next."),
+    "checkpoint_timestamp_seconds": ("checkpoint_time", "When it was written, in seconds since 1970."),
+}
+"""Gauges of the chief, and the field of its account."""
+
+
+class Metrics:
+    """What a scrape answers, read when it comes.
+
+    Args:
+        worker: its account, on a task that trains.
+        chief: its account, on the task with the chief's duty.
+        links: looks how many bytes went to and from each parameter server.
+        reconnects: how often the connection was mended.
+    """
+
+    def __init__(
+        self,
+        *,
+        worker: WorkerAccount | None,
+        chief: ChiefAccount | None,
+        links: Callable[[], Mapping[str, Traffic]],
+        reconnects: Callable[[], int],
+    ) -> None:
+        self._worker, self._chief, self._links, self._reconnects = worker, chief, links, reconnects
+
+    def collect(self) -> Iterator[Any]:
+        """The metrics, as prometheus_client's registry asks for them."""
+        yield from self._of_connections()
+        if self._worker:
+            yield from _of_worker(self._worker)
+        if self._chief:
+            yield from _of_chief(self._chief)
+
+    def _of_connections(self) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily
+
+        sent = CounterMetricFamily(
+            "pstraining_sent_bytes", "Bytes to a parameter server, without TCP's headers.", labels=["peer"]
+        )
+        received = CounterMetricFamily(
+            "pstraining_received_bytes", "Bytes from a parameter server, without TCP's headers.", labels=["peer"]
+        )
+        for peer, moved in sorted(self._links().items()):
+            sent.add_metric([peer], moved.sent)
+            received.add_metric([peer], moved.received)
+        yield from (sent, received)
+        yield CounterMetricFamily(
+            "pstraining_reconnects",
+            "How often the connection to the parameter servers was mended.",
+            value=self._reconnects(),
+        )
+
+
+def _of_worker(account: WorkerAccount) -> Iterator[Any]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    for name, text in WORKER.items():
+        yield CounterMetricFamily(f"pstraining_worker_{name}", text, value=getattr(account, name))
+    yield _histogram(
+        "pstraining_worker_step_seconds", "From the end of a step to the end of the next.", account.seconds
+    )
+    yield _histogram(
+        "pstraining_worker_staleness",
+        "Updates that others made between fetching the parameters and the worker's own update. In mode Sync always 0.",
+        account.staleness,
+    )
+    yield GaugeMetricFamily("pstraining_worker_longest_gap_seconds", "Longest step so far.", value=account.longest_gap)
+
+
+def _of_chief(account: ChiefAccount) -> Iterator[Any]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    for name, text in CHIEF.items():
+        yield CounterMetricFamily(f"pstraining_{name}", text, value=getattr(account, name))
+    for name, (field, text) in STATE.items():
+        if (value := getattr(account, field)) is not None:
+            yield GaugeMetricFamily(f"pstraining_{name}", text, value=value)
+    logs = GaugeMetricFamily("pstraining_epoch_log", "The last epoch's logs: loss, val_loss and so on.", labels=["log"])
+    for name, value in sorted(account.scalars.items()):
+        logs.add_metric([name], value)
+    yield logs
+
+
+def _histogram(name: str, text: str, histogram: Histogram) -> Any:
+    from prometheus_client.core import HistogramMetricFamily
+
+    return HistogramMetricFamily(name, text, buckets=histogram.cumulative(), sum_value=histogram.sum)
+
+
+def port(environ: Mapping[str, str], *, in_pod: bool) -> int | None:
+    """Where to serve: what the environment says, else the pod's own port for it; None: nowhere. 0: any free port."""
+    text = environ.get(contract.ENV_METRICS_PORT, "")
+    if text.isdecimal() and int(text) < 65536:
+        return int(text)
+    if text:
+        event("no_metrics", reason=f"{contract.ENV_METRICS_PORT} is not a port: {text!r}")
+        return None
+    return contract.METRICS_PORT if in_pod else None
+
+
+def serve(metrics: Metrics, *, in_pod: bool) -> None:
+    """Answer scrapes from now on, in threads that end with the process; where that cannot be, say so and go on."""
+    wanted = port(os.environ, in_pod=in_pod)
+    if wanted is None:
+        return
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(metrics)
+        server, _ = start_http_server(wanted, registry=registry)
+        event("metrics", port=server.server_port)
+    except (ImportError, OSError) as error:
+        event("no_metrics", port=wanted, reason=str(error))

@@ -1,0 +1,97 @@
+"""How many bytes went over each of this task's links, as the kernel counts them. Knows no TensorFlow.
+
+TensorFlow has two kinds of connections to a parameter server: those that this task opened, and those that the server
+opened to fetch tensors from this task. The kernel counts the bytes of each (TCP_INFO): what the other side has
+acknowledged and what has been received, without headers and without what was sent twice. A connection that is gone
+keeps its last count, so the sums outlive reconnects; what moved between the last look and its end is missing.
+"""
+
+import os
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+from pstraining.runtime.telemetry.counters import Traffic
+from pstraining.runtime.transport import sockets
+
+_INFO_BYTES: Final = 136
+_ACKED: Final = 120
+"""Where Linux's struct tcp_info has tcpi_bytes_acked, and tcpi_bytes_received behind it. uint64 each."""
+ALL: Final = "ps"
+"""The peer where a parameter server dialled, and which one cannot be told from its address."""
+
+
+class Links:
+    """The account of one process.
+
+    Args:
+        servers: host:port of every parameter server, in order.
+        own_port: where this task's own server listens.
+    """
+
+    def __init__(self, servers: tuple[str, ...], own_port: int) -> None:
+        self._servers, self._own_port = servers, own_port
+        self._lock = threading.Lock()
+        self._live: dict[Any, tuple[str, Traffic]] = {}
+        self._gone: dict[str, Traffic] = {}
+        self._dialled: dict[tuple[str, int], str] = {}
+        self._hosts: dict[str, str] = {}
+
+    def look(self) -> dict[str, Traffic]:
+        """The bytes by peer, ps-0 and so on, as they are now."""
+        with self._lock:
+            seen = dict(self._found())
+            for identity, (peer, moved) in self._live.items():
+                if identity not in seen:
+                    self._gone[peer] = self._gone.get(peer, Traffic()) + moved
+            self._live = seen
+            total = dict(self._gone)
+            for peer, moved in seen.values():
+                total[peer] = total.get(peer, Traffic()) + moved
+            return total
+
+    def _found(self) -> Iterator[tuple[Any, tuple[str, Traffic]]]:
+        for found in sockets.connections():
+            with suppress(OSError):  # not connected, or closed meanwhile
+                own, other = found.getsockname()[:2], found.getpeername()[:2]
+                if peer := self._peer(own, other):
+                    yield (os.fstat(found.fileno()).st_ino, own, other), (peer, counted(found))
+
+    def _peer(self, own: tuple[str, int], other: tuple[str, int]) -> str | None:
+        """Who is on the other side, None: no parameter server."""
+        if own[1] != self._own_port and other[1] not in {sockets.split(address)[1] for address in self._servers}:
+            return None
+        other = (other[0].removeprefix("::ffff:"), other[1])  # IPv4 on a socket for both
+        if own[1] == self._own_port:
+            if not self._hosts:
+                self._resolve()
+            return self._hosts.get(other[0], ALL)
+        if other not in self._dialled:  # also when a name has got another address
+            self._resolve()
+        return self._dialled.setdefault(other, ALL)
+
+    def _resolve(self) -> None:
+        """Look the servers' addresses up; a host that several of them share tells nothing about who dials from it."""
+        by_host: dict[str, set[str]] = {}
+        for index, address in enumerate(self._servers):
+            host, port = sockets.split(address)
+            with suppress(OSError):
+                for *_, found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+                    self._dialled[str(found[0]), port] = f"ps-{index}"
+                    by_host.setdefault(str(found[0]), set()).add(f"ps-{index}")
+        self._hosts = {host: peers.pop() for host, peers in by_host.items() if len(peers) == 1}
+
+
+def counted(connection: socket.socket) -> Traffic:
+    """What the kernel has counted on a connection.
+
+    Raises:
+        OSError: it is not a TCP connection, or the kernel is older than 4.2.
+    """
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+    if len(info) < _INFO_BYTES:
+        raise OSError("the kernel's TCP_INFO has no byte counts")
+    return Traffic(*struct.unpack_from("=QQ", info, _ACKED))

@@ -1,0 +1,1 @@
+"""The mode Async, with bounded staleness; imports no other mode."""

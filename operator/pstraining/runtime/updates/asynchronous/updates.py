@@ -1,0 +1,372 @@
+"""Asynchronous updates: every worker pulls, computes and pushes on its own.
+
+A gradient is applied when it arrives, on parameters that other workers have moved meanwhile; how far, is told with the
+reply, and can be bounded (`staleness`).
+
+Where shards have standbys, a server hands on what it is sent, and each applies it in its turn: updates of two workers
+that are under way together may come in another order there. A worker goes on when all have its update. So nothing that
+a worker was told of is lost with a server, and of what it was not told of it sends again what is missing: each server
+knows the number of every worker's last update.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import tensorflow as tf
+
+from pstraining.runtime.compression.push import Left, Parts, PushWire
+from pstraining.runtime.compression.wire_format import Chooser, Form
+from pstraining.runtime.model.keras_model import Touched
+from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.ps.critical_section import after, as_it_is, critical, one, zero
+from pstraining.runtime.ps.data_ledger import Progress
+from pstraining.runtime.ps.record import RecordField, Session, ShardRecord
+from pstraining.runtime.ps.shard import Shard, UpdateState
+from pstraining.runtime.ps.store import ParameterStore
+from pstraining.runtime.updates.asynchronous.staleness import Clocks, ask
+from pstraining.runtime.updates.base import Identity, OnAnyMembers, Reply, as_numbers
+from pstraining.runtime.updates.gradients import FINITE, LOSS, Computation, Contribution, Rows
+
+FIRST_PAUSE: Final = 0.001
+LONGEST_PAUSE: Final = 0.05
+"""Seconds between looks while a slower worker is waited for; doubled from the first to the longest."""
+
+
+_OF_NONE: Final = Session(0, 0)
+"""A session that never is: servers refuse what carries it."""
+
+
+class Encoded(NamedTuple):
+    """An update as it was sent, to be sent again as the same bytes."""
+
+    contribution: Contribution
+    parts: Parts
+    left: Left
+    form: int
+    version: int
+    """The global step whose parameters it was computed on."""
+
+
+@dataclass
+class Memory:
+    """What a worker knows whichever members of the shards it trains with."""
+
+    number: int = 0
+    """Of the last update."""
+    sent: Sequence[Any] | None = None
+    """Its batches."""
+    encoded: Encoded | None = None
+    """How it was sent, until the servers have taken it."""
+    ahead: int = 0
+    """How many updates this worker is ahead of the slowest one."""
+    generation: int = 0
+    """The set of parameters that all this is of."""
+
+
+def state(name: str, *, with_ledger: bool, bound: int | None, paired: bool = False) -> UpdateState:
+    """What asynchronous updates want of the servers, under a name for it that all tasks share.
+
+    Args:
+        name: theirs.
+        with_ledger: data is handed out.
+        bound: how many updates workers may be apart.
+        paired: standbys get the same updates.
+    """
+    return UpdateState(
+        name=name,
+        with_ledger=with_ledger,
+        paired=paired,
+        make_extra=lambda shard: Clocks(shard.members, bound=bound),
+        on_newcomer=lambda shard, worker, newcomer: _clocks(shard).begin(worker, newcomer),
+    )
+
+
+class AsyncUpdates(OnAnyMembers):
+    """A worker's steps in the mode Async.
+
+    Args:
+        store: the model and the servers.
+        identity: the worker.
+        forms: in which updates may travel.
+        computation: makes gradients.
+        wire: encodes them.
+        moves: they are moves of the parameters.
+        bound: how many updates the worker may be ahead of the slowest living one; None: any number.
+    """
+
+    counts_once = True
+
+    def __init__(
+        self,
+        store: ParameterStore,
+        identity: Identity,
+        forms: Sequence[Form],
+        computation: Computation,
+        wire: PushWire,
+        *,
+        moves: bool = False,
+        bound: int | None = None,
+    ) -> None:
+        self._store, self._client, self._moves = store, store.client, moves
+        self._bound = math.inf if bound is None else bound
+        self._memory = Memory()
+        self._computation, self._wire = computation, wire
+        self._forms, self._chooser = forms, Chooser(forms, identity.worker)
+        with tf.device(self._client.local):
+            self._identity = identity.tensor()
+        self._trace()
+
+    def _trace(self) -> None:
+        numbers = range(len(self._forms))
+        whole = self._emit_whole_or_nothing if self._store.updates.paired else self._emit_whole
+        self._whole = [tf.function(partial(whole, form), reduce_retracing=True) for form in numbers]
+        self._pull = [tf.function(partial(self._emit_fetch, form), autograph=False) for form in numbers]
+        self._push = [
+            tf.function(partial(self._emit_push, form), autograph=False, reduce_retracing=True) for form in numbers
+        ]
+        self._ask = tf.function(self._emit_ask, autograph=False)
+
+    def prepare(self, batches: Sequence[Any]) -> None:
+        """Nothing, for nobody waits; but where forms are compared all are made ready, with the token of no session."""
+        if len(self._forms) == 1:
+            return
+        self.begin(_OF_NONE)
+        contribution = self._computation.over(batches)
+        self._wire.prepare(contribution.vectors)
+        for form in range(len(self._forms)):
+            self._memory.encoded = None
+            self._told(batches, form, None)
+        self._memory.encoded = None
+
+    def trace(self, batches: Sequence[Any]) -> None:
+        """See `OnAnyMembers`; what cannot be run without an effect, as well."""
+        for form, function in enumerate(self._pull):
+            if not self._is_one_call(batches, form):
+                function.get_concrete_function()
+        super().trace(batches)
+
+    def _of_a_usual_step(self, batches: Sequence[Any]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+        """See `OnAnyMembers`: those that can be run without an effect."""
+        none = self._carried(_OF_NONE)
+        who = (none, self._identity, self._numbered(None))
+        yield self._ask, who[:2]
+        for form, function in enumerate(self._whole):
+            if self._is_one_call(batches, form):
+                yield function, (batches[0], *who)
+
+    def rest(self, shards: Sequence[ShardRecord]) -> None:
+        """Nothing: the servers have all there is."""
+
+    def begin(self, session: Session) -> None:
+        """Carry this session from now on."""
+        memory = self._memory
+        if session.generation != memory.generation:
+            memory.generation, memory.encoded = session.generation, None
+        self._session = self._carried(session)
+
+    def step(self, batches: Sequence[Any], progress: Progress | None = None) -> Reply:
+        """Compute the gradient on the newest parameters and push it; in one call where nothing stands between."""
+        if over := self._wait_for_the_slowest():
+            return over
+        memory = self._memory
+        if batches is not memory.sent:  # else its reply was lost, and some servers may have it
+            memory.number, memory.sent, memory.encoded = memory.number + 1, batches, None
+        started = time.perf_counter()
+        (accepted, done, step, ahead, loss, finite, version), left, form = self._told(
+            batches, self._chooser.proposed, progress
+        )
+        if accepted and finite:
+            self._wire.keep(left)
+        if accepted:
+            memory.encoded = None
+            self._chooser.note(form, time.perf_counter() - started, step=int(step))
+        memory.ahead = int(ahead)
+        return Reply(
+            accepted=bool(accepted),
+            applied=bool(accepted),
+            done=bool(done),
+            step=int(step),
+            loss=float(loss),
+            finite=bool(finite),
+            staleness=max(0, int(step - version) - 1),
+            ahead=memory.ahead,
+        )
+
+    def _told(self, batches: Sequence[Any], form: int, progress: Progress | None) -> tuple[Sequence[float], Left, int]:
+        """Pull, compute and push in this form, or push again: what the servers say, what is left, the form."""
+        who, memory = (self._session, self._identity, self._numbered(progress)), self._memory
+        if memory.encoded is None:
+            if self._is_one_call(batches, form):
+                return self._client.call(self._whole[form], batches[0], *who), Left([], owes=False), form
+            version = int(self._client.call(self._pull[form]))
+            contribution = self._computation.over(batches)
+            memory.encoded = Encoded(contribution, *self._wire.encode(contribution.vectors, form), form, version)
+        sent = memory.encoded
+        load = (sent.contribution.amounts, sent.parts, sent.contribution.rows)
+        return [*self._client.call(self._push[sent.form], *load, *who), sent.version], sent.left, sent.form
+
+    def _is_one_call(self, batches: Sequence[Any], form: int) -> bool:
+        """Whether nothing stands between computing a gradient and pushing it."""
+        return self._computation.is_one_pass(batches) and self._wire.is_plain(form)
+
+    def _numbered(self, progress: Progress | None) -> Tensor:
+        """What goes with an update. int64[4]."""
+        with tf.device(self._client.local):
+            return tf.constant([*as_numbers(progress), self._memory.number], tf.int64)
+
+    def _wait_for_the_slowest(self) -> Reply | None:
+        """Return once this worker is within its bound; with a reply if its session is over."""
+        pause = FIRST_PAUSE
+        while self._memory.ahead >= self._bound:
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+            allowed, done, step, ahead = self._client.call(self._ask, self._session, self._identity)
+            if done or not allowed:
+                return Reply(False, False, bool(done), int(step), math.nan)
+            self._memory.ahead = int(ahead)
+        return None
+
+    def _emit_fetch(self, form: int) -> Tensor:
+        """Fetch the parameters; the first server's step before it was read. int64[]."""
+        version, held = self._emit_pull(form)
+        with tf.control_dependencies([held]):
+            return self._client.brought_home(version)
+
+    def _emit_pull(self, form: int) -> tuple[Tensor, Any]:
+        """The first server's step, on that server, and the operation to wait for, which has fetched what came of it."""
+        first = self._store.shards[0]
+        with tf.device(first.device):
+            version = first.record.read_value()[RecordField.STEP]
+        others = [tf.constant(0)] * (len(self._store.shards) - 1)
+        return version, self._store.emit_pull(self._forms[form].fetched_as, [version, *others])
+
+    def _emit_ask(self, session: Tensor, identity: Tensor) -> Tensor:
+        """Whether the session goes on, done, the step, and how far this worker is ahead. int64[4]."""
+        first = self._store.shards[0]
+
+        def body(session: Tensor, identity: Tensor) -> Tensor:
+            record = first.record.read_value()
+            allowed = first.in_session(record, session) & first.members.is_current(identity[0], identity[1])
+            ahead = tf.cond(allowed, lambda: ask(_clocks(first), identity[0]), zero)
+            return tf.stack([tf.cast(allowed, tf.int64), record[RecordField.DONE], record[RecordField.STEP], ahead])
+
+        return self._client.brought_home(critical(first.device, first.container, [session, identity], body))
+
+    def _emit_whole_or_nothing(self, form: int, batch: Any, session: Tensor, identity: Tensor, what: Tensor) -> Tensor:
+        """The same as `_emit_whole`; nothing under the session that never is. AutoGraph makes a condition of it."""
+        if session[0] == 0:  # noqa: SIM108 - AutoGraph reads the user's code only in a statement's branches
+            told = self._nothing()
+        else:
+            told = self._emit_whole(form, batch, session, identity, what)
+        return told
+
+    def _nothing(self) -> Tensor:
+        """In the shape of what servers say."""
+        with tf.device(self._client.local):
+            return tf.zeros([7], tf.float64)
+
+    def _emit_whole(self, form: int, batch: Any, session: Tensor, identity: Tensor, what: Tensor) -> Tensor:
+        version, held = as_it_is(self._emit_pull)(form)
+        with tf.control_dependencies([held]), tf.device(self._client.local):
+            amounts, vectors, rows = self._computation.emit(batch)
+        parts = [[[vector] for vector in row] for row in vectors]
+        return as_it_is(self._emit_push)(form, amounts, parts, rows, session, identity, what, version)
+
+    def _emit_push(
+        self,
+        form: int,
+        amounts: Tensor,
+        parts: Parts,
+        rows: Rows,
+        session: Tensor,
+        identity: Tensor,
+        what: Tensor,
+        version: Tensor | None = None,
+    ) -> Tensor:
+        """What the servers say, the loss, whether it is finite, and the version if it is given. float64[6 or 7]."""
+        who = (session, identity, what, amounts)
+        replies, standbys = [], []
+        for number, shard in enumerate(self._store.shards):
+            vectors = self._wire.decode(shard, parts[number], form)
+            replies.append(_push(shard, *who, vectors, rows[number], moves=self._moves))
+            for standby in self._store.standbys_of[number]:
+                with tf.device(shard.device):  # it is sent once by the worker, and handed on from server to server
+                    handed, touched = tf.nest.map_structure(tf.identity, (parts[number], rows[number]))
+                vectors = self._wire.decode(standby, handed, form)
+                standbys.append(_push(standby, *who, vectors, touched, moves=self._moves))
+        first = replies[0]
+        if version is not None:  # it travels with the reply: every tensor on its own is a round trip
+            with tf.device(self._store.shards[0].device):
+                first = tf.concat([first, tf.reshape(version, [1])], 0)
+        with tf.device(self._client.local):
+            first, *others = [tf.identity(reply) for reply in (first, *replies[1:], *standbys)]
+            stacked = tf.stack([first[:2], *(reply[:2] for reply in others)])
+            heads = [tf.reduce_min(stacked[:, 0]), tf.reduce_max(stacked[:, 1]), first[2], first[3]]
+            told = [tf.cast(tf.stack(heads), tf.float64), amounts[LOSS : FINITE + 1]]
+            return tf.concat([*told, *([] if version is None else [tf.cast(first[4:], tf.float64)])], 0)
+
+
+def _clocks(shard: Shard) -> Clocks:
+    assert isinstance(shard.extra, Clocks)  # noqa: S101 - `state` says so
+    return shard.extra
+
+
+def _push(
+    shard: Shard,
+    session: Tensor,
+    identity: Tensor,
+    what: Tensor,
+    amounts: Tensor,
+    vectors: Sequence[Tensor],
+    rows: Sequence[Touched],
+    *,
+    moves: bool,
+) -> Tensor:
+    """Apply one worker's gradients (and changes of state), if its session is the shard's; not if they are not finite.
+
+    Args:
+        shard: the server.
+        session: term and generation. int64[2].
+        identity: worker and incarnation. int64[2].
+        what: the worker's progress in its data, and its number for the update. int64[4].
+        amounts: see `Contribution`.
+        vectors: one per segment.
+        rows: one per table.
+        moves: the vectors are moves.
+
+    Returns:
+        Whether it was let in, done, the shard's step, and how far the worker is ahead. int64[4].
+    """
+
+    def body(session: Tensor, identity: Tensor, what: Tensor, amounts: Tensor, *arrived: Tensor) -> Tensor:
+        gradients, touched = tf.nest.pack_sequence_as([list(vectors), list(rows)], arrived)
+        record, clocks, ledger = shard.record.read_value(), _clocks(shard), shard.ledger
+        worker, progress, number = identity[0], what[:3], what[3]
+        is_new = clocks.is_new(worker, number)
+        allowed = shard.in_session(record, session) & shard.members.is_current(worker, identity[1])
+        if ledger:
+            allowed &= ledger.owes(worker, progress) | ~is_new
+
+        def apply() -> Tensor:
+            written = shard.apply(gradients, touched, tf.stack([amounts[LOSS], tf.ones([], tf.float64)]), moves=moves)
+            return after([*written, shard.members.hear(worker)], one())
+
+        def move_on() -> Tensor:
+            advanced = [ledger.advance(worker, progress)] if ledger else []
+            with tf.control_dependencies([*advanced, *clocks.note(worker, number)]):
+                return clocks.ahead(worker)
+
+        applied = tf.cond(allowed & is_new & tf.equal(amounts[FINITE], 1), apply, zero)
+        with tf.control_dependencies([applied]):
+            ahead = tf.cond(allowed, move_on, zero)
+            return tf.stack(
+                [tf.cast(allowed, tf.int64), record[RecordField.DONE], record[RecordField.STEP] + applied, ahead]
+            )
+
+    return critical(
+        shard.device, shard.container, [session, identity, what, amounts, *tf.nest.flatten([vectors, rows])], body
+    )

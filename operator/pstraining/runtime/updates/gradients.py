@@ -1,0 +1,225 @@
+"""A worker's own part of an update: the gradient of one batch, or of several together, on its local parameters."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import tensorflow as tf
+
+from pstraining.runtime.model import sparse_optimizer
+from pstraining.runtime.model.finite import are_finite
+from pstraining.runtime.model.keras_model import STATE, ModelError, Touched
+from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.training_step import samples
+from pstraining.runtime.ps.store import ParameterStore
+
+WEIGHT: Final = 0
+LOSS: Final = 1
+FINITE: Final = 2
+PARTS: Final = 3
+"""Places in the amounts of a `Contribution`."""
+NEVER: Final = -2
+"""A step that is never made: nothing is computed or kept for it, and no server takes it."""
+
+
+Rows = list[list[Touched]]
+"""Each server's share of the touched rows, table by table: local indices, without repetition, and gradients."""
+
+
+class Contribution(NamedTuple):
+    """What a worker has to say about an update, on its own device."""
+
+    amounts: Tensor
+    """Number of samples, their mean loss, 1 if the gradient has no NaN or infinity in it, and what it is divided by
+    already. float64[4]."""
+    vectors: list[list[Tensor]]
+    """A vector for every segment of every server: the mean gradient, or the change of a segment of state."""
+    rows: Rows
+
+
+class Share(NamedTuple):
+    """What one server gets of it."""
+
+    amounts: Tensor
+    vectors: Sequence[Tensor]
+    """One per segment."""
+    rows: Sequence[Touched]
+    """For each table local indices and gradients."""
+
+
+class Computation:
+    """Emits and runs a model's passes over batches.
+
+    Args:
+        store: the model and the servers' segments.
+        moves: send how far this worker's own optimizer moves the parameters over several batches (local SGD), in
+            place of a gradient; its slots stay with this worker.
+        share: what a move counts.
+        parts: how many gradients make a step. Each is made of that part of its loss, for nothing, so that the sum of
+            those of equal batches is their mean. Where that is not exact, they are not divided: if it is no power of
+            two, and where gradients are no linear function of the loss.
+
+    Raises:
+        ModelError: local steps cannot move the rows of tables.
+    """
+
+    def __init__(self, store: ParameterStore, *, moves: bool = False, share: float = 1.0, parts: int = 1) -> None:
+        self._store, self._moves, self._share = store, moves, share
+        exact = parts & (parts - 1) == 0  # a power of two: nothing is rounded
+        self._parts = parts if exact and not moves and store.model.is_linear else 1
+        if moves and store.model.tables:
+            raise ModelError("spec.training.localSteps: embedding tables need every step; use accumulationSteps")
+        if moves:
+            with tf.device(store.client.local):
+                store.model.optimizer.build(store.model.trainable)
+        self._is_state = [[segment.group == STATE for segment in shard.segments] for shard in store.shards]
+        self._trace()
+
+    def on(self, store: ParameterStore) -> "Computation":
+        """The same with other members of the shards."""
+        other = copy.copy(self)
+        other._store = store
+        other._trace()
+        return other
+
+    def _trace(self) -> None:
+        self._one = tf.function(self._emit_one, reduce_retracing=True)
+        self._mean = tf.function(self._emit_mean, autograph=False, reduce_retracing=True)
+        self._walk = tf.function(self._emit_walk, reduce_retracing=True)
+        self._return = tf.function(self._emit_return, autograph=False)
+        self._sum = tf.function(self._emit_sum, autograph=False, reduce_retracing=True)
+
+    def is_one_pass(self, batches: Sequence[Any]) -> bool:
+        """Whether `emit` makes their contribution."""
+        return len(batches) == 1 and not self._moves
+
+    def over(self, batches: Sequence[Any]) -> Contribution:
+        """The contribution of several batches: the gradient of the mean loss of all their samples.
+
+        Variables that change without a gradient change from batch to batch, as in one process.
+
+        Raises:
+            ShardLostError: rows of a table could not be fetched.
+        """
+        run = self._store.client.run
+        if self._moves:
+            return self._moved(batches)
+        total = run(self._one, batches[0])
+        if len(batches) > 1:
+            total = run(self._sum, None, total)
+            for batch in batches[1:]:
+                total = run(self._sum, total, run(self._one, batch))
+        return Contribution(*run(self._mean, total, len(batches) > 1))
+
+    def emit(self, batch: Any) -> Contribution:
+        """Emits one batch's contribution, on this task's device."""
+        return Contribution(*self._emit_mean(self._emit_one(batch), summed=False))
+
+    def nothing(self) -> Contribution:
+        """Emits what is in the shape of a contribution, of no batch."""
+        shards = self._store.shards
+        with tf.device(self._store.client.local):
+            vectors = [[tf.zeros([segment.size], segment.dtype) for segment in shard.segments] for shard in shards]
+        amounts, rows = self.of_rows(0)
+        return Contribution(amounts, vectors, rows)
+
+    def of_rows(self, number: int) -> tuple[Tensor, Rows]:
+        """Amounts and rows of nothing, so many rows of every table."""
+        with tf.device(self._store.client.local):
+            rows = [
+                [
+                    (tf.zeros([number], tf.int64), tf.zeros([number, table.pieces[0].width], table.dtype))
+                    for table in shard.tables
+                ]
+                for shard in self._store.shards
+            ]
+            return tf.zeros([4], tf.float64), rows
+
+    def _moved(self, batches: Sequence[Any]) -> Contribution:
+        """Train locally from what the servers hold, and go back there."""
+        model, run = self._store.model, self._store.client.run
+        before = [variable.value.read_value() for variable in model.variables]
+        told = [run(self._walk, batch) for batch in batches]
+        amounts, vectors = run(self._return, before, told)
+        return Contribution(amounts, vectors, rows=[[] for _ in self._store.shards])
+
+    def _emit_walk(self, batch: Any) -> Tensor:
+        """One step of this worker's own optimizer. Samples, loss and whether all is finite."""
+        model = self._store.model
+        loss, gradients, _ = model.loss_and_gradients(batch, self._store.fetch_rows)
+        model.optimizer.apply(gradients, model.trainable)
+        return _amounts(batch, loss, are_finite(gradients))
+
+    def _emit_return(self, before: Sequence[Tensor], told: Sequence[Tensor]) -> tuple[Tensor, list[list[Tensor]]]:
+        model = self._store.model
+        changes = [variable.value.read_value() - value for variable, value in zip(model.variables, before, strict=True)]
+        trained = len(model.trainable)
+        scaled = [*(change * self._share for change in changes[:trained]), *changes[trained:]]
+        with tf.control_dependencies(scaled):
+            for variable, value in zip(model.variables, before, strict=True):
+                variable.value.assign(value)
+        amounts = tf.stack(told)
+        weight = tf.reduce_sum(amounts[:, WEIGHT])
+        loss = tf.reduce_sum(amounts[:, WEIGHT] * amounts[:, LOSS]) / weight
+        told = [weight, loss, tf.reduce_min(amounts[:, FINITE]), tf.ones([], tf.float64)]
+        return tf.stack(told), self._store.pack(scaled)
+
+    def _emit_one(self, batch: Any) -> tuple[Tensor, list[list[Tensor]], list[Touched]]:
+        """Amounts, vectors, and the touched rows of every table."""
+        model = self._store.model
+        state = model.variables[len(model.trainable) :]
+        with tf.device(self._store.client.local):
+            before = [variable.value.read_value() for variable in state]
+            with tf.control_dependencies(before):
+                loss, gradients, touched = model.loss_and_gradients(
+                    batch, self._store.fetch_rows, share=1 / self._parts
+                )
+            changes = [variable.value.read_value() - value for variable, value in zip(state, before, strict=True)]
+            if self._parts > 1:
+                changes = [change / self._parts for change in changes]
+            vectors = self._store.pack([*gradients, *changes])
+            finite = are_finite([*tf.nest.flatten(vectors), *(gradient for _, gradient in touched)])
+            amounts = tf.concat([_amounts(batch, loss, finite), tf.constant([self._parts], tf.float64)], 0)
+            return amounts, vectors, touched
+
+    def _emit_sum(self, total: Any, new: Any) -> Any:
+        """Sums so far: of the samples, the losses and the gradients, each times its samples."""
+        amounts, vectors, touched = new
+        weight = amounts[WEIGHT]
+        summed = tf.stack([weight, weight * amounts[LOSS], amounts[FINITE], amounts[PARTS]])
+        parts = self._per_segment(lambda vector, is_state: vector if is_state else _times(vector, weight), vectors)
+        weighted = [(indices, _times(gradient, weight)) for indices, gradient in touched]
+        if total is None:
+            return summed, parts, weighted
+        before, earlier, rows = total
+        added, finite = (before + summed)[:FINITE], tf.minimum(before[FINITE], summed[FINITE])
+        summed = tf.stack([*tf.unstack(added), finite, summed[PARTS]])
+        together = [sparse_optimizer.merged(pair) for pair in zip(rows, weighted, strict=True)]
+        return summed, tf.nest.map_structure(tf.add, earlier, parts), together
+
+    def _emit_mean(self, total: Any, summed: bool) -> tuple[Tensor, list[list[Tensor]], Rows]:
+        """Means of sums, or of one batch as it is; each server's share of the touched rows."""
+        amounts, vectors, touched = total
+        with tf.device(self._store.client.local):
+            if summed:
+                share = 1.0 / amounts[WEIGHT]
+                vectors = self._per_segment(lambda vector, state: vector if state else _times(vector, share), vectors)
+                touched = [(indices, _times(gradient, share)) for indices, gradient in touched]
+                amounts = tf.stack([amounts[WEIGHT], amounts[LOSS] * share, amounts[FINITE], amounts[PARTS]])
+            servers = len(self._store.shards)
+            shares = [sparse_optimizer.split(indices, gradient, servers) for indices, gradient in touched]
+            return amounts, vectors, [[table[number] for table in shares] for number in range(servers)]
+
+    def _per_segment(self, change: Any, vectors: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        return [
+            [change(vector, is_state) for vector, is_state in zip(row, kinds, strict=True)]
+            for row, kinds in zip(vectors, self._is_state, strict=True)
+        ]
+
+
+def _amounts(batch: Any, loss: Tensor, finite: Tensor) -> Tensor:
+    return tf.stack([tf.cast(value, tf.float64) for value in (samples(batch), loss, finite)])
+
+
+def _times(vector: Tensor, factor: Tensor) -> Tensor:
+    return vector * tf.cast(factor, vector.dtype)

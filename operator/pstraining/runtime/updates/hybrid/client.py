@@ -1,0 +1,111 @@
+"""The traced functions of a worker's hybrid steps."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.ps.critical_section import arbiter_first, zero
+from pstraining.runtime.ps.store import ParameterStore
+from pstraining.runtime.updates.gradients import NEVER, Computation, Contribution, Rows, Share
+from pstraining.runtime.updates.hybrid.server import RingRounds
+from pstraining.runtime.updates.hybrid.two_phase_commit import RingStandby
+from pstraining.runtime.updates.synchronous.two_phase_commit import decided
+
+
+class RingOperations:
+    """Each returns only when every server that it asks has answered.
+
+    Args:
+        store: the model and the servers.
+        servers: their part in rounds.
+        standbys: each server's, which make the same steps.
+        computation: makes gradients.
+    """
+
+    def __init__(
+        self,
+        store: ParameterStore,
+        servers: Sequence[RingRounds],
+        standbys: Sequence[Sequence[RingStandby]],
+        computation: Computation,
+    ) -> None:
+        self._local, self._home = store.client.local, store.client.brought_home
+        self.servers, self._standbys, self._computation = servers, standbys, computation
+        arbiter, home = servers[0], self._home
+        arbiters, everyone = (
+            [arbiter, *standbys[0]],
+            [[server, *own] for server, own in zip(servers, standbys, strict=True)],
+        )
+
+        def traced(emit: Callable[..., Any], *, autograph: bool = False) -> Any:
+            return tf.function(emit, autograph=autograph, reduce_retracing=True)
+
+        def on(members: Sequence[Any], what: str) -> Any:
+            return traced(lambda *told: self._stacked([getattr(member, what)(*told) for member in members]))
+
+        def store_all(session: Tensor, step: Tensor, values: Sequence[Sequence[Tensor]]) -> Tensor:
+            pairs = zip(everyone, values, strict=True)
+            return self._stacked([member.store(session, step, own) for members, own in pairs for member in members])
+
+        self.compute = traced(self._emit_compute, autograph=True)
+        self.look = traced(self._emit_look)
+        self.deliver = traced(self._emit_deliver)
+        self.apply, self.follow = traced(self._emit_apply), traced(self._emit_follow)
+        """`apply` makes the step; `follow` lets the others make the one that the arbiter has made."""
+        self.enroll, self.give_up_state = on(arbiters, "enroll"), on(arbiters, "give_up_state")
+        self.form = traced(lambda *told: home(arbiter.form(*told)))
+        self.roster = traced(lambda: home(arbiter.roster()))
+        self.claim = traced(lambda *told: home(arbiter.claim(*told)))
+        self.load = traced(lambda: [home(server.load()) for server in servers])
+        self.store = traced(store_all)
+
+    def _emit_compute(self, batch: Any, place: Tensor) -> Contribution:
+        """A gradient; nothing for a step that is never made. AutoGraph makes a condition of it."""
+        if place[0] == NEVER:  # noqa: SIM108 - AutoGraph reads the user's code only in a statement's branches
+            found = self._computation.nothing()
+        else:
+            found = self._computation.emit(batch)
+        return found
+
+    def _emit_look(self, who: Tensor) -> tuple[list[Any], list[Tensor]]:
+        """What every server knows of the round, and every standby of itself."""
+        standbys = [standby.stand() for own in self._standbys for standby in own]
+        return [self._home(server.look(who)) for server in self.servers], self._home(standbys)
+
+    def _emit_deliver(
+        self, session: Tensor, who: Tensor, place: Tensor, progress: Tensor, amounts: Tensor, rows: Rows
+    ) -> Tensor:
+        def emit(number: int, arbiters: Tensor) -> Tensor:
+            server, share = self.servers[number], Share(amounts, [], rows[number])
+            return server.deliver(session, who, place, progress, zero(), server.word(arbiters), share)
+
+        return self._stacked(arbiter_first(self.servers, emit))
+
+    def _emit_apply(self, session: Tensor, who: Tensor, place: Tensor) -> Tensor:
+        turn = session, who, place
+        return self._emit_follow(*turn, self.servers[0].least(decided(self.servers, self._standbys, turn)))
+
+    def _emit_follow(self, session: Tensor, who: Tensor, place: Tensor, go: Tensor | None = None) -> Tensor:
+        """Let the arbiter make the step, if `go` is 1 and it may, and the others after it.
+
+        Returns:
+            Whether all have made it, and the attempt in which the arbiter made its last one. int64[2].
+        """
+        followed: list[Tensor] = []
+
+        def emit(number: int, arbiters: Tensor) -> Tensor:
+            server = self.servers[number]
+            for standby in self._standbys[number] if number else ():
+                followed.append(standby.apply(session, who, place, standby.word(arbiters), zero()))
+            return server.apply(session, who, place, server.word(arbiters), zero())
+
+        heads = self._home(arbiter_first(self.servers, emit, zero() if go is None else go))
+        with tf.device(self._local):
+            there = tf.reduce_min(tf.stack([answer[0] for answer in (*heads, *self._home(followed))]))
+            return tf.stack([there, heads[0][1]])
+
+    def _stacked(self, replies: Sequence[Tensor]) -> Tensor:
+        with tf.device(self._local):
+            return tf.stack([self._home(reply) for reply in replies])

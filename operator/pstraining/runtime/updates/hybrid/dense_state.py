@@ -1,0 +1,165 @@
+"""A worker's own copy of all dense state, in hybrid updates: the parameters, and the user's optimizer on them.
+
+It is laid out as on the parameter servers, segment by segment, so the arithmetic is the servers', and what is brought
+to them or fetched from them is the same list of vectors. All replicas of a job apply the same sums to the same bits.
+"""
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pstraining.runtime.model import optimizer
+from pstraining.runtime.model.keras_model import STATE
+from pstraining.runtime.model.partition import Array
+from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.ps.critical_section import after
+from pstraining.runtime.ps.store import ParameterStore
+from pstraining.runtime.updates.gradients import FINITE, LOSS, WEIGHT, Contribution
+
+
+class Replica:
+    """The dense state of every server, on this task's device. `step` tells which one it is of; None: of none yet."""
+
+    def __init__(self, store: ParameterStore) -> None:
+        self._store = store
+        self.step: int | None = None
+        with tf.device(store.client.local):
+            self._parts = [_Part(shard, store) for shard in store.shards]
+        dtypes = [segment.dtype for shard in store.shards for segment in shard.segments]
+        kinds = [_carried_as(dtype) for dtype in dtypes]
+        sizes = [segment.size for shard in store.shards for segment in shard.segments]
+        # Vectors of one dtype lie end to end.
+        self._places: list[tuple[str, int, int]] = []
+        ends: dict[str, int] = {}
+        for kind, size in zip(kinds, sizes, strict=True):
+            begin = ends.get(kind, 0)
+            self._places.append((kind, begin, begin + size))
+            ends[kind] = begin + size
+        self._sums = {kind: np.zeros([end], kind) for kind, end in ends.items()}
+        self._amounts = np.zeros([2], np.float64)
+        self._move = tf.function(self._emit_move, autograph=False)
+        self._show = tf.function(self._emit_show, autograph=False)
+
+    def prepare(self) -> None:
+        """Trace what a step needs."""
+        with tf.device(self._store.client.local):
+            self._move.get_concrete_function(*self._sum_specs())
+            self._show.get_concrete_function()
+
+    def load(self, contribution: Contribution) -> list[Array]:
+        """Put a gradient where it is to be added up: the vectors to hand to the ring, each time its weight."""
+        amounts = contribution.amounts.numpy()
+        weight = float(amounts[WEIGHT] * amounts[FINITE])
+        self._amounts[:] = (weight, weight * amounts[LOSS] if weight else 0.0)
+        vectors = [vector for row in contribution.vectors for vector in row]
+        for (kind, begin, end), vector in zip(self._places, vectors, strict=True):
+            target = self._sums[kind][begin:end]
+            if weight:
+                np.multiply(np.asarray(vector), weight, out=target, casting="unsafe")
+            else:
+                target[:] = 0
+        return [*self._sums.values(), self._amounts]
+
+    def settle(self) -> None:
+        """Make the step of the sums that lie there."""
+        assert self.step is not None  # noqa: S101 - there is nothing to move otherwise
+        total = float(self._amounts[0])
+        with tf.device(self._store.client.local):
+            if total:
+                self._move(tf.constant(total, tf.float64), *(tf.constant(values) for values in self._sums.values()))
+            else:
+                self._show()
+        self.step += 1
+
+    def show(self) -> None:
+        """Give the model the replica's values."""
+        with tf.device(self._store.client.local):
+            self._show()
+
+    def read(self) -> list[Array]:
+        """Copies of all state, in the order of `Shard.dense`, one server's after the other's."""
+        return [np.array(variable.numpy(), ndmin=0) for part in self._parts for variable in part.dense]
+
+    def write(self, values: Sequence[Array], step: int) -> None:
+        """Replace all state by that of a step."""
+        with tf.device(self._store.client.local):
+            for variable, value in zip((v for part in self._parts for v in part.dense), values, strict=True):
+                variable.assign(np.reshape(value, variable.shape))
+            self._show()
+        self.step = step
+
+    def per_server(self, values: Sequence[Array]) -> list[list[Array]]:
+        """State as `read` gives it, as each server takes it."""
+        found = iter(values)
+        return [[next(found) for _ in part.dense] for part in self._parts]
+
+    def checksum(self) -> int:
+        """Of the parameters. 32 bits."""
+        found = 0
+        for part in self._parts:
+            for vector in part.vectors:
+                found = zlib.crc32(vector.value.numpy().tobytes(), found)
+        return found
+
+    @property
+    def bytes(self) -> int:
+        """What one sum around the ring is of."""
+        return sum(values.nbytes for values in self._sums.values())
+
+    def _sum_specs(self) -> list[Any]:
+        specs = [tf.TensorSpec(values.shape, values.dtype) for values in self._sums.values()]
+        return [tf.TensorSpec([], tf.float64), *specs]
+
+    def _emit_move(self, total: Tensor, *sums: Tensor) -> Tensor:
+        by_kind = dict(zip(self._sums, sums, strict=True))
+        means = iter(
+            [by_kind[kind][begin:end] / tf.cast(total, by_kind[kind].dtype) for kind, begin, end in self._places]
+        )
+        for part in self._parts:
+            part.move([tf.cast(next(means), segment.dtype) for segment in part.segments])
+        return self._emit_show()
+
+    def _emit_show(self) -> Tensor:
+        values = self._store.unpack([[vector.value.read_value() for vector in part.vectors] for part in self._parts])
+        pairs = zip(self._store.model.variables, values, strict=True)
+        return after([variable.value.assign(value, read_value=False) for variable, value in pairs], tf.constant(0))
+
+
+class _Part:
+    """One server's dense state."""
+
+    def __init__(self, shard: Any, store: ParameterStore) -> None:
+        self.segments = shard.segments
+        self.vectors = [
+            keras.Variable(np.zeros([segment.size]), dtype=segment.dtype, name=f"segment{number}")
+            for number, segment in enumerate(self.segments)
+        ]
+        self._trained = [number for number, segment in enumerate(self.segments) if segment.group != STATE]
+        self._clone = None
+        if self._trained:
+            self._clone = optimizer.clone(
+                store.model.optimizer,
+                [self.vectors[number] for number in self._trained],
+                [self.segments[number].group for number in self._trained],
+                fused=store.updates.fused,
+            )
+        slots, scalars = optimizer.state_of(self._clone) if self._clone else ({}, {})
+        self.dense = [*(vector.value for vector in self.vectors), *slots.values(), *scalars.values()]
+        """In the order of `Shard.dense`."""
+
+    def move(self, means: Sequence[Tensor]) -> None:
+        """Emits a step: gradients of trained segments, changes of the others."""
+        if self._clone is not None:
+            self._clone.apply([means[number] for number in self._trained], [self.vectors[n] for n in self._trained])
+        for number, segment in enumerate(self.segments):
+            if segment.group == STATE:
+                self.vectors[number].value.assign_add(means[number])
+
+
+def _carried_as(dtype: str) -> str:
+    """Half precision would overflow in a sum."""
+    return "float32" if dtype == "float16" else dtype

@@ -1,0 +1,164 @@
+"""A worker in its rings, whichever servers it trains with: the dense parameters, the sum that it holds, its neighbours.
+
+`updates.hybrid.protocol` tells what of this may be thrown away, and when.
+"""
+
+import struct
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from pstraining.runtime.allreduce.ring import Ring
+from pstraining.runtime.allreduce.streams import GreetingError
+from pstraining.runtime.allreduce.topology import BrokenRingError, Card, RingPlan
+from pstraining.runtime.allreduce.transport import Links
+from pstraining.runtime.model.partition import Array
+from pstraining.runtime.telemetry.events import event
+from pstraining.runtime.updates.base import Identity
+from pstraining.runtime.updates.gradients import Contribution
+from pstraining.runtime.updates.hybrid.dense_state import Replica
+from pstraining.runtime.updates.hybrid.protocol import Standing, passing
+
+CHECK_STEPS: Final = 256
+"""Steps from one comparison of all workers' parameters to the next."""
+_GREETING: Final = struct.Struct("!qqQI")
+
+Still = Callable[[int], bool]
+"""Whether a ring is the arbiter's newest, and none of its members has said good-bye or lapsed."""
+
+
+class RingMember:
+    """What a worker has, and its part in the ring of one attempt after the other.
+
+    Args:
+        identity: the worker.
+        replica: its dense parameters.
+        links: to other members.
+    """
+
+    def __init__(self, identity: Identity, replica: Replica, links: Links) -> None:
+        self.identity, self.replica, self.links = identity, replica, links
+        self.ring: Ring | None = None
+        self.left: int | None = None
+        self.held: int | None = None
+        """The attempt whose sum lies in the replica."""
+        self.suspects: tuple[Card, ...] = ()
+        """Whom the arbiter has yet to hear of."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is in a ring that is not broken."""
+        return self.ring is not None and not self.ring.broken
+
+    def standing(self) -> Standing:
+        """What it has; a ring that is broken it leaves."""
+        if self.ring and self.ring.broken:
+            self.leave(self.ring.broken.suspects)
+        number = self.ring.number if self.ring else None
+        suspects = sum(1 << worker for worker in {card.worker for card in self.suspects})
+        return Standing(self.identity.worker, self.replica.step, number, self.left, self.held, suspects)
+
+    def leave(self, suspects: Sequence[Card] = ()) -> None:
+        """Tell the neighbours, if there are any, that this ring is no more."""
+        if self.ring:
+            self.ring.leave()
+            self.left, self.ring = self.ring.number, None
+            self.suspects = tuple(suspects) or self.suspects
+            event("ring_left", worker=self.identity.worker, ring=self.left, suspects=[c.worker for c in suspects])
+
+    def lose(self) -> None:
+        """What this worker has does not count any more: a ring that is formed anew brings the newest."""
+        self.leave()
+        self.replica.step = self.held = None
+
+    def forget(self) -> None:
+        """The servers have another set of parameters, and other attempts."""
+        self.lose()
+        self.left = None
+
+    def settle(self) -> int:
+        """Apply the sum; the step that the parameters are of now."""
+        self.replica.settle()
+        self.held = None
+        assert self.replica.step is not None  # noqa: S101 - it has just been counted
+        return self.replica.step
+
+    def join(self, plan: RingPlan, step: int, *, still: Still, load: Callable[[], Sequence[Array] | None]) -> None:
+        """Become part of a ring, and come to the same parameters as its other members.
+
+        Args:
+            plan: the ring.
+            step: the arbiter's.
+            still: asked now and then.
+            load: what the servers have, if that is of this step.
+        """
+        started, number = time.monotonic(), plan.number
+        self.leave()
+        self.left = number  # until it has come to be
+        try:
+            alone = len(plan.members) == 1
+            links = None if alone else self.links.connect(plan, still=lambda: still(number))
+            self.ring = Ring(number, plan.members, plan.place, links)
+            self._share(self.ring, step, still, load)
+        except BrokenRingError as broken:
+            self.suspects = broken.suspects
+            self.leave(broken.suspects)
+            return
+        except GreetingError:
+            self.leave()
+            return
+        self.left = None
+        members, seconds = [card.worker for card in plan.members], round(time.monotonic() - started, 3)
+        worker = self.identity.worker
+        event("ring", worker=worker, ring=number, members=members, step=self.replica.step, seconds=seconds)
+
+    def add_up(self, mine: Contribution, still: Still) -> bool:
+        """The sum of all members' gradients, where it is to be applied from; False if the ring has broken."""
+        ring, step = self.ring, self.replica.step
+        assert ring is not None  # noqa: S101 - only who is in the ring sums
+        assert step is not None  # noqa: S101 - and only who has parameters
+        self.held = None
+        check = self.replica.checksum() if step % CHECK_STEPS == 0 else 0
+        try:
+            greeting = _GREETING.pack(step, ring.number, self.replica.bytes, check)
+            arrays = self.replica.load(mine)
+            ring.sum(arrays, greeting=greeting, going_on=lambda: still(ring.number))
+        except BrokenRingError as broken:
+            self.leave(broken.suspects)
+            return False
+        except GreetingError as other:
+            self._differ(greeting, other.found)
+            return False
+        self.held = ring.number
+        return True
+
+    def _differ(self, greeting: bytes, found: bytes) -> None:
+        """The left neighbour says something else; if its parameters are others, they count, from the lowest worker."""
+        ring, step = self.ring, self.replica.step
+        if ring and ring.place and greeting[:-4] == found[:-4]:
+            neighbour = ring.members[ring.place - 1].worker
+            event("diverged", worker=self.identity.worker, step=step, neighbour=neighbour)
+            self.lose()
+        else:
+            self.leave()
+
+    def _share(self, ring: Ring, step: int, still: Still, load: Callable[[], Sequence[Array] | None]) -> None:
+        """Bring the dense parameters of the arbiter's step to all members that do not have them."""
+        steps = self._told_steps(ring, 0, still)
+        if all(found != step for found in steps):
+            values = load() if ring.place == 0 else None
+            if values is not None:
+                self.replica.write(values, step)
+            steps = self._told_steps(ring, 1, still)
+        if way := passing(steps, step):
+            values = self.replica.read()
+            ring.relay(values, source=way.source, last=way.last)
+            if steps[ring.place] != step:
+                self.replica.write(values, step)
+
+    def _told_steps(self, ring: Ring, number: int, still: Still) -> list[int | None]:
+        """Of the members' dense parameters, in the ring's order."""
+        own = -1 if self.replica.step is None else self.replica.step
+        greeting = _GREETING.pack(number, ring.number, 0, 0)
+        told = ring.tell(own, greeting=greeting, going_on=lambda: still(ring.number))
+        return [None if found < 0 else found for found in told]

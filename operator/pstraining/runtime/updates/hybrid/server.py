@@ -1,0 +1,299 @@
+"""Rounds of hybrid updates on one parameter server, as operations to emit inside a traced function.
+
+`updates.hybrid.protocol` tells what they are and who does what next. To the rounds of synchronous updates come the
+members of each attempt's ring, their addresses, and how old the server's own dense parameters are: workers have the
+newer ones, and bring them here when the chief wants to save.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import tensorflow as tf
+
+from pstraining.runtime.allreduce.topology import CARD_SIZE
+from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.ps.critical_section import after, clock, one, zero
+from pstraining.runtime.ps.record import RecordField
+from pstraining.runtime.ps.shard import Shard
+from pstraining.runtime.ps.tensors import WORKER_SLOTS, at, bits, put
+from pstraining.runtime.ps.worker_registry import LAPSE_SECONDS
+from pstraining.runtime.updates.synchronous.accumulators import Gathering, Outcome, Sums
+from pstraining.runtime.updates.synchronous.server import ShardRounds
+
+BARRED_SECONDS: Final = LAPSE_SECONDS
+"""How long a suspected worker is left out of rings, whatever it says: by then the arbiter knows of its silence, too."""
+CLAIM_SECONDS: Final = 10.0
+"""How long a worker may take to bring its dense parameters, before another one may."""
+
+
+class RingSums(Sums):
+    """The variables of hybrid rounds on one server; create it where variables go to that server."""
+
+    def __init__(self, shard: Shard, gathering: Gathering) -> None:
+        super().__init__(shard, gathering)
+        self.behind = tf.Variable(tf.zeros([], tf.int64))
+        """Steps made since this server's dense parameters were written."""
+        # The arbiter's.
+        self.members = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64))
+        """1 for every worker in the ring of this attempt."""
+        self.made_in = tf.Variable(tf.zeros([], tf.int64))
+        """The attempt in which the last step was made."""
+        self.cards = tf.Variable(tf.zeros([WORKER_SLOTS, CARD_SIZE], tf.int64))
+        """How workers are reached: see `allreduce.topology.Card`; the first number is the incarnation."""
+        self.barred_until = tf.Variable(tf.zeros([WORKER_SLOTS], tf.float64))
+        self.held_up_until = tf.Variable(tf.zeros([], tf.float64))
+        """Until then no step is made, because the chief saves."""
+        self.claim = tf.Variable(tf.zeros([3], tf.int64))
+        """Who brings its dense parameters, worker and incarnation, and of which step they are."""
+        self.claimed_until = tf.Variable(tf.zeros([], tf.float64))
+
+
+class RingRounds(ShardRounds):
+    """Emits a server's part in hybrid rounds. The first server is the arbiter."""
+
+    def __init__(self, shard: Shard, gathering: Gathering) -> None:
+        super().__init__(shard, gathering)
+        assert isinstance(shard.extra, RingSums)  # noqa: S101 - `UpdateState.make_extra` has made it
+        self._own = shard.extra
+
+    def enroll(self, session: Tensor, identity: Tensor, card: Tensor) -> Tensor:
+        """Note on the arbiter how a worker is reached; 1 if it has its index. int64[].
+
+        Args:
+            session: term and generation. int64[2].
+            identity: worker and incarnation. int64[2].
+            card: see `allreduce.topology.Card`. int64[CARD_SIZE].
+        """
+
+        def body(session: Tensor, identity: Tensor, card: Tensor) -> Tensor:
+            current = self._shard.members.is_current(identity[0], identity[1])
+            allowed = self._shard.in_session(self._shard.record.read_value(), session) & current
+            return tf.cond(allowed, lambda: after([put(self._own.cards, identity[0], card)], one()), zero)
+
+        return self._critical([session, identity, card], body)
+
+    def look(self, identity: Tensor) -> tuple[Tensor, Tensor]:
+        """What this server knows of the round.
+
+        Returns:
+            The record, attempt, closed, the attempt of the last step, steps since the dense parameters were written;
+            and of the arbiter whether workers that have not come are waited for, whether the chief holds steps up,
+            whether this process has its index, whether the round is sealed. int64[13]. And who delivered, and on the
+            arbiter who is admitted, a member, ready, a bit a worker: uint8[1 or 4, WORKER_SLOTS / 8].
+        """
+
+        def body(identity: Tensor) -> tuple[Tensor, Tensor]:
+            own, members = self._own, self._shard.members
+            state = [
+                own.attempt.read_value(),
+                own.closed.read_value(),
+                own.made_in.read_value(),
+                own.behind.read_value(),
+            ]
+            sets, words = [own.delivered.read_value()], [zero(), zero(), zero(), zero()]
+            if self._arbiter:
+                current = members.is_current(identity[0], identity[1])
+                heard = tf.cond(current, lambda: after([members.hear(identity[0])], one()), zero)
+                with tf.control_dependencies([heard]):
+                    ready = self._ready()
+                    held_up = own.held_up_until.read_value() > clock()
+                    told = (self._waits(ready), held_up, current, tf.logical_not(self._may_renew()))
+                    words = [tf.cast(word, tf.int64) for word in told]
+                    sets += [own.admitted.read_value(), own.members.read_value(), ready]
+            with tf.control_dependencies([*state, *words, *sets]):
+                return tf.concat([self._shard.record.read_value(), tf.stack([*state, *words])], 0), bits(tf.stack(sets))
+
+        found: tuple[Tensor, Tensor] = self._critical([identity], body)
+        return found
+
+    def form(self, session: Tensor, place: Tensor, suspects: Tensor) -> Tensor:
+        """Begin another attempt, with all who are ready, by compare-and-set on the arbiter; 1 if this call did.
+
+        Args:
+            session: term and generation. int64[2].
+            place: step and attempt. int64[2].
+            suspects: workers and incarnations that are left out for a while, -1 for none. int64[2, 2].
+        """
+
+        def body(session: Tensor, place: Tensor, suspects: Tensor) -> Tensor:
+            record, own = self._shard.record.read_value(), self._own
+            same = tf.equal(record[RecordField.STEP], place[0]) & tf.equal(own.attempt.read_value(), place[1])
+
+            def bar() -> Tensor:
+                found = tf.one_hot(suspects[:, 0], WORKER_SLOTS, dtype=tf.int64) * suspects[:, 1:]
+                known = self._shard.members.incarnations.read_value()
+                suspected = tf.reduce_any(tf.equal(found, known) & (found > 0), 0)
+                until = tf.where(suspected, clock() + BARRED_SECONDS, own.barred_until.read_value())
+                with tf.control_dependencies([own.barred_until.assign(until, read_value=False)]):
+                    return after(self._renew(), one())
+
+            allowed = self._shard.in_session(record, session) & same & self._may_renew()
+            return tf.cond(allowed, bar, zero)
+
+        return self._critical([session, place, suspects], body)
+
+    def roster(self) -> Tensor:
+        """The attempt, and for every member of its ring index and card: on the arbiter. int64[1 + members, 6]."""
+
+        def body() -> Tensor:
+            own = self._own
+            who = tf.where(tf.equal(own.members.read_value(), 1))
+            head = tf.reshape(tf.one_hot(0, 1 + CARD_SIZE, dtype=tf.int64) * own.attempt.read_value(), [1, -1])
+            return tf.concat([head, tf.concat([who, tf.gather(own.cards.read_value(), who[:, 0])], 1)], 0)
+
+        return self._critical([], body)
+
+    def hold_up(self, seconds: Tensor) -> Tensor:
+        """Let the arbiter make no step for so long; this server's step, and how many since its dense parameters were
+        written, with the one that cannot be held up any more, if there is one. int64[2]."""
+
+        def body(seconds: Tensor) -> Tensor:
+            own = self._own
+            until = own.held_up_until.assign(clock() + seconds, read_value=False)
+            with tf.control_dependencies([until]):
+                coming = zero() if not self._arbiter else tf.cast(tf.logical_not(self._may_renew()), tf.int64)
+                return tf.stack([self._shard.record.read_value()[RecordField.STEP], own.behind.read_value() + coming])
+
+        return self._critical([seconds], body)
+
+    def claim(self, session: Tensor, identity: Tensor, step: Tensor, suspects: Tensor) -> Tensor:
+        """Ask the arbiter whether to bring the dense parameters of a step; 1 if this worker is to. int64[].
+
+        A claim holds until another step, for `CLAIM_SECONDS` at most, and while the worker that has it lives: one that
+        dies has written to some of the servers perhaps, and another one writes to all of them again.
+
+        Args:
+            session: term and generation. int64[2].
+            identity: worker and incarnation. int64[2].
+            step: of its dense parameters. int64[].
+            suspects: as for `form`; their claims do not count. int64[2, 2].
+        """
+
+        def body(session: Tensor, identity: Tensor, step: Tensor, suspects: Tensor) -> Tensor:
+            own, now = self._own, clock()
+            claim = own.claim.read_value()
+            holder = claim[:2]
+            lives = tf.equal(self._ready()[holder[0]], 1) & self._shard.members.is_current(holder[0], holder[1])
+            lives &= ~tf.reduce_any(tf.reduce_all(tf.equal(suspects, holder), 1))
+            held = lives & tf.equal(claim[2], step) & (own.claimed_until.read_value() > now)
+            free = ~held | tf.reduce_all(tf.equal(holder, identity))
+            wanted = own.held_up_until.read_value() > now
+
+            def take() -> Tensor:
+                taken = own.claim.assign(tf.concat([identity, [step]], 0), read_value=False)
+                return after([taken, own.claimed_until.assign(now + CLAIM_SECONDS, read_value=False)], one())
+
+            return tf.cond(self._is_of(session, step) & wanted & free, take, zero)
+
+        return self._critical([session, identity, step, suspects], body)
+
+    def store(self, session: Tensor, step: Tensor, values: Sequence[Tensor]) -> Tensor:
+        """Write the dense state of a step, in the order of `Shard.dense`; 1 if this server is at that step. int64[]."""
+
+        def body(session: Tensor, step: Tensor, *values: Tensor) -> Tensor:
+            def write() -> Tensor:
+                pairs = zip(self._shard.dense, values, strict=True)
+                done = [variable.assign(value, read_value=False) for variable, value in pairs]
+                done.append(self._own.behind.assign(zero(), read_value=False))
+                return after(done, one())
+
+            return tf.cond(self._is_of(session, step), write, zero)
+
+        return self._critical([session, step, *values], body)
+
+    def load(self) -> tuple[Tensor, list[Tensor]]:
+        """This server's step, how many since its dense state was written, and that state.
+
+        Returns:
+            int64[2], and what is in `Shard.dense`.
+        """
+
+        def body() -> tuple[Tensor, list[Tensor]]:
+            head = tf.stack([self._shard.record.read_value()[RecordField.STEP], self._own.behind.read_value()])
+            return head, [variable.read_value() for variable in self._shard.dense]
+
+        found: tuple[Tensor, list[Tensor]] = self._critical([], body)
+        return found
+
+    def give_up_state(self, session: Tensor, step: Tensor) -> Tensor:
+        """Tell that nobody has the dense parameters of a step: what is here is no whole set any more. int64[]."""
+
+        def body(session: Tensor, step: Tensor) -> Tensor:
+            record = self._shard.record
+            lost = self._shard.in_session(record.read_value(), session) & self._is_of(session, step)
+            lost &= self._own.behind.read_value() > 0
+
+            def unset() -> Tensor:
+                kept = tf.tensor_scatter_nd_update(record.read_value(), [[RecordField.GENERATION]], [zero()])
+                return after([record.assign(kept, read_value=False)], one())
+
+            return tf.cond(lost, unset, zero)
+
+        return self._critical([session, step], body)
+
+    def forget(self, worker: Tensor, newcomer: Tensor) -> list[Any]:
+        """See `ShardRounds.forget`: a ring that the former process was part of is no more."""
+        if not self._arbiter:
+            return []
+        was = newcomer & tf.equal(at(self._own.members, worker), 1) & self._may_renew()
+        return [tf.cond(was, lambda: after(self._renew(), one()), zero)]
+
+    def _is_of(self, session: Tensor, step: Tensor) -> Tensor:
+        """Whether this server is at a step of the set of parameters; also when training is over, or updates are shut
+        out. bool[]."""
+        record = self._shard.record.read_value()
+        return tf.equal(tf.abs(record[RecordField.GENERATION]), session[1]) & tf.equal(record[RecordField.STEP], step)
+
+    def _ready(self) -> Tensor:
+        """Workers that live, have said how they are reached, and are not suspected. int64[WORKER_SLOTS]."""
+        own, members = self._own, self._shard.members
+        reached = tf.equal(own.cards.read_value()[:, 0], members.incarnations.read_value())
+        return tf.cast(members.alive() & reached & (own.barred_until.read_value() < clock()), tf.int64)
+
+    def _waits(self, ready: Tensor) -> Tensor:
+        few = tf.reduce_sum(ready) < self._gathering.workers
+        return few & (clock() < self._own.wait_until.read_value())
+
+    def _is_open(self, worker: Tensor) -> Tensor:
+        return tf.equal(at(self._own.members, worker), 1)
+
+    def _close(self, admitted: Tensor, alive: Tensor) -> Any:
+        del alive  # a member that died delivers no more, and the attempt is given up
+        members = self._own.members.read_value()
+        whole = tf.reduce_all(admitted >= members) & (tf.reduce_sum(members) > 0)
+        return self._own.closed.assign(tf.cast(whole, tf.int64), read_value=False)
+
+    def _renew(self) -> list[Any]:
+        ready = self._ready()
+        until = self._own.wait_until.read_value()
+        came = tf.reduce_sum(ready) >= self._gathering.workers
+        kept = [
+            self._own.members.assign(tf.where(self._waits(ready), tf.zeros_like(ready), ready), read_value=False),
+            # Once all have come, a worker that is gone is not waited for as one that has yet to come.
+            self._own.wait_until.assign(tf.where(came, tf.zeros_like(until), until), read_value=False),
+        ]
+        return [*kept, *super()._renew()]
+
+    def _move(self, outcome: Outcome) -> list[Any]:
+        return self._shard.apply_rows(outcome.touched(), outcome.losses)
+
+    def _note(self, admitted: Tensor) -> list[Any]:
+        own = self._own
+        made_in = own.made_in.assign(self._attempt(), read_value=False)
+        noted = [made_in, own.behind.assign_add(one(), read_value=False)]
+        return [*noted, self._wait_no_longer(admitted)] if self._arbiter else noted
+
+    def _attempt(self) -> Tensor:
+        """The one in which the step is made. int64[]."""
+        return self._own.attempt.read_value()
+
+    def _told(self, identity: Tensor) -> Tensor:
+        del identity
+        return self._own.made_in.read_value()
+
+    def _may_apply(self, place: Tensor) -> Tensor:
+        return super()._may_apply(place) & ~self._is_held_up()
+
+    def _is_held_up(self) -> Tensor:
+        """Whether no step may be made now. bool[]."""
+        return self._own.held_up_until.read_value() >= clock()

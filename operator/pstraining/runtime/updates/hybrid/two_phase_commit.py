@@ -1,0 +1,66 @@
+"""Hybrid rounds on both members of a shard: those of `updates.hybrid.server`, decided as in
+`updates.synchronous.two_phase_commit`.
+
+Rows of tables come to a standby as in synchronous rounds. What workers hold of a step, the sum of the dense gradients,
+is told by the attempt that the step was made in; so the standby keeps that, too, and how workers are reached. Who takes
+over has no ring: workers form the next one.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.ps.shard import Shard
+from pstraining.runtime.updates.hybrid.server import RingRounds, RingSums
+from pstraining.runtime.updates.synchronous.accumulators import Gathering
+from pstraining.runtime.updates.synchronous.two_phase_commit import PairedSums, PrimaryRounds, StandbyRounds
+
+
+class PairedRingSums(RingSums, PairedSums):
+    """The variables of hybrid rounds on a server that is a primary or a standby."""
+
+    @property
+    def passing(self) -> list[Any]:
+        """What is of the round under way, or of this server's clock."""
+        own = [self.members, self.barred_until, self.held_up_until, self.claim, self.claimed_until]
+        return [*super().passing, *own]
+
+    def void(self, attempt: Tensor) -> list[Any]:
+        """Emits beginning anew under another roster: without a ring, and nothing is held up."""
+        anew = [self.members, self.held_up_until, self.claimed_until]
+        return [
+            *super().void(attempt),
+            *(variable.assign(tf.zeros_like(variable.read_value()), read_value=False) for variable in anew),
+        ]
+
+
+class RingPrimary(RingRounds, PrimaryRounds):
+    """Emits a primary's part in hybrid rounds whose steps its standby makes, too."""
+
+    def _is_held_up(self) -> Tensor:
+        # A sealed round's step may have been made by the standby: it is too late.
+        return super()._is_held_up() & self._may_renew()
+
+
+class RingStandby(RingRounds, StandbyRounds):
+    """Emits a standby's part."""
+
+    def stand(self) -> Tensor:
+        """The record, and steps since this server's dense parameters were written. int64[6]."""
+
+        def body() -> Tensor:
+            return tf.concat([self._shard.record.read_value(), [self._own.behind.read_value()]], 0)
+
+        return self._critical([], body)
+
+    def _attempt(self) -> Tensor:
+        return self._pair.place.read_value()[1]
+
+    def _is_held_up(self) -> Tensor:
+        return tf.constant(False)  # that is the arbiter's to say: it has sealed the round
+
+
+def on_primary(shard: Shard, gathering: Gathering) -> RingRounds:
+    """A primary's part in rounds."""
+    return (RingPrimary if isinstance(shard.extra, PairedSums) else RingRounds)(shard, gathering)

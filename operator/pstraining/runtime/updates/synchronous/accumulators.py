@@ -1,0 +1,243 @@
+"""What a round of synchronous updates keeps on a server: sums, who is in them, and what the arbiter decided."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import tensorflow as tf
+
+from pstraining.runtime.compression.codecs import Codec
+from pstraining.runtime.compression.pull import Shadow
+from pstraining.runtime.model import sparse_optimizer
+from pstraining.runtime.model.keras_model import Touched
+from pstraining.runtime.model.partition import Segment
+from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.ps.critical_section import after, clock, one, zero
+from pstraining.runtime.ps.shard import Shard
+from pstraining.runtime.ps.tensors import WORKER_SLOTS, put
+from pstraining.runtime.updates.gradients import FINITE, LOSS, PARTS, WEIGHT
+
+WAIT_SECONDS: Final = 60.0
+"""How long after a restore a round waits for workers that have not come yet."""
+NEVER: Final = 4e9
+"""A time, in seconds since 1970, that does not come."""
+
+
+@dataclass(frozen=True)
+class Gathering:
+    """How rounds are gathered; the same on every server and in every task."""
+
+    workers: int
+    """Workers that the job wants; with ordered sums, every one of them that has data is always waited for."""
+    backups: int = 0
+    """How many of them a round need not wait for."""
+    ordered: bool = False
+    """Whether gradients are added in the order of the workers."""
+    moves: bool = False
+    """Whether workers send how far their own optimizers have moved the parameters, in place of gradients."""
+    pulls: tuple[Codec | None, ...] = (None,)
+    """How workers fetch the parameters, by form; None: as they are."""
+    dense: bool = True
+    """Whether gradients of dense parameters come to the servers; else those of tables alone."""
+
+
+class Outcome(NamedTuple):
+    """What a round has come to on one server: what its step is made of, emitted when it is asked for."""
+
+    weight: Tensor
+    """Of all gradients together; 0: every one was left out. float64[]."""
+    losses: Tensor
+    """Their mean loss, and 1 if there is one. float64[2]."""
+    mean: Callable[[], list[Tensor]]
+    """A vector for each segment."""
+    touched: Callable[[], list[Touched]]
+    """Rows of each table, each once, and their gradients."""
+    admitted: Tensor
+    """On the arbiter, 1 for every worker that is part of it. int64[WORKER_SLOTS]."""
+
+
+class Sums:
+    """The variables of rounds on one server; create it where variables go to that server."""
+
+    def __init__(self, shard: Shard, gathering: Gathering) -> None:
+        self.gathering = gathering
+        segments = shard.segments if gathering.dense else ()
+        self.attempt = tf.Variable(tf.zeros([], tf.int64))
+        self.delivered = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64))
+        """1 for every worker whose gradient is in the sums of this attempt."""
+        rows = gathering.workers if gathering.ordered else 2
+        self.weights = tf.Variable(tf.zeros([rows], tf.float64))
+        """Ordered: of every worker's gradient. Else: what the sums are counted in, and of all gradients together."""
+        self.losses = tf.Variable(tf.zeros([], tf.float64))
+        """Sum of the losses, each times its gradient's weight."""
+        shapes = [[gathering.workers, segment.size] if gathering.ordered else [segment.size] for segment in segments]
+        self.vectors = [
+            tf.Variable(lambda shape=shape, dtype=segment.dtype: tf.zeros(shape, dtype), dtype=segment.dtype)
+            for shape, segment in zip(shapes, segments, strict=True)
+        ]
+        codec = next((codec for codec in gathering.pulls if codec), None)
+        self.shadow = Shadow(segments, shard.vectors, codec, optional=None in gathering.pulls) if codec else None
+        self.form = tf.Variable(tf.zeros([], tf.int64)) if len(gathering.pulls) > 1 else None
+        """Number of the round's form, where there are several."""
+        self.rows = [TableSums(table) for table in shard.tables]
+        # The arbiter's.
+        self.admitted = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64))
+        self.closed = tf.Variable(tf.zeros([], tf.int64))
+        self.served = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64))
+        """The last global step that each worker's gradient is part of."""
+        self.wait_until = tf.Variable(lambda: _deadline(gathering), dtype=tf.float64)
+        """Until then workers that have not come yet are waited for; from a restore until all have come, at most."""
+        self.wish = tf.Variable(tf.constant([WORKER_SLOTS, 0], tf.int64))
+        """Which form the next round is to have: the first of the workers in this one, and what it wishes."""
+
+    # All of it is emitted on the server's device, inside its critical section.
+
+    def add(
+        self,
+        worker: Tensor,
+        attempt: Tensor,
+        same: Tensor,
+        amounts: Tensor,
+        vectors: Sequence[Tensor],
+        touched: Sequence[Touched],
+    ) -> list[Any]:
+        """Emits adding a gradient; one of a later attempt than the sum's begins it anew. The operations to wait for."""
+        weight = amounts[WEIGHT] * amounts[FINITE]
+        counts = weight * amounts[PARTS]  # of the vectors as they come
+        kept = tf.where(same, self.weights.read_value(), tf.zeros_like(self.weights.read_value()))
+        losses = tf.where(same, self.losses.read_value(), tf.zeros([], tf.float64)) + tf.math.multiply_no_nan(
+            amounts[LOSS], weight
+        )
+        delivered = tf.where(same, self.delivered.read_value(), 0) + tf.one_hot(worker, WORKER_SLOTS, dtype=tf.int64)
+        if self.gathering.ordered:
+            weights = tf.tensor_scatter_nd_update(kept, tf.reshape(worker, [1, 1]), tf.reshape(weight, [1]))
+            added = [put(target, worker, vector) for target, vector in zip(self.vectors, vectors, strict=True)]
+        else:
+            unit = tf.where(kept[0] > 0, kept[0], counts)
+            weights = tf.stack([unit, kept[1] + weight])
+            added = [accumulate(self.vectors, vectors, begins=tf.equal(kept[1], 0), weight=counts, unit=unit)]
+        begins = tf.equal(tf.reduce_sum(kept), 0)
+        added += [
+            table.add(rows, worker, counts, begins=begins) for table, rows in zip(self.rows, touched, strict=True)
+        ]
+        return [
+            *added,
+            self.attempt.assign(attempt, read_value=False),
+            self.weights.assign(weights, read_value=False),
+            self.losses.assign(losses, read_value=False),
+            self.delivered.assign(delivered, read_value=False),
+        ]
+
+    def hear_wish(self, worker: Tensor, form: Tensor) -> list[Any]:
+        """Emits noting which form a worker wishes for the next round; the operations to wait for.
+
+        The first one of a round decides, in the order of the workers: one worker alone looks for what is faster.
+        """
+        if self.form is None:
+            return []
+        wish = self.wish.read_value()
+        heard = tf.where(worker <= wish[0], tf.stack([worker, form]), wish)
+        return [self.wish.assign(heard, read_value=False)]
+
+    def wished(self) -> Tensor:
+        """Emits the form that the next round is to have. int64[]."""
+        return self.wish.read_value()[1]
+
+    def mean(self) -> list[Tensor]:
+        """Emits the mean gradient of what was added. A vector for each segment."""
+        weights = self.weights.read_value()
+        if not self.gathering.ordered:
+            sums, parts = [total.read_value() for total in self.vectors], weights[1] / weights[0]
+            means: list[Tensor] = tf.cond(
+                tf.equal(parts, 1),  # every worker has divided its own, and all have come: there is nothing to do
+                lambda: [tf.identity(total) for total in sums],
+                lambda: [total / tf.cast(parts, total.dtype) for total in sums],
+            )
+            return means
+        unit = tf.reduce_max(weights)
+        means = []
+        for rows in self.vectors:
+            values, mean = rows.read_value(), tf.zeros([rows.shape[1]], rows.dtype)
+            for worker in range(self.gathering.workers):
+                part = values[worker] * tf.cast(weights[worker] / unit, rows.dtype)
+                mean = tf.where(weights[worker] > 0, mean + part, mean)
+            means.append(mean / tf.cast(tf.reduce_sum(weights) / unit, rows.dtype))
+        return means
+
+    def outcome(self) -> Outcome:
+        """Emits what the round has come to."""
+        weights, ordered = self.weights.read_value(), self.gathering.ordered
+        total = tf.reduce_sum(weights) if ordered else weights[1]
+        losses = tf.stack([tf.math.divide_no_nan(self.losses.read_value(), total), tf.cast(total > 0, tf.float64)])
+        return Outcome(
+            total,
+            losses,
+            self.mean,
+            lambda: [table.mean(total, ordered=ordered) for table in self.rows],
+            self.admitted.read_value(),
+        )
+
+    def clear(self) -> list[Any]:
+        """Emits beginning a round anew; the operations to wait for."""
+        cleared = [self.delivered, self.weights, self.losses, self.admitted, self.closed]
+        nobody = tf.stack([tf.constant(WORKER_SLOTS, tf.int64), self.wished()])
+        return [
+            *(found.assign(tf.zeros(found.shape, found.dtype), read_value=False) for found in cleared),
+            *([] if self.form is None else [self.wish.assign(nobody, read_value=False)]),
+        ]
+
+
+class TableSums:
+    """The touched rows of one table in a round, one behind the other; create it where variables go to a server."""
+
+    def __init__(self, table: Segment) -> None:
+        width = table.pieces[0].width
+        self.indices = tf.Variable(tf.zeros([0], tf.int64), shape=[None])
+        self.workers = tf.Variable(tf.zeros([0], tf.int64), shape=[None])
+        self.gradients = tf.Variable(tf.zeros([0, width], table.dtype), shape=[None, width])
+
+    def add(self, rows: Touched, worker: Tensor, weight: Tensor, *, begins: Tensor) -> Tensor:
+        """Emits adding a worker's rows, times its weight; a first one begins anew. The operation to wait for."""
+        indices, gradients = rows
+        new = [indices, tf.fill(tf.shape(indices), worker), gradients * tf.cast(weight, gradients.dtype)]
+        targets = [self.indices, self.workers, self.gradients]
+
+        def begin() -> Tensor:
+            return after([t.assign(v, read_value=False) for t, v in zip(targets, new, strict=True)], one())
+
+        def append() -> Tensor:
+            grown = [tf.concat([t.read_value(), v], 0) for t, v in zip(targets, new, strict=True)]
+            return after([t.assign(v, read_value=False) for t, v in zip(targets, grown, strict=True)], one())
+
+        return tf.cond(weight > 0, lambda: tf.cond(begins, begin, append), zero)
+
+    def mean(self, total: Tensor, *, ordered: bool) -> Touched:
+        """Emits each touched row once, with its mean gradient over the round's samples."""
+        indices, gradients = self.indices.read_value(), self.gradients.read_value()
+        if ordered:
+            order = tf.argsort(self.workers.read_value(), stable=True)
+            indices, gradients = tf.gather(indices, order), tf.gather(gradients, order)
+        unique, summed = sparse_optimizer.merged([(indices, gradients)])
+        return unique, summed / tf.cast(total, summed.dtype)
+
+
+def _deadline(gathering: Gathering) -> Tensor:
+    return tf.constant(NEVER, tf.float64) if gathering.ordered else clock() + WAIT_SECONDS
+
+
+def accumulate(
+    targets: Sequence[Any], vectors: Sequence[Tensor], *, begins: Tensor, weight: Tensor, unit: Tensor
+) -> Tensor:
+    """Set or add vectors, in units of the first one's weight; nothing for one without weight."""
+
+    def scaled() -> list[Tensor]:
+        return [vector * tf.cast(weight / unit, vector.dtype) for vector in vectors]
+
+    def begin() -> Tensor:
+        return after([t.assign(v, read_value=False) for t, v in zip(targets, vectors, strict=True)], one())
+
+    def add() -> Tensor:
+        parts = tf.cond(tf.equal(weight, unit), lambda: [tf.identity(vector) for vector in vectors], scaled)
+        return after([t.assign_add(v, read_value=False) for t, v in zip(targets, parts, strict=True)], one())
+
+    return tf.cond(weight > 0, lambda: tf.cond(begins, begin, add), zero)

@@ -1,0 +1,220 @@
+"""The traced functions of a worker's synchronous steps."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import tensorflow as tf
+
+from pstraining.runtime.compression.push import Parts, PushWire, as_parts
+from pstraining.runtime.model.partition import Array
+from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.ps.critical_section import after as waited_for
+from pstraining.runtime.ps.critical_section import arbiter_first, as_it_is, one, zero
+from pstraining.runtime.ps.store import ParameterStore
+from pstraining.runtime.updates.gradients import NEVER, Computation, Contribution, Rows, Share
+from pstraining.runtime.updates.synchronous.server import ShardRounds
+from pstraining.runtime.updates.synchronous.two_phase_commit import StandbyRounds, decided
+
+SERVED: Final = 1
+FORM: Final = 2
+THERE: Final = 3
+"""Places in what is said about a step that may be fetched; see `ShardRounds.apply_and_fetch`."""
+
+
+class Turn(NamedTuple):
+    """What a worker says with everything."""
+
+    session: Tensor
+    """Term and generation. int64[2]."""
+    identity: Tensor
+    """Worker and incarnation. int64[2]."""
+    place: Tensor
+    """Step and attempt. int64[2]."""
+    progress: Tensor
+    """In its data. int64[3]."""
+    proposed: Tensor
+    """The form that the next round is to have, if it is for this worker to say. int64[]."""
+
+
+class Said(NamedTuple):
+    """What the servers say to a gradient."""
+
+    delivered: Array
+    """For every server what `ShardRounds.deliver` says. int64[servers, 8]."""
+    fetched: Array
+    """What has come of it: the arbiter's word, as `ShardRounds.apply_and_fetch` says it; at THERE 1 if the local
+    parameters are those of the next step now. int64[4]."""
+
+
+class SyncOperations:
+    """Each returns only when every server that it asks has answered.
+
+    Args:
+        store: the model and the servers.
+        servers: their part in rounds.
+        computation: makes gradients.
+        wire: encodes them.
+        forms: in how many forms updates may travel.
+        standbys: each server's, which make the same steps.
+    """
+
+    def __init__(
+        self,
+        store: ParameterStore,
+        servers: Sequence[ShardRounds],
+        computation: Computation,
+        wire: PushWire,
+        forms: int,
+        standbys: Sequence[Sequence[StandbyRounds]],
+    ) -> None:
+        self._store, self._local, self._home = store, store.client.local, store.client.brought_home
+        self._servers, self._computation, self._wire, self._standbys = servers, computation, wire, standbys
+        self._shadowed = [_shadowed(servers, store, form) for form in range(forms)]
+
+        self.is_shadowed = any(map(any, self._shadowed))
+        """Whether a variable is fetched as a move of what is here."""
+
+        def traced(emit: Any, **options: Any) -> Any:
+            return tf.function(emit, **({"autograph": False} | options))
+
+        def by_form(emit: Any, **options: Any) -> list[Any]:
+            return [traced(partial(emit, form), **options) for form in range(forms)]
+
+        self.pull = traced(self._emit_pull)
+        self.look = traced(self._emit_look)
+        self.admit = traced(lambda turn: self._home(servers[0].admit(*turn[:3])))
+        self.give_up = traced(lambda turn: self._home(servers[0].give_up(turn.session, turn.place)))
+        whole = self._emit_whole_or_nothing if store.updates.paired else self._emit_whole
+        self.whole = by_form(whole, autograph=True, reduce_retracing=True)
+        self.bring = by_form(self._emit_bring, reduce_retracing=True)
+        self.apply, self.fetch = by_form(self._emit_apply), by_form(self._emit_fetch)
+        """`apply` makes the step; `fetch` asks whether somebody has made it."""
+
+    def _emit_pull(self, place: Tensor) -> Tensor:
+        """Bring the local parameters to what workers hold; each server's step and form. int64[servers, 2]."""
+        found = [self._home(server.whole()) for server in self._servers]
+
+        def hold() -> Tensor:
+            return waited_for([self._store.emit_hold([vectors for _, vectors in found])], one())
+
+        with tf.device(self._local):
+            held = tf.cond(tf.equal(place[0], NEVER), zero, hold)
+            return waited_for([held], tf.stack([head for head, _ in found]))
+
+    def _emit_whole(self, form: int, batch: Any, turn: Turn) -> tuple[Contribution, Said]:
+        """Compute a gradient, and bring it in."""
+        contribution = self._computation.emit(batch)
+        parts = as_parts(contribution.vectors)
+        bring = as_it_is(self._emit_bring)
+        return contribution, bring(form, contribution.amounts, parts, contribution.rows, turn)
+
+    def _emit_whole_or_nothing(self, form: int, batch: Any, turn: Turn) -> tuple[Contribution, Said]:
+        """The same; nothing for a step that is never made. AutoGraph makes a condition of it."""
+        if turn.place[0] == NEVER:  # noqa: SIM108 - AutoGraph reads the user's code only in a statement's branches
+            found = self._nothing()
+        else:
+            found = self._emit_whole(form, batch, turn)
+        return found
+
+    def _nothing(self) -> tuple[Contribution, Said]:
+        """In the shape of what comes of a batch."""
+        with tf.device(self._local):
+            said = Said(tf.zeros([len(self._store.shards), 8], tf.int64), tf.zeros([4], tf.int64))
+            return self._computation.nothing(), said
+
+    def _emit_bring(self, form: int, amounts: Tensor, parts: Parts, rows: Rows, turn: Turn) -> Said:
+        """Deliver; if everything is on every server then, make the step and fetch it.
+
+        Where standbys make it, too, that is a call of its own, by whoever is the last: of several workers all but one
+        would have every server and standby look for a step that is not to be made yet.
+        """
+
+        def emit(number: int, arbiters: Tensor) -> Tensor:
+            vectors = self._wire.decode(self._store.shards[number], parts[number], form)
+            server = self._servers[number]
+            return server.deliver(*turn, server.word(arbiters), Share(amounts, vectors, rows[number]))
+
+        answers = arbiter_first(self._servers, emit)
+        brought = self._home(answers)
+        with tf.device(self._local):
+            delivered = tf.stack(brought)
+            if self._store.standbys:
+                return Said(delivered, tf.zeros([4], tf.int64))
+        with tf.device(self._store.shards[0].device):
+            told = tf.stack(answers)
+            inside, closed, admitted, counts = told[:, 0], told[0, 4], told[0, 5], told[:, 6]
+            whole = tf.reduce_all(tf.equal(inside, 1) & tf.equal(counts, admitted)) & tf.equal(closed, 1)
+            go = tf.cast(whole, tf.int64)
+        return Said(delivered, self._emit_follow(form, turn, [go]))
+
+    def _emit_look(self, identity: Tensor) -> tuple[list[Any], list[Tensor]]:
+        """What every server knows of the round, and the records of the standbys."""
+        standbys = [shard.read() for shard in self._store.standbys]
+        return [self._home(server.look(identity)) for server in self._servers], self._home(standbys)
+
+    def _emit_apply(self, form: int, turn: Turn) -> Tensor:
+        """Make the step, if nothing is missing for it, and fetch it if it is made. int64[4]; see `Said`."""
+        words = decided(self._servers, self._standbys, turn[:3])
+        return self._emit_follow(form, turn, words, is_decided=bool(self._standbys[0]))
+
+    def _emit_fetch(self, form: int, turn: Turn) -> Tensor:
+        """Bring the local parameters to the next step, if the arbiter has made just that. int64[4]; see `Said`.
+
+        The others make it then, if they have not: what the arbiter sends would else be sent for nothing.
+        """
+        return self._emit_follow(form, turn, [zero()])
+
+    def _emit_follow(self, form: int, turn: Turn, words: Sequence[Tensor], *, is_decided: bool = False) -> Tensor:
+        """Let the arbiter make the step, if all `words` begin with a 1, and the others after it; fetch it.
+
+        Where standbys of the arbiter have decided, the words are theirs, and the others do not wait for the arbiter.
+        int64[4]; see `Said`.
+        """
+        session, identity, place, *_ = turn
+        heads, brought, followed = [], [], []
+        for number, (server, standbys) in enumerate(zip(self._servers, self._standbys, strict=True)):
+            following = server.word(words[0], FORM) if number else zero()  # that of the arbiter, which chooses it
+            head, parts = server.apply_and_fetch(form, session, identity, place, server.least(words), following)
+            heads.append(self._home(head))
+            brought.append(self._home(parts))
+            for standby in standbys if number else ():
+                told = standby.least(words), standby.word(words[0], FORM)
+                followed.append(standby.apply(session, identity, place, *told))
+            if not number and not is_decided:
+                words = [head]
+        return self._emit_move(form, heads, brought, self._home(followed))
+
+    def _emit_move(
+        self,
+        form: int,
+        heads: Sequence[Tensor],
+        brought: Sequence[Sequence[Sequence[Tensor]]],
+        followed: Sequence[Tensor],
+    ) -> Tensor:
+        with tf.device(self._local):
+            there = tf.reduce_min(tf.stack([*(head[THERE] for head in heads), *(answer[0] for answer in followed)]))
+
+            def move() -> Tensor:
+                servers = zip(self._servers, brought, strict=True)
+                values = self._store.unpack([server.unshadowed(form, parts) for server, parts in servers])
+                variables = zip(self._store.model.variables, values, self._shadowed[form], strict=True)
+                done = [
+                    (variable.value.assign_add if shadowed else variable.value.assign)(value, read_value=False)
+                    for variable, value, shadowed in variables
+                ]
+                return waited_for(done, one())
+
+            moved = tf.cond(tf.equal(there, 1), move, zero)
+            return tf.concat([heads[0][:THERE], [moved]], 0)
+
+
+def _shadowed(servers: Sequence[ShardRounds], store: ParameterStore, form: int) -> list[bool]:
+    """For each variable of the model whether it is fetched as a move of its shadow."""
+    moved = [
+        shard.segments[number]
+        for server, shard in zip(servers, store.shards, strict=True)
+        for number in server.moved(form)
+    ]
+    found = {piece.tensor for segment in moved for piece in segment.pieces}
+    return [index in found for index in range(len(store.model.tensors))]

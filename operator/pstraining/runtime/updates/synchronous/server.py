@@ -1,0 +1,400 @@
+"""A round of synchronous updates on one parameter server, as operations to emit inside a traced function.
+
+`updates.synchronous.protocol` tells what a round is and who does what next; here are the servers' sums and the
+compare-and-sets. The sum holds gradients in units of the first one's weight, so that with equal batches nothing is
+multiplied; and workers send the n-th part of theirs, so that nothing is divided when n have come. With ordered sums
+every worker has a row of its own, and rows are added in the order of the workers: runs are then repeatable bit for bit,
+at the price of one copy of the parameters a worker in the servers' memory.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.ps.critical_section import after, clock, critical, one, zero
+from pstraining.runtime.ps.record import RecordField
+from pstraining.runtime.ps.shard import Shard
+from pstraining.runtime.ps.tensors import at, bits, put
+from pstraining.runtime.updates.gradients import Share
+from pstraining.runtime.updates.synchronous.accumulators import Gathering, Outcome, Sums
+
+
+class ShardRounds:
+    """Emits a server's part in rounds. The first server is the arbiter."""
+
+    def __init__(self, shard: Shard, gathering: Gathering) -> None:
+        assert isinstance(shard.extra, Sums)  # noqa: S101 - `UpdateState.make_extra` has made it
+        self._shard, self._gathering, self._arbiter = shard, gathering, shard.number == 0
+        self._sums, self.device = shard.extra, shard.device
+
+    def admit(self, session: Tensor, identity: Tensor, place: Tensor) -> Tensor:
+        """Ask the arbiter for a part in the round, before anything is sent to the others; 1 if it has one. int64[].
+
+        Args:
+            session: term and generation. int64[2].
+            identity: worker and incarnation. int64[2].
+            place: step and attempt. int64[2].
+        """
+
+        def body(session: Tensor, identity: Tensor, place: Tensor) -> Tensor:
+            valid = self._is_valid(self._shard.record.read_value(), session, identity, place)
+            return tf.cond(valid & self._is_open(identity[0]), lambda: after(self._enter(identity[0]), one()), zero)
+
+        return self._critical([session, identity, place], body)
+
+    def deliver(
+        self,
+        session: Tensor,
+        identity: Tensor,
+        place: Tensor,
+        progress: Tensor,
+        proposed: Tensor,
+        go: Tensor,
+        share: Share,
+    ) -> Tensor:
+        """Add a worker's gradient to this server's sum, once; the arbiter admits the worker by it.
+
+        Args:
+            session: term and generation. int64[2].
+            identity: worker and incarnation. int64[2].
+            place: step and attempt. int64[2].
+            progress: where the worker will be in its data. int64[3].
+            proposed: the form that the next round is to have, if it is for this worker to say. int64[].
+            go: 1 on the arbiter; elsewhere what the arbiter said. int64[].
+            share: this server's; one that is not finite counts as delivered, and is left out.
+
+        Returns:
+            Whether it is in the sum, done, step, attempt, closed, how many are admitted and delivered, and whether it
+            is void: of batches that are not the worker's to train. int64[8].
+        """
+
+        load = [list(share.vectors), list(share.rows)]
+
+        def body(
+            session: Tensor,
+            identity: Tensor,
+            place: Tensor,
+            progress: Tensor,
+            proposed: Tensor,
+            go: Tensor,
+            amounts: Tensor,
+            *arrived: Tensor,
+        ) -> Tensor:
+            gradients, touched = tf.nest.pack_sequence_as(load, arrived)
+            sums, worker = self._sums, identity[0]
+            record = self._shard.record.read_value()
+            ledger = self._shard.ledger
+            owed = ledger.owes(worker, progress) if ledger else tf.constant(True)
+            valid = self._is_valid(record, session, identity, place) & tf.equal(go, 1)
+            void, valid = valid & tf.logical_not(owed), valid & owed
+            same = tf.equal(sums.attempt.read_value(), place[1])
+            there = same & tf.equal(at(sums.delivered, worker), 1)
+            wanted = self._is_open(worker) if self._arbiter else tf.constant(True)
+
+            def add() -> Tensor:
+                written = self._sums.add(worker, place[1], same, amounts, gradients, touched)
+                with tf.control_dependencies(written):
+                    entered = [*self._enter(worker), *sums.hear_wish(worker, proposed)] if self._arbiter else []
+                    if ledger:
+                        entered.append(ledger.note(worker, progress))
+                return after([*written, *entered], one())
+
+            taken = tf.cond(valid & wanted & tf.logical_not(there), add, zero)
+            with tf.control_dependencies([taken]):
+                inside = tf.maximum(taken, tf.cast(valid & there, tf.int64))
+                head = tf.stack([inside, record[RecordField.DONE], record[RecordField.STEP]])
+                return tf.concat([head, self._counts(), [tf.cast(void, tf.int64)]], 0)
+
+        return self._critical(
+            [session, identity, place, progress, proposed, go, share.amounts, *tf.nest.flatten(load)], body
+        )
+
+    def look(self, identity: Tensor) -> tuple[Tensor, Tensor]:
+        """What this server knows of the round; the arbiter closes it if enough are admitted meanwhile.
+
+        Returns:
+            The record, attempt, closed, the step that the worker was last part of: int64[8]; and who delivered, and on
+            the arbiter who is admitted and alive, a bit a worker: uint8[1 or 3, WORKER_SLOTS / 8].
+        """
+
+        def body(identity: Tensor) -> tuple[Tensor, Tensor]:
+            sums, members = self._sums, self._shard.members
+            record = self._shard.record.read_value()
+            changed: list[Any] = []
+            sets = [sums.delivered.read_value()]
+            if self._arbiter:
+                current = members.is_current(identity[0], identity[1])
+                heard = tf.cond(current, lambda: after([members.hear(identity[0])], one()), zero)
+                with tf.control_dependencies([heard]):
+                    alive = members.alive()
+                    admitted = sums.admitted.read_value()
+                    changed = [self._close(admitted, alive)]
+                sets += [admitted, tf.cast(alive, tf.int64)]
+            with tf.control_dependencies(changed):
+                rest = [sums.attempt.read_value(), sums.closed.read_value(), self._told(identity)]
+                return tf.concat([record, tf.stack(rest)], 0), bits(tf.stack(sets))
+
+        found: tuple[Tensor, Tensor] = self._critical([identity], body)
+        return found
+
+    def apply(self, session: Tensor, identity: Tensor, place: Tensor, go: Tensor, form: Tensor) -> Tensor:
+        """Make the round's step of the sum: the arbiter first, by compare-and-set; the others follow when `go` is 1.
+
+        Args:
+            session: term and generation. int64[2].
+            identity: worker and incarnation. int64[2].
+            place: step and attempt. int64[2].
+            go: 1 on the arbiter; elsewhere whether the arbiter has made the step. int64[].
+            form: elsewhere than on the arbiter, the one that the arbiter gives the next round. int64[].
+
+        Returns:
+            Whether this server has made the step, the last step that the worker was part of, and the form of the round
+            that is under way now. int64[3].
+        """
+
+        return self._critical([session, identity, place, go, form], self._make)
+
+    def apply_and_fetch(
+        self, form: int, session: Tensor, identity: Tensor, place: Tensor, go: Tensor, following: Tensor
+    ) -> tuple[Tensor, list[list[Tensor]]]:
+        """The same; and for every segment what brings a worker from its step to the next one, if that is just made.
+
+        That is the move, encoded, for a segment with a shadow; else the parameters themselves.
+
+        Args:
+            form: that the worker has it in.
+            session: term and generation. int64[2].
+            identity: worker and incarnation. int64[2].
+            place: the worker's step, and an attempt. int64[2].
+            go: as above. int64[].
+            following: the form of the next round, as above. int64[].
+
+        Returns:
+            Whether this server has made the step, the last step that the worker was part of, the form of the round that
+            is under way, and whether the step can be fetched in this form: int64[4]. And the tensors; if not, empty.
+        """
+
+        def body(*told: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
+            _, identity, place, *_ = told
+            with tf.control_dependencies([self._make(*told)]):
+                return self._bring(form, identity, place)
+
+        found: tuple[Tensor, list[list[Tensor]]] = self._critical([session, identity, place, go, following], body)
+        return found
+
+    def _make(self, session: Tensor, identity: Tensor, place: Tensor, go: Tensor, following: Tensor) -> Tensor:
+        record = self._shard.record.read_value()
+        same = tf.equal(record[RecordField.STEP], place[0])
+        allowed = self._shard.in_session(record, session) & same & tf.equal(go, 1)
+        allowed &= self._may_apply(place) if self._arbiter else self._may_follow(place)
+        made = tf.cond(allowed, self._apply, zero)
+        with tf.control_dependencies([made]):
+            there = tf.cast(tf.equal(record[RecordField.STEP] + made, place[0] + 1), tf.int64)
+            return tf.stack([there, self._told(identity), self._turn(made, following)])
+
+    def _bring(self, form: int, identity: Tensor, place: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
+        moved, shadow = self.moved(form), self._sums.shadow
+        sources = [
+            shadow.moves[number] if shadow and number in moved else [vector]
+            for number, vector in enumerate(self._shard.vectors)
+        ]
+        flat = tf.nest.flatten(sources)
+        made = tf.equal(self._shard.record.read_value()[RecordField.STEP], place[0] + 1)
+        fits = tf.equal(shadow.is_held(), bool(moved)) if shadow and shadow.numbers else tf.constant(True)
+        parts = tf.cond(
+            made & fits,
+            lambda: [source.read_value() for source in flat],
+            lambda: [tf.zeros([0] * len(source.shape), source.dtype) for source in flat],
+        )
+        answers = [made, self._told(identity), self._form(), made & fits]
+        head = tf.stack([tf.cast(answer, tf.int64) for answer in answers])
+        return head, tf.nest.pack_sequence_as(sources, tf.nest.flatten(parts))
+
+    def whole(self) -> tuple[Tensor, list[Tensor]]:
+        """This server's step and the form of the round under way, int64[2]; every segment as workers hold it then."""
+
+        def body() -> tuple[Tensor, list[Tensor]]:
+            shadow = self._sums.shadow
+            vectors = [
+                shadow.held(number) if shadow and number in shadow.moves else vector.read_value()
+                for number, vector in enumerate(self._shard.vectors)
+            ]
+            return tf.stack([self._shard.record.read_value()[RecordField.STEP], self._form()]), vectors
+
+        found: tuple[Tensor, list[Tensor]] = self._critical([], body)
+        return found
+
+    def moved(self, form: int) -> list[int]:
+        """Numbers of the segments that are fetched as moves in this form."""
+        shadow = self._sums.shadow
+        return shadow.numbers if shadow and self._gathering.pulls[form] is not None else []
+
+    def unshadowed(self, form: int, parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        """Emits, on the worker: a vector per segment from what was fetched, a move where there is a shadow."""
+        shadow, moved = self._sums.shadow, self.moved(form)
+        return [
+            shadow.decode(number, sent) if shadow and number in moved else sent[0] for number, sent in enumerate(parts)
+        ]
+
+    def follow(self, session: Tensor, step: Tensor) -> Tensor:
+        """Make the step after `step` of the sum, which the arbiter has made; 1 if this call did. int64[]."""
+
+        def body(session: Tensor, step: Tensor) -> Tensor:
+            record = self._shard.record.read_value()
+            behind = tf.equal(record[RecordField.STEP], step) & self._has_step_after(step)
+            return tf.cond(self._shard.in_session(record, session) & behind, self._apply, zero)
+
+        return self._critical([session, step], body)
+
+    def _has_step_after(self, step: Tensor) -> Tensor:
+        """Whether what a step that others have made is made of is here; never on the arbiter, which makes it first."""
+        del step
+        return tf.constant(False) if self._arbiter else tf.reduce_sum(self._sums.delivered.read_value()) > 0
+
+    def give_up(self, session: Tensor, place: Tensor) -> Tensor:
+        """Begin another attempt at the round, by compare-and-set on the arbiter; 1 if this call did. int64[]."""
+
+        def body(session: Tensor, place: Tensor) -> Tensor:
+            record = self._shard.record.read_value()
+            same = tf.equal(record[RecordField.STEP], place[0]) & tf.equal(self._sums.attempt.read_value(), place[1])
+            allowed = self._shard.in_session(record, session) & same & self._may_renew()
+            return tf.cond(allowed, lambda: after(self._renew(), one()), zero)
+
+        return self._critical([session, place], body)
+
+    def forget(self, worker: Tensor, newcomer: Tensor) -> list[Any]:
+        """In the critical section: what a worker's former process has delivered does not count for its newcomer."""
+        if not self._arbiter:
+            return []
+        held = newcomer & tf.equal(at(self._sums.admitted, worker), 1) & self._may_renew()
+        return [tf.cond(held, lambda: after(self._renew(), one()), zero)]
+
+    def word(self, answer: Tensor, number: int = 0) -> Tensor:
+        """One of the words of another server's answer, read here, so that the answer comes by no detour. int64[]."""
+        with tf.device(self.device):
+            return tf.reshape(answer, [-1])[number]
+
+    def least(self, answers: Sequence[Tensor]) -> Tensor:
+        """Whether all of other servers' answers begin with a yes. int64[]."""
+        with tf.device(self.device):
+            return tf.reduce_min(tf.stack([self.word(answer) for answer in answers]))
+
+    def _critical(self, inputs: Sequence[Tensor], body: Any) -> Any:
+        return critical(self.device, self._shard.container, inputs, body)
+
+    def _is_valid(self, record: Tensor, session: Tensor, identity: Tensor, place: Tensor) -> Tensor:
+        """Whether a gradient is of this round: of the arbiter's attempt, or elsewhere of that or a later one."""
+        attempt = self._sums.attempt.read_value()
+        current = self._shard.members.is_current(identity[0], identity[1])
+        now = tf.equal(attempt, place[1]) if self._arbiter else place[1] >= attempt
+        return self._shard.in_session(record, session) & current & tf.equal(record[RecordField.STEP], place[0]) & now
+
+    def _is_open(self, worker: Tensor) -> Tensor:
+        return tf.equal(self._sums.closed.read_value(), 0) | tf.equal(at(self._sums.admitted, worker), 1)
+
+    def _enter(self, worker: Tensor) -> list[Any]:
+        sums, members = self._sums, self._shard.members
+        entered = [put(sums.admitted, worker, one()), members.hear(worker)]
+        with tf.control_dependencies(entered):
+            return [*entered, self._close(sums.admitted.read_value(), members.alive())]
+
+    def _close(self, admitted: Tensor, alive: Tensor) -> Any:
+        """Close the round if `updates.synchronous.protocol.quorum` is reached; a closed one stays so."""
+        waits = clock() < self._sums.wait_until.read_value()
+        present, expected = tf.math.count_nonzero(alive), tf.constant(self._gathering.workers, tf.int64)
+        if self._shard.ledger:
+            expected = self._shard.ledger.busy(self._gathering.workers)  # the others have nothing to train
+        wanted = tf.where(waits, tf.maximum(present, expected), present) - self._gathering.backups
+        reached = tf.reduce_sum(admitted) >= tf.maximum(wanted, 1)
+        closed = tf.maximum(self._sums.closed.read_value(), tf.cast(reached, tf.int64))
+        return self._sums.closed.assign(closed, read_value=False)
+
+    def _counts(self) -> Tensor:
+        sums = self._sums
+        admitted, delivered = (tf.reduce_sum(found.read_value()) for found in (sums.admitted, sums.delivered))
+        return tf.stack([sums.attempt.read_value(), sums.closed.read_value(), admitted, delivered])
+
+    def _apply(self) -> Tensor:
+        """Make the step of what is in the sums. 1."""
+        outcome, ledger = self._sums.outcome(), self._shard.ledger
+        with tf.control_dependencies([self._step(outcome)]):
+            noted = self._note(outcome.admitted)
+            if ledger:
+                noted.append(ledger.advance_all(outcome.admitted))
+            with tf.control_dependencies(noted):
+                return after(self._sums.clear(), one())
+
+    def _step(self, outcome: Outcome) -> Tensor:
+        """Move the parameters, and what workers hold of them. 1."""
+        shadow, form = self._sums.shadow, self._form()
+        with tf.control_dependencies(shadow.begin(form) if shadow else []):
+            # A round in which every gradient was left out is a step that changes nothing; it is fetched all the same.
+            moved = tf.cond(
+                outcome.weight > 0,
+                lambda: after(self._move(outcome), one()),
+                lambda: after(self._shard.count_step(outcome.losses), one()),
+            )
+        with tf.control_dependencies([moved]):
+            followed = shadow.follow(form) if shadow else []
+        with tf.control_dependencies([moved, *followed]):
+            return one()
+
+    def _form(self) -> Tensor:
+        """The form of the round under way. int64[]."""
+        return zero() if self._sums.form is None else self._sums.form.read_value()
+
+    def _turn(self, made: Tensor, following: Tensor) -> Tensor:
+        """Begin the next round in its form if this call made the step; the form then. int64[]."""
+        sums = self._sums
+        if sums.form is None:
+            return zero()
+        wanted = self._wished() if self._arbiter else following
+        form = tf.where(tf.equal(made, 1), wanted, sums.form.read_value())
+        return after([sums.form.assign(form, read_value=False)], form)
+
+    def _wished(self) -> Tensor:
+        """The form that the arbiter gives the next round. int64[]."""
+        return self._sums.wished()
+
+    def _move(self, outcome: Outcome) -> list[Any]:
+        """Move the parameters by the mean; the operations that are yet to be waited for."""
+        return self._shard.apply(outcome.mean(), outcome.touched(), outcome.losses, moves=self._gathering.moves)
+
+    def _note(self, admitted: Tensor) -> list[Any]:
+        """Remember of whose gradients the step was made."""
+        sums, made = self._sums, self._shard.record.read_value()[RecordField.STEP]
+        served = tf.where(tf.equal(admitted, 1), made, sums.served.read_value())
+        noted = [sums.served.assign(served, read_value=False)]
+        if self._arbiter and not self._gathering.ordered:
+            noted.append(self._wait_no_longer(admitted))
+        return noted
+
+    def _told(self, identity: Tensor) -> Tensor:
+        """What a worker wants to know about the last step: the last one that it was part of. int64[]."""
+        return at(self._sums.served, identity[0])
+
+    def _may_apply(self, place: Tensor) -> Tensor:
+        """Whether the arbiter may make the step. bool[]."""
+        sums = self._sums
+        return tf.equal(sums.attempt.read_value(), place[1]) & tf.equal(sums.closed.read_value(), 1)
+
+    def _may_follow(self, place: Tensor) -> Tensor:
+        """Whether another server may make the step that the arbiter has made. bool[]."""
+        del place
+        return tf.constant(True)
+
+    def _may_renew(self) -> Tensor:
+        """Whether the arbiter may give the attempt up. bool[]."""
+        return tf.constant(True)
+
+    def _wait_no_longer(self, admitted: Tensor) -> Any:
+        """Once all have come, a worker that is gone is not waited for as one that has yet to come."""
+        sums = self._sums
+        all_came = tf.reduce_sum(admitted) >= self._gathering.workers - self._gathering.backups
+        until = sums.wait_until.read_value()
+        return sums.wait_until.assign(tf.where(all_came, tf.zeros_like(until), until), read_value=False)
+
+    def _renew(self) -> list[Any]:
+        return [self._sums.attempt.assign_add(one(), read_value=False), *self._sums.clear()]

@@ -1,0 +1,266 @@
+"""A worker: pull, compute, push, until the chief says that training is done.
+
+It needs nothing but the parameter servers. When they are gone, or their state is being restored, it waits; when its
+update is refused, it looks at the servers' records again.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+import tensorflow as tf
+
+from pstraining.api.training import NonFinite
+from pstraining.runtime.config.settings import TrainingSettings
+from pstraining.runtime.data.batches import Batches, Draw, EndOfDataError, HandedOutBatches, OwnBatches
+from pstraining.runtime.data.sources import Source
+from pstraining.runtime.ps import record as records
+from pstraining.runtime.ps.worker_registry import BEAT_SECONDS
+from pstraining.runtime.replication import encoding
+from pstraining.runtime.replication.renewal import Renewal, RenewalDueError
+from pstraining.runtime.telemetry import aggregation
+from pstraining.runtime.telemetry.counters import WorkerAccount
+from pstraining.runtime.telemetry.events import event
+from pstraining.runtime.telemetry.progress import StepReports
+from pstraining.runtime.transport.client import ShardLostError
+from pstraining.runtime.updates.base import Identity, Reply
+from pstraining.runtime.worker.router import Whereabouts
+
+POLL: Final = 0.05
+"""Seconds between looks at the servers' records while there is nothing to work on."""
+
+
+ASK_AGAIN_SECONDS: Final = 2.0
+"""Seconds after which a worker without data asks whether some has come back."""
+
+
+class SessionOverError(Exception):
+    """The servers are under another term, hold another set, or know a newer process of this worker."""
+
+
+class NonFiniteError(ArithmeticError):
+    """A gradient with NaN or infinity in it."""
+
+
+class Worker:
+    """One worker's loop."""
+
+    def __init__(
+        self,
+        where: Whereabouts,
+        identity: Identity,
+        data: Callable[[], Any] | Source,
+        *,
+        training: TrainingSettings,
+        account: WorkerAccount | None = None,
+        renewal: Renewal | None = None,
+    ) -> None:
+        store = where.first[0]
+        self._client, self._store, self._identity, self._training = store.client, store, identity, training
+        self._batches: Batches = (
+            OwnBatches(data, store.client.local)
+            if callable(data)
+            else HandedOutBatches(data, self._take_piece, store.client.local)
+        )
+        self._limit = training.positions(None if callable(data) else data.count)
+        self._where = where
+        self._updates = where.first[1]
+        self._reports = StepReports(identity.worker)
+        self._account = account or WorkerAccount()
+        self._in_session = False
+        self._pending: Draw | None = None  # what is to be trained next; kept until it is part of the parameters
+        self._session: records.Session | None = None
+        self._is_unsure = False  # whether what is pending has come to some servers
+        self._renewal = renewal or Renewal(enabled=False)
+        self._stands: str | None = "renewed" if self._renewal.kept.times else None  # why no step is made
+        self._stepped = self._renewal.kept.left  # when the last one was made
+        self._resent: Draw | None = None
+
+    def run(self) -> None:
+        """Train until the job is done.
+
+        Raises:
+            RenewalDueError: until this process is to be renewed; it takes part no longer.
+        """
+        try:
+            with self._beating():
+                self._train_until_done()
+        except RenewalDueError:
+            self._say_good_bye()
+            raise
+        finally:
+            self._batches.close()
+        self._say_good_bye()
+        self._reports.report("worker_done")
+
+    def _train_until_done(self) -> None:
+        done = False
+        while not done:
+            try:
+                session = self._wait_for_state()
+                if session is None:
+                    break
+                done = self._train(session)
+            except ShardLostError as lost:
+                self._is_unsure = True
+                self._stand_still("lost")
+                self._client.recover(lost)
+
+    def _wait_for_state(self) -> records.Session | None:
+        """A session once the servers hold one whole set; None when the job is done."""
+        told, superseded = time.monotonic(), False
+        while True:
+            session = None
+            if found := self._where.find():
+                self._store, self._updates = found
+                shards = self._store.read()
+                self._updates.rest(shards)
+                session = records.session(shards, layout=self._store.fingerprint)
+            if session is not None:
+                if all(shard.done for shard in shards):
+                    return None
+                if not self._training.is_over(shards[0].step) and not superseded:
+                    self._where.prepare(lambda: self._batches.sample(self._training.batches_per_update))
+                    if self._store.hello(self._identity.worker, self._identity.incarnation):
+                        return session
+                    superseded = True  # for good: this process idles until the job is done, or it is ended
+                    event("superseded", worker=self._identity.worker, reason="a newer process has this worker's index")
+            if time.monotonic() - told >= 10:
+                told = time.monotonic()
+                event("waiting", what="the end" if superseded else "the chief", worker=self._identity.worker)
+            time.sleep(POLL)
+
+    def _take_piece(self) -> tuple[int, int] | None:
+        """A piece of the data, as the first server hands it out."""
+        assert self._session is not None  # noqa: S101 - pieces are asked for in a session
+        who = (self._identity.worker, self._identity.incarnation)
+        state, position, done = self._store.take_piece(self._session, who, self._limit)
+        if state < 0:
+            raise SessionOverError
+        return (position, done) if state else None
+
+    def _train(self, session: records.Session) -> bool:
+        """Step until the session is over; True when the job is done."""
+        same_set = self._session is not None and self._session.generation == session.generation
+        resends = self._is_unsure and same_set and self._updates.counts_once
+        if not resends and self._batches.reset():
+            self._pending = None
+        if self._session is None and not self._stands:
+            self._stepped = time.monotonic()
+        self._session, self._is_unsure, self._resent = session, False, self._pending if resends else None
+        self._updates.begin(session)
+        self._account.begin()
+        self._in_session = True
+        try:
+            return self._step_through(session)
+        except SessionOverError:
+            return False
+        except EndOfDataError:
+            self._in_session = False
+            return self._wait_for_the_others(session)
+        finally:
+            self._in_session = False
+
+    def _wait_for_the_others(self, session: records.Session) -> bool:
+        """Nothing is left to train, but what others train may come back; True when the job is done."""
+        self._store.good_bye(self._identity.worker, self._identity.incarnation)
+        until = time.monotonic() + ASK_AGAIN_SECONDS
+        while time.monotonic() < until:
+            shards = self._store.read()
+            self._updates.rest(shards)
+            if all(shard.done for shard in shards):
+                return True
+            if records.session(shards, layout=self._store.fingerprint) != session:
+                return False
+            time.sleep(POLL)
+        return False
+
+    def _step_through(self, session: records.Session) -> bool:
+        while True:
+            if self._pending is None:
+                self._pending = self._batches.draw(self._training.batches_per_update)
+            reply = self._updates.step(self._pending.batches, self._pending.progress)
+            if reply.done:
+                return True
+            if not reply.accepted:
+                self._is_unsure = self._pending is not self._resent  # refused twice: it is another worker's by now
+                self._stand_still("refused")
+                event("refused", worker=self._identity.worker, term=self._term(session), step=reply.step)
+                return False
+            if not reply.finite:
+                self._leave_out(reply)
+            samples = sum(int(tf.nest.flatten(batch)[0].shape[0]) for batch in self._pending.batches)
+            self._account.made(
+                reply.step, reply.loss, samples=samples, applied=reply.applied, staleness=reply.staleness
+            )
+            if reply.applied:
+                self._pending = None
+            self._go_on(reply.step)
+            self._reports.step(reply.step, reply.loss, reply.staleness)
+            if self._training.is_over(reply.step):  # the chief will say so; until then nothing is left to do
+                return False
+            if self._pending is None and self._renewal.is_due(self._client.connection, whole=self._where.whole):
+                raise RenewalDueError
+
+    def _stand_still(self, why: str) -> None:
+        if self._session and self._stands is None:
+            self._stands = why
+
+    def _go_on(self, step: int) -> None:
+        """Tell how long it was from the last step to this one, if a server was lost or a new session began."""
+        since, self._stepped = self._stepped, time.monotonic()
+        if self._stands:
+            seconds = round(self._stepped - since, 3)
+            event("went_on", worker=self._identity.worker, after=self._stands, step=step, seconds=seconds)
+            self._stands = None
+
+    def _term(self, session: records.Session) -> int:
+        """The chief's."""
+        return encoding.ballot(session.term).term if self._client.cluster.members > 1 else session.term
+
+    def _leave_out(self, reply: Reply) -> None:
+        """Tell of a gradient that is not finite, and end if that is the policy."""
+        so_far = self._account.left_out = self._account.left_out + 1
+        event("non_finite", worker=self._identity.worker, step=reply.step, loss=reply.loss, so_far=so_far)
+        if self._training.non_finite is NonFinite.FAIL:
+            raise NonFiniteError(
+                f"worker {self._identity.worker}: the gradient at step {reply.step} has NaN or infinity in it, and was "
+                "not applied. Lower the learning rate, clip gradients or look at the data; spec.training.nonFinite: "
+                "Skip leaves such batches out"
+            )
+
+    @contextmanager
+    def _beating(self) -> Iterator[None]:
+        """Inside, the servers hear of this worker however long a step takes."""
+        ended = threading.Event()
+
+        def beat() -> None:
+            while not ended.wait(BEAT_SECONDS):
+                if not self._in_session:
+                    continue  # the servers may hold nothing yet
+                with suppress(ShardLostError):  # the training thread finds it, too, and mends it
+                    self._beat()
+
+        thread = threading.Thread(target=beat, name="pstraining-beat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join(timeout=BEAT_SECONDS)
+
+    def _beat(self) -> None:
+        """Give a sign of life, and with it what was counted."""
+        counters = self._account.counters(self._client.links.look(), self._store.model.step.metrics())
+        who = self._identity
+        self._store.beat(who.worker, who.incarnation, aggregation.encode(who.incarnation, counters))
+
+    def _say_good_bye(self) -> None:
+        """Tell the chief, who waits for it a little; it does not matter if it cannot be told."""
+        try:
+            self._beat()
+            self._store.good_bye(self._identity.worker, self._identity.incarnation)
+        except ShardLostError as lost:
+            event("good_bye_failed", worker=self._identity.worker, reason=str(lost))
