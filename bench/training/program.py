@@ -23,7 +23,7 @@ def optimizer() -> Any:
 
     from pstraining.runtime.replication import chunks  # with TensorFlow, and so not before the trainer has run
 
-    vars(chunks).update(ENOUGH_BYTES=int(os.environ.get("BENCH_ENOUGH", chunks.ENOUGH_BYTES)))
+    vars(chunks).update(INCREMENTAL_BYTES=int(os.environ.get("BENCH_ENOUGH", chunks.INCREMENTAL_BYTES)))
     return keras.optimizers.Adam(1e-4)
 
 

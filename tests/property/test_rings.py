@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pstraining.runtime.updates.hybrid.protocol import Next, RingView, Standing, is_made, next_move, passing
+from pstraining.runtime.updates.hybrid.protocol import HybridObservation, Next, Standing, is_made, next_move, passing
 from pstraining.runtime.updates.synchronous.protocol import ShardRound
 from tests.support.cover import ALL
 
@@ -83,10 +83,10 @@ class Cluster:
     restores: int = 0
     compared: dict[tuple[int, int], frozenset[Gradient]] = field(default_factory=dict)
 
-    def look(self) -> RingView:
+    def look(self) -> HybridObservation:
         shards = tuple(ShardRound(s.step, s.attempt, sum(1 << w for w in s.delivered)) for s in self.servers)
         told = shards, self.admitted, self.closed, self.made_in, self.members, self.ready
-        return RingView(*told, sealed=self.sealed, standbys=(self.standby.step,))
+        return HybridObservation(*told, sealed=self.sealed, standbys=(self.standby.step,))
 
     @property
     def session(self) -> tuple[int, int]:
@@ -187,31 +187,33 @@ def process(cluster: Cluster, me: Worker):  # type: ignore[no-untyped-def]
         if me.roster != cluster.roster:
             cluster.leave(me)
             me.roster = cluster.roster
-        view, session = cluster.look(), cluster.session
+        observation, session = cluster.look(), cluster.session
         yield
         if session != cluster.session:
             continue  # it is refused
         if me.ring is not None and cluster.circles[me.ring].broken:
             cluster.leave(me)
-        move = next_move(view, me.standing)
-        made = is_made(view, me.standing) or (Rules.trusts_any_attempt and me.held is not None)
-        if move is Next.MISSED and made and view.arbiter.step == len(me.history or ()) + 1:
+        move = next_move(observation, me.standing)
+        made = is_made(observation, me.standing) or (Rules.trusts_any_attempt and me.held is not None)
+        if move is Next.MISSED and made and observation.arbiter.step == len(me.history or ()) + 1:
             move = Next.SETTLE
         if move is Next.SETTLE:
             assert me.history is not None
             me.history.append(me.sum)
             me.held, gradient = None, None
-            if len(me.history) >= STEPS and view.arbiter.step >= STEPS:
+            if len(me.history) >= STEPS and observation.arbiter.step >= STEPS:
                 return
         elif move is Next.MISSED:
             cluster.leave(me)
             me.history, me.held, gradient = None, None, None
         elif move in (Next.FOLLOW, Next.APPLY):
-            yield from _apply(cluster, view.slowest, view.arbiter.attempt, session, decides=move is Next.APPLY)
+            yield from _apply(
+                cluster, observation.slowest, observation.arbiter.attempt, session, decides=move is Next.APPLY
+            )
         elif move is Next.FORM:
-            cluster.form(view.arbiter.step, view.arbiter.attempt)
+            cluster.form(observation.arbiter.step, observation.arbiter.attempt)
         elif move is Next.JOIN:
-            yield from _join(cluster, me, view)
+            yield from _join(cluster, me, observation)
         elif move is Next.SUM:
             if gradient is None:
                 cluster.gradients += 1
@@ -226,7 +228,7 @@ def process(cluster: Cluster, me: Worker):  # type: ignore[no-untyped-def]
                 if go and session == cluster.session:
                     cluster.deliver(number, me.index, gradient, step, attempt)
                 yield
-        if view.arbiter.step >= STEPS and move is Next.WAIT:
+        if observation.arbiter.step >= STEPS and move is Next.WAIT:
             return
         yield
 
@@ -250,9 +252,9 @@ def _apply(  # type: ignore[no-untyped-def]
         cluster.decide(step, attempt, cluster.servers[0].history[step])
 
 
-def _join(cluster: Cluster, me: Worker, view: RingView):  # type: ignore[no-untyped-def]
-    attempt = view.arbiter.attempt
-    circle = cluster.circles.setdefault(attempt, Circle(view.members))
+def _join(cluster: Cluster, me: Worker, observation: HybridObservation):  # type: ignore[no-untyped-def]
+    attempt = observation.arbiter.attempt
+    circle = cluster.circles.setdefault(attempt, Circle(observation.members))
     me.left = attempt
     circle.met[me.index] = me.standing.step
     while sum(1 << w for w in circle.met) != circle.members:
@@ -262,12 +264,12 @@ def _join(cluster: Cluster, me: Worker, view: RingView):  # type: ignore[no-unty
             return
     order = [w for w in range(WORKERS) if circle.members >> w & 1]
     steps = [circle.met[w] for w in order]
-    if view.arbiter.step == 0 and all(step != 0 for step in steps):
+    if observation.arbiter.step == 0 and all(step != 0 for step in steps):
         if me.history is None:
             me.history = []  # the servers have the beginning
-    elif (way := passing(steps, view.arbiter.step)) is not None and me.history is None:
+    elif (way := passing(steps, observation.arbiter.step)) is not None and me.history is None:
         source = cluster.workers.get(order[way.source])
-        if circle.broken or source is None or source.history is None or len(source.history) != view.arbiter.step:
+        if circle.broken or source is None or source.history is None or len(source.history) != observation.arbiter.step:
             circle.broken = True
             return
         me.history = list(source.history)

@@ -1,13 +1,13 @@
-"""Rosters of hot standbys, explored: every interleaving of looks, messages, steps and faults up to a bound.
+"""View changes of hot standbys, explored: every interleaving of polls, messages, steps and faults up to a bound.
 
-One shard of two members and a worker; chiefs look at all places at once. Where members learn, the state is one piece or
-two, read and taken in two events, and the chief may copy all of it instead. The random histories of `test_rosters` are
-longer and wider, and are not all there are.
+One shard of two members and a worker; chiefs poll all tasks at once. Where members learn, the state is one chunk or
+two, read and received in two events, and the chief may transfer all of it instead. The random histories of
+`test_rosters` are longer and wider, and are a sample.
 """
 
 import pytest
 
-from pstraining.runtime.replication.view import Seats
+from pstraining.runtime.replication.view import Voters
 from tests.support.cover import ALL, THOROUGH, in_soak
 from tests.support.roster_explorer import explore
 from tests.support.roster_rules import AnyNumber, careless, forgetful, lenient
@@ -22,7 +22,7 @@ BOUNDS = [
     (Faults(kills=1, steps=2), 3),
     (Faults(kills=1, cuts=1, steps=1), 3),
     (Faults(kills=1, chiefs=2, steps=1), 2),
-    (Faults(leaves=1, kills=1, steps=1), 3),
+    (Faults(drains=1, kills=1, steps=1), 3),
 ]
 """What may go wrong, and how many epochs each chief may use."""
 WIDER = [
@@ -30,15 +30,15 @@ WIDER = [
     (Faults(kills=1, cuts=1, chiefs=2, steps=1), 2),
     (Faults(kills=1, steps=1, late=1), 3),
     (Faults(kills=2, steps=2), 3),
-    (Faults(leaves=2, kills=1, steps=1), 3),
+    (Faults(drains=2, kills=1, steps=1), 3),
 ]
 LEARNING = [
     (Faults(kills=1, steps=2), 3, 2),
     (Faults(kills=1, cuts=1, steps=1), 3, 1),
-    (Faults(leaves=1, kills=1, steps=1), 3, 1),
+    (Faults(drains=1, kills=1, steps=1), 3, 1),
     *([(Faults(kills=1, chiefs=2, steps=1), 2, 1)] if ALL else []),
 ]
-"""The same, and of how many pieces a state is made that is learned."""
+"""The same, and the number of chunks of the state that a learner receives."""
 LEARNING_WIDER = [
     (Faults(kills=2, steps=2), 4, 1),
     (Faults(kills=1, chiefs=2, steps=1), 3, 1),
@@ -47,8 +47,8 @@ LEARNING_WIDER = [
 ]
 
 
-def scope(rules: Rules | None = None, kind: type[Seats] = Seats, pieces: int = 0) -> Scope:
-    return Scope(kind((("p", "s"),), ("w",)), SIDES, rules or Rules(), looks_at_once=True, pieces=pieces)
+def scope(rules: Rules | None = None, kind: type[Voters] = Voters, chunk_count: int = 0) -> Scope:
+    return Scope(kind((("p", "s"),), ("w",)), SIDES, rules or Rules(), looks_at_once=True, chunk_count=chunk_count)
 
 
 @pytest.mark.parametrize(("faults", "epochs"), [*BOUNDS, *(WIDER if THOROUGH else [])])
@@ -59,10 +59,10 @@ def test_no_interleaving_loses_an_acknowledged_step(faults: Faults, epochs: int)
     assert found.acknowledging, "steps were made meanwhile"
 
 
-@pytest.mark.parametrize(("faults", "epochs", "pieces"), [*LEARNING, *(LEARNING_WIDER if THOROUGH else [])])
-def test_none_does_while_a_member_learns(faults: Faults, epochs: int, pieces: int) -> None:
-    found = explore(scope(pieces=pieces), scope().start(faults), epochs=epochs, limit=LIMIT)
-    print(faults, pieces, found)
+@pytest.mark.parametrize(("faults", "epochs", "chunk_count"), [*LEARNING, *(LEARNING_WIDER if THOROUGH else [])])
+def test_none_does_while_a_member_learns(faults: Faults, epochs: int, chunk_count: int) -> None:
+    found = explore(scope(chunk_count=chunk_count), scope().start(faults), epochs=epochs, limit=LIMIT)
+    print(faults, chunk_count, found)
     assert found.complete
     assert found.acknowledging
 
@@ -70,13 +70,13 @@ def test_none_does_while_a_member_learns(faults: Faults, epochs: int, pieces: in
 @pytest.mark.parametrize(
     ("rules", "kind", "faults", "epochs"),
     [
-        pytest.param(Rules(promise=forgetful), Seats, Faults(kills=1, chiefs=2, steps=2), 2, marks=in_soak),
-        pytest.param(Rules(promise=lenient), Seats, Faults(kills=2, chiefs=1, steps=3), 4, marks=in_soak),
+        pytest.param(Rules(on_prepare=forgetful), Voters, Faults(kills=1, chiefs=2, steps=2), 2, marks=in_soak),
+        pytest.param(Rules(on_prepare=lenient), Voters, Faults(kills=2, chiefs=1, steps=3), 4, marks=in_soak),
         (Rules(), AnyNumber, Faults(cuts=1, chiefs=2, steps=2), 2),
     ],
     ids=["promises are taken back", "steps go on while a copy is made", "nobody counts"],
 )
-def test_without_a_rule_one_does(rules: Rules, kind: type[Seats], faults: Faults, epochs: int) -> None:
+def test_without_a_rule_one_does(rules: Rules, kind: type[Voters], faults: Faults, epochs: int) -> None:
     with pytest.raises(ForkedError) as forked:
         explore(scope(rules, kind), scope(rules, kind).start(faults), epochs=epochs, limit=LIMIT)
     print(forked.value)
@@ -84,8 +84,8 @@ def test_without_a_rule_one_does(rules: Rules, kind: type[Seats], faults: Faults
 
 @in_soak
 def test_with_pieces_of_any_step_one_does() -> None:
-    """The shortest way: a piece is read, a step is made on the learner, it takes the piece, and the source is lost."""
-    rules, faults = Rules(learn=careless), Faults(kills=2, steps=2)
+    """The shortest way: a chunk is read, a step is made on the learner, it takes the chunk, and the source is lost."""
+    rules, faults = Rules(on_chunk=careless), Faults(kills=2, steps=2)
     with pytest.raises(ForkedError, match="nobody has told") as forked:
-        explore(scope(rules, pieces=1), scope().start(faults), epochs=3, limit=LIMIT)
+        explore(scope(rules, chunk_count=1), scope().start(faults), epochs=3, limit=LIMIT)
     print(forked.value)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pstraining.runtime.updates.synchronous.protocol import Move, ShardRound, View, next_move, quorum
+from pstraining.runtime.updates.synchronous.protocol import Move, RoundObservation, ShardRound, next_move, quorum
 
 WORKERS, SERVERS = 4, 3
 
@@ -65,11 +65,11 @@ class Cluster:
         server.delivered |= me
         return True
 
-    def look(self) -> View:
+    def look(self) -> RoundObservation:
         self.close()
         arbiter = self.servers[0]
         shards = tuple(ShardRound(s.step, s.attempt, s.delivered) for s in self.servers)
-        return View(shards, admitted=arbiter.admitted, closed=arbiter.closed, alive=self.alive)
+        return RoundObservation(shards, admitted=arbiter.admitted, closed=arbiter.closed, alive=self.alive)
 
     def apply(self, number: int, step: int, attempt: int) -> bool:
         server = self.servers[number]
@@ -108,10 +108,10 @@ def worker(cluster: Cluster, index: int, until: int):  # type: ignore[no-untyped
                 yield from _apply(cluster, step, attempt)
             elif move is Move.GIVE_UP:
                 cluster.give_up(step, attempt)
-            view = cluster.look()
-            attempt = view.arbiter.attempt
+            observation = cluster.look()
+            attempt = observation.arbiter.attempt
             yield
-            move = next_move(view, worker=index, step=step)
+            move = next_move(observation, worker=index, step=step)
 
 
 def _apply(cluster: Cluster, step: int, attempt: int):  # type: ignore[no-untyped-def]

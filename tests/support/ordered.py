@@ -1,8 +1,8 @@
 """A program on the digits whose data is handed out: `python -m tests.support.ordered`.
 
-ORDERED_PAUSE makes it wait so many seconds for each piece, so that there is time to disturb it on any machine.
+ORDERED_PAUSE makes it wait so many seconds for each chunk, so that there is time to disturb it on any machine.
 ORDERED_EACH is the number of connections after which processes are renewed, at once. With ORDERED_PIECE members that
-come back learn the state in pieces of so many bytes, as if there were much of it.
+come back learn the state in chunks of so many bytes, as if there were much of it.
 """
 
 import os
@@ -28,7 +28,7 @@ def optimizer() -> Any:
     from pstraining.runtime.replication import chunks
 
     if piece := os.environ.get("ORDERED_PIECE"):
-        vars(chunks).update(PIECE_BYTES=int(piece), ENOUGH_BYTES=0)
+        vars(chunks).update(CHUNK_BYTES=int(piece), INCREMENTAL_BYTES=0)
     return keras.optimizers.Adam(0.01)
 
 

@@ -161,7 +161,7 @@ class Pairs:
 
     def _workers_on(self, left: Assignment) -> list[Any]:
         if left not in self._workers:
-            self._workers[left] = [updates.on(updates._store.formed(left)) for updates in self.rig.workers]
+            self._workers[left] = [updates.bind(updates._store.for_assignment(left)) for updates in self.rig.workers]
         return self._workers[left]
 
     def _step(self, number: int, member: int) -> int:

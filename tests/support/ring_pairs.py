@@ -73,7 +73,7 @@ class RingPairs(Pairs):
         from pstraining.runtime.chief.store_admin import StoreControl
 
         if left not in self._controls:
-            self._controls[left] = StoreControl(self.rig.store.formed(left))
+            self._controls[left] = StoreControl(self.rig.store.for_assignment(left))
         control = self._controls[left]
 
         def wait() -> None:

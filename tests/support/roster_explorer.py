@@ -1,4 +1,4 @@
-"""All that can happen in a small world of rosters, not only what is drawn: every state once, breadth first."""
+"""All that can happen in a small world of views, not only what is drawn: every state once, breadth first."""
 
 from collections import deque
 from dataclasses import dataclass, replace
@@ -65,17 +65,17 @@ def path(came: dict[World, tuple[World, str] | None], world: World) -> list[str]
 
 def canonical(scope: Scope, world: World) -> World:
     """The same without what can have no effect any more, so that more ways lead to one state."""
-    places = scope.seats.places
+    tasks = scope.voters.tasks
 
     def is_alive(process: Process) -> bool:
-        found = world.running[places.index(process.place)]
-        return found is not None and found.answer.life == process.life
+        found = world.running[tasks.index(process.task)]
+        return found is not None and found.status.incarnation == process.incarnation
 
     def kept(chief: Chief) -> Chief:
         if chief.ended:
             return Chief(chief.term, chief.side, ended=True)
         calls = tuple(call for call in chief.calls if is_alive(call.to))
-        return replace(chief, calls=calls, seen=frozenset(filter(is_alive, chief.seen)))
+        return replace(chief, calls=calls, voteless_before=frozenset(filter(is_alive, chief.voteless_before)))
 
     late = sorted((call for call in world.late if is_alive(call.to)), key=repr)
     return replace(world, chiefs=tuple(map(kept, world.chiefs)), late=tuple(late))

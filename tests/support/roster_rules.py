@@ -1,36 +1,38 @@
-"""Rules of rosters, switched off."""
+"""Rules of view changes, switched off."""
 
 from dataclasses import replace
 
 from pstraining.runtime.replication import acceptor
-from pstraining.runtime.replication.view import Answer, Ballot, Seats
+from pstraining.runtime.replication.view import Ballot, ProcessStatus, Voters
 
 
-def forgetful(own: Answer, ballot: Ballot) -> Answer:
-    """Takes a promise back."""
-    return replace(own, promised=ballot, opened=False)
+def forgetful(own: ProcessStatus, ballot: Ballot) -> ProcessStatus:
+    """Take a promise back."""
+    return replace(own, promised=ballot, active=False)
 
 
-def lenient(own: Answer, ballot: Ballot) -> Answer:
-    """Goes on making steps under the roster that it has, whatever it promises."""
+def lenient(own: ProcessStatus, ballot: Ballot) -> ProcessStatus:
+    """Keep applying steps under the accepted view, whatever is promised."""
     return replace(own, promised=max(own.promised, ballot))
 
 
-def careless(own: Answer, ballot: Ballot, number: int, *, step: int, generation: Ballot) -> Answer:
-    """Takes a piece of whatever step."""
+def careless(own: ProcessStatus, ballot: Ballot, number: int, *, step: int, generation: Ballot) -> ProcessStatus:
+    """Take a chunk of any step."""
     del step
-    return acceptor.learn(own, ballot, number, step=own.step or 0, generation=generation)
+    return acceptor.on_chunk(own, ballot, number, step=own.step or 0, generation=generation)
 
 
-def credulous(own: Answer, ballot: Ballot, former: Ballot, pieces: int, *, step: int, generation: Ballot) -> Answer:
-    """Takes pieces of an earlier roster for those of the former one."""
+def credulous(
+    own: ProcessStatus, ballot: Ballot, former: Ballot, chunk_count: int, *, step: int, generation: Ballot
+) -> ProcessStatus:
+    """Take chunks of an earlier view for those of the former one."""
     del former
-    known = own.roster.ballot if own.roster else ballot
-    return acceptor.join(own, ballot, known, pieces, step=step, generation=generation)
+    known = own.view.ballot if own.view else ballot
+    return acceptor.on_transfer_finish(own, ballot, known, chunk_count, step=step, generation=generation)
 
 
-class AnyNumber(Seats):
-    """As if nobody counted."""
+class AnyNumber(Voters):
+    """Counts no votes: any number is a quorum."""
 
-    def is_majority(self, number: int) -> bool:
+    def is_quorum(self, number: int) -> bool:
         return True

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pstraining.runtime.replication import view
-from pstraining.runtime.replication.view import Absent, Answer, Ballot, Process, Roster
+from pstraining.runtime.replication.view import NO_BALLOT, Ballot, Process, ProcessStatus, Unreachable, View
 
 History = tuple[Any, ...]
 """What a member's state was made of: where it was restored, and the ballot of every step since."""
@@ -12,22 +11,22 @@ History = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Running:
-    """A process; a member also has a history, a learner one for each piece of its state."""
+    """A process; a member also has a history, and a learner one for each chunk of its state."""
 
-    answer: Answer
+    status: ProcessStatus
     history: History | None = None
     parts: tuple[History | None, ...] = ()
     """None: whatever was there."""
 
     @property
     def joined(self) -> History:
-        """What comes of the pieces."""
+        """Return the history that all chunks share."""
         (first, *others) = self.parts
         return first if first is not None and all(first == other for other in others) else ("torn",) * self._length
 
     @property
     def _length(self) -> int:
-        return self.answer.step or 0
+        return self.status.step or 0
 
 
 class Call(NamedTuple):
@@ -40,14 +39,14 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class Chief:
-    """Where a chief is in its looking and acting."""
+    """A chief between polling and acting."""
 
     term: int
     side: int
     epoch: int = 1
-    looked: tuple[Answer | Absent, ...] = ()
+    looked: tuple[ProcessStatus | Unreachable, ...] = ()
     calls: tuple[Call, ...] = ()
-    seen: frozenset[Process] = frozenset()
+    voteless_before: frozenset[Process] = frozenset()
     ended: bool = False
 
 
@@ -56,7 +55,7 @@ class Step:
     """A step that is under way: a worker writes it to all members in sync, each shard's primary last."""
 
     side: int
-    roster: Roster
+    view: View
     base: History | None = None
     made: History | None = None
     written: int = 0
@@ -72,7 +71,7 @@ class Faults:
     steps: int = 0
     late: int = 0
     """Calls that arrive when nobody waits for them any more."""
-    leaves: int = 0
+    drains: int = 0
     """Processes that are told to end."""
 
 
@@ -81,7 +80,7 @@ class World:
     """A state of everything."""
 
     running: tuple[Running | None, ...]
-    lives: tuple[int, ...]
+    incarnations: tuple[int, ...]
     chiefs: tuple[Chief, ...]
     faults: Faults
     is_cut: bool = False
@@ -90,7 +89,7 @@ class World:
     lossy: frozenset[Ballot] = frozenset()
     """Ballots under which somebody has said that steps may be lost."""
     acknowledged: History = ()
-    under: Ballot = view.NOTHING
+    under: Ballot = NO_BALLOT
     """The ballot of the last step that was acknowledged."""
 
 

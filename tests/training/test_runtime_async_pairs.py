@@ -29,9 +29,9 @@ def started(client: Any, build: Any = small, **training: Any) -> Rig:
     return rig
 
 
-def on(rig: Rig, formation: Assignment) -> Any:
+def bind(rig: Rig, assignment: Assignment) -> Any:
     """The first worker with these members."""
-    updates = rig.workers[0].on(rig.workers[0]._store.formed(formation))
+    updates = rig.workers[0].bind(rig.workers[0]._store.for_assignment(assignment))
     updates.begin(SESSION)
     return updates
 
@@ -71,7 +71,7 @@ def test_standbys_equal_their_primaries_bit_for_bit(client: Any, training: Any) 
 
 def test_without_being_handed_on_they_do_not(client: Any) -> None:
     rig = started(client)
-    primaries = on(rig, PRIMARIES)
+    primaries = bind(rig, PRIMARIES)
     assert primaries.step(batches(1)).accepted
     assert steps(rig) == [1, 1, 0, 0]
     assert differences(rig)
@@ -85,7 +85,7 @@ def test_without_being_handed_on_they_do_not(client: Any) -> None:
         in_all(
             "tests/training/test_runtime_async_pairs.py"
             "::test_an_update_that_came_to_some_members_comes_to_the_others_and_counts_once"
-        ),  # each formation once
+        ),  # each assignment once
     ),
 )
 def test_an_update_that_came_to_some_members_comes_to_the_others_and_counts_once(
@@ -93,7 +93,7 @@ def test_an_update_that_came_to_some_members_comes_to_the_others_and_counts_once
 ) -> None:
     rig = started(client, large, **training)
     assert rig.workers[0].step(batches(1)).accepted
-    sent, some = batches(1, seed=1), on(rig, reached)
+    sent, some = batches(1, seed=1), bind(rig, reached)
     assert some.step(sent).accepted
     assert rig.workers[0].step(sent).accepted
     assert steps(rig) == [2] * 4
@@ -105,7 +105,7 @@ def test_a_worker_goes_on_with_the_standbys_alone(client: Any) -> None:
     rig = started(client)
     for batch in batches(2):
         assert rig.step(batch).accepted
-    standbys = on(rig, STANDBYS)
+    standbys = bind(rig, STANDBYS)
     standbys.trace(batches(1))
     standbys.rehearse(batches(1))
     assert steps(rig) == [2] * 4, "a rehearsal has no effect"
@@ -117,7 +117,7 @@ def test_a_worker_goes_on_with_the_standbys_alone(client: Any) -> None:
 def test_a_worker_sends_its_update_once(client: Any) -> None:
     """The primary hands it on: the worker's link carries no more than without standbys."""
     rig = started(client, large)
-    both, alone = rig.workers[0], on(rig, PRIMARIES)
+    both, alone = rig.workers[0], bind(rig, PRIMARIES)
 
     def sent(updates: Any) -> int:
         for batch in batches(2):

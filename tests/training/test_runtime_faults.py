@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pstraining.runtime.checkpoint.storage import Checkpoints, name_of
-from pstraining.runtime.local import LocalJob, Process
+from pstraining.runtime.local import LocalJob, LocalProcess
 from tests.support.servers import SPREAD
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
@@ -61,7 +61,7 @@ def made_since(run: LocalJob, worker: str, steps: int) -> Callable[[], bool]:
     return lambda: steps_of(run, worker) >= before + steps
 
 
-def checkpoint_since(chief: Process, moment: float) -> Callable[[], bool]:
+def checkpoint_since(chief: LocalProcess, moment: float) -> Callable[[], bool]:
     """Whether a chief has written one after that time."""
     return lambda: any(line["time"] > moment for line in chief.events("checkpoint"))
 

@@ -9,7 +9,7 @@ import pytest
 from pstraining.runtime.replication import chunks
 from pstraining.runtime.transport.client import ShardLostError
 from pstraining.runtime.worker import router
-from pstraining.runtime.worker.router import Formations
+from pstraining.runtime.worker.router import FailoverRouter
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(60)]
 
@@ -21,8 +21,8 @@ class Updates:
         self.prepared: list[Any] = []
         self.rehearsed = 0
 
-    def on(self, store: Any) -> "Updates":
-        self.prepared.append(store.formation)
+    def bind(self, store: Any) -> "Updates":
+        self.prepared.append(store.assignment)
         return self
 
     def prepare(self, batches: Any) -> None:
@@ -35,8 +35,8 @@ class Updates:
         self.rehearsed += 1
 
 
-@pytest.mark.parametrize("in_pieces", [False, True])
-def test_what_could_not_be_made_ready_is_tried_again(monkeypatch: pytest.MonkeyPatch, in_pieces: bool) -> None:
+@pytest.mark.parametrize("incremental", [False, True])
+def test_what_could_not_be_made_ready_is_tried_again(monkeypatch: pytest.MonkeyPatch, incremental: bool) -> None:
     """A call of this thread may fail without anything being lost: nobody else finds out then."""
     told, failures = threading.Event(), [ShardLostError("INVALID_ARGUMENT: a handle is gone", 1)] * 2
 
@@ -47,40 +47,40 @@ def test_what_could_not_be_made_ready_is_tried_again(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(router, "SETTLED_SECONDS", 0.01)
     monkeypatch.setattr(router, "AGAIN_SECONDS", 0.01)
-    monkeypatch.setattr(router, "Lookout", lambda _: SimpleNamespace(nodes=nodes))
+    monkeypatch.setattr(router, "MemberMonitor", lambda _: SimpleNamespace(nodes=nodes))
     monkeypatch.setattr(router, "event", lambda name, **_: told.set())
-    monkeypatch.setattr(chunks, "is_incremental", lambda _: in_pieces)
+    monkeypatch.setattr(chunks, "is_incremental", lambda _: incremental)
     client = SimpleNamespace(connection=1, cluster=SimpleNamespace(members=2))
 
-    def formed(formation: Any) -> Any:
-        return SimpleNamespace(formation=formation, read=lambda: None)
+    def for_assignment(assignment: Any) -> Any:
+        return SimpleNamespace(assignment=assignment, read=lambda: None)
 
     updates = Updates()
-    store: Any = SimpleNamespace(client=client, formed=formed)
-    found = Formations(store, updates)  # type: ignore[arg-type]
+    store: Any = SimpleNamespace(client=client, for_assignment=for_assignment)
+    found = FailoverRouter(store, updates)  # type: ignore[arg-type]
     found._current = ((0, 1),)
     found.prepare(lambda: [])
     assert told.wait(30)
     assert not failures
     # Who was primary stands behind the other one while it learns.
-    assert updates.prepared == [((0, 1),), ((1,),), ((0,),), *([((1, 0),)] if in_pieces else [])]
+    assert updates.prepared == [((0, 1),), ((1,),), ((0,),), *([((1, 0),)] if incremental else [])]
     assert updates.rehearsed == 2
 
 
 def test_while_somebody_learns_it_is_made_ready_that_it_is_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     told = threading.Event()
     monkeypatch.setattr(router, "SETTLED_SECONDS", 0.01)
-    monkeypatch.setattr(router, "Lookout", lambda _: SimpleNamespace(nodes=dict))
+    monkeypatch.setattr(router, "MemberMonitor", lambda _: SimpleNamespace(nodes=dict))
     monkeypatch.setattr(chunks, "is_incremental", lambda _: True)
     client = SimpleNamespace(connection=1, cluster=SimpleNamespace(members=2))
     updates = Updates()
 
-    def formed(formation: Any) -> Any:
-        return SimpleNamespace(formation=formation, read=told.set)
+    def for_assignment(assignment: Any) -> Any:
+        return SimpleNamespace(assignment=assignment, read=told.set)
 
-    store: Any = SimpleNamespace(client=client, formed=formed)
-    found = Formations(store, updates)  # type: ignore[arg-type]
-    found._current, found._learns = ((1, 0), (0, 1)), True
+    store: Any = SimpleNamespace(client=client, for_assignment=for_assignment)
+    found = FailoverRouter(store, updates)  # type: ignore[arg-type]
+    found._current, found._has_learners = ((1, 0), (0, 1)), True
     found.prepare(lambda: [])
     assert told.wait(30)
     assert updates.prepared == [((1, 0), (0, 1)), ((0, 1), (0, 1))]

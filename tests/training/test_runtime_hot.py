@@ -92,7 +92,7 @@ def test_killed_servers_cost_no_step_and_come_back(tmp_path: Path, undisturbed: 
             members = rosters(run)[-1]
             run.kill(dice.choice(members[shard]) if shard else members[shard][0])
             before = len(rosters(run))
-            until(run, lambda: len(rosters(run)) > before, "a roster without it")  # noqa: B023 - it is waited for here
+            until(run, lambda: len(rosters(run)) > before, "a view without it")  # noqa: B023 - it is waited for here
             assert len(rosters(run)[before][shard]) == 1
             until(run, lambda: whole(run), "all members in sync again")
             at = step(run)
@@ -142,7 +142,7 @@ def test_processes_are_renewed_and_cost_no_step(
         assert {name: run.processes[name].popen.pid for name in long_lived} == long_lived
         chief = run.processes["chief"]
         told = {(event["term"], event["epoch"], str(event["members"])) for event in chief.events("roster")}
-        assert len(told) == len({(term, epoch) for term, epoch, _ in told}), "no epoch has two rosters"
+        assert len(told) == len({(term, epoch) for term, epoch, _ in told}), "no epoch has two views"
         assert {term for term, *_ in told} == {1}
         assert finished(run, LONG) == 0, transcript(run)
         assert not chief.events("restored")
@@ -169,7 +169,7 @@ def test_a_large_state_is_learned_while_training_goes_on(
         at = step(run)
         until(run, lambda: step(run) > at, "more steps")
         run.kill("ps-2")
-        until(run, lambda: rosters(run)[-1][0] == ["ps-0"], "a roster without it")
+        until(run, lambda: rosters(run)[-1][0] == ["ps-0"], "a view without it")
         assert finished(run, LONG) == 0, transcript(run)
         assert not chief.events("copied")
         assert not chief.events("restored")
@@ -186,7 +186,7 @@ def test_a_lost_chief_costs_no_step_and_a_lost_shard_those_since_the_checkpoint(
         chief = run.processes["chief"]
         until(run, lambda: step(run) > 0, "training")
         run.kill("chief")
-        until(run, lambda: {event["term"] for event in chief.events("roster")} == {1, 2}, "the next chief's roster")
+        until(run, lambda: {event["term"] for event in chief.events("roster")} == {1, 2}, "the next chief's view")
         assert not chief.events("restored"), "the servers have it all"
         saved = len(chief.events("checkpoint"))
         until(run, lambda: len(chief.events("checkpoint")) > saved, "a checkpoint")
@@ -205,7 +205,7 @@ def test_a_silent_primary_is_left_by_a_majority_and_follows_when_it_is_back(tmp_
         until(run, lambda: step(run) > 0, "training")
         stopped = run.processes["ps-0"].popen
         stopped.send_signal(signal.SIGSTOP)
-        until(run, lambda: rosters(run)[-1] == [["ps-1"]], "a roster without it")
+        until(run, lambda: rosters(run)[-1] == [["ps-1"]], "a view without it")
         at = step(run)
         until(run, lambda: step(run) > at + 10, "steps without it")
         stopped.send_signal(signal.SIGCONT)
@@ -248,7 +248,7 @@ def test_an_asynchronous_update_that_a_worker_was_told_of_is_never_lost(
             time.sleep(dice.random())  # that is the random moment
             before = len(rosters(run))
             run.kill(dice.choice(rosters(run)[-1][dice.randrange(2)]))
-            until(run, lambda: len(rosters(run)) > before, "a roster without it")  # noqa: B023
+            until(run, lambda: len(rosters(run)) > before, "a view without it")  # noqa: B023
         assert step(run) < samples // counting.BATCH, "it was killed while they trained"
         assert finished(run, LONG * kills) == 0, transcript(run)
         assert not run.processes["chief"].events("restored")
@@ -306,7 +306,7 @@ def test_nothing_grows_over_many_take_overs(
             sizes.append(resident(run, "ps-1"))
             made, before = prepared(run), len(rosters(run))
             run.kill("ps-0")
-            until(run, lambda: len(rosters(run)) > before, "a roster without it")  # noqa: B023 - it is waited for here
+            until(run, lambda: len(rosters(run)) > before, "a view without it")  # noqa: B023 - it is waited for here
             until(run, lambda: whole(run), "all members in sync again")
             until(run, lambda: all(n > m for n, m in zip(prepared(run), made, strict=True)), "all is ready", 600)  # noqa: B023
         quiet = renewal.QUIET_SECONDS + 3 * renewal.TURN_SECONDS + 60.0

@@ -67,7 +67,7 @@ def test_killed_servers_cost_no_step_of_tables_or_dense_parameters(tmp_path: Pat
         for shard in (0, 1) if THOROUGH else (0,):
             before = len(rosters(run))
             run.kill(rosters(run)[-1][shard][0])
-            until(run, lambda: len(rosters(run)) > before, "a roster without it")  # noqa: B023 - it is waited for here
+            until(run, lambda: len(rosters(run)) > before, "a view without it")  # noqa: B023 - it is waited for here
             assert len(rosters(run)[before][shard]) == 1
             until(run, lambda: whole(run), "all members in sync again", LONG)
             at = step(run)
@@ -85,21 +85,21 @@ def test_the_chief_holds_the_roster_while_it_waits_for_the_dense_parameters() ->
     class Waiting(Chief):
         def __init__(self) -> None:
             self._look_in = lambda: None
-            self._succession, self._renewed = cast("Any", "the succession"), -math.inf
+            self._view_changer, self._renewed = cast("Any", "the view changer"), -math.inf
             self._control, self.others = cast("Any", SimpleNamespace(workers_present=lambda: 1)), False
-            self.ruled: list[Any] = []
+            self.established: list[Any] = []
 
         def _decide(self) -> ChiefAction:
             return ChiefAction.PROCEED
 
-        def _rule(self, succession: Any, *, heal: bool = False) -> None:
-            self.ruled.append((succession, heal))
+        def _establish_view(self, view_changer: Any, *, readmit: bool = False) -> None:
+            self.established.append((view_changer, readmit))
             self._control = cast("Any", SimpleNamespace()) if self.others else self._control
 
     chief = Waiting()
     wait = chief._waiting()
     wait()
-    assert chief.ruled == [("the succession", False)]
+    assert chief.established == [("the view changer", False)]
     chief.others = True
     with pytest.raises(RefusedError, match="other members"):
         wait()

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from pstraining.runtime.replication import chunks, state_transfer
-from pstraining.runtime.replication.view import Roster
+from pstraining.runtime.replication.view import View
 from tests.support.cover import in_all, in_soak, some
 from tests.support.school import SHARDS, School
 from tests.support.servers import Rig, batches, large
@@ -41,7 +41,7 @@ def school(
     optimizer: Callable[[], Any] = adam,
     *,
     tables: bool = False,
-    enough: int = 0,
+    incremental_bytes: int = 0,
     **training: Any,
 ) -> School:
     model = {"build": ours(), "loss": "binary_crossentropy"} if tables else {"build": large}
@@ -50,17 +50,17 @@ def school(
         return Rig(client, optimizer, ps=SHARDS, members=2, mode="Sync", **model, **training)
 
     data = clicked(MOST, seed=3) if tables else batches(MOST, seed=3)
-    return School(client, patch, rig, data, piece=200 if tables else PIECE, enough=enough)
+    return School(client, patch, rig, data, chunk_bytes=200 if tables else PIECE, incremental_bytes=incremental_bytes)
 
 
-def places(roster: Roster) -> list[list[str]]:
-    return [[process.place for process in own] for own in roster.shards]
+def tasks_of(view: View) -> list[list[str]]:
+    return [[process.task for process in own] for own in view.shards]
 
 
 def learn_all(found: School) -> int:
-    """A piece for each learner and a step, in turn; how often."""
+    """A chunk for each learner and a step, in turn; how often."""
     times = 0
-    while found.teaching.teach(0.0):
+    while found.state_transfer.run(0.0):
         found.train()
         times += 1
     return times
@@ -69,15 +69,15 @@ def learn_all(found: School) -> int:
 def assert_as_if_undisturbed(found: School) -> None:
     """All in sync have what a run comes to in which nobody is lost. The run is over then."""
     ended, steps = found.states(), found.made
-    while any(len(own) < 2 for own in found.roster.shards):
-        found.rule(heal=True)
+    while any(len(own) < 2 for own in found.view.shards):
+        found.establish(readmit=True)
         learn_all(found)
     found.anew()
     found.train(steps)
     expected = found.states()
-    for place, values in ended.items():
-        for number, (a, b) in enumerate(zip(values, expected[place], strict=True)):
-            np.testing.assert_array_equal(a, b, err_msg=f"value {number} of {place}")
+    for task, values in ended.items():
+        for number, (a, b) in enumerate(zip(values, expected[task], strict=True)):
+            np.testing.assert_array_equal(a, b, err_msg=f"value {number} of {task}")
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def assert_as_if_undisturbed(found: School) -> None:
             marks=in_all(
                 "tests/training/test_runtime_learning.py"
                 "::test_steps_are_made_while_a_member_learns_and_then_it_is_the_same_bit_for_bit"
-            ),  # the same pieces
+            ),  # the same chunks
         ),
         pytest.param(adam, {"compression": {"push": "None", "pull": "Int8"}}, marks=in_soak),
         pytest.param(averaged, {"compression": {"push": "None", "pull": "TopK"}}, marks=in_soak),
@@ -104,17 +104,17 @@ def test_steps_are_made_while_a_member_learns_and_then_it_is_the_same_bit_for_bi
     found = school(client, monkeypatch, optimizer, **training)
     found.train(BEFORE)
     found.lose(0, 0)
-    found.rule()
-    assert places(found.roster) == [["ps-2"], ["ps-1", "ps-3"]]
+    found.establish()
+    assert tasks_of(found.view) == [["ps-2"], ["ps-1", "ps-3"]]
     found.train()
-    found.rule(heal=True)
-    assert places(found.roster) == [["ps-2"], ["ps-1", "ps-3"]], "who learns does not count"
-    assert [process.place for process in found.roster.learners] == ["ps-0"]
+    found.establish(readmit=True)
+    assert tasks_of(found.view) == [["ps-2"], ["ps-1", "ps-3"]], "who learns does not count"
+    assert [process.task for process in found.view.learners] == ["ps-0"]
     times = learn_all(found)
-    assert times > 1, "steps were made between pieces"
-    found.rule(heal=True)
-    assert places(found.roster) == [["ps-0", "ps-2"], ["ps-1", "ps-3"]]
-    assert not found.roster.learners
+    assert times > 1, "steps were made between chunks"
+    found.establish(readmit=True)
+    assert tasks_of(found.view) == [["ps-0", "ps-2"], ["ps-1", "ps-3"]]
+    assert not found.view.learners
     found.train(AFTER)
     states = found.states()
     for a, b in zip(states["ps-0"], states["ps-2"], strict=True):
@@ -122,8 +122,8 @@ def test_steps_are_made_while_a_member_learns_and_then_it_is_the_same_bit_for_bi
     if "Auto" in str(training):  # the clock chooses the form of a step
         return
     found.lose(0, 1)
-    found.rule()
-    assert places(found.roster) == [["ps-0"], ["ps-1", "ps-3"]]
+    found.establish()
+    assert tasks_of(found.view) == [["ps-0"], ["ps-1", "ps-3"]]
     found.train(LAST)
     assert_as_if_undisturbed(found)
 
@@ -136,16 +136,16 @@ def test_with_a_piece_of_another_step_it_is_not_the_same(client: Any, monkeypatc
     """Refused, it is given again; with the check switched off the member that is in sync differs."""
     found = school(client, monkeypatch)
     found.lose(0, 0)
-    found.rule(heal=True)
-    (learner,), (source, *_) = found.roster.learners, found.roster.shards[0]
+    found.establish(readmit=True)
+    (learner,), (source, *_) = found.view.learners, found.view.shards[0]
     assert found.late(source, learner) == 0, "refused"
-    assert found.teaching.teach(0.0)
-    assert found.learned() == [1], "of the same step it is taken"
-    monkeypatch.setattr(chunks.Learner, "_is_of", lambda *_: tf.constant(True))
+    assert found.state_transfer.run(0.0)
+    assert found.chunk_counts() == [1], "of the same step it is taken"
+    monkeypatch.setattr(chunks.StateTransferOps, "_is_at_same_step", lambda *_: tf.constant(True))
     assert found.late(source, learner) == 2
     learn_all(found)
-    found.rule(heal=True)
-    assert places(found.roster) == [["ps-0", "ps-2"], ["ps-1", "ps-3"]]
+    found.establish(readmit=True)
+    assert tasks_of(found.view) == [["ps-0", "ps-2"], ["ps-1", "ps-3"]]
     with pytest.raises(AssertionError, match="value"):
         assert_as_if_undisturbed(found)
 
@@ -156,20 +156,20 @@ def test_a_learner_that_is_lost_costs_no_step_and_its_successor_begins_anew(
     found = school(client, monkeypatch)
     found.lose(0, 0)
     found.lose(1, 1)
-    found.rule(heal=True)
-    assert [process.place for process in found.roster.learners] == ["ps-0", "ps-3"]
-    assert found.teaching.teach(0.0)
+    found.establish(readmit=True)
+    assert [process.task for process in found.view.learners] == ["ps-0", "ps-3"]
+    assert found.state_transfer.run(0.0)
     found.train()
     found.lose(0, 0)
-    found.rule()
-    assert [process.place for process in found.roster.learners] == ["ps-3"], "who is there goes on"
-    assert found.learned() == [0]
+    found.establish()
+    assert [process.task for process in found.view.learners] == ["ps-3"], "who is there goes on"
+    assert found.chunk_counts() == [0]
     found.train()
-    found.rule(heal=True)
-    assert len(found.roster.learners) == 2
+    found.establish(readmit=True)
+    assert len(found.view.learners) == 2
     learn_all(found)
-    found.rule(heal=True)
-    assert places(found.roster) == [["ps-0", "ps-2"], ["ps-1", "ps-3"]]
+    found.establish(readmit=True)
+    assert tasks_of(found.view) == [["ps-0", "ps-2"], ["ps-1", "ps-3"]]
     found.train()
     assert_as_if_undisturbed(found)
 
@@ -177,16 +177,16 @@ def test_a_learner_that_is_lost_costs_no_step_and_its_successor_begins_anew(
 def test_a_chief_that_takes_over_goes_on_with_those_who_learn(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found = school(client, monkeypatch)
     found.lose(0, 0)
-    found.rule(heal=True)
-    assert found.teaching.teach(0.0)
+    found.establish(readmit=True)
+    assert found.state_transfer.run(0.0)
     found.train()
     found.next_chief()
-    found.rule()
-    assert [process.place for process in found.roster.learners] == ["ps-0"]
-    assert found.learned() == [0], "under another ballot no piece counts"
+    found.establish()
+    assert [process.task for process in found.view.learners] == ["ps-0"]
+    assert found.chunk_counts() == [0], "under another ballot no chunk counts"
     learn_all(found)
-    found.rule(heal=True)
-    assert places(found.roster) == [["ps-0", "ps-2"], ["ps-1", "ps-3"]]
+    found.establish(readmit=True)
+    assert tasks_of(found.view) == [["ps-0", "ps-2"], ["ps-1", "ps-3"]]
     found.train()
     assert_as_if_undisturbed(found)
 
@@ -198,24 +198,24 @@ def test_where_pieces_come_too_late_too_often_the_state_is_copied_between_two_st
     found.train()
     found.lose(0, 0)
     with monkeypatch.context() as patch:
-        patch.setattr(chunks.Learner, "_is_of", lambda *_: tf.constant(False))
-        found.rule(heal=True)
+        patch.setattr(chunks.StateTransferOps, "_is_at_same_step", lambda *_: tf.constant(False))
+        found.establish(readmit=True)
         for _ in range(state_transfer.TRIES):
-            assert found.teaching.teach(0.0)
-        assert found.learned() == [0]
-        assert not found.teaching.teach(0.0), "it is given up"
-        found.rule(heal=True)
-    assert places(found.roster) == [["ps-0", "ps-2"], ["ps-1", "ps-3"]]
-    assert not found.roster.learners
+            assert found.state_transfer.run(0.0)
+        assert found.chunk_counts() == [0]
+        assert not found.state_transfer.run(0.0), "it is given up"
+        found.establish(readmit=True)
+    assert tasks_of(found.view) == [["ps-0", "ps-2"], ["ps-1", "ps-3"]]
+    assert not found.view.learners
     found.train()
     assert_as_if_undisturbed(found)
 
 
 def test_a_little_state_is_copied_at_once(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = school(client, monkeypatch, enough=10**9)
+    found = school(client, monkeypatch, incremental_bytes=10**9)
     found.lose(0, 0)
-    found.rule(heal=True)
-    assert places(found.roster) == [["ps-0", "ps-2"], ["ps-1", "ps-3"]]
+    found.establish(readmit=True)
+    assert tasks_of(found.view) == [["ps-0", "ps-2"], ["ps-1", "ps-3"]]
     found.train()
     assert_as_if_undisturbed(found)
 
@@ -233,7 +233,7 @@ def test_a_little_state_is_copied_at_once(client: Any, monkeypatch: pytest.Monke
 def test_what_a_worker_has_of_the_servers_step_is_not_fetched_anew(
     client: Any, monkeypatch: pytest.MonkeyPatch, holds: bool
 ) -> None:
-    """Else all parameters would be fetched by all workers with every change of the roster."""
+    """Else all parameters would be fetched by all workers with every change of the view."""
     found = school(client, monkeypatch)
     found.train()
     monkeypatch.setattr(found._worker, "_may_hold", holds)
@@ -246,7 +246,7 @@ def test_what_a_worker_has_of_the_servers_step_is_not_fetched_anew(
 
     monkeypatch.setattr(client, "call", noted)
     found.next_chief()
-    found.rule()
+    found.establish()
     found.train()
     assert any(fetches) != holds
     found.anew()

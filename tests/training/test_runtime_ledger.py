@@ -149,7 +149,7 @@ def test_in_step_no_sample_is_lost_or_trained_twice_at_whatever_word_somebody_di
     from pstraining.runtime.replication.view_change import SupersededError
     from pstraining.runtime.updates.base import Identity
     from pstraining.runtime.worker.loop import Worker
-    from pstraining.runtime.worker.router import OneFormation
+    from pstraining.runtime.worker.router import StaticRouter
 
     seed = random.randrange(2**32)
     print(f"seed {seed}")
@@ -177,7 +177,7 @@ def test_in_step_no_sample_is_lost_or_trained_twice_at_whatever_word_somebody_di
         # A copy, for one that is given up goes on beside its successor, and processes share nothing.
         updates, identity = copy.copy(rig.workers[worker]), Identity(worker, 1 + number)
         updates._identity = identity.tensor()
-        Worker(OneFormation(updates._store, updates), identity, source, training=training).run()
+        Worker(StaticRouter(updates._store, updates), identity, source, training=training).run()
 
     def lead(number: int) -> None:
         chief = Chief(client, rig.store, duties)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pstraining.runtime.replication import encoding, monitor
-from pstraining.runtime.replication.monitor import Lookout
-from pstraining.runtime.replication.view import Absent, Answer
+from pstraining.runtime.replication.monitor import MemberMonitor
+from pstraining.runtime.replication.view import ProcessStatus, Unreachable
 from pstraining.runtime.transport import http2_probe
 from pstraining.runtime.transport.client import ShardLostError
 from pstraining.runtime.transport.http2_probe import Found
@@ -23,7 +23,7 @@ class Client:
     def __init__(self, states: list[str | Found], present: set[int]) -> None:
         self.states, self.present, self.calls = states, frozenset(present), [0] * len(states)
         addresses = tuple(f"host-{index}:1" for index in range(len(states)))
-        self.cluster = SimpleNamespace(ps=addresses, shards=1, members=len(states), seats=(), in_pod=False)
+        self.cluster = SimpleNamespace(ps=addresses, shards=1, members=len(states), witnesses=(), in_pod=False)
 
     def call(self, index: int, _: Any) -> Any:
         self.calls[index] += 1
@@ -38,9 +38,9 @@ def asked() -> list[int]:
     return []
 
 
-def look(
+def poll(
     states: list[str | Found], present: set[int], asked: list[int], monkeypatch: pytest.MonkeyPatch
-) -> tuple[Lookout, Client]:
+) -> tuple[MemberMonitor, Client]:
     client = Client(states, present)
 
     def find(endpoint: tuple[str, int], patience: float) -> Found:
@@ -50,27 +50,33 @@ def look(
         return state if isinstance(state, Found) else Found.ANSWERS
 
     monkeypatch.setattr(http2_probe, "find", find)
-    monkeypatch.setattr(Lookout, "seat", lambda self, index: index)
-    monkeypatch.setattr(Lookout, "_reading", lambda self, seat: seat)
-    monkeypatch.setattr(encoding, "answer", lambda *_, **__: Answer(1))
-    return Lookout(SimpleNamespace(client=client, layout=SimpleNamespace(ps=1))), client  # type: ignore[arg-type]
+    monkeypatch.setattr(MemberMonitor, "acceptor", lambda self, index: index)
+    monkeypatch.setattr(MemberMonitor, "_reader", lambda self, acceptor: acceptor)
+    monkeypatch.setattr(encoding, "status", lambda *_, **__: ProcessStatus(1))
+    return MemberMonitor(SimpleNamespace(client=client, layout=SimpleNamespace(ps=1))), client  # type: ignore[arg-type]
 
 
 def test_each_is_taken_for_what_it_shows(asked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    found, client = look([FINE, Found.REFUSES, Found.NOTHING, Found.ANSWERS, FINE], {0, 1, 2, 3}, asked, monkeypatch)
-    view = found.look()
-    assert list(view.values()) == [Answer(1), Absent.GONE, Absent.SILENT, Absent.GONE, Absent.GONE]
-    assert found.strangers, "number 3 has a process that it is not connected to, and number 4 is not in the map"
+    found, client = poll([FINE, Found.REFUSES, Found.NOTHING, Found.ANSWERS, FINE], {0, 1, 2, 3}, asked, monkeypatch)
+    observation = found.poll()
+    assert list(observation.values()) == [
+        ProcessStatus(1),
+        Unreachable.CRASHED,
+        Unreachable.SUSPECTED,
+        Unreachable.CRASHED,
+        Unreachable.CRASHED,
+    ]
+    assert found.has_unconnected, "number 3 has a process that it is not connected to, and number 4 is not in the map"
     assert client.calls == [1, 1, 1, 2, 0], "a connection that was cut works again where the process is the same"
     assert sorted(asked) == [1, 2, 3, 4]
 
 
 def test_who_may_be_silent_shows_itself_before_it_is_called(asked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    found, client = look([FINE, Found.NOTHING], {0, 1}, asked, monkeypatch)
-    assert list(found.look(suspicious=True).values()) == [Answer(1), Absent.SILENT]
+    found, client = poll([FINE, Found.NOTHING], {0, 1}, asked, monkeypatch)
+    assert list(found.poll(probe_first=True).values()) == [ProcessStatus(1), Unreachable.SUSPECTED]
     assert sorted(asked) == [0, 1]
     assert client.calls == [1, 0], "it would last until the watchdog ends it"
-    found.look()
+    found.poll()
     assert client.calls == [2, 0]
 
 
@@ -78,13 +84,13 @@ def test_looks_in_between_do_not_wait_for_a_silent_one(asked: list[int], monkeyp
     now = time.monotonic()
     clock = SimpleNamespace(monotonic=lambda: now)
     monkeypatch.setattr(monitor, "time", clock)
-    found, client = look([FINE, Found.NOTHING], {0, 1}, asked, monkeypatch)
+    found, client = poll([FINE, Found.NOTHING], {0, 1}, asked, monkeypatch)
     for _ in range(3):
-        assert list(found.look().values()) == [Answer(1), Absent.SILENT]
+        assert list(found.poll().values()) == [ProcessStatus(1), Unreachable.SUSPECTED]
     assert asked == [1]
     now += monitor.ASK_AGAIN
     client.states[1] = FINE
-    assert list(found.look().values()) == [Answer(1), Answer(1)]
+    assert list(found.poll().values()) == [ProcessStatus(1), ProcessStatus(1)]
     assert asked == [1, 1]
-    found.look()
+    found.poll()
     assert asked == [1, 1], "it is called again without a question"

@@ -1,4 +1,4 @@
-"""A roster in a seat's numbers, and out of them again; and what a seat tells besides."""
+"""Views as acceptors' vectors, and back; and the rest of a member's status."""
 
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pstraining.runtime.replication import encoding
-from pstraining.runtime.replication.acceptor_ops import Seat
-from pstraining.runtime.replication.view import NOTHING, Answer, Ballot, Process, Roster
+from pstraining.runtime.replication.acceptor_ops import AcceptorOps
+from pstraining.runtime.replication.view import NO_BALLOT, Ballot, Process, ProcessStatus, View
 from tests.support.servers import Rig, small
 
 pytestmark = pytest.mark.training
@@ -24,12 +24,14 @@ def test_ballots_are_ordered_as_their_numbers(one: Ballot, other: Ballot) -> Non
     assert encoding.ballot(encoding.number(one)) == one
 
 
-def _told(roster: Roster, record: list[int], *, copied: int = 0, leased: bool = True, leaving: bool = False) -> Answer:
-    head = [7, 1, copied, encoding.number(roster.ballot), 5]
-    entries = encoding.encode(roster, PLACES, 2)
-    seat = np.asarray([*head, *entries, *[0] * (encoding.size(2, 2) - len(head) - len(entries))], np.int64)
-    told = {"leased": leased, "leaving": leaving}
-    return encoding.answer(np.asarray(record, np.int64), seat, PLACES, shards=len(roster.shards), members=2, **told)
+def _told(
+    view: View, record: list[int], *, transferred_in: int = 0, leased: bool = True, draining: bool = False
+) -> ProcessStatus:
+    head = [7, 1, transferred_in, encoding.number(view.ballot), 5]
+    entries = encoding.encode(view, PLACES, 2)
+    acceptor = np.asarray([*head, *entries, *[0] * (encoding.size(2, 2) - len(head) - len(entries))], np.int64)
+    told = {"leased": leased, "draining": draining}
+    return encoding.status(np.asarray(record, np.int64), acceptor, PLACES, shards=len(view.shards), members=2, **told)
 
 
 @pytest.mark.parametrize(
@@ -42,27 +44,27 @@ def _told(roster: Roster, record: list[int], *, copied: int = 0, leased: bool = 
 )
 @pytest.mark.parametrize("learners", [(), ("ps-0",), ("ps-0", "ps-1")])
 def test_a_roster_comes_out_as_it_went_in(shards: tuple[tuple[Process, ...], ...], learners: tuple[str, ...]) -> None:
-    there = {process.place for shard in shards for process in shard}
-    is_used = {place: int(place[-1]) % 2 < len(shards) for place in learners}
-    others = tuple(Process(place, 7) for place in learners if place not in there and is_used[place])
-    roster = Roster(Ballot(3, 2), shards, others)
-    answer = _told(roster, [encoding.number(Ballot(3, 2)), 44, 0, 10, 1])
-    assert answer.roster == roster
+    there = {process.task for shard in shards for process in shard}
+    is_used = {task: int(task[-1]) % 2 < len(shards) for task in learners}
+    others = tuple(Process(task, 7) for task in learners if task not in there and is_used[task])
+    view = View(Ballot(3, 2), shards, others)
+    status = _told(view, [encoding.number(Ballot(3, 2)), 44, 0, 10, 1])
+    assert status.view == view
 
 
 def test_what_a_member_says_of_itself() -> None:
-    roster = Roster(Ballot(3, 2), ((Process("ps-0", 7),), (Process("ps-1", 9),)))
-    shut = _told(roster, [encoding.number(Ballot(4, 1)), -44, 0, 10, 1], copied=encoding.number(Ballot(4, 1)))
-    opened = _told(roster, [encoding.number(Ballot(3, 2)), 44, 0, 10, 1])
-    forgotten = _told(roster, [encoding.number(Ballot(3, 2)), 44, 0, 10, 1], leased=False)
+    view = View(Ballot(3, 2), ((Process("ps-0", 7),), (Process("ps-1", 9),)))
+    shut = _told(view, [encoding.number(Ballot(4, 1)), -44, 0, 10, 1], transferred_in=encoding.number(Ballot(4, 1)))
+    active = _told(view, [encoding.number(Ballot(3, 2)), 44, 0, 10, 1])
+    forgotten = _told(view, [encoding.number(Ballot(3, 2)), 44, 0, 10, 1], leased=False)
     nothing = np.zeros(5, np.int64), np.zeros(encoding.size(2, 2), np.int64), PLACES
-    empty = encoding.answer(*nothing, shards=2, members=2, leased=False, leaving=False)
-    assert (shut.promised, shut.opened, shut.step) == (Ballot(4, 1), False, 10)
-    assert shut.copied == Ballot(4, 1)
-    assert shut.learned == 5
-    assert (opened.promised, opened.opened) == (Ballot(3, 2), True)
-    assert not forgotten.opened
-    assert (empty.promised, empty.votes, empty.roster, empty.step) == (NOTHING, False, None, None)
+    empty = encoding.status(*nothing, shards=2, members=2, leased=False, draining=False)
+    assert (shut.promised, shut.active, shut.step) == (Ballot(4, 1), False, 10)
+    assert shut.transferred_in == Ballot(4, 1)
+    assert shut.chunks == 5
+    assert (active.promised, active.active) == (Ballot(3, 2), True)
+    assert not forgotten.active
+    assert (empty.promised, empty.is_voter, empty.view, empty.step) == (NO_BALLOT, False, None, None)
 
 
 def test_a_member_says_that_it_is_leaving(client: Any, tmp_path: Path) -> None:
@@ -71,8 +73,8 @@ def test_a_member_says_that_it_is_leaving(client: Any, tmp_path: Path) -> None:
 
     word = tmp_path / "leaving"
     rig = Rig(client, keras.optimizers.SGD, ps=1, build=small, members=2, mode="Sync")
-    seat = Seat(rig.store.member(0, 1))
-    read = tf.function(lambda name: client.brought_home(seat.read(name)), autograph=False)
+    acceptor = AcceptorOps(rig.store.member(0, 1))
+    read = tf.function(lambda name: client.brought_home(acceptor.read(name)), autograph=False)
     for name in ("", str(word)):
         assert not client.call(read, tf.constant(name))[-1]
     word.touch()

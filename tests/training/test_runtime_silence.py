@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pstraining.runtime.checkpoint.storage import Checkpoints
-from pstraining.runtime.local import LocalJob, Process
+from pstraining.runtime.local import LocalJob, LocalProcess
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.transport import http2_probe, watchdog
 from tests.support import counting
@@ -178,5 +178,5 @@ def test_a_job_whose_server_falls_silent_says_so_and_goes_on(
     assert times.count(1) == samples, f"lost {times.count(0)}, twice {times.count(2)} of {samples}"
 
 
-def told_since(process: Process, name: str, began: float) -> list[dict[str, Any]]:
+def told_since(process: LocalProcess, name: str, began: float) -> list[dict[str, Any]]:
     return [line for line in process.events(name) if line["time"] >= began]

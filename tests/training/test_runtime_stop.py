@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pstraining.runtime.checkpoint.storage import Checkpoints
-from pstraining.runtime.local import LocalJob, Process
+from pstraining.runtime.local import LocalJob, LocalProcess
 from tests.support.cover import in_all, in_soak, some
 from tests.support.kube import wait_for
 from tests.support.servers import SPREAD
@@ -23,7 +23,7 @@ def rare(folder: Path, **more: Any) -> LocalJob:
     return LocalJob(PACED, workers=2, training=SPREAD, checkpoint={"path": str(folder), **RARELY}, **more)
 
 
-def stop(run: LocalJob, name: str) -> Process:
+def stop(run: LocalJob, name: str) -> LocalProcess:
     """SIGTERM to one process; it has ended when this returns."""
     process = run.processes[name]
     process.popen.send_signal(signal.SIGTERM)

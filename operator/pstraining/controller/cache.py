@@ -59,7 +59,7 @@ class _Entry:
 
 
 @dataclass(frozen=True)
-class View:
+class JobObjects:
     """A job and the objects that name it by their labels, as of now."""
 
     job: Object | None
@@ -87,10 +87,10 @@ class Cache:
         entry = self._entries.get(key)
         return entry is not None and entry.job is not None
 
-    def view(self, key: Key) -> View:
+    def view(self, key: Key) -> JobObjects:
         """What is known of a job."""
         entry = self._entries.get(key) or _Entry()
-        return View(
+        return JobObjects(
             entry.job.read() if entry.job is not None else None,
             tuple(child.read() for child in entry.children.values()),
             tuple(pod.read() for pod in entry.pods.values()),

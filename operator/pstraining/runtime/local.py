@@ -34,7 +34,7 @@ STOP_SECONDS: Final = 3.0
 
 
 @dataclass
-class Process:
+class LocalProcess:
     """One task's running process and its history."""
 
     task: Task
@@ -131,7 +131,7 @@ class LocalJob:
             "training": dict(training or {}),
             "checkpoint": self._checkpoint,
         }
-        self.processes: dict[str, Process] = {}
+        self.processes: dict[str, LocalProcess] = {}
 
     def __enter__(self) -> "LocalJob":
         self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="pstraining-")))
@@ -150,11 +150,11 @@ class LocalJob:
         self._stack.close()
 
     @property
-    def leader(self) -> Process:
+    def leader(self) -> LocalProcess:
         """The process whose end is the job's."""
         return self.processes["chief" if "chief" in self.cluster else "worker-0"]
 
-    def start(self, task: Task) -> Process:
+    def start(self, task: Task) -> LocalProcess:
         """Start a task's process, as its next attempt if it had one."""
         former = self.processes.get(task.label)
         term = former.term + 1 if former and task.type == "chief" else 1
@@ -163,7 +163,7 @@ class LocalJob:
             process = former
             process.popen, process.term, process.starts = popen, term, former.starts + 1
         else:
-            process = self.processes[task.label] = Process(task, popen)
+            process = self.processes[task.label] = LocalProcess(task, popen)
         threading.Thread(target=self._drain, args=(process, popen), daemon=True).start()
         return process
 
@@ -231,7 +231,7 @@ class LocalJob:
         inherited = {name: value for name, value in os.environ.items() if (name, value) not in ours}
         return {**memory_settings(task.type), **inherited, "PYTHONPATH": os.pathsep.join(paths), **environment}
 
-    def _drain(self, process: Process, popen: subprocess.Popen[str]) -> None:
+    def _drain(self, process: LocalProcess, popen: subprocess.Popen[str]) -> None:
         assert popen.stdout is not None  # noqa: S101 - opened as a pipe above
         for line in popen.stdout:
             process.lines.append(line.rstrip("\n"))

@@ -193,18 +193,18 @@ class Trainer:
 
     def _build_worker(self, part: "_Part") -> "Worker":
         """This task's worker, on its device."""
-        from pstraining.runtime.replication.witness import take_seat
+        from pstraining.runtime.replication.witness import serve_witness
         from pstraining.runtime.updates.base import Identity
         from pstraining.runtime.worker.loop import Worker
-        from pstraining.runtime.worker.router import whereabouts
+        from pstraining.runtime.worker.router import make_router
 
         cluster, renewal = part.client.cluster, part.renewal
         store, identity = self._build_store(part, with_tables=False), Identity(cluster.task.index, time.time_ns())
-        renewal.seat = take_seat(cluster.seats, identity.worker, identity.incarnation, renewal.kept.seat)
+        renewal.witness = serve_witness(cluster.witnesses, identity.worker, identity.incarnation, renewal.kept.witness)
         data = part.source or partial(
             cast("Callable[[int, int], Any]", self._data), cluster.task.index, cluster.workers
         )
-        where = whereabouts(store, part.mode.make(store, identity))
+        where = make_router(store, part.mode.make(store, identity))
         return Worker(where, identity, data, training=part.training, account=part.account, renewal=renewal)
 
     def _build_chief(self, part: "_Part", stop: StopRequest, look_in: Callable[[], None]) -> "Chief":

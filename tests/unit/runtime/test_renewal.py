@@ -75,7 +75,7 @@ def test_quiet_is_since_the_last_connection(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_is_handed_on_is_for_this_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {"times": 2, "left": 1.5, "epoch": 7, "seat": {"life": 4}}
+    told = {"times": 2, "left": 1.5, "epoch": 7, "witness": {"life": 4}}
     monkeypatch.setenv(ENV_KEPT, json.dumps({"process": os.getpid(), **told}))
     assert taken() == Kept(2, 1.5, 7, {"life": 4})
     assert ENV_KEPT not in os.environ
@@ -92,7 +92,7 @@ def test_the_next_run_is_as_the_first_was_in_the_same_process(tmp_path: Path) ->
     first, second = _run(["-u", "program.py", str(ours)], tmp_path, pass_fds=(ours,))
     assert (second["process"], second["argv"]) == (first["process"], [str(ours)])
     assert (second["folder"], second["environment"]) == (str(tmp_path), [None, "as it was", None])
-    assert second["kept"] == {"times": 1, "left": 2.5, "epoch": 3, "seat": {"life": 4}}
+    assert second["kept"] == {"times": 1, "left": 2.5, "epoch": 3, "witness": {"life": 4}}
     assert (second["given"], second["unbuffered"], second["blocked"]) == ("given", True, True)
     assert not [name for name in second["open"] if name.startswith("socket:")]
 

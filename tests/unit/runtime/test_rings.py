@@ -4,13 +4,22 @@ from typing import Any
 
 import pytest
 
-from pstraining.runtime.updates.hybrid.protocol import Next, Passing, RingView, Standing, next_move, passing
+from pstraining.runtime.updates.hybrid.protocol import (
+    HybridObservation,
+    Next,
+    Passing,
+    Standing,
+    next_move,
+    passing,
+)
 from pstraining.runtime.updates.synchronous.protocol import ShardRound
 
 
-def view(*shards: tuple[int, int, int], admitted: int = 0, closed: bool = False, **more: Any) -> RingView:
+def observation(
+    *shards: tuple[int, int, int], admitted: int = 0, closed: bool = False, **more: Any
+) -> HybridObservation:
     found: dict[str, Any] = {"made_in": 0, "members": 0b11, "ready": 0b11, **more}
-    return RingView(tuple(ShardRound(*shard) for shard in shards), admitted=admitted, closed=closed, **found)
+    return HybridObservation(tuple(ShardRound(*shard) for shard in shards), admitted=admitted, closed=closed, **found)
 
 
 def me(
@@ -22,43 +31,43 @@ def me(
 @pytest.mark.parametrize(
     ("found", "standing", "expected"),
     [
-        (view((5, 2, 0)), me(), Next.SUM),
-        (view((5, 2, 0)), me(held=2), Next.DELIVER),
-        (view((5, 2, 0)), me(held=1), Next.SUM),
-        (view((5, 2, 0b01)), me(held=2), Next.WAIT),
-        (view((5, 2, 0b11), (5, 2, 0b10), closed=True), me(held=2), Next.DELIVER),
-        (view((5, 2, 0b11), (5, 1, 0b11), closed=True), me(held=2), Next.DELIVER),
-        (view((5, 2, 0b11), (5, 2, 0b11), closed=True), me(held=2), Next.APPLY),
-        (view((5, 2, 0b11), closed=True, ready=0b01), me(held=2, left=2, ring=None), Next.APPLY),
-        (view((5, 2, 0b11), closed=True, held_up=True), me(held=2), Next.GIVE_WAY),
-        (view((5, 2, 0b11), closed=True), me(None, ring=None), Next.JOIN),
-        (view((5, 2, 0b10), closed=True, members=0b10), me(None, ring=None), Next.FORM),
-        (view((6, 2, 0), made_in=2), me(held=2), Next.SETTLE),
-        (view((6, 3, 0), made_in=2), me(held=2, ring=None), Next.SETTLE),
-        (view((6, 3, 0), made_in=3), me(held=2, ring=None), Next.MISSED),
-        (view((6, 2, 0), made_in=2), me(), Next.MISSED),
-        (view((7, 2, 0), made_in=2), me(held=2), Next.MISSED),
-        (view((6, 2, 0), (5, 2, 0b11), made_in=2), me(held=2), Next.FOLLOW),
-        (view((6, 2, 0), (6, 2, 0), made_in=2, standbys=(6, 5)), me(held=2), Next.FOLLOW),
-        (view((6, 2, 0), (6, 2, 0), made_in=2, standbys=(6, 6)), me(held=2), Next.SETTLE),
-        (view((5, 2, 0b11), closed=True, sealed=True, held_up=True), me(held=2), Next.APPLY),
-        (view((5, 2, 0b11), closed=True, sealed=True, standbys=(6,)), me(held=2), Next.APPLY),
-        (view((5, 2, 0b11), closed=True, sealed=True, ready=0b01), me(None, ring=None, left=2), Next.APPLY),
-        (view((5, 2, 0b11), closed=True, sealed=True), me(4, held=1), Next.MISSED),
-        (view((5, 3, 0)), me(held=2), Next.JOIN),
-        (view((5, 3, 0)), me(None), Next.JOIN),
-        (view((5, 2, 0)), me(None), Next.WAIT),
-        (view((5, 2, 0)), me(left=2, ring=None), Next.FORM),
-        (view((5, 3, 0)), me(left=2, ring=None, suspects=0b10), Next.FORM),
-        (view((5, 3, 0), members=0b01, ready=0b01), me(left=2, ring=None, suspects=0b10), Next.JOIN),
-        (view((5, 2, 0), ready=0b111), me(), Next.FORM),
-        (view((5, 2, 0), ready=0b01), me(), Next.FORM),
-        (view((5, 2, 0), ready=0b10), me(), Next.WAIT),
-        (view((0, 0, 0), members=0, ready=0b01, waits=True), me(None, ring=None), Next.WAIT),
-        (view((0, 0, 0), members=0, ready=0b11), me(None, ring=None), Next.FORM),
+        (observation((5, 2, 0)), me(), Next.SUM),
+        (observation((5, 2, 0)), me(held=2), Next.DELIVER),
+        (observation((5, 2, 0)), me(held=1), Next.SUM),
+        (observation((5, 2, 0b01)), me(held=2), Next.WAIT),
+        (observation((5, 2, 0b11), (5, 2, 0b10), closed=True), me(held=2), Next.DELIVER),
+        (observation((5, 2, 0b11), (5, 1, 0b11), closed=True), me(held=2), Next.DELIVER),
+        (observation((5, 2, 0b11), (5, 2, 0b11), closed=True), me(held=2), Next.APPLY),
+        (observation((5, 2, 0b11), closed=True, ready=0b01), me(held=2, left=2, ring=None), Next.APPLY),
+        (observation((5, 2, 0b11), closed=True, held_up=True), me(held=2), Next.GIVE_WAY),
+        (observation((5, 2, 0b11), closed=True), me(None, ring=None), Next.JOIN),
+        (observation((5, 2, 0b10), closed=True, members=0b10), me(None, ring=None), Next.FORM),
+        (observation((6, 2, 0), made_in=2), me(held=2), Next.SETTLE),
+        (observation((6, 3, 0), made_in=2), me(held=2, ring=None), Next.SETTLE),
+        (observation((6, 3, 0), made_in=3), me(held=2, ring=None), Next.MISSED),
+        (observation((6, 2, 0), made_in=2), me(), Next.MISSED),
+        (observation((7, 2, 0), made_in=2), me(held=2), Next.MISSED),
+        (observation((6, 2, 0), (5, 2, 0b11), made_in=2), me(held=2), Next.FOLLOW),
+        (observation((6, 2, 0), (6, 2, 0), made_in=2, standbys=(6, 5)), me(held=2), Next.FOLLOW),
+        (observation((6, 2, 0), (6, 2, 0), made_in=2, standbys=(6, 6)), me(held=2), Next.SETTLE),
+        (observation((5, 2, 0b11), closed=True, sealed=True, held_up=True), me(held=2), Next.APPLY),
+        (observation((5, 2, 0b11), closed=True, sealed=True, standbys=(6,)), me(held=2), Next.APPLY),
+        (observation((5, 2, 0b11), closed=True, sealed=True, ready=0b01), me(None, ring=None, left=2), Next.APPLY),
+        (observation((5, 2, 0b11), closed=True, sealed=True), me(4, held=1), Next.MISSED),
+        (observation((5, 3, 0)), me(held=2), Next.JOIN),
+        (observation((5, 3, 0)), me(None), Next.JOIN),
+        (observation((5, 2, 0)), me(None), Next.WAIT),
+        (observation((5, 2, 0)), me(left=2, ring=None), Next.FORM),
+        (observation((5, 3, 0)), me(left=2, ring=None, suspects=0b10), Next.FORM),
+        (observation((5, 3, 0), members=0b01, ready=0b01), me(left=2, ring=None, suspects=0b10), Next.JOIN),
+        (observation((5, 2, 0), ready=0b111), me(), Next.FORM),
+        (observation((5, 2, 0), ready=0b01), me(), Next.FORM),
+        (observation((5, 2, 0), ready=0b10), me(), Next.WAIT),
+        (observation((0, 0, 0), members=0, ready=0b01, waits=True), me(None, ring=None), Next.WAIT),
+        (observation((0, 0, 0), members=0, ready=0b11), me(None, ring=None), Next.FORM),
     ],
 )
-def test_the_next_move(found: RingView, standing: Standing, expected: Next) -> None:
+def test_the_next_move(found: HybridObservation, standing: Standing, expected: Next) -> None:
     assert next_move(found, standing) is expected
 
 

@@ -5,8 +5,8 @@ import pytest
 from pstraining.runtime.updates.synchronous.protocol import (
     Delivery,
     Move,
+    RoundObservation,
     ShardRound,
-    View,
     delivery,
     mask,
     next_move,
@@ -15,45 +15,45 @@ from pstraining.runtime.updates.synchronous.protocol import (
 )
 
 
-def view(
+def observation(
     *shards: tuple[int, int, int],
     admitted: int,
     closed: bool = False,
     alive: int = 0b111,
     standbys: tuple[int, ...] = (),
-) -> View:
+) -> RoundObservation:
     found = tuple(ShardRound(*shard) for shard in shards)
-    return View(found, admitted=admitted, closed=closed, alive=alive, standbys=standbys)
+    return RoundObservation(found, admitted=admitted, closed=closed, alive=alive, standbys=standbys)
 
 
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        (view((5, 0, 0), admitted=0), Move.DELIVER),
-        (view((5, 0, 0b01), admitted=0b01), Move.WAIT),
-        (view((5, 0, 0b10), admitted=0b10), Move.DELIVER),
-        (view((5, 0, 0b11), (5, 0, 0b11), admitted=0b11, closed=True), Move.APPLY),
-        (view((5, 0, 0b11), (5, 0, 0b01), admitted=0b11, closed=True), Move.WAIT),
-        (view((5, 0, 0b11), (5, 0, 0b10), admitted=0b11, closed=True), Move.DELIVER),
-        (view((5, 0, 0b11), (5, 0, 0b01), admitted=0b11, closed=True, alive=0b01), Move.GIVE_UP),
-        (view((5, 0, 0b11), (5, 0, 0b11), admitted=0b11, closed=True, alive=0b01), Move.APPLY),
-        (view((5, 2, 0b01), (5, 1, 0b01), admitted=0b01), Move.DELIVER),
-        (view((5, 0, 0b110), (5, 0, 0b110), admitted=0b110, closed=True), Move.APPLY),
-        (view((6, 0, 0), (6, 0, 0), admitted=0), Move.PULL),
-        (view((6, 0, 0), (5, 0, 0b11), admitted=0), Move.APPLY),
-        (view((9, 0, 0), (9, 0, 0), admitted=0), Move.PULL),
-        (view((5, 0, 0b11), (5, 0, 0b11), admitted=0b11, closed=True, standbys=(6, 5)), Move.APPLY),
-        (view((5, 0, 0b11), (6, 0, 0), admitted=0b11, closed=True, standbys=(6, 6)), Move.APPLY),
-        (view((6, 0, 0), (6, 0, 0), admitted=0, standbys=(6, 6)), Move.PULL),
+        (observation((5, 0, 0), admitted=0), Move.DELIVER),
+        (observation((5, 0, 0b01), admitted=0b01), Move.WAIT),
+        (observation((5, 0, 0b10), admitted=0b10), Move.DELIVER),
+        (observation((5, 0, 0b11), (5, 0, 0b11), admitted=0b11, closed=True), Move.APPLY),
+        (observation((5, 0, 0b11), (5, 0, 0b01), admitted=0b11, closed=True), Move.WAIT),
+        (observation((5, 0, 0b11), (5, 0, 0b10), admitted=0b11, closed=True), Move.DELIVER),
+        (observation((5, 0, 0b11), (5, 0, 0b01), admitted=0b11, closed=True, alive=0b01), Move.GIVE_UP),
+        (observation((5, 0, 0b11), (5, 0, 0b11), admitted=0b11, closed=True, alive=0b01), Move.APPLY),
+        (observation((5, 2, 0b01), (5, 1, 0b01), admitted=0b01), Move.DELIVER),
+        (observation((5, 0, 0b110), (5, 0, 0b110), admitted=0b110, closed=True), Move.APPLY),
+        (observation((6, 0, 0), (6, 0, 0), admitted=0), Move.PULL),
+        (observation((6, 0, 0), (5, 0, 0b11), admitted=0), Move.APPLY),
+        (observation((9, 0, 0), (9, 0, 0), admitted=0), Move.PULL),
+        (observation((5, 0, 0b11), (5, 0, 0b11), admitted=0b11, closed=True, standbys=(6, 5)), Move.APPLY),
+        (observation((5, 0, 0b11), (6, 0, 0), admitted=0b11, closed=True, standbys=(6, 6)), Move.APPLY),
+        (observation((6, 0, 0), (6, 0, 0), admitted=0, standbys=(6, 6)), Move.PULL),
     ],
     ids=lambda value: value.name if isinstance(value, Move) else "",
 )
-def test_the_next_move(found: View, expected: Move) -> None:
+def test_the_next_move(found: RoundObservation, expected: Move) -> None:
     assert next_move(found, worker=0, step=5) is expected
 
 
 def test_a_closed_round_without_this_worker_is_waited_for() -> None:
-    found = view((5, 0, 0b010), (5, 0, 0), admitted=0b010, closed=True)
+    found = observation((5, 0, 0b010), (5, 0, 0), admitted=0b010, closed=True)
     assert next_move(found, worker=0, step=5) is Move.WAIT
 
 

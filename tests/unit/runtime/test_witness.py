@@ -1,4 +1,4 @@
-"""A worker's seat, asked over the loopback interface."""
+"""A witness, asked over the loopback interface."""
 
 import json
 import socket
@@ -7,52 +7,52 @@ from collections.abc import Iterator
 import pytest
 
 from pstraining.runtime.replication import witness
-from pstraining.runtime.replication.view import Ballot, Process, Roster
+from pstraining.runtime.replication.view import Ballot, Process, View
 from pstraining.runtime.replication.witness import Witness, WitnessServer, ask, request
 
 ME = Process("worker-0", 7)
-ROSTER = Roster(Ballot(2, 1), ((Process("ps-0", 3), Process("ps-1", 4)),), (Process("ps-2", 5),))
+VIEW = View(Ballot(2, 1), ((Process("ps-0", 3), Process("ps-1", 4)),), (Process("ps-2", 5),))
 READ = {"do": "read"}
 
 
 @pytest.fixture
 def address() -> Iterator[str]:
-    server = WitnessServer(Witness(ME.life), 0)
+    server = WitnessServer(Witness(ME.incarnation), 0)
     yield f"127.0.0.1:{server.port}"
     server.close()
 
 
 def test_it_promises_adopts_and_remembers(address: str) -> None:
-    assert ask(address, request("promise", ME, Ballot(2, 1)), 5).promised == Ballot(2, 1)
-    assert ask(address, request("promise", ME, Ballot(1, 9)), 5).promised == Ballot(2, 1), "no lower one"
-    assert ask(address, request("adopt", ME, ROSTER.ballot, ROSTER), 5).roster == ROSTER
-    assert not ask(address, READ, 5).votes
-    assert ask(address, request("adopt", ME, ROSTER.ballot, ROSTER, founding=True), 5).votes
-    later = Roster(Ballot(3, 1), ROSTER.shards)
-    assert ask(address, request("adopt", ME, later.ballot, later), 5).roster == ROSTER, "it has not promised that"
+    assert ask(address, request("on_prepare", ME, Ballot(2, 1)), 5).promised == Ballot(2, 1)
+    assert ask(address, request("on_prepare", ME, Ballot(1, 9)), 5).promised == Ballot(2, 1), "no lower one"
+    assert ask(address, request("on_accept", ME, VIEW.ballot, VIEW), 5).view == VIEW
+    assert not ask(address, READ, 5).is_voter
+    assert ask(address, request("on_accept", ME, VIEW.ballot, VIEW, founding=True), 5).is_voter
+    later = View(Ballot(3, 1), VIEW.shards)
+    assert ask(address, request("on_accept", ME, later.ballot, later), 5).view == VIEW, "it has not promised that"
 
 
 def test_it_takes_a_seat_once(address: str) -> None:
-    assert ask(address, request("seat", ME, ROSTER.ballot, ROSTER), 5).votes
-    later = Roster(Ballot(3, 1), ROSTER.shards)
-    assert ask(address, request("seat", ME, later.ballot, later), 5).roster == ROSTER
+    assert ask(address, request("on_admit", ME, VIEW.ballot, VIEW), 5).is_voter
+    later = View(Ballot(3, 1), VIEW.shards)
+    assert ask(address, request("on_admit", ME, later.ballot, later), 5).view == VIEW
 
 
 def test_a_renewed_process_has_the_seat_that_it_had_and_the_former_one_is_no_more() -> None:
-    seat = Witness(ME.life)
-    seat.do(request("seat", ME, ROSTER.ballot, ROSTER))
-    kept = json.loads(json.dumps(seat.hand_on()))
+    voter = Witness(ME.incarnation)
+    voter.do(request("on_admit", ME, VIEW.ballot, VIEW))
+    kept = json.loads(json.dumps(voter.hand_on()))
     with pytest.raises(ValueError, match="renewed"):
-        seat.do(request("promise", ME, Ballot(9, 9)))
+        voter.do(request("on_prepare", ME, Ballot(9, 9)))
     successor = Witness(8, kept)
     found = successor.do(READ)
-    assert (found.life, found.votes, found.promised, found.roster) == (ME.life, True, ROSTER.ballot, ROSTER)
-    assert successor.do(request("promise", ME, Ballot(9, 9))).promised == Ballot(9, 9)
+    assert (found.incarnation, found.is_voter, found.promised, found.view) == (ME.incarnation, True, VIEW.ballot, VIEW)
+    assert successor.do(request("on_prepare", ME, Ballot(9, 9))).promised == Ballot(9, 9)
 
 
 def test_what_is_meant_for_a_former_process_is_not_done(address: str) -> None:
-    former = Process(ME.place, 6)
-    assert ask(address, request("promise", former, Ballot(9, 9)), 5) == ask(address, READ, 5)
+    former = Process(ME.task, 6)
+    assert ask(address, request("on_prepare", former, Ballot(9, 9)), 5) == ask(address, READ, 5)
     assert ask(address, READ, 5).promised == Ballot(0, 0)
 
 
@@ -78,5 +78,5 @@ def test_somebody_else_there_is_no_seat() -> None:
 
 
 def test_an_answer_survives_its_way() -> None:
-    answer = Witness(3).do(request("promise", Process("worker-1", 3), Ballot(4, 5)))
-    assert witness.from_json(json.loads(json.dumps(witness.to_json(answer)))) == answer
+    status = Witness(3).do(request("on_prepare", Process("worker-1", 3), Ballot(4, 5)))
+    assert witness.from_json(json.loads(json.dumps(witness.to_json(status)))) == status

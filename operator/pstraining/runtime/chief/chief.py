@@ -33,7 +33,7 @@ from pstraining.runtime.ps.record import EARLY, Assignment
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.replication import encoding
 from pstraining.runtime.replication.renewal import RenewalDueError
-from pstraining.runtime.replication.view_change import Succession, SupersededError
+from pstraining.runtime.replication.view_change import SupersededError, ViewChanger
 from pstraining.runtime.telemetry.counters import ChiefAccount
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.transport.client import Client, ShardLostError
@@ -71,7 +71,7 @@ class Chief:
     """The chief of one term. `look_in` is called at every round and may raise to end it.
 
     `may_be_renewed` is asked, where shards have hot standbys, whether its process is to be renewed, and told whether
-    this is a quiet moment; `epoch`: see `Succession`.
+    this is a quiet moment; `epoch`: see `ViewChanger`.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class Chief:
         steps = duties.training.steps
         total = duties.positions if duties.by_pieces else steps
         self._following = Following(lambda: self._control, duties.wishes, duties.account, steps=steps, total=total)
-        self._succession = (
-            Succession(
+        self._view_changer = (
+            ViewChanger(
                 store,
                 term=None if self._joins else self._term,
                 epoch=epoch,
@@ -111,7 +111,7 @@ class Chief:
             if client.cluster.members > 1
             else None
         )
-        self._preparing = self._succession.prepare() if self._succession else iter(())
+        self._preparing = self._view_changer.prepare() if self._view_changer else iter(())
         self._renewed = -math.inf
         self._has_led = False
         self._early = False  # training was ended before its time
@@ -175,8 +175,8 @@ class Chief:
         if self._is_lost:
             self._control.set_record(self._fence, generation=0)
             self._is_lost = False
-        if self._succession:
-            self._rule(self._succession)
+        if self._view_changer:
+            self._establish_view(self._view_changer)
         elif self._joins:  # worker 0 of a job without a chief has no terms of its own: it takes the next one
             self._joins = False
             self._term = self._fence = max(self._term, 1 + max(shard.fence for shard in self._store.read()))
@@ -190,25 +190,25 @@ class Chief:
         if any(shard.done for shard in self._shards) and not self._is_over():
             self._control.set_record(self._fence, done=0)
 
-    def _rule(self, succession: Succession, *, heal: bool = False) -> None:
-        """Bring a roster into force, or hold it there, and work with its members; `heal`: with those that came back."""
-        roster = succession.rule(heal=heal)
-        self._term, self._fence, self._renewed = roster.ballot.term, succession.fence, time.monotonic()
-        self._form(succession.formation(roster))
+    def _establish_view(self, view_changer: ViewChanger, *, readmit: bool = False) -> None:
+        """Establish a view, or renew it, and work with its members; `readmit`: see `ViewChanger.establish`."""
+        view = view_changer.establish(readmit=readmit)
+        self._term, self._fence, self._renewed = view.ballot.term, view_changer.fence, time.monotonic()
+        self._form(view_changer.assignment(view))
 
-    def _hold_roster(self) -> None:
+    def _hold_view(self) -> None:
         """Renew it while workers are waited for: servers that make no steps let no ring be formed, either."""
-        if self._succession and time.monotonic() - self._renewed > RENEW_SECONDS:
+        if self._view_changer and time.monotonic() - self._renewed > RENEW_SECONDS:
             control = self._control
-            self._rule(self._succession)
+            self._establish_view(self._view_changer)
             if self._control is not control:
                 raise RefusedError("other members are in sync")
 
-    def _form(self, formation: Assignment) -> None:
-        """Work with these members of the shards from now on; functions are made once for each formation."""
-        if formation not in self._controls:
-            self._controls[formation] = StoreControl(self._whole.formed(formation))
-        self._control = self._controls[formation]
+    def _form(self, assignment: Assignment) -> None:
+        """Work with these members of the shards from now on; functions are traced once for each assignment."""
+        if assignment not in self._controls:
+            self._controls[assignment] = StoreControl(self._whole.for_assignment(assignment))
+        self._control = self._controls[assignment]
 
     def _decide(self) -> ChiefAction:
         self._shards = self._store.read()
@@ -217,9 +217,9 @@ class Chief:
             raise SupersededError(f"term {self._term} is over: {max(s.fence for s in self._shards)} rules")
         return action
 
-    def _restore_on(self, formation: Assignment, fence: int) -> None:
+    def _restore_on(self, assignment: Assignment, fence: int) -> None:
         """The same on some members, under a fence; shut, so that nobody trains yet."""
-        self._form(formation)
+        self._form(assignment)
         self._fence = fence
         self._restore(shut=True)
 
@@ -266,9 +266,9 @@ class Chief:
             self._look_in()
             self._stop.check()
             next(self._preparing, None)
-            if self._succession and time.monotonic() - self._renewed > RENEW_SECONDS:
-                self._rule(self._succession, heal=True)
-                self._leave_to_successor(self._succession)
+            if self._view_changer and time.monotonic() - self._renewed > RENEW_SECONDS:
+                self._establish_view(self._view_changer, readmit=True)
+                self._leave_to_successor(self._view_changer)
             if self._decide() is not ChiefAction.PROCEED:
                 self._take_over()
             if self._is_over():
@@ -282,24 +282,24 @@ class Chief:
             self._following.look(self._shards[0].step, done, self._snapshot, self._fence)
             if self._saver and self._saver.is_due():
                 self._saver.try_to_save(self._snapshot())
-            if not (self._succession and self._succession.teach(POLL)):
+            if not (self._view_changer and self._view_changer.transfer(POLL)):
                 time.sleep(POLL)
 
-    def _leave_to_successor(self, succession: Succession) -> None:
+    def _leave_to_successor(self, view_changer: ViewChanger) -> None:
         """Let the process be renewed, if it is its turn, at a moment when nobody needs this chief for some seconds.
 
-        What was made so far is saved: the next run counts the interval from its beginning. The roster holds for as long
-        as it may from just before the end.
+        What was made so far is saved: the next run counts the interval from its beginning. The view is renewed
+        just before the end, and holds for as long as its leases.
 
         Raises:
             RenewalDueError: it is to be renewed.
         """
-        if self._following.is_busy or not self._may_be_renewed(succession.is_quiet):
+        if self._following.is_busy or not self._may_be_renewed(view_changer.is_quiet):
             return
         if self._saver:
             self._saver.try_to_save(self._snapshot())
-        self._rule(succession, heal=True)
-        if self._may_be_renewed(succession.is_quiet):
+        self._establish_view(view_changer, readmit=True)
+        if self._may_be_renewed(view_changer.is_quiet):
             raise RenewalDueError(epoch=encoding.ballot(self._fence).epoch)
 
     def _snapshot(self) -> State:
@@ -335,7 +335,7 @@ class Chief:
 
         def wait() -> None:
             self._look_in()
-            self._hold_roster()
+            self._hold_view()
             if self._decide() is not ChiefAction.PROCEED:
                 raise RefusedError("the servers' state has changed")
             if self._control.workers_present():

@@ -47,8 +47,8 @@ class Cluster:
     """The chief's attempt, from 1."""
     members: int = 1
     """Servers of each shard. Of n shards, parameter server i + m n is member m of shard i."""
-    seats: tuple[str, ...] = ()
-    """host:port of every worker's seat, see `replication.witness`; none: workers have no say in who is lost."""
+    witnesses: tuple[str, ...] = ()
+    """host:port of every witness, see `replication.witness`. Empty if workers do not vote."""
     in_pod: bool = False
     """Whether a launcher stands beside each parameter server."""
     training: Mapping[str, Any] = field(default_factory=dict)
@@ -121,7 +121,7 @@ def read(environ: Mapping[str, str] | None = None) -> Cluster:
         addresses=addresses,
         own_host=env.get(contract.ENV_POD_IP) or "127.0.0.1",
         term=_term(env.get(contract.ENV_TERM) or "1"),
-        seats=tuple(str(address) for address in shared.get("seats") or ()),
+        witnesses=tuple(str(address) for address in shared.get("seats") or ()),
         members=_members(shared.get("members", 1), len(addresses["ps"])),
         in_pod=bool(env.get(contract.ENV_POD_NAME)),
         training=dict(shared.get("training") or {}),

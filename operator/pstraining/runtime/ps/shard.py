@@ -64,7 +64,7 @@ class Shard:
         optimizer: the user's; it is cloned.
         decayed: for each table whether the optimizer decays it.
         updates: what the update mode wants; its own variables are kept as `extra`.
-        seat: length of its seat's vector, see `replication.acceptor_ops`; 0: there are no standbys.
+        acceptor_size: length of the acceptor's vector, see `replication.encoding`; 0: the job has no standbys.
     """
 
     def __init__(
@@ -77,15 +77,15 @@ class Shard:
         optimizer: Any,
         decayed: Sequence[bool],
         updates: UpdateState,
-        seat: int = 0,
+        acceptor_size: int = 0,
     ) -> None:
         self.device, self.container, self.number = device, container, ps
         self.segments, self.tables = layout.on(ps), layout.tables_on(ps)
         made: list[PSVariable] = []
         with variables_on(device, container=container, prefix=str(ps), made=made):
             self.record = tf.Variable(tf.zeros([RECORD_SIZE], tf.int64))
-            self.seat = tf.Variable(tf.zeros([seat], tf.int64)) if seat else None
-            self.lease = tf.Variable(tf.zeros([], tf.float64)) if seat else None
+            self.acceptor = tf.Variable(tf.zeros([acceptor_size], tf.int64)) if acceptor_size else None
+            self.lease = tf.Variable(tf.zeros([], tf.float64)) if acceptor_size else None
             """Until then it makes steps, in seconds since 1970 on its own clock."""
             self.losses = tf.Variable(tf.zeros([2], tf.float64))
             """Sum and number of the losses since the chief last took them; kept on the first server."""
@@ -131,7 +131,7 @@ class Shard:
         self.scalars: dict[str, PSVariable] = self._counters | (self.ledger.saved() if self.ledger else {})
         """The optimizer's own counters, and the ledger's variables, which no other server has."""
         own = [*self.vectors, *self.rows, *self.slots.values(), *self.scalars.values()]
-        written = {id(variable) for variable in (*own, self.record, self.seat, self.lease)}
+        written = {id(variable) for variable in (*own, self.record, self.acceptor, self.lease)}
         self._rest = [variable for variable in made if id(variable) not in written]
         passing = {id(variable) for variable in (*getattr(self.extra, "passing", ()), *self.members.passing)}
         self.copied = [*own, *(variable for variable in self._rest if id(variable) not in passing)]

@@ -57,26 +57,26 @@ class ParameterStore:
                     optimizer=model.optimizer,
                     decayed=model.decayed_tables,
                     updates=self.updates,
-                    seat=acceptor_size,
+                    acceptor_size=acceptor_size,
                 )
                 for device in client.shards[index::shards]
             ]
             for index in range(self.layout.ps)
         ]
-        self._form((tuple(range(members)),) * self.layout.ps)
+        self._assign((tuple(range(members)),) * self.layout.ps)
 
-    def formed(self, formation: Assignment) -> "ParameterStore":
+    def for_assignment(self, assignment: Assignment) -> "ParameterStore":
         """The same parameters, with some members of each shard: its primary first."""
         other = copy.copy(self)
-        other._form(formation)
+        other._assign(assignment)
         return other
 
     def member(self, shard: int, number: int) -> Shard:
         """One member of a shard."""
         return self._members[shard][number]
 
-    def _form(self, formation: Assignment) -> None:
-        chosen = [[members[m] for m in own] for members, own in zip(self._members, formation, strict=True)]
+    def _assign(self, assignment: Assignment) -> None:
+        chosen = [[members[m] for m in own] for members, own in zip(self._members, assignment, strict=True)]
         self.shards = [members[0] for members in chosen]
         """Every shard's primary."""
         self.standbys_of = [members[1:] for members in chosen]

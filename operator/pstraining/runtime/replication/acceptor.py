@@ -1,68 +1,72 @@
-"""What a process makes of what chiefs ask it: its promise, its roster, its state. Each is one compare-and-set.
+"""The acceptor's side of a view change: each function is one compare-and-set on a process's status.
 
-`replication.view` says what chiefs ask for; servers do the same in their critical sections (`replication.acceptor_ops`,
-`learning`). Pure.
+Every function returns the new status, or the unchanged object if the request does not apply. `replication.view` decides
+what chiefs request. Servers do the same in critical sections, see `replication.acceptor_ops` and `replication.chunks`.
+
+Pure: no clock, no TensorFlow.
 """
 
 from dataclasses import replace
 
-from pstraining.runtime.replication.view import Answer, Ballot, Roster
+from pstraining.runtime.replication.view import Ballot, ProcessStatus, View
 
 
-def promise(own: Answer, ballot: Ballot) -> Answer:
-    """Follow no lower ballot from now on; steps under an earlier roster are refused."""
+def on_prepare(own: ProcessStatus, ballot: Ballot) -> ProcessStatus:
+    """Promise to follow no lower ballot. Steps under an earlier view are rejected from then on."""
     if ballot <= own.promised:
         return own
-    return replace(own, promised=ballot, opened=False)
+    return replace(own, promised=ballot, active=False)
 
 
-def adopt(own: Answer, roster: Roster, *, founding: bool = False) -> Answer:
-    """Take a roster whose ballot was promised."""
-    if own.promised != roster.ballot or (own.roster == roster and own.votes >= founding):
+def on_accept(own: ProcessStatus, view: View, *, founding: bool = False) -> ProcessStatus:
+    """Accept a view whose ballot was promised; with `founding`, vote from then on."""
+    if own.promised != view.ballot or (own.view == view and own.is_voter >= founding):
         return own
-    return replace(_under(own, roster), votes=own.votes or founding)
+    return replace(_under(own, view), is_voter=own.is_voter or founding)
 
 
-def seat(own: Answer, roster: Roster) -> Answer:
-    """Take a seat, with the roster that counts."""
-    if own.votes or own.promised > roster.ballot:
+def on_admit(own: ProcessStatus, view: View) -> ProcessStatus:
+    """Vote from then on, and accept the view that counts."""
+    if own.is_voter or own.promised > view.ballot:
         return own
-    return replace(_under(own, roster), votes=True, promised=roster.ballot)
+    return replace(_under(own, view), is_voter=True, promised=view.ballot)
 
 
-def open_(own: Answer, roster: Roster) -> Answer:
-    """Make steps under this roster."""
-    if own.roster != roster or own.promised != roster.ballot:
+def on_activate(own: ProcessStatus, view: View) -> ProcessStatus:
+    """Apply steps under this view."""
+    if own.view != view or own.promised != view.ballot:
         return own
-    return replace(own, opened=True)
+    return replace(own, active=True)
 
 
-def fill(own: Answer, ballot: Ballot, *, step: int, generation: Ballot) -> Answer:
-    """Take the whole state of a member, or of a checkpoint."""
-    return replace(own, step=step, generation=generation, copied=ballot) if own.promised == ballot else own
+def on_transfer(own: ProcessStatus, ballot: Ballot, *, step: int, generation: Ballot) -> ProcessStatus:
+    """Take the whole state of another member, or of a checkpoint."""
+    return replace(own, step=step, generation=generation, transferred_in=ballot) if own.promised == ballot else own
 
 
-def begin(own: Answer, roster: Roster, *, step: int, generation: Ballot) -> Answer:
-    """Learn under this roster, from the step at which another member stands: nothing of the state is there yet."""
-    if own.roster != roster or own.promised != roster.ballot or own.opened:
+def on_transfer_begin(own: ProcessStatus, view: View, *, step: int, generation: Ballot) -> ProcessStatus:
+    """Become a learner under this view, at the step of another member, without any of its older state."""
+    if own.view != view or own.promised != view.ballot or own.active:
         return own
-    return replace(own, step=step, generation=generation, learned=0)
+    return replace(own, step=step, generation=generation, chunks=0)
 
 
-def learn(own: Answer, ballot: Ballot, number: int, *, step: int, generation: Ballot) -> Answer:
-    """Take a piece of the state, as it was at a step: the own one, or what was made since is not made on it."""
-    if own.promised != ballot or not own.opened or own.learned != number:
+def on_chunk(own: ProcessStatus, ballot: Ballot, number: int, *, step: int, generation: Ballot) -> ProcessStatus:
+    """Take a chunk of the state as of a step. It is refused unless the learner is at that step."""
+    if own.promised != ballot or not own.active or own.chunks != number:
         return own
-    return replace(own, learned=number + 1) if (own.step, own.generation) == (step, generation) else own
+    return replace(own, chunks=number + 1) if (own.step, own.generation) == (step, generation) else own
 
 
-def join(own: Answer, ballot: Ballot, former: Ballot, pieces: int, *, step: int, generation: Ballot) -> Answer:
-    """Take what is left of the state, with so many pieces that were given under the former roster."""
-    if own.promised != ballot or own.roster is None or own.roster.ballot != former or own.learned != pieces:
+def on_transfer_finish(
+    own: ProcessStatus, ballot: Ballot, former: Ballot, chunk_count: int, *, step: int, generation: Ballot
+) -> ProcessStatus:
+    """Take the small state, if all chunks were received under the former view."""
+    if own.promised != ballot or own.view is None or own.view.ballot != former or own.chunks != chunk_count:
         return own
-    return replace(own, copied=ballot) if (own.step, own.generation) == (step, generation) else own
+    return replace(own, transferred_in=ballot) if (own.step, own.generation) == (step, generation) else own
 
 
-def _under(own: Answer, roster: Roster) -> Answer:
-    same = own.roster == roster
-    return replace(own, roster=roster, opened=own.opened and same, learned=own.learned if same else 0)
+def _under(own: ProcessStatus, view: View) -> ProcessStatus:
+    same = own.view == view
+    return replace(own, view=view, active=own.active and same, chunks=own.chunks if same else 0)

@@ -1,7 +1,7 @@
-"""A shard member's seat on its server: what `replication.view` says of it, as compare-and-sets to emit in a traced
-function.
+"""A member's acceptor on its server: the functions of `replication.acceptor` as compare-and-sets in traced functions.
 
-What it has promised is the fence of its record; that it makes no steps is that the record's generation is negative.
+The promised ballot is the fence of the shard's record. The record's generation is negative while the member is
+inactive.
 """
 
 from collections.abc import Sequence
@@ -14,29 +14,30 @@ from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.critical_section import after, clock, critical, one, zero
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
-from pstraining.runtime.replication.encoding import BALLOT, COPIED, LEARNED, LIFE, VOTES
+from pstraining.runtime.replication.encoding import BALLOT, CHUNKS, INCARNATION, IS_VOTER, TRANSFERRED_IN
 
 MARKERS: Final = tuple(f"{contract.RUN_DIR}/{name}" for name in (contract.IN_SYNC_MARKER, contract.OWNED_MARKER))
-"""Files that tell a launcher what its server is."""
-LEAVING: Final = f"{contract.RUN_DIR}/{contract.LEAVING_MARKER}"
-"""A file that tells what its launcher was told: to end."""
+"""Files by which a launcher knows its server's state."""
+DRAINING: Final = f"{contract.RUN_DIR}/{contract.LEAVING_MARKER}"
+"""The file that a launcher writes when its pod has been told to end."""
 LEASE_SECONDS: Final = 10.0
-"""How long members make steps without a word of the chief."""
+"""Seconds that members apply steps without hearing from the chief."""
 
 
-class Seat:
-    """Emits what is done to one member's seat; each returns 1 if it is done. int64[]."""
+class AcceptorOps:
+    """Emits operations on one member's acceptor; each returns 1 if it applied, else 0. int64[]."""
 
     def __init__(self, shard: Shard) -> None:
-        assert shard.seat is not None  # noqa: S101 - the job has standbys
-        self._shard, self._seat = shard, shard.seat
+        assert shard.acceptor is not None  # noqa: S101 - the job has standbys
+        self._shard, self._acceptor = shard, shard.acceptor
 
-    def read(self, leaving: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The record and the seat, zeros where the server is empty, whether its lease holds, all of one moment; and
-        whether a file is there.
+    def read(self, marker: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the record, the acceptor's vector, whether the lease holds, and whether a file exists.
+
+        All but the file are read at one moment. The vectors are zeros where the server is empty.
 
         Args:
-            leaving: its name. A constant TensorFlow would look for here, once: it takes files for constants. string[].
+            marker: the file's name; TensorFlow would look up a constant once, and in this process. string[].
 
         Returns:
             int64[5], int64[n], bool[], bool[].
@@ -48,26 +49,26 @@ class Seat:
             until = tf.cond(lease.initialized(), lease.read_value, lambda: tf.zeros([], tf.float64))
             return self._shard.record_or_zeros(), self._or_zeros(), until > clock()
 
-        record, seat, leased = self._critical([], body)
+        record, acceptor, leased = self._critical([], body)
         with tf.device(self._shard.device):
-            return record, seat, leased, tf.size(tf.io.matching_files(leaving)) > 0
+            return record, acceptor, leased, tf.size(tf.io.matching_files(marker)) > 0
 
-    def promise(self, life: Tensor, fence: Tensor, new_life: Tensor) -> Tensor:
-        """Follow no lower ballot; no steps are made until it is opened.
+    def on_prepare(self, incarnation: Tensor, fence: Tensor, new_incarnation: Tensor) -> Tensor:
+        """Promise to follow no lower ballot; the member applies no steps until it is activated.
 
         Args:
-            life: of the process that is meant; 0: one that has no name yet. int64[].
+            incarnation: of the process that is addressed; 0: one that has none yet. int64[].
             fence: the ballot's number. int64[].
-            new_life: its name then. int64[].
+            new_incarnation: given to a process that has none. int64[].
         """
 
-        def body(life: Tensor, fence: Tensor, new_life: Tensor) -> Tensor:
-            record, seat = self._shard.record_or_zeros(), self._or_zeros()
-            meant = tf.equal(seat[LIFE], life) & (fence > record[RecordField.FENCE])
+        def body(incarnation: Tensor, fence: Tensor, new_incarnation: Tensor) -> Tensor:
+            record, acceptor = self._shard.record_or_zeros(), self._or_zeros()
+            meant = tf.equal(acceptor[INCARNATION], incarnation) & (fence > record[RecordField.FENCE])
             shut = tf.concat(
                 [[fence, -tf.abs(record[RecordField.GENERATION])], record[RecordField.GENERATION + 1 :]], 0
             )
-            named = tf.concat([[tf.where(tf.equal(life, 0), new_life, life)], seat[1:]], 0)
+            named = tf.concat([[tf.where(tf.equal(incarnation, 0), new_incarnation, incarnation)], acceptor[1:]], 0)
 
             def write() -> Tensor:
                 lease = self._shard.lease
@@ -77,39 +78,53 @@ class Seat:
 
             return tf.cond(meant, write, zero)
 
-        return self._critical([life, fence, new_life], body)
+        return self._critical([incarnation, fence, new_incarnation], body)
 
-    def adopt(self, life: Tensor, fence: Tensor, roster: Tensor, founding: Tensor) -> Tensor:
-        """Take a roster whose ballot was promised; with `founding` 1, and a seat with it."""
+    def on_accept(self, incarnation: Tensor, fence: Tensor, view: Tensor, founding: Tensor) -> Tensor:
+        """Accept a view whose ballot was promised; with `founding` 1, vote from then on."""
 
-        def body(life: Tensor, fence: Tensor, roster: Tensor, founding: Tensor) -> Tensor:
-            record, seat = self._shard.record_or_zeros(), self._or_zeros()
-            meant = tf.equal(seat[LIFE], life) & tf.equal(record[RecordField.FENCE], fence)
-            head = tf.stack([seat[LIFE], tf.maximum(seat[VOTES], founding), seat[COPIED], fence, _learned(seat, fence)])
-            return tf.cond(meant, lambda: self._write(tf.concat([head, roster], 0)), zero)
+        def body(incarnation: Tensor, fence: Tensor, view: Tensor, founding: Tensor) -> Tensor:
+            record, acceptor = self._shard.record_or_zeros(), self._or_zeros()
+            meant = tf.equal(acceptor[INCARNATION], incarnation) & tf.equal(record[RecordField.FENCE], fence)
+            head = tf.stack(
+                [
+                    acceptor[INCARNATION],
+                    tf.maximum(acceptor[IS_VOTER], founding),
+                    acceptor[TRANSFERRED_IN],
+                    fence,
+                    _chunks(acceptor, fence),
+                ]
+            )
+            return tf.cond(meant, lambda: self._write(tf.concat([head, view], 0)), zero)
 
-        return self._critical([life, fence, roster, founding], body)
+        return self._critical([incarnation, fence, view, founding], body)
 
-    def seat(self, life: Tensor, fence: Tensor, roster: Tensor) -> Tensor:
-        """Take a seat, with the roster that counts."""
+    def on_admit(self, incarnation: Tensor, fence: Tensor, view: Tensor) -> Tensor:
+        """Vote from then on, and accept the view that counts."""
 
-        def body(life: Tensor, fence: Tensor, roster: Tensor) -> Tensor:
-            record, seat = self._shard.record_or_zeros(), self._or_zeros()
-            meant = tf.equal(seat[LIFE], life) & tf.equal(seat[VOTES], 0) & (record[RecordField.FENCE] <= fence)
-            head = tf.stack([seat[LIFE], one(), seat[COPIED], fence, _learned(seat, fence)])
-            taken = tf.concat([head, roster], 0)
+        def body(incarnation: Tensor, fence: Tensor, view: Tensor) -> Tensor:
+            record, acceptor = self._shard.record_or_zeros(), self._or_zeros()
+            meant = (
+                tf.equal(acceptor[INCARNATION], incarnation)
+                & tf.equal(acceptor[IS_VOTER], 0)
+                & (record[RecordField.FENCE] <= fence)
+            )
+            head = tf.stack([acceptor[INCARNATION], one(), acceptor[TRANSFERRED_IN], fence, _chunks(acceptor, fence)])
+            taken = tf.concat([head, view], 0)
             fenced = tf.concat([[fence], record[1:]], 0)
             return tf.cond(meant, lambda: self._write(taken, fenced), zero)
 
-        return self._critical([life, fence, roster], body)
+        return self._critical([incarnation, fence, view], body)
 
-    def open(self, life: Tensor, fence: Tensor, seconds: Tensor) -> Tensor:
-        """Make steps under the roster of this ballot, or go on making them, for so many seconds."""
+    def on_activate(self, incarnation: Tensor, fence: Tensor, seconds: Tensor) -> Tensor:
+        """Apply steps under the view of this ballot for `seconds` from now."""
 
-        def body(life: Tensor, fence: Tensor, seconds: Tensor) -> Tensor:
-            record, seat = self._shard.record_or_zeros(), self._or_zeros()
+        def body(incarnation: Tensor, fence: Tensor, seconds: Tensor) -> Tensor:
+            record, acceptor = self._shard.record_or_zeros(), self._or_zeros()
             meant = (
-                tf.equal(seat[LIFE], life) & tf.equal(record[RecordField.FENCE], fence) & tf.equal(seat[BALLOT], fence)
+                tf.equal(acceptor[INCARNATION], incarnation)
+                & tf.equal(record[RecordField.FENCE], fence)
+                & tf.equal(acceptor[BALLOT], fence)
             )
             let_in = tf.concat(
                 [
@@ -131,23 +146,23 @@ class Seat:
 
             return tf.cond(meant, renew, zero)
 
-        return self._critical([life, fence, seconds], body)
+        return self._critical([incarnation, fence, seconds], body)
 
-    def fill(self, life: Tensor, fence: Tensor, record: Tensor, values: Sequence[Tensor]) -> Tensor:
-        """Take the whole state of a member that makes no steps.
+    def on_transfer(self, incarnation: Tensor, fence: Tensor, record: Tensor, values: Sequence[Tensor]) -> Tensor:
+        """Take the whole state of a member that applies no steps.
 
         Args:
-            life: of the process that is meant. int64[].
+            incarnation: of the process that is addressed. int64[].
             fence: the ballot's number, which both have promised. int64[].
             record: the other member's. int64[5].
             values: of its `Shard.copied`.
         """
 
-        def body(life: Tensor, fence: Tensor, record: Tensor, *values: Tensor) -> Tensor:
-            seat, shard = self._or_zeros(), self._shard
+        def body(incarnation: Tensor, fence: Tensor, record: Tensor, *values: Tensor) -> Tensor:
+            acceptor, shard = self._or_zeros(), self._shard
             own = shard.record_or_zeros()
             meant = (
-                tf.equal(seat[LIFE], life)
+                tf.equal(acceptor[INCARNATION], incarnation)
                 & tf.equal(own[RecordField.FENCE], fence)
                 & tf.equal(record[RecordField.FENCE], fence)
             )
@@ -155,43 +170,43 @@ class Seat:
             def write() -> Tensor:
                 written = [v.assign(value, read_value=False) for v, value in zip(shard.copied, values, strict=True)]
                 written += [v.assign(v.initial(), read_value=False) for v in shard.not_copied]
-                taken = noted(seat, COPIED, fence)
+                taken = with_field(acceptor, TRANSFERRED_IN, fence)
                 with tf.control_dependencies(written):
                     return self._write(taken, record)
 
             return tf.cond(meant, write, zero)
 
-        return self._critical([life, fence, record, *values], body)
+        return self._critical([incarnation, fence, record, *values], body)
 
-    def filled(self, life: Tensor, fence: Tensor) -> Tensor:
-        """Note that it was given its state under this ballot."""
+    def on_restore(self, incarnation: Tensor, fence: Tensor) -> Tensor:
+        """Record that the member's state comes from a checkpoint, restored under this ballot."""
 
-        def body(life: Tensor, fence: Tensor) -> Tensor:
-            record, seat = self._shard.record_or_zeros(), self._or_zeros()
-            meant = tf.equal(seat[LIFE], life) & tf.equal(record[RecordField.FENCE], fence)
-            taken = noted(seat, COPIED, fence)
+        def body(incarnation: Tensor, fence: Tensor) -> Tensor:
+            record, acceptor = self._shard.record_or_zeros(), self._or_zeros()
+            meant = tf.equal(acceptor[INCARNATION], incarnation) & tf.equal(record[RecordField.FENCE], fence)
+            taken = with_field(acceptor, TRANSFERRED_IN, fence)
             return tf.cond(meant, lambda: self._write(taken), zero)
 
-        return self._critical([life, fence], body)
+        return self._critical([incarnation, fence], body)
 
-    def mark(self, life: Tensor, text: Tensor) -> Tensor:
-        """Write a text to MARKERS where the server runs, as the process of that life alone.
+    def write_marker(self, incarnation: Tensor, text: Tensor) -> Tensor:
+        """Write a text to MARKERS where the server runs, if it is that incarnation.
 
         Args:
-            life: of the process that is meant. int64[].
-            text: their contents. string[].
+            incarnation: of the process that is addressed. int64[].
+            text: the contents of the files. string[].
         """
 
-        def body(life: Tensor, text: Tensor) -> Tensor:
+        def body(incarnation: Tensor, text: Tensor) -> Tensor:
             def write() -> Tensor:
                 return after([tf.raw_ops.WriteFile(filename=name, contents=text) for name in MARKERS], one())
 
-            return tf.cond(tf.equal(self._or_zeros()[LIFE], life), write, zero)
+            return tf.cond(tf.equal(self._or_zeros()[INCARNATION], incarnation), write, zero)
 
-        return self._critical([life, text], body)
+        return self._critical([incarnation, text], body)
 
-    def state(self) -> tuple[Tensor, list[Tensor]]:
-        """What another member is filled with: the record and `Shard.copied`, of one moment."""
+    def read_state(self) -> tuple[Tensor, list[Tensor]]:
+        """Return what `on_transfer` takes: the record and `Shard.copied`, at one moment."""
 
         def body() -> tuple[Tensor, list[Tensor]]:
             return self._shard.record_or_zeros(), [variable.read_value() for variable in self._shard.copied]
@@ -199,25 +214,25 @@ class Seat:
         found: tuple[Tensor, list[Tensor]] = self._critical([], body)
         return found
 
-    def _write(self, seat: Tensor, record: Tensor | None = None) -> Tensor:
-        written = [self._seat.assign(seat, read_value=False)]
+    def _write(self, acceptor: Tensor, record: Tensor | None = None) -> Tensor:
+        written = [self._acceptor.assign(acceptor, read_value=False)]
         if record is not None:
             written.append(self._shard.record.assign(record, read_value=False))
         return after(written, one())
 
     def _or_zeros(self) -> Tensor:
-        seat = self._seat
-        return tf.cond(seat.initialized(), seat.read_value, lambda: tf.zeros(seat.shape, tf.int64))
+        acceptor = self._acceptor
+        return tf.cond(acceptor.initialized(), acceptor.read_value, lambda: tf.zeros(acceptor.shape, tf.int64))
 
     def _critical(self, inputs: Sequence[Tensor], body: Any) -> Any:
         return critical(self._shard.device, self._shard.container, inputs, body)
 
 
-def noted(seat: Tensor, place: int, value: Tensor) -> Tensor:
-    """A seat with another number at a place."""
-    return tf.concat([seat[:place], [value], seat[place + 1 :]], 0)
+def with_field(acceptor: Tensor, field: int, value: Tensor) -> Tensor:
+    """Return an acceptor's vector with another value of one field."""
+    return tf.concat([acceptor[:field], [value], acceptor[field + 1 :]], 0)
 
 
-def _learned(seat: Tensor, fence: Tensor) -> Tensor:
-    """How many pieces of the state are there under the roster of this ballot. int64[]."""
-    return tf.where(tf.equal(seat[BALLOT], fence), seat[LEARNED], 0)
+def _chunks(acceptor: Tensor, fence: Tensor) -> Tensor:
+    """Return how many chunks were received under the view of this ballot. int64[]."""
+    return tf.where(tf.equal(acceptor[BALLOT], fence), acceptor[CHUNKS], 0)

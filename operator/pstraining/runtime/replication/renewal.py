@@ -41,7 +41,7 @@ ENV_KEPT: Final = "PSTRAINING_KEPT"
 """What a process hands on to itself, as JSON; of another process it says nothing."""
 
 LONGEST: Final = 100_000
-"""Characters of a seat that can be handed on: Linux takes variables of 128 KiB."""
+"""Maximum characters of a witness's status that is handed on: Linux limits a variable to 128 KiB."""
 
 
 class RenewalDueError(Exception):
@@ -66,9 +66,8 @@ class Kept:
     """When, on the machine's monotonic clock."""
     epoch: int = 0
     """The highest that it has used as the chief of its term: none may be used twice."""
-    seat: Mapping[str, Any] | None = None
-    """What it has promised as a worker, see `replication.witness`: it is the same process as ever to those who count
-    votes."""
+    witness: Mapping[str, Any] | None = None
+    """The worker's status as a witness, see `replication.witness`: to the chief it is the same incarnation."""
 
 
 def is_due(connections: int, *, each: int, turn: int, quiet: float, whole: bool = True) -> bool:
@@ -154,7 +153,7 @@ class Renewal:
         self._enabled = enabled and threading.current_thread() is threading.main_thread()
         self._told, self._refused_at = "", 0
         self.kept = taken()
-        self.seat: Witness | None = None
+        self.witness: Witness | None = None
         """This process's, if it is a worker's."""
         self._leave: Callable[[], None] = lambda: None
 
@@ -177,10 +176,10 @@ class Renewal:
         """Run the program again."""
         event("renews", times=self.kept.times + 1)
         self._leave()
-        seat = self.seat.hand_on() if self.seat else None
-        if len(json.dumps(seat)) > LONGEST:
-            seat = None  # it is another process then, which has promised nothing and gets a seat anew
-        kept = Kept(self.kept.times + 1, time.monotonic(), max(due.epoch, self.kept.epoch), seat)
+        witness = self.witness.hand_on() if self.witness else None
+        if len(json.dumps(witness)) > LONGEST:
+            witness = None  # then it is another incarnation, which has promised nothing and is admitted again
+        kept = Kept(self.kept.times + 1, time.monotonic(), max(due.epoch, self.kept.epoch), witness)
         PROGRAM.run_again(kept, blocked=blocked)
 
     def connected(self, leave: Callable[[], None]) -> None:

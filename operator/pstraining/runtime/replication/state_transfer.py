@@ -1,4 +1,4 @@
-"""The chief's hand on learners: it gives them the state piece by piece, while training goes on."""
+"""The chief's side of a state transfer: it sends chunks of the state to learners while training continues."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -7,135 +7,141 @@ from typing import Any, Final
 import tensorflow as tf
 
 from pstraining.runtime.ps.store import int64
-from pstraining.runtime.replication.chunks import Learner
+from pstraining.runtime.replication.chunks import StateTransferOps
 from pstraining.runtime.replication.encoding import number as number_of
-from pstraining.runtime.replication.monitor import Lookout
-from pstraining.runtime.replication.view import Answer, Ballot, Process, Roster
+from pstraining.runtime.replication.monitor import MemberMonitor
+from pstraining.runtime.replication.view import Ballot, Process, ProcessStatus, View
 from pstraining.runtime.telemetry.events import event
 
 TRIES: Final = 10
-"""How often a piece may come too late for its step before the whole state is copied while no steps are made."""
+"""Times that a chunk may miss its step before the whole state is transferred between two steps."""
 
 
-class Teaching:
-    """Who learns, and how far each has come."""
+class StateTransfer:
+    """The learners of the active view, and the progress of each."""
 
-    def __init__(self, lookout: Lookout) -> None:
-        self._lookout, self._client = lookout, lookout.store.client
-        self._ends: dict[int, Learner] = {}
+    def __init__(self, monitor: MemberMonitor) -> None:
+        self._monitor, self._client = monitor, monitor.store.client
+        self._ops: dict[int, StateTransferOps] = {}
         self._functions: dict[tuple[int, int, str | int], Any] = {}
-        self._roster: Roster | None = None
+        self._view: View | None = None
         self._began = 0.0
-        self._there: dict[Process, int] = {}
-        """Pieces that each learner has."""
+        self._received: dict[Process, int] = {}
+        """The number of chunks that each learner has."""
         self._late: dict[Process, int] = {}
-        """How often the next one has come too late."""
+        """How often the next chunk missed its step."""
         self._given_up: set[Process] = set()
 
-    def follow(self, roster: Roster) -> None:
-        """This roster is in force."""
-        if roster != self._roster:
-            self._roster, self._began, self._there = roster, time.monotonic(), {}
-            self._late = dict.fromkeys(roster.learners, 0)
+    def on_new_view(self, view: View) -> None:
+        """Start over for the learners of this view, if it is another one."""
+        if view != self._view:
+            self._view, self._began, self._received = view, time.monotonic(), {}
+            self._late = dict.fromkeys(view.learners, 0)
 
-    def sort(self, members: Sequence[Process], answers: dict[Process, Answer]) -> tuple[list[Process], list[Process]]:
-        """Of those that may be in sync again, who can be under the next roster, and who learns.
+    def classify(
+        self, members: Sequence[Process], statuses: dict[Process, ProcessStatus]
+    ) -> tuple[list[Process], list[Process]]:
+        """Return the members that can be in sync under the next view, and those that are to be its learners.
 
-        Learners wait for each other: with each that joins, the others begin anew.
+        Learners wait for each other: when one is promoted alone, the others start over.
         """
-        worth = [process for process in members if process in self._given_up]
-        learners = self._roster.learners if self._roster else ()
+        promotable = [process for process in members if process in self._given_up]
+        learners = self._view.learners if self._view else ()
         left = [process for process in learners if process not in self._given_up]
-        if left and all(process in answers and self._is_done(process, answers[process].learned) for process in left):
-            worth += left
-        return worth, [process for process in members if process not in worth]
+        if left and all(process in statuses and self._is_done(process, statuses[process].chunks) for process in left):
+            promotable += left
+        return promotable, [process for process in members if process not in promotable]
 
-    def teach(self, seconds: float) -> bool:
-        """Give pieces for so long; whether there was anybody to give them to.
+    def run(self, seconds: float) -> bool:
+        """Send chunks for `seconds`; return whether any learner lacked one.
 
         Raises:
-            ShardLostError: a server is gone.
+            ShardLostError: a server is lost.
         """
         until, is_any = time.monotonic() + seconds, False
         while due := self._due():
             is_any = True
             for process in due:
-                if not self._give(process) or time.monotonic() > until:
+                if not self._send_chunk(process) or time.monotonic() > until:
                     return True
         return is_any
 
     def begin(self, source: Process, target: Process, fence: int) -> bool:
-        """Let a member learn under the roster of this ballot, from one that makes no steps yet."""
-        return self._rest("begin", source, target, int64(fence))
+        """Start a learner under the view of this ballot, from an inactive member; return whether it has started."""
+        return self._apply("begin", source, target, int64(fence))
 
-    def join(self, source: Process, target: Process, fence: int, former: Ballot) -> bool:
-        """Give the rest of the state, which is little, to a member that has every piece; whether it has."""
-        return self._rest("join", source, target, int64(fence), int64(number_of(former)))
+    def finish(self, source: Process, target: Process, fence: int, former: Ballot) -> bool:
+        """Transfer the small state to a learner that has every chunk; return whether it applied."""
+        return self._apply("finish", source, target, int64(fence), int64(number_of(former)))
 
-    def prepare(self, place: str) -> Iterator[None]:
-        """Make the functions for a member that comes back there, one at a time, without an effect.
+    def prepare(self, task: str) -> Iterator[None]:
+        """Trace the functions for a member that may return as this task, one at a time, without an effect.
 
         Raises:
-            ShardLostError: a server is gone.
+            ShardLostError: a server is lost.
         """
-        (own,) = [own for own in self._lookout.seats.shards if place in own]
-        nobody = Process(place, -1)
-        for source in (Process(other, -1) for other in own if other != place):
-            self.begin(source, nobody, -1)
+        (own,) = [own for own in self._monitor.voters.shards if task in own]
+        absent = Process(task, -1)
+        for source in (Process(other, -1) for other in own if other != task):
+            self.begin(source, absent, -1)
             yield
-            self.join(source, nobody, -1, Ballot(0, 0))
+            self.finish(source, absent, -1, Ballot(0, 0))
             yield
 
     def _due(self) -> list[Process]:
-        learners = self._roster.learners if self._roster else ()
-        return [p for p in learners if p not in self._given_up and not self._is_done(p, self._there.get(p, 0))]
+        learners = self._view.learners if self._view else ()
+        return [p for p in learners if p not in self._given_up and not self._is_done(p, self._received.get(p, 0))]
 
-    def _is_done(self, process: Process, there: int) -> bool:
-        return there == len(self._end(process).pieces.all)
+    def _is_done(self, process: Process, received: int) -> bool:
+        return received == len(self._ops_of(process).plan.chunks)
 
-    def _give(self, target: Process) -> bool:
-        """One piece, or in vain; whether more can be given now."""
-        assert self._roster is not None  # noqa: S101 - it has learners
-        shard = self._lookout.shard(target)
-        source, number = self._roster.shards[shard][-1], self._there.get(target, 0)
-        piece = self._end(target).pieces.all[number]
-        function = self._function(source, target, piece.group)
-        told = (number, target.life, number_of(self._roster.ballot), piece.begin, piece.end)
-        there = int(self._client.call(function, *map(int64, told)))
-        if there < 0:  # somebody has promised another ballot
+    def _send_chunk(self, target: Process) -> bool:
+        """Send one chunk, which may miss its step; return whether more can be sent now."""
+        assert self._view is not None  # noqa: S101 - it has learners
+        shard = self._monitor.shard(target)
+        source, number = self._view.shards[shard][-1], self._received.get(target, 0)
+        chunk = self._ops_of(target).plan.chunks[number]
+        function = self._function(source, target, chunk.group)
+        arguments = (number, target.incarnation, number_of(self._view.ballot), chunk.begin, chunk.end)
+        received = int(self._client.call(function, *map(int64, arguments)))
+        if received < 0:  # the source or the target has promised another ballot
             return False
-        late = self._late[target] = 0 if there > number else self._late[target] + 1
-        self._there[target] = there
+        late = self._late[target] = 0 if received > number else self._late[target] + 1
+        self._received[target] = received
         if late >= TRIES:
             self._given_up.add(target)
             reason = f"{late} times a step was made while a piece was on its way: the state is copied between two steps"
-            event("not_learned", target=target.place, pieces=there, reason=reason)
-        elif there > number and self._is_done(target, there):
+            event("not_learned", target=target.task, pieces=received, reason=reason)
+        elif received > number and self._is_done(target, received):
             seconds = round(time.monotonic() - self._began, 3)
-            event("learned", source=source.place, target=target.place, pieces=there, seconds=seconds)
+            event("learned", source=source.task, target=target.task, pieces=received, seconds=seconds)
         return True
 
-    def _end(self, process: Process) -> Learner:
-        index = self._lookout.index(process)
-        if index not in self._ends:
-            self._ends[index] = Learner(self._lookout.member(index))
-        return self._ends[index]
+    def _ops_of(self, process: Process) -> StateTransferOps:
+        index = self._monitor.index(process)
+        if index not in self._ops:
+            self._ops[index] = StateTransferOps(self._monitor.member(index))
+        return self._ops[index]
 
-    def _rest(self, what: str, source: Process, target: Process, *told: Any) -> bool:
-        return bool(self._client.call(self._function(source, target, what), int64(target.life), *told))
+    def _apply(self, what: str, source: Process, target: Process, *arguments: Any) -> bool:
+        return bool(self._client.call(self._function(source, target, what), int64(target.incarnation), *arguments))
 
     def _function(self, source: Process, target: Process, what: str | int) -> Any:
-        """A function by what it does, or by the group of pieces that it gives."""
-        key = self._lookout.index(source), self._lookout.index(target), what
+        """Return a traced function, by its operation or by the group of the chunks that it sends."""
+        key = self._monitor.index(source), self._monitor.index(target), what
         if key not in self._functions:
-            gives, takes, home = self._end(source), self._end(target), self._client.brought_home
+            source_ops, target_ops, home = self._ops_of(source), self._ops_of(target), self._client.brought_home
 
-            def rest(*told: Any) -> Any:
-                return home(getattr(takes, str(what))(*told, *gives.light()))
+            def apply(*arguments: Any) -> Any:
+                return home(getattr(target_ops, str(what))(*arguments, *source_ops.small_state()))
 
-            def one(number: Any, life: Any, fence: Any, begin: Any, end: Any) -> Any:
+            def send(number: Any, incarnation: Any, fence: Any, begin: Any, end: Any) -> Any:
                 group = int(what)
-                return home(takes.learn((group, begin, end), number, life, fence, *gives.give(group, begin, end)))
+                return home(
+                    target_ops.receive_chunk(
+                        (group, begin, end), number, incarnation, fence, *source_ops.read_chunk(group, begin, end)
+                    )
+                )
 
-            self._functions[key] = tf.function(one if isinstance(what, int) else rest, autograph=False)
+            self._functions[key] = tf.function(send if isinstance(what, int) else apply, autograph=False)
         return self._functions[key]

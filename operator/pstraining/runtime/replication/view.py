@@ -1,13 +1,29 @@
-"""Who holds the state of a shard with hot standbys, and who may say so: decisions of a chief on plain values.
+"""Views of a job with hot standbys, and the chief's next action on them: pure decisions on plain values.
 
-A roster lists for every shard the processes in sync. It is made under a ballot, and counts once more than half of all
-seats have it: a register in the manner of Lamport's Paxos (The Part-Time Parliament, 1998), whose content is a
-configuration as in Lamport, Malkhi and Zhou, Vertical Paxos (2009). Members make steps under one ballot alone, that of
-the roster which was opened on them, and a step counts when all members in sync have made it.
-See docs/decisions/0013-hot-standby-commits-on-all-members-in-sync.md.
+Glossary:
+- *shard*: the part of the parameters that one parameter-server index holds. *Member*: one process that holds a copy of
+  a shard, the primary or a standby. *Primary*: the first member in sync.
+- *ballot*: (term, epoch), totally ordered. The term comes with the chief's Job, and the chief raises the epoch.
+  *Promise*: a process's word not to follow a lower ballot.
+- *view*: for each shard the members in sync and the learners, accepted under one ballot, which is the view's number.
+  A *view change* replaces it in four phases: prepare, transfer of state where needed, accept, activate.
+- *voter*: every member, and every *witness*: a worker that votes and holds no state. A *quorum* is a strict majority.
+- *learner* (Raft's sense, not Paxos'): a member, not in sync, that applies every step while it receives older state.
+- *state transfer*: giving a member the shard's state, whole between two steps, or in *chunks* while training continues.
+- *in sync*: has applied every acknowledged step (Sync) or update (Async). *Acknowledged*: the worker has the reply.
+- *crashed*: the process's port refuses connections. *Suspected*: it does not answer. Only a crash is certain.
+- *fence*: a ballot as one integer in a server's record; requests with a lower one are rejected. *Lease*: until when a
+  member applies steps without hearing from the chief.
+- *failover*: a view change after a loss. *Switchover*: a planned one. *Task*: one numbered place of a job, as `ps-0`.
+  *Incarnation*: one process of a task; a restarted task is another incarnation.
 
-A chief looks at every place, acts, and looks again: what came of an action shows in the next view, so that a lost
-answer is no case of its own.
+A view counts once a quorum of all voters has accepted it. This is a register in the manner of Lamport's Paxos (The
+Part-Time Parliament, 1998), whose content is a configuration as in Lamport, Malkhi and Zhou, Vertical Paxos (2009).
+Members apply steps under one ballot only, that of their active view. A step counts when all members in sync have
+applied it. See docs/decisions/0013-hot-standby-commits-on-all-members-in-sync.md.
+
+The chief polls every voter, acts, and polls again. The next observation shows the effect of an action, so a lost reply
+needs no handling of its own.
 
 Pure: no clock, no TensorFlow.
 """
@@ -21,107 +37,107 @@ from pstraining.runtime.ps.record import Assignment
 
 
 class Ballot(NamedTuple):
-    """Authority: the chief's term, which no other chief has, and its epoch."""
+    """A chief's authority: its term, which no other chief has, and its epoch."""
 
     term: int
     epoch: int
 
 
-NOTHING: Final = Ballot(0, 0)
-"""What a process that was just started has promised."""
+NO_BALLOT: Final = Ballot(0, 0)
+"""The promise of a process that was just started: none."""
 
 
 class Process(NamedTuple):
-    """One life of what runs at a place."""
+    """One incarnation of a task."""
 
-    place: str
-    life: int
+    task: str
+    incarnation: int
 
 
 @dataclass(frozen=True)
-class Roster:
-    """For every shard the processes in sync, the primary first; and who takes part in steps to become so."""
+class View:
+    """The members of every shard under one ballot: those in sync, the primary first, and the learners."""
 
     ballot: Ballot
     shards: tuple[tuple[Process, ...], ...]
     learners: tuple[Process, ...] = ()
-    """They make every step as a standby does, and do not count as having the state."""
+    """They apply every step as a standby does, and do not count as in sync."""
 
     @property
-    def processes(self) -> frozenset[Process]:
-        """All in sync."""
+    def in_sync(self) -> frozenset[Process]:
+        """Return the members in sync of all shards."""
         return frozenset(process for shard in self.shards for process in shard)
 
     @property
-    def everyone(self) -> frozenset[Process]:
-        """All that steps are made on."""
-        return self.processes.union(self.learners)
+    def members(self) -> frozenset[Process]:
+        """Return all members, learners included: the processes that apply steps."""
+        return self.in_sync.union(self.learners)
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a process says of itself."""
+class ProcessStatus:
+    """What a process reports about itself."""
 
-    life: int
-    promised: Ballot = NOTHING
-    votes: bool = False
-    """Whether it has its place's seat; one that was just started has not."""
-    roster: Roster | None = None
-    """The last one that it took."""
-    opened: bool = False
-    """Whether a member makes steps under its roster."""
+    incarnation: int
+    promised: Ballot = NO_BALLOT
+    is_voter: bool = False
+    """Whether it votes for its task; a process that was just started does not."""
+    view: View | None = None
+    """The last view that it accepted."""
+    active: bool = False
+    """Whether it applies steps under its view. Only members do."""
     step: int | None = None
-    """The newest step that a member holds; None: it holds no state."""
-    generation: Ballot = NOTHING
-    """The ballot under which the set of states that its own belongs to was restored."""
-    copied: Ballot = NOTHING
-    """The ballot under which a member was given its state, by a copy or a restore."""
-    learned: int = 0
-    """How many pieces of the state a learner was given under its roster."""
-    leaving: bool = False
-    """Whether a member has been told to end, and stays until the others do without it."""
+    """The newest step that a member has applied; None if it holds no state."""
+    generation: Ballot = NO_BALLOT
+    """The ballot under which the generation of the states that its own belongs to was restored."""
+    transferred_in: Ballot = NO_BALLOT
+    """The ballot under which a member received its state, by a transfer or from a checkpoint."""
+    chunks: int = 0
+    """How many chunks of the state a learner has received under its view."""
+    draining: bool = False
+    """Whether a member's pod has been told to end; it stays until the others can do without it."""
 
 
-class Absent(Enum):
-    """Why there is no answer."""
+class Unreachable(Enum):
+    """Why a process has no status."""
 
-    GONE = "its port refuses: the process has ended, and the next one is not there yet"
-    SILENT = "nothing is known"
+    CRASHED = "its port refuses connections: the process has ended, and the next one is not there yet"
+    SUSPECTED = "it does not answer"
 
 
-View = Mapping[str, Answer | Absent]
-"""What came of looking at every place."""
+Observation = Mapping[str, ProcessStatus | Unreachable]
+"""The result of polling every voter: each task's status, or why it has none."""
 
 
 @dataclass(frozen=True)
-class Seats:
-    """The places of a job."""
+class Voters:
+    """The tasks of a job that vote."""
 
     shards: tuple[tuple[str, ...], ...]
-    """Places of every shard's members, in the order in which they are preferred."""
+    """Tasks of every shard's members, in the order of preference for primary."""
     witnesses: tuple[str, ...]
-    """Places of the workers that the job began with."""
+    """Tasks of the workers that the job began with."""
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Places of all members."""
-        return tuple(place for shard in self.shards for place in shard)
+        """Return the tasks of all members."""
+        return tuple(task for shard in self.shards for task in shard)
 
     @property
-    def places(self) -> tuple[str, ...]:
-        """All of them."""
+    def tasks(self) -> tuple[str, ...]:
+        """Return all tasks that vote, members first."""
         return (*self.members, *self.witnesses)
 
-    def is_majority(self, number: int) -> bool:
-        """Whether two groups of so many seats share one."""
-        return 2 * number > len(self.places)
+    def is_quorum(self, number: int) -> bool:
+        """Return whether any two groups of `number` voters share one."""
+        return 2 * number > len(self.tasks)
 
 
-# What a chief does next. Every part of it is one compare-and-set on one process.
+# The chief's actions. Each consists of compare-and-sets, one on each process.
 
 
 @dataclass(frozen=True)
-class Promise:
+class Prepare:
     """Ask for a promise to follow no lower ballot."""
 
     ballot: Ballot
@@ -129,48 +145,48 @@ class Promise:
 
 
 @dataclass(frozen=True)
-class Adopt:
-    """Give a new roster to those who have promised its ballot."""
+class Accept:
+    """Send a new view to the processes that have promised its ballot."""
 
-    roster: Roster
+    view: View
     to: tuple[Process, ...]
     founding: bool = False
-    """Seats are taken with it: so many are lost that steps may be lost."""
+    """Whether accepting it makes the process a voter: so many are lost that steps may be lost."""
 
 
 @dataclass(frozen=True)
-class Seat:
-    """Give its place's seat to a process that has none, and with it the roster that counts."""
+class AdmitVoter:
+    """Let a process without memory vote for its task, and send it the view that counts."""
 
-    roster: Roster
+    view: View
     to: tuple[Process, ...]
 
 
 @dataclass(frozen=True)
-class Open:
-    """Let the roster's members make steps, or go on making them."""
+class Activate:
+    """Let the view's members apply steps, or renew their leases."""
 
-    roster: Roster
+    view: View
     to: tuple[Process, ...]
 
 
 @dataclass(frozen=True)
-class Copy:
-    """Give members what they lack of the state of one that has it; both have promised, and make no steps meanwhile.
+class TransferState:
+    """Give members the state that they lack; source and target have promised, and apply no steps meanwhile.
 
-    That is all of it, except for one that learned under the former roster, has every piece and is at the same step.
+    A learner of the former view with every chunk, at the same step, receives the small state; others the whole state.
     """
 
     ballot: Ballot
     pairs: tuple[tuple[Process, Process], ...]
-    """From and to."""
+    """Source and target of each transfer."""
     former: Ballot
-    """The former roster's."""
+    """The former view's ballot."""
 
 
 @dataclass(frozen=True)
-class Restore:
-    """Put the newest checkpoint on these members, which have promised."""
+class RestoreCheckpoint:
+    """Restore the newest checkpoint on these members, which have promised."""
 
     ballot: Ballot
     to: tuple[Process, ...]
@@ -180,204 +196,204 @@ class Restore:
 
 @dataclass(frozen=True)
 class Superseded:
-    """A chief of a later term rules."""
+    """Stop: a chief of a later term has taken the lead."""
 
     term: int
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Do nothing, and renew nothing."""
+    """Do nothing, and renew no lease."""
 
     reason: str
 
 
-Action = Promise | Adopt | Seat | Open | Copy | Restore | Superseded | Wait
+Action = Prepare | Accept | AdmitVoter | Activate | TransferState | RestoreCheckpoint | Superseded | Wait
 
 
-def decide(
+def next_action(
     own: Ballot,
-    seats: Seats,
-    view: View,
+    voters: Voters,
+    observation: Observation,
     *,
-    worth: Collection[Process] = (),
-    learning: Collection[Process] = (),
-    seen: Collection[Process] = (),
-    waits: bool = True,
-    in_step: bool = True,
+    promotable: Collection[Process] = (),
+    joining: Collection[Process] = (),
+    voteless_before: Collection[Process] = (),
+    wait_for_absent: bool = True,
+    lockstep: bool = True,
 ) -> Action:
-    """What a chief does next.
+    """Return the chief's next action.
 
     Args:
-        own: its term, and the highest epoch that it has used.
-        seats: the job's places.
-        view: what it found at every place.
-        worth: processes that are to be in sync under the next roster, because little of the state is yet to be copied.
-        learning: processes that are to be its learners, if they are not in it; those that are stay.
-        seen: processes that had no seat when the chief looked the last time.
-        waits: whether the first roster waits for members that have yet to come up; it is made without them where a
-            cluster has no place for them.
-        in_step: whether members in sync have all made the newest step, or one that decides for all has. Else each has
-            every update that a worker was told to be made, in an order of its own.
+        own: the chief's term, and the highest epoch that it has used.
+        voters: the job's voters.
+        observation: the status of every voter.
+        promotable: processes to be in sync under the next view, as little of their state is missing.
+        joining: processes to be learners of the next view; the learners of this one stay.
+        voteless_before: processes that did not vote at the previous poll.
+        wait_for_absent: whether the first view waits for members yet to start; not where they cannot be placed.
+        lockstep: whether all members in sync, or one that decides for all, have applied the newest step. Otherwise
+            each has every acknowledged update, in an order of its own.
     """
-    answers = {Process(place, a.life): a for place, a in view.items() if isinstance(a, Answer)}
-    highest = max((answer.promised for answer in answers.values()), default=NOTHING)
-    term, staying = own.term, {process for process, answer in answers.items() if not answer.leaving}
-    worth, learning = ([process for process in wanted if process in staying] for wanted in (worth, learning))
+    statuses = {Process(task, a.incarnation): a for task, a in observation.items() if isinstance(a, ProcessStatus)}
+    highest = max((status.promised for status in statuses.values()), default=NO_BALLOT)
+    term, remaining = own.term, {process for process, status in statuses.items() if not status.draining}
+    promotable, joining = ([process for process in wanted if process in remaining] for wanted in (promotable, joining))
     if highest.term > term:
         return Superseded(highest.term)
-    newest = max((a.roster for a in answers.values() if a.roster), key=lambda roster: roster.ballot, default=None)
-    if newest and newest.ballot == highest and highest.term == term and not _changes(answers, newest, worth, learning):
-        return _keep(own, seats, view, newest, answers, seen)
-    voters = {process for process, answer in answers.items() if answer.votes}
-    founding = not seats.is_majority(len(voters))
-    silent = [place for place in seats.members if view[place] is Absent.SILENT]
-    if founding and silent:
-        return Wait(f"{len(voters)} of {len(seats.places)} seats answer, no majority, and {', '.join(silent)} do not")
-    missing = [place for place in seats.members if view[place] is Absent.GONE]
-    if newest is None and waits and missing:
+    newest = max((a.view for a in statuses.values() if a.view), key=lambda view: view.ballot, default=None)
+    is_own = newest is not None and newest.ballot == highest and highest.term == term
+    if newest and is_own and not _is_changed(statuses, newest, promotable, joining):
+        return _carry_through(own, voters, observation, newest, statuses, voteless_before)
+    voting = {process for process, status in statuses.items() if status.is_voter}
+    founding = not voters.is_quorum(len(voting))
+    suspected = [task for task in voters.members if observation[task] is Unreachable.SUSPECTED]
+    if founding and suspected:
+        return Wait(f"{len(voting)} of {len(voters.tasks)} voters answer, no quorum, and {', '.join(suspected)} do not")
+    missing = [task for task in voters.members if observation[task] is Unreachable.CRASHED]
+    if newest is None and wait_for_absent and missing:
         return Wait(f"{', '.join(missing)} have yet to come up for the first time")
-    promised = {process: answer for process, answer in answers.items() if answer.promised == highest}
-    # A member that has not promised yet may hold the state, and go on under its roster.
-    enough = all(process in promised for process in answers if process.place in seats.members)
-    enough &= founding or seats.is_majority(len(voters.intersection(promised)))
+    promised = {process: status for process, status in statuses.items() if status.promised == highest}
+    # A member that has not promised yet may hold the state, and apply steps under its view.
+    enough = all(process in promised for process in statuses if process.task in voters.members)
+    enough &= founding or voters.is_quorum(len(voting.intersection(promised)))
     if highest.term != term or (newest and highest == newest.ballot) or not enough:
-        return Promise(_next(own, highest), tuple(answers))
-    made = _succeed(seats, view, newest, promised, highest, worth, founding=founding, in_step=in_step)
-    if not isinstance(made, Adopt):
+        return Prepare(_next_ballot(own, highest), tuple(statuses))
+    made = _next_view(voters, observation, newest, promised, highest, promotable, founding=founding, lockstep=lockstep)
+    if not isinstance(made, Accept):
         return made
-    # Whoever learned goes on, from the beginning: under another ballot no piece counts.
-    pupils = {*learning, *(newest.learners if newest else ())}.intersection(promised, staying) - made.roster.processes
-    return replace(made, roster=replace(made.roster, learners=tuple(sorted(pupils))))
+    # Learners stay, and start over: chunks do not count under another ballot.
+    learners = {*joining, *(newest.learners if newest else ())}.intersection(promised, remaining) - made.view.in_sync
+    return replace(made, view=replace(made.view, learners=tuple(sorted(learners))))
 
 
-def _changes(
-    answers: Mapping[Process, Answer], roster: Roster, worth: Collection[Process], learning: Collection[Process]
+def _is_changed(
+    statuses: Mapping[Process, ProcessStatus], view: View, promotable: Collection[Process], joining: Collection[Process]
 ) -> bool:
-    """Whether the roster has somebody who does not answer any more, or is leaving, or lacks somebody who is to be in
-    it."""
-    is_new = not roster.processes.issuperset(worth) or not roster.everyone.issuperset(learning)
-    if is_new or not roster.everyone <= answers.keys() or any(answers[process].leaving for process in roster.learners):
+    """Return whether the view must change: a member is lost or draining, or a process is to become a member."""
+    is_new = not view.in_sync.issuperset(promotable) or not view.members.issuperset(joining)
+    if is_new or not view.members <= statuses.keys() or any(statuses[process].draining for process in view.learners):
         return True
-    return any(_staying(own, answers) != own for own in roster.shards)
+    return any(_not_draining(own, statuses) != own for own in view.shards)
 
 
-def _staying(own: tuple[Process, ...], answers: Mapping[Process, Answer]) -> tuple[Process, ...]:
-    """Those of a shard's members in sync that are not leaving; all, if nobody else has the state."""
-    return tuple(process for process in own if not answers[process].leaving) or own
+def _not_draining(own: tuple[Process, ...], statuses: Mapping[Process, ProcessStatus]) -> tuple[Process, ...]:
+    """Return the shard's members in sync that are not draining; all of them, if no other has the state."""
+    return tuple(process for process in own if not statuses[process].draining) or own
 
 
-def handed_over(former: Roster | None, roster: Roster, leaving: Collection[Process]) -> tuple[Process, ...]:
-    """Who was in sync, had said that it leaves, and is done without now.
+def switched_over(former: View | None, view: View, draining: Collection[Process]) -> tuple[Process, ...]:
+    """Return the processes that drained in sync and are not in sync any more.
 
     Args:
-        former: the roster before.
-        roster: which is in force now.
-        leaving: whoever said so since the former one came into force. It may be gone by now: making a roster takes
-            several looks.
+        former: the view before.
+        view: the active one.
+        draining: processes that reported it since the former view became active; some may have ended by now.
     """
-    return () if former is None else tuple(sorted(former.processes.intersection(leaving) - roster.processes))
+    return () if former is None else tuple(sorted(former.in_sync.intersection(draining) - view.in_sync))
 
 
-def _next(own: Ballot, highest: Ballot) -> Ballot:
-    """One that was never used: processes that promised a higher one may all be gone."""
+def _next_ballot(own: Ballot, highest: Ballot) -> Ballot:
+    """Return a ballot that was never used: the processes that promised a higher one may all be lost."""
     return Ballot(own.term, 1 + max(own.epoch, highest.epoch if highest.term == own.term else 0))
 
 
-def _keep(
+def _carry_through(
     own: Ballot,
-    seats: Seats,
+    voters: Voters,
+    observation: Observation,
     view: View,
-    roster: Roster,
-    answers: Mapping[Process, Answer],
-    seen: Collection[Process],
+    statuses: Mapping[Process, ProcessStatus],
+    voteless_before: Collection[Process],
 ) -> Action:
-    """Carry this chief's own roster through: to everybody, and then into force."""
-    following = {process for process, answer in answers.items() if answer.promised == roster.ballot}
-    if lacking := [process for process in following if answers[process].roster != roster]:
-        return Adopt(roster, tuple(lacking))
-    votes = sum(answers[process].votes for process in following)
-    by_majority = seats.is_majority(votes)
-    if not by_majority and any(view[place] is Absent.SILENT for place in seats.members):
-        return Wait(f"{votes} of {len(seats.places)} seats have the roster, which is no majority")
-    if not roster.everyone <= following:
-        return Promise(_next(own, roster.ballot), tuple(answers))
-    fresh = tuple(process for process, answer in answers.items() if not answer.votes and process in seen)
-    if fresh and by_majority and all(answers[process].opened for process in roster.everyone):
-        return Seat(roster, fresh)
-    return Open(roster, tuple(sorted(roster.everyone)))
+    """Return the action that brings the chief's own view to every process, and then makes it active."""
+    following = {process for process, status in statuses.items() if status.promised == view.ballot}
+    if lacking := [process for process in following if statuses[process].view != view]:
+        return Accept(view, tuple(lacking))
+    votes = sum(statuses[process].is_voter for process in following)
+    has_quorum = voters.is_quorum(votes)
+    if not has_quorum and any(observation[task] is Unreachable.SUSPECTED for task in voters.members):
+        return Wait(f"{votes} of {len(voters.tasks)} voters have the view, which is no quorum")
+    if not view.members <= following:
+        return Prepare(_next_ballot(own, view.ballot), tuple(statuses))
+    fresh = tuple(process for process, status in statuses.items() if not status.is_voter and process in voteless_before)
+    if fresh and has_quorum and all(statuses[process].active for process in view.members):
+        return AdmitVoter(view, fresh)
+    return Activate(view, tuple(sorted(view.members)))
 
 
-def _succeed(
-    seats: Seats,
-    view: View,
-    former: Roster | None,
-    promised: Mapping[Process, Answer],
+def _next_view(
+    voters: Voters,
+    observation: Observation,
+    former: View | None,
+    promised: Mapping[Process, ProcessStatus],
     ballot: Ballot,
-    worth: Collection[Process],
+    promotable: Collection[Process],
     *,
     founding: bool,
-    in_step: bool,
+    lockstep: bool,
 ) -> Action:
-    """The roster after `former`, of those who have the state and have promised to follow it."""
+    """Return the acceptance of the view after `former`, or the action that it needs first."""
     shards: list[tuple[Process, ...]] = []
-    lost, copies, generations = [], [], set()
-    for number, places in enumerate(seats.shards):
+    lost, transfers, generations = [], [], set()
+    for number, tasks in enumerate(voters.shards):
         before = former.shards[number] if former else ()
         states = {p: (promised[p].generation, promised[p].step or 0) for p in before if _has_state(p, promised)}
         newest = max(states.values(), default=None)
-        in_sync = [p for p, s in states.items() if newest and (s == newest if in_step else s[0] == newest[0])]
-        may_have = [process.place for process in before if view[process.place] is Absent.SILENT]
+        in_sync = [p for p, s in states.items() if newest and (s == newest if lockstep else s[0] == newest[0])]
+        may_have = [process.task for process in before if observation[process.task] is Unreachable.SUSPECTED]
         if not in_sync and may_have:
             return Wait(f"the state of shard {number} may be on {', '.join(may_have)} alone, which does not answer")
-        others = [process for process in promised if process.place in places and process not in in_sync]
-        joined = [process for process in others if promised[process].copied == ballot]
+        others = [process for process in promised if process.task in tasks and process not in in_sync]
+        given = [process for process in others if promised[process].transferred_in == ballot]
         if in_sync:
-            copies += [(in_sync[0], process) for process in others if process in worth and process not in joined]
+            transfers += [(in_sync[0], process) for process in others if process in promotable and process not in given]
         elif not others:
-            return Wait(f"the state of shard {number} is lost, and none of {', '.join(places)} is there to restore it")
-        elif not joined:
+            return Wait(f"the state of shard {number} is lost, and none of {', '.join(tasks)} is there to restore it")
+        elif not given:
             lost.append(number)
-        # In the order in which they are preferred: whoever comes back finds the roster that there was before.
-        have = sorted((*in_sync, *joined), key=lambda process: places.index(process.place))
-        shards.append(_staying(tuple(have), promised))
+        # In order of preference: a member that comes back gets the rank that it had.
+        have = sorted((*in_sync, *given), key=lambda process: tasks.index(process.task))
+        shards.append(_not_draining(tuple(have), promised))
         generations |= {promised[process].generation for process in shards[-1]}
     if lost or len(generations) > 1:
-        return Restore(ballot, tuple(p for p in promised if p.place in seats.members), tuple(lost))
-    if copies:
-        return Copy(ballot, tuple(copies), former.ballot if former else NOTHING)
-    return Adopt(Roster(ballot, tuple(shards)), tuple(promised), founding=founding)
+        return RestoreCheckpoint(ballot, tuple(p for p in promised if p.task in voters.members), tuple(lost))
+    if transfers:
+        return TransferState(ballot, tuple(transfers), former.ballot if former else NO_BALLOT)
+    return Accept(View(ballot, tuple(shards)), tuple(promised), founding=founding)
 
 
-def _has_state(process: Process, promised: Mapping[Process, Answer]) -> bool:
+def _has_state(process: Process, promised: Mapping[Process, ProcessStatus]) -> bool:
     return process in promised and promised[process].step is not None
 
 
-def in_force(view: View) -> Roster | None:
-    """The newest roster that a view holds, if it is open on all its members: what a worker trains with."""
-    answers = {Process(place, a.life): a for place, a in view.items() if isinstance(a, Answer)}
-    known = [answer.roster for answer in answers.values() if answer.roster]
-    newest = max(known, key=lambda roster: roster.ballot, default=None)
+def active_view(observation: Observation) -> View | None:
+    """Return the newest view, if it is active on all its members, so that workers can train with it; else None."""
+    statuses = {Process(task, a.incarnation): a for task, a in observation.items() if isinstance(a, ProcessStatus)}
+    known = [status.view for status in statuses.values() if status.view]
+    newest = max(known, key=lambda view: view.ballot, default=None)
     if newest is None:
         return None
-    own = [answers.get(process) for process in newest.everyone]
-    is_open = all(a and a.opened and a.promised == newest.ballot and a.roster == newest for a in own)
-    return newest if is_open else None
+    own = [statuses.get(process) for process in newest.members]
+    is_active = all(a and a.active and a.promised == newest.ballot and a.view == newest for a in own)
+    return newest if is_active else None
 
 
-def likely_losses(formation: Assignment, nodes: Mapping[tuple[int, int], str]) -> list[Assignment]:
-    """What may be left after the next loss: of any one member, or of all on one node, of shards that keep others.
+def anticipated_failures(assignment: Assignment, nodes: Mapping[tuple[int, int], str]) -> list[Assignment]:
+    """Return the assignments that may remain after the next failure.
+
+    One member fails, or all members on one node. Every shard keeps a member.
 
     Args:
-        formation: who is there.
-        nodes: where each is, by shard and number, as far as it is known.
+        assignment: the members of each shard now.
+        nodes: the node of each member, by shard and number, as far as it is known.
     """
-    seats = [(number, member) for number, own in enumerate(formation) for member in own]
-    groups = [{seat} for seat in seats]
+    members = [(number, member) for number, own in enumerate(assignment) for member in own]
+    groups = [{member} for member in members]
     for node in sorted(set(nodes.values())):
-        groups.append({seat for seat in seats if nodes.get(seat) == node})
+        groups.append({member for member in members if nodes.get(member) == node})
     left = [
-        tuple(tuple(member for member in own if (number, member) not in group) for number, own in enumerate(formation))
+        tuple(tuple(member for member in own if (number, member) not in group) for number, own in enumerate(assignment))
         for group in groups
     ]
-    return [found for found in dict.fromkeys(left) if all(found) and found != formation]
+    return [others for others in dict.fromkeys(left) if all(others) and others != assignment]

@@ -1,4 +1,4 @@
-"""The chief's hand on rosters: it looks, does what `replication.view` says, and looks again, until one is in force."""
+"""The chief's view changes: it polls, takes the action of `replication.view`, and repeats until a view is active."""
 
 import time
 from collections import deque
@@ -13,19 +13,18 @@ from pstraining.runtime.ps.store import ParameterStore, int64
 from pstraining.runtime.replication import chunks, encoding, witness
 from pstraining.runtime.replication import view as views
 from pstraining.runtime.replication.acceptor_ops import LEASE_SECONDS
-from pstraining.runtime.replication.monitor import PATIENCE, Lookout
-from pstraining.runtime.replication.state_transfer import Teaching
+from pstraining.runtime.replication.monitor import PATIENCE, MemberMonitor
+from pstraining.runtime.replication.state_transfer import StateTransfer
 from pstraining.runtime.replication.view import (
-    Absent,
-    Adopt,
-    Answer,
+    Accept,
+    Activate,
     Ballot,
-    Copy,
-    Open,
+    Prepare,
     Process,
-    Promise,
-    Restore,
-    Roster,
+    ProcessStatus,
+    RestoreCheckpoint,
+    TransferState,
+    View,
     Wait,
 )
 from pstraining.runtime.telemetry.counters import ChiefAccount
@@ -33,31 +32,31 @@ from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.transport.client import ShardLostError
 
 POLL: Final = 0.02
-"""Seconds between looks while nothing can be done."""
+"""Seconds between polls while the chief waits."""
 FIRST_SECONDS: Final = 60.0
-"""How long the first roster waits for members that have yet to come up."""
-TELL_SECONDS: Final = 10.0
+"""Seconds that the first view waits for members that have not started."""
+REPORT_SECONDS: Final = 10.0
 QUIET_SECONDS: Final = 1.0
-"""After so long without a change of roster all have connected to whoever came back, and train; they have yet to make
-ready what they need after the next loss, which they say."""
+"""Seconds without a view change after which all workers have connected to returned members, and train.
 
-View = dict[str, Answer | Absent]
+They have yet to prepare for the next failure; they report when they have.
+"""
 
 
 class SupersededError(RuntimeError):
-    """A newer chief rules the parameter servers; this one must end."""
+    """A newer chief leads the job; this one must end."""
 
 
-class Succession:
-    """Who holds the state of each shard, by this chief's word.
+class ViewChanger:
+    """Establishes views as this chief.
 
     Args:
         store: of all members.
-        term: the chief's; None: the next one, as worker 0 of a job without a chief has none of its own.
+        term: the chief's; None: the next one, as worker 0 of a job without a chief has no term of its own.
         epoch: the highest that it has used in its term, if its process was renewed.
-        restore: puts the newest checkpoint on some members, under a fence; shut, so that nobody makes steps yet.
-        look_in: called again and again; may raise to end it.
-        account: counts what is lost.
+        restore: restores the newest checkpoint on some members, under a fence, and leaves them inactive.
+        look_in: called repeatedly; may raise to end a view change.
+        account: counts lost members.
     """
 
     def __init__(
@@ -71,179 +70,185 @@ class Succession:
         account: ChiefAccount | None = None,
     ) -> None:
         self._account = account or ChiefAccount()
-        self._store, self._client, self._lookout = store, store.client, Lookout(store)
+        self._store, self._client, self._monitor = store, store.client, MemberMonitor(store)
         self._restore, self._look_in = restore, look_in
-        self._in_step = store.updates.follow is not None
-        """Whether members make the same steps one after the other: what is not decided is void under another roster."""
-        self._teaching = Teaching(self._lookout) if chunks.is_incremental(store) else None
+        self._lockstep = store.updates.follow is not None
+        """Whether members apply the same steps in the same order: an undecided step is void under another view."""
+        self._state_transfer = StateTransfer(self._monitor) if chunks.is_incremental(store) else None
         self._own = None if term is None else Ballot(term, epoch)
-        self._seen: frozenset[Process] = frozenset()
+        self._voteless: frozenset[Process] = frozenset()
         self._functions: dict[tuple[str, int], Any] = {}
         self._began = time.monotonic()
-        self._former: Roster | None = None
-        self._changed = time.monotonic()  # when another roster came into force
-        self._leaving: set[Process] = set()
-        self._told_launchers = False
-        self._told = 0.0
+        self._former: View | None = None
+        self._changed = time.monotonic()  # when another view became active
+        self._draining: set[Process] = set()
+        self._markers_written = False
+        self._reported = 0.0
 
     @property
     def fence(self) -> int:
-        """The number of the highest ballot that this chief has used."""
-        assert self._own is not None  # noqa: S101 - it has looked
+        """Return the fence of the highest ballot that this chief has used."""
+        assert self._own is not None  # noqa: S101 - it has polled
         return encoding.number(self._own)
 
     @property
     def is_quiet(self) -> bool:
-        """Whether all members have been in sync for a moment, nobody leaves, and all who answer have their seats."""
+        """Return whether all members have been in sync for a moment, none is draining, and all that answer vote."""
         members = self._client.cluster.members
         whole = self._former is not None and all(len(own) == members for own in self._former.shards)
-        is_settled = not self._leaving and not self._seen
+        is_settled = not self._draining and not self._voteless
         return whole and is_settled and time.monotonic() - self._changed > QUIET_SECONDS
 
-    def rule(self, *, heal: bool = False) -> Roster:
-        """Return when a roster is in force, renewed for some seconds.
+    def establish(self, *, readmit: bool = False) -> View:
+        """Return the view once it is active, its members' leases renewed.
 
         Args:
-            heal: bring members back that have no state: where there is little of it, it is copied while no steps are
-                made, else they learn first. Without, somebody is missing.
+            readmit: whether to readmit members without state. Little state is copied between two steps; with much state
+                they are learners first. Without it, a member is missing.
 
         Raises:
-            SupersededError: a chief of a later term rules.
+            SupersededError: a chief of a later term leads.
         """
-        suspicious = not heal
+        probe_first = not readmit
         while True:
             self._look_in()
-            view = self._lookout.look(suspicious=suspicious)
-            suspicious = False
-            if self._lookout.strangers:
+            observation = self._monitor.poll(probe_first=probe_first)
+            probe_first = False
+            if self._monitor.has_unconnected:
                 self._client.reach()
-                if heal:  # training goes on meanwhile
+                if readmit:  # training continues meanwhile
                     deque(self.prepare(), maxlen=0)
-                view = self._lookout.look()
-            answers = {Process(place, a.life): a for place, a in view.items() if isinstance(a, Answer)}
-            self._leaving.update(process for process, answer in answers.items() if answer.leaving)
+                observation = self._monitor.poll()
+            statuses = {
+                Process(task, a.incarnation): a for task, a in observation.items() if isinstance(a, ProcessStatus)
+            }
+            self._draining.update(process for process, status in statuses.items() if status.draining)
             if self._own is None:
-                self._own = Ballot(1 + max(answer.promised.term for answer in answers.values()), 0)
-            worth, learning = self._back(answers) if heal else ([], [])
-            waits = time.monotonic() < self._began + FIRST_SECONDS
-            action = views.decide(
+                self._own = Ballot(1 + max(status.promised.term for status in statuses.values()), 0)
+            promotable, joining = self._returning(statuses) if readmit else ([], [])
+            wait_for_absent = time.monotonic() < self._began + FIRST_SECONDS
+            action = views.next_action(
                 self._own,
-                self._lookout.seats,
-                view,
-                worth=worth,
-                learning=learning,
-                seen=self._seen,
-                waits=waits,
-                in_step=self._in_step,
+                self._monitor.voters,
+                observation,
+                promotable=promotable,
+                joining=joining,
+                voteless_before=self._voteless,
+                wait_for_absent=wait_for_absent,
+                lockstep=self._lockstep,
             )
-            self._seen = frozenset(process for process, answer in answers.items() if not answer.votes)
+            self._voteless = frozenset(process for process, status in statuses.items() if not status.is_voter)
             try:
-                if self._act(action, answers):
-                    assert isinstance(action, Open)  # noqa: S101 - nothing else is an end
-                    self._follow(action.roster, answers)
-                    return action.roster
+                if self._act(action, statuses):
+                    assert isinstance(action, Activate)  # noqa: S101 - no other action ends a view change
+                    self._on_new_view(action.view, statuses)
+                    return action.view
             except ShardLostError:
-                suspicious = True
+                probe_first = True
 
-    def teach(self, seconds: float) -> bool:
-        """Give learners pieces of the state for so long; whether there are any.
+    def transfer(self, seconds: float) -> bool:
+        """Send chunks of the state to learners for `seconds`; return whether there are learners that lack any.
 
         Raises:
-            ShardLostError: a server is gone.
+            ShardLostError: a server is lost.
         """
-        return self._teaching is not None and self._teaching.teach(seconds)
+        return self._state_transfer is not None and self._state_transfer.run(seconds)
 
     def prepare(self) -> Iterator[None]:
-        """Make functions that a take-over needs, a member's at a time, without an effect: nobody has the name that they
-        are for."""
-        never, session = Roster(Ballot(0, 0), ((),)), tf.constant([-1, -1], tf.int64)
-        for place in self._lookout.seats.members:
-            nobody = Process(place, -1)
-            with suppress(ShardLostError):  # it is made when it is needed
-                self._tell("promise", nobody, never.ballot)
-                self._tell("adopt", nobody, never.ballot, never)
-                self._call("open", nobody, int64(0), tf.zeros([], tf.float64))
-                if self._in_step:
-                    self._rounds("start", nobody, session, int64(0))
+        """Trace the functions that a failover needs, one member at a time.
+
+        They run without an effect: no process has the incarnation that they name.
+        """
+        empty, session = View(Ballot(0, 0), ((),)), tf.constant([-1, -1], tf.int64)
+        for task in self._monitor.voters.members:
+            absent = Process(task, -1)
+            with suppress(ShardLostError):  # then it is traced when it is needed
+                self._send("on_prepare", absent, empty.ballot)
+                self._send("on_accept", absent, empty.ballot, empty)
+                self._call("on_activate", absent, int64(0), tf.zeros([], tf.float64))
+                if self._lockstep:
+                    self._rounds("start", absent, session, int64(0))
                     for what in ("follow", "follow as a standby"):
-                        self._rounds(what, nobody, session, int64(-1))
-                if self._teaching:
-                    yield from self._teaching.prepare(place)
+                        self._rounds(what, absent, session, int64(-1))
+                if self._state_transfer:
+                    yield from self._state_transfer.prepare(task)
             yield
 
-    def formation(self, roster: Roster) -> Assignment:
-        """The members of each shard that a roster names."""
-        return self._lookout.formation(roster)
+    def assignment(self, view: View) -> Assignment:
+        """Return the members of each shard in a view."""
+        return self._monitor.assignment(view)
 
-    def _back(self, answers: dict[Process, Answer]) -> tuple[list[Process], list[Process]]:
-        """Of the members, who may be in sync under the next roster, and who may learn under it."""
-        members = [process for process in answers if process.place not in self._lookout.witnesses]
-        return self._teaching.sort(members, answers) if self._teaching else (members, [])
+    def _returning(self, statuses: dict[Process, ProcessStatus]) -> tuple[list[Process], list[Process]]:
+        """Return the members that may be in sync under the next view, and those that may be its learners."""
+        members = [process for process in statuses if process.task not in self._monitor.witnesses]
+        return self._state_transfer.classify(members, statuses) if self._state_transfer else (members, [])
 
-    def _act(self, action: views.Action, answers: dict[Process, Answer]) -> bool:
-        """Do one thing; whether the roster is in force now."""
+    def _act(self, action: views.Action, statuses: dict[Process, ProcessStatus]) -> bool:
+        """Take one action; return whether the view is active now."""
         match action:
-            case Promise(ballot, to):
+            case Prepare(ballot, to):
                 self._own = ballot
                 for process in to:
-                    self._tell("promise", process, ballot)
-            case Adopt() | Copy() if self._in_step and self._settle(answers):
+                    self._send("on_prepare", process, ballot)
+            case Accept() | TransferState() if self._lockstep and self._finish_decided_step(statuses):
                 pass
-            case Adopt(roster, to, founding):
+            case Accept(view, to, founding):
                 for process in to:
-                    self._tell("adopt", process, roster.ballot, roster, founding=founding)
-            case views.Seat(roster, to):
+                    self._send("on_accept", process, view.ballot, view, founding=founding)
+            case views.AdmitVoter(view, to):
                 for process in to:
-                    self._tell("seat", process, roster.ballot, roster)
-            case Copy():
-                self._copy(action)
-            case Restore(ballot, to, _):
+                    self._send("on_admit", process, view.ballot, view)
+            case TransferState():
+                self._transfer(action)
+            case RestoreCheckpoint(ballot, to, _):
                 self._restore_on(to, encoding.number(ballot))
-            case Open(roster, to):
-                return self._open(roster, to, answers)
+            case Activate(view, to):
+                return self._activate(view, to, statuses)
             case views.Superseded(term):
                 raise SupersededError(f"this chief's term is over: {term} rules")
             case Wait(reason):
                 self._wait(reason)
         return False
 
-    def _open(self, roster: Roster, to: Sequence[Process], answers: dict[Process, Answer]) -> bool:
-        fence = encoding.number(roster.ballot)
-        was_open = all(answers[process].opened for process in to)
-        if not all(self._begin(process, roster, fence) for process in roster.learners if not answers[process].opened):
-            return False  # who has not begun must not be opened: it would stand at another step
-        session = tf.constant([fence, -answers[roster.shards[0][0]].generation.term], tf.int64)
-        for process in to if self._in_step else ():
-            if not answers[process].opened:
+    def _activate(self, view: View, to: Sequence[Process], statuses: dict[Process, ProcessStatus]) -> bool:
+        fence = encoding.number(view.ballot)
+        was_active = all(statuses[process].active for process in to)
+        if not all(
+            self._begin_transfer(process, view, fence) for process in view.learners if not statuses[process].active
+        ):
+            return False  # a learner that has not begun is at another step, and must not become active
+        session = tf.constant([fence, -statuses[view.shards[0][0]].generation.term], tf.int64)
+        for process in to if self._lockstep else ():
+            if not statuses[process].active:
                 self._rounds("start", process, session, int64(fence << encoding.ATTEMPT_BITS))
-        done = self._each("open", to, (int64(fence), tf.constant(LEASE_SECONDS, tf.float64)))
-        if not was_open:
-            learners = [process.place for process in roster.learners]
-            told = {"members": _listed(roster)} | ({"learners": learners} if learners else {})
-            event("roster", term=roster.ballot.term, epoch=roster.ballot.epoch, **told)
+        done = self._each("on_activate", to, (int64(fence), tf.constant(LEASE_SECONDS, tf.float64)))
+        if not was_active:
+            learners = [process.task for process in view.learners]
+            listed = {"members": _listed(view)} | ({"learners": learners} if learners else {})
+            event("roster", term=view.ballot.term, epoch=view.ballot.epoch, **listed)
         return done
 
-    def _begin(self, process: Process, roster: Roster, fence: int) -> bool:
-        """Let a learner begin at its shard's step, of which no steps are made before it does."""
-        assert self._teaching is not None  # noqa: S101 - nobody learns without
-        self._mark(process, "")
-        return self._teaching.begin(roster.shards[self._lookout.shard(process)][0], process, fence)
+    def _begin_transfer(self, process: Process, view: View, fence: int) -> bool:
+        """Start a learner at its shard's step; no step is applied before it has started."""
+        assert self._state_transfer is not None  # noqa: S101 - there are learners
+        self._write_sync_marker(process, "")
+        return self._state_transfer.begin(view.shards[self._monitor.shard(process)][0], process, fence)
 
-    def _settle(self, answers: dict[Process, Answer]) -> bool:
-        """Let members make the step that others have made; whether any was behind.
+    def _finish_decided_step(self, statuses: dict[Process, ProcessStatus]) -> bool:
+        """Let members apply the step that others have applied; return whether any was behind.
 
-        A step is made by anybody only when every member in sync of every shard can make it.
+        A member applies a step only when every member in sync of every shard can apply it.
         """
-        former = max((a.roster for a in answers.values() if a.roster), key=lambda roster: roster.ballot, default=None)
+        former = max((a.view for a in statuses.values() if a.view), key=lambda view: view.ballot, default=None)
         if former is None:
             return False
-        states = {p: (answers[p].generation, answers[p].step) for p in former.everyone if p in answers}
+        states = {p: (statuses[p].generation, statuses[p].step) for p in former.members if p in statuses}
         in_sync = [states[p] for shard in former.shards for p in shard if p in states and states[p][1] is not None]
         newest = max(in_sync, default=None)
         if newest is None:
             return False
         generation, step = newest
-        assert step is not None  # noqa: S101 - sorted out above
+        assert step is not None  # noqa: S101 - filtered above
         behind = [p for p, state in states.items() if state == (generation, step - 1)]
         session = tf.constant([self.fence, -generation.term], tf.int64)
         made = 0
@@ -253,121 +258,124 @@ class Succession:
             made += int(self._rounds(what, process, session, int64(step - 1)))
         return made > 0
 
-    def _follow(self, roster: Roster, answers: Collection[Process]) -> None:
-        """A roster is in force: count what was lost, and tell the launchers beside its members that these are in sync,
-        and that the state is the runtime's; and those beside who is leaving, if it is done without them."""
-        former, self._former = self._former, roster
-        if self._teaching:
-            self._teaching.follow(roster)
-        if roster != former:
+    def _on_new_view(self, view: View, statuses: Collection[Process]) -> None:
+        """Account for an active view, and write the markers that launchers read.
+
+        The markers of a member in sync say so, and that the runtime owns the state. A drained member's are emptied once
+        the view can do without it.
+        """
+        former, self._former = self._former, view
+        if self._state_transfer:
+            self._state_transfer.on_new_view(view)
+        if view != former:
             self._changed = time.monotonic()
             members = self._client.cluster.members
-            whole = all(len(own) == members for own in roster.shards)
-            left = views.handed_over(former, roster, self._leaving)
-            self._leaving &= roster.processes
-            lost = former is not None and not former.processes <= roster.processes.union(left)
+            whole = all(len(own) == members for own in view.shards)
+            left = views.switched_over(former, view, self._draining)
+            self._draining &= view.in_sync
+            lost = former is not None and not former.in_sync <= view.in_sync.union(left)
             self._account.follow(lost=lost, whole=whole)
-            self._told_launchers = False
+            self._markers_written = False
             for process in left:
-                event("handed_over", server=process.place)
-                if process in answers:
-                    with suppress(ShardLostError):  # it ends as soon as it has read that, maybe before it answers
-                        self._mark(process, "")
-        if not self._told_launchers:
-            for process in sorted(roster.processes):
-                self._mark(process, f"{roster.ballot.term}.{roster.ballot.epoch}")
-            self._told_launchers = True
+                event("handed_over", server=process.task)
+                if process in statuses:
+                    with suppress(ShardLostError):  # it ends when its launcher has read that, maybe unanswered
+                        self._write_sync_marker(process, "")
+        if not self._markers_written:
+            for process in sorted(view.in_sync):
+                self._write_sync_marker(process, f"{view.ballot.term}.{view.ballot.epoch}")
+            self._markers_written = True
 
-    def _mark(self, process: Process, text: str) -> None:
+    def _write_sync_marker(self, process: Process, text: str) -> None:
         if not self._client.cluster.in_pod:
             return
         try:
-            self._call("mark", process, tf.constant(text))
-        except tf.errors.OpError as error:  # a drain of its node does not wait for it then, and a new chief restores
-            event("not_marked", server=process.place, reason=str(error).partition("\n")[0])
+            self._call("write_marker", process, tf.constant(text))
+        except tf.errors.OpError as error:  # then a drain of its node does not wait for it, and a new chief restores
+            event("not_marked", server=process.task, reason=str(error).partition("\n")[0])
 
-    def _copy(self, action: Copy) -> None:
+    def _transfer(self, action: TransferState) -> None:
         for source, target in action.pairs:
-            self._copy_one(source, target, encoding.number(action.ballot), action.former)
+            self._transfer_one(source, target, encoding.number(action.ballot), action.former)
 
-    def _copy_one(self, source: Process, target: Process, fence: int, former: Ballot) -> None:
-        """What is left of the state, if it has learned under the former roster; else the whole."""
-        self._mark(target, "")  # it may have been in sync before it was silent
-        began, index = time.monotonic(), self._lookout.index
-        if self._teaching and self._teaching.join(source, target, fence, former):
-            event("joined", source=source.place, target=target.place, seconds=round(time.monotonic() - began, 3))
+    def _transfer_one(self, source: Process, target: Process, fence: int, former: Ballot) -> None:
+        """Transfer the small state, if the target has learned under the former view; else the whole state."""
+        self._write_sync_marker(target, "")  # it may have been in sync before it was suspected
+        began, index = time.monotonic(), self._monitor.index
+        if self._state_transfer and self._state_transfer.finish(source, target, fence, former):
+            event("joined", source=source.task, target=target.task, seconds=round(time.monotonic() - began, 3))
             return
         key = f"copy from {index(source)}", index(target)
         if key not in self._functions:
-            given, taker = self._lookout.seat(index(source)), self._lookout.seat(index(target))
+            source_ops, target_ops = self._monitor.acceptor(index(source)), self._monitor.acceptor(index(target))
 
-            def copy(life: Any, ballot: Any) -> Any:
-                return self._client.brought_home(taker.fill(life, ballot, *given.state()))
+            def copy(incarnation: Any, ballot: Any) -> Any:
+                return self._client.brought_home(target_ops.on_transfer(incarnation, ballot, *source_ops.read_state()))
 
             self._functions[key] = tf.function(copy, autograph=False)
-        self._client.call(self._functions[key], int64(target.life), int64(fence))
-        event("copied", source=source.place, target=target.place, seconds=round(time.monotonic() - began, 3))
+        self._client.call(self._functions[key], int64(target.incarnation), int64(fence))
+        event("copied", source=source.task, target=target.task, seconds=round(time.monotonic() - began, 3))
 
     def _restore_on(self, to: Sequence[Process], fence: int) -> None:
-        shards = self._lookout.seats.shards
-        there = {process.place for process in to}
-        formation = tuple(tuple(m for m, place in enumerate(own) if place in there) for own in shards)
-        self._restore(formation, fence)
-        self._each("filled", to, (int64(fence),))
+        shards = self._monitor.voters.shards
+        there = {process.task for process in to}
+        assignment = tuple(tuple(m for m, task in enumerate(own) if task in there) for own in shards)
+        self._restore(assignment, fence)
+        self._each("on_restore", to, (int64(fence),))
 
     def _wait(self, reason: str) -> None:
-        if time.monotonic() - self._told > TELL_SECONDS:
-            self._told = time.monotonic()
+        if time.monotonic() - self._reported > REPORT_SECONDS:
+            self._reported = time.monotonic()
             event("waiting", what="parameter servers", reason=reason)
         time.sleep(POLL)
 
-    def _encoded(self, roster: Roster) -> Any:
+    def _encoded(self, view: View) -> Any:
         members = self._client.cluster.members
-        entries = encoding.encode(roster, self._lookout.names, members)
+        entries = encoding.encode(view, self._monitor.names, members)
         return tf.constant(
             _padded(entries, encoding.size(self._client.cluster.shards, members) - encoding.HEAD), tf.int64
         )
 
-    def _tell(
-        self, what: str, process: Process, ballot: Ballot, roster: Roster | None = None, *, founding: bool = False
+    def _send(
+        self, what: str, process: Process, ballot: Ballot, view: View | None = None, *, founding: bool = False
     ) -> None:
-        """A compare-and-set on a seat, of a member or of a worker; whether it was done shows in the next view."""
-        if address := self._lookout.witnesses.get(process.place):
+        """Request a compare-and-set from an acceptor; the next observation shows whether it applied."""
+        if address := self._monitor.witnesses.get(process.task):
             with suppress(OSError):
-                witness.ask(address, witness.request(what, process, ballot, roster, founding=founding), PATIENCE)
+                witness.ask(address, witness.request(what, process, ballot, view, founding=founding), PATIENCE)
             return
-        told = [int64(encoding.number(ballot))]
-        if what == "promise":
-            told.append(int64(process.life or time.time_ns() + self._lookout.index(process)))
-        if roster:
-            told.append(self._encoded(roster))
-        if what == "adopt":
-            told.append(int64(int(founding)))
-        self._call(what, process, *told)
+        arguments = [int64(encoding.number(ballot))]
+        if what == "on_prepare":
+            arguments.append(int64(process.incarnation or time.time_ns() + self._monitor.index(process)))
+        if view:
+            arguments.append(self._encoded(view))
+        if what == "on_accept":
+            arguments.append(int64(int(founding)))
+        self._call(what, process, *arguments)
 
     def _each(self, what: str, to: Sequence[Process], arguments: Sequence[Any]) -> bool:
-        """The same compare-and-set on several; whether all were done."""
+        """Request one compare-and-set from several members; return whether all applied."""
         done = [self._call(what, process, *arguments) for process in to]
         return all(done)
 
     def _call(self, what: str, process: Process, *arguments: Any) -> bool:
-        """A compare-and-set on a process's seat; whether it was done."""
-        index = self._lookout.index(process)
+        """Request a compare-and-set from a member's acceptor; return whether it applied."""
+        index = self._monitor.index(process)
         if (what, index) not in self._functions:
-            emit = getattr(self._lookout.seat(index), what)
+            emit = getattr(self._monitor.acceptor(index), what)
             home = self._client.brought_home
-            self._functions[what, index] = tf.function(lambda *told: home(emit(*told)), autograph=False)
-        return bool(self._client.call(self._functions[what, index], int64(process.life), *arguments))
+            self._functions[what, index] = tf.function(lambda *inputs: home(emit(*inputs)), autograph=False)
+        return bool(self._client.call(self._functions[what, index], int64(process.incarnation), *arguments))
 
     def _rounds(self, what: str, process: Process, *arguments: Any) -> Any:
-        """An operation of a member's part in rounds."""
-        index = self._lookout.index(process)
+        """Return the result of an operation on a member's part of a round."""
+        index = self._monitor.index(process)
         if (what, index) not in self._functions:
             make = self._store.updates.member_rounds
-            assert make is not None  # noqa: S101 - members make the same steps
-            rounds = make(self._lookout.member(index), what.endswith("standby"))
+            assert make is not None  # noqa: S101 - members are in lockstep
+            rounds = make(self._monitor.member(index), what.endswith("standby"))
             emit, home = getattr(rounds, what.split(maxsplit=1)[0]), self._client.brought_home
-            self._functions[what, index] = tf.function(lambda *told: home(emit(*told)), autograph=False)
+            self._functions[what, index] = tf.function(lambda *inputs: home(emit(*inputs)), autograph=False)
         return self._client.call(self._functions[what, index], *arguments)
 
 
@@ -376,5 +384,5 @@ def _padded(entries: Any, length: int) -> list[int]:
     return found + [0] * (length - len(found))
 
 
-def _listed(roster: Roster) -> list[list[str]]:
-    return [[process.place for process in own] for own in roster.shards]
+def _listed(view: View) -> list[list[str]]:
+    return [[process.task for process in own] for own in view.shards]

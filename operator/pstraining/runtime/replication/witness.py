@@ -1,8 +1,9 @@
-"""A worker's seat: what it has promised, and which roster it knows, served to chiefs over TCP.
+"""A worker's vote: a witness promises ballots and accepts views, and serves chiefs over TCP.
 
-Workers hold no state of the shards; they are asked so that one half of a split cluster is a majority. One request a
-connection, a line of JSON each way. What a process does with a request is `replication.acceptor`'s own rule. Knows no
-TensorFlow.
+Workers hold no state of the shards. They vote, so that one half of a partitioned cluster has a quorum. A connection
+carries one request and one reply, a line of JSON each. `replication.acceptor` decides what a request does.
+
+Knows no TensorFlow.
 """
 
 import json
@@ -14,65 +15,69 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pstraining.runtime.replication import acceptor
-from pstraining.runtime.replication.view import Answer, Ballot, Process, Roster
+from pstraining.runtime.replication.view import Ballot, Process, ProcessStatus, View
 from pstraining.runtime.transport import sockets
 
 LONGEST_LINE: Final = 1 << 20
-"""Bytes of a request or an answer: a roster of ten thousand processes."""
+"""Maximum bytes of a request or a reply: enough for a view of ten thousand processes."""
+
+
+WIRE_VERBS: Final = {"on_prepare": "promise", "on_accept": "adopt", "on_admit": "seat"}
+"""The verb of a request in JSON, by the acceptor's function."""
 
 
 class Witness:
-    """One worker's seat.
+    """One worker's acceptor.
 
     Args:
-        life: the process's name, unlike that of any process that had the index before.
-        kept: what `hand_on` gave, if this process was renewed; it goes on under the name that it had.
+        incarnation: the process's, which no earlier process of the task had.
+        kept: the result of `hand_on`, if this process was renewed; it keeps the incarnation that it had.
     """
 
-    def __init__(self, life: int, kept: Mapping[str, Any] | None = None) -> None:
-        self._answer = from_json(kept) if kept else Answer(life)
+    def __init__(self, incarnation: int, kept: Mapping[str, Any] | None = None) -> None:
+        self._status = from_json(kept) if kept else ProcessStatus(incarnation)
         self._lock, self._is_handed_on = threading.Lock(), False
 
     def hand_on(self) -> dict[str, Any]:
-        """What the seat holds, for who has it after this; here it promises and tells nothing any more."""
+        """Return the status for the process that replaces this one, and answer no request from then on."""
         with self._lock:
             self._is_handed_on = True
-            return to_json(self._answer)
+            return to_json(self._status)
 
-    def do(self, request: dict[str, Any]) -> Answer:
-        """Do what a chief asks for, if this is the process that it means; what the seat holds then.
+    def do(self, request: dict[str, Any]) -> ProcessStatus:
+        """Apply a chief's request if it names this process; return the status after it.
 
         Raises:
-            ValueError: it is no request, or the seat is handed on.
+            ValueError: the request is malformed, or the status was handed on.
         """
         with self._lock:
             if self._is_handed_on:
                 raise ValueError("this process is being renewed")
             try:
-                if request["do"] != "read" and request["life"] == self._answer.life:
-                    self._answer = _done(self._answer, request)
+                if request["do"] != "read" and request["life"] == self._status.incarnation:
+                    self._status = _apply(self._status, request)
             except (KeyError, TypeError, IndexError) as error:
                 raise ValueError(f"{type(error).__name__}: {error}") from None
-            return self._answer
+            return self._status
 
 
 class WitnessServer:
-    """Serves a seat until it is closed, in threads that end with the process.
+    """Serves a witness until it is closed, in threads that end with the process.
 
     Raises:
         OSError: the port is taken.
     """
 
-    def __init__(self, seat: Witness, port: int) -> None:
+    def __init__(self, witness: Witness, port: int) -> None:
         class Handler(socketserver.StreamRequestHandler):
             timeout = 5.0
 
             def handle(self) -> None:
                 try:
-                    told = to_json(seat.do(json.loads(self.rfile.readline(LONGEST_LINE))))
+                    reply = to_json(witness.do(json.loads(self.rfile.readline(LONGEST_LINE))))
                 except ValueError as error:
-                    told = {"error": str(error)}
-                self.wfile.write(json.dumps(told).encode() + b"\n")
+                    reply = {"error": str(error)}
+                self.wfile.write(json.dumps(reply).encode() + b"\n")
 
         class Server(socketserver.ThreadingTCPServer):
             allow_reuse_address = daemon_threads = True
@@ -84,108 +89,124 @@ class WitnessServer:
                 super().server_bind()
 
         self._server = Server(("", port), Handler)
-        threading.Thread(target=self._server.serve_forever, name="pstraining-seat", daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, name="pstraining-witness", daemon=True).start()
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Return the port that it listens on."""
         return int(self._server.server_address[1])
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
 
 
-def take_seat(seats: Sequence[str], worker: int, life: int, kept: Mapping[str, Any] | None = None) -> Witness:
-    """Serve a worker's seat as long as its process lives, where the job's workers have seats.
+def serve_witness(
+    addresses: Sequence[str], worker: int, incarnation: int, kept: Mapping[str, Any] | None = None
+) -> Witness:
+    """Return the worker's witness, and serve it as long as the process lives, if the job's workers vote.
+
+    Args:
+        addresses: host:port of every witness; empty if workers do not vote.
+        worker: the worker's index.
+        incarnation: see `Witness`.
+        kept: see `Witness`.
 
     Raises:
         OSError: its port is taken.
     """
-    seat = Witness(life, kept)
-    if seats:
-        WitnessServer(seat, sockets.split(seats[worker])[1])
-    return seat
+    witness = Witness(incarnation, kept)
+    if addresses:
+        WitnessServer(witness, sockets.split(addresses[worker])[1])
+    return witness
 
 
-def ask(address: str, request: dict[str, Any], patience: float) -> Answer:
-    """What a worker answers.
+def ask(address: str, request: dict[str, Any], patience: float) -> ProcessStatus:
+    """Send a request to a witness and return its status.
 
     Args:
-        address: host:port of its seat.
-        request: "do", and what belongs to it; see `request`.
-        patience: seconds for it to answer.
+        address: host:port of the witness.
+        request: see `request`.
+        patience: seconds to wait for the reply.
 
     Raises:
-        ConnectionRefusedError: nobody listens there: the process is gone.
+        ConnectionRefusedError: nothing listens there: the process has crashed.
         OSError: it does not answer.
     """
     with sockets.dial(sockets.split(address), patience) as asked, asked.makefile("rwb") as lines:
         lines.write(json.dumps(request).encode() + b"\n")
         lines.flush()
-        told = lines.readline(LONGEST_LINE)
+        reply = lines.readline(LONGEST_LINE)
     try:
-        return from_json(json.loads(told))
+        return from_json(json.loads(reply))
     except (ValueError, KeyError, TypeError) as error:
-        raise OSError(f"{address} does not answer as a worker's seat does: {told[:100]!r}, {error}") from None
+        raise OSError(f"{address} does not answer as a witness does: {reply[:100]!r}, {error}") from None
 
 
 def request(
-    what: str, process: Process, ballot: Ballot, roster: Roster | None = None, *, founding: bool = False
+    what: str, process: Process, ballot: Ballot, view: View | None = None, *, founding: bool = False
 ) -> dict[str, Any]:
-    """One of "promise", "adopt" and "seat", for one process."""
+    """Return the request for one process.
+
+    Args:
+        what: "on_prepare", "on_accept" or "on_admit", see `replication.acceptor`.
+        process: the process that it is for; any other ignores it.
+        ballot: the chief's.
+        view: to accept; None to prepare.
+        founding: see `replication.view.Accept`.
+    """
     return {
-        "do": what,
-        "life": process.life,
+        "do": WIRE_VERBS[what],
+        "life": process.incarnation,
         "ballot": list(ballot),
-        "roster": roster and _as_lists(roster),
+        "roster": view and _encode_view(view),
         "founding": founding,
     }
 
 
-def to_json(answer: Answer) -> dict[str, Any]:
-    """What a seat holds, as it is sent."""
+def to_json(status: ProcessStatus) -> dict[str, Any]:
+    """Return a witness's status as it is sent."""
     return {
-        "life": answer.life,
-        "promised": list(answer.promised),
-        "votes": answer.votes,
-        "roster": answer.roster and _as_lists(answer.roster),
+        "life": status.incarnation,
+        "promised": list(status.promised),
+        "votes": status.is_voter,
+        "roster": status.view and _encode_view(status.view),
     }
 
 
-def from_json(told: Mapping[str, Any]) -> Answer:
-    """The same the other way round."""
-    roster = told["roster"]
+def from_json(encoded: Mapping[str, Any]) -> ProcessStatus:
+    """Return the status that `to_json` encoded."""
+    view = encoded["roster"]
     return replace(
-        Answer(int(told["life"])),
-        promised=Ballot(*told["promised"]),
-        votes=bool(told["votes"]),
-        roster=_roster(roster) if roster else None,
+        ProcessStatus(int(encoded["life"])),
+        promised=Ballot(*encoded["promised"]),
+        is_voter=bool(encoded["votes"]),
+        view=_decode_view(view) if view else None,
     )
 
 
-def _done(answer: Answer, asked: dict[str, Any]) -> Answer:
-    roster = _roster(asked["roster"]) if asked["roster"] else None
+def _apply(status: ProcessStatus, asked: dict[str, Any]) -> ProcessStatus:
+    view = _decode_view(asked["roster"]) if asked["roster"] else None
     match asked["do"]:
         case "promise":
-            return acceptor.promise(answer, Ballot(*asked["ballot"]))
-        case "adopt" if roster:
-            return acceptor.adopt(answer, roster, founding=asked["founding"])
-        case "seat" if roster:
-            return acceptor.seat(answer, roster)
-    raise ValueError(f"a seat cannot do {asked['do']!r}")
+            return acceptor.on_prepare(status, Ballot(*asked["ballot"]))
+        case "adopt" if view:
+            return acceptor.on_accept(status, view, founding=asked["founding"])
+        case "seat" if view:
+            return acceptor.on_admit(status, view)
+    raise ValueError(f"a witness cannot do {asked['do']!r}")
 
 
-def _as_lists(roster: Roster) -> list[Any]:
-    shards = [[list(process) for process in shard] for shard in roster.shards]
-    return [list(roster.ballot), shards, [list(process) for process in roster.learners]]
+def _encode_view(view: View) -> list[Any]:
+    shards = [[list(process) for process in shard] for shard in view.shards]
+    return [list(view.ballot), shards, [list(process) for process in view.learners]]
 
 
-def _roster(told: list[Any]) -> Roster:
-    ballot, shards, learners = told
+def _decode_view(encoded: list[Any]) -> View:
+    ballot, shards, learners = encoded
 
     def named(processes: list[Any]) -> tuple[Process, ...]:
         return tuple(Process(*process) for process in processes)
 
-    return Roster(Ballot(*ballot), tuple(map(named, shards)), named(learners))
+    return View(Ballot(*ballot), tuple(map(named, shards)), named(learners))

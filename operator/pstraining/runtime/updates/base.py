@@ -99,14 +99,14 @@ class Updates(Protocol):
 class OnAnyMembers(ABC):
     """What the modes have in common: a worker's side of them can go to any members of the shards.
 
-    See `worker.router.Movable`.
+    See `worker.router.Rebindable`.
     """
 
     _store: ParameterStore
     _client: Client
     _computation: Computation
 
-    def on(self, store: ParameterStore) -> Self:
+    def bind(self, store: ParameterStore) -> Self:
         """The same worker with other members of the shards; what it remembers, has and owes the servers, is shared."""
         other = copy.copy(self)
         other._store, other._computation = store, self._computation.on(store)

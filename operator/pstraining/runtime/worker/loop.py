@@ -26,7 +26,7 @@ from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.telemetry.progress import StepReports
 from pstraining.runtime.transport.client import ShardLostError
 from pstraining.runtime.updates.base import Identity, Reply
-from pstraining.runtime.worker.router import Whereabouts
+from pstraining.runtime.worker.router import Router
 
 POLL: Final = 0.05
 """Seconds between looks at the servers' records while there is nothing to work on."""
@@ -49,7 +49,7 @@ class Worker:
 
     def __init__(
         self,
-        where: Whereabouts,
+        where: Router,
         identity: Identity,
         data: Callable[[], Any] | Source,
         *,

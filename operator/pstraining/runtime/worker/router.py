@@ -1,4 +1,4 @@
-"""A worker's choice of members: its functions for each formation, and which one is in force."""
+"""Routes a worker to the members of the active view: traced functions for each assignment, and which one to use now."""
 
 import threading
 import time
@@ -8,188 +8,192 @@ from typing import Any, Final, Protocol, runtime_checkable
 from pstraining.runtime.ps.record import Assignment
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.replication import chunks
-from pstraining.runtime.replication.monitor import Lookout
-from pstraining.runtime.replication.view import in_force, likely_losses
+from pstraining.runtime.replication.monitor import MemberMonitor
+from pstraining.runtime.replication.view import active_view, anticipated_failures
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.transport.client import ShardLostError
 from pstraining.runtime.updates.base import Updates
 
 SETTLED_SECONDS: Final = 2.0
-"""How long nothing may have changed before something is made ready for the next loss."""
+"""Seconds without a change after which a worker prepares for the next failure."""
 AGAIN_SECONDS: Final = 5.0
-"""Until what could not be made ready is tried again."""
+"""Seconds until a failed preparation is tried again."""
 
 
-class Whereabouts(Protocol):
+class Router(Protocol):
     """Where a worker finds the parameters."""
 
     @property
     def first(self) -> tuple[ParameterStore, Updates]:
-        """Where it looks at first."""
+        """Return the store and the updates to begin with."""
 
     @property
     def whole(self) -> bool:
-        """Whether no member of any shard is missing, or yet to be in sync."""
+        """Return whether every member of every shard is in sync."""
 
     def find(self) -> tuple[ParameterStore, Updates] | None:
-        """The servers to work with now, and this worker's functions on them; None: ask again a little later.
+        """Return the store and the updates to work with now; None: ask again a little later.
 
         Raises:
-            ShardLostError: a server is gone.
+            ShardLostError: a server is lost.
         """
 
     def prepare(self, sample: Callable[[], Sequence[Any]]) -> None:
-        """Make the next step as quick as the others, before anybody waits for it."""
+        """Trace and send the functions of the next step before it is due."""
 
 
 @runtime_checkable
-class Movable(Updates, Protocol):
-    """A worker's side of updates that can go to any members of the shards."""
+class Rebindable(Updates, Protocol):
+    """A worker's side of updates that can be bound to any members of the shards."""
 
-    def on(self, store: ParameterStore) -> "Movable":
-        """The same worker with other members; what it remembers, and owes the servers, is shared."""
+    def bind(self, store: ParameterStore) -> "Rebindable":
+        """Return the same worker with other members; its memory and its residuals are shared."""
 
     def trace(self, batches: Sequence[Any]) -> None:
-        """Make the functions of a usual step, and run none of them: another thread may train meanwhile."""
+        """Trace the functions of a usual step without running them; another thread may train meanwhile."""
 
     def rehearse(self, batches: Sequence[Any]) -> None:
-        """Run them, without an effect: another thread may train meanwhile.
+        """Run them without an effect; another thread may train meanwhile.
 
         Raises:
-            ShardLostError: a server is gone.
+            ShardLostError: a server is lost.
         """
 
 
-class OneFormation:
-    """Every shard is on one server."""
+class StaticRouter:
+    """Routes to the only member of each shard."""
 
     def __init__(self, store: ParameterStore, updates: Updates) -> None:
         self.first, self.whole = (store, updates), True
         self._prepared = False
 
     def find(self) -> tuple[ParameterStore, Updates] | None:
-        """Always the same."""
+        """Return the same store and updates always."""
         return self.first
 
     def prepare(self, sample: Callable[[], Sequence[Any]]) -> None:
-        """Once."""
+        """Prepare the updates at the first call."""
         if not self._prepared:
             self.first[1].prepare(sample())
             self._prepared = True
 
 
-class Formations:
-    """Shards have several members, and a roster says which of them are in sync."""
+class FailoverRouter:
+    """Routes to the members of the active view."""
 
-    def __init__(self, store: ParameterStore, updates: Movable) -> None:
+    def __init__(self, store: ParameterStore, updates: Rebindable) -> None:
         self.first = store, updates
-        self._store, self._updates, self._lookout = store, updates, Lookout(store)
-        self._made: dict[Assignment, tuple[ParameterStore, Movable]] = {}
+        self._store, self._updates, self._monitor = store, updates, MemberMonitor(store)
+        self._bound: dict[Assignment, tuple[ParameterStore, Rebindable]] = {}
         self._lock = threading.Lock()
         self._ready: set[Assignment] = set()
         self._current: Assignment = ()
-        self._learns = False
-        """Whether somebody in it is not in sync yet."""
+        self._has_learners = False
+        """Whether the current assignment contains learners."""
         self._batches: Sequence[Any] = ()
         self._changed = threading.Event()
-        """Set when there may be something to make ready."""
+        """Set when there may be functions to prepare."""
 
     @property
     def whole(self) -> bool:
-        """Whether the one in force is of all members, and nobody learns."""
-        return not self._learns and not self._is_someone_missing()
+        """Return whether the current assignment has all members, all in sync."""
+        return not self._has_learners and not self._is_member_missing()
 
     def find(self) -> tuple[ParameterStore, Updates] | None:
-        """Those of the roster that is in force."""
-        view = self._lookout.look_at_members(suspicious=True)
-        roster = in_force(view)
-        if roster is None:
-            if self._lookout.strangers:
+        """Return the store and the updates for the active view, if there is one."""
+        observation = self._monitor.poll_members(probe_first=True)
+        view = active_view(observation)
+        if view is None:
+            if self._monitor.has_unconnected:
                 self._store.client.reach()
             return None
-        self._current, self._learns = self._lookout.formation(roster), bool(roster.learners)
+        self._current, self._has_learners = self._monitor.assignment(view), bool(view.learners)
         self._changed.set()
-        return self._on(self._current)
+        return self._bind(self._current)
 
     def prepare(self, sample: Callable[[], Sequence[Any]]) -> None:
-        """Once for each formation; beside training, those that may be left after the next loss."""
+        """Prepare once for each assignment; a thread prepares for the assignments that a failure may leave."""
         if self._current in self._ready:
             return
         is_first, self._batches = not self._ready, sample()
-        self._on(self._current)[1].prepare(self._batches)
+        self._bind(self._current)[1].prepare(self._batches)
         self._ready.add(self._current)
         if is_first:
             threading.Thread(target=self._keep_ready, name="pstraining-ahead", daemon=True).start()
 
     def _keep_ready(self) -> None:
-        """As long as the process lives: whatever comes next, have it traced and known to the servers.
+        """Keep the functions for each anticipated assignment traced and known to the servers, while the process lives.
 
-        TensorFlow sends a function's parts to the servers when it is first run, and forgets that with every new
-        connection; both take seconds of processor time, which are not taken while somebody is missing.
+        TensorFlow sends a function's parts to the servers when it first runs, and forgets that with every new
+        connection. Both take seconds of processor time, and wait while a member is missing.
         """
         rehearsed: dict[Assignment, int] = {}
         while True:
             while self._changed.wait(SETTLED_SECONDS):
                 self._changed.clear()
-            connection, learns = self._store.client.connection, self._learns
+            connection, has_learners = self._store.client.connection, self._has_learners
             try:
                 due = [f for f in self._next() if rehearsed.get(f) != connection]
-                back = [] if learns or not chunks.is_incremental(self._store) else [self._with_all(f) for f in due]
-                for formation in [*due, *(f for f in back if f not in self._ready)]:
+                back = (
+                    [] if has_learners or not chunks.is_incremental(self._store) else [self._with_all(f) for f in due]
+                )
+                for assignment in [*due, *(f for f in back if f not in self._ready)]:
                     began = time.monotonic()
-                    if formation in due:
-                        self._make_ready(formation)
-                        rehearsed[formation] = connection
-                    else:  # servers know it no more once its learner is connected to
-                        self._trace(formation)
-                    if self._changed.wait(time.monotonic() - began):  # half of the time is training's alone
+                    if assignment in due:
+                        self._make_ready(assignment)
+                        rehearsed[assignment] = connection
+                    else:  # servers forget it once this task connects to its learner
+                        self._trace(assignment)
+                    if self._changed.wait(time.monotonic() - began):  # leaves half of the time to training
                         break
                 else:
-                    if due and not learns:
+                    if due and not has_learners:
                         event("prepared", losses=len(due))
                     self._changed.wait()
             except ShardLostError:
-                # The training thread finds it, too, and then what is left; unless it was this thread's call alone.
+                # The training thread notices it as well, unless only this thread's call failed.
                 self._changed.wait(AGAIN_SECONDS)
 
     def _next(self) -> list[Assignment]:
-        """What may come next: what a loss leaves; or that those who learn are in sync; nothing while somebody is
-        missing."""
-        if self._is_someone_missing():
-            return []
-        if self._learns:
-            return [tuple(tuple(sorted(own)) for own in self._current)]
-        return likely_losses(self._current, self._lookout.nodes())
+        """Return the assignments that may come next: after a failure, or once learners are in sync.
 
-    def _is_someone_missing(self) -> bool:
+        There are none while a member is missing.
+        """
+        if self._is_member_missing():
+            return []
+        if self._has_learners:
+            return [tuple(tuple(sorted(own)) for own in self._current)]
+        return anticipated_failures(self._current, self._monitor.nodes())
+
+    def _is_member_missing(self) -> bool:
         return any(len(own) < self._store.client.cluster.members for own in self._current)
 
-    def _with_all(self, formation: Assignment) -> Assignment:
-        """With the others as learners, who stand behind those in sync."""
+    def _with_all(self, assignment: Assignment) -> Assignment:
+        """Return the assignment with all other members as learners, behind those in sync."""
         members = range(self._store.client.cluster.members)
-        return tuple((*own, *(member for member in members if member not in own)) for own in formation)
+        return tuple((*own, *(member for member in members if member not in own)) for own in assignment)
 
-    def _trace(self, formation: Assignment) -> tuple[ParameterStore, Movable]:
-        store, updates = self._on(formation)
+    def _trace(self, assignment: Assignment) -> tuple[ParameterStore, Rebindable]:
+        store, updates = self._bind(assignment)
         updates.trace(self._batches)
-        self._ready.add(formation)
+        self._ready.add(assignment)
         return store, updates
 
-    def _make_ready(self, formation: Assignment) -> None:
-        store, updates = self._trace(formation)
+    def _make_ready(self, assignment: Assignment) -> None:
+        store, updates = self._trace(assignment)
         updates.rehearse(self._batches)
         store.read()
 
-    def _on(self, formation: Assignment) -> tuple[ParameterStore, Movable]:
+    def _bind(self, assignment: Assignment) -> tuple[ParameterStore, Rebindable]:
         with self._lock:
-            if formation not in self._made:
-                store = self._store.formed(formation)
-                self._made[formation] = store, self._updates.on(store)
-            return self._made[formation]
+            if assignment not in self._bound:
+                store = self._store.for_assignment(assignment)
+                self._bound[assignment] = store, self._updates.bind(store)
+            return self._bound[assignment]
 
 
-def whereabouts(store: ParameterStore, updates: Updates) -> Whereabouts:
-    """Where a worker of this job finds the parameters."""
-    if store.updates.paired and isinstance(updates, Movable):
-        return Formations(store, updates)
-    return OneFormation(store, updates)
+def make_router(store: ParameterStore, updates: Updates) -> Router:
+    """Return the router for a worker of this job."""
+    if store.updates.paired and isinstance(updates, Rebindable):
+        return FailoverRouter(store, updates)
+    return StaticRouter(store, updates)

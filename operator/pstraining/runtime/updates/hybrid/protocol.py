@@ -20,7 +20,7 @@ from pstraining.runtime.updates.synchronous.protocol import ShardRound
 
 
 @dataclass(frozen=True)
-class RingView:
+class HybridObservation:
     """All servers' words about the round, the arbiter's first."""
 
     shards: tuple[ShardRound, ...]
@@ -86,26 +86,26 @@ class Next(Enum):
     WAIT = "others have yet to come, or to deliver"
 
 
-def next_move(view: RingView, me: Standing) -> Next:
+def next_move(observation: HybridObservation, me: Standing) -> Next:
     """The next move of a worker.
 
     Args:
         view: the servers' words; those of the arbiter are of one moment.
         me: this worker.
     """
-    arbiter, bit = view.arbiter, 1 << me.worker
-    if any(shard.step != arbiter.step for shard in view.shards) or view.slowest < arbiter.step:
+    arbiter, bit = observation.arbiter, 1 << me.worker
+    if any(shard.step != arbiter.step for shard in observation.shards) or observation.slowest < arbiter.step:
         return Next.FOLLOW
     if me.step is not None and arbiter.step != me.step:
-        return Next.SETTLE if is_made(view, me) else Next.MISSED
-    if view.sealed:
+        return Next.SETTLE if is_made(observation, me) else Next.MISSED
+    if observation.sealed:
         return Next.APPLY  # whoever holds the sum: it may be made already
-    if me.held == arbiter.attempt and view.closed and not any(missing(view)):
-        return Next.GIVE_WAY if view.held_up else Next.APPLY
-    broken = me.left == arbiter.attempt or view.members & me.suspects
-    if broken or (view.ready != view.members and not view.waits):
-        return Next.FORM if view.ready & bit else Next.WAIT
-    if not view.members & bit:
+    if me.held == arbiter.attempt and observation.closed and not any(missing(observation)):
+        return Next.GIVE_WAY if observation.held_up else Next.APPLY
+    broken = me.left == arbiter.attempt or observation.members & me.suspects
+    if broken or (observation.ready != observation.members and not observation.waits):
+        return Next.FORM if observation.ready & bit else Next.WAIT
+    if not observation.members & bit:
         return Next.WAIT
     if me.ring != arbiter.attempt:
         return Next.JOIN
@@ -113,21 +113,22 @@ def next_move(view: RingView, me: Standing) -> Next:
         return Next.WAIT
     if me.held != arbiter.attempt:
         return Next.SUM
-    return Next.DELIVER if any(workers & bit for workers in missing(view)) else Next.WAIT
+    return Next.DELIVER if any(workers & bit for workers in missing(observation)) else Next.WAIT
 
 
-def is_made(view: RingView, me: Standing) -> bool:
+def is_made(observation: HybridObservation, me: Standing) -> bool:
     """Whether the step was made of the sum that this worker holds."""
     if me.step is None or me.held is None:
         return False
-    return (view.arbiter.step, view.made_in) == (me.step + 1, me.held)
+    return (observation.arbiter.step, observation.made_in) == (me.step + 1, me.held)
 
 
-def missing(view: RingView) -> list[int]:
+def missing(observation: HybridObservation) -> list[int]:
     """For every server the members whose gradients it has yet to get."""
-    arbiter = view.arbiter
+    arbiter = observation.arbiter
     return [
-        view.members & ~shard.delivered if shard.attempt == arbiter.attempt else view.members for shard in view.shards
+        observation.members & ~shard.delivered if shard.attempt == arbiter.attempt else observation.members
+        for shard in observation.shards
     ]
 
 

@@ -27,7 +27,7 @@ class PairedRingSums(RingSums, PairedSums):
         return [*super().passing, *own]
 
     def void(self, attempt: Tensor) -> list[Any]:
-        """Emits beginning anew under another roster: without a ring, and nothing is held up."""
+        """Emits starting over under another view: without a ring, and nothing is held up."""
         anew = [self.members, self.held_up_until, self.claimed_until]
         return [
             *super().void(attempt),

@@ -151,9 +151,9 @@ class HybridUpdates(OnAnyMembers):
         """Bring the dense parameters to the servers, if the chief wants them."""
         if self._replica.step is None or any(abs(s.generation) != self._memory.generation for s in shards):
             return
-        view, _ = self._looked(0.0)
-        if view.held_up:
-            self._bring_home(view)
+        observation, _ = self._looked(0.0)
+        if observation.held_up:
+            self._bring_home(observation)
 
     def step(self, batches: Sequence[Any], progress: Progress | None = None) -> Reply:
         """Compute the gradient, bring it into the ring and the round, and return when the round is over."""
@@ -207,24 +207,29 @@ class HybridUpdates(OnAnyMembers):
                 at = self._replica.step, member.held
             if move is Next.APPLY and self._apply(*at) and mine:
                 return self._settled(loss)
-            view, over = self._looked(loss)
+            observation, over = self._looked(loss)
             me = member.standing()
-            if not view.members & me.suspects:
+            if not observation.members & me.suspects:
                 member.suspects = ()  # the arbiter has left them out
-            if hybrid_protocol.is_made(view, me) and (over or hybrid_protocol.next_move(view, me) is Next.SETTLE):
+            if hybrid_protocol.is_made(observation, me) and (
+                over or hybrid_protocol.next_move(observation, me) is Next.SETTLE
+            ):
                 reply = self._settled(loss, goes_on=over is None)
                 if mine or again:
                     return reply
                 continue
             if over:
                 return over
-            move, at = hybrid_protocol.next_move(view, me), (view.arbiter.step, view.arbiter.attempt)
+            move, at = (
+                hybrid_protocol.next_move(observation, me),
+                (observation.arbiter.step, observation.arbiter.attempt),
+            )
             if move is Next.MISSED:
                 member.lose()
             if mine and self._replica.step != step:  # what the gradient was computed on is no more
                 self._is_current = False
-                return Reply(True, False, False, view.arbiter.step, loss)
-            pause = self._act(move, view, pause)
+                return Reply(True, False, False, observation.arbiter.step, loss)
+            pause = self._act(move, observation, pause)
 
     def _bring(self, move: Next, mine: Contribution) -> Delivery:
         """Add up around the ring, unless that is done, and deliver."""
@@ -243,24 +248,24 @@ class HybridUpdates(OnAnyMembers):
         self._member.held = None
         return Reply(False, False, False, self._replica.step or 0, loss)
 
-    def _act(self, move: Next, view: hybrid_protocol.RingView, pause: float) -> float:
+    def _act(self, move: Next, observation: hybrid_protocol.HybridObservation, pause: float) -> float:
         """Do what a move asks for, but for what needs a gradient; how long to pause next time."""
-        arbiter, goes_on = view.arbiter, True
+        arbiter, goes_on = observation.arbiter, True
         if move is Next.FOLLOW:
-            place = self._place(view.slowest, arbiter.attempt)
+            place = self._place(observation.slowest, arbiter.attempt)
             goes_on = bool(self._client.call(self._ops.follow, self._session, self._who, place)[0])
         elif move is Next.FORM:
             place = self._place(arbiter.step, arbiter.attempt)
             if goes_on := bool(self._client.call(self._ops.form, self._session, place, self._barred())):
                 self._member.suspects = ()  # else another one was faster, and may not know of them
         elif move is Next.JOIN:
-            self._join(view)
+            self._join(observation)
         elif move in (Next.WAIT, Next.GIVE_WAY):
-            self._give_up_if_lost(view)
+            self._give_up_if_lost(observation)
         if goes_on and move not in (Next.WAIT, Next.GIVE_WAY, Next.DELIVER):  # else it was refused, perhaps for long
             return FIRST_PAUSE
-        if view.held_up:
-            self._bring_home(view)
+        if observation.held_up:
+            self._bring_home(observation)
         time.sleep(pause)
         return min(2 * pause, LONGEST_PAUSE)
 
@@ -269,7 +274,7 @@ class HybridUpdates(OnAnyMembers):
         self._is_current, self._memory.tried = goes_on, None
         return Reply(True, True, False, self._member.settle(), loss)
 
-    def _looked(self, loss: float) -> tuple[hybrid_protocol.RingView, Reply | None]:
+    def _looked(self, loss: float) -> tuple[hybrid_protocol.HybridObservation, Reply | None]:
         """What the servers say; with it a reply if this worker's session is over."""
         answers, standbys = self._client.call(self._ops.look, self._who)
         records = [ShardRecord.from_vector(heads[:RECORD_SIZE]) for heads, _ in answers]
@@ -280,7 +285,7 @@ class HybridUpdates(OnAnyMembers):
         )
         _, closed, made_in, _, waits, held_up, current, sealed = words[0]
         admitted, members, ready = (sync_protocol.mask(found.tobytes()) for found in answers[0][1][1:])
-        view = hybrid_protocol.RingView(
+        observation = hybrid_protocol.HybridObservation(
             shards,
             admitted,
             bool(closed),
@@ -296,23 +301,23 @@ class HybridUpdates(OnAnyMembers):
         done = any(record.done for record in records)
         mine = all(Session(record.fence, record.generation) == self._token for record in records)
         if done or not mine or not current:
-            return view, Reply(False, False, done, view.arbiter.step, loss)
-        return view, None
+            return observation, Reply(False, False, done, observation.arbiter.step, loss)
+        return observation, None
 
     def _still(self, number: int) -> bool:
         """Whether a ring is the arbiter's newest, and none of its members has said good-bye or lapsed."""
-        view, over = self._looked(0.0)
-        return over is None and view.arbiter.attempt == number and not view.members & ~view.ready
+        observation, over = self._looked(0.0)
+        return over is None and observation.arbiter.attempt == number and not observation.members & ~observation.ready
 
-    def _join(self, view: hybrid_protocol.RingView) -> None:
+    def _join(self, observation: hybrid_protocol.HybridObservation) -> None:
         """Become part of the newest ring."""
         (number, *_), *rows = self._client.call(self._ops.roster).tolist()
         cards = [Card.of(row[0], row[1:]) for row in rows]
         own = (self._identity.worker, self._identity.incarnation)
         places = [place for place, card in enumerate(cards) if (card.worker, card.incarnation) == own]
-        if number != view.arbiter.attempt or not places:
+        if number != observation.arbiter.attempt or not places:
             return
-        plan, step = RingPlan(self._token.generation, number, tuple(cards), places[0]), view.arbiter.step
+        plan, step = RingPlan(self._token.generation, number, tuple(cards), places[0]), observation.arbiter.step
         self._member.join(plan, step, still=self._still, load=lambda: self._loaded(step))
 
     def _loaded(self, step: int) -> list[Array] | None:
@@ -322,9 +327,9 @@ class HybridUpdates(OnAnyMembers):
             return None
         return [value for _, values in found for value in values]
 
-    def _bring_home(self, view: hybrid_protocol.RingView) -> None:
+    def _bring_home(self, observation: hybrid_protocol.HybridObservation) -> None:
         """Bring the dense parameters to the servers, if they are of the arbiter's step and no other worker does."""
-        step = view.arbiter.step
+        step = observation.arbiter.step
         if not self._behind or self._replica.step != step:
             return
         session = self._carried(Session(self._token.term, self._memory.generation))
@@ -332,7 +337,7 @@ class HybridUpdates(OnAnyMembers):
             values = self._replica.per_server(self._replica.read())
             self._client.call(self._ops.store, session, int64(step), values)
 
-    def _give_up_if_lost(self, view: hybrid_protocol.RingView) -> None:
+    def _give_up_if_lost(self, observation: hybrid_protocol.HybridObservation) -> None:
         """Have the job go back to what is saved, when nobody has had the newest dense parameters for long."""
         if not self._member.ring or self._replica.step is not None:
             self._alone_since = None
@@ -340,8 +345,8 @@ class HybridUpdates(OnAnyMembers):
         now = time.monotonic()
         self._alone_since = self._alone_since or now
         if now - self._alone_since > LOST_SECONDS:
-            event("state_lost", worker=self._identity.worker, step=view.arbiter.step)
-            self._client.call(self._ops.give_up_state, self._session, int64(view.arbiter.step))
+            event("state_lost", worker=self._identity.worker, step=observation.arbiter.step)
+            self._client.call(self._ops.give_up_state, self._session, int64(observation.arbiter.step))
 
     def _apply(self, step: int | None, attempt: int | None) -> bool:
         """Make a step on every server; True if all have made it, of the sum that this worker holds."""

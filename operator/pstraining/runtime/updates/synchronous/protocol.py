@@ -40,7 +40,7 @@ class ShardRound:
 
 
 @dataclass(frozen=True)
-class View:
+class RoundObservation:
     """All servers' words about the round, the arbiter's first."""
 
     shards: tuple[ShardRound, ...]
@@ -74,7 +74,7 @@ class Move(Enum):
     WAIT = "others have yet to deliver"
 
 
-def next_move(view: View, *, worker: int, step: int) -> Move:
+def next_move(observation: RoundObservation, *, worker: int, step: int) -> Move:
     """The next move of a worker that holds a gradient of `step`.
 
     Args:
@@ -82,18 +82,19 @@ def next_move(view: View, *, worker: int, step: int) -> Move:
         worker: this worker's index.
         step: the global step whose parameters the gradient was computed on.
     """
-    arbiter, me = view.arbiter, 1 << worker
-    newest = max(view.steps)
+    arbiter, me = observation.arbiter, 1 << worker
+    newest = max(observation.steps)
     if newest > step:  # with standbys the arbiter may be the one that has yet to follow
-        return Move.PULL if all(each == newest for each in view.steps) else Move.APPLY
+        return Move.PULL if all(each == newest for each in observation.steps) else Move.APPLY
     missing = [
-        view.admitted & ~shard.delivered if shard.attempt == arbiter.attempt else view.admitted for shard in view.shards
+        observation.admitted & ~shard.delivered if shard.attempt == arbiter.attempt else observation.admitted
+        for shard in observation.shards
     ]
-    if view.closed and not any(missing):
+    if observation.closed and not any(missing):
         return Move.APPLY
-    if any(workers & ~view.alive for workers in missing):
+    if any(workers & ~observation.alive for workers in missing):
         return Move.GIVE_UP
-    wanted = not view.closed and not view.admitted & me
+    wanted = not observation.closed and not observation.admitted & me
     return Move.DELIVER if wanted or any(workers & me for workers in missing) else Move.WAIT
 
 

@@ -59,7 +59,7 @@ class PairedSums(Sums):
         return [*super().clear(), self.sealed.assign(zero(), read_value=False)]
 
     def void(self, attempt: Tensor) -> list[Any]:
-        """Emits beginning anew under another roster, with this attempt; the operations to wait for."""
+        """Emits starting over under another view, with this attempt; the operations to wait for."""
         nothing = self.place.assign(tf.fill([2], tf.constant(-1, tf.int64)), read_value=False)
         return [self.attempt.assign(attempt, read_value=False), nothing, *self.clear()]
 
@@ -105,7 +105,7 @@ class MemberRounds(ShardRounds):
         self._pair = shard.extra
 
     def start(self, session: Tensor, attempt: Tensor) -> Tensor:
-        """Under a new roster: what was gathered, or held, for a step that is not decided is void; 1 if done. int64[].
+        """Under a new view: what was gathered, or held, for a step that is not decided is void; 1 if done. int64[].
 
         Args:
             session: term and generation. int64[2].

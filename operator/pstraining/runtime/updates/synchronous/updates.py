@@ -195,17 +195,17 @@ class SyncUpdates(OnAnyMembers):
     def _fetch(self) -> Reply | None:
         """The parameters of the newest step that every server has made; a reply when the session is over."""
         while True:
-            view, over = self._looked(0.0)
+            observation, over = self._looked(0.0)
             if over:
                 return over
-            if self._may_hold and set(view.steps) == {self._memory.held}:
+            if self._may_hold and set(observation.steps) == {self._memory.held}:
                 self._step, self._form = self._memory.held, 0
                 return None
             self._memory.held = None
-            if min(view.steps) != max(view.steps):
-                self._client.call(self._ops.apply[self._form], self._turn(min(view.steps)))
+            if min(observation.steps) != max(observation.steps):
+                self._client.call(self._ops.apply[self._form], self._turn(min(observation.steps)))
                 continue
-            heads = self._client.call(self._ops.pull, self._turn(min(view.steps)).place)
+            heads = self._client.call(self._ops.pull, self._turn(min(observation.steps)).place)
             if (heads[:, 0] == heads[0, 0]).all():  # else others made a step meanwhile: these are no step's parameters
                 self._step, self._form = (int(number) for number in heads[0])
                 self._memory.held = self._step
@@ -258,11 +258,11 @@ class SyncUpdates(OnAnyMembers):
                 continue
             if delivery is Delivery.INCOMPLETE or early:
                 continue  # the others have yet to deliver
-            view, over = self._looked(loss)
+            observation, over = self._looked(loss)
             if over:
                 self._memory.held = step  # no call has moved them
                 return over
-            move, made = sync_protocol.next_move(view, worker=self._worker, step=step), view.arbiter.step
+            move, made = sync_protocol.next_move(observation, worker=self._worker, step=step), observation.arbiter.step
 
     def _moved_on(self, move: Move, step: int, since: float) -> Array | None:
         """Do what a move asks for; what was fetched, if it is tried."""
@@ -283,7 +283,7 @@ class SyncUpdates(OnAnyMembers):
             return None
         return Said(*self._client.call(self._ops.bring[self._form], load.amounts, load.parts, load.rows, turn))
 
-    def _looked(self, loss: float) -> tuple[sync_protocol.View, Reply | None]:
+    def _looked(self, loss: float) -> tuple[sync_protocol.RoundObservation, Reply | None]:
         """What the servers say; with it a reply if this worker's session is over."""
         answers, standbys = self._client.call(self._ops.look, self._identity)
         records = [ShardRecord.from_vector(heads) for heads, _ in answers]
@@ -295,7 +295,7 @@ class SyncUpdates(OnAnyMembers):
         )
         head, sets = answers[0]
         self._attempt, self._served = int(head[5]), int(head[7])
-        view = sync_protocol.View(
+        observation = sync_protocol.RoundObservation(
             shards,
             admitted=sync_protocol.mask(sets[1].tobytes()),
             closed=bool(head[6]),
@@ -305,8 +305,8 @@ class SyncUpdates(OnAnyMembers):
         done = any(record.done for record in records)
         mine = all(Session(record.fence, record.generation) == self._token for record in records)
         if done or not mine:
-            return view, Reply(False, False, done, view.arbiter.step, loss)
-        return view, None
+            return observation, Reply(False, False, done, observation.arbiter.step, loss)
+        return observation, None
 
     def _turn_of_none(self) -> Turn:
         """Of no session and no step."""
