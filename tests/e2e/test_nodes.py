@@ -155,7 +155,7 @@ def test_a_standby_takes_over_when_its_primarys_node_is_lost(
         print(f"\nnode given up: pointer {took:.1f} s later; {again}, of which 12 s are the node's grace")
     assert took <= NODE_LOSS_SECONDS + SLACK
     faults.restore(node)
-    status = example.wait_succeeded()["status"]
+    status = example.job()["status"]
     assert (status["takeovers"], status["term"]) == (epoch + 1, 1)
     assert example.failures("chief") == 0
 
@@ -189,7 +189,7 @@ def test_without_a_standby_the_parameter_server_of_a_lost_node_comes_back_elsewh
             f"\nmode None, node given up: the next ps {took:.0f} s later; {again}, of which 12 s are the node's grace"
         )
     assert 0 <= took <= NODE_LOSS_SECONDS + SLACK
-    assert example.wait_succeeded()["status"]["term"] == 1
+    assert example.job()["status"]["term"] == 1
 
 
 def node_of(kube: Kube, example: Example, role: str) -> str:
