@@ -126,16 +126,16 @@ def _columns() -> list[dict[str, Any]]:
         return {"name": name, "type": kind, "jsonPath": path, "description": description, **extra}
 
     return [
-        column("State", ".status.phase", "One word for the job's conditions."),
-        column("PS", ".status.ps.summary", "Parameter servers ready of those desired."),
-        column("Workers", ".status.worker.summary", "Workers ready of those desired."),
-        column("Restarts", ".status.restarts", "Replicas started again, for whatever reason.", "integer"),
-        column("Age", ".metadata.creationTimestamp", "Since the job was created.", "date"),
-        column("Term", ".status.term", "The chief's attempt.", "integer", 1),
-        column("Standbys", ".status.standbySummary", "Standbys ready of those desired.", "string", 1),
-        column("Takeovers", ".status.takeovers", "How often a standby became primary.", "integer", 1),
+        column("State", ".status.phase", "Summary of the job's conditions."),
+        column("PS", ".status.ps.summary", "Ready and desired parameter servers."),
+        column("Workers", ".status.worker.summary", "Ready and desired workers."),
+        column("Restarts", ".status.restarts", "Number of replica restarts, for any reason.", "integer"),
+        column("Age", ".metadata.creationTimestamp", "Time since the job was created.", "date"),
+        column("Term", ".status.term", "Number of the chief's newest attempt.", "integer", 1),
+        column("Standbys", ".status.standbySummary", "Ready and desired standbys.", "string", 1),
+        column("Takeovers", ".status.takeovers", "Number of failovers and switchovers.", "integer", 1),
         column(
-            "Reason", '.status.conditions[?(@.type=="Running")].reason', "Why the job runs or does not.", "string", 1
+            "Reason", '.status.conditions[?(@.type=="Running")].reason', "Reason of the condition Running.", "string", 1
         ),
     ]
 
@@ -144,7 +144,7 @@ def custom_resource_definition() -> dict[str, Any]:
     """The CRD as a dict, ready for the API server."""
     schema = {
         "type": "object",
-        "description": "PSTrainingJob trains one TensorFlow model with parameter servers.",
+        "description": "Training of one TensorFlow model with parameter servers.",
         "required": ["spec"],
         "properties": {
             "apiVersion": {"type": "string"},

@@ -72,14 +72,15 @@ class Role(Model):
 
     restart_policy: RestartPolicy = Field(
         default=RestartPolicy.ON_FAILURE,
-        description="What follows a failed replica. OnFailure: it is started again, within its budget. Always: also "
-        "after exit code 0 (of workers; a chief that ends with 0 has succeeded). Never: the job fails. ExitCode: 1 to "
-        "127 fails the job, 128 and more is started again. A pod that Kubernetes ends (evicted, preempted, deleted, "
-        "its node lost) is started again in every case, uncounted.",
+        description="Action after a replica fails. OnFailure (default): the replica is restarted within its "
+        "failure budget. Always: as OnFailure, and a worker is also restarted after exit code 0. Never: the failure "
+        "is final. ExitCode: exit codes 1 to 127 are final; from 128 on, the replica is restarted. Pods that "
+        "Kubernetes ends (eviction, preemption, deletion, lost node) are always restarted, without being counted. A "
+        "matching rule of failurePolicy takes precedence.",
     )
-    backoff: Backoff = Field(default=Backoff(), description="The failures that one replica may have.")
+    backoff: Backoff = Field(default=Backoff(), description="Failure budget of each replica of this role.")
     clean_pod_policy: CleanPodPolicy = Field(
-        default=CleanPodPolicy(), description="In place of runPolicy.cleanPodPolicy, for this role."
+        default=CleanPodPolicy(), description="Overrides runPolicy.cleanPodPolicy for this role."
     )
 
 
@@ -88,18 +89,25 @@ class Standby(Model):
 
     mode: StandbyMode = Field(
         default=StandbyMode.NONE,
-        description="None: a lost parameter server is started again. Warm: a second process with its server up takes "
-        "the address over; the program goes on from its checkpoint. Hot: with pstraining.runtime and a "
-        "training.mode, standbys get every update, too; a lost parameter server costs none that a worker was told of.",
+        description="Kind of standbys. None (default): a lost parameter server is restarted, and training resumes "
+        "from the checkpoint. Warm: an idle server takes over the address, and training resumes from the "
+        "checkpoint. Hot: standbys apply every update, so no acknowledged update is lost. Hot needs "
+        "pstraining.runtime and training.mode. Warm and Hot need Kubernetes 1.31 or newer, and a node for each "
+        "member of a shard.",
     )
-    replicas_per_shard: int = Field(default=1, ge=1, le=4, description="Standbys of each shard; with Hot 1 or 2.")
+    replicas_per_shard: int = Field(
+        default=1,
+        ge=1,
+        le=4,
+        description="Standbys per shard: 1 to 4 when mode is Warm, 1 or 2 when mode is Hot. Default 1.",
+    )
 
 
 class ClaimMetadata(Model):
     """A claim template's metadata."""
 
     name: str = Field(
-        pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63, description="The volume's name in the pod template."
+        pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63, description="Name of the volume in the pod template."
     )
     labels: dict[str, str] = Field(default_factory=dict, description="Labels of the claims.")
     annotations: dict[str, str] = Field(default_factory=dict, description="Annotations of the claims.")
@@ -108,102 +116,130 @@ class ClaimMetadata(Model):
 class VolumeClaimTemplate(Model):
     """A claim for each parameter server, as in a StatefulSet."""
 
-    metadata: ClaimMetadata = Field(description="The claims' name and labels.")
-    spec: ClaimTemplate = Field(description="The claims' spec.")
+    metadata: ClaimMetadata = Field(description="Name, labels and annotations of the claims.")
+    spec: ClaimTemplate = Field(description="Spec of the claims (core/v1 PersistentVolumeClaimSpec).")
 
 
 class ClaimRetention(Model):
     """What becomes of the parameter servers' claims."""
 
-    when_deleted: Retention = Field(default=Retention.RETAIN, description="When the job is deleted.")
+    when_deleted: Retention = Field(
+        default=Retention.RETAIN,
+        description="Handling of the claims when the job is deleted. Retain (default): they are kept. Delete: "
+        "they are deleted with their data.",
+    )
     when_scaled: Retention = Field(
-        default=Retention.RETAIN, description="When ps.replicas shrinks, to those of the shards that are gone."
+        default=Retention.RETAIN,
+        description="Handling of the claims of removed shards when ps.replicas shrinks. Retain (default): they "
+        "are kept. Delete: they are deleted with their data.",
     )
 
 
 class PSSpec(Role):
-    """The parameter servers."""
+    """The parameter servers, which hold the model's parameters."""
 
-    replicas: int = Field(ge=1, le=1000, description="How many parameter servers hold the model's parameters.")
+    replicas: int = Field(
+        ge=1,
+        le=1000,
+        description="Number of shards of the parameters, each with one primary. Changing it stops all pods of the "
+        "job and restarts them from the newest checkpoint.",
+    )
     template: PodTemplate | None = Field(
         default=None,
-        description="Their pod template. Defaults to worker.template without its extended resources (GPUs) and with "
-        "its devices hidden.",
+        description="Pod template of the parameter servers. Default: a copy of worker.template without GPUs "
+        "(extended resources and resource claims) and with CUDA_VISIBLE_DEVICES empty. The copy keeps nodeSelector, "
+        "tolerations and affinity, so set this field if the workers run on GPU nodes.",
     )
     resources: Resources | None = Field(
-        default=None, description="Resources of the container tensorflow, in place of the template's."
+        default=None,
+        description="Resources of the training container (named tensorflow, or the only one), in place of the "
+        "template's.",
     )
     server: Server = Field(
         default=Server.PROGRAM,
-        description="Program: the template's command runs TensorFlow's server. Builtin: the launcher runs it, and the "
-        "command is not used.",
+        description="Process that runs TensorFlow's server. Program (default): the command of the template. "
+        "Builtin: the launcher; the command is not used.",
     )
-    standby: Standby = Field(default=Standby(), description="What stands by for a lost parameter server.")
+    standby: Standby = Field(default=Standby(), description="Standbys that take over from lost parameter servers.")
     on_chief_restart: OnChiefRestart | None = Field(
         default=None,
-        description="What becomes of the servers' memory when a new attempt of the chief starts. Restart: they are "
-        "started again, since a plain program's dead chief leaves its variables behind. Keep: nothing. By default "
-        "Restart, unless pstraining.runtime owns the state.",
+        description="Handling of the servers' memory when a new attempt of the chief starts. Restart: the "
+        "servers' processes restart, which frees the variables of the old attempt. Keep: they keep running. "
+        "Default: Keep if the program uses pstraining.runtime, else Restart. Restart is refused with hot standbys.",
     )
     volume_claim_templates: list[VolumeClaimTemplate] = Field(
-        default_factory=list, max_length=8, description="Claims for each parameter server, as in a StatefulSet."
+        default_factory=list, max_length=8, description="Claims created for each parameter server, as in a StatefulSet."
     )
     persistent_volume_claim_retention_policy: ClaimRetention = Field(
-        default=ClaimRetention(), description="What becomes of those claims."
+        default=ClaimRetention(), description="Handling of these claims when the job is deleted or ps.replicas shrinks."
     )
 
 
 class WorkerSpec(Role):
-    """The workers."""
+    """The workers, which compute gradients."""
 
-    replicas: int = Field(ge=1, le=10000, description="How many workers train.")
+    replicas: int = Field(ge=1, le=10000, description="Number of workers.")
     min_replicas: int | None = Field(
         default=None,
         ge=1,
         le=10000,
-        description="Workers without which the job cannot go on. If set, a worker whose budget is spent is given up, "
-        "and the job fails only when fewer are left; if not, it fails with the first.",
+        description="Fewest workers that training can continue with. If set, a worker that exceeds its failure "
+        "budget is given up while at least this many are left. If unset, the first such worker fails the job. Also "
+        "the number of workers in a gang, and of the workers that vote with hot standbys.",
     )
-    template: PodTemplate = Field(description="Their pod template, and the default of the other roles'.")
+    template: PodTemplate = Field(
+        description="Pod template of the workers, and the default template of the other roles."
+    )
     addressing: Addressing = Field(
         default=Addressing.HEADLESS,
-        description="Headless: a DNS name each. ClusterIP: a Service each, so that a coordinator reaches a replaced "
-        "worker at once.",
+        description="Network address of a worker. Headless (default): a DNS name that resolves to its pod. "
+        "ClusterIP: a Service per worker, so that a coordinator reaches a replaced worker at once.",
     )
 
 
 class ChiefSpec(Role):
-    """The chief: coordinates, checkpoints, evaluates; its success is the job's."""
+    """The chief, which coordinates training, saves checkpoints and evaluates."""
 
     enabled: bool = Field(
-        default=True, description="false: worker 0 has the chief's duties, and its exit 0 is the job's success."
+        default=True,
+        description="Runs the chief in its own pod. Default true. When false, worker 0 has the chief's duties and "
+        "counts as the chief in successPolicy.",
     )
     template: PodTemplate | None = Field(
         default=None,
-        description="Its pod template. Defaults to worker.template without its extended resources (GPUs) and with its "
-        "devices hidden.",
+        description="Pod template of the chief. Default: a copy of worker.template without GPUs (extended "
+        "resources and resource claims) and with CUDA_VISIBLE_DEVICES empty. The copy keeps nodeSelector, "
+        "tolerations and affinity, so set this field if the workers run on GPU nodes.",
     )
     resources: Resources | None = Field(
-        default=None, description="Resources of the container tensorflow, in place of the template's."
+        default=None,
+        description="Resources of the training container (named tensorflow, or the only one), in place of the "
+        "template's.",
     )
 
 
 class EvaluatorSpec(Role):
-    """The evaluator: looks at checkpoints while the others train; its end does not end the job."""
+    """The evaluator, which evaluates checkpoints beside training; its end does not end the job."""
 
-    enabled: bool = Field(default=False, description="Whether there is one.")
+    enabled: bool = Field(
+        default=False,
+        description="Runs an evaluator pod beside training. Default false. It mounts the checkpoint volume read-only.",
+    )
     template: PodTemplate | None = Field(
         default=None,
-        description="Its pod template. Defaults to worker.template without its extended resources (GPUs) and with its "
-        "devices hidden.",
+        description="Pod template of the evaluator. Default: a copy of worker.template without GPUs (extended "
+        "resources and resource claims) and with CUDA_VISIBLE_DEVICES empty. The copy keeps nodeSelector, "
+        "tolerations and affinity, so set this field if the workers run on GPU nodes.",
     )
     resources: Resources | None = Field(
-        default=None, description="Resources of the container tensorflow, in place of the template's."
+        default=None,
+        description="Resources of the training container (named tensorflow, or the only one), in place of the "
+        "template's.",
     )
     in_cluster: bool = Field(
         default=False,
-        description="Whether TF_CONFIG's cluster names it. Most TensorFlow 2 programs hang if it does, some old ones "
-        "need it.",
+        description="Lists the evaluator in the cluster of TF_CONFIG. Default false. Most TensorFlow 2 programs "
+        "hang when it is listed; some older programs need it.",
     )
 
 
@@ -214,70 +250,86 @@ class CheckpointSpec(Model):
         default="/checkpoints",
         pattern="^/[^:]*$",
         max_length=1024,
-        description="Where the volume is mounted in the chief; every program finds it in PSTRAINING_CHECKPOINT_DIR.",
+        description="Mount path of the volume in the chief, and read-only in the evaluator. Default /checkpoints. "
+        "Programs find it in PSTRAINING_CHECKPOINT_DIR.",
     )
-    keep: int = Field(default=3, ge=1, le=1000, description="How many checkpoints the runtime keeps.")
+    keep: int = Field(
+        default=3,
+        ge=1,
+        le=1000,
+        description="Number of checkpoints that pstraining.runtime keeps. Default 3; older ones are deleted.",
+    )
     interval_seconds: int | None = Field(
         default=None,
         ge=1,
         le=86400,
-        description="Seconds between two checkpoints of the runtime. Unless given, it follows from what a checkpoint "
-        "costs and how often parameter servers are lost (Young's rule), 5 seconds to 10 minutes.",
+        description="Seconds between two checkpoints of pstraining.runtime. Default: 5 seconds to 10 minutes, "
+        "computed from the cost of a checkpoint and the rate of lost servers (Young's rule).",
     )
     volume: VolumeSource | None = Field(
         default=None,
-        description="A pod's volume source, without a name, such as {persistentVolumeClaim: {claimName: c}}.",
+        description="Volume source of a pod, without a name, such as {persistentVolumeClaim: {claimName: c}}. A "
+        "claim of your own outlives the job.",
     )
     volume_claim_template: ClaimTemplate | None = Field(
-        default=None, description="A claim's spec; the claim <job>-checkpoint is created and goes with the job."
+        default=None,
+        description="Spec of the claim <job>-checkpoint, which the operator creates. The claim is DELETED with "
+        "the job, also by ttlSecondsAfterFinished, and its checkpoints are lost. To keep them, use `volume` with a "
+        "claim of your own.",
     )
 
 
 class NetworkSpec(Model):
-    """Who may reach the job, and where its pods stand."""
+    """Network access to the job's pods, and their placement on nodes."""
 
     isolation: Isolation = Field(
         default=Isolation.TRAINING,
-        description="Training: only the job's own pods reach TensorFlow's ports, since its server runs whatever it is "
-        "sent; other ports stay open. Full: only they reach any port. None: no NetworkPolicy.",
+        description="Network access to the job's pods. Training (default): only the job's own pods reach TCP "
+        "ports 2222 to 2239; other ports stay open. Full: only they reach any port. None: no NetworkPolicy. Any "
+        "client of TensorFlow's port can run code in the pod.",
     )
     topology_key: str = Field(
         default="kubernetes.io/hostname",
         min_length=1,
         max_length=317,
-        description="The nodes' label over whose values pods are spread, and which no two members of a shard share.",
+        description="Node label by which parameter servers and workers are spread, as a preference. Default "
+        "kubernetes.io/hostname. Members of one shard are never placed on nodes with the same value.",
     )
     pack_topology_key: str | None = Field(
         default=None,
         min_length=1,
         max_length=317,
-        description="The nodes' label of which the job's pods would rather share one value, such as a zone or a rack: "
-        "what workers and parameter servers send each other then stays inside. Within it they are still spread over "
-        "`topologyKey`. A job never waits for it.",
+        description="Node label, such as topology.kubernetes.io/zone, whose value the job's pods prefer to share, "
+        "which keeps traffic local. Among those nodes, pods are still spread by topologyKey. This is a preference: "
+        "the job never waits for it.",
     )
     bandwidth_megabits: int | None = Field(
         default=None,
         ge=1,
         le=10_000_000,
-        description="What a node's network carries each way, in megabits a second. A hint: `kubectl pstraining "
-        "plan` reckons with it how long an update takes; nothing is limited to it.",
+        description="Bandwidth of a node's network in each direction, in megabits per second. `kubectl pstraining "
+        "plan` estimates the duration of an update from it; nothing is limited.",
     )
 
 
 class PSTrainingJobSpec(Model):
-    """What is to be trained, and how."""
+    """The desired job: its roles, training settings and policies."""
 
     ps: PSSpec
     worker: WorkerSpec
     chief: ChiefSpec = ChiefSpec()
     evaluator: EvaluatorSpec = EvaluatorSpec()
-    checkpoint: CheckpointSpec | None = None
+    checkpoint: CheckpointSpec | None = Field(
+        default=None,
+        description="Durable storage for checkpoints: exactly one of volume and volumeClaimTemplate. Without it, the "
+        "loss of a parameter server restarts training from the beginning, except with hot standbys.",
+    )
     training: TrainingSpec = TrainingSpec()
     run_policy: RunPolicy = RunPolicy()
     success_policy: SuccessPolicy = Field(
         default=SuccessPolicy.CHIEF,
-        description="Chief: the job succeeds with its chief (worker 0 where there is none). AllWorkers: when every "
-        "worker has ended with 0, and the chief if there is one.",
+        description="Replicas whose exit code 0 makes the job succeed. Chief (default): the chief, or worker 0 if "
+        "there is no chief. AllWorkers: every worker, and the chief if there is one.",
     )
     failure_policy: FailurePolicy = FailurePolicy()
     network: NetworkSpec = NetworkSpec()

@@ -24,13 +24,18 @@ class Backoff(Model):
     """How many failures a replica may have."""
 
     limit: int | None = Field(
-        default=None, ge=0, le=10000, description="Failures of one replica; runPolicy.backoffLimit if not set."
+        default=None,
+        ge=0,
+        le=10000,
+        description="Failures of one replica that are tolerated; the next one is final. Default: "
+        "runPolicy.backoffLimit.",
     )
     window_seconds: int | None = Field(
         default=None,
         ge=1,
         le=31536000,
-        description="Only failures of the last so many seconds count; all of the job's life if not set.",
+        description="Window in seconds: older failures no longer count. Default: every failure in the life of the "
+        "job counts.",
     )
 
 
@@ -48,13 +53,15 @@ class CleanPodPolicy(Model):
 
     on_success: CleanUp | None = Field(
         default=None,
-        description="All frees everything, Running what still runs (a finished chief stays for its log), None nothing; "
-        "Failed is the same as Running here.",
+        description="Pods deleted when the job succeeds. Default: as in runPolicy.cleanPodPolicy. Running: pods "
+        "that still run; ended pods of chief and evaluator stay for their logs. All: every pod. None: no pod; "
+        "parameter servers keep running. Failed: as Running.",
     )
     on_failure: CleanUp | None = Field(
         default=None,
-        description="Failed keeps only the replica that failed, idle, for keepFailedSeconds; All, Running and None as "
-        "on success.",
+        description="Pods deleted when the job fails. Default: as in runPolicy.cleanPodPolicy. Failed: all pods "
+        "except the failed replica's, which stays idle for keepFailedSeconds, so that you can examine it. Running, "
+        "All and None: as in onSuccess.",
     )
 
 
@@ -63,19 +70,22 @@ class JobCleanPodPolicy(Model):
 
     on_success: CleanUp = Field(
         default=CleanUp.RUNNING,
-        description="All frees everything, Running what still runs (a finished chief stays for its log), None nothing; "
-        "Failed is the same as Running here.",
+        description="Pods deleted when the job succeeds. Running (default): pods that still run; ended pods of "
+        "chief and evaluator stay for their logs. All: every pod. None: no pod; parameter servers keep running. "
+        "Failed: as Running.",
     )
     on_failure: CleanUp = Field(
         default=CleanUp.FAILED,
-        description="Failed keeps only the replica that failed, idle, for keepFailedSeconds; All, Running and None as "
-        "on success.",
+        description="Pods deleted when the job fails. Failed (default): all pods except the failed replica's, "
+        "which stays idle for keepFailedSeconds, so that you can examine it. Running, All and None: as in "
+        "onSuccess.",
     )
     keep_failed_seconds: int = Field(
         default=86400,
         ge=0,
         le=2**31 - 1,
-        description="Seconds after the job's failure for which what onFailure keeps is kept.",
+        description="Seconds for which the failed replica is kept after the job fails, if onFailure is Failed. "
+        "Default 86400 (one day).",
     )
 
 
@@ -92,80 +102,97 @@ class SchedulingPolicy(Model):
 
     gang: Gang = Field(
         default=Gang.NONE,
-        description="None: pods are scheduled one by one. SchedulerPlugins, Volcano: the parameter servers, the chief "
-        "and the workers that the job cannot do without start together or not at all; that scheduler must run in the "
-        "cluster. What else the job has is created once they have their places.",
+        description="Scheduler that starts the required pods together. None (default): pods are scheduled one by "
+        "one. SchedulerPlugins, Volcano: the parameter servers, the chief and the required workers start together "
+        "or not at all. That scheduler must run in the cluster. Other pods of the job are created once the gang has "
+        "its places.",
     )
     queue: str | None = Field(
-        default=None, min_length=1, max_length=253, description="With Volcano: the queue; Volcano's default if not set."
+        default=None,
+        min_length=1,
+        max_length=253,
+        description="Queue of the job in Volcano. Default: Volcano's own default. Needs gang Volcano.",
     )
     min_available: int | None = Field(
         default=None,
         ge=1,
         le=11001,
-        description="With a gang: how many of the parameter servers, the chief and the workers start together. By "
-        "default all parameter servers, the chief and worker.minReplicas workers (all without it); never fewer.",
+        description="Number of parameter servers, chief and workers that start together. Default and minimum: all "
+        "parameter servers, the chief and worker.minReplicas workers (all workers if unset). Needs a gang.",
     )
     timeout_seconds: int | None = Field(
         default=None,
         ge=1,
         le=2**31 - 1,
-        description="With SchedulerPlugins: seconds for which pods that have a place hold it for the rest of the gang; "
-        "the scheduler's own setting if not set.",
+        description="Seconds for which pods with a place hold it for the rest of the gang. Default: the "
+        "scheduler's own setting. Needs gang SchedulerPlugins.",
     )
     priority_class: str | None = Field(
-        default=None, max_length=253, description="The priorityClassName of every pod whose template names none."
+        default=None, max_length=253, description="PriorityClassName of every pod whose template has none."
     )
 
 
 class RunPolicy(Model):
-    """How the job as a whole is run and ended."""
+    """Execution and end of the job as a whole."""
 
     suspend: bool = Field(
-        default=False, description="true: the job's pods go, and come back from the newest checkpoint on false."
+        default=False,
+        description="Suspends the job. When true, the chief stops first and may save, then all other pods are "
+        "deleted; volumes stay. When false again, the pods are created again, and programs resume from the newest "
+        "checkpoint. Most templates can be changed only while the job is suspended. Default false.",
     )
     managed_by: str = Field(
         default="pstraining.dev/operator",
         min_length=1,
         max_length=63,
-        description="Who looks after the job; the operator leaves jobs of any other manager (such as "
-        "kueue.x-k8s.io/multikueue) alone. Immutable.",
+        description="Manager of the job. Default pstraining.dev/operator. The operator ignores jobs of any other "
+        "manager, such as kueue.x-k8s.io/multikueue. Immutable.",
     )
     clean_pod_policy: JobCleanPodPolicy = Field(
-        default=JobCleanPodPolicy(), description="What is freed when the job has ended."
+        default=JobCleanPodPolicy(), description="Pods deleted after the job has ended."
     )
     ttl_seconds_after_finished: int | None = Field(
-        default=None, ge=0, le=2**31 - 1, description="Seconds after its end at which the job deletes itself."
+        default=None,
+        ge=0,
+        le=2**31 - 1,
+        description="Seconds from the job's end until it is deleted with its pods and the claim <job>-checkpoint. "
+        "Default: the job is kept.",
     )
     active_deadline_seconds: int | None = Field(
         default=None,
         ge=1,
         le=2**31 - 1,
-        description="Seconds that the job may be active for, without the time it is suspended; then it fails.",
+        description="Seconds that the job may be active, excluding suspended time, before it fails. Default: no limit.",
     )
     backoff_limit: int = Field(
-        default=6, ge=0, le=10000, description="How often one replica may fail before the job does."
+        default=6,
+        ge=0,
+        le=10000,
+        description="Failures of one replica that are tolerated; the next one fails the job. Default 6: the 7th "
+        "failure. Evictions, preemptions, deletions and lost nodes do not count. `<role>.backoff.limit` overrides "
+        "it.",
     )
     max_restarts: int = Field(
         default=3,
         ge=0,
         le=10000,
-        description="How often failurePolicy may restart the job as a whole (RestartJob) before it fails.",
+        description="Restarts of the whole job by failurePolicy (RestartJob) that are tolerated; the next one "
+        "fails the job. Default 3.",
     )
     node_loss_seconds: int = Field(
         default=2,
         ge=0,
         le=86400,
-        description="Seconds beyond Kubernetes' own node grace for which a pod waits for its lost node.",
+        description="Seconds that pods stay on a node after Kubernetes has marked it not ready or unreachable; "
+        "then they are replaced. Default 2. Kubernetes marks a node some 50 seconds after its last heartbeat.",
     )
     force_delete_volumes: bool = Field(
         default=False,
-        description="true: a parameter server with a volume, too, is force-deleted when its node is lost. Only for "
-        "volumes that two nodes may have mounted at once.",
+        description="Allows the pod of a parameter server or chief to be force-deleted while its lost node may "
+        "still mount its volume. Default false: the job waits for the node. No volume is deleted. Dangerous with a "
+        "disk that only one node may mount: its data may be corrupted.",
     )
-    scheduling_policy: SchedulingPolicy = Field(
-        default=SchedulingPolicy(), description="How the job's pods are scheduled."
-    )
+    scheduling_policy: SchedulingPolicy = Field(default=SchedulingPolicy(), description="Scheduling of the job's pods.")
 
 
 class SuccessPolicy(StrEnum):
@@ -185,7 +212,7 @@ class FailedRole(StrEnum):
 
 
 class FailureReason(StrEnum):
-    """Why a replica failed, as a rule can name it."""
+    """Cause of a failure."""
 
     ERROR = "Error"
     OOM_KILLED = "OOMKilled"
@@ -210,28 +237,31 @@ class ExitCodes(Model):
     """Exit codes of the training container."""
 
     values: list[int] = Field(
-        min_length=1, max_length=64, description="Exit codes, 1 to 255.", json_schema_extra=schemas.exit_codes
+        min_length=1, max_length=64, description="Exit codes from 1 to 255.", json_schema_extra=schemas.exit_codes
     )
-    negate: bool = Field(default=False, description="true: every non-zero code but these.")
+    negate: bool = Field(
+        default=False, description="Inverts the match: every non-zero code except these. Default false."
+    )
 
 
 class FailureRule(Model):
-    """What one kind of failure means; what it does not name matches anything."""
+    """Reaction to one kind of failure; a field that is not set matches everything."""
 
-    role: FailedRole | None = Field(default=None, description="The role that failed; any if not set.")
-    exit_codes: ExitCodes | None = Field(default=None, description="The exit codes that match; any if not set.")
+    role: FailedRole | None = Field(default=None, description="Role that failed. Default: any.")
+    exit_codes: ExitCodes | None = Field(default=None, description="Exit codes that match. Default: any.")
     reasons: list[FailureReason] | None = Field(
-        default=None, min_length=1, max_length=16, description="The reasons that match; any if not set."
+        default=None, min_length=1, max_length=16, description="Causes that match. Default: any."
     )
     action: FailureAction = Field(
-        description="FailJob: at once, whatever the budget. RestartReplica: within its budget, whatever its "
-        "restartPolicy. RestartJob: all replicas anew, within runPolicy.maxRestarts. Ignore: restart it, uncounted."
+        description="Reaction to a matching failure. FailJob: fails the job at once, even within the budget. "
+        "RestartReplica: restarts the replica within its budget, under any restartPolicy. RestartJob: restarts all "
+        "replicas, within runPolicy.maxRestarts. Ignore: restarts the replica without counting the failure."
     )
 
 
 class FailurePolicy(Model):
-    """What failures mean for the job: the first rule that matches decides, else the role's restartPolicy."""
+    """Reactions to failures: the first matching rule decides, else the role's restartPolicy."""
 
     rules: list[FailureRule] = Field(
-        default_factory=list, max_length=20, description="In order; the first that matches decides."
+        default_factory=list, max_length=20, description="Rules in order of precedence: the first match decides."
     )

@@ -32,8 +32,8 @@ def opaque(schema: dict[str, Any]) -> None:
 def resources(schema: dict[str, Any]) -> None:
     """A container's resources."""
     properties = {
-        "limits": {**_QUANTITIES, "description": "What the container may use at most, such as memory: 8Gi."},
-        "requests": {**_QUANTITIES, "description": "What is kept free for it on its node, such as cpu: 2."},
+        "limits": {**_QUANTITIES, "description": "Upper bounds for the container, such as memory: 8Gi."},
+        "requests": {**_QUANTITIES, "description": "Resources reserved for the container on its node, such as cpu: 2."},
     }
     _replace(schema, {"type": "object", "properties": properties})
 
@@ -41,8 +41,18 @@ def resources(schema: dict[str, Any]) -> None:
 def claim_template(schema: dict[str, Any]) -> None:
     """The spec of a PersistentVolumeClaim; the two fields without which none can be made are asked for."""
     properties: dict[str, Any] = {
-        "accessModes": {"type": "array", "minItems": 1, "maxItems": 4, "items": {"type": "string"}},
-        "resources": {"type": "object", **_PRESERVE},
+        "accessModes": {
+            "type": "array",
+            "description": "Access modes of the claim, such as ReadWriteOnce.",
+            "minItems": 1,
+            "maxItems": 4,
+            "items": {"type": "string"},
+        },
+        "resources": {
+            "type": "object",
+            "description": "Storage that the claim requests, such as {requests: {storage: 10Gi}}.",
+            **_PRESERVE,
+        },
     }
     _replace(
         schema, {"type": "object", "required": ["accessModes", "resources"], "properties": properties, **_PRESERVE}
@@ -60,31 +70,57 @@ def pod_template(schema: dict[str, Any]) -> None:
     variable = {
         "type": "object",
         "required": ["name"],
-        "properties": {"name": {"type": "string", "maxLength": 256}},
+        "properties": {"name": {"type": "string", "description": "Name of the variable.", "maxLength": 256}},
         **_PRESERVE,
     }
     container = {
         "type": "object",
         "required": ["name"],
         "properties": {
-            "name": {"type": "string", "maxLength": 63},
-            "command": _STRINGS,
-            "args": _STRINGS,
-            "env": {"type": "array", "maxItems": MAX_ENV, "items": variable},
+            "name": {
+                "type": "string",
+                "description": "Name of the container. With several containers, the one that trains is tensorflow.",
+                "maxLength": 63,
+            },
+            "command": {
+                **_STRINGS,
+                "description": "Command of the container. The training container needs one, because the launcher "
+                "runs it; not with ps.server Builtin.",
+            },
+            "args": {**_STRINGS, "description": "Arguments of the command."},
+            "env": {
+                "type": "array",
+                "description": "Environment variables. TF_CONFIG and most names that start with PSTRAINING_ belong to "
+                "the operator and are refused.",
+                "maxItems": MAX_ENV,
+                "items": variable,
+            },
         },
         **_PRESERVE,
     }
     spec = {
         "type": "object",
+        "description": "Pod spec (core/v1 PodSpec). Every field of a pod is accepted except hostNetwork and "
+        "restartPolicy; see `kubectl explain pod.spec`.",
         "required": ["containers"],
         "properties": {
-            "containers": {"type": "array", "minItems": 1, "maxItems": MAX_CONTAINERS, "items": container},
-            "hostNetwork": {"type": "boolean"},
-            "restartPolicy": {"type": "string", "maxLength": 32},
+            "containers": {
+                "type": "array",
+                "description": "Containers of the pod, as in a core/v1 PodSpec.",
+                "minItems": 1,
+                "maxItems": MAX_CONTAINERS,
+                "items": container,
+            },
+            "hostNetwork": {"type": "boolean", "description": "Not supported: true is refused."},
+            "restartPolicy": {
+                "type": "string",
+                "description": "Not supported. Use restartPolicy of the role.",
+                "maxLength": 32,
+            },
         },
         **_PRESERVE,
     }
-    metadata = {"type": "object", **_PRESERVE}
+    metadata = {"type": "object", "description": "Labels and annotations of the pods.", **_PRESERVE}
     _replace(
         schema,
         {"type": "object", "required": ["spec"], "properties": {"metadata": metadata, "spec": spec}, **_PRESERVE},

@@ -10,95 +10,116 @@ from pstraining.api.base import Model
 
 
 class LastFailure(Model):
-    """The newest failure of a role, for people."""
+    """Newest failure of the role."""
 
-    pod: str = Field(description="The pod that failed.")
-    exit_code: int | None = Field(default=None, description="Of its training container, if that ended.")
-    reason: str = Field(default="", description="Why, in one word, as in failurePolicy.")
-    message: str = Field(default="", description="The last line of its log.")
-    time: datetime | None = Field(default=None, description="When it failed.")
+    pod: str = Field(description="Name of the pod that failed.")
+    exit_code: int | None = Field(
+        default=None, description="Exit code of its training container, if the container ended."
+    )
+    reason: str = Field(default="", description="Cause of the failure, as in failurePolicy.")
+    message: str = Field(default="", description="Last line of its log.")
+    time: datetime | None = Field(default=None, description="Time of the failure.")
     count: int = Field(default=0, description="Failures of this replica so far.")
 
 
 class RoleStatus(Model):
-    """How one role stands."""
+    """State of one role."""
 
-    desired: int = Field(default=0, description="Replicas that the spec asks for.")
-    replicas: int = Field(default=0, description="Replicas asked for: those that are not suspended, freed or done.")
-    ready: int = Field(default=0, description="Replicas whose pod is ready.")
-    succeeded: int = Field(default=0, description="Replicas whose program has ended with 0 for good.")
-    restarts: int = Field(default=0, description="Replicas started again, for whatever reason.")
-    summary: str = Field(default="", description="ready/desired, for kubectl's columns.")
+    desired: int = Field(default=0, description="Replicas that the spec requests.")
+    replicas: int = Field(
+        default=0, description="Replicas that should run now: those that are neither suspended, cleaned up nor done."
+    )
+    ready: int = Field(default=0, description="Replicas with a ready pod.")
+    succeeded: int = Field(default=0, description="Replicas whose program has ended with exit code 0 for good.")
+    restarts: int = Field(default=0, description="Number of replica restarts, for any reason.")
+    summary: str = Field(default="", description="Ready and desired replicas, as ready/desired.")
     last_failure: LastFailure | None = None
 
 
 class ShardStatus(Model):
-    """How one shard of the parameters stands; told when parameter servers have standbys."""
+    """State of one shard of the parameters; present if parameter servers have standbys."""
 
-    index: int = Field(description="The shard's number: its task index.")
-    members: int = Field(default=0, description="Pods that the shard has.")
-    primary: str = Field(default="", description="The pod that serves it; before one does, empty with hot standbys.")
-    ready_standbys: int = Field(default=0, description="Standbys that could take over now.")
-    takeovers: int = Field(default=0, description="How often another member became primary.")
-    last_cause: str = Field(default="", description="Why the last take-over happened.")
+    index: int = Field(description="Number of the shard: its task index.")
+    members: int = Field(default=0, description="Number of pods of the shard.")
+    primary: str = Field(
+        default="",
+        description="Name of the primary's pod. With hot standbys it is empty until the shard has a primary.",
+    )
+    ready_standbys: int = Field(default=0, description="Standbys that can take over now.")
+    takeovers: int = Field(default=0, description="Number of failovers and switchovers: another member became primary.")
+    last_cause: str = Field(default="", description="Cause of the last failover or switchover.")
 
 
 class ReplicaRecord(Model):
-    """What has been counted of one replica that failed or was replaced: the counters that no pod remembers."""
+    """Counters of one replica that failed or was replaced; its pods do not keep them."""
 
-    role: str = Field(description="The replica's role.")
-    index: int = Field(description="Its task index.")
-    member: int = Field(default=0, description="Of a parameter server: which member of its shard.")
+    role: str = Field(description="Role of the replica.")
+    index: int = Field(description="Task index of the replica.")
+    member: int = Field(default=0, description="Number of the member in its shard; parameter servers only.")
     failures: int = Field(default=0, description="Failures that count against the replica's budget.")
     failure_times: list[datetime] = Field(
-        default_factory=list, description="When the newest of them happened; kept where backoff has a window."
+        default_factory=list, description="Times of the newest of these failures; kept only if backoff has a window."
     )
-    restarts: int = Field(default=0, description="How often it was started again, for whatever reason.")
-    given_up: bool = Field(default=False, description="A worker that the job goes on without.")
-    pod_uid: str = Field(default="", alias="podUID", description="The newest pod that was counted.")
-    pod_created: datetime | None = Field(default=None, description="When that pod was created.")
-    ended: int = Field(default=0, description="Ended runs of that pod's container that are counted.")
+    restarts: int = Field(default=0, description="Number of restarts of the replica, for any reason.")
+    given_up: bool = Field(default=False, description="Marks a worker that the job continues without.")
+    pod_uid: str = Field(default="", alias="podUID", description="UID of the newest pod that was counted.")
+    pod_created: datetime | None = Field(default=None, description="Creation time of that pod.")
+    ended: int = Field(default=0, description="Ended runs of that pod's container that have been counted.")
 
 
 class StatusCondition(Model):
-    """A condition, as everywhere in Kubernetes."""
+    """A condition, as in other Kubernetes APIs."""
 
-    type: str = Field(description="What it is about; docs/reference lists all.")
-    status: Literal["True", "False", "Unknown"] = Field(description="Whether it is so.")
-    reason: str = Field(description="Why, in one word for programs.")
-    message: str = Field(default="", description="Why, for people, and what to do.")
-    last_transition_time: datetime = Field(description="When status last changed.")
-    observed_generation: int = Field(default=0, description="The generation of the spec that it was said of.")
+    type: str = Field(
+        description="Type of the condition, such as Running, Succeeded, Failed or Degraded. The API reference "
+        "lists all types."
+    )
+    status: Literal["True", "False", "Unknown"] = Field(description="Status of the condition: True, False or Unknown.")
+    reason: str = Field(description="Reason in one word, for programs.")
+    message: str = Field(default="", description="Explanation for people, with the next step where there is one.")
+    last_transition_time: datetime = Field(description="Last time that status changed.")
+    observed_generation: int = Field(default=0, description="Generation of the spec that the condition describes.")
 
 
 class PSTrainingJobStatus(Model):
-    """How the job stands."""
+    """Observed state of the job, written by the operator."""
 
-    observed_generation: int = Field(default=0, description="The newest generation of the spec that was acted on.")
-    phase: str = Field(default="", description="One word for people; the conditions are the truth.")
-    conditions: list[StatusCondition] = Field(
-        default_factory=list, json_schema_extra=schemas.map_list("type"), description="Terminal truth is here."
+    observed_generation: int = Field(
+        default=0, description="Newest generation of the spec that the operator has acted on."
     )
-    start_time: datetime | None = Field(default=None, description="Since when the job is active.")
-    active_seconds: int = Field(default=0, description="Seconds that it was active before it was last suspended.")
-    completion_time: datetime | None = Field(default=None, description="When the job succeeded or failed.")
-    term: int = Field(default=0, description="The newest attempt of the chief: its fencing token.")
-    evaluator_attempt: int = Field(default=0, description="The newest attempt of the evaluator.")
-    restarts: int = Field(default=0, description="Replicas started again, for whatever reason.")
-    job_restarts: int = Field(default=0, description="How often failurePolicy restarted the job as a whole.")
+    phase: str = Field(default="", description="Summary for display. Use the conditions in automation.")
+    conditions: list[StatusCondition] = Field(
+        default_factory=list,
+        json_schema_extra=schemas.map_list("type"),
+        description="Current conditions of the job. Succeeded and Failed are final.",
+    )
+    start_time: datetime | None = Field(
+        default=None, description="Time since which the job has been active; unset while it is suspended."
+    )
+    active_seconds: int = Field(default=0, description="Seconds that the job was active before its last suspension.")
+    completion_time: datetime | None = Field(default=None, description="Time at which the job succeeded or failed.")
+    term: int = Field(
+        default=0,
+        description="Number of the chief's newest attempt, which is its fencing token. Older attempts are ignored.",
+    )
+    evaluator_attempt: int = Field(default=0, description="Number of the evaluator's newest attempt.")
+    restarts: int = Field(default=0, description="Number of replica restarts, for any reason.")
+    job_restarts: int = Field(default=0, description="Number of restarts of the whole job by failurePolicy.")
     ps: RoleStatus = RoleStatus()
     worker: RoleStatus = RoleStatus()
     chief: RoleStatus = RoleStatus()
     evaluator: RoleStatus | None = None
     shards: list[ShardStatus] = Field(
-        default_factory=list, json_schema_extra=schemas.map_list("index"), description="How each shard stands."
+        default_factory=list,
+        json_schema_extra=schemas.map_list("index"),
+        description="State of each shard; only with standbys.",
     )
-    standby_summary: str = Field(default="", description="Ready standbys of those desired, for kubectl's columns.")
-    takeovers: int = Field(default=0, description="How often a standby became primary.")
-    failed_replica: str = Field(default="", description="The replica that failed the job, as role/index.")
-    selector: str = Field(default="", description="The workers' label selector, for the scale subresource.")
+    standby_summary: str = Field(default="", description="Ready and desired standbys, as ready/desired.")
+    takeovers: int = Field(default=0, description="Number of failovers and switchovers in all shards.")
+    failed_replica: str = Field(default="", description="Replica that failed the job, as role/index.")
+    selector: str = Field(default="", description="Label selector of the workers, for the scale subresource.")
     replica_records: list[ReplicaRecord] = Field(
         default_factory=list,
         json_schema_extra=schemas.map_list("role", "index", "member"),
-        description="What has been counted of replicas that failed or were replaced.",
+        description="Counters of replicas that failed or were replaced.",
     )

@@ -35,26 +35,28 @@ class CompressionSpec(Model):
 
     push: Codec | None = Field(
         default=None,
-        description="Gradients on their way to the parameter servers. None (the runtime's default): as they are. Bf16, "
-        "Int8 and OneBit: 2, 1 and 1/8 bytes a value. TopK: 4 bytes for each of the largest values, none for the rest. "
-        "Auto: Int8 while steps are faster with it, by what workers measure, else None.",
+        description="Encoding of gradients sent to the parameter servers. None (default of the runtime): "
+        "unchanged 32-bit floats. Bf16, Int8 and OneBit: 2, 1 and 1/8 bytes per value. TopK: 4 bytes for each of "
+        "the largest values; the others are not sent. Auto: Int8 while workers measure faster steps with it, else "
+        "None.",
     )
     pull: Codec | None = Field(
         default=None,
-        description="Parameters on their way to the workers. Async: None or Bf16. Sync: any; how far they have moved "
-        "is sent, and the parameter servers hold one copy more of the parameters. Auto: None, or Bf16 in Async and "
-        "Int8 in Sync, whichever is faster; push and pull are then switched together.",
+        description="Encoding of parameters sent to the workers. Default of the runtime: None. In Async: None, "
+        "Bf16 or Auto (Bf16 while it is faster). In Sync: any codec, or Auto (Int8 while it is faster). Servers "
+        "then send the change since the last pull and hold one more copy of the parameters. With Auto, push and "
+        "pull switch together.",
     )
     error_feedback: bool | None = Field(
         default=None,
-        description="Whether what a codec loses of a gradient is sent with the next one. Without, TopK loses accuracy. "
-        "The runtime's default: true.",
+        description="Adds the part of a gradient that a codec loses to the next gradient. Default of the runtime: "
+        "true. Without it, TopK loses accuracy.",
     )
     top_k_permille: int | None = Field(
         default=None,
         ge=1,
         le=1000,
-        description="TopK: how many of a thousand values are sent, about. The runtime's default: 10.",
+        description="Approximate number of values, of every thousand, that TopK sends. Default of the runtime: 10.",
     )
 
 
@@ -66,65 +68,77 @@ class NonFinite(StrEnum):
 
 
 class TrainingSpec(Model):
-    """Settings for programs that use pstraining.runtime, in place of the program's own; others ignore them."""
+    """Settings that override those of a program on pstraining.runtime; other programs ignore them."""
 
     mode: Mode | None = Field(
         default=None,
-        description="Async (the runtime's default): every worker applies its updates on its own. Sync: an update is "
-        "the mean of the gradients of all workers that live, computed on the same parameters. Hybrid: as Sync, but "
-        "dense gradients travel around a ring of the workers, and only embedding tables through the parameter servers.",
+        description="Way in which updates reach the parameters. Async (default of the runtime): each worker's "
+        "update is applied on its own. Sync: an update is the mean of all live workers' gradients, computed on the "
+        "same parameters. Hybrid: as Sync, but dense gradients travel around a ring of workers, and only embedding "
+        "tables use the parameter servers.",
     )
-    steps: int | None = Field(default=None, ge=1, le=2**53, description="Global steps to train.")
+    steps: int | None = Field(
+        default=None,
+        ge=1,
+        le=2**53,
+        description="Number of parameter updates in the whole job, counted over all workers. In Sync and Hybrid, "
+        "one update uses the batches of all workers.",
+    )
     epochs: int | None = Field(
         default=None,
         ge=1,
         le=2**31,
-        description="How often all data is trained, of a program whose data is handed out (Ranges or Files), or how "
-        "many times the program's steps_per_epoch steps are made; with steps, whichever comes first.",
+        description="Number of passes over the data if it is handed out (Ranges or Files), else of the program's "
+        "steps_per_epoch steps. With steps also set, training ends at the first limit.",
     )
     accumulation_steps: int | None = Field(
         default=None,
         ge=1,
         le=65536,
-        description="Batches whose gradients a worker adds up before it sends them: traffic falls by this factor, and "
-        "the batch of an update grows by it.",
+        description="Batches whose gradients a worker adds up before it sends them. Divides traffic, and "
+        "multiplies the batch size of an update, by this number. Default of the runtime: 1.",
     )
     local_steps: int | None = Field(
         default=None,
         ge=1,
         le=65536,
-        description="Batches that a worker trains by an optimizer of its own before it sends how far the parameters "
-        "have moved (local SGD); Sync takes the workers' mean, Async adds each one's share.",
+        description="Batches that a worker trains with its own optimizer before it sends the change of the "
+        "parameters (local SGD). Divides traffic by this number. Sync averages the changes; Async adds each one "
+        "divided by the number of workers. Not with Hybrid, embedding tables or accumulationSteps. Default of the "
+        "runtime: 1 (off).",
     )
     min_shard_bytes: int | None = Field(
         default=None,
         ge=0,
         le=2**40,
-        description="Bytes of parameters that a parameter server is worth using for: a smaller model lies on fewer of "
-        "them, because every one that is used costs a call a step. 0: on all. The runtime's default: 262144.",
+        description="Minimum bytes of parameters per server. A small model uses fewer servers, because each "
+        "server adds one call per step. 0 uses all servers. Default of the runtime: 262144.",
     )
-    compression: CompressionSpec | None = Field(default=None, description="How gradients and parameters travel.")
+    compression: CompressionSpec | None = Field(
+        default=None, description="Encoding of gradients and parameters on the network. Not with mode Hybrid."
+    )
     max_staleness: int | None = Field(
         default=None,
         ge=1,
         le=65536,
-        description="Async: how many updates a worker may be ahead of the slowest one that lives; further ahead it "
-        "waits (stale-synchronous parallel). The runtime's default: any number.",
+        description="Async: updates that a worker may be ahead of the slowest live worker before it waits "
+        "(stale-synchronous parallel). Default of the runtime: no limit.",
     )
     backup_workers: int | None = Field(
         default=None,
         ge=0,
         le=4095,
-        description="Sync: how many workers an update does not wait for. The gradients of the slowest ones are "
-        "dropped, and their batches are trained again.",
+        description="Sync: number of workers that an update does not wait for. The gradients of the slowest "
+        "workers are dropped, and their batches are trained again. Default of the runtime: 0.",
     )
     ordered_sums: bool | None = Field(
         default=None,
-        description="Sync: add gradients in the order of the workers, so that a run can be repeated bit for bit. "
-        "Every worker is always waited for, and the parameter servers hold one copy of the parameters a worker.",
+        description="Sync: adds gradients in the order of the workers, so that a run can be repeated bit for bit. "
+        "Every update waits for every worker. Servers hold one copy of the parameters per worker. Not with "
+        "backupWorkers or Auto compression. Default of the runtime: false.",
     )
     non_finite: NonFinite | None = Field(
         default=None,
-        description="What happens when a gradient has NaN or infinity in it; it never reaches the parameters. Fail "
-        "(the runtime's default): the worker ends with an error. Skip: its batches are left out, and counted.",
+        description="Reaction to a gradient with NaN or infinity, which is never applied. Fail (default of the "
+        "runtime): the worker ends with an error. Skip: the batches of that gradient are left out and counted.",
     )
