@@ -20,8 +20,8 @@ from pstraining.controller.cache import Cache
 from pstraining.controller.watch import Receiver, Watches
 from pstraining.controller.workqueue import WorkQueue
 from pstraining.core.actions import Kind
-from pstraining.core.policies import job_attempts
-from pstraining.core.policies.attempts import Tally
+from pstraining.core.policies import attempts
+from pstraining.core.policies.failure_counts import FailureCounts
 from pstraining.core.snapshot import Snapshot
 from pstraining.kube import client, errors, executor
 from pstraining.kube.client import KubeClient
@@ -60,8 +60,8 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 def _told_early(
-    job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, counted: Tally, role: str
-) -> job_attempts.Attempts:
+    job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, counted: FailureCounts, role: str
+) -> attempts.Attempts:
     """Treats what is counted now as if it were on record."""
     told = status.model_copy(update={"replica_records": list(counted.records)})
     return _decide(job, snapshot, told, counted, role)
@@ -115,11 +115,11 @@ async def _never_again(**kwargs: Any) -> AsyncIterator[Any]:
     await asyncio.sleep(1e6)
 
 
-_decide, _take = job_attempts.decide, Watches._take
+_decide, _take = attempts.decide, Watches._take
 _watch_objs, _continuous_watch = watching.watch_objs, watching.continuous_watch
 
 GUARDS: dict[str, Guard] = {
-    "evidence": Guard("an old attempt goes when its end is on record", _patched(job_attempts, "decide", _told_early)),
+    "evidence": Guard("an old attempt goes when its end is on record", _patched(attempts, "decide", _told_early)),
     "lists": Guard("what exists at the start is looked at", _patched(Watches, "_take", _news_only)),
     "relist": Guard("what a new list does not hold is gone", _patched(Watches, "_take", _unrepaired)),
     "reconnect": Guard("a watch that ends is taken up again", _patched(watching, "watch_objs", _once)),

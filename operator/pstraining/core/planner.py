@@ -23,25 +23,25 @@ from pstraining.api import names
 from pstraining.api.conditions import Condition, Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus
-from pstraining.core import desired
+from pstraining.core import desired_state
 from pstraining.core.actions import Action, Create, Delete, Kind, Manifest, Plan
 from pstraining.core.policies import (
+    attempts,
     clean_up,
     deadline,
+    failover,
     gang,
-    job_attempts,
+    job_restart,
     node_loss,
-    redundancy,
-    renewal,
-    rescaling,
-    rounds,
-    shrinking,
-    stopping,
+    pvc_retention,
+    resharding,
+    rolling_update,
     stuck_pods,
+    teardown,
 )
-from pstraining.core.policies.attempts import Tally, tally
+from pstraining.core.policies.completion import new_end, recorded_end
 from pstraining.core.policies.diagnosis import look_again_at
-from pstraining.core.policies.outcome import new_end, recorded_end
+from pstraining.core.policies.failure_counts import FailureCounts, count_failures
 from pstraining.core.snapshot import Child, Snapshot
 from pstraining.resources import workloads
 from pstraining.resources.launcher import Launcher
@@ -61,28 +61,28 @@ def plan(snapshot: Snapshot, now: datetime, launcher: Launcher) -> Plan:
         return Plan()
     if (end := recorded_end(status)) is not None:
         return _finished(job, snapshot, status, end, now)
-    counted = tally(job, snapshot, status)
+    counted = count_failures(job, snapshot, status)
     if new_end(job, snapshot, status, counted, now) is not None or counted.restart_job is not None:
         return Plan()
     lost = tuple(node_loss.force_deletions(job, snapshot, status, counted))
     overdue = node_loss.look_again_at(snapshot, now)
 
     def stop(why: Reason) -> Plan:
-        return Plan((*_deletions(stopping.next_step(job, snapshot).delete, why), *lost), overdue)
+        return Plan((*_deletions(teardown.next_step(job, snapshot).delete, why), *lost), overdue)
 
     if job.spec.run_policy.suspend:
         return stop(Reason.SUSPENDED)
     refused = refused_generation(status)
     if refused == snapshot.generation:
         return Plan()
-    if refused is not None and stopping.workloads(snapshot):
-        return Plan(tuple(_deletions(stopping.workloads(snapshot), Reason.NOT_DESIRED)))
-    if rounds.is_due(snapshot, status):
+    if refused is not None and teardown.workloads(snapshot):
+        return Plan(tuple(_deletions(teardown.workloads(snapshot), Reason.NOT_DESIRED)))
+    if job_restart.is_due(snapshot, status):
         return stop(Reason.JOB_RESTARTED)
-    if rescaling.is_due(job, snapshot):
+    if resharding.is_due(job, snapshot):
         return stop(Reason.RESHARDING)
-    found = redundancy.shards(job, snapshot, status, now)
-    times = (overdue, look_again_at(snapshot, now), redundancy.look_again_at(found, now), deadline.ends_at(job, status))
+    found = failover.shards(job, snapshot, status, now)
+    times = (overdue, look_again_at(snapshot, now), failover.look_again_at(found, now), deadline.ends_at(job, status))
     due = min((t for t in times if t is not None), default=None)
     return Plan((*_running(job, snapshot, status, counted, launcher, found), *lost), due)
 
@@ -121,47 +121,47 @@ def _running(
     job: PSTrainingJob,
     snapshot: Snapshot,
     status: PSTrainingJobStatus,
-    counted: Tally,
+    counted: FailureCounts,
     launcher: Launcher,
-    shards: tuple[redundancy.Shard, ...],
+    shards: tuple[failover.Shard, ...],
 ) -> Iterator[Action]:
-    taken = list(redundancy.take_overs(job, snapshot, shards))
+    taken = list(failover.take_overs(job, snapshot, shards))
     yield from taken
-    fenced = list(redundancy.fence(snapshot, status, counted, shards))
+    fenced = list(failover.fence(snapshot, status, counted, shards))
     yield from fenced
-    launcher_map = desired.launcher_name(job, snapshot, launcher)
+    launcher_map = desired_state.launcher_name(job, snapshot, launcher)
     pointers = {s.index: s.next_pointer for s in shards}
-    roles = {role: job_attempts.decide(job, snapshot, status, counted, role) for role in job_attempts.NUMBER}
-    term = roles[names.CHIEF].create or max(1, job_attempts.newest(snapshot, status, names.CHIEF))
-    children = desired.children(job, launcher_map, launcher, pointers, term, snapshot.children)
-    wanted = [rounds.stamped(manifest, status) for manifest in children]
+    roles = {role: attempts.decide(job, snapshot, status, counted, role) for role in attempts.NUMBER}
+    term = roles[names.CHIEF].create or max(1, attempts.newest(snapshot, status, names.CHIEF))
+    children = desired_state.children(job, launcher_map, launcher, pointers, term, snapshot.children)
+    wanted = [job_restart.stamped(manifest, status) for manifest in children]
     group = gang.group(job, snapshot, status)
     placed = group is None or gang.is_placed(job, snapshot, status)
     if group is not None:
         wanted.insert(0, group)  # no pod of the gang is looked at before it is there
     now = [m for m in wanted if placed or _is_there(snapshot, m) or not gang.waits_for_it(job, m)]
-    early = desired.early(job, snapshot, now)
-    yield from desired.missing_and_drifted(job, snapshot, status, early)
+    early = desired_state.early(job, snapshot, now)
+    yield from desired_state.missing_and_drifted(job, snapshot, status, early)
     for role, found in roles.items():
         if found.create is not None and (placed or role == names.CHIEF):
-            made = rounds.stamped(workloads.build_attempt(job, role, found.create, launcher_map), status)
+            made = job_restart.stamped(workloads.build_attempt(job, role, found.create, launcher_map), status)
             again = Reason.NEXT_TERM if role == names.CHIEF else Reason.NEXT_ATTEMPT
             yield Create(Kind.JOB, made["metadata"]["name"], made, Reason.DESIRED if found.create == 1 else again)
     written = {(a.kind, a.name) for a in taken}
     late = [m for m in now if m not in early and (m["kind"], m["metadata"]["name"]) not in written]
-    yield from desired.missing_and_drifted(job, snapshot, status, late)
-    yield from desired.retired(job, snapshot, status)
+    yield from desired_state.missing_and_drifted(job, snapshot, status, late)
+    yield from desired_state.retired(job, snapshot, status)
     ending = {a.uid for a in fenced}
-    yield from (a for a in desired.refreshed(job, snapshot, term) if a.uid not in ending)
+    yield from (a for a in desired_state.refreshed(job, snapshot, term) if a.uid not in ending)
     for found in roles.values():
         yield from _deletions(found.delete, Reason.OLD_TERM)
-    yield from desired.surplus(snapshot, wanted)
-    yield from shrinking.left_over(job, snapshot)
+    yield from desired_state.surplus(snapshot, wanted)
+    yield from pvc_retention.left_over(job, snapshot)
     leaving = [(p, Reason.FAILURE_RULE) for p in stuck_pods.idle(job, snapshot, status, counted)]
     leaving += [(p, Reason.STUCK_IN_BACK_OFF) for p in stuck_pods.stuck(snapshot, status, counted)]
     yield from (Delete(Kind.POD, pod.name, pod.uid, why) for pod, why in leaving)
     left = {pod.uid for pod, _ in leaving}
-    yield from (a for a in renewal.deletions(job, snapshot, shards) if a.uid not in left)
+    yield from (a for a in rolling_update.deletions(job, snapshot, shards) if a.uid not in left)
 
 
 def _finished(
@@ -171,7 +171,7 @@ def _finished(
     if expiry is not None and expiry <= now:
         return Plan((Delete(Kind.PS_TRAINING_JOB, snapshot.name, snapshot.uid, Reason.TTL_EXPIRED),))
     found = clean_up.clean_up(job, snapshot, status, end, now)
-    kept = desired.kept(job, snapshot, found, max(1, job_attempts.newest(snapshot, status, names.CHIEF)))
+    kept = desired_state.kept(job, snapshot, found, max(1, attempts.newest(snapshot, status, names.CHIEF)))
     due = min((t for t in (expiry, found.until) if t is not None), default=None)
     return Plan((*kept, *_deletions(found.delete, Reason.JOB_FINISHED)), due)
 

@@ -13,16 +13,16 @@ from pstraining.api.conditions import Condition, Phase, Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus, StatusCondition
 from pstraining.core.actions import Create, Event, Kind, Outcomes, Verdict
+from pstraining.core.conditions import Situation, conditions
 from pstraining.core.observe import parse_time
 from pstraining.core.planner import is_ours, read_job, read_status
-from pstraining.core.policies import deadline, job_attempts, node_loss, rounds
-from pstraining.core.policies.attempts import key_of, tally
-from pstraining.core.policies.outcome import End, new_end, recorded_end
-from pstraining.core.policies.stopping import workloads
-from pstraining.core.roles import role_statuses
-from pstraining.core.shards import shard_statuses, standby_summary, took_over
+from pstraining.core.policies import attempts, deadline, job_restart, node_loss
+from pstraining.core.policies.completion import End, new_end, recorded_end
+from pstraining.core.policies.failure_counts import count_failures, key_of
+from pstraining.core.policies.teardown import workloads
+from pstraining.core.role_status import role_statuses
+from pstraining.core.shard_status import shard_statuses, standby_summary, took_over
 from pstraining.core.snapshot import Snapshot
-from pstraining.core.told import Situation, conditions
 from pstraining.resources.workloads import worker_selector_text
 
 _WARNINGS = {
@@ -54,7 +54,7 @@ def next_status(snapshot: Snapshot, outcomes: Outcomes, now: datetime) -> dict[s
         return _dump(_unreadable(snapshot, old, job, now))
     if not is_ours(job):
         return dict(snapshot.status)
-    counted = tally(job, snapshot, old)
+    counted = count_failures(job, snapshot, old)
     end = _recorded(old) or new_end(job, snapshot, old, counted, now)
     situation = Situation(job, snapshot, old, outcomes, end)
     told = conditions(situation, now)
@@ -71,7 +71,7 @@ def next_status(snapshot: Snapshot, outcomes: Outcomes, now: datetime) -> dict[s
             term=_newest(job, snapshot, old, outcomes, names.CHIEF),
             evaluator_attempt=_newest(job, snapshot, old, outcomes, names.EVALUATOR),
             restarts=sum(role.restarts for role in found.values()),
-            job_restarts=rounds.number(old, counted) if end is None else old.job_restarts,
+            job_restarts=job_restart.number(old, counted) if end is None else old.job_restarts,
             ps=found["ps"],
             worker=found["worker"],
             chief=found["chief"],
@@ -104,12 +104,12 @@ def _recorded(old: PSTrainingJobStatus) -> End | None:
 
 def _newest(job: PSTrainingJob, snapshot: Snapshot, old: PSTrainingJobStatus, outcomes: Outcomes, role: str) -> int:
     """The newest attempt of the chief or the evaluator, those made by this pass included."""
-    if not job_attempts.is_wanted(job, role):
+    if not attempts.is_wanted(job, role):
         return 0
     created = (o.action for o in outcomes.with_verdict(Verdict.DONE) if isinstance(o.action, Create))
     labels = (a.body["metadata"]["labels"] for a in created if a.kind is Kind.JOB)
-    made = (int(found[job_attempts.NUMBER[role]]) for found in labels if job_attempts.NUMBER[role] in found)
-    return max((job_attempts.newest(snapshot, old, role), *made))
+    made = (int(found[attempts.NUMBER[role]]) for found in labels if attempts.NUMBER[role] in found)
+    return max((attempts.newest(snapshot, old, role), *made))
 
 
 def _started(snapshot: Snapshot, now: datetime) -> datetime:

@@ -7,19 +7,19 @@ import pytest
 
 from pstraining.api.status import PSTrainingJobStatus, ReplicaRecord
 from pstraining.core.observe import observe
-from pstraining.core.policies.attempts import Tally, last_line, tally
+from pstraining.core.policies.failure_counts import FailureCounts, count_failures, last_line
 from tests.support.builders import NOW, job, pod, terminated, typed
 
 STARTED = PSTrainingJobStatus(start_time=NOW)
 BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
 
 
-def count(*pods: dict[str, Any], status: PSTrainingJobStatus = STARTED) -> Tally:
+def count(*pods: dict[str, Any], status: PSTrainingJobStatus = STARTED) -> FailureCounts:
     manifest = job()
-    return tally(typed(manifest), observe(manifest, (), pods), status)
+    return count_failures(typed(manifest), observe(manifest, (), pods), status)
 
 
-def numbers(counted: Tally) -> list[tuple[str, int, int, int]]:
+def numbers(counted: FailureCounts) -> list[tuple[str, int, int, int]]:
     return [(r.role, r.index, r.failures, r.restarts) for r in counted.records]
 
 

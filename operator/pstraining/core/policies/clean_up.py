@@ -14,8 +14,8 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.run_policy import CleanUp
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Kind
+from pstraining.core.policies.attempts import NUMBER, jobs_of
 from pstraining.core.policies.failures import role_spec
-from pstraining.core.policies.job_attempts import NUMBER, jobs_of
 from pstraining.core.snapshot import Child, Snapshot
 
 _WORKLOADS = (Kind.STATEFUL_SET, Kind.DEPLOYMENT, Kind.JOB)

@@ -14,7 +14,7 @@ from pstraining.api import names
 from pstraining.api.conditions import Condition, Reason
 from pstraining.core.actions import Kind
 from pstraining.core.observe import parse_time
-from pstraining.core.policies.attempts import last_line
+from pstraining.core.policies.failure_counts import last_line
 from pstraining.core.snapshot import Child, Container, Pod, Snapshot
 
 _IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}

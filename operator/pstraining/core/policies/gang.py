@@ -19,9 +19,9 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.run_policy import Gang
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Kind, Manifest
-from pstraining.core.policies import parked
+from pstraining.core.policies import retired_workers
+from pstraining.core.policies.attempts import has_succeeded, newest
 from pstraining.core.policies.diagnosis import Diagnosis
-from pstraining.core.policies.job_attempts import has_succeeded, newest
 from pstraining.core.snapshot import Child, Pod, Snapshot
 from pstraining.resources import podgroup, redundancy, schedulers
 from pstraining.resources.schedulers import Members
@@ -122,7 +122,7 @@ def explained(
 def _members(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus) -> Members:
     """The gang without those that need no place any more."""
     start = schedulers.members(job)
-    left = sum(parked.why(job, snapshot, status, i) is None for i in range(job.spec.worker.replicas))
+    left = sum(retired_workers.why(job, snapshot, status, i) is None for i in range(job.spec.worker.replicas))
     chief = start.chief and not has_succeeded(job, snapshot, names.CHIEF)
     return Members(start.ps, int(chief), min(start.workers, left))
 
@@ -135,7 +135,7 @@ def _without_place(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJob
     if start.chief and (names.CHIEF, 0) not in placed and not has_succeeded(job, snapshot, names.CHIEF):
         yield names.CHIEF, 0
     for index in range(start.workers):
-        if (names.WORKER, index) not in placed and parked.why(job, snapshot, status, index) is None:
+        if (names.WORKER, index) not in placed and retired_workers.why(job, snapshot, status, index) is None:
             yield names.WORKER, index
 
 

@@ -19,8 +19,8 @@ from pstraining.api.conditions import Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Delete, Kind
-from pstraining.core.policies.attempts import Tally
 from pstraining.core.policies.diagnosis import Diagnosis, by_role
+from pstraining.core.policies.failure_counts import FailureCounts
 from pstraining.core.policies.failures import is_given_up_with_its_node
 from pstraining.core.snapshot import OUT_OF_SERVICE, Pod, Snapshot
 
@@ -45,7 +45,7 @@ def look_again_at(snapshot: Snapshot, now: datetime) -> datetime | None:
 
 
 def force_deletions(
-    job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, counted: Tally
+    job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, counted: FailureCounts
 ) -> Iterator[Delete]:
     """The lost pods that may go now: what their end meant is told first."""
     if not counted.is_told(status):

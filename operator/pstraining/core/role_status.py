@@ -4,15 +4,15 @@ from pstraining.api import names
 from pstraining.api.conditions import Condition
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus, RoleStatus
-from pstraining.core.policies import clean_up, redundancy
-from pstraining.core.policies.attempts import Tally
-from pstraining.core.policies.job_attempts import has_succeeded
-from pstraining.core.policies.outcome import worker_succeeded
+from pstraining.core.policies import clean_up, failover
+from pstraining.core.policies.attempts import has_succeeded
+from pstraining.core.policies.completion import worker_succeeded
+from pstraining.core.policies.failure_counts import FailureCounts
 from pstraining.core.snapshot import Pod, Snapshot
 
 
 def role_statuses(
-    job: PSTrainingJob, snapshot: Snapshot, old: PSTrainingJobStatus, counted: Tally, end: Condition | None
+    job: PSTrainingJob, snapshot: Snapshot, old: PSTrainingJobStatus, counted: FailureCounts, end: Condition | None
 ) -> dict[str, RoleStatus]:
     """The status of every role that the job has.
 
@@ -89,7 +89,7 @@ def enough_workers_work(job: PSTrainingJob, snapshot: Snapshot) -> bool:
 
 def _served(job: PSTrainingJob, snapshot: Snapshot, old: PSTrainingJobStatus) -> set[int]:
     """The shards whose primary is ready."""
-    primaries = redundancy.primaries_only(job, snapshot, old).pods_of(names.PS)
+    primaries = failover.primaries_only(job, snapshot, old).pods_of(names.PS)
     return {p.index for p in primaries if p.ready and not p.deleting}
 
 

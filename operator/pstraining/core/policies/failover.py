@@ -18,7 +18,7 @@ from pstraining.api.conditions import Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus, ShardStatus
 from pstraining.core.actions import Apply, Delete, Kind
-from pstraining.core.policies.attempts import Tally
+from pstraining.core.policies.failure_counts import FailureCounts
 from pstraining.core.policies.failures import is_given_up_with_its_node
 from pstraining.core.snapshot import Child, Pod, Snapshot
 from pstraining.resources import redundancy, services
@@ -111,7 +111,7 @@ def take_overs(job: PSTrainingJob, snapshot: Snapshot, found: tuple[Shard, ...])
 
 
 def fence(
-    snapshot: Snapshot, status: PSTrainingJobStatus, counted: Tally, found: tuple[Shard, ...]
+    snapshot: Snapshot, status: PSTrainingJobStatus, counted: FailureCounts, found: tuple[Shard, ...]
 ) -> Iterator[Delete]:
     """Ends former primaries that still run: clients that are connected to them would go on with them."""
     if not counted.is_told(status):

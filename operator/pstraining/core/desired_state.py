@@ -2,8 +2,8 @@
 
 A child that holds pods is rendered when it is created and never again while it lives, so that a new version of the
 operator restarts nothing; its number of replicas is all that is corrected. (Parameter servers with hot standbys are
-rendered again when what the spec says of them has changed: policies/renewal.py.) Services and the cluster map hold no
-state and are corrected whenever a field that we render differs.
+rendered again when spec.ps.template or spec.ps.resources changes: policies/rolling_update.py.) Services and the cluster
+map hold no state and are corrected whenever a field that we render differs.
 """
 
 from collections.abc import Container, Iterator, Mapping
@@ -15,7 +15,7 @@ from pstraining.api.conditions import Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Replace
-from pstraining.core.policies import parked, renewal
+from pstraining.core.policies import retired_workers, rolling_update
 from pstraining.core.policies.clean_up import CleaningUp
 from pstraining.core.snapshot import Child, Pod, Snapshot
 from pstraining.resources import cluster_map, launcher, network_policy, redundancy, services, workloads
@@ -104,7 +104,7 @@ def missing_and_drifted(
             # The checkpoint's claim is made before the StatefulSet, and is data from then on.
             made = kind is Kind.CLAIM and snapshot.of_kind(Kind.STATEFUL_SET)
             index = manifest["metadata"]["labels"].get(names.LABEL_INDEX, "")
-            gone = kind is Kind.DEPLOYMENT and int(index or -1) in parked.given_up(status)
+            gone = kind is Kind.DEPLOYMENT and int(index or -1) in retired_workers.given_up(status)
             if not made and not gone:
                 yield Create(kind, name, manifest, Reason.DESIRED)
         elif not child.deleting:
@@ -149,7 +149,7 @@ def retired(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus)
     """Workers that are to run no more: their Deployments go to 0 and remember why."""
     for index in range(job.spec.worker.replicas):
         child = snapshot.child(Kind.DEPLOYMENT, names.worker_name(job.metadata.name, index))
-        why = parked.why(job, snapshot, status, index)
+        why = retired_workers.why(job, snapshot, status, index)
         if child is None or child.deleting or why is None:
             continue
         if child.replicas != 0 or why not in child.annotations:
@@ -163,9 +163,9 @@ def _corrected(
 ) -> Iterator[Apply | Replace]:
     if child.kind in (Kind.STATEFUL_SET, Kind.DEPLOYMENT):
         index = child.number(names.LABEL_INDEX)
-        done = child.kind is Kind.DEPLOYMENT and parked.why(job, snapshot, status, index) is not None
+        done = child.kind is Kind.DEPLOYMENT and retired_workers.why(job, snapshot, status, index) is not None
         if child.kind is Kind.STATEFUL_SET:
-            yield from renewal.replaced(child, manifest, status, snapshot.generation)
+            yield from rolling_update.replaced(child, manifest, status, snapshot.generation)
         if not done and child.replicas != manifest["spec"]["replicas"]:
             body = _identity(snapshot, manifest, child) | {"spec": {"replicas": manifest["spec"]["replicas"]}}
             yield Apply(child.kind, child.name, child.uid, body, Reason.DRIFTED)

@@ -13,8 +13,8 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.run_policy import SuccessPolicy
 from pstraining.api.status import PSTrainingJobStatus, ReplicaRecord
 from pstraining.core.actions import Kind
-from pstraining.core.policies import budgets, deadline, job_attempts, rounds
-from pstraining.core.policies.attempts import Failure, Tally, succeeded
+from pstraining.core.policies import attempts, budgets, deadline, job_restart
+from pstraining.core.policies.failure_counts import Failure, FailureCounts, succeeded
 from pstraining.core.policies.failures import Consequence, role_spec
 from pstraining.core.snapshot import Snapshot
 
@@ -40,7 +40,7 @@ def recorded_end(status: PSTrainingJobStatus) -> Condition | None:
 
 
 def new_end(
-    job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, counted: Tally, now: datetime
+    job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, counted: FailureCounts, now: datetime
 ) -> End | None:
     """How the job has just ended, by what the snapshot shows and the clock."""
     if job.spec.success_policy is SuccessPolicy.ALL_WORKERS:
@@ -52,15 +52,15 @@ def new_end(
 
 def _leader(job: PSTrainingJob, snapshot: Snapshot) -> End | None:
     if job.spec.chief.enabled:
-        if job_attempts.has_succeeded(job, snapshot, names.CHIEF):
+        if attempts.has_succeeded(job, snapshot, names.CHIEF):
             return End(Condition.SUCCEEDED, Reason.CHIEF_SUCCEEDED, "The chief has ended with exit code 0.")
     elif worker_succeeded(job, snapshot, 0):
         return End(Condition.SUCCEEDED, Reason.WORKER_ZERO_SUCCEEDED, "Worker 0 has ended with exit code 0.")
     return None
 
 
-def _all_workers(job: PSTrainingJob, snapshot: Snapshot, counted: Tally) -> End | None:
-    if job.spec.chief.enabled and not job_attempts.has_succeeded(job, snapshot, names.CHIEF):
+def _all_workers(job: PSTrainingJob, snapshot: Snapshot, counted: FailureCounts) -> End | None:
+    if job.spec.chief.enabled and not attempts.has_succeeded(job, snapshot, names.CHIEF):
         return None
     asked = set(range(job.spec.worker.replicas)) - counted.given_up
     if not asked or not all(worker_succeeded(job, snapshot, i) for i in asked):
@@ -88,10 +88,10 @@ def worker_succeeded(job: PSTrainingJob, snapshot: Snapshot, index: int) -> bool
     return any(succeeded(job, p) for p in pods)
 
 
-def _failed(job: PSTrainingJob, status: PSTrainingJobStatus, counted: Tally) -> End | None:
+def _failed(job: PSTrainingJob, status: PSTrainingJobStatus, counted: FailureCounts) -> End | None:
     """Whether a failure ends the job: by its rule or restartPolicy, or because it spends a budget."""
     if (cause := counted.restart_job) is not None:
-        if not rounds.exceeded(job, status, counted):
+        if not job_restart.exceeded(job, status, counted):
             return None
         limit = job.spec.run_policy.max_restarts
         message = f"{_words(cause)}: one restart of the job too many, as runPolicy.maxRestarts is {limit}"
@@ -106,7 +106,7 @@ def _failed(job: PSTrainingJob, status: PSTrainingJobStatus, counted: Tally) -> 
     return None
 
 
-def _given_up(counted: Tally, failure: Failure) -> bool:
+def _given_up(counted: FailureCounts, failure: Failure) -> bool:
     return failure.role == names.WORKER and failure.decision.rule is None and failure.index in counted.given_up
 
 
@@ -123,7 +123,7 @@ def _decided(job: PSTrainingJob, failure: Failure) -> End:
     return End(Condition.FAILED, Reason.REPLICA_FAILED, message, replica)
 
 
-def _spent(job: PSTrainingJob, record: ReplicaRecord, used: int, counted: Tally) -> End:
+def _spent(job: PSTrainingJob, record: ReplicaRecord, used: int, counted: FailureCounts) -> End:
     role, limit = record.role, budgets.limit(job, record.role)
     last = next((f for f in reversed(counted.failures) if (f.role, f.index) == (role, record.index)), None)
     within = budgets.window(job, role)

@@ -7,9 +7,9 @@ from pstraining.api.conditions import Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus, ShardStatus
 from pstraining.core.actions import Event
-from pstraining.core.policies import redundancy
+from pstraining.core.policies import failover
 from pstraining.core.policies.diagnosis import diagnosis_of
-from pstraining.core.policies.redundancy import START_GRACE, Cause, Shard
+from pstraining.core.policies.failover import START_GRACE, Cause, Shard
 from pstraining.core.snapshot import Pod, Snapshot
 from pstraining.resources.redundancy import is_hot, pod, standbys
 
@@ -29,7 +29,7 @@ def shard_statuses(
             takeovers=s.pointer.epoch,
             last_cause=s.pointer.cause,
         )
-        for s in redundancy.shards(job, snapshot, old, now)
+        for s in failover.shards(job, snapshot, old, now)
     ]
 
 
@@ -53,7 +53,7 @@ def degraded(
     """
     if not standbys(job):
         return (False, Reason.STANDBYS_READY, "The job has no standbys.") if told else None
-    lacking = [s for s in redundancy.shards(job, snapshot, old, now) if _lacks(job, s, old, now)]
+    lacking = [s for s in failover.shards(job, snapshot, old, now) if _lacks(job, s, old, now)]
     if not lacking:
         return (False, Reason.STANDBYS_READY, "Every shard has its standbys.") if told else None
     more = f" (and {len(lacking) - 1} more)" if len(lacking) > 1 else ""
@@ -71,7 +71,7 @@ def took_over(old: PSTrainingJobStatus, new: PSTrainingJobStatus) -> Iterator[Ev
 
 
 def _ready(shard: Shard) -> tuple[Pod, ...]:
-    return tuple(p for p in shard.standbys if redundancy.usable(p))
+    return tuple(p for p in shard.standbys if failover.usable(p))
 
 
 def _lacks(job: PSTrainingJob, shard: Shard, old: PSTrainingJobStatus, now: datetime) -> bool:
@@ -93,13 +93,13 @@ def _was_degraded(old: PSTrainingJobStatus) -> bool:
 
 
 def _starts(found: Pod, now: datetime) -> bool:
-    return not redundancy.usable(found) and found.container.last is None and now < found.created + START_GRACE
+    return not failover.usable(found) and found.container.last is None and now < found.created + START_GRACE
 
 
 def _waits_for(job: PSTrainingJob, shard: Shard, now: datetime) -> str:
     for member, found in enumerate(shard.members):
         name = pod(job, shard.index, member)
-        if name == shard.pointer.pod or (found is not None and redundancy.usable(found)):
+        if name == shard.pointer.pod or (found is not None and failover.usable(found)):
             continue
         if found is None:
             return f"there is no pod {name} yet"

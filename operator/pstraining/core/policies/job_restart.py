@@ -10,24 +10,24 @@ from typing import Any
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus
-from pstraining.core.policies import stopping
-from pstraining.core.policies.attempts import Tally
+from pstraining.core.policies import teardown
+from pstraining.core.policies.failure_counts import FailureCounts
 from pstraining.core.snapshot import Snapshot
 
 
-def number(status: PSTrainingJobStatus, counted: Tally) -> int:
+def number(status: PSTrainingJobStatus, counted: FailureCounts) -> int:
     """The round that the job is in, or now begins."""
     return status.job_restarts + (counted.restart_job is not None)
 
 
-def exceeded(job: PSTrainingJob, status: PSTrainingJobStatus, counted: Tally) -> bool:
+def exceeded(job: PSTrainingJob, status: PSTrainingJobStatus, counted: FailureCounts) -> bool:
     """Whether the job would have to begin more rounds than it may."""
     return number(status, counted) > job.spec.run_policy.max_restarts
 
 
 def is_due(snapshot: Snapshot, status: PSTrainingJobStatus) -> bool:
     """Whether anything of an older round is left."""
-    old = (c for c in stopping.workloads(snapshot) if max(0, c.number(names.LABEL_ROUND)) < status.job_restarts)
+    old = (c for c in teardown.workloads(snapshot) if max(0, c.number(names.LABEL_ROUND)) < status.job_restarts)
     return any(True for _ in old)
 
 

@@ -7,7 +7,7 @@ up. A worker is given up in status first (attempts.py), so that what made it fai
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus
-from pstraining.core.policies.outcome import worker_succeeded
+from pstraining.core.policies.completion import worker_succeeded
 from pstraining.core.snapshot import Snapshot
 
 

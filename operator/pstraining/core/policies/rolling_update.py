@@ -14,7 +14,7 @@ from pstraining.api.conditions import Condition, Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus, StatusCondition
 from pstraining.core.actions import Delete, Kind, Manifest, Outcome, Replace
-from pstraining.core.policies.redundancy import Shard, usable
+from pstraining.core.policies.failover import Shard, usable
 from pstraining.core.snapshot import Child, Pod, Snapshot
 from pstraining.resources import redundancy
 
