@@ -1,107 +1,103 @@
-"""How each role stands: the numbers in status."""
+"""The state of each role: the numbers in status."""
 
 from pstraining.api import names
 from pstraining.api.conditions import Condition
-from pstraining.api.models import PSTrainingJob
-from pstraining.api.status import PSTrainingJobStatus, RoleStatus
-from pstraining.core.policies import clean_up, failover
-from pstraining.core.policies.attempts import has_succeeded
-from pstraining.core.policies.completion import worker_succeeded
-from pstraining.core.policies.failure_counts import FailureCounts
-from pstraining.core.snapshot import Pod, Snapshot
+from pstraining.api.status import RoleStatus
+from pstraining.core.facts import Facts
+from pstraining.core.policies import clean_up
+from pstraining.core.snapshot import Pod
+
+_NONE: frozenset[int] = frozenset()
 
 
-def role_statuses(
-    job: PSTrainingJob, snapshot: Snapshot, old: PSTrainingJobStatus, counted: FailureCounts, end: Condition | None
-) -> dict[str, RoleStatus]:
-    """The status of every role that the job has.
+def role_statuses(facts: Facts, end: Condition | None) -> dict[str, RoleStatus]:
+    """Return the status of every role that the job has.
 
     Args:
-        job: the job.
-        snapshot: what is observed.
-        old: the stored status, for the failures that are not seen any more.
-        counted: the counters.
-        end: how the job has ended, so that what runs is about to be freed.
+        facts: the facts of this pass.
+        end: how the job has ended, because its running pods are then about to be deleted.
     """
-    done = _succeeded(job, snapshot)
-    working = {role: [p for p in snapshot.pods_of(role) if works(p)] for role in done}
-    ready = {
-        names.PS: len(_served(job, snapshot, old)),
-        names.WORKER: len({p.index for p in working[names.WORKER]} - done[names.WORKER]),
-        names.CHIEF: min(1, len(working[names.CHIEF])),
-        names.EVALUATOR: min(1, len(working[names.EVALUATOR])),
-    }
-    desired = {
-        names.PS: job.spec.ps.replicas,
-        names.WORKER: job.spec.worker.replicas,
-        names.CHIEF: int(job.spec.chief.enabled),
-        names.EVALUATOR: int(job.spec.evaluator.enabled),
-    }
-    olds = {names.PS: old.ps, names.WORKER: old.worker, names.CHIEF: old.chief}
+    job, stored = facts.job, facts.status
+    old = {names.PS: stored.ps, names.WORKER: stored.worker, names.CHIEF: stored.chief}
     if job.spec.evaluator.enabled:
-        olds[names.EVALUATOR] = old.evaluator or RoleStatus()
-    found = {}
-    for role, before in olds.items():
-        freed = clean_up.frees(job, role, end)
-        given_up = counted.given_up if role == names.WORKER else frozenset()
-        asked = 0 if freed or job.spec.run_policy.suspend else desired[role] - len(done[role] | given_up)
-        now_ready = 0 if freed else ready[role]
-        found[role] = RoleStatus(
-            desired=desired[role],
-            replicas=asked,
-            ready=now_ready,
-            # What remembers it is gone once the job is cleaned up.
-            succeeded=max(len(done[role]), before.succeeded if end is not None else 0),
-            restarts=counted.restarts(role),
-            summary=f"{now_ready}/{desired[role]}",
-            last_failure=next((f.told for f in reversed(counted.failures) if f.role == role), before.last_failure),
-        )
-    return found
+        old[names.EVALUATOR] = stored.evaluator or RoleStatus()
+    ready, succeeded = _ready(facts), _succeeded(facts)
+    return {role: _role_status(facts, role, end, ready[role], succeeded[role], before) for role, before in old.items()}
+
+
+def _role_status(
+    facts: Facts, role: str, end: Condition | None, ready: int, succeeded: frozenset[int], before: RoleStatus
+) -> RoleStatus:
+    freed = clean_up.frees(facts.job, role, end)
+    done = succeeded | (facts.failures.given_up if role == names.WORKER else _NONE)
+    desired = _desired(facts, role)
+    ready = 0 if freed else ready
+    new = (f.last_failure for f in reversed(facts.failures.failures) if f.role == role)
+    return RoleStatus(
+        desired=desired,
+        replicas=0 if freed or facts.job.spec.run_policy.suspend else desired - len(done),
+        ready=ready,
+        # The objects that remember a success are deleted when the job is cleaned up.
+        succeeded=max(len(succeeded), before.succeeded if end is not None else 0),
+        restarts=facts.failures.restarts(role),
+        summary=f"{ready}/{desired}",
+        last_failure=next(new, before.last_failure),
+    )
 
 
 def works(pod: Pod) -> bool:
-    """The pod's container runs, as far as anybody knows, and nothing is about to end it."""
+    """Whether the pod's container runs, by the last report of its node, and is not about to end."""
     return pod.container.running and not (pod.deleting or pod.terminal or pod.silent)
 
 
-def ps_ready(job: PSTrainingJob, snapshot: Snapshot, old: PSTrainingJobStatus) -> bool:
-    """Every shard's primary serves."""
-    return _served(job, snapshot, old) >= set(range(job.spec.ps.replicas))
+def ps_ready(facts: Facts) -> bool:
+    """Whether every shard's primary serves."""
+    return facts.served_shards >= set(range(facts.job.spec.ps.replicas))
 
 
-def chief_works(job: PSTrainingJob, snapshot: Snapshot) -> bool:
-    """The chief, or worker 0 in its place, runs, or is done while others are not."""
-    if job.spec.chief.enabled:
-        done = has_succeeded(job, snapshot, names.CHIEF)
-        return done or any(works(p) for p in snapshot.pods_of(names.CHIEF))
-    done = worker_succeeded(job, snapshot, 0)
-    return done or any(works(p) for p in snapshot.pods_of(names.WORKER, 0))
+def chief_works(facts: Facts) -> bool:
+    """Whether the chief, or worker 0 in a job without one, runs or has succeeded."""
+    if facts.job.spec.chief.enabled:
+        return facts.chief.succeeded or any(works(p) for p in facts.snapshot.pods_of(names.CHIEF))
+    return 0 in facts.succeeded_workers or any(works(p) for p in facts.snapshot.pods_of(names.WORKER, 0))
 
 
-def enough_workers_work(job: PSTrainingJob, snapshot: Snapshot) -> bool:
-    """As many workers as worker.minReplicas asks for run, or have succeeded; without it, one runs or all are done."""
-    working = {p.index for p in snapshot.pods_of(names.WORKER) if works(p)}
-    done, fewest = _succeeded_workers(job, snapshot), job.spec.worker.min_replicas
+def enough_workers_work(facts: Facts) -> bool:
+    """Whether worker.minReplicas workers run or have succeeded; without it, whether one runs or all have succeeded."""
+    working, succeeded = _working(facts, names.WORKER), facts.succeeded_workers
+    fewest = facts.job.spec.worker.min_replicas
     if fewest is None:
-        return len(working) >= 1 or len(done) == job.spec.worker.replicas
-    return len(working | done) >= fewest
+        return len(working) >= 1 or len(succeeded) == facts.job.spec.worker.replicas
+    return len(working | succeeded) >= fewest
 
 
-def _served(job: PSTrainingJob, snapshot: Snapshot, old: PSTrainingJobStatus) -> set[int]:
-    """The shards whose primary is ready."""
-    primaries = failover.primaries_only(job, snapshot, old).pods_of(names.PS)
-    return {p.index for p in primaries if p.ready and not p.deleting}
+def _working(facts: Facts, role: str) -> frozenset[int]:
+    """Return the replicas of a role that run."""
+    return frozenset(p.index for p in facts.snapshot.pods_of(role) if works(p))
 
 
-def _succeeded(job: PSTrainingJob, snapshot: Snapshot) -> dict[str, set[int]]:
-    """The replicas of each role whose program has ended with 0 for good."""
+def _desired(facts: Facts, role: str) -> int:
+    """Return the number of replicas in the spec."""
+    spec = facts.job.spec
+    replicas = {names.PS: spec.ps.replicas, names.WORKER: spec.worker.replicas, names.CHIEF: int(spec.chief.enabled)}
+    return replicas.get(role, int(spec.evaluator.enabled))
+
+
+def _ready(facts: Facts) -> dict[str, int]:
+    """Return the number of ready replicas of each role."""
     return {
-        names.PS: set(),
-        names.WORKER: _succeeded_workers(job, snapshot),
-        names.CHIEF: {0} if has_succeeded(job, snapshot, names.CHIEF) else set(),
-        names.EVALUATOR: {0} if has_succeeded(job, snapshot, names.EVALUATOR) else set(),
+        names.PS: len(facts.served_shards),
+        names.WORKER: len(_working(facts, names.WORKER) - facts.succeeded_workers),
+        names.CHIEF: int(any(works(p) for p in facts.snapshot.pods_of(names.CHIEF))),
+        names.EVALUATOR: int(any(works(p) for p in facts.snapshot.pods_of(names.EVALUATOR))),
     }
 
 
-def _succeeded_workers(job: PSTrainingJob, snapshot: Snapshot) -> set[int]:
-    return {i for i in range(job.spec.worker.replicas) if worker_succeeded(job, snapshot, i)}
+def _succeeded(facts: Facts) -> dict[str, frozenset[int]]:
+    """Return the replicas of each role whose program has ended with 0 for good."""
+    return {
+        names.PS: _NONE,
+        names.WORKER: facts.succeeded_workers,
+        names.CHIEF: frozenset({0}) if facts.chief.succeeded else _NONE,
+        names.EVALUATOR: frozenset({0}) if facts.evaluator.succeeded else _NONE,
+    }

@@ -154,7 +154,7 @@ def test_worker_zero_in_the_chiefs_place_does_not_run_again() -> None:
 def test_init_containers_count() -> None:
     found = counted({}, init_failed())
     assert [(r.failures, r.restarts) for r in found.records] == [(1, 1)]
-    told = found.failures[0].told
+    told = found.failures[0].last_failure
     assert (told.exit_code, told.reason, told.message) == (4, "InitFailed", "no data")
 
 

@@ -1,18 +1,19 @@
 """Which attempt of the chief, and of the evaluator, is to exist?
 
-Each attempt is a Job of one pod that never starts again. A number is never used twice and at most one attempt lives:
-the next one is created only when no pod of an older one can still run, or where one can, its node is lost and only the
-newest attempt counts. The chief's number is its term, the fencing token; so it comes from status and from what exists,
-whichever is higher.
+Each attempt is a Job with one pod that never restarts. A number is never reused, and at most one attempt is alive: the
+next one is created only when no pod of an older one can still run. A pod on a lost node may still run; then only the
+newest attempt counts. The chief's number is its term, the fencing token, so it is the maximum of the recorded and the
+observed number.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Kind
-from pstraining.core.policies.failure_counts import FailureCounts, succeeded
+from pstraining.core.policies.success import succeeded
 from pstraining.core.snapshot import Child, Snapshot
 
 NUMBER = {names.CHIEF: names.LABEL_TERM, names.EVALUATOR: names.LABEL_ATTEMPT}
@@ -21,10 +22,31 @@ NUMBER = {names.CHIEF: names.LABEL_TERM, names.EVALUATOR: names.LABEL_ATTEMPT}
 
 @dataclass(frozen=True)
 class Attempts:
-    """What to do about a role's attempts."""
+    """The attempts of one role."""
+
+    role: str
+    wanted: bool
+    """Whether the job has such a role."""
+    jobs: Mapping[int, Child]
+    """The observed Jobs by number."""
+    newest: int
+    """The highest number ever used; 0 before the first."""
+    succeeded: bool
+    """The newest observed attempt has ended with exit code 0; an older one on a lost node does not count any more."""
+
+    def is_newest_job(self, child: Child) -> bool:
+        """Whether this Job is the newest one observed."""
+        return bool(self.jobs) and self.jobs[max(self.jobs)] is child
+
+
+@dataclass(frozen=True)
+class Step:
+    """The changes to a role's attempts."""
 
     create: int | None = None
+    """The number of the attempt to create."""
     delete: tuple[Child, ...] = ()
+    """Older attempts to delete."""
 
 
 def is_wanted(job: PSTrainingJob, role: str) -> bool:
@@ -32,48 +54,43 @@ def is_wanted(job: PSTrainingJob, role: str) -> bool:
     return job.spec.chief.enabled if role == names.CHIEF else job.spec.evaluator.enabled
 
 
-def jobs_of(snapshot: Snapshot, role: str) -> dict[int, Child]:
-    """A role's Jobs by number."""
-    jobs = (j for j in snapshot.of_kind(Kind.JOB) if j.labels.get(names.LABEL_ROLE) == role)
-    return {j.number(NUMBER[role]): j for j in jobs}
+def observed(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, role: str) -> Attempts:
+    """Return the attempts of a role, as observed and on record."""
+    children = (j for j in snapshot.of_kind(Kind.JOB) if j.labels.get(names.LABEL_ROLE) == role)
+    jobs = {j.number(NUMBER[role]): j for j in children}
+    newest_seen = max((*jobs, *(p.term for p in snapshot.pods_of(role))), default=0)
+    recorded = status.term if role == names.CHIEF else status.evaluator_attempt
+    done = _has_succeeded(job, snapshot, role, newest_seen, jobs.get(newest_seen))
+    return Attempts(role, is_wanted(job, role), jobs, max(recorded, newest_seen), done)
 
 
-def newest(snapshot: Snapshot, status: PSTrainingJobStatus, role: str) -> int:
-    """The highest number ever used; 0 before the first."""
-    told = status.term if role == names.CHIEF else status.evaluator_attempt
-    return max(told, _newest_seen(snapshot, role))
+def next_step(attempts: Attempts, snapshot: Snapshot, *, failures_recorded: bool) -> Step:
+    """Decide which attempt to create and which ones to delete.
+
+    Args:
+        attempts: the attempts of one role.
+        snapshot: the observed state.
+        failures_recorded: whether status has every failure; until then older attempts are evidence.
+    """
+    if not attempts.wanted or attempts.succeeded:
+        return Step()
+    alive = any(not p.over for p in snapshot.pods_of(attempts.role))
+    create = attempts.newest + 1 if _newest_is_over(attempts, snapshot) and not alive else None
+    # An older attempt is kept until its end is recorded; its log was then readable for a whole attempt.
+    older = (c for n, c in sorted(attempts.jobs.items()) if n < attempts.newest and not c.deleting)
+    return Step(create, tuple(older) if failures_recorded else ())
 
 
-def has_succeeded(job: PSTrainingJob, snapshot: Snapshot, role: str) -> bool:
-    """Whether the newest attempt has ended with exit code 0: an older one that its lost node kept counts no more."""
-    last = _newest_seen(snapshot, role)
-    current = jobs_of(snapshot, role).get(last)
-    if current is not None and snapshot.is_of_this_round(current) and current.true_condition("Complete"):
+def _has_succeeded(job: PSTrainingJob, snapshot: Snapshot, role: str, number: int, child: Child | None) -> bool:
+    if child is not None and snapshot.is_of_current_restart(child) and child.true_condition("Complete"):
         return True
-    pods = (p for p in snapshot.pods_of(role) if p.term == last and snapshot.is_of_this_round(p))
+    pods = (p for p in snapshot.pods_of(role) if p.term == number and snapshot.is_of_current_restart(p))
     return any(succeeded(job, p) for p in pods)
 
 
-def decide(
-    job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, counted: FailureCounts, role: str
-) -> Attempts:
-    """Decide which attempt to create and which to forget."""
-    if not is_wanted(job, role) or has_succeeded(job, snapshot, role):
-        return Attempts()
-    existing, last = jobs_of(snapshot, role), newest(snapshot, status, role)
-    alive = any(not p.over for p in snapshot.pods_of(role))
-    current = existing.get(last)
-    ended = current is None or current.deleting or _ended(snapshot, current, last, role)
-    create = last + 1 if ended and not alive else None
-    # An older attempt is evidence until what ended it is on record; then its log has had a whole attempt to be read.
-    old = (c for n, c in sorted(existing.items()) if n < last and not c.deleting)
-    return Attempts(create, tuple(old) if counted.is_told(status) else ())
-
-
-def _newest_seen(snapshot: Snapshot, role: str) -> int:
-    return max((*jobs_of(snapshot, role), *(p.term for p in snapshot.pods_of(role))), default=0)
-
-
-def _ended(snapshot: Snapshot, child: Child, number: int, role: str) -> bool:
-    pods = [p for p in snapshot.pods_of(role) if p.term == number]
-    return child.true_condition("Failed") is not None or (bool(pods) and all(p.over for p in pods))
+def _newest_is_over(attempts: Attempts, snapshot: Snapshot) -> bool:
+    child = attempts.jobs.get(attempts.newest)
+    if child is None or child.deleting or child.true_condition("Failed") is not None:
+        return True
+    pods = [p for p in snapshot.pods_of(attempts.role) if p.term == attempts.newest]
+    return bool(pods) and all(p.over for p in pods)

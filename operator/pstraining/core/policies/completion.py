@@ -1,22 +1,20 @@
 """Has the job ended, and how?
 
-An end that is recorded in status stands for ever. A new end is only told by this pass; what follows from it (freeing
-pods) waits for the next one, so that nothing is freed before the end is on record.
+An end that status has recorded is final. A pass that finds a new end only records it. The next pass deletes pods, so
+that nothing is deleted before the end is on record.
 """
 
 from dataclasses import dataclass
-from datetime import datetime
 
 from pstraining.api import names
 from pstraining.api.conditions import Condition, Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.run_policy import SuccessPolicy
-from pstraining.api.status import PSTrainingJobStatus, ReplicaRecord
-from pstraining.core.actions import Kind
-from pstraining.core.policies import attempts, budgets, deadline, job_restart
-from pstraining.core.policies.failure_counts import Failure, FailureCounts, succeeded
+from pstraining.api.status import ReplicaRecord
+from pstraining.core.facts import Facts
+from pstraining.core.policies import budgets, deadline, job_restart
+from pstraining.core.policies.failure_counts import Failure, FailureCounts
 from pstraining.core.policies.failures import Consequence, role_spec
-from pstraining.core.snapshot import Snapshot
 
 
 @dataclass(frozen=True)
@@ -31,83 +29,73 @@ class End:
     """The replica that failed the job, as role/index."""
 
 
-def recorded_end(status: PSTrainingJobStatus) -> Condition | None:
-    """Succeeded or Failed, if status already says so."""
-    for condition in status.conditions:
-        if condition.type in (Condition.SUCCEEDED, Condition.FAILED) and condition.status == "True":
-            return Condition(condition.type)
-    return None
+def end(facts: Facts) -> End | None:
+    """Return how the job has ended, on record or in this pass."""
+    if facts.recorded_end is None:
+        return new_end(facts)
+    condition = next(c for c in facts.status.conditions if c.type == facts.recorded_end)
+    return End(facts.recorded_end, Reason(condition.reason), condition.message)
 
 
-def new_end(
-    job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, counted: FailureCounts, now: datetime
-) -> End | None:
-    """How the job has just ended, by what the snapshot shows and the clock."""
-    if job.spec.success_policy is SuccessPolicy.ALL_WORKERS:
-        won = _all_workers(job, snapshot, counted)
-    else:
-        won = _leader(job, snapshot)
-    return won or _failed(job, status, counted) or _late(job, status, now)
+def new_end(facts: Facts) -> End | None:
+    """Return how the job has just ended, by the snapshot and the clock."""
+    all_workers = facts.job.spec.success_policy is SuccessPolicy.ALL_WORKERS
+    success = _all_workers_succeeded(facts) if all_workers else _leader_succeeded(facts)
+    return success or _failed(facts) or _deadline_exceeded(facts)
 
 
-def _leader(job: PSTrainingJob, snapshot: Snapshot) -> End | None:
-    if job.spec.chief.enabled:
-        if attempts.has_succeeded(job, snapshot, names.CHIEF):
+def _leader_succeeded(facts: Facts) -> End | None:
+    if facts.job.spec.chief.enabled:
+        if facts.chief.succeeded:
             return End(Condition.SUCCEEDED, Reason.CHIEF_SUCCEEDED, "The chief has ended with exit code 0.")
-    elif worker_succeeded(job, snapshot, 0):
+    elif 0 in facts.succeeded_workers:
         return End(Condition.SUCCEEDED, Reason.WORKER_ZERO_SUCCEEDED, "Worker 0 has ended with exit code 0.")
     return None
 
 
-def _all_workers(job: PSTrainingJob, snapshot: Snapshot, counted: FailureCounts) -> End | None:
-    if job.spec.chief.enabled and not attempts.has_succeeded(job, snapshot, names.CHIEF):
+def _all_workers_succeeded(facts: Facts) -> End | None:
+    chief = facts.job.spec.chief.enabled
+    if chief and not facts.chief.succeeded:
         return None
-    asked = set(range(job.spec.worker.replicas)) - counted.given_up
-    if not asked or not all(worker_succeeded(job, snapshot, i) for i in asked):
+    workers = set(range(facts.job.spec.worker.replicas)) - facts.failures.given_up
+    if not workers or not workers <= facts.succeeded_workers:
         return None
-    who = "The chief and every worker have" if job.spec.chief.enabled else "Every worker has"
-    return End(Condition.SUCCEEDED, Reason.ALL_WORKERS_SUCCEEDED, f"{who} ended with exit code 0.")
+    replicas = "The chief and every worker have" if chief else "Every worker has"
+    return End(Condition.SUCCEEDED, Reason.ALL_WORKERS_SUCCEEDED, f"{replicas} ended with exit code 0.")
 
 
-def _late(job: PSTrainingJob, status: PSTrainingJobStatus, now: datetime) -> End | None:
-    end = deadline.ends_at(job, status)
-    if end is None or now < end:
+def _deadline_exceeded(facts: Facts) -> End | None:
+    deadline_at = deadline.ends_at(facts.job, facts.status)
+    if deadline_at is None or facts.now < deadline_at:
         return None
-    seconds = job.spec.run_policy.active_deadline_seconds
+    seconds = facts.job.spec.run_policy.active_deadline_seconds
     message = f"The job was active for {seconds} s, which is all that runPolicy.activeDeadlineSeconds allows"
     return End(Condition.FAILED, Reason.DEADLINE_EXCEEDED, message)
 
 
-def worker_succeeded(job: PSTrainingJob, snapshot: Snapshot, index: int) -> bool:
-    """Whether that worker's program has ended with 0: its Deployment remembers, its pod shows it first."""
-    child = snapshot.child(Kind.DEPLOYMENT, names.worker_name(job.metadata.name, index))
-    remembers = child is not None and child.annotations.get(names.ANNOTATION_SUCCEEDED) == "true"
-    if child is not None and remembers and snapshot.is_of_this_round(child):
-        return True
-    pods = (p for p in snapshot.pods_of(names.WORKER, index) if snapshot.is_of_this_round(p))
-    return any(succeeded(job, p) for p in pods)
-
-
-def _failed(job: PSTrainingJob, status: PSTrainingJobStatus, counted: FailureCounts) -> End | None:
-    """Whether a failure ends the job: by its rule or restartPolicy, or because it spends a budget."""
-    if (cause := counted.restart_job) is not None:
-        if not job_restart.exceeded(job, status, counted):
-            return None
-        limit = job.spec.run_policy.max_restarts
-        message = f"{_words(cause)}: one restart of the job too many, as runPolicy.maxRestarts is {limit}"
-        return End(Condition.FAILED, Reason.RESTARTS_EXCEEDED, message, _replica(cause.role, cause.index))
-    for failure in counted.failures:
-        if failure.decision.consequence is Consequence.FAIL_JOB and not _given_up(counted, failure):
+def _failed(facts: Facts) -> End | None:
+    """Return the end of a job that a rule, a restartPolicy or a spent budget fails."""
+    job, counts = facts.job, facts.failures
+    if counts.restart_job is not None:
+        return _restarts_exceeded(job, counts.restart_job) if job_restart.is_exceeded(facts) else None
+    for failure in counts.failures:
+        if failure.decision.consequence is Consequence.FAIL_JOB and not _is_given_up(counts, failure):
             return _decided(job, failure)
-    for record in counted.records:
-        used = budgets.used(job, record.role, counted.of(record.role, record.index))
+    for record in counts.records:
+        used = budgets.used(job, record.role, counts.of(record.role, record.index))
         if used > budgets.limit(job, record.role) and not record.given_up:
-            return _spent(job, record, used, counted)
+            return _spent(job, record, used, counts)
     return None
 
 
-def _given_up(counted: FailureCounts, failure: Failure) -> bool:
-    return failure.role == names.WORKER and failure.decision.rule is None and failure.index in counted.given_up
+def _restarts_exceeded(job: PSTrainingJob, failure: Failure) -> End:
+    limit = job.spec.run_policy.max_restarts
+    message = f"{_words(failure)}: one restart of the job too many, as runPolicy.maxRestarts is {limit}"
+    return End(Condition.FAILED, Reason.RESTARTS_EXCEEDED, message, _replica(failure.role, failure.index))
+
+
+def _is_given_up(counts: FailureCounts, failure: Failure) -> bool:
+    return failure.role == names.WORKER and failure.decision.rule is None and failure.index in counts.given_up
 
 
 def _decided(job: PSTrainingJob, failure: Failure) -> End:
@@ -123,9 +111,9 @@ def _decided(job: PSTrainingJob, failure: Failure) -> End:
     return End(Condition.FAILED, Reason.REPLICA_FAILED, message, replica)
 
 
-def _spent(job: PSTrainingJob, record: ReplicaRecord, used: int, counted: FailureCounts) -> End:
+def _spent(job: PSTrainingJob, record: ReplicaRecord, used: int, counts: FailureCounts) -> End:
     role, limit = record.role, budgets.limit(job, record.role)
-    last = next((f for f in reversed(counted.failures) if (f.role, f.index) == (role, record.index)), None)
+    last = next((f for f in reversed(counts.failures) if (f.role, f.index) == (role, record.index)), None)
     within = budgets.window(job, role)
     often = f"{role} {record.index} failed {used} times"
     if within is not None:
@@ -145,7 +133,7 @@ def _replica(role: str, index: int) -> str:
 
 
 def _words(failure: Failure) -> str:
-    """A failure in words."""
-    told = failure.told
-    line = f": {told.message}" if told.message else ""
-    return f"pod {told.pod} ended with exit code {told.exit_code} ({told.reason}){line}"
+    """Return a failure in words."""
+    last = failure.last_failure
+    line = f": {last.message}" if last.message else ""
+    return f"pod {last.pod} ended with exit code {last.exit_code} ({last.reason}){line}"

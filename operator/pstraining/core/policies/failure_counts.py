@@ -1,8 +1,8 @@
-"""How often has each replica failed, and how often was it started again?
+"""How often has each replica failed, and how often was it restarted?
 
-Runs of a container are counted by (pod uid, ended runs), so that no run is counted twice, whatever is seen twice, late,
-or by another operator process; a run whose pod nobody saw ends uncounted. What a failure means, and whether it counts,
-is decided in failures.py; of several runs that ended unseen only the newest one's cause is known.
+The runs of a container are counted by (pod uid, ended runs). So no run is counted twice, even if it is observed twice,
+late, or by another operator process; a run whose pod was never observed is not counted. failures.py decides whether a
+failure counts and what follows. If several runs ended unobserved, only the cause of the newest one is known.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from datetime import datetime
 
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
-from pstraining.api.run_policy import FailureReason, RestartPolicy
+from pstraining.api.run_policy import FailureReason
 from pstraining.api.status import LastFailure, PSTrainingJobStatus, ReplicaRecord
 from pstraining.core.policies import budgets
 from pstraining.core.policies.failures import (
@@ -20,22 +20,21 @@ from pstraining.core.policies.failures import (
     Decision,
     cause,
     decide,
-    is_given_up_with_its_node,
     newest_end,
 )
 from pstraining.core.policies.resharding import began, is_due
+from pstraining.core.policies.success import runs_for_ever, succeeded
 from pstraining.core.snapshot import Pod, Snapshot, Termination
-from pstraining.resources.pods import Task, has_chief_duty
 from pstraining.resources.redundancy import members
 
 
 @dataclass(frozen=True)
 class Failure:
-    """One newly counted failure of a replica's own, or one that a rule makes something of."""
+    """One newly counted failure of a replica, or one on which a rule acts."""
 
     role: str
     index: int
-    told: LastFailure
+    last_failure: LastFailure
     decision: Decision
 
 
@@ -47,45 +46,45 @@ class FailureCounts:
     failures: tuple[Failure, ...] = ()
 
     def restarts(self, role: str) -> int:
-        """How often replicas of a role were started again."""
+        """Return how often replicas of a role were restarted."""
         return sum(r.restarts for r in self.records if r.role == role)
 
-    def is_told(self, status: PSTrainingJobStatus) -> bool:
-        """Whether all of it is on record, so that evidence may go."""
+    def is_recorded(self, status: PSTrainingJobStatus) -> bool:
+        """Whether status has all counters, so that evidence may be deleted."""
         return status.replica_records == list(self.records)
 
     def record(self, pod: Pod) -> ReplicaRecord | None:
-        """What is counted of the replica that this pod is."""
+        """Return the counters of the replica that this pod runs."""
         return next((r for r in self.records if key_of(r) == key_of(pod)), None)
 
     def of(self, role: str, index: int) -> tuple[ReplicaRecord, ...]:
-        """What is counted of one replica; the members of a shard share one budget."""
+        """Return the counters of one replica; the members of a shard share one budget."""
         return tuple(r for r in self.records if (r.role, r.index) == (role, index))
 
     @property
     def restart_job(self) -> Failure | None:
-        """The failure for which all of the job is to be started anew."""
+        """The failure that restarts the whole job."""
         return next((f for f in self.failures if f.decision.consequence is Consequence.RESTART_JOB), None)
 
     @property
     def given_up(self) -> frozenset[int]:
-        """The workers that the job goes on without."""
+        """The workers without which the job continues."""
         return frozenset(r.index for r in self.records if r.given_up)
 
 
 def key_of(replica: Pod | ReplicaRecord) -> tuple[str, int, int]:
-    """What is counted apart: members of one shard, too, so that one's runs are never taken for another's."""
+    """Return the key of a counter; each member of a shard has its own, so that their runs are not mixed up."""
     return replica.role, replica.index, replica.member
 
 
 def count_failures(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus) -> FailureCounts:
-    """Count what ended since the stored status was written."""
-    seen, by_uid = {key_of(p) for p in snapshot.pods}, {p.uid: p for p in snapshot.pods}
-    # A replica that was scaled away is forgotten with its last pod: one that gets its number later begins at nothing.
-    records = {key_of(r): r for r in status.replica_records if _wanted(job, r) or key_of(r) in seen}
+    """Count the runs that ended since the stored status was written."""
+    keys, pods_by_uid = {key_of(p) for p in snapshot.pods}, {p.uid: p for p in snapshot.pods}
+    # The record of a replica that was scaled away ends with its last pod; a later replica of its number starts at 0.
+    records = {key_of(r): r for r in status.replica_records if _wanted(job, r) or key_of(r) in keys}
     failures = []
     since = _since(status)
-    # Status says why pods stop once they do; a write that failed there must not make failures of them.
+    # Pods that the operator stops do not fail, even if the status write that announces the stop is lost.
     stopping = job.spec.run_policy.suspend or is_due(job, snapshot)
     if since is not None and status.completion_time is None:
         for pod in snapshot.pods:
@@ -93,7 +92,7 @@ def count_failures(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJob
                 continue
             key = key_of(pod)
             old = records.get(key, ReplicaRecord(role=pod.role, index=pod.index, member=pod.member))
-            if _older(pod, old, by_uid):
+            if _is_superseded(pod, old, pods_by_uid):
                 continue
             decision = decide(job, pod.role, cause(pod), _exit_code(pod))
             new = _count(job, old, pod, decision)
@@ -101,76 +100,53 @@ def count_failures(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJob
                 records[key] = new
             decisive = decision.consequence in (Consequence.FAIL_JOB, Consequence.RESTART_JOB)
             if new.failures > old.failures or (new is not old and decisive):
-                failures.append(Failure(pod.role, pod.index, _told(pod, new.failures), decision))
-    counted = FailureCounts(tuple(records[k] for k in sorted(records)), tuple(failures))
-    if counted.restart_job is not None:
-        return FailureCounts(tuple(_forgiven(r) for r in counted.records), counted.failures)
-    return _given_up(job, counted)
-
-
-def succeeded(job: PSTrainingJob, pod: Pod) -> bool:
-    """The program of this pod has ended with 0 for good, now or before the launcher went idle."""
-    if pod.role == names.PS or runs_for_ever(job, pod.role, pod.index):
-        return False
-    runs = (pod.container.terminated, pod.container.last)
-    ends = [t.finished_at for t in runs if t is not None and t.exit_code == 0]
-    given_up = _given_up_at(pod)
-    if given_up is not None:
-        # Another pod has its place by now: what a lost node tells late is history. (Of a chief its term says so.)
-        return any(end is not None and end <= given_up for end in ends)
-    return pod.phase == "Succeeded" or bool(ends)
-
-
-def _given_up_at(pod: Pod) -> datetime | None:
-    """When a worker's pod was deleted because its node was lost."""
-    return pod.deleted_at if pod.role == names.WORKER and is_given_up_with_its_node(pod) else None
-
-
-def runs_for_ever(job: PSTrainingJob, role: str, index: int) -> bool:
-    """Whether a worker's program is run again after exit code 0, too."""
-    always = role == names.WORKER and job.spec.worker.restart_policy is RestartPolicy.ALWAYS
-    return always and not has_chief_duty(job, Task(role, index))
+                failures.append(Failure(pod.role, pod.index, _last_failure(pod, new.failures), decision))
+    counts = FailureCounts(tuple(records[k] for k in sorted(records)), tuple(failures))
+    if counts.restart_job is not None:
+        return FailureCounts(tuple(_forgiven(r) for r in counts.records), counts.failures)
+    return _given_up(job, counts)
 
 
 def _forgiven(record: ReplicaRecord) -> ReplicaRecord:
-    """A replica in a new round: its restarts are history, its budget is new."""
+    """Return the record of a replica after a restart of the job: it keeps its restarts and gets a new budget."""
     return record.model_copy(update={"failures": 0, "failure_times": [], "given_up": False})
 
 
-def _given_up(job: PSTrainingJob, counted: FailureCounts) -> FailureCounts:
+def _given_up(job: PSTrainingJob, counts: FailureCounts) -> FailureCounts:
     """Give up workers that have failed for good, as long as minReplicas are left."""
     fewest = job.spec.worker.min_replicas
     if fewest is None:
-        return counted
+        return counts
     by_policy = {
         f.index
-        for f in counted.failures
+        for f in counts.failures
         if f.role == names.WORKER and f.decision.consequence is Consequence.FAIL_JOB and f.decision.rule is None
     }
-    left, found = job.spec.worker.replicas - len(counted.given_up), []
-    for record in counted.records:
+    left, records = job.spec.worker.replicas - len(counts.given_up), []
+    for record in counts.records:
         lost = record.role == names.WORKER and (
             record.index in by_policy or budgets.used(job, names.WORKER, [record]) > budgets.limit(job, names.WORKER)
         )
         if lost and not record.given_up and left > fewest:
             left -= 1
-            found.append(record.model_copy(update={"given_up": True}))
+            records.append(record.model_copy(update={"given_up": True}))
         else:
-            found.append(record)
-    return FailureCounts(tuple(found), counted.failures)
+            records.append(record)
+    return FailureCounts(tuple(records), counts.failures)
 
 
 def _since(status: PSTrainingJobStatus) -> datetime | None:
-    """Older pods are from before a suspension, or before the number of parameter servers changed."""
+    """Return the start of counting: older pods are from before a suspension or before ps.replicas changed."""
     rescaling = began(status)
     if status.start_time is None or rescaling is None:
         return status.start_time
     return max(status.start_time, rescaling.last_transition_time)
 
 
-def _counts(job: PSTrainingJob, pod: Pod, start_time: datetime, round_: int) -> bool:
-    """Pods from before a suspension or an older round, of workers scaled away, and succeeded ones are out of it."""
-    return pod.created >= start_time and pod.round == round_ and _wanted(job, pod) and not succeeded(job, pod)
+def _counts(job: PSTrainingJob, pod: Pod, start_time: datetime, job_restarts: int) -> bool:
+    """Whether failures of a pod count: not before a suspension or restart, when scaled away, or after success."""
+    current = pod.created >= start_time and pod.job_restarts == job_restarts
+    return current and _wanted(job, pod) and not succeeded(job, pod)
 
 
 def _wanted(job: PSTrainingJob, replica: Pod | ReplicaRecord) -> bool:
@@ -196,13 +172,13 @@ def _ended_runs(pod: Pod) -> int:
     return pod.init_failures + container.restarts + (over or pod.deleting or pod.terminal)
 
 
-def _older(pod: Pod, record: ReplicaRecord, seen: Mapping[str, Pod]) -> bool:
-    """Whether a pod comes before the one counted last: still seen beside its successor, it is never counted again.
+def _is_superseded(pod: Pod, record: ReplicaRecord, pods_by_uid: Mapping[str, Pod]) -> bool:
+    """Whether a newer pod of this replica was already counted. Failures of a superseded pod are ignored.
 
-    Times are whole seconds. Of two pods of one second the chief's term tells, else any order that stays; and none that
-    is still seen is older than one that is gone, or its failures would never count.
+    Creation times are whole seconds. Two pods of one second are ordered by the chief's term, then by uid. If the pod
+    counted last is gone, a pod of the same second is not superseded, or its failures would never count.
     """
-    last = seen.get(record.pod_uid)
+    last = pods_by_uid.get(record.pod_uid)
     if last is not None:
         return (pod.created, pod.term, pod.uid) < (last.created, last.term, last.uid)
     return record.pod_created is not None and pod.created < record.pod_created
@@ -233,14 +209,14 @@ _STOPPED = (128 + 9, 128 + 15)
 
 
 def _free(job: PSTrainingJob, pod: Pod, decision: Decision, new: int) -> int:
-    """How many of the newly ended runs don't count."""
+    """Return how many of the newly ended runs do not count."""
     if decision.cause is FailureReason.NODE_LOST and decision.consequence is Consequence.RESTART_FREE:
-        return new  # a lost node that is back tells of ends that came after Kubernetes had given its pods up
+        return new  # a node that is back reports ends from after Kubernetes had given its pods up
     if TABLE[decision.cause].disruption:
         if decision.consequence is not Consequence.RESTART_FREE:
             return 0
-        # The pod's own end is Kubernetes' doing; runs that ended before it are not, unless by the signal that began it:
-        # a kubelet may start a container once more between that and the end.
+        # Kubernetes caused the last end. It also caused the one before if that was by signal: the kubelet may start a
+        # container once more between the signal and the end of the pod.
         before = pod.container.last
         stopped = before is not None and before.exit_code in _STOPPED
         return min(new, 2 if stopped else 1)
@@ -253,13 +229,13 @@ def _ended_at(pod: Pod) -> datetime:
     return (end and end.finished_at) or pod.deleted_at or pod.created
 
 
-def _told(pod: Pod, count: int) -> LastFailure:
+def _last_failure(pod: Pod, count: int) -> LastFailure:
     end = newest_end(pod) or Termination(0, pod.reason, "", None)
-    why = cause(pod)
+    reason = cause(pod)
     return LastFailure(
         pod=pod.name,
         exit_code=end.exit_code,
-        reason=end.reason if why == "Error" and end.reason else str(why),
+        reason=end.reason if reason == "Error" and end.reason else str(reason),
         message=last_line(end.message),
         time=end.finished_at,
         count=count,
@@ -267,6 +243,6 @@ def _told(pod: Pod, count: int) -> LastFailure:
 
 
 def last_line(text: str) -> str:
-    """The last line that says something, cut to what fits a condition."""
+    """Return the last line that is not empty, cut to the length that fits a condition."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:300] if lines else ""

@@ -1,23 +1,21 @@
-"""Which workers are to run no more, while the job goes on?
+"""Which workers do not run any more while the job continues?
 
-Their Deployments go to 0 replicas and remember why: those whose program has succeeded, and those that the job has given
-up. A worker is given up in status first (attempts.py), so that what made it fail may go.
+The operator scales their Deployments to 0 and annotates them with the reason: the program has succeeded, or the job has
+given the worker up. Status records first that a worker is given up (failure_counts.py); then its pod may go.
 """
 
+from collections.abc import Iterable
+
 from pstraining.api import names
-from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus
-from pstraining.core.policies.completion import worker_succeeded
-from pstraining.core.snapshot import Snapshot
 
 
 def given_up(status: PSTrainingJobStatus) -> frozenset[int]:
-    """The workers that are on record as given up."""
+    """Return the workers that are recorded as given up."""
     return frozenset(r.index for r in status.replica_records if r.given_up)
 
 
-def why(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, index: int) -> str | None:
-    """The annotation that says why a worker is to run no more; None if it is to run."""
-    if worker_succeeded(job, snapshot, index):
-        return names.ANNOTATION_SUCCEEDED
-    return names.ANNOTATION_GIVEN_UP if index in given_up(status) else None
+def reasons(status: PSTrainingJobStatus, succeeded: Iterable[int]) -> dict[int, str]:
+    """Return the annotation of each retired worker; success prevails."""
+    annotations = dict.fromkeys(given_up(status), names.ANNOTATION_GIVEN_UP)
+    return annotations | dict.fromkeys(succeeded, names.ANNOTATION_SUCCEEDED)
