@@ -10,7 +10,7 @@ from bench.training.measurement import Effort, Measurement
 from bench.training.network import Links
 from bench.training.runs import Load, in_turn, measure
 from bench.training.volume import SYNC
-from pstraining.core import bandwidth
+from pstraining.cli.planning import bandwidth
 
 PEERS: Final = "bench.training.peers"
 PLAIN: Final = {"GLIBC_TUNABLES": ""}

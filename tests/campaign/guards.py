@@ -13,15 +13,12 @@ from unittest import mock
 from kopf._cogs.clients import watching
 
 from pstraining.api import names
-from pstraining.api.models import PSTrainingJob
-from pstraining.api.status import PSTrainingJobStatus
 from pstraining.controller import cache, main
 from pstraining.controller.cache import Cache
 from pstraining.controller.watch import Receiver, Watches
 from pstraining.controller.workqueue import WorkQueue
 from pstraining.core.actions import Kind
-from pstraining.core.policies import job_attempts
-from pstraining.core.policies.attempts import Tally
+from pstraining.core.policies import attempts
 from pstraining.core.snapshot import Snapshot
 from pstraining.kube import client, errors, executor
 from pstraining.kube.client import KubeClient
@@ -59,12 +56,9 @@ def _nothing(*_: Any, **__: Any) -> None:
     return None
 
 
-def _told_early(
-    job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, counted: Tally, role: str
-) -> job_attempts.Attempts:
-    """Treats what is counted now as if it were on record."""
-    told = status.model_copy(update={"replica_records": list(counted.records)})
-    return _decide(job, snapshot, told, counted, role)
+def _unrecorded(observed: attempts.Attempts, snapshot: Snapshot, *, failures_recorded: bool) -> attempts.Step:
+    """Treats every failure as recorded."""
+    return _next_step(observed, snapshot, failures_recorded=True)
 
 
 async def _delete_by_name(
@@ -115,11 +109,11 @@ async def _never_again(**kwargs: Any) -> AsyncIterator[Any]:
     await asyncio.sleep(1e6)
 
 
-_decide, _take = job_attempts.decide, Watches._take
+_next_step, _take = attempts.next_step, Watches._take
 _watch_objs, _continuous_watch = watching.watch_objs, watching.continuous_watch
 
 GUARDS: dict[str, Guard] = {
-    "evidence": Guard("an old attempt goes when its end is on record", _patched(job_attempts, "decide", _told_early)),
+    "evidence": Guard("an old attempt goes when its end is on record", _patched(attempts, "next_step", _unrecorded)),
     "lists": Guard("what exists at the start is looked at", _patched(Watches, "_take", _news_only)),
     "relist": Guard("what a new list does not hold is gone", _patched(Watches, "_take", _unrepaired)),
     "reconnect": Guard("a watch that ends is taken up again", _patched(watching, "watch_objs", _once)),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.core import desired
+from pstraining.core import desired_state
 from pstraining.kube.client import KubeClient
 from pstraining.resources import workloads
 from tests.support import builders
@@ -32,7 +32,7 @@ def posted(kube: Kube, namespace: str, body: dict[str, Any]) -> None:
 def children(case: Case) -> Iterator[dict[str, Any]]:
     """All that the operator would create."""
     job = typed(case)
-    yield from desired.children(job, "launcher", builders.LAUNCHER)
+    yield from desired_state.children(job, "launcher", builders.LAUNCHER)
     for role, wanted in (("chief", job.spec.chief.enabled), ("evaluator", job.spec.evaluator.enabled)):
         if wanted:
             yield workloads.build_attempt(job, role, 1, "launcher")

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.core.actions import Delete, Kind, Plan
-from pstraining.core.planner import read_job
+from pstraining.core.facts import read_job
 from pstraining.resources.redundancy import server_template
 from tests.property.test_planner_properties import EXAMPLES
 from tests.support.builders import job

@@ -1,4 +1,4 @@
-"""What a job's network carries, as tables; the figures are `core.bandwidth`'s."""
+"""What a job's network carries, as tables; the figures are `planning.bandwidth`'s."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from rich.text import Text
 
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.sizes import SCALE
+from pstraining.cli.planning import bandwidth
+from pstraining.cli.planning.bandwidth import Exchange, Link
 from pstraining.cli.quantities import several, size
-from pstraining.core import bandwidth
 from pstraining.core.actions import Manifest
-from pstraining.core.bandwidth import Exchange, Link
 
 Row = tuple[str, float]
 """A way to do it, and the bytes on its busiest link."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 from pstraining.api import names
 from pstraining.cli.jobs import one_line
 from pstraining.cli.tasks import Task
-from pstraining.core.policies.attempts import last_line
+from pstraining.core.policies.failure_counts import last_line
 
 READY: Final = "Ready"
 TERMINATING: Final = "Terminating"

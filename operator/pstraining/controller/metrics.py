@@ -16,7 +16,7 @@ from pstraining.api.run_policy import FailureReason
 from pstraining.controller.cache import Key
 from pstraining.core.actions import Action, Apply, Kind, Verdict
 from pstraining.core.observe import parse_time
-from pstraining.core.policies.redundancy import Cause
+from pstraining.core.policies.failover import Cause
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 REFUSALS = (Verdict.NAME_TAKEN, Verdict.INVALID, Verdict.REFUSED, Verdict.NOT_SERVED)

@@ -82,8 +82,8 @@ def _pod(manifest: Manifest, job_uid: str) -> Pod | None:
     index = labels.get(names.LABEL_INDEX) or labels.get(names.LABEL_POD_INDEX) or "0"
     term = labels.get(names.LABEL_TERM) or labels.get(names.LABEL_ATTEMPT) or "0"
     member = labels.get(names.LABEL_MEMBER) or "0"
-    round_ = labels.get(names.LABEL_ROUND) or "0"
-    if not (index.isdecimal() and term.isdecimal() and member.isdecimal() and round_.isdecimal()):
+    restarts = labels.get(names.LABEL_ROUND) or "0"
+    if not (index.isdecimal() and term.isdecimal() and member.isdecimal() and restarts.isdecimal()):
         return None  # labels that somebody else has written
     conditions = {c.get("type"): c for c in status.get("conditions") or ()}
     scheduled = conditions.get("PodScheduled", {})
@@ -112,7 +112,7 @@ def _pod(manifest: Manifest, job_uid: str) -> Pod | None:
         ready_changed=parse_time(conditions.get("Ready", {}).get("lastTransitionTime")),
         blocked_init=_blocked_init(status.get("initContainerStatuses") or ()),
         init_failures=_init_failures(status.get("initContainerStatuses") or ()),
-        round=int(round_),
+        job_restarts=int(restarts),
         gates=tuple(gate.get("name", "") for gate in spec.get("schedulingGates") or ()),
     )
 

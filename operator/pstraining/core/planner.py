@@ -1,47 +1,46 @@
-"""From what is observed to what is to be done: `plan` is pure, total and stateless.
+"""From an observed state to actions: `plan` is pure, total and stateless.
 
     deleting, unreadable,
-    another manager's         nothing
-    ended, on record          free what cleanPodPolicy frees; delete the job when its time has come
-    just ended                nothing: status tells it first
-    suspended                 free what runs, the chief first
-    refused template          nothing until the spec changes, then start over
-    just failed as a whole    nothing: status counts the new round first
-    of an older round         stop in order, then create anew
-    another number of PSs     stop in order, then create anew
-    else                      create what is missing, correct what drifted, follow the chief's terms
+    managed by another        nothing
+    ended, on record          clean up by cleanPodPolicy; delete the job when its TTL has expired
+    just ended                nothing: status records the end first
+    just failed as a whole    nothing: status counts the restart first
+    suspended                 stop in order, the chief first
+    refused template          nothing until the spec changes; then delete what exists, and create it again
+    restarted as a whole      stop in order, then create again
+    another number of PSs     stop in order, then create again
+    else                      create missing children, correct drifted ones, create the next attempt of the chief
 
-Planning again on the result of a plan gives the empty plan, and every prefix of a plan leaves a legal state.
+Planning again on the result of a plan gives the empty plan, and every prefix of a plan leaves a legal state. The
+policies that delete failed pods wait until status has recorded the failure.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-
-from pydantic import ValidationError
 
 from pstraining.api import names
 from pstraining.api.conditions import Condition, Reason
-from pstraining.api.models import PSTrainingJob
-from pstraining.api.status import PSTrainingJobStatus
-from pstraining.core import desired
-from pstraining.core.actions import Action, Create, Delete, Kind, Manifest, Plan
+from pstraining.core import desired_state
+from pstraining.core.actions import Action, Create, Delete, Kind, Plan
+from pstraining.core.desired_state import DesiredState
+from pstraining.core.facts import Facts, gather
 from pstraining.core.policies import (
+    attempts,
     clean_up,
+    completion,
     deadline,
+    diagnosis,
+    failover,
     gang,
-    job_attempts,
+    job_restart,
     node_loss,
-    redundancy,
-    renewal,
-    rescaling,
-    rounds,
-    shrinking,
-    stopping,
+    pvc_retention,
+    resharding,
+    rolling_update,
     stuck_pods,
+    teardown,
 )
-from pstraining.core.policies.attempts import Tally, tally
-from pstraining.core.policies.diagnosis import look_again_at
-from pstraining.core.policies.outcome import new_end, recorded_end
+from pstraining.core.policies.attempts import Step
 from pstraining.core.snapshot import Child, Snapshot
 from pstraining.resources import workloads
 from pstraining.resources.launcher import Launcher
@@ -51,134 +50,122 @@ def plan(snapshot: Snapshot, now: datetime, launcher: Launcher) -> Plan:
     """Decide what to do about a job now.
 
     Args:
-        snapshot: what is observed.
-        now: the present time, for TTLs.
+        snapshot: the observed state.
+        now: the present time.
         launcher: the launcher that new children get.
     """
-    snapshot = node_loss.marked(snapshot, now)
-    job, status = read_job(snapshot), read_status(snapshot)
-    if snapshot.deleting or isinstance(job, str) or not is_ours(job):
+    facts = gather(snapshot, now)
+    if snapshot.deleting or isinstance(facts, str) or not facts.is_managed_here:
         return Plan()
-    if (end := recorded_end(status)) is not None:
-        return _finished(job, snapshot, status, end, now)
-    counted = tally(job, snapshot, status)
-    if new_end(job, snapshot, status, counted, now) is not None or counted.restart_job is not None:
+    if facts.recorded_end is not None:
+        return _clean_up(facts, facts.recorded_end)
+    if completion.new_end(facts) is not None or facts.failures.restart_job is not None:
         return Plan()
-    lost = tuple(node_loss.force_deletions(job, snapshot, status, counted))
-    overdue = node_loss.look_again_at(snapshot, now)
+    if facts.job.spec.run_policy.suspend:
+        return _stop(facts, Reason.SUSPENDED)
+    if facts.refused_generation is not None and (step := _after_refusal(facts)) is not None:
+        return step
+    if job_restart.is_due(facts):
+        return _stop(facts, Reason.JOB_RESTARTED)
+    if resharding.is_due(facts.job, facts.snapshot):
+        return _stop(facts, Reason.RESHARDING)
+    return _run(facts, launcher)
 
-    def stop(why: Reason) -> Plan:
-        return Plan((*_deletions(stopping.next_step(job, snapshot).delete, why), *lost), overdue)
 
-    if job.spec.run_policy.suspend:
-        return stop(Reason.SUSPENDED)
-    refused = refused_generation(status)
-    if refused == snapshot.generation:
+def _clean_up(facts: Facts, end: Condition) -> Plan:
+    """Delete what cleanPodPolicy does not keep, and the job itself once its TTL has expired."""
+    expiry = clean_up.expiry(facts.job, facts.status)
+    if expiry is not None and expiry <= facts.now:
+        job = facts.snapshot
+        return Plan((Delete(Kind.PS_TRAINING_JOB, job.name, job.uid, Reason.TTL_EXPIRED),))
+    step = clean_up.clean_up(facts, end)
+    kept, deletions = desired_state.kept(facts, step), _deletions(step.delete, Reason.JOB_FINISHED)
+    return Plan((*kept, *deletions), _earliest(expiry, step.until))
+
+
+def _stop(facts: Facts, reason: Reason) -> Plan:
+    """Delete the next children of an orderly stop."""
+    step = teardown.next_step(facts.job, facts.snapshot)
+    actions = (*_deletions(step.delete, reason), *_force_deletions(facts))
+    return Plan(actions, node_loss.requeue_at(facts.snapshot, facts.now))
+
+
+def _after_refusal(facts: Facts) -> Plan | None:
+    """Wait while the spec is the refused one; then delete what was created from it. None if nothing is left of it."""
+    if facts.refused_generation == facts.snapshot.generation:
         return Plan()
-    if refused is not None and stopping.workloads(snapshot):
-        return Plan(tuple(_deletions(stopping.workloads(snapshot), Reason.NOT_DESIRED)))
-    if rounds.is_due(snapshot, status):
-        return stop(Reason.JOB_RESTARTED)
-    if rescaling.is_due(job, snapshot):
-        return stop(Reason.RESHARDING)
-    found = redundancy.shards(job, snapshot, status, now)
-    times = (overdue, look_again_at(snapshot, now), redundancy.look_again_at(found, now), deadline.ends_at(job, status))
-    due = min((t for t in times if t is not None), default=None)
-    return Plan((*_running(job, snapshot, status, counted, launcher, found), *lost), due)
+    left = teardown.workloads(facts.snapshot)
+    return Plan(tuple(_deletions(left, Reason.NOT_DESIRED))) if left else None
 
 
-def is_ours(job: PSTrainingJob) -> bool:
-    """Whether runPolicy.managedBy leaves the job to this operator."""
-    return job.spec.run_policy.managed_by == names.MANAGED_BY
+def _run(facts: Facts, launcher: Launcher) -> Plan:
+    """Bring the children of a running job to the desired state."""
+    snapshot, now = facts.snapshot, facts.now
+    requeue_at = _earliest(
+        node_loss.requeue_at(snapshot, now),
+        diagnosis.requeue_at(snapshot, now),
+        failover.requeue_at(facts.shards, now),
+        deadline.ends_at(facts.job, facts.status),
+    )
+    return Plan((*_changes(facts, launcher), *_force_deletions(facts)), requeue_at)
 
 
-def read_job(snapshot: Snapshot) -> PSTrainingJob | str:
-    """The job as typed data, or what is wrong with it: a CRD of another version may have let it pass."""
-    try:
-        return PSTrainingJob.model_validate(snapshot.job)
-    except ValidationError as error:
-        first = error.errors()[0]
-        return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+def _changes(facts: Facts, launcher: Launcher) -> Iterator[Action]:
+    """Yield the changes to a running job, in the order in which they are written."""
+    snapshot, steps = facts.snapshot, _attempt_steps(facts)
+    desired = desired_state.render(facts, launcher, steps[names.CHIEF].create or facts.current_term)
+    promotions = list(failover.promotions(facts.job, snapshot, facts.shards))
+    fences = list(failover.fences(snapshot, facts.shards)) if facts.failures_recorded else []
+    stuck = list(stuck_pods.deletions(facts))
+
+    yield from promotions
+    yield from fences
+    yield from desired_state.missing_and_drifted(facts, desired.before_chief)
+    yield from _next_attempts(facts, desired, steps)
+    yield from _without(desired_state.missing_and_drifted(facts, desired.after_chief), promotions)
+    yield from desired_state.retired(facts)
+    yield from _without(desired_state.refreshed(facts.job, snapshot, desired.term), fences)
+    yield from (deletion for step in steps.values() for deletion in _deletions(step.delete, Reason.OLD_TERM))
+    yield from desired_state.surplus(snapshot, desired.children)
+    yield from pvc_retention.left_over(facts.job, snapshot)
+    yield from stuck
+    yield from _without(rolling_update.deletions(facts), stuck)
 
 
-def read_status(snapshot: Snapshot) -> PSTrainingJobStatus:
-    """The stored status; one that cannot be read counts as none."""
-    try:
-        return PSTrainingJobStatus.model_validate(snapshot.status)
-    except ValidationError:
-        return PSTrainingJobStatus()
+def _attempt_steps(facts: Facts) -> dict[str, Step]:
+    """Return the changes to the attempts of the chief and the evaluator, by role."""
+    recorded = facts.failures_recorded
+    return {
+        role: attempts.next_step(observed, facts.snapshot, failures_recorded=recorded)
+        for role, observed in facts.attempts.items()
+    }
 
 
-def refused_generation(status: PSTrainingJobStatus) -> int | None:
-    """The generation whose templates the API server refused."""
-    for condition in status.conditions:
-        if condition.type == Condition.INVALID_TEMPLATE and condition.status == "True":
-            return condition.observed_generation
-    return None
+def _next_attempts(facts: Facts, desired: DesiredState, steps: Mapping[str, Step]) -> Iterator[Create]:
+    """Create the next attempts; the evaluator is not a member of the gang and waits for it."""
+    for role, step in steps.items():
+        is_chief = role == names.CHIEF
+        if step.create is not None and (is_chief or not gang.is_waiting(facts)):
+            attempt = workloads.build_attempt(facts.job, role, step.create, desired.launcher_map)
+            attempt = job_restart.labelled(attempt, facts.status.job_restarts)
+            later = Reason.NEXT_TERM if is_chief else Reason.NEXT_ATTEMPT
+            yield Create(Kind.JOB, attempt["metadata"]["name"], attempt, Reason.DESIRED if step.create == 1 else later)
 
 
-def _running(
-    job: PSTrainingJob,
-    snapshot: Snapshot,
-    status: PSTrainingJobStatus,
-    counted: Tally,
-    launcher: Launcher,
-    shards: tuple[redundancy.Shard, ...],
-) -> Iterator[Action]:
-    taken = list(redundancy.take_overs(job, snapshot, shards))
-    yield from taken
-    fenced = list(redundancy.fence(snapshot, status, counted, shards))
-    yield from fenced
-    launcher_map = desired.launcher_name(job, snapshot, launcher)
-    pointers = {s.index: s.next_pointer for s in shards}
-    roles = {role: job_attempts.decide(job, snapshot, status, counted, role) for role in job_attempts.NUMBER}
-    term = roles[names.CHIEF].create or max(1, job_attempts.newest(snapshot, status, names.CHIEF))
-    children = desired.children(job, launcher_map, launcher, pointers, term, snapshot.children)
-    wanted = [rounds.stamped(manifest, status) for manifest in children]
-    group = gang.group(job, snapshot, status)
-    placed = group is None or gang.is_placed(job, snapshot, status)
-    if group is not None:
-        wanted.insert(0, group)  # no pod of the gang is looked at before it is there
-    now = [m for m in wanted if placed or _is_there(snapshot, m) or not gang.waits_for_it(job, m)]
-    early = desired.early(job, snapshot, now)
-    yield from desired.missing_and_drifted(job, snapshot, status, early)
-    for role, found in roles.items():
-        if found.create is not None and (placed or role == names.CHIEF):
-            made = rounds.stamped(workloads.build_attempt(job, role, found.create, launcher_map), status)
-            again = Reason.NEXT_TERM if role == names.CHIEF else Reason.NEXT_ATTEMPT
-            yield Create(Kind.JOB, made["metadata"]["name"], made, Reason.DESIRED if found.create == 1 else again)
-    written = {(a.kind, a.name) for a in taken}
-    late = [m for m in now if m not in early and (m["kind"], m["metadata"]["name"]) not in written]
-    yield from desired.missing_and_drifted(job, snapshot, status, late)
-    yield from desired.retired(job, snapshot, status)
-    ending = {a.uid for a in fenced}
-    yield from (a for a in desired.refreshed(job, snapshot, term) if a.uid not in ending)
-    for found in roles.values():
-        yield from _deletions(found.delete, Reason.OLD_TERM)
-    yield from desired.surplus(snapshot, wanted)
-    yield from shrinking.left_over(job, snapshot)
-    leaving = [(p, Reason.FAILURE_RULE) for p in stuck_pods.idle(job, snapshot, status, counted)]
-    leaving += [(p, Reason.STUCK_IN_BACK_OFF) for p in stuck_pods.stuck(snapshot, status, counted)]
-    yield from (Delete(Kind.POD, pod.name, pod.uid, why) for pod, why in leaving)
-    left = {pod.uid for pod, _ in leaving}
-    yield from (a for a in renewal.deletions(job, snapshot, shards) if a.uid not in left)
+def _force_deletions(facts: Facts) -> tuple[Delete, ...]:
+    """Delete lost pods by force, once status has what they show."""
+    return tuple(node_loss.force_deletions(facts.job, facts.snapshot)) if facts.failures_recorded else ()
 
 
-def _finished(
-    job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, end: Condition, now: datetime
-) -> Plan:
-    expiry = clean_up.expiry(job, status)
-    if expiry is not None and expiry <= now:
-        return Plan((Delete(Kind.PS_TRAINING_JOB, snapshot.name, snapshot.uid, Reason.TTL_EXPIRED),))
-    found = clean_up.clean_up(job, snapshot, status, end, now)
-    kept = desired.kept(job, snapshot, found, max(1, job_attempts.newest(snapshot, status, names.CHIEF)))
-    due = min((t for t in (expiry, found.until) if t is not None), default=None)
-    return Plan((*kept, *_deletions(found.delete, Reason.JOB_FINISHED)), due)
-
-
-def _is_there(snapshot: Snapshot, manifest: Manifest) -> bool:
-    return snapshot.child(Kind.of(manifest), manifest["metadata"]["name"]) is not None
+def _without(actions: Iterable[Action], others: Iterable[Action]) -> Iterator[Action]:
+    """Leave out the actions on objects that other actions write already."""
+    written = {action.uid for action in others if not isinstance(action, Create)}
+    return (action for action in actions if isinstance(action, Create) or action.uid not in written)
 
 
 def _deletions(children: Iterable[Child], reason: Reason) -> Iterator[Delete]:
     return (Delete(c.kind, c.name, c.uid, reason) for c in children)
+
+
+def _earliest(*times: datetime | None) -> datetime | None:
+    return min((time for time in times if time is not None), default=None)

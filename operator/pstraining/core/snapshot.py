@@ -80,8 +80,8 @@ class Pod:
     """An init container that waits or has failed."""
     init_failures: int = 0
     """Runs of init containers that have failed."""
-    round: int = 0
-    """How often the job had been restarted as a whole when the pod was rendered."""
+    job_restarts: int = 0
+    """How often the whole job had been restarted when the pod was rendered."""
     server_template: str = ""
     """What a PS with hot standbys was made from, as a hash."""
     gates: tuple[str, ...] = ()
@@ -193,15 +193,15 @@ class Snapshot:
         return self.job.get("status") or {}
 
     @cached_property
-    def round(self) -> int:
-        """How often the job has been restarted as a whole, by its stored status."""
-        found = self.status.get("jobRestarts")
-        return found if isinstance(found, int) else 0
+    def job_restarts(self) -> int:
+        """How often the whole job has been restarted, by its stored status."""
+        recorded = self.status.get("jobRestarts")
+        return recorded if isinstance(recorded, int) else 0
 
-    def is_of_this_round(self, found: Pod | Child) -> bool:
-        """Whether something was made since the job was last restarted as a whole: what is older counts no more."""
-        number = found.round if isinstance(found, Pod) else max(0, found.number(names.LABEL_ROUND))
-        return number >= self.round
+    def is_of_current_restart(self, item: Pod | Child) -> bool:
+        """Whether a pod or child was created since the newest restart of the job; an older one does not count."""
+        restarts = item.job_restarts if isinstance(item, Pod) else max(0, item.number(names.LABEL_ROUND))
+        return restarts >= self.job_restarts
 
     def child(self, kind: Kind, name: str) -> Child | None:
         """The child of that kind and name."""

@@ -1,28 +1,26 @@
-"""What a job's status says, and which events tell of the difference to what it said before.
+"""The status of a job, and the events for each change of it.
 
-Status is a function of the snapshot, of what became of the plan, and of the stored status (for times, counters and what
-is not seen any more). The same input gives the same bytes, so that an unchanged job costs no write.
+The status is a function of the snapshot, the outcomes of the plan, and the stored status (for times, counters and
+objects that are not observed any more). The same input gives the same bytes, so an unchanged job causes no write.
 """
 
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from pstraining.api import names
 from pstraining.api.conditions import Condition, Phase, Reason
-from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus, StatusCondition
 from pstraining.core.actions import Create, Event, Kind, Outcomes, Verdict
+from pstraining.core.conditions import Situation, conditions
+from pstraining.core.facts import Facts, gather, read_status
 from pstraining.core.observe import parse_time
-from pstraining.core.planner import is_ours, read_job, read_status
-from pstraining.core.policies import deadline, job_attempts, node_loss, rounds
-from pstraining.core.policies.attempts import key_of, tally
-from pstraining.core.policies.outcome import End, new_end, recorded_end
-from pstraining.core.policies.stopping import workloads
-from pstraining.core.roles import role_statuses
-from pstraining.core.shards import shard_statuses, standby_summary, took_over
+from pstraining.core.policies import completion, deadline, job_restart
+from pstraining.core.policies.attempts import NUMBER, Attempts
+from pstraining.core.policies.failure_counts import key_of
+from pstraining.core.policies.teardown import workloads
+from pstraining.core.role_status import role_statuses
+from pstraining.core.shard_status import shard_statuses, standby_summary, took_over
 from pstraining.core.snapshot import Snapshot
-from pstraining.core.told import Situation, conditions
 from pstraining.resources.workloads import worker_selector_text
 
 _WARNINGS = {
@@ -35,94 +33,84 @@ _WARNINGS = {
 }
 
 
-_ENDS_TOLD = (Condition.NAME_CONFLICT, Condition.DEGRADED)
-"""Whose end, too, is an event."""
+_END_IS_EVENT = (Condition.NAME_CONFLICT, Condition.DEGRADED)
+"""The conditions whose end is also an event."""
 
 
 def next_status(snapshot: Snapshot, outcomes: Outcomes, now: datetime) -> dict[str, Any]:
-    """The whole status as it should be stored now.
+    """Return the whole status to be stored now.
 
     Args:
-        snapshot: what the plan was made from.
-        outcomes: what became of the plan.
+        snapshot: the snapshot that the plan was made from.
+        outcomes: the outcomes of the plan.
         now: the present time; fractions of a second are dropped.
     """
-    now = now.replace(microsecond=0)
-    snapshot = node_loss.marked(snapshot, now)
-    job, old = read_job(snapshot), read_status(snapshot)
-    if isinstance(job, str):
-        return _dump(_unreadable(snapshot, old, job, now))
-    if not is_ours(job):
+    facts = gather(snapshot, now.replace(microsecond=0))
+    if isinstance(facts, str):
+        return _dump(_unreadable(snapshot, facts, now.replace(microsecond=0)))
+    if not facts.is_managed_here:
         return dict(snapshot.status)
-    counted = tally(job, snapshot, old)
-    end = _recorded(old) or new_end(job, snapshot, old, counted, now)
-    situation = Situation(job, snapshot, old, outcomes, end)
-    told = conditions(situation, now)
-    shards = shard_statuses(job, snapshot, old, now)
-    found = role_statuses(job, snapshot, old, counted, None if end is None else end.condition)
-    return _dump(
-        PSTrainingJobStatus(
-            observed_generation=snapshot.generation,
-            phase=_phase(told),
-            conditions=told,
-            start_time=None if situation.suspended else old.start_time or _started(snapshot, now),
-            active_seconds=deadline.active_seconds(old, now, suspended=situation.suspended),
-            completion_time=None if end is None else old.completion_time or now,
-            term=_newest(job, snapshot, old, outcomes, names.CHIEF),
-            evaluator_attempt=_newest(job, snapshot, old, outcomes, names.EVALUATOR),
-            restarts=sum(role.restarts for role in found.values()),
-            job_restarts=rounds.number(old, counted) if end is None else old.job_restarts,
-            ps=found["ps"],
-            worker=found["worker"],
-            chief=found["chief"],
-            evaluator=found.get("evaluator"),
-            shards=shards,
-            standby_summary=standby_summary(job, shards),
-            takeovers=sum(s.takeovers for s in shards) if shards else old.takeovers,
-            failed_replica=old.failed_replica or (end.replica if end is not None else ""),
-            selector=worker_selector_text(job),
-            replica_records=list(counted.records),
-        )
+    return _dump(_status(Situation(facts, outcomes, completion.end(facts))))
+
+
+def _status(situation: Situation) -> PSTrainingJobStatus:
+    facts, stored, end = situation.facts, situation.facts.status, situation.end
+    roles = role_statuses(facts, None if end is None else end.condition)
+    updated, shards = conditions(situation), shard_statuses(facts)
+    return PSTrainingJobStatus(
+        observed_generation=facts.snapshot.generation,
+        phase=_phase(updated),
+        conditions=updated,
+        start_time=None if situation.suspended else stored.start_time or _started(facts),
+        active_seconds=deadline.active_seconds(stored, facts.now, suspended=situation.suspended),
+        completion_time=None if end is None else stored.completion_time or facts.now,
+        term=_newest(facts.chief, situation.outcomes),
+        evaluator_attempt=_newest(facts.evaluator, situation.outcomes),
+        restarts=sum(role.restarts for role in roles.values()),
+        job_restarts=job_restart.count(facts) if end is None else stored.job_restarts,
+        ps=roles["ps"],
+        worker=roles["worker"],
+        chief=roles["chief"],
+        evaluator=roles.get("evaluator"),
+        shards=shards,
+        standby_summary=standby_summary(facts.job, shards),
+        takeovers=sum(s.takeovers for s in shards) if shards else stored.takeovers,
+        failed_replica=stored.failed_replica or (end.replica if end is not None else ""),
+        selector=worker_selector_text(facts.job),
+        replica_records=list(facts.failures.records),
     )
 
 
 def events(snapshot: Snapshot, status: dict[str, Any]) -> tuple[Event, ...]:
-    """One event for each transition between the stored status and the new one."""
+    """Return one event for each transition between the stored status and the new one."""
     old, new = read_status(snapshot), PSTrainingJobStatus.model_validate(status)
     before = {c.type: c for c in old.conditions}
-    told = [e for c in new.conditions if (e := _transition(before.get(c.type), c)) is not None]
-    return (*_failures(old, new), *took_over(old, new), *told)
+    transitions = [e for c in new.conditions if (e := _transition(before.get(c.type), c)) is not None]
+    return (*_failures(old, new), *took_over(old, new), *transitions)
 
 
-def _recorded(old: PSTrainingJobStatus) -> End | None:
-    kind = recorded_end(old)
-    if kind is None:
-        return None
-    condition = next(c for c in old.conditions if c.type == kind)
-    return End(kind, Reason(condition.reason), condition.message)
-
-
-def _newest(job: PSTrainingJob, snapshot: Snapshot, old: PSTrainingJobStatus, outcomes: Outcomes, role: str) -> int:
-    """The newest attempt of the chief or the evaluator, those made by this pass included."""
-    if not job_attempts.is_wanted(job, role):
+def _newest(attempts: Attempts, outcomes: Outcomes) -> int:
+    """Return the newest attempt of a role, including one that this pass has created; 0 if the job has no such role."""
+    if not attempts.wanted:
         return 0
-    created = (o.action for o in outcomes.with_verdict(Verdict.DONE) if isinstance(o.action, Create))
-    labels = (a.body["metadata"]["labels"] for a in created if a.kind is Kind.JOB)
-    made = (int(found[job_attempts.NUMBER[role]]) for found in labels if job_attempts.NUMBER[role] in found)
-    return max((job_attempts.newest(snapshot, old, role), *made))
+    actions = (o.action for o in outcomes.with_verdict(Verdict.DONE))
+    labels = (a.body["metadata"]["labels"] for a in actions if isinstance(a, Create) and a.kind is Kind.JOB)
+    number = NUMBER[attempts.role]
+    return max((attempts.newest, *(int(label[number]) for label in labels if number in label)))
 
 
-def _started(snapshot: Snapshot, now: datetime) -> datetime:
-    """When what runs now was made: before this moment, if an operator died between making it and telling so.
+def _started(facts: Facts) -> datetime:
+    """Return when the running workloads were created: before now, if an operator crashed before it wrote the status.
 
-    A pod that is older than the start is taken for one from before a suspension, and its failures never count.
+    A pod that is older than the start counts as one from before a suspension, and its failures are ignored.
     """
-    made = (parse_time(c.manifest["metadata"].get("creationTimestamp")) for c in workloads(snapshot) if not c.deleting)
-    return min((now, *(m for m in made if m is not None)))
+    existing = (c for c in workloads(facts.snapshot) if not c.deleting)
+    created = (parse_time(c.manifest["metadata"].get("creationTimestamp")) for c in existing)
+    return min((facts.now, *(time for time in created if time is not None)))
 
 
-def _phase(told: list[StatusCondition]) -> Phase:
-    true = {c.type for c in told if c.status == "True"}
+def _phase(updated: list[StatusCondition]) -> Phase:
+    true = {c.type for c in updated if c.status == "True"}
     for condition, phase in (
         (Condition.SUCCEEDED, Phase.SUCCEEDED),
         (Condition.FAILED, Phase.FAILED),
@@ -134,19 +122,20 @@ def _phase(told: list[StatusCondition]) -> Phase:
     ):
         if condition in true:
             return phase
-    stops = any(c.type == Condition.SUSPENDED and c.reason == Reason.STOPPING for c in told)
+    stops = any(c.type == Condition.SUSPENDED and c.reason == Reason.STOPPING for c in updated)
     return Phase.STOPPING if stops else Phase.PENDING
 
 
-def _unreadable(snapshot: Snapshot, old: PSTrainingJobStatus, why: str, now: datetime) -> PSTrainingJobStatus:
-    """A job that this version cannot read: nothing is touched, and the field is named."""
-    was = next((c for c in old.conditions if c.type == Condition.INVALID_TEMPLATE), None)
+def _unreadable(snapshot: Snapshot, error: str, now: datetime) -> PSTrainingJobStatus:
+    """Return the status of a job that this version cannot read; its message names the field."""
+    old = read_status(snapshot)
+    stored = next((c for c in old.conditions if c.type == Condition.INVALID_TEMPLATE), None)
     condition = StatusCondition(
         type=Condition.INVALID_TEMPLATE,
         status="True",
         reason=Reason.TEMPLATE_REFUSED,
-        message=f"This operator cannot read the job: {why}",
-        last_transition_time=was.last_transition_time if was is not None and was.status == "True" else now,
+        message=f"This operator cannot read the job: {error}",
+        last_transition_time=stored.last_transition_time if stored is not None and stored.status == "True" else now,
         observed_generation=snapshot.generation,
     )
     others = [c for c in old.conditions if c.type != Condition.INVALID_TEMPLATE]
@@ -157,8 +146,8 @@ def _unreadable(snapshot: Snapshot, old: PSTrainingJobStatus, why: str, now: dat
 
 def _failures(old: PSTrainingJobStatus, new: PSTrainingJobStatus) -> Iterator[Event]:
     before = {key_of(r): r.failures for r in old.replica_records}
-    told = {"ps": new.ps, "worker": new.worker, "chief": new.chief, "evaluator": new.evaluator}
-    last = {role: found.last_failure for role, found in told.items() if found is not None}
+    roles = {"ps": new.ps, "worker": new.worker, "chief": new.chief, "evaluator": new.evaluator}
+    last = {role: status.last_failure for role, status in roles.items() if status is not None}
     for record in new.replica_records:
         if record.failures > before.get(key_of(record), 0):
             failure = last.get(record.role)
@@ -183,7 +172,7 @@ def _transition(old: StatusCondition | None, new: StatusCondition) -> Event | No
         return Event("Warning", new.reason, new.message)
     if new.type == Condition.SUSPENDED and new.reason in (Reason.STOPPING, Reason.RESUMED):
         return Event("Normal", new.reason, new.message or str(new.reason))
-    if old is not None and old.status == "True" and new.type in _ENDS_TOLD:
+    if old is not None and old.status == "True" and new.type in _END_IS_EVENT:
         return Event("Normal", new.reason, str(new.reason))
     return None
 

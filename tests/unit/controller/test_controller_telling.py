@@ -21,7 +21,7 @@ from pstraining.controller.metrics import Metrics, recovered, restarts, takeover
 from pstraining.controller.settings import LogFormat
 from pstraining.controller.watch import Watches
 from pstraining.core.actions import Apply, Kind, Verdict
-from pstraining.core.policies.redundancy import Cause
+from pstraining.core.policies.failover import Cause
 from pstraining.kube.errors import Transient
 from tests.support.builders import NOW
 

@@ -7,19 +7,19 @@ import pytest
 
 from pstraining.api.status import PSTrainingJobStatus, ReplicaRecord
 from pstraining.core.observe import observe
-from pstraining.core.policies.attempts import Tally, last_line, tally
+from pstraining.core.policies.failure_counts import FailureCounts, count_failures, last_line
 from tests.support.builders import NOW, job, pod, terminated, typed
 
 STARTED = PSTrainingJobStatus(start_time=NOW)
 BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
 
 
-def count(*pods: dict[str, Any], status: PSTrainingJobStatus = STARTED) -> Tally:
+def count(*pods: dict[str, Any], status: PSTrainingJobStatus = STARTED) -> FailureCounts:
     manifest = job()
-    return tally(typed(manifest), observe(manifest, (), pods), status)
+    return count_failures(typed(manifest), observe(manifest, (), pods), status)
 
 
-def numbers(counted: Tally) -> list[tuple[str, int, int, int]]:
+def numbers(counted: FailureCounts) -> list[tuple[str, int, int, int]]:
     return [(r.role, r.index, r.failures, r.restarts) for r in counted.records]
 
 
@@ -116,7 +116,7 @@ def test_nothing_is_counted_before_the_start_or_after_the_end() -> None:
 
 def test_the_failure_is_told_with_its_last_line() -> None:
     counted = count(pod("chief", term=1, phase="Failed", state=terminated(1, "Traceback:\n  x\nKeyError: 'a'\n\n")))
-    told = counted.failures[0].told
+    told = counted.failures[0].last_failure
     assert (told.pod, told.exit_code, told.message, told.count) == ("digits-chief-1", 1, "KeyError: 'a'", 1)
 
 

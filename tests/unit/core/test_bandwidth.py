@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pstraining.api.training import Codec, Mode
-from pstraining.core import bandwidth
-from pstraining.core.bandwidth import Exchange, busiest, links, recommended, with_servers
+from pstraining.cli.planning import bandwidth
+from pstraining.cli.planning.bandwidth import Exchange, busiest, links, recommended, with_servers
 from tests.support.builders import job, typed
 
 VALUES = 25_600_000  # ResNet-50's

@@ -9,7 +9,7 @@ from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.controller.trim import trim
 from pstraining.core.observe import observe
-from pstraining.core.policies.diagnosis import PATIENCE, UNSCHEDULABLE_GRACE, Diagnosis, diagnose, look_again_at
+from pstraining.core.policies.diagnosis import PATIENCE, UNSCHEDULABLE_GRACE, Diagnosis, diagnose, requeue_at
 from tests.support.builders import NOW, UID, job, pod, stamp, terminated
 from tests.support.simulation import World
 
@@ -73,9 +73,9 @@ def test_a_pod_that_has_just_been_made_gets_a_moment_to_be_scheduled() -> None:
     seen = observe(job(), (), (pod("ps", created=made, phase="Pending", state={}, unschedulable="no"),))
     due = NOW + made + UNSCHEDULABLE_GRACE
     assert diagnose(seen, due - timedelta(seconds=1)) is None
-    assert look_again_at(seen, due - timedelta(seconds=1)) == due
+    assert requeue_at(seen, due - timedelta(seconds=1)) == due
     assert diagnose(seen, due) is not None
-    assert look_again_at(seen, due) is None
+    assert requeue_at(seen, due) is None
 
 
 def test_a_pod_at_a_gate_is_told_with_the_gates_name_and_gets_a_moment_too() -> None:
@@ -85,7 +85,7 @@ def test_a_pod_at_a_gate_is_told_with_the_gates_name_and_gets_a_moment_too() -> 
     seen = observe(job(), (), (trim({**waits, "kind": "Pod"}),))
     due = NOW + made + UNSCHEDULABLE_GRACE
     assert diagnose(seen, due - timedelta(seconds=1)) is None
-    assert look_again_at(seen, due - timedelta(seconds=1)) == due
+    assert requeue_at(seen, due - timedelta(seconds=1)) == due
     found = diagnose(seen, due)
     assert found is not None
     assert found.reason is Reason.SCHEDULING_GATED
@@ -175,7 +175,7 @@ def test_what_nobody_explains_is_told_after_a_minute(seen: dict[str, Any], words
     due = NOW + timedelta(seconds=1) + PATIENCE
     snapshot = observe(job(), (), (seen,))
     assert diagnose(snapshot, due - timedelta(seconds=1)) is None
-    assert look_again_at(snapshot, due - timedelta(seconds=1)) == due, "without asking again and again"
+    assert requeue_at(snapshot, due - timedelta(seconds=1)) == due, "without asking again and again"
     found = diagnose(snapshot, due)
     assert found is not None
     assert (found.reason, words in found.message) == (Reason.STILL_WAITING, True)
@@ -185,7 +185,7 @@ def test_what_nobody_explains_is_told_after_a_minute(seen: dict[str, Any], words
 def test_a_workload_without_a_pod_is_told_too() -> None:
     snapshot = observe(job(), (STATEFUL_SET,), ())
     assert diagnose(snapshot, NOW) is None
-    assert look_again_at(snapshot, NOW) == NOW + PATIENCE
+    assert requeue_at(snapshot, NOW) == NOW + PATIENCE
     found = diagnose(snapshot, NOW + PATIENCE)
     assert found is not None
     assert found.message.startswith("StatefulSet digits-ps has lacked a pod for a minute")

@@ -8,7 +8,7 @@ import pytest
 from pstraining.api.run_policy import FailureReason, RestartPolicy
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.observe import observe
-from pstraining.core.policies.attempts import Tally, tally
+from pstraining.core.policies.failure_counts import FailureCounts, count_failures
 from pstraining.core.policies.failures import TABLE, Consequence, cause, decide
 from pstraining.launcher import launch
 from tests.support.builders import NOW, job, pod, terminated, typed
@@ -135,9 +135,9 @@ def test_the_first_rule_that_matches_decides() -> None:
 STARTED = PSTrainingJobStatus(start_time=NOW)
 
 
-def counted(spec: dict[str, Any], *pods: dict[str, Any]) -> Tally:
+def counted(spec: dict[str, Any], *pods: dict[str, Any]) -> FailureCounts:
     manifest = job(spec=spec)
-    return tally(typed(manifest), observe(manifest, (), pods), STARTED)
+    return count_failures(typed(manifest), observe(manifest, (), pods), STARTED)
 
 
 def test_a_program_that_always_runs_again_fails_not_by_ending() -> None:
@@ -154,7 +154,7 @@ def test_worker_zero_in_the_chiefs_place_does_not_run_again() -> None:
 def test_init_containers_count() -> None:
     found = counted({}, init_failed())
     assert [(r.failures, r.restarts) for r in found.records] == [(1, 1)]
-    told = found.failures[0].told
+    told = found.failures[0].last_failure
     assert (told.exit_code, told.reason, told.message) == (4, "InitFailed", "no data")
 
 
@@ -173,4 +173,4 @@ def test_a_disruption_that_a_rule_counts_counts() -> None:
 def test_pods_of_an_older_round_are_nobodys_failure() -> None:
     manifest, old = job(), pod("worker", state=terminated(1), created=timedelta(seconds=5))
     status = STARTED.model_copy(update={"job_restarts": 1})
-    assert tally(typed(manifest), observe(manifest, (), (old,)), status).records == ()
+    assert count_failures(typed(manifest), observe(manifest, (), (old,)), status).records == ()

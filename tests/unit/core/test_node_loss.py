@@ -62,8 +62,8 @@ def test_a_pod_that_has_ended_or_is_wanted_is_not_lost() -> None:
 
 def test_when_a_pod_is_overdue_is_known_beforehand() -> None:
     snapshot = observe(job(), (), [going(BY_TAINT)], None)
-    assert node_loss.look_again_at(snapshot, NOW) == NOW + OVERDUE
-    assert node_loss.look_again_at(snapshot, NOW + OVERDUE) is None
+    assert node_loss.requeue_at(snapshot, NOW) == NOW + OVERDUE
+    assert node_loss.requeue_at(snapshot, NOW + OVERDUE) is None
 
 
 CLAIM = {"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": {}}}

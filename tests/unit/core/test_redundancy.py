@@ -8,7 +8,7 @@ import pytest
 from pstraining.api import names
 from pstraining.core.actions import Apply, Create, Delete, Kind
 from pstraining.core.observe import observe
-from pstraining.core.policies.redundancy import START_GRACE, Cause, lost
+from pstraining.core.policies.failover import START_GRACE, Cause, lost
 from pstraining.core.snapshot import Pod
 from tests.support.builders import NOW, UID, job, pod, terminated
 from tests.support.simulation import World, phase, running

@@ -14,7 +14,7 @@ from kubernetes.client import (
     V1StatefulSet,
 )
 
-from pstraining.core import desired
+from pstraining.core import desired_state
 from pstraining.resources import cluster_map, workloads
 from tests.support.builders import LAUNCHER, job, typed
 
@@ -35,7 +35,7 @@ def test_every_manifest_is_valid_and_owned(addressing: str) -> None:
     spec = {"worker": {"addressing": addressing}, "checkpoint": {"volumeClaimTemplate": CLAIM}}
     made = typed(job(ps=2, workers=3, spec=spec))
     chief = workloads.build_attempt(made, "chief", 1, "l")
-    manifests = [*desired.children(made, "digits-launcher-v1", LAUNCHER), chief]
+    manifests = [*desired_state.children(made, "digits-launcher-v1", LAUNCHER), chief]
     kinds = [m["kind"] for m in manifests]
     assert kinds.count("Deployment") == 3
     assert kinds.count("Service") == 1 + 2 + (3 if addressing == "ClusterIP" else 0)
@@ -87,7 +87,7 @@ def test_without_a_chief_the_map_has_none() -> None:
 
 def test_the_longest_names_fit() -> None:
     made = typed(job("a" * 40, workers=1))
-    for manifest in desired.children(made, f"{'a' * 40}-launcher-0123456789", LAUNCHER):
+    for manifest in desired_state.children(made, f"{'a' * 40}-launcher-0123456789", LAUNCHER):
         assert len(manifest["metadata"]["name"]) <= 63
     # A Deployment's pods add a hash and a suffix; the label with the pod's own hostname has no more room than 63.
     assert len(workloads.build_worker(made, 9999, "l")["spec"]["template"]["spec"]["hostname"]) <= 63

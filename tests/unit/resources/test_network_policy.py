@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pstraining.api import contract
-from pstraining.core import desired
+from pstraining.core import desired_state
 from pstraining.kube.stages import stages
 from pstraining.resources import network_policy, workloads
 from tests.support.builders import LAUNCHER, job, typed
@@ -26,7 +26,7 @@ def two_jobs(isolation: str) -> tuple[list[dict[str, Any]], dict[str, list[Place
         made = typed(manifest)
         policy = network_policy.build(made)
         policies += [policy] if policy is not None else []
-        children = [*desired.children(made, "l", LAUNCHER), workloads.build_attempt(made, "chief", 1, "l")]
+        children = [*desired_state.children(made, "l", LAUNCHER), workloads.build_attempt(made, "chief", 1, "l")]
         templates = [c["spec"]["template"] for c in children if "template" in c.get("spec", {})]
         pods[namespace] = [Place(namespace, t["metadata"]["labels"]) for t in templates]
     # Strangers in the first job's namespace; one of them has taken its name as a label.

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.core import desired
+from pstraining.core import desired_state
 from pstraining.resources import workloads
 from tests.support.builders import LAUNCHER, TEMPLATE, deep_merge, job, typed
 from tests.support.pod_security import violations
@@ -19,7 +19,7 @@ CHECKPOINTS: tuple[dict[str, Any], ...] = ({}, {"checkpoint": {"volumeClaimTempl
 def pod_specs(spec: dict[str, Any]) -> list[dict[str, Any]]:
     made = typed(job(spec=spec))
     children = [
-        *desired.children(made, "l", LAUNCHER),
+        *desired_state.children(made, "l", LAUNCHER),
         *(workloads.build_attempt(made, role, 1, "l") for role in ("chief", "evaluator")),
     ]
     # What a running world has is asked as well: kinds of pods that only come with time.

@@ -14,7 +14,7 @@ from pstraining.api import names
 from pstraining.api.conditions import Condition, Reason
 from pstraining.core.actions import Kind
 from pstraining.core.observe import parse_time
-from pstraining.core.policies.attempts import last_line
+from pstraining.core.policies.failure_counts import last_line
 from pstraining.core.snapshot import Child, Container, Pod, Snapshot
 
 _IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
@@ -54,8 +54,8 @@ def diagnose(snapshot: Snapshot, now: datetime, among: Iterable[Pod] | None = No
     return next(chain(known, _refusals(snapshot, now), unknown), None)
 
 
-def look_again_at(snapshot: Snapshot, now: datetime) -> datetime | None:
-    """When something that is still within its grace has to be told, if nothing happens until then."""
+def requeue_at(snapshot: Snapshot, now: datetime) -> datetime | None:
+    """Return when the next grace period ends, after which a waiting pod is reported."""
     here = [p for p in snapshot.pods if not p.deleting and not p.terminal]
     ends = [p.created + UNSCHEDULABLE_GRACE for p in here if p.unschedulable or p.gates]
     ends += [_waits_since(p, now) + PATIENCE for p in here if _waits_since(p, now) <= now]

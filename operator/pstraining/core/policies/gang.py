@@ -1,64 +1,62 @@
-"""Which pods have to be placed together now, and what waits until they are?
+"""Which pods have to be placed together, and which children wait until they are?
 
-The gang is placed anew only as a whole: until every member has a node, nothing that it could do without is created, so
-that the pods that the scheduler counts are the gang's. What runs is never made to wait for what does not:
+The gang is placed as a whole: until every member has a node, only members are created, so that the scheduler counts no
+other pods. Pods that run never wait for pods that do not:
 
-- members that have ended, or were given up, are not waited for any more;
-- a job that has places and is scaled up keeps its smaller gang until the new members have places, too. A larger one
-  would hold up the replacement of a lost parameter server for as long as the new workers find no room.
+- members that have succeeded or were given up need no node any more;
+- a job that is placed and then scaled up keeps its smaller gang until the new members are placed. A larger gang would
+  delay the replacement of a lost parameter server while the new workers find no room.
 
-Level-based: the same answer for the same picture, and none that asks for a write once the gang has its places.
+Level-based: equal facts give equal answers, and a placed gang causes no writes.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.run_policy import Gang
-from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Kind, Manifest
-from pstraining.core.policies import parked
+from pstraining.core.facts import Facts
 from pstraining.core.policies.diagnosis import Diagnosis
-from pstraining.core.policies.job_attempts import has_succeeded, newest
-from pstraining.core.snapshot import Child, Pod, Snapshot
+from pstraining.core.policies.gang_members import has_place
+from pstraining.core.snapshot import Child
 from pstraining.resources import podgroup, redundancy, schedulers
-from pstraining.resources.schedulers import Members
 
 _SIZES = ("minMember", "minResources")
 
 
 def kind_of_group(job: Manifest) -> Kind | None:
-    """The kind of the PodGroup that a job is to have, by its manifest, which may be no job at all; None without one."""
-    found: Any = job
+    """Return the kind of a job's PodGroup, by its unvalidated manifest; None for a job without a gang."""
+    value: Any = job
     for step in ("spec", "runPolicy", "schedulingPolicy", "gang"):
-        found = found.get(step) if isinstance(found, Mapping) else None
+        value = value.get(step) if isinstance(value, Mapping) else None
     kinds = {Gang.SCHEDULER_PLUGINS: Kind.POD_GROUP, Gang.VOLCANO: Kind.VOLCANO_POD_GROUP}
-    return next((kind for gang, kind in kinds.items() if found == gang), None)
+    return next((kind for gang, kind in kinds.items() if value == gang), None)
 
 
-def group(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus) -> dict[str, Any] | None:
-    """The PodGroup that the job is to have now; None for a job without a gang."""
-    scheduler = schedulers.provider(job)
+def group(facts: Facts) -> dict[str, Any] | None:
+    """Return the PodGroup of the job; None for a job without a gang."""
+    scheduler = schedulers.provider(facts.job)
     if scheduler is None:
         return None
-    found = podgroup.build(job, scheduler, _members(job, snapshot, status))
-    there = snapshot.child(Kind.of(found), found["metadata"]["name"])
-    if there is None or _size(there) >= found["spec"]["minMember"] or is_placed(job, snapshot, status):
-        return found
-    if any(_has_place(p) for p in snapshot.pods):
-        found["spec"] |= {f: there.manifest["spec"][f] for f in _SIZES if f in there.manifest["spec"]}
-    return found
+    wanted = podgroup.build(facts.job, scheduler, facts.gang)
+    existing = facts.snapshot.child(Kind.of(wanted), wanted["metadata"]["name"])
+    if existing is None or _size(existing) >= wanted["spec"]["minMember"] or facts.gang_is_placed:
+        return wanted
+    if any(has_place(p) for p in facts.snapshot.pods):
+        wanted["spec"] |= {f: existing.manifest["spec"][f] for f in _SIZES if f in existing.manifest["spec"]}
+    return wanted
 
 
-def is_placed(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus) -> bool:
-    """Whether every member of the gang has a node, or needs none any more."""
-    return next(_without_place(job, snapshot, status), None) is None
+def is_waiting(facts: Facts) -> bool:
+    """Whether the job has a gang of which a member has no node."""
+    return schedulers.provider(facts.job) is not None and not facts.gang_is_placed
 
 
 def waits_for_it(job: PSTrainingJob, manifest: Manifest) -> bool:
-    """Whether a child is created only once the gang has its places: what holds pods that are not in it."""
+    """Whether a child is created only once the gang is placed, because its pods are not members."""
     labels = manifest["metadata"].get("labels") or {}
     match manifest["kind"]:
         case Kind.DEPLOYMENT:
@@ -68,20 +66,20 @@ def waits_for_it(job: PSTrainingJob, manifest: Manifest) -> bool:
     return False
 
 
-def holds_back(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus) -> bool:
-    """Whether something is not created yet because the gang has no places."""
-    if schedulers.provider(job) is None or is_placed(job, snapshot, status):
+def holds_back(facts: Facts) -> bool:
+    """Whether a child is not created yet because the gang is not placed."""
+    if not is_waiting(facts):
         return False
-    name = job.metadata.name
+    job, name = facts.job, facts.job.metadata.name
     workers = range(schedulers.members(job).workers, job.spec.worker.replicas)
     wanted = {(Kind.DEPLOYMENT, names.worker_name(name, i)) for i in workers}
     wanted |= {(Kind.STATEFUL_SET, redundancy.stateful_set(job, i)) for i in range(1, redundancy.members(job))}
-    no_evaluator = job.spec.evaluator.enabled and newest(snapshot, status, names.EVALUATOR) == 0
-    return no_evaluator or not wanted <= snapshot.children.keys()
+    no_evaluator = job.spec.evaluator.enabled and facts.evaluator.newest == 0
+    return no_evaluator or not wanted <= facts.snapshot.children.keys()
 
 
 def not_installed(job: PSTrainingJob) -> str:
-    """What to do about a PodGroup that the API server does not know."""
+    """Return the message for an API server that does not know PodGroups."""
     scheduler = schedulers.provider(job)
     if scheduler is None:
         return ""
@@ -92,22 +90,20 @@ def not_installed(job: PSTrainingJob) -> str:
     )
 
 
-def explained(
-    job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, trouble: Diagnosis | None
-) -> Diagnosis | None:
-    """What keeps a job from running, in the gang's words where it is the gang.
+def explained(facts: Facts, trouble: Diagnosis | None) -> Diagnosis | None:
+    """Return the diagnosis, with a message about the gang if the gang is the cause.
 
-    Which pod the scheduler speaks of, and how, changes with every try: these words do not, so that waiting costs no
+    The scheduler names another pod in other words with every attempt. This message is stable, so waiting causes no
     writes.
     """
-    scheduler = schedulers.provider(job)
-    if scheduler is None or trouble is None or is_placed(job, snapshot, status):
+    scheduler = schedulers.provider(facts.job)
+    if scheduler is None or trouble is None or facts.gang_is_placed:
         return trouble
-    asked = _members(job, snapshot, status).count
+    asked = facts.gang.count
     if trouble.reason is Reason.UNSCHEDULABLE:
         message = (
             f"The gang of {asked} pods waits: there is no room for all of them at once, and none starts without the "
-            f"others. `kubectl pstraining status {snapshot.name}` has the scheduler's words for each"
+            f"others. `kubectl pstraining status {facts.snapshot.name}` has the scheduler's words for each"
         )
         return Diagnosis(Reason.WAITING_FOR_GANG, message)
     if trouble.reason is Reason.STILL_WAITING and trouble.pod is not None and not trouble.pod.node:
@@ -119,30 +115,6 @@ def explained(
     return trouble
 
 
-def _members(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus) -> Members:
-    """The gang without those that need no place any more."""
-    start = schedulers.members(job)
-    left = sum(parked.why(job, snapshot, status, i) is None for i in range(job.spec.worker.replicas))
-    chief = start.chief and not has_succeeded(job, snapshot, names.CHIEF)
-    return Members(start.ps, int(chief), min(start.workers, left))
-
-
-def _without_place(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus) -> Iterator[tuple[str, int]]:
-    """Role and index of the members that have no node."""
-    start = schedulers.members(job)
-    placed = {(p.role, p.index) for p in snapshot.pods if p.member == 0 and _has_place(p)}
-    yield from ((names.PS, i) for i in range(start.ps) if (names.PS, i) not in placed)
-    if start.chief and (names.CHIEF, 0) not in placed and not has_succeeded(job, snapshot, names.CHIEF):
-        yield names.CHIEF, 0
-    for index in range(start.workers):
-        if (names.WORKER, index) not in placed and parked.why(job, snapshot, status, index) is None:
-            yield names.WORKER, index
-
-
-def _has_place(pod: Pod) -> bool:
-    return bool(pod.node) and not pod.over and not pod.deleting
-
-
 def _size(child: Child) -> int:
-    found = (child.manifest.get("spec") or {}).get("minMember")
-    return found if isinstance(found, int) else 0
+    size = (child.manifest.get("spec") or {}).get("minMember")
+    return size if isinstance(size, int) else 0

@@ -1,13 +1,13 @@
-"""Which pods are lost with their nodes, and which of them may be taken off the books before the node says so?
+"""Which pods are lost with their nodes, and which of them may be deleted by force?
 
-A pod on a node that does not answer is deleted by Kubernetes' taint manager, runPolicy.nodeLossSeconds after the node's
-own grace, and then stays "Terminating" until its kubelet says that its processes have ended: for ever, perhaps. No
-StatefulSet replaces it before. Deleting it by force is a promise that nothing is damaged if the process still runs:
+Kubernetes' taint manager deletes a pod on an unreachable node, runPolicy.nodeLossSeconds after the node's own grace.
+The pod then stays "Terminating" until its kubelet confirms that its processes have ended, which may never happen. No
+StatefulSet replaces it before. Deleting it by force is safe only if a process that still runs can do no damage:
 
-- A parameter server without a volume: its clients reach its shard through a Service that no longer names it.
-- A chief: its term fences it, and the next one counts.
-- Whatever has a volume of its own: only if the node is gone or tainted node.kubernetes.io/out-of-service (KEP-2268), or
-  the user says that two nodes may have the volume mounted (runPolicy.forceDeleteVolumes).
+- A parameter server without a volume: the Service of its shard does not select it any more.
+- A chief: its term fences it, and only the next one counts.
+- A pod with a volume of its own: only if the node is gone or tainted node.kubernetes.io/out-of-service (KEP-2268), or
+  if the user allows two nodes to mount the volume (runPolicy.forceDeleteVolumes).
 """
 
 from collections.abc import Iterator
@@ -17,46 +17,40 @@ from datetime import datetime, timedelta
 from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.api.models import PSTrainingJob
-from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Delete, Kind
-from pstraining.core.policies.attempts import Tally
 from pstraining.core.policies.diagnosis import Diagnosis, by_role
 from pstraining.core.policies.failures import is_given_up_with_its_node
 from pstraining.core.snapshot import OUT_OF_SERVICE, Pod, Snapshot
 
 OVERDUE = timedelta(seconds=5)
-"""For so long beyond its grace period a kubelet that can still be heard may take to say that a pod has ended."""
+"""The time after the grace period in which a reachable kubelet has to confirm the end of a pod."""
 _FENCED = (names.PS, names.CHIEF)
 _CLAIM = "persistentVolumeClaim"
 
 
 def marked(snapshot: Snapshot, now: datetime) -> Snapshot:
-    """The snapshot with `silent` and `lost` set on the pods that are.
+    """Return the snapshot with `silent` and `lost` set on its pods.
 
-    Of a silent pod nothing is heard now; of a lost one nothing more will be, or nothing that counts.
+    A silent pod is not reported on now. A lost pod will not be reported on any more, or its reports do not count.
     """
     return replace(snapshot, pods=tuple(_marked(snapshot, p, now) for p in snapshot.pods))
 
 
-def look_again_at(snapshot: Snapshot, now: datetime) -> datetime | None:
-    """When a pod that is on its way out would be overdue, if nothing happens until then."""
+def requeue_at(snapshot: Snapshot, now: datetime) -> datetime | None:
+    """Return when a terminating pod becomes overdue."""
     ends = (p.ends_at + OVERDUE for p in snapshot.pods if p.ends_at is not None and _may_be_overdue(snapshot, p))
     return min((e for e in ends if e > now), default=None)
 
 
-def force_deletions(
-    job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, counted: Tally
-) -> Iterator[Delete]:
-    """The lost pods that may go now: what their end meant is told first."""
-    if not counted.is_told(status):
-        return
+def force_deletions(job: PSTrainingJob, snapshot: Snapshot) -> Iterator[Delete]:
+    """Delete by force the lost pods that can do no damage."""
     for pod in snapshot.pods:
         if pod.lost and not pod.forced and pod.role in _FENCED and not is_held(job, snapshot, pod):
             yield Delete(Kind.POD, pod.name, pod.uid, Reason.NODE_LOST, grace_seconds=0)
 
 
 def diagnose(job: PSTrainingJob, snapshot: Snapshot) -> Diagnosis | None:
-    """The first pod whose volume makes the job wait for a lost node, else the first one that is to be replaced."""
+    """Return the first pod whose volume makes the job wait for a lost node, else the first one to be replaced."""
     replaced = {(p.role, p.index) for p in snapshot.pods if p.container.running and not p.deleting and not p.terminal}
     held = (
         p
@@ -70,7 +64,7 @@ def diagnose(job: PSTrainingJob, snapshot: Snapshot) -> Diagnosis | None:
 
 
 def is_held(job: PSTrainingJob, snapshot: Snapshot, pod: Pod) -> bool:
-    """Whether a lost pod's volume forbids to go on without its node."""
+    """Whether a lost pod's volume forbids replacing it before its node is back."""
     if job.spec.run_policy.force_delete_volumes or not _has_volume(job, pod.role):
         return False
     if snapshot.nodes is None:
@@ -107,7 +101,7 @@ def _waits(pod: Pod) -> str:
 
 
 def _is_wanted(snapshot: Snapshot, pod: Pod) -> bool:
-    """Workers that were scaled away, or have succeeded, are not replaced."""
+    """Whether a pod is replaced: workers that were scaled away or have succeeded are not."""
     if pod.role != names.WORKER:
         return True
     child = snapshot.child(Kind.DEPLOYMENT, names.worker_name(snapshot.name, pod.index))
@@ -115,7 +109,7 @@ def _is_wanted(snapshot: Snapshot, pod: Pod) -> bool:
 
 
 def _may_be_overdue(snapshot: Snapshot, pod: Pod) -> bool:
-    """Whether a deletion that takes too long means that the node is lost: of a node that is well it does not."""
+    """Whether a slow deletion means that the node is lost; on a healthy node it does not."""
     if not pod.deleting or pod.terminal or not pod.node:
         return False
     if snapshot.nodes is not None:
@@ -125,7 +119,7 @@ def _may_be_overdue(snapshot: Snapshot, pod: Pod) -> bool:
 
 
 def _has_volume(job: PSTrainingJob, role: str) -> bool:
-    """Whether a role's pods have a volume of their own: one that all roles share can be mounted by two nodes anyway."""
+    """Whether a role's pods have their own volume; two nodes can mount a volume that all roles share anyway."""
     own = job.spec.ps.template if role == names.PS else job.spec.chief.template
     volumes = ((own or job.spec.worker.template).get("spec") or {}).get("volumes") or ()
     asked = any("ephemeral" in v or (own is not None and _CLAIM in v) for v in volumes)

@@ -1,43 +1,46 @@
-"""Which parameter servers wait in the kubelet's back-off although their budget is not spent?
+"""Which pods does the operator replace because they wait although their budget is not spent?
 
-A worker may wait: training goes on without it. A PS may not: the whole job waits with it. A new pod has no back-off;
-the budget, which is counted first, ends the series.
+- A PS in the kubelet's back-off: the whole job waits for it, and a new pod has no back-off. A worker may wait.
+- A pod whose launcher idles although a rule of spec.failurePolicy restarts the program.
+
+Failures are recorded before their pod is deleted, so the budget ends the series.
 """
 
+from collections.abc import Iterator
+
 from pstraining.api import names
+from pstraining.api.conditions import Reason
 from pstraining.api.models import PSTrainingJob
-from pstraining.api.status import PSTrainingJobStatus
-from pstraining.core.policies.attempts import Tally, key_of
+from pstraining.core.actions import Delete, Kind
+from pstraining.core.facts import Facts
+from pstraining.core.policies.failure_counts import key_of
 from pstraining.core.policies.failures import Consequence, cause, decide, is_final, role_spec
-from pstraining.core.snapshot import Pod, Snapshot
+from pstraining.core.snapshot import Pod
 
 
-def stuck(snapshot: Snapshot, status: PSTrainingJobStatus, counted: Tally) -> tuple[Pod, ...]:
-    """The pods to delete; none before their failures are on record."""
+def deletions(facts: Facts) -> Iterator[Delete]:
+    """Delete the waiting pods whose failures are on record."""
+    snapshot = facts.snapshot
+    idle = (p for p in snapshot.pods if p.role in (names.PS, names.WORKER) and _idles(facts.job, p))
     waiting = (p for p in snapshot.pods_of(names.PS) if p.container.waiting_reason == "CrashLoopBackOff")
-    return tuple(p for p in waiting if _on_record(p, status, counted))
-
-
-def idle(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, counted: Tally) -> tuple[Pod, ...]:
-    """Pods whose launcher obeys restartPolicy and idles, though a rule of failurePolicy wants the program run again."""
-    return tuple(
-        p
-        for p in snapshot.pods
-        if p.role in (names.PS, names.WORKER) and _idles(job, p) and _on_record(p, status, counted)
-    )
+    for pods, reason in ((idle, Reason.FAILURE_RULE), (waiting, Reason.STUCK_IN_BACK_OFF)):
+        yield from (Delete(Kind.POD, p.name, p.uid, reason) for p in pods if _is_recorded(p, facts))
 
 
 def _idles(job: PSTrainingJob, pod: Pod) -> bool:
+    """Whether the launcher obeys restartPolicy and idles, although a rule restarts the program."""
     end = pod.container.last or pod.container.terminated
     if end is None or end.exit_code == 0 or pod.terminal:
         return False
-    why = cause(pod)
-    final = is_final(role_spec(job, pod.role).restart_policy, why, end.exit_code)
-    wanted = decide(job, pod.role, why, end.exit_code).consequence in (Consequence.RESTART, Consequence.RESTART_FREE)
-    return final and wanted
+    reason = cause(pod)
+    final = is_final(role_spec(job, pod.role).restart_policy, reason, end.exit_code)
+    decision = decide(job, pod.role, reason, end.exit_code)
+    return final and decision.consequence in (Consequence.RESTART, Consequence.RESTART_FREE)
 
 
-def _on_record(pod: Pod, status: PSTrainingJobStatus, counted: Tally) -> bool:
-    """What happened to the pod is told, so that it may go."""
-    known, stored = counted.record(pod), {key_of(r): r for r in status.replica_records}
-    return not pod.deleting and known is not None and stored.get(key_of(pod)) == known and known.pod_uid == pod.uid
+def _is_recorded(pod: Pod, facts: Facts) -> bool:
+    """Whether status has all failures of this pod, so that the pod may be deleted."""
+    counted = facts.failures.record(pod)
+    if pod.deleting or counted is None or counted.pod_uid != pod.uid:
+        return False
+    return next((r for r in reversed(facts.status.replica_records) if key_of(r) == key_of(pod)), None) == counted

@@ -10,7 +10,7 @@ from pstraining.api.conditions import Condition, Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus, StatusCondition
 from pstraining.core.actions import Kind
-from pstraining.core.policies import stopping
+from pstraining.core.policies import teardown
 from pstraining.core.snapshot import Child, Snapshot
 
 
@@ -32,7 +32,7 @@ def progress(
     """
     count = job.spec.ps.replicas
     if is_due(job, snapshot):
-        if stopping.next_step(job, snapshot).leader_may_run:
+        if teardown.next_step(job, snapshot).leader_may_run:
             leader = "the chief" if job.spec.chief.enabled else "worker 0"
             message = f"For ps.replicas {count}, {leader} stops first and may save its state; {_base(job)}"
             return True, Reason.CHECKPOINTING, message

@@ -1,7 +1,7 @@
-"""Which claims are left over when there are fewer parameter servers than before?
+"""Which claims are left over after ps.replicas was reduced?
 
-Asked only while the job runs with its new number of servers: the pods of the shards that are gone, gone by then or on
-their way out, hold their claims until they end (Kubernetes' own protection).
+The planner asks this only while the job runs with its new number of servers. A pod of a removed shard may still
+terminate then; it holds its claim until it ends (Kubernetes' own protection).
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from pstraining.resources import claims
 
 
 def left_over(job: PSTrainingJob, snapshot: Snapshot) -> Iterator[Delete]:
-    """Deletions of the claims of shards that the job no longer has, if it says so."""
+    """Delete the claims of removed shards, if the retention policy asks for it."""
     if job.spec.ps.persistent_volume_claim_retention_policy.when_scaled is Retention.RETAIN:
         return
     if snapshot.child(Kind.STATEFUL_SET, names.ps_stateful_set(job.metadata.name)) is None:

@@ -1,11 +1,11 @@
-"""Who is each shard's primary, and who takes over from one that is lost?
+"""Which member is each shard's primary, and which standby replaces a lost one?
 
-With warm standbys the shard's Service is the truth: its selector names the primary, and the annotation written in the
-same request counts the take-overs, so that one epoch never has two primaries. The write has the observed version of the
-Service as its precondition: of two that were planned from one picture only one happens.
+With warm standbys the shard's Service is authoritative. Its selector names the primary, and the annotation written in
+the same request counts the failovers, so one epoch never has two primaries. The write has the observed version of the
+Service as its precondition: of two writes planned from one snapshot only one succeeds.
 
-With hot standbys the chief decides, and needs nobody for it: a member is ready while it is in sync, and the first one
-that is in sync is primary. What is told here follows from that; nothing is written but status.
+With hot standbys the chief decides by itself. A member is ready while it is in sync, and the first member in sync is
+the primary. The operator only derives the status from that and writes nothing else.
 """
 
 from collections.abc import Iterator
@@ -18,18 +18,17 @@ from pstraining.api.conditions import Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus, ShardStatus
 from pstraining.core.actions import Apply, Delete, Kind
-from pstraining.core.policies.attempts import Tally
 from pstraining.core.policies.failures import is_given_up_with_its_node
 from pstraining.core.snapshot import Child, Pod, Snapshot
 from pstraining.resources import redundancy, services
 from pstraining.resources.services import Pointer
 
 START_GRACE = timedelta(seconds=30)
-"""For so long a pod may start. What has never been ready has nothing to lose, and a chief may just be dialling it."""
+"""The time that a pod may take to start. Before, it has no state to lose, and a chief may be connecting to it."""
 
 
 class Cause(StrEnum):
-    """Why a standby takes over; told in status and in metrics."""
+    """Why a failover happens, as shown in status and metrics."""
 
     GONE = "pod gone"
     DELETED = "pod deleted"
@@ -43,34 +42,34 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True)
 class Loss:
-    """Why a primary is not to be one any more."""
+    """Why a primary is replaced."""
 
     cause: Cause
     since: datetime | None = None
-    """When the kubelet, or whoever it was, said so."""
+    """When the loss was reported, usually by the kubelet."""
     detail: str = ""
     alive: bool = False
-    """Its server may still run, and clients still hold connections to it."""
+    """Whether its server may still run, with clients connected to it."""
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The loss in words."""
         return f"{self.cause} {self.detail}".strip()
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One shard: who is its primary, who stands by, and what is to change."""
+    """One shard: its primary, its standbys, and the failover that is due."""
 
     index: int
     pointer: Pointer
-    """As it stands."""
+    """The current primary and epoch."""
     members: tuple[Pod | None, ...]
-    """By number; None where a member has no pod."""
+    """The pods by member number; None for a member without a pod."""
     primary: Pod | None
     loss: Loss | None = None
     successor: Pod | None = None
-    """Who takes over now."""
+    """The standby to promote now."""
 
     @property
     def standbys(self) -> tuple[Pod, ...]:
@@ -79,7 +78,7 @@ class Shard:
 
     @property
     def next_pointer(self) -> Pointer:
-        """As it is to stand."""
+        """The primary and epoch after this pass."""
         if self.successor is None or self.loss is None:
             return self.pointer
         demoted = self.primary.uid if self.primary is not None and self.loss.alive else ""
@@ -87,21 +86,21 @@ class Shard:
 
 
 def shards(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, now: datetime) -> tuple[Shard, ...]:
-    """Every shard, as it stands and as it is to stand."""
+    """Return every shard with its current and its next primary."""
     if redundancy.is_hot(job):
         return tuple(_hot_shard(job, snapshot, status, index, now) for index in range(job.spec.ps.replicas))
-    asked = _asked(snapshot)
-    return tuple(_shard(job, snapshot, status, index, asked, now) for index in range(job.spec.ps.replicas))
+    requested = _requested(snapshot)
+    return tuple(_shard(job, snapshot, status, index, requested, now) for index in range(job.spec.ps.replicas))
 
 
 def usable(pod: Pod) -> bool:
-    """Whether clients may be sent to it."""
+    """Whether clients can use this server."""
     return pod.ready and not pod.deleting and not pod.terminal
 
 
-def take_overs(job: PSTrainingJob, snapshot: Snapshot, found: tuple[Shard, ...]) -> Iterator[Apply]:
-    """The writes that make standbys primary."""
-    for shard in found:
+def promotions(job: PSTrainingJob, snapshot: Snapshot, shards: tuple[Shard, ...]) -> Iterator[Apply]:
+    """Promote the successors: one write to the Service of each."""
+    for shard in shards:
         service = _service(job, snapshot, shard.index)
         if shard.successor is not None and shard.loss is not None and service is not None:
             body = services.build_ps(job, shard.index, shard.next_pointer)
@@ -110,32 +109,29 @@ def take_overs(job: PSTrainingJob, snapshot: Snapshot, found: tuple[Shard, ...])
             yield Apply(Kind.SERVICE, service.name, service.uid, body, Reason.TAKE_OVER, shard.loss.since)
 
 
-def fence(
-    snapshot: Snapshot, status: PSTrainingJobStatus, counted: Tally, found: tuple[Shard, ...]
-) -> Iterator[Delete]:
-    """Ends former primaries that still run: clients that are connected to them would go on with them."""
-    if not counted.is_told(status):
-        return  # what they did is told first
-    for shard in found:
+def fences(snapshot: Snapshot, shards: tuple[Shard, ...]) -> Iterator[Delete]:
+    """Delete former primaries that still run: connected clients would continue to use them."""
+    for shard in shards:
         for pod in snapshot.pods_of(names.PS, shard.index):
             if pod.uid == shard.next_pointer.demoted and not pod.deleting:
                 yield Delete(Kind.POD, pod.name, pod.uid, Reason.TAKE_OVER)
 
 
-def look_again_at(found: tuple[Shard, ...], now: datetime) -> datetime | None:
-    """When a member that starts, or has no pod yet, has had its time, if nothing happens until then."""
-    several = [s for s in found if len(s.members) > 1]
+def requeue_at(shards: tuple[Shard, ...], now: datetime) -> datetime | None:
+    """Return when the start grace of a member ends, for members that start or have no pod yet."""
+    several = [s for s in shards if len(s.members) > 1]
     members = (p for s in several for p in s.members if p is not None and (not usable(p) or None in s.members))
     moments = (moment for p in members for moment in (p.created, p.ready_changed) if moment is not None)
     return min((end for m in moments if (end := m + START_GRACE) > now), default=None)
 
 
-def primaries_only(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus) -> Snapshot:
-    """The snapshot without standbys, for those who ask whether the job is served."""
-    find = _hot_primary if redundancy.is_hot(job) else _primary
-    serving = {find(job, snapshot, status, index) for index in range(job.spec.ps.replicas)}
-    kept = (p for p in snapshot.pods if p.role != names.PS or p.name in serving)
-    return replace(snapshot, pods=tuple(kept)) if redundancy.standbys(job) else snapshot
+def without_standbys(job: PSTrainingJob, snapshot: Snapshot, shards: tuple[Shard, ...]) -> Snapshot:
+    """Return the snapshot with the primary as the only pod of each shard."""
+    if not redundancy.standbys(job):
+        return snapshot
+    primaries = {shard.pointer.pod for shard in shards}
+    pods = (p for p in snapshot.pods if p.role != names.PS or p.name in primaries)
+    return replace(snapshot, pods=tuple(pods))
 
 
 def _shard(
@@ -143,7 +139,7 @@ def _shard(
     snapshot: Snapshot,
     status: PSTrainingJobStatus,
     index: int,
-    asked: dict[int, int],
+    requested: dict[int, int],
     now: datetime,
 ) -> Shard:
     pointer = _pointer(job, snapshot, status, index)
@@ -151,24 +147,24 @@ def _shard(
     primary = next((p for p in snapshot.pods_of(names.PS, index) if p.name == pointer.pod), None)
     shard = Shard(index, pointer, members, primary)
     service = _service(job, snapshot, index)
-    # The former primary is not its own successor before it has ended.
+    # A former primary cannot succeed itself before it has ended.
     others = (p for p in members if p is not None and p is not primary and p.uid != pointer.demoted)
     ready = next((p for p in others if usable(p)), None)
     if service is None or service.deleting or ready is None:
         return shard
     loss = lost(primary, now, _new_term(snapshot))
-    if loss is None and asked.get(index) == pointer.epoch:
+    if loss is None and requested.get(index) == pointer.epoch:
         loss = Loss(Cause.REQUESTED, now, alive=True)
     return shard if loss is None else replace(shard, loss=loss, successor=ready)
 
 
 def lost(primary: Pod | None, now: datetime, new_term: datetime | None = None) -> Loss | None:
-    """Why a shard's primary cannot serve; None if it does, or is still starting.
+    """Return why a shard's primary cannot serve; None if it serves or is still starting.
 
     Args:
         primary: its pod.
         now: the present time.
-        new_term: when the chief was replaced, which makes every server start anew in place.
+        new_term: when the chief was replaced, which restarts every server in place.
     """
     if primary is None:
         return Loss(Cause.GONE)
@@ -183,12 +179,12 @@ def lost(primary: Pod | None, now: datetime, new_term: datetime | None = None) -
     if primary.ready:
         return None
     changed, started = primary.ready_changed, container.started_at
-    # Until a container is ready for the first time, its pod last "changed" before it began.
+    # Before a container is ready for the first time, the last change of its pod is older than its start.
     if changed is not None and started is not None and changed > started:
         anew = new_term is not None and new_term <= changed < new_term + START_GRACE
         if anew and now < changed + START_GRACE:
             return None
-        # Kubernetes calls the pods of a silent node not ready at once, long before it deletes them.
+        # Kubernetes marks the pods of a silent node not ready at once, long before it deletes them.
         return Loss(Cause.NODE_LOST if primary.silent else Cause.NOT_READY, changed, alive=True)
     if end is not None:
         return Loss(Cause.ENDED, end.finished_at, f"with code {end.exit_code}")
@@ -198,19 +194,19 @@ def lost(primary: Pod | None, now: datetime, new_term: datetime | None = None) -
 
 
 def _hot_shard(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, index: int, now: datetime) -> Shard:
-    """The shard as it is to be told: take-overs are counted from what was told before."""
+    """Return the shard; its failovers are counted from the recorded status."""
     recorded = next((s for s in status.shards if s.index == index), ShardStatus(index=index))
     members, name = _members(job, snapshot, index), _hot_primary(job, snapshot, status, index)
     by_name = {p.name: p for p in members if p is not None}
     pointer, former = Pointer(name, recorded.takeovers, recorded.last_cause), by_name.get(recorded.primary)
     if name != recorded.primary and recorded.primary and not (former and usable(former)):
-        loss = lost(former, now) or Loss(Cause.GONE)  # a pod that starts is another one
+        loss = lost(former, now) or Loss(Cause.GONE)  # a pod that starts is a new one
         pointer = Pointer(name, recorded.takeovers + 1, loss.words)
     return Shard(index, pointer, members, by_name.get(name))
 
 
 def _hot_primary(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, index: int) -> str:
-    """The first member in sync, as the chief chooses; if none is, the one that was told before."""
+    """Return the first member in sync, as the chief chooses; the recorded primary if none is."""
     recorded = next((s.primary for s in status.shards if s.index == index), "")
     return next((p.name for p in _members(job, snapshot, index) if p is not None and usable(p)), recorded)
 
@@ -220,31 +216,27 @@ def _members(job: PSTrainingJob, snapshot: Snapshot, index: int) -> tuple[Pod | 
     return tuple(pods.get(redundancy.pod(job, index, m)) for m in range(redundancy.members(job)))
 
 
-def _primary(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, index: int) -> str:
-    return _pointer(job, snapshot, status, index).pod
-
-
 def _pointer(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, index: int) -> Pointer:
-    """What the Service says; what status remembers, where there is none."""
+    """Return the pointer from the Service, or from status if there is no Service."""
     first = redundancy.pod(job, index, 0)
     known = {redundancy.pod(job, index, m) for m in range(redundancy.members(job))}
     service = _service(job, snapshot, index)
     if service is None:
         recorded = next((s for s in status.shards if s.index == index), None)
-        found = Pointer(recorded.primary, recorded.takeovers, recorded.last_cause) if recorded else Pointer(first)
+        pointer = Pointer(recorded.primary, recorded.takeovers, recorded.last_cause) if recorded else Pointer(first)
     else:
         notes, selector = service.annotations, (service.manifest.get("spec") or {}).get("selector") or {}
         epoch = notes.get(names.ANNOTATION_EPOCH, "")
-        found = Pointer(
+        pointer = Pointer(
             str(selector.get(names.LABEL_STS_POD, "")),
             int(epoch) if epoch.isdecimal() else 0,
             notes.get(names.ANNOTATION_CAUSE, ""),
             notes.get(names.ANNOTATION_DEMOTED, ""),
         )
-    if found.pod in known:
-        return found
-    counts = redundancy.standbys(job) or found.epoch
-    return Pointer(first, found.epoch + 1, Cause.UNKNOWN_MEMBER) if counts else Pointer(first)
+    if pointer.pod in known:
+        return pointer
+    counts = redundancy.standbys(job) or pointer.epoch
+    return Pointer(first, pointer.epoch + 1, Cause.UNKNOWN_MEMBER) if counts else Pointer(first)
 
 
 def _service(job: PSTrainingJob, snapshot: Snapshot, index: int) -> Child | None:
@@ -252,12 +244,12 @@ def _service(job: PSTrainingJob, snapshot: Snapshot, index: int) -> Child | None
 
 
 def _new_term(snapshot: Snapshot) -> datetime | None:
-    """When the newest attempt of the chief began, if it is not the first."""
+    """Return when the newest attempt of the chief began, if it is not the first."""
     return max((p.created for p in snapshot.pods_of(names.CHIEF) if p.term > 1), default=None)
 
 
-def _asked(snapshot: Snapshot) -> dict[int, int]:
-    """The take-over that somebody asks for: in which epoch of which shard."""
+def _requested(snapshot: Snapshot) -> dict[int, int]:
+    """Return the epoch of each shard for which a user requests a switchover."""
     text = (snapshot.job["metadata"].get("annotations") or {}).get(names.ANNOTATION_TAKEOVER, "")
     index, _, epoch = str(text).partition("@")
     return {int(index): int(epoch)} if index.isdecimal() and epoch.isdecimal() else {}

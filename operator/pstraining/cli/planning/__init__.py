@@ -1,0 +1,1 @@
+"""The figures of `kubectl pstraining plan`: pure computations on a job."""

@@ -1,0 +1,264 @@
+"""The conditions of a job: each a pure function of the facts of this pass and the stored conditions."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pstraining.api import names
+from pstraining.api.conditions import ALWAYS_TOLD, Condition, Reason
+from pstraining.api.status import StatusCondition
+from pstraining.core import role_status
+from pstraining.core.actions import Create, Kind, Outcome, Outcomes, Replace, Verdict
+from pstraining.core.facts import Facts
+from pstraining.core.policies import gang, job_restart, node_loss, resharding, rolling_update, teardown
+from pstraining.core.policies.completion import End
+from pstraining.core.policies.diagnosis import diagnose
+from pstraining.core.shard_status import degraded
+
+_NOT_DURABLE = {
+    "emptyDir": "is an emptyDir: checkpoints go with the chief's pod.",
+    "hostPath": "is a hostPath: a chief that is started on another node does not find its checkpoints.",
+}
+_BEFORE_PODS = (Kind.CLAIM, *Kind.pod_groups())
+"""The kinds that are created before the API server validates any pod template."""
+
+
+@dataclass(frozen=True)
+class ConditionUpdate:
+    """The new state of one condition."""
+
+    type: Condition
+    true: bool
+    reason: Reason
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """The input of all conditions."""
+
+    facts: Facts
+    outcomes: Outcomes
+    end: End | None
+    """How the job has ended, on record or in this pass."""
+
+    @property
+    def suspended(self) -> bool:
+        """Whether the job is suspended."""
+        return self.end is None and self.facts.job.spec.run_policy.suspend
+
+    def stored(self, kind: Condition) -> StatusCondition | None:
+        """Return the condition as stored."""
+        return next((c for c in self.facts.status.conditions if c.type == kind), None)
+
+    def was_true(self, kind: Condition) -> bool:
+        """Whether the stored condition is true."""
+        condition = self.stored(kind)
+        return condition is not None and condition.status == "True"
+
+
+def conditions(situation: Situation) -> list[StatusCondition]:
+    """Return all conditions; the transition time of each changes only with its status."""
+    updates = {u.type: u for u in (*_lifecycle(situation), *_degraded(situation), *_troubles(situation))}
+    order = [*ALWAYS_TOLD, *(t for t in Condition if t not in ALWAYS_TOLD)]
+    merged = []
+    for kind in order:
+        stored = situation.stored(kind)
+        if kind in updates:
+            merged.append(_merge(updates[kind], stored, situation.facts))
+        elif stored is not None:
+            merged.append(stored)
+    return merged
+
+
+def _merge(update: ConditionUpdate, stored: StatusCondition | None, facts: Facts) -> StatusCondition:
+    status = "True" if update.true else "False"
+    same = stored is not None and stored.status == status
+    return StatusCondition(
+        type=update.type,
+        status=status,
+        reason=update.reason,
+        message=update.message,
+        last_transition_time=stored.last_transition_time if stored is not None and same else facts.now,
+        observed_generation=facts.snapshot.generation,
+    )
+
+
+def _lifecycle(situation: Situation) -> Iterator[ConditionUpdate]:
+    end, running = situation.end, _running(situation)
+    rescaling = _rescaling(situation, running.true)
+    yield _created(situation)
+    yield running
+    if rescaling is not None:
+        yield rescaling
+    yield from _updating(situation)
+    yield _restarting(situation, running.true, rescaling is not None and rescaling.true)
+    yield _suspended(situation)
+    for kind in (Condition.SUCCEEDED, Condition.FAILED):
+        if end is not None and end.condition is kind:
+            yield ConditionUpdate(kind, True, end.reason, end.message)
+        else:
+            yield ConditionUpdate(kind, False, Reason.NOT_FINISHED if end is None else Reason.JOB_FINISHED)
+
+
+def _rescaling(situation: Situation, runs: bool) -> ConditionUpdate | None:
+    stored = situation.stored(Condition.RESCALING)
+    if situation.end is not None:
+        return None if stored is None else ConditionUpdate(Condition.RESCALING, False, Reason.JOB_FINISHED)
+    if situation.suspended:
+        return None
+    progress = resharding.progress(situation.facts.job, situation.facts.snapshot, stored, runs=runs)
+    return None if progress is None else ConditionUpdate(Condition.RESCALING, *progress)
+
+
+def _updating(situation: Situation) -> Iterator[ConditionUpdate]:
+    stored = situation.stored(Condition.UPDATING)
+    if situation.end is None and not situation.suspended:
+        refused = next((o for o in situation.outcomes.with_verdict(Verdict.INVALID) if _is_update(o)), None)
+        progress = rolling_update.progress(situation.facts, stored, refused)
+        if progress is not None:
+            yield ConditionUpdate(Condition.UPDATING, *progress)
+    elif stored is not None:
+        yield ConditionUpdate(
+            Condition.UPDATING, False, Reason.SUSPENDED if situation.suspended else Reason.JOB_FINISHED
+        )
+
+
+def _suspended(situation: Situation) -> ConditionUpdate:
+    stored = situation.stored(Condition.SUSPENDED)
+    if not situation.suspended:
+        resumed = stored is not None and stored.reason != Reason.NOT_SUSPENDED
+        return ConditionUpdate(Condition.SUSPENDED, False, Reason.RESUMED if resumed else Reason.NOT_SUSPENDED)
+    # A recorded suspension stays true: a pod that is observed late is terminating.
+    kept = situation.was_true(Condition.SUSPENDED) and not teardown.workloads(situation.facts.snapshot)
+    if kept or teardown.is_over(situation.facts.snapshot):
+        return ConditionUpdate(
+            Condition.SUSPENDED, True, Reason.SUSPENDED, "spec.runPolicy.suspend is true: nothing runs."
+        )
+    first = "the chief" if situation.facts.job.spec.chief.enabled else "worker 0"
+    left = f"`kubectl get pods -l {names.LABEL_JOB}={situation.facts.snapshot.name}` shows what is left"
+    message = f"spec.runPolicy.suspend is true: {first} stops first, then all others; {left}."
+    return ConditionUpdate(Condition.SUSPENDED, False, Reason.STOPPING, message)
+
+
+def _created(situation: Situation) -> ConditionUpdate:
+    refused = situation.outcomes.with_verdict(Verdict.REFUSED)
+    if refused:
+        message = f"{refused[0].action.kind} {refused[0].action.name} was refused: {refused[0].message}"
+        return ConditionUpdate(Condition.CREATED, False, Reason.WRITE_REFUSED, message)
+    unknown = situation.outcomes.with_verdict(Verdict.NOT_SERVED)
+    if unknown:
+        return ConditionUpdate(
+            Condition.CREATED, False, Reason.GANG_NOT_INSTALLED, gang.not_installed(situation.facts.job)
+        )
+    bad = any(o.verdict is not Verdict.DONE and not _is_update(o) for o in situation.outcomes.outcomes)
+    stored = situation.stored(Condition.CREATED)
+    if bad or (situation.suspended and (stored is None or not situation.was_true(Condition.CREATED))):
+        return ConditionUpdate(Condition.CREATED, False, Reason.CHILDREN_MISSING)
+    stays = situation.suspended or situation.end is not None
+    if not stays and gang.holds_back(situation.facts):
+        message = "What the job can do without is created once the gang has its places."
+        return ConditionUpdate(Condition.CREATED, False, Reason.WAITING_FOR_GANG, message)
+    waited = stored is not None and stored.reason == Reason.WAITING_FOR_GANG
+    if stored is not None and not waited and not situation.outcomes.outcomes:
+        return ConditionUpdate(
+            Condition.CREATED, situation.was_true(Condition.CREATED), Reason(stored.reason), stored.message
+        )
+    return ConditionUpdate(Condition.CREATED, True, Reason.CHILDREN_CREATED, "Every object of the job exists.")
+
+
+def _running(situation: Situation) -> ConditionUpdate:
+    facts = situation.facts
+    if situation.end is not None:
+        return ConditionUpdate(Condition.RUNNING, False, Reason.JOB_FINISHED)
+    if situation.suspended:
+        return ConditionUpdate(Condition.RUNNING, False, Reason.SUSPENDED)
+    # The condition Degraded reports problems of standbys.
+    observed = facts.without_standbys
+    trouble = node_loss.diagnose(facts.job, observed) or diagnose(facts.snapshot, facts.now, observed.pods)
+    trouble = gang.explained(facts, trouble)
+    if role_status.ps_ready(facts) and role_status.chief_works(facts) and role_status.enough_workers_work(facts):
+        if trouble is not None:
+            return ConditionUpdate(
+                Condition.RUNNING, True, trouble.reason, f"{trouble.message} (training goes on without it)"
+            )
+        return ConditionUpdate(
+            Condition.RUNNING, True, Reason.TRAINING, "Every parameter server is ready and the chief runs."
+        )
+    if trouble is not None:
+        return ConditionUpdate(Condition.RUNNING, False, trouble.reason, trouble.message)
+    return ConditionUpdate(
+        Condition.RUNNING, False, Reason.WAITING_FOR_PODS, "Waiting for the parameter servers, the chief and a worker."
+    )
+
+
+def _restarting(situation: Situation, runs: bool, rescales: bool) -> ConditionUpdate:
+    has_run = situation.was_true(Condition.RUNNING) or situation.was_true(Condition.RESTARTING)
+    if runs or not has_run or situation.end is not None or situation.suspended or rescales:
+        return ConditionUpdate(Condition.RESTARTING, False, Reason.NOT_RESTARTING)
+    if job_restart.is_due(situation.facts):
+        return ConditionUpdate(
+            Condition.RESTARTING, True, Reason.JOB_RESTARTED, "All of the job is being started again."
+        )
+    if not role_status.ps_ready(situation.facts):
+        return ConditionUpdate(Condition.RESTARTING, True, Reason.PS_LOST, "A parameter server is being started again.")
+    return ConditionUpdate(Condition.RESTARTING, True, Reason.CHIEF_REPLACED, "The chief is being started again.")
+
+
+def _degraded(situation: Situation) -> Iterator[ConditionUpdate]:
+    stored = situation.stored(Condition.DEGRADED) is not None
+    if situation.end is not None or situation.suspended:
+        if stored:
+            yield ConditionUpdate(
+                Condition.DEGRADED, False, Reason.SUSPENDED if situation.suspended else Reason.JOB_FINISHED
+            )
+        return
+    degradation = degraded(situation.facts, stored=stored)
+    if degradation is not None:
+        yield ConditionUpdate(Condition.DEGRADED, *degradation)
+
+
+def _troubles(situation: Situation) -> Iterator[ConditionUpdate]:
+    outcomes = situation.outcomes
+    taken = outcomes.with_verdict(Verdict.NAME_TAKEN)
+    invalid = [o for o in outcomes.with_verdict(Verdict.INVALID) if not _is_update(o)]
+    clean = outcomes.outcomes and not taken and not invalid
+    if taken:
+        held = ", ".join(f"{o.action.kind} {o.action.name}" for o in taken)
+        yield ConditionUpdate(
+            Condition.NAME_CONFLICT,
+            True,
+            Reason.NAME_TAKEN,
+            f"{held} exists and belongs to someone else; it is left alone. Delete it or rename the job.",
+        )
+    elif situation.was_true(Condition.NAME_CONFLICT) and (clean or situation.suspended):
+        yield ConditionUpdate(Condition.NAME_CONFLICT, False, Reason.NAMES_FREE)
+    if invalid:
+        message = f"{invalid[0].action.kind} {invalid[0].action.name} was refused: {invalid[0].message}"
+        yield ConditionUpdate(Condition.INVALID_TEMPLATE, True, Reason.TEMPLATE_REFUSED, message)
+    elif situation.was_true(Condition.INVALID_TEMPLATE) and (_created_some(outcomes) or situation.suspended):
+        yield ConditionUpdate(Condition.INVALID_TEMPLATE, False, Reason.TEMPLATE_ACCEPTED)
+    yield from _checkpoint(situation)
+
+
+def _is_update(outcome: Outcome) -> bool:
+    """Whether a refusal of this action leaves the job unchanged, because it updates an existing object."""
+    return isinstance(outcome.action, Replace)
+
+
+def _created_some(outcomes: Outcomes) -> bool:
+    return any(
+        isinstance(o.action, Create) and o.verdict is Verdict.DONE and o.action.kind not in _BEFORE_PODS
+        for o in outcomes.outcomes
+    )
+
+
+def _checkpoint(situation: Situation) -> Iterator[ConditionUpdate]:
+    checkpoint = situation.facts.job.spec.checkpoint
+    if checkpoint is None:
+        message = "spec.checkpoint is not set: a lost parameter server or chief means training from the beginning."
+        yield ConditionUpdate(Condition.CHECKPOINT_NOT_DURABLE, True, Reason.NO_CHECKPOINT_VOLUME, message)
+    elif weak := next((why for kind, why in _NOT_DURABLE.items() if kind in (checkpoint.volume or {})), None):
+        message = f"spec.checkpoint.volume {weak}"
+        yield ConditionUpdate(Condition.CHECKPOINT_NOT_DURABLE, True, Reason.CHECKPOINT_VOLUME_NOT_DURABLE, message)
+    elif situation.stored(Condition.CHECKPOINT_NOT_DURABLE) is not None:
+        yield ConditionUpdate(Condition.CHECKPOINT_NOT_DURABLE, False, Reason.CHECKPOINT_DURABLE)

@@ -1,0 +1,246 @@
+"""Which children does a running job need, and how do the existing ones differ?
+
+A child that holds pods is rendered when it is created and never again, so that a new version of the operator restarts
+nothing; only its number of replicas is corrected. Parameter servers with hot standbys are an exception: they are
+rendered again when spec.ps.template or spec.ps.resources changes (policies/rolling_update.py). Services and the cluster
+map hold no state and are corrected whenever a field that we render differs.
+"""
+
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from pstraining.api import names
+from pstraining.api.conditions import Reason
+from pstraining.api.models import PSTrainingJob
+from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Manifest, Replace
+from pstraining.core.facts import Facts
+from pstraining.core.policies import gang, job_restart, retired_workers, rolling_update
+from pstraining.core.policies.clean_up import CleanUpStep
+from pstraining.core.snapshot import Child, Pod, Snapshot
+from pstraining.resources import cluster_map, launcher, network_policy, redundancy, services, workloads
+from pstraining.resources.launcher import Launcher
+from pstraining.resources.services import Pointer
+
+_WITHDRAWN = (
+    *(Kind.DEPLOYMENT, Kind.STATEFUL_SET, Kind.POD_DISRUPTION_BUDGET),
+    *(Kind.NETWORK_POLICY, Kind.SERVICE, Kind.CONFIG_MAP),
+    *Kind.pod_groups(),
+)
+"""Kinds that are deleted when the job no longer wants them, in this order."""
+_WHOLE = ("selector", "podSelector", "ingress")
+"""Fields that server-side apply writes as one value: additions by other clients are undone."""
+
+
+@dataclass(frozen=True)
+class DesiredState:
+    """The children of a running job, rendered in this pass; the Jobs of the chief and the evaluator are apart."""
+
+    launcher_map: str
+    """The name of the launcher's ConfigMap."""
+    term: int
+    """The chief's term."""
+    children: list[dict[str, Any]]
+    """All children that the job needs, including those that wait for the gang."""
+    before_chief: list[dict[str, Any]]
+    """The children to write before the chief's Job."""
+    after_chief: list[dict[str, Any]]
+    """The children to write after the chief's Job."""
+
+
+def launcher_name(job: PSTrainingJob, snapshot: Snapshot, carried: Launcher) -> str:
+    """Return the launcher's ConfigMap of this job: the one its pods were created with, else the operator's own."""
+    for kind in (Kind.STATEFUL_SET, Kind.DEPLOYMENT, Kind.JOB):
+        for child in snapshot.of_kind(kind):
+            template = (child.manifest.get("spec") or {}).get("template") or {}
+            for volume in (template.get("spec") or {}).get("volumes") or ():
+                for source in (volume.get("projected") or {}).get("sources") or ():
+                    name = (source.get("configMap") or {}).get("name", "")
+                    if name.startswith(names.launcher_config_map(job.metadata.name, "")):
+                        return str(name)
+    return launcher.config_map_name(job, carried)
+
+
+def children(
+    job: PSTrainingJob,
+    launcher_map: str,
+    carried: Launcher,
+    pointers: Mapping[int, Pointer] = MappingProxyType({}),
+    term: int = 1,
+    there: Container[tuple[Kind, str]] = (),
+) -> Iterator[dict[str, Any]]:
+    """Render all children except the chief's Jobs, in the order of creation.
+
+    Workloads go first: the API server then refuses a bad template before anything else exists, and images are pulled
+    while the other children are written. An existing worker is only rendered as an outline: there may be many, and
+    nothing else of them is corrected.
+    """
+
+    def worker(index: int) -> dict[str, Any]:
+        if (Kind.DEPLOYMENT, names.worker_name(job.metadata.name, index)) in there:
+            return workloads.outline_worker(job, index)
+        return workloads.build_worker(job, index, launcher_map)
+
+    yield worker(0)
+    claim = workloads.build_checkpoint_claim(job)
+    if claim is not None:
+        yield claim
+    for member in range(redundancy.members(job)):
+        yield workloads.build_parameter_servers(job, launcher_map, member, term)
+    for index in range(1, job.spec.worker.replicas):
+        yield worker(index)
+    policy = network_policy.build(job)
+    if policy is not None:
+        yield policy
+    built = launcher.build(job, carried)
+    built["metadata"]["name"] = launcher_map
+    yield built
+    yield cluster_map.build(job, term)
+    yield from services.build_all(job, pointers)
+    if redundancy.standbys(job):
+        yield from (redundancy.build_budget(job, index) for index in range(job.spec.ps.replicas))
+
+
+def render(facts: Facts, carried: Launcher, term: int) -> DesiredState:
+    """Render the children of a running job.
+
+    Args:
+        facts: the facts of this pass.
+        carried: the launcher that new children get.
+        term: the chief's term after this pass.
+    """
+    job, snapshot = facts.job, facts.snapshot
+    launcher_map = launcher_name(job, snapshot, carried)
+    pointers = {shard.index: shard.next_pointer for shard in facts.shards}
+    rendered = children(job, launcher_map, carried, pointers, term, snapshot.children)
+    wanted = [job_restart.labelled(manifest, facts.status.job_restarts) for manifest in rendered]
+    group = gang.group(facts)
+    if group is not None:
+        wanted.insert(0, group)  # no scheduler considers a member before the group exists
+    open_to_all = not gang.is_waiting(facts)
+    allowed = [m for m in wanted if open_to_all or _exists(snapshot, m) or not gang.waits_for_it(job, m)]
+    early = _before_chief(job, snapshot, allowed)
+    written = {id(manifest) for manifest in early}
+    return DesiredState(launcher_map, term, wanted, early, [m for m in allowed if id(m) not in written])
+
+
+def _exists(snapshot: Snapshot, manifest: Manifest) -> bool:
+    return snapshot.child(Kind.of(manifest), manifest["metadata"]["name"]) is not None
+
+
+def _before_chief(job: PSTrainingJob, snapshot: Snapshot, wanted: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the children written before the chief: an existing cluster map, which new pods read, and all workloads."""
+    early = [m for m in wanted if m["kind"] not in (Kind.SERVICE, Kind.CONFIG_MAP, Kind.POD_DISRUPTION_BUDGET)]
+    name = names.cluster_config_map(job.metadata.name)
+    exists = snapshot.child(Kind.CONFIG_MAP, name) is not None
+    return [m for m in wanted if exists and (m["kind"], m["metadata"]["name"]) == (Kind.CONFIG_MAP, name)] + early
+
+
+def missing_and_drifted(facts: Facts, wanted: list[dict[str, Any]]) -> Iterator[Action]:
+    """Create missing children and correct drifted ones."""
+    given_up = retired_workers.given_up(facts.status)
+    for manifest in wanted:
+        kind, name = Kind.of(manifest), manifest["metadata"]["name"]
+        child = facts.snapshot.child(kind, name)
+        if child is None:
+            # The checkpoint's claim is created before the StatefulSet. A missing one later is lost data, not drift.
+            is_lost = kind is Kind.CLAIM and facts.snapshot.of_kind(Kind.STATEFUL_SET)
+            index = manifest["metadata"]["labels"].get(names.LABEL_INDEX, "")
+            if not is_lost and not (kind is Kind.DEPLOYMENT and int(index or -1) in given_up):
+                yield Create(kind, name, manifest, Reason.DESIRED)
+        elif not child.deleting:
+            yield from _corrected(facts, child, manifest)
+
+
+def surplus(snapshot: Snapshot, wanted: list[dict[str, Any]]) -> Iterator[Delete]:
+    """Delete children that the job no longer wants, except the chief's Jobs."""
+    keep = {(Kind.of(m), m["metadata"]["name"]) for m in wanted}
+    for kind in _WITHDRAWN:
+        for child in snapshot.of_kind(kind):
+            if (kind, child.name) not in keep and not child.deleting:
+                yield Delete(kind, child.name, child.uid, Reason.NOT_DESIRED)
+
+
+def refreshed(job: PSTrainingJob, snapshot: Snapshot, term: int) -> Iterator[Apply]:
+    """Annotate pods, so that the kubelet delivers a changed cluster map at once and not after a minute."""
+    digests = {role: cluster_map.digest(job, role, term) for role in {p.role for p in snapshot.pods}}
+    for pod in snapshot.pods:
+        digest = digests[pod.role]
+        if pod.cluster_hash != digest and not pod.deleting and not pod.terminal:
+            body = _identity(snapshot, {"apiVersion": "v1", "kind": "Pod"}, pod)
+            body["metadata"]["annotations"] = {names.ANNOTATION_CLUSTER_HASH: digest}
+            yield Apply(Kind.POD, pod.name, pod.uid, body, Reason.CLUSTER_MAP_CHANGED)
+
+
+def kept(facts: Facts, clean_up: CleanUpStep) -> Iterator[Apply]:
+    """Change the kept children of an ended job: pods stay idle, and of the parameter servers only one stays."""
+    job, snapshot = facts.job, facts.snapshot
+    child = snapshot.child(Kind.CONFIG_MAP, names.cluster_config_map(job.metadata.name))
+    if clean_up.idle and child is not None and not child.deleting:
+        body = cluster_map.build(job, facts.current_term, ended=True)
+        if not agrees(body, child.manifest):
+            body["metadata"]["uid"] = child.uid
+            yield Apply(child.kind, child.name, child.uid, body, Reason.JOB_FINISHED)
+    for narrowed, ordinal in clean_up.narrow:
+        identity = _identity(snapshot, {"apiVersion": "apps/v1", "kind": "StatefulSet"}, narrowed)
+        body = identity | {"spec": {"replicas": 1, "ordinals": {"start": ordinal}}}
+        yield Apply(narrowed.kind, narrowed.name, narrowed.uid, body, Reason.JOB_FINISHED)
+
+
+def retired(facts: Facts) -> Iterator[Apply]:
+    """Scale the Deployments of retired workers to 0 and annotate them with the reason."""
+    for index in range(facts.job.spec.worker.replicas):
+        child = facts.snapshot.child(Kind.DEPLOYMENT, names.worker_name(facts.job.metadata.name, index))
+        annotation = facts.retired_workers.get(index)
+        if child is None or child.deleting or annotation is None:
+            continue
+        if child.replicas != 0 or annotation not in child.annotations:
+            body = workloads.retire_worker(facts.job, index, child.uid, annotation)
+            reason = Reason.GIVEN_UP if annotation == names.ANNOTATION_GIVEN_UP else Reason.WORKER_SUCCEEDED
+            yield Apply(Kind.DEPLOYMENT, child.name, child.uid, body, reason)
+
+
+def _corrected(facts: Facts, child: Child, manifest: dict[str, Any]) -> Iterator[Apply | Replace]:
+    if child.kind in (Kind.STATEFUL_SET, Kind.DEPLOYMENT):
+        is_retired = child.kind is Kind.DEPLOYMENT and child.number(names.LABEL_INDEX) in facts.retired_workers
+        if child.kind is Kind.STATEFUL_SET:
+            yield from rolling_update.replacements(facts, child, manifest)
+        if not is_retired and child.replicas != manifest["spec"]["replicas"]:
+            body = _identity(facts.snapshot, manifest, child) | {"spec": {"replicas": manifest["spec"]["replicas"]}}
+            yield Apply(child.kind, child.name, child.uid, body, Reason.DRIFTED)
+    elif child.kind is not Kind.CLAIM and not manifest.get("immutable") and not agrees(manifest, child.manifest):
+        body = {**manifest, "metadata": {**manifest["metadata"], "uid": child.uid}}
+        if child.kind is Kind.SERVICE:
+            # The selector may name a primary: an outdated snapshot must not revert it.
+            body["metadata"] |= observed_version(child)
+        yield Apply(child.kind, child.name, child.uid, body, Reason.DRIFTED)
+
+
+def observed_version(child: Child) -> dict[str, str]:
+    """Return the precondition that the object was not written since it was observed."""
+    version = child.manifest["metadata"].get("resourceVersion")
+    return {"resourceVersion": version} if version else {}
+
+
+def _identity(snapshot: Snapshot, manifest: Mapping[str, Any], target: Child | Pod) -> dict[str, Any]:
+    return {
+        "apiVersion": manifest["apiVersion"],
+        "kind": manifest["kind"],
+        "metadata": {"name": target.name, "namespace": snapshot.namespace, "uid": target.uid},
+    }
+
+
+def agrees(rendered: Any, observed: Any) -> bool:
+    """Whether the observed object has every rendered field with its value; additional fields do not matter."""
+    if isinstance(rendered, Mapping):
+        return isinstance(observed, Mapping) and all(
+            k in observed and (v == observed[k] if k in _WHOLE else agrees(v, observed[k])) for k, v in rendered.items()
+        )
+    if isinstance(rendered, list):
+        return (
+            isinstance(observed, list)
+            and len(rendered) == len(observed)
+            and all(agrees(r, o) for r, o in zip(rendered, observed, strict=True))
+        )
+    return bool(rendered == observed)

@@ -1,0 +1,153 @@
+"""Facts: everything that one pass knows about a job, gathered once and read by every policy.
+
+The four fields are the input. Every property is derived from them at first use and then kept, so that a question of
+several policies is answered once. Facts are pure: no clock, no I/O.
+
+Two kinds of policies stand around this module. Those that Facts imports derive an answer from single inputs; those that
+import Facts decide what to do. No policy does both.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+
+from pydantic import ValidationError
+
+from pstraining.api import names
+from pstraining.api.conditions import Condition
+from pstraining.api.models import PSTrainingJob
+from pstraining.api.status import PSTrainingJobStatus
+from pstraining.core.policies import attempts, failover, gang_members, node_loss, retired_workers, success
+from pstraining.core.policies.attempts import Attempts
+from pstraining.core.policies.failover import Shard
+from pstraining.core.policies.failure_counts import FailureCounts, count_failures
+from pstraining.core.snapshot import Snapshot
+from pstraining.resources.schedulers import Members
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What one pass knows about a job."""
+
+    job: PSTrainingJob
+    snapshot: Snapshot
+    """The observed state, with silent and lost pods marked."""
+    status: PSTrainingJobStatus
+    """The status as stored."""
+    now: datetime
+
+    @cached_property
+    def is_managed_here(self) -> bool:
+        """Whether runPolicy.managedBy leaves the job to this operator."""
+        return self.job.spec.run_policy.managed_by == names.MANAGED_BY
+
+    @cached_property
+    def recorded_end(self) -> Condition | None:
+        """Succeeded or Failed, if the stored status has it; final."""
+        ends = (Condition.SUCCEEDED, Condition.FAILED)
+        return next((Condition(c.type) for c in self.status.conditions if c.type in ends and c.status == "True"), None)
+
+    @cached_property
+    def refused_generation(self) -> int | None:
+        """The generation whose templates the API server has refused."""
+        refused = (c for c in self.status.conditions if c.type == Condition.INVALID_TEMPLATE and c.status == "True")
+        return next((c.observed_generation for c in refused), None)
+
+    @cached_property
+    def failures(self) -> FailureCounts:
+        """All failure counters, with the failures that this snapshot adds."""
+        return count_failures(self.job, self.snapshot, self.status)
+
+    @cached_property
+    def failures_recorded(self) -> bool:
+        """Whether the stored status has all of `failures`: only then may a pod that shows one be deleted."""
+        return self.failures.is_recorded(self.status)
+
+    @cached_property
+    def attempts(self) -> Mapping[str, Attempts]:
+        """The attempts of the chief and of the evaluator, by role."""
+        return {role: attempts.observed(self.job, self.snapshot, self.status, role) for role in attempts.NUMBER}
+
+    @property
+    def chief(self) -> Attempts:
+        """The attempts of the chief."""
+        return self.attempts[names.CHIEF]
+
+    @property
+    def evaluator(self) -> Attempts:
+        """The attempts of the evaluator."""
+        return self.attempts[names.EVALUATOR]
+
+    @property
+    def current_term(self) -> int:
+        """The term of the newest chief; 1 before the first."""
+        return max(1, self.chief.newest)
+
+    @cached_property
+    def succeeded_workers(self) -> frozenset[int]:
+        """The workers whose program has ended with exit code 0 for good."""
+        return success.workers(self.job, self.snapshot)
+
+    @cached_property
+    def retired_workers(self) -> Mapping[int, str]:
+        """The workers that do not run any more, with the annotation that gives the reason."""
+        return retired_workers.reasons(self.status, self.succeeded_workers)
+
+    @cached_property
+    def shards(self) -> tuple[Shard, ...]:
+        """Every shard with its members, its primary and the failover that is due."""
+        return failover.shards(self.job, self.snapshot, self.status, self.now)
+
+    @cached_property
+    def without_standbys(self) -> Snapshot:
+        """The snapshot with the primary as the only pod of each shard."""
+        return failover.without_standbys(self.job, self.snapshot, self.shards)
+
+    @cached_property
+    def served_shards(self) -> frozenset[int]:
+        """The shards whose primary is ready."""
+        primaries = self.without_standbys.pods_of(names.PS)
+        return frozenset(p.index for p in primaries if p.ready and not p.deleting)
+
+    @cached_property
+    def gang(self) -> Members:
+        """The members of the gang that still need a node."""
+        return gang_members.remaining(self.job, self.retired_workers, chief_succeeded=self.chief.succeeded)
+
+    @cached_property
+    def gang_is_placed(self) -> bool:
+        """Whether every member of the gang that needs a node has one."""
+        return gang_members.are_placed(
+            self.job, self.snapshot, self.retired_workers, chief_succeeded=self.chief.succeeded
+        )
+
+
+def gather(snapshot: Snapshot, now: datetime) -> Facts | str:
+    """Return the facts of a pass, or why the job cannot be read.
+
+    Args:
+        snapshot: the observed state.
+        now: the present time.
+    """
+    job = read_job(snapshot)
+    if isinstance(job, str):
+        return job
+    return Facts(job, node_loss.marked(snapshot, now), read_status(snapshot), now)
+
+
+def read_job(snapshot: Snapshot) -> PSTrainingJob | str:
+    """Return the job as typed data, or its first error: a CRD of another version may have accepted it."""
+    try:
+        return PSTrainingJob.model_validate(snapshot.job)
+    except ValidationError as error:
+        first = error.errors()[0]
+        return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+
+
+def read_status(snapshot: Snapshot) -> PSTrainingJobStatus:
+    """Return the stored status; an empty one if it cannot be read."""
+    try:
+        return PSTrainingJobStatus.model_validate(snapshot.status)
+    except ValidationError:
+        return PSTrainingJobStatus()

@@ -1,0 +1,248 @@
+"""How often has each replica failed, and how often was it restarted?
+
+The runs of a container are counted by (pod uid, ended runs). So no run is counted twice, even if it is observed twice,
+late, or by another operator process; a run whose pod was never observed is not counted. failures.py decides whether a
+failure counts and what follows. If several runs ended unobserved, only the cause of the newest one is known.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from pstraining.api import names
+from pstraining.api.models import PSTrainingJob
+from pstraining.api.run_policy import FailureReason
+from pstraining.api.status import LastFailure, PSTrainingJobStatus, ReplicaRecord
+from pstraining.core.policies import budgets
+from pstraining.core.policies.failures import (
+    TABLE,
+    Consequence,
+    Decision,
+    cause,
+    decide,
+    newest_end,
+)
+from pstraining.core.policies.resharding import began, is_due
+from pstraining.core.policies.success import runs_for_ever, succeeded
+from pstraining.core.snapshot import Pod, Snapshot, Termination
+from pstraining.resources.redundancy import members
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One newly counted failure of a replica, or one on which a rule acts."""
+
+    role: str
+    index: int
+    last_failure: LastFailure
+    decision: Decision
+
+
+@dataclass(frozen=True)
+class FailureCounts:
+    """All counters, with what this snapshot adds to them."""
+
+    records: tuple[ReplicaRecord, ...] = ()
+    failures: tuple[Failure, ...] = ()
+
+    def restarts(self, role: str) -> int:
+        """Return how often replicas of a role were restarted."""
+        return sum(r.restarts for r in self.records if r.role == role)
+
+    def is_recorded(self, status: PSTrainingJobStatus) -> bool:
+        """Whether status has all counters, so that evidence may be deleted."""
+        return status.replica_records == list(self.records)
+
+    def record(self, pod: Pod) -> ReplicaRecord | None:
+        """Return the counters of the replica that this pod runs."""
+        return next((r for r in self.records if key_of(r) == key_of(pod)), None)
+
+    def of(self, role: str, index: int) -> tuple[ReplicaRecord, ...]:
+        """Return the counters of one replica; the members of a shard share one budget."""
+        return tuple(r for r in self.records if (r.role, r.index) == (role, index))
+
+    @property
+    def restart_job(self) -> Failure | None:
+        """The failure that restarts the whole job."""
+        return next((f for f in self.failures if f.decision.consequence is Consequence.RESTART_JOB), None)
+
+    @property
+    def given_up(self) -> frozenset[int]:
+        """The workers without which the job continues."""
+        return frozenset(r.index for r in self.records if r.given_up)
+
+
+def key_of(replica: Pod | ReplicaRecord) -> tuple[str, int, int]:
+    """Return the key of a counter; each member of a shard has its own, so that their runs are not mixed up."""
+    return replica.role, replica.index, replica.member
+
+
+def count_failures(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus) -> FailureCounts:
+    """Count the runs that ended since the stored status was written."""
+    keys, pods_by_uid = {key_of(p) for p in snapshot.pods}, {p.uid: p for p in snapshot.pods}
+    # The record of a replica that was scaled away ends with its last pod; a later replica of its number starts at 0.
+    records = {key_of(r): r for r in status.replica_records if _wanted(job, r) or key_of(r) in keys}
+    failures = []
+    since = _since(status)
+    # Pods that the operator stops do not fail, even if the status write that announces the stop is lost.
+    stopping = job.spec.run_policy.suspend or is_due(job, snapshot)
+    if since is not None and status.completion_time is None:
+        for pod in snapshot.pods:
+            if (stopping and pod.deleting) or not _counts(job, pod, since, status.job_restarts):
+                continue
+            key = key_of(pod)
+            old = records.get(key, ReplicaRecord(role=pod.role, index=pod.index, member=pod.member))
+            if _is_superseded(pod, old, pods_by_uid):
+                continue
+            decision = decide(job, pod.role, cause(pod), _exit_code(pod))
+            new = _count(job, old, pod, decision)
+            if new is not old:
+                records[key] = new
+            decisive = decision.consequence in (Consequence.FAIL_JOB, Consequence.RESTART_JOB)
+            if new.failures > old.failures or (new is not old and decisive):
+                failures.append(Failure(pod.role, pod.index, _last_failure(pod, new.failures), decision))
+    counts = FailureCounts(tuple(records[k] for k in sorted(records)), tuple(failures))
+    if counts.restart_job is not None:
+        return FailureCounts(tuple(_forgiven(r) for r in counts.records), counts.failures)
+    return _given_up(job, counts)
+
+
+def _forgiven(record: ReplicaRecord) -> ReplicaRecord:
+    """Return the record of a replica after a restart of the job: it keeps its restarts and gets a new budget."""
+    return record.model_copy(update={"failures": 0, "failure_times": [], "given_up": False})
+
+
+def _given_up(job: PSTrainingJob, counts: FailureCounts) -> FailureCounts:
+    """Give up workers that have failed for good, as long as minReplicas are left."""
+    fewest = job.spec.worker.min_replicas
+    if fewest is None:
+        return counts
+    by_policy = {
+        f.index
+        for f in counts.failures
+        if f.role == names.WORKER and f.decision.consequence is Consequence.FAIL_JOB and f.decision.rule is None
+    }
+    left, records = job.spec.worker.replicas - len(counts.given_up), []
+    for record in counts.records:
+        lost = record.role == names.WORKER and (
+            record.index in by_policy or budgets.used(job, names.WORKER, [record]) > budgets.limit(job, names.WORKER)
+        )
+        if lost and not record.given_up and left > fewest:
+            left -= 1
+            records.append(record.model_copy(update={"given_up": True}))
+        else:
+            records.append(record)
+    return FailureCounts(tuple(records), counts.failures)
+
+
+def _since(status: PSTrainingJobStatus) -> datetime | None:
+    """Return the start of counting: older pods are from before a suspension or before ps.replicas changed."""
+    rescaling = began(status)
+    if status.start_time is None or rescaling is None:
+        return status.start_time
+    return max(status.start_time, rescaling.last_transition_time)
+
+
+def _counts(job: PSTrainingJob, pod: Pod, start_time: datetime, job_restarts: int) -> bool:
+    """Whether failures of a pod count: not before a suspension or restart, when scaled away, or after success."""
+    current = pod.created >= start_time and pod.job_restarts == job_restarts
+    return current and _wanted(job, pod) and not succeeded(job, pod)
+
+
+def _wanted(job: PSTrainingJob, replica: Pod | ReplicaRecord) -> bool:
+    count = {
+        names.PS: job.spec.ps.replicas,
+        names.WORKER: job.spec.worker.replicas,
+        names.EVALUATOR: int(job.spec.evaluator.enabled),
+    }.get(replica.role, 1)
+    return replica.index < count and replica.member < members(job)
+
+
+def _exit_code(pod: Pod) -> int | None:
+    end = newest_end(pod)
+    return None if end is None else end.exit_code
+
+
+def _ended_runs(pod: Pod) -> int:
+    container = pod.container
+    # In the kubelet's back-off the run that led to it is over, but not yet among the restarts.
+    over = container.terminated is not None or container.waiting_reason == "CrashLoopBackOff"
+    if pod.terminal and pod.init_failures:
+        return pod.init_failures  # a pod that ended with its init container
+    return pod.init_failures + container.restarts + (over or pod.deleting or pod.terminal)
+
+
+def _is_superseded(pod: Pod, record: ReplicaRecord, pods_by_uid: Mapping[str, Pod]) -> bool:
+    """Whether a newer pod of this replica was already counted. Failures of a superseded pod are ignored.
+
+    Creation times are whole seconds. Two pods of one second are ordered by the chief's term, then by uid. If the pod
+    counted last is gone, a pod of the same second is not superseded, or its failures would never count.
+    """
+    last = pods_by_uid.get(record.pod_uid)
+    if last is not None:
+        return (pod.created, pod.term, pod.uid) < (last.created, last.term, last.uid)
+    return record.pod_created is not None and pod.created < record.pod_created
+
+
+def _count(job: PSTrainingJob, record: ReplicaRecord, pod: Pod, decision: Decision) -> ReplicaRecord:
+    same = record.pod_uid == pod.uid
+    ended = _ended_runs(pod)
+    new = ended - (record.ended if same else 0)
+    if new <= 0:
+        return record
+    failed = new - _free(job, pod, decision, new)
+    times = [*record.failure_times, *[_ended_at(pod)] * failed]
+    return record.model_copy(
+        update={
+            "failures": record.failures + failed,
+            "failure_times": budgets.remembered(job, pod.role, times),
+            "restarts": record.restarts + new,
+            "pod_uid": pod.uid,
+            "pod_created": pod.created,
+            "ended": ended,
+        }
+    )
+
+
+_STOPPED = (128 + 9, 128 + 15)
+"""SIGKILL and SIGTERM."""
+
+
+def _free(job: PSTrainingJob, pod: Pod, decision: Decision, new: int) -> int:
+    """Return how many of the newly ended runs do not count."""
+    if decision.cause is FailureReason.NODE_LOST and decision.consequence is Consequence.RESTART_FREE:
+        return new  # a node that is back reports ends from after Kubernetes had given its pods up
+    if TABLE[decision.cause].disruption:
+        if decision.consequence is not Consequence.RESTART_FREE:
+            return 0
+        # Kubernetes caused the last end. It also caused the one before if that was by signal: the kubelet may start a
+        # container once more between the signal and the end of the pod.
+        before = pod.container.last
+        stopped = before is not None and before.exit_code in _STOPPED
+        return min(new, 2 if stopped else 1)
+    exited_well = runs_for_ever(job, pod.role, pod.index) and _exit_code(pod) == 0
+    return new if exited_well or decision.consequence is Consequence.RESTART_FREE else 0
+
+
+def _ended_at(pod: Pod) -> datetime:
+    end = newest_end(pod)
+    return (end and end.finished_at) or pod.deleted_at or pod.created
+
+
+def _last_failure(pod: Pod, count: int) -> LastFailure:
+    end = newest_end(pod) or Termination(0, pod.reason, "", None)
+    reason = cause(pod)
+    return LastFailure(
+        pod=pod.name,
+        exit_code=end.exit_code,
+        reason=end.reason if reason == "Error" and end.reason else str(reason),
+        message=last_line(end.message),
+        time=end.finished_at,
+        count=count,
+    )
+
+
+def last_line(text: str) -> str:
+    """Return the last line that is not empty, cut to the length that fits a condition."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""

@@ -1,0 +1,50 @@
+"""Which programs have ended with exit code 0 for good?"""
+
+from datetime import datetime
+
+from pstraining.api import names
+from pstraining.api.models import PSTrainingJob
+from pstraining.api.run_policy import RestartPolicy
+from pstraining.core.actions import Kind
+from pstraining.core.policies.failures import is_given_up_with_its_node
+from pstraining.core.snapshot import Pod, Snapshot
+from pstraining.resources.pods import Task, has_chief_duty
+
+
+def workers(job: PSTrainingJob, snapshot: Snapshot) -> frozenset[int]:
+    """Return the workers that have succeeded."""
+    return frozenset(i for i in range(job.spec.worker.replicas) if _worker_succeeded(job, snapshot, i))
+
+
+def succeeded(job: PSTrainingJob, pod: Pod) -> bool:
+    """Whether the program of this pod has ended with 0 for good, now or before the launcher went idle."""
+    if pod.role == names.PS or runs_for_ever(job, pod.role, pod.index):
+        return False
+    runs = (pod.container.terminated, pod.container.last)
+    ends = [t.finished_at for t in runs if t is not None and t.exit_code == 0]
+    given_up = _given_up_at(pod)
+    if given_up is not None:
+        # Another pod has replaced it: a success that its lost node reports late does not count. (A chief has its term.)
+        return any(end is not None and end <= given_up for end in ends)
+    return pod.phase == "Succeeded" or bool(ends)
+
+
+def runs_for_ever(job: PSTrainingJob, role: str, index: int) -> bool:
+    """Whether a worker's program is run again even after exit code 0."""
+    always = role == names.WORKER and job.spec.worker.restart_policy is RestartPolicy.ALWAYS
+    return always and not has_chief_duty(job, Task(role, index))
+
+
+def _worker_succeeded(job: PSTrainingJob, snapshot: Snapshot, index: int) -> bool:
+    """Whether a worker has succeeded: its pod shows it first, and its Deployment remembers it."""
+    deployment = snapshot.child(Kind.DEPLOYMENT, names.worker_name(job.metadata.name, index))
+    remembers = deployment is not None and deployment.annotations.get(names.ANNOTATION_SUCCEEDED) == "true"
+    if deployment is not None and remembers and snapshot.is_of_current_restart(deployment):
+        return True
+    pods = (p for p in snapshot.pods_of(names.WORKER, index) if snapshot.is_of_current_restart(p))
+    return any(succeeded(job, p) for p in pods)
+
+
+def _given_up_at(pod: Pod) -> datetime | None:
+    """Return when a worker's pod was deleted because its node was lost."""
+    return pod.deleted_at if pod.role == names.WORKER and is_given_up_with_its_node(pod) else None

@@ -1,0 +1,103 @@
+"""The state of each role: the numbers in status."""
+
+from pstraining.api import names
+from pstraining.api.conditions import Condition
+from pstraining.api.status import RoleStatus
+from pstraining.core.facts import Facts
+from pstraining.core.policies import clean_up
+from pstraining.core.snapshot import Pod
+
+_NONE: frozenset[int] = frozenset()
+
+
+def role_statuses(facts: Facts, end: Condition | None) -> dict[str, RoleStatus]:
+    """Return the status of every role that the job has.
+
+    Args:
+        facts: the facts of this pass.
+        end: how the job has ended, because its running pods are then about to be deleted.
+    """
+    job, stored = facts.job, facts.status
+    old = {names.PS: stored.ps, names.WORKER: stored.worker, names.CHIEF: stored.chief}
+    if job.spec.evaluator.enabled:
+        old[names.EVALUATOR] = stored.evaluator or RoleStatus()
+    ready, succeeded = _ready(facts), _succeeded(facts)
+    return {role: _role_status(facts, role, end, ready[role], succeeded[role], before) for role, before in old.items()}
+
+
+def _role_status(
+    facts: Facts, role: str, end: Condition | None, ready: int, succeeded: frozenset[int], before: RoleStatus
+) -> RoleStatus:
+    freed = clean_up.frees(facts.job, role, end)
+    done = succeeded | (facts.failures.given_up if role == names.WORKER else _NONE)
+    desired = _desired(facts, role)
+    ready = 0 if freed else ready
+    new = (f.last_failure for f in reversed(facts.failures.failures) if f.role == role)
+    return RoleStatus(
+        desired=desired,
+        replicas=0 if freed or facts.job.spec.run_policy.suspend else desired - len(done),
+        ready=ready,
+        # The objects that remember a success are deleted when the job is cleaned up.
+        succeeded=max(len(succeeded), before.succeeded if end is not None else 0),
+        restarts=facts.failures.restarts(role),
+        summary=f"{ready}/{desired}",
+        last_failure=next(new, before.last_failure),
+    )
+
+
+def works(pod: Pod) -> bool:
+    """Whether the pod's container runs, by the last report of its node, and is not about to end."""
+    return pod.container.running and not (pod.deleting or pod.terminal or pod.silent)
+
+
+def ps_ready(facts: Facts) -> bool:
+    """Whether every shard's primary serves."""
+    return facts.served_shards >= set(range(facts.job.spec.ps.replicas))
+
+
+def chief_works(facts: Facts) -> bool:
+    """Whether the chief, or worker 0 in a job without one, runs or has succeeded."""
+    if facts.job.spec.chief.enabled:
+        return facts.chief.succeeded or any(works(p) for p in facts.snapshot.pods_of(names.CHIEF))
+    return 0 in facts.succeeded_workers or any(works(p) for p in facts.snapshot.pods_of(names.WORKER, 0))
+
+
+def enough_workers_work(facts: Facts) -> bool:
+    """Whether worker.minReplicas workers run or have succeeded; without it, whether one runs or all have succeeded."""
+    working, succeeded = _working(facts, names.WORKER), facts.succeeded_workers
+    fewest = facts.job.spec.worker.min_replicas
+    if fewest is None:
+        return len(working) >= 1 or len(succeeded) == facts.job.spec.worker.replicas
+    return len(working | succeeded) >= fewest
+
+
+def _working(facts: Facts, role: str) -> frozenset[int]:
+    """Return the replicas of a role that run."""
+    return frozenset(p.index for p in facts.snapshot.pods_of(role) if works(p))
+
+
+def _desired(facts: Facts, role: str) -> int:
+    """Return the number of replicas in the spec."""
+    spec = facts.job.spec
+    replicas = {names.PS: spec.ps.replicas, names.WORKER: spec.worker.replicas, names.CHIEF: int(spec.chief.enabled)}
+    return replicas.get(role, int(spec.evaluator.enabled))
+
+
+def _ready(facts: Facts) -> dict[str, int]:
+    """Return the number of ready replicas of each role."""
+    return {
+        names.PS: len(facts.served_shards),
+        names.WORKER: len(_working(facts, names.WORKER) - facts.succeeded_workers),
+        names.CHIEF: int(any(works(p) for p in facts.snapshot.pods_of(names.CHIEF))),
+        names.EVALUATOR: int(any(works(p) for p in facts.snapshot.pods_of(names.EVALUATOR))),
+    }
+
+
+def _succeeded(facts: Facts) -> dict[str, frozenset[int]]:
+    """Return the replicas of each role whose program has ended with 0 for good."""
+    return {
+        names.PS: _NONE,
+        names.WORKER: facts.succeeded_workers,
+        names.CHIEF: frozenset({0}) if facts.chief.succeeded else _NONE,
+        names.EVALUATOR: frozenset({0}) if facts.evaluator.succeeded else _NONE,
+    }
