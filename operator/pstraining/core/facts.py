@@ -18,10 +18,18 @@ from pstraining.api import names
 from pstraining.api.conditions import Condition
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus
-from pstraining.core.policies import attempts, failover, gang_members, node_loss, retired_workers, success
+from pstraining.core.policies import (
+    attempts,
+    failover,
+    failure_counts,
+    gang_members,
+    node_loss,
+    retired_workers,
+    success,
+)
 from pstraining.core.policies.attempts import Attempts
 from pstraining.core.policies.failover import Shard
-from pstraining.core.policies.failure_counts import FailureCounts, count_failures
+from pstraining.core.policies.failure_counts import FailureCounts
 from pstraining.core.snapshot import Snapshot
 from pstraining.resources.schedulers import Members
 
@@ -57,7 +65,7 @@ class Facts:
     @cached_property
     def failures(self) -> FailureCounts:
         """All failure counters, with the failures that this snapshot adds."""
-        return count_failures(self.job, self.snapshot, self.status)
+        return failure_counts.count_failures(self.job, self.snapshot, self.status)
 
     @cached_property
     def failures_recorded(self) -> bool:

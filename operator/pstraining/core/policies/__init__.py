@@ -1,1 +1,1 @@
-"""One question a file, each answered by a pure function of the snapshot."""
+"""One question per module, answered by pure functions; facts.py explains the two kinds of policies."""

@@ -1,7 +1,7 @@
-"""When has the job been active for as long as it may?
+"""When does the job reach runPolicy.activeDeadlineSeconds?
 
-Time in which it is suspended does not count: status.startTime is when it became active last, status.activeSeconds what
-it was before. The end is a moment, not a poll: the plan says when to look again.
+Suspended time does not count: status.startTime is when the job became active last, status.activeSeconds the active time
+before that. The deadline needs no polling: the plan requeues the job for that moment.
 """
 
 from datetime import datetime, timedelta
@@ -11,7 +11,7 @@ from pstraining.api.status import PSTrainingJobStatus
 
 
 def ends_at(job: PSTrainingJob, status: PSTrainingJobStatus) -> datetime | None:
-    """The moment of activeDeadlineSeconds; None while there is none."""
+    """Return the moment of the deadline; None if there is none or the job has not started."""
     allowed = job.spec.run_policy.active_deadline_seconds
     if allowed is None or status.start_time is None:
         return None
@@ -19,7 +19,7 @@ def ends_at(job: PSTrainingJob, status: PSTrainingJobStatus) -> datetime | None:
 
 
 def active_seconds(status: PSTrainingJobStatus, now: datetime, *, suspended: bool) -> int:
-    """What to keep of the time that the job was active, when it is suspended."""
+    """Return the active seconds to record; a suspension adds the time since the last start."""
     if not suspended or status.start_time is None:
         return status.active_seconds
     return status.active_seconds + max(0, int((now - status.start_time).total_seconds()))

@@ -1,8 +1,9 @@
-"""Does the number of parameter servers change, and how far is that?
+"""Does the number of parameter servers change, and which step is the job in?
 
-The parameters are laid out over the servers when training begins, so another number of servers means a new beginning
-from a checkpoint: what runs stops in order, goes, and is created anew. Level-based: a StatefulSet says how many shards
-it was made for. One whose replicas were changed by hand is only corrected.
+The parameters are partitioned over the servers when training starts, so another number of servers requires a restart
+from a checkpoint: the job stops in order, its pods are deleted, and all of them are created again. Level-based: a
+StatefulSet is annotated with the number of shards that it was created for. If only its replicas were changed by hand,
+they are corrected.
 """
 
 from pstraining.api import names
@@ -15,19 +16,19 @@ from pstraining.core.snapshot import Child, Snapshot
 
 
 def is_due(job: PSTrainingJob, snapshot: Snapshot) -> bool:
-    """Whether a StatefulSet is there that was made for another number of shards."""
+    """Whether a StatefulSet exists that was created for another number of shards."""
     return any(_shards(c) != job.spec.ps.replicas for c in snapshot.of_kind(Kind.STATEFUL_SET))
 
 
 def progress(
-    job: PSTrainingJob, snapshot: Snapshot, was: StatusCondition | None, *, runs: bool
+    job: PSTrainingJob, snapshot: Snapshot, stored: StatusCondition | None, *, runs: bool
 ) -> tuple[bool, Reason, str] | None:
-    """What the condition Rescaling says of a job that is not to end or stop; None if it does not change.
+    """Return the condition Rescaling of a job that does not end or stop; None if it does not change.
 
     Args:
         job: the job.
-        snapshot: what is observed.
-        was: the condition as stored.
+        snapshot: the observed state.
+        stored: the condition as stored.
         runs: whether training runs.
     """
     count = job.spec.ps.replicas
@@ -37,7 +38,7 @@ def progress(
             message = f"For ps.replicas {count}, {leader} stops first and may save its state; {_base(job)}"
             return True, Reason.CHECKPOINTING, message
         return True, Reason.RESHARDING, f"All pods go and come back for ps.replicas {count}; {_base(job)}"
-    if was is None or was.status != "True":
+    if stored is None or stored.status != "True":
         return None
     if runs:
         return False, Reason.RESCALED, f"Training goes on with ps.replicas {count}."
@@ -45,9 +46,9 @@ def progress(
 
 
 def began(status: PSTrainingJobStatus) -> StatusCondition | None:
-    """The condition Rescaling while it is true: pods from before it are on their way out, and nobody's failure."""
-    found = (c for c in status.conditions if c.type == Condition.RESCALING and c.status == "True")
-    return next(found, None)
+    """Return the condition Rescaling while it is true: older pods are being deleted, and their ends are no failures."""
+    true = (c for c in status.conditions if c.type == Condition.RESCALING and c.status == "True")
+    return next(true, None)
 
 
 def _base(job: PSTrainingJob) -> str:

@@ -1,12 +1,11 @@
-"""In which order does what runs go, so that nothing is lost that could be saved?
+"""In which order does a job stop, so that the leader can save its state?
 
-First what leads: the chief's attempts, or worker 0 in a job without a chief. Its pod gets SIGTERM and may write a last
-checkpoint while the parameter servers still serve. Only when no pod of it can run any more the rest goes, the parameter
-servers' StatefulSets last: as long as one exists, a stop that was broken off half-way shows. How long the first step
-takes is bounded by the pod's own grace period. A gang's PodGroup goes after all its pods: a job that comes back waits
-in line anew.
+The leader stops first: the chief's attempts, or worker 0 in a job without a chief. Its pod gets SIGTERM and may write a
+last checkpoint while the parameter servers still serve; the pod's grace period bounds this step. Once no pod of the
+leader can run, the other workloads are deleted, the StatefulSets of the parameter servers last. While one exists,
+an interrupted stop is visible. A gang's PodGroup is deleted after all its pods: a job that resumes queues again.
 
-Level-based: the same answer at every look until nothing is left.
+Level-based: equal snapshots give equal answers.
 """
 
 from dataclasses import dataclass
@@ -25,11 +24,11 @@ class Stop:
 
     delete: tuple[Child, ...] = ()
     leader_may_run: bool = False
-    """What leads is still there, and may be writing a checkpoint."""
+    """Whether the leader still exists and may be writing a checkpoint."""
 
 
 def next_step(job: PSTrainingJob, snapshot: Snapshot) -> Stop:
-    """What is to be deleted now; nothing while a leader that was told to stop takes its time."""
+    """Return the children to delete now; none while the leader terminates."""
     leading = tuple(c for c in _leaders(job, snapshot) if not c.deleting)
     if leading or any(not p.over for p in leader_pods(job, snapshot)):
         return Stop(leading, leader_may_run=True)
@@ -38,17 +37,17 @@ def next_step(job: PSTrainingJob, snapshot: Snapshot) -> Stop:
 
 
 def is_over(snapshot: Snapshot) -> bool:
-    """Nothing of the job runs or can be started again."""
+    """Whether no pod of the job runs or can be restarted."""
     return not workloads(snapshot) and all(p.over for p in snapshot.pods)
 
 
 def workloads(snapshot: Snapshot) -> tuple[Child, ...]:
-    """All children that hold pods, in the order in which they go."""
+    """Return all children that hold pods, in the order of their deletion."""
     return tuple(c for k in _REST for c in snapshot.of_kind(k))
 
 
 def leader_pods(job: PSTrainingJob, snapshot: Snapshot) -> tuple[Pod, ...]:
-    """The pods of whoever has the chief's duty."""
+    """Return the pods of the leader."""
     chiefs = snapshot.pods_of(names.CHIEF)
     return chiefs if job.spec.chief.enabled else (*chiefs, *snapshot.pods_of(names.WORKER, 0))
 
