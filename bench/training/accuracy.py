@@ -21,7 +21,7 @@ from bench.training import pairs
 from bench.training.tasks import FOLDS, TASKS, Task
 from pstraining.runtime.ps.record import Session
 from tests.support.crew import Crew
-from tests.support.servers import Rig, connected, prepare
+from tests.support.servers import Rig, connected, warm_up
 
 PS: Final = 2
 WORKERS: Final = 2
@@ -146,7 +146,9 @@ class Course:
         self._rig.initial = Model(self._task.build, self._optimizer, self._task.loss).values()
         for updates in self._rig.workers:
             if self._variant.training.get("mode") == "Hybrid":
-                updates.begin(Session(0, 0))  # they hold parameters themselves; those of the last run are not these
+                updates.start_session(
+                    Session(0, 0)
+                )  # they hold parameters themselves; those of the last run are not these
             else:
                 owed = [[tf.zeros(left.shape) for left in row] for row in updates._wire._left]
                 updates._wire.keep(Left(owed, owes=False))
@@ -154,7 +156,7 @@ class Course:
             variable.assign(value)
         self._rig.start()
         if not self._prepared:
-            prepare(self._rig, share[: self._variant.batches])
+            warm_up(self._rig, share[: self._variant.batches])
             self._prepared = True
 
 

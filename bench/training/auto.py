@@ -22,7 +22,7 @@ import numpy as np
 from bench.training import network
 from pstraining.runtime.compression.auto_select import CODED, PLAIN
 from tests.support.crew import Crew
-from tests.support.servers import Rig, connected, prepare
+from tests.support.servers import Rig, connected, warm_up
 
 WORKERS: Final = 2
 BATCH: Final = 8
@@ -99,7 +99,7 @@ class Trial:
                 compression={"push": way, "pull": pull},
             )
             rig.start()
-            prepare(rig, [self._batch])
+            warm_up(rig, [self._batch])
             self._rigs[way] = rig
             self.train(way, 2)
 

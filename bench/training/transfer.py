@@ -55,7 +55,7 @@ def _prepared(client: Any, name: str) -> tuple[Any, Any]:
     import tensorflow as tf
 
     from pstraining.runtime.checkpoint.state import State
-    from pstraining.runtime.chief.store_admin import StoreControl
+    from pstraining.runtime.chief.store_admin import StoreAdmin
     from pstraining.runtime.model.keras_model import Model
     from pstraining.runtime.ps.store import ParameterStore
     from pstraining.runtime.updates import factory
@@ -65,19 +65,19 @@ def _prepared(client: Any, name: str) -> tuple[Any, Any]:
     mode = factory.choose(TrainingSettings(steps=1), workers=1)
     model = Model(partial(models.build, name), lambda: keras.optimizers.SGD(1e-9), "mse")
     store, identity = ParameterStore(client, model, mode.state), Identity(0, 1)
-    control = StoreControl(store)
-    control.raise_fence(store.read(), SESSION.term)
+    control = StoreAdmin(store)
+    control.raise_fence(store.read(), SESSION.fence)
     fresh = State(0, model.values(), {}, {})
-    control.restore(fresh, term=SESSION.term, generation=SESSION.generation, fresh=True)
+    control.restore(fresh, fence=SESSION.fence, generation=SESSION.generation, fresh=True)
     store.hello(identity.worker, identity.incarnation)
     updates = mode.make(store, identity)
     assert isinstance(updates, AsyncUpdates)
-    updates.begin(SESSION)
+    updates.start_session(SESSION)
     batch = next(iter(models.batches(name, 0)))
-    contribution = updates._computation.over([batch])
+    contribution = updates._computer.compute([batch])
     parts, _ = updates._wire.encode(contribution.vectors, 0)
     numbers = itertools.count(1)
-    arguments = (contribution.amounts, parts, contribution.rows, updates._session, updates._identity)
+    arguments = (contribution.stats, parts, contribution.rows, updates._session, updates._identity)
 
     def push() -> None:
         with tf.device(client.local):

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pstraining.runtime.updates.hybrid.protocol import HybridObservation, Next, Standing, is_made, next_move, passing
+from pstraining.runtime.updates.hybrid import protocol
+from pstraining.runtime.updates.hybrid.protocol import HybridAction, HybridObservation, Standing, is_made
 from pstraining.runtime.updates.synchronous.protocol import ShardRound
 from tests.support.cover import ALL
 
@@ -26,13 +27,13 @@ Gradient = tuple[int, int]
 class Server:
     step: int = 0
     attempt: int = 0
-    delivered: dict[int, Gradient] = field(default_factory=dict)
+    pushed: dict[int, Gradient] = field(default_factory=dict)
     history: list[frozenset[Gradient]] = field(default_factory=list)
 
     def make_step(self) -> None:
-        self.history.append(frozenset(self.delivered.values()))
+        self.history.append(frozenset(self.pushed.values()))
         self.step += 1
-        self.delivered = {}
+        self.pushed = {}
 
 
 @dataclass
@@ -70,7 +71,7 @@ class Cluster:
     servers: list[Server] = field(default_factory=lambda: [Server() for _ in range(SERVERS)])
     standby: Server = field(default_factory=Server)
     """The arbiter's; its attempt is that of its last step."""
-    sealed: bool = False
+    prepared: bool = False
     roster: int = 0
     members: int = 0
     admitted: int = 0
@@ -84,9 +85,9 @@ class Cluster:
     compared: dict[tuple[int, int], frozenset[Gradient]] = field(default_factory=dict)
 
     def look(self) -> HybridObservation:
-        shards = tuple(ShardRound(s.step, s.attempt, sum(1 << w for w in s.delivered)) for s in self.servers)
+        shards = tuple(ShardRound(s.step, s.attempt, sum(1 << w for w in s.pushed)) for s in self.servers)
         told = shards, self.admitted, self.closed, self.made_in, self.members, self.ready
-        return HybridObservation(*told, sealed=self.sealed, standbys=(self.standby.step,))
+        return HybridObservation(*told, prepared=self.prepared, standbys=(self.standby.step,))
 
     @property
     def session(self) -> tuple[int, int]:
@@ -94,13 +95,13 @@ class Cluster:
 
     def form(self, step: int, attempt: int) -> None:
         arbiter = self.servers[0]
-        may = not self.sealed or Rules.gives_sealed_up
+        may = not self.prepared or Rules.gives_sealed_up
         if (arbiter.step, arbiter.attempt) == (step, attempt) and may:
-            self.sealed = False
+            self.prepared = False
             arbiter.attempt += 1
-            self.members, self.admitted, self.closed, arbiter.delivered = self.ready, 0, False, {}
+            self.members, self.admitted, self.closed, arbiter.pushed = self.ready, 0, False, {}
 
-    def deliver(self, number: int, worker: int, gradient: Gradient, step: int, attempt: int) -> bool:
+    def push(self, number: int, worker: int, gradient: Gradient, step: int, attempt: int) -> bool:
         server = self.servers[number]
         if number == 0:
             if server.step != step or server.attempt != attempt or not self.members >> worker & 1:
@@ -110,8 +111,8 @@ class Cluster:
         elif server.step != step or attempt < server.attempt:
             return False
         elif attempt > server.attempt:
-            server.attempt, server.delivered = attempt, {}
-        server.delivered[worker] = gradient
+            server.attempt, server.pushed = attempt, {}
+        server.pushed[worker] = gradient
         return True
 
     def seal(self, step: int, attempt: int) -> frozenset[Gradient] | None:
@@ -119,8 +120,8 @@ class Cluster:
         arbiter = self.servers[0]
         if (arbiter.step, arbiter.attempt) != (step, attempt) or not self.closed:
             return None
-        self.sealed = True
-        return frozenset(arbiter.delivered.values())
+        self.prepared = True
+        return frozenset(arbiter.pushed.values())
 
     def decide(self, step: int, attempt: int, made: frozenset[Gradient]) -> bool:
         """The standby makes the step of what it was sent."""
@@ -134,7 +135,7 @@ class Cluster:
         if server.step == step and (number > 0 or (server.attempt == attempt and self.closed)):
             server.make_step()
             if number == 0:
-                self.made_in, self.admitted, self.closed, self.sealed = attempt, 0, False, False
+                self.made_in, self.admitted, self.closed, self.prepared = attempt, 0, False, False
         return server.step == step + 1
 
     def lose(self, *, arbiter: bool) -> None:
@@ -148,9 +149,9 @@ class Cluster:
                 server.make_step()
             assert server.step == first.step, "a server cannot follow"
         for server in self.servers:
-            server.attempt, server.delivered = following, {}
+            server.attempt, server.pushed = following, {}
         self.standby = Server(first.step, self.made_in, history=list(first.history))
-        self.members, self.admitted, self.closed, self.sealed = 0, 0, False, False
+        self.members, self.admitted, self.closed, self.prepared = 0, 0, False, False
         self.roster += 1
 
     def leave(self, me: Worker) -> None:
@@ -163,7 +164,7 @@ class Cluster:
         self.restores += 1
         number = self.servers[0].attempt + 1
         self.servers = [Server(attempt=number) for _ in range(SERVERS)]
-        self.standby, self.sealed = Server(), False
+        self.standby, self.prepared = Server(), False
         self.members, self.admitted, self.closed = 0, 0, False
         for circle in self.circles.values():
             circle.broken = True
@@ -193,42 +194,42 @@ def process(cluster: Cluster, me: Worker):  # type: ignore[no-untyped-def]
             continue  # it is refused
         if me.ring is not None and cluster.circles[me.ring].broken:
             cluster.leave(me)
-        move = next_move(observation, me.standing)
+        action = protocol.next_action(observation, me.standing)
         made = is_made(observation, me.standing) or (Rules.trusts_any_attempt and me.held is not None)
-        if move is Next.MISSED and made and observation.arbiter.step == len(me.history or ()) + 1:
-            move = Next.SETTLE
-        if move is Next.SETTLE:
+        if action is HybridAction.MISSED and made and observation.arbiter.step == len(me.history or ()) + 1:
+            action = HybridAction.SETTLE
+        if action is HybridAction.SETTLE:
             assert me.history is not None
             me.history.append(me.sum)
             me.held, gradient = None, None
             if len(me.history) >= STEPS and observation.arbiter.step >= STEPS:
                 return
-        elif move is Next.MISSED:
+        elif action is HybridAction.MISSED:
             cluster.leave(me)
             me.history, me.held, gradient = None, None, None
-        elif move in (Next.FOLLOW, Next.APPLY):
+        elif action in (HybridAction.FOLLOW, HybridAction.APPLY):
             yield from _apply(
-                cluster, observation.slowest, observation.arbiter.attempt, session, decides=move is Next.APPLY
+                cluster, observation.slowest, observation.arbiter.attempt, session, decides=action is HybridAction.APPLY
             )
-        elif move is Next.FORM:
+        elif action is HybridAction.FORM:
             cluster.form(observation.arbiter.step, observation.arbiter.attempt)
-        elif move is Next.JOIN:
+        elif action is HybridAction.JOIN:
             yield from _join(cluster, me, observation)
-        elif move is Next.SUM:
+        elif action is HybridAction.SUM:
             if gradient is None:
                 cluster.gradients += 1
                 gradient = (me.index, cluster.gradients)
                 yield
             yield from _sum(cluster, me, gradient)
-        elif move is Next.DELIVER and gradient is not None and me.held is not None:
+        elif action is HybridAction.PUSH and gradient is not None and me.held is not None:
             step, attempt = len(me.history or ()), me.held
-            go = cluster.deliver(0, me.index, gradient, step, attempt)
+            go = cluster.push(0, me.index, gradient, step, attempt)
             yield
             for number in range(1, SERVERS):
                 if go and session == cluster.session:
-                    cluster.deliver(number, me.index, gradient, step, attempt)
+                    cluster.push(number, me.index, gradient, step, attempt)
                 yield
-        if observation.arbiter.step >= STEPS and move is Next.WAIT:
+        if observation.arbiter.step >= STEPS and action is HybridAction.WAIT:
             return
         yield
 
@@ -267,7 +268,7 @@ def _join(cluster: Cluster, me: Worker, observation: HybridObservation):  # type
     if observation.arbiter.step == 0 and all(step != 0 for step in steps):
         if me.history is None:
             me.history = []  # the servers have the beginning
-    elif (way := passing(steps, observation.arbiter.step)) is not None and me.history is None:
+    elif (way := protocol.passing(steps, observation.arbiter.step)) is not None and me.history is None:
         source = cluster.workers.get(order[way.source])
         if circle.broken or source is None or source.history is None or len(source.history) != observation.arbiter.step:
             circle.broken = True

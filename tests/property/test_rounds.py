@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pstraining.runtime.updates.synchronous.protocol import Move, RoundObservation, ShardRound, next_move, quorum
+from pstraining.runtime.updates.synchronous.protocol import (
+    RoundAction,
+    RoundObservation,
+    ShardRound,
+    next_action,
+    quorum,
+)
 
 WORKERS, SERVERS = 4, 3
 
@@ -22,18 +28,18 @@ class Server:
 
     step: int = 0
     attempt: int = 0
-    delivered: int = 0
+    pushed: int = 0
     admitted: int = 0
     closed: bool = False
     history: list[int] = field(default_factory=list)
     """Whose gradients each step was made of."""
 
     def clear(self) -> None:
-        self.delivered = self.admitted = 0
+        self.pushed = self.admitted = 0
         self.closed = False
 
     def make_step(self) -> None:
-        self.history.append(self.delivered)
+        self.history.append(self.pushed)
         self.step += 1
         self.clear()
 
@@ -51,7 +57,7 @@ class Cluster:
         wanted = quorum(alive=self.alive.bit_count(), expected=WORKERS, backups=self.backups, waits=False)
         arbiter.closed = arbiter.closed or arbiter.admitted.bit_count() >= wanted
 
-    def deliver(self, number: int, worker: int, step: int, attempt: int) -> bool:
+    def push(self, number: int, worker: int, step: int, attempt: int) -> bool:
         server, me = self.servers[number], 1 << worker
         if number == 0:
             if server.step != step or server.attempt != attempt or (server.closed and not server.admitted & me):
@@ -61,14 +67,14 @@ class Cluster:
         elif server.step != step or attempt < server.attempt:
             return False
         elif attempt > server.attempt:
-            server.attempt, server.delivered = attempt, 0
-        server.delivered |= me
+            server.attempt, server.pushed = attempt, 0
+        server.pushed |= me
         return True
 
     def look(self) -> RoundObservation:
         self.close()
         arbiter = self.servers[0]
-        shards = tuple(ShardRound(s.step, s.attempt, s.delivered) for s in self.servers)
+        shards = tuple(ShardRound(s.step, s.attempt, s.pushed) for s in self.servers)
         return RoundObservation(shards, admitted=arbiter.admitted, closed=arbiter.closed, alive=self.alive)
 
     def apply(self, number: int, step: int, attempt: int) -> bool:
@@ -93,25 +99,25 @@ def worker(cluster: Cluster, index: int, until: int):  # type: ignore[no-untyped
         if min(steps) != max(steps):
             yield from _apply(cluster, min(steps), seen.arbiter.attempt)
             continue
-        step, attempt, move = steps[0], seen.arbiter.attempt, Move.DELIVER
+        step, attempt, action = steps[0], seen.arbiter.attempt, RoundAction.PUSH
         if step >= until:
             return
-        while move is not Move.PULL:
-            if move is Move.DELIVER:
-                go = cluster.deliver(0, index, step, attempt)
+        while action is not RoundAction.PULL:
+            if action is RoundAction.PUSH:
+                go = cluster.push(0, index, step, attempt)
                 yield
                 for number in range(1, SERVERS):
                     if go:
-                        cluster.deliver(number, index, step, attempt)
+                        cluster.push(number, index, step, attempt)
                     yield
-            elif move is Move.APPLY:
+            elif action is RoundAction.APPLY:
                 yield from _apply(cluster, step, attempt)
-            elif move is Move.GIVE_UP:
+            elif action is RoundAction.GIVE_UP:
                 cluster.give_up(step, attempt)
             observation = cluster.look()
             attempt = observation.arbiter.attempt
             yield
-            move = next_move(observation, worker=index, step=step)
+            action = next_action(observation, worker=index, step=step)
 
 
 def _apply(cluster: Cluster, step: int, attempt: int):  # type: ignore[no-untyped-def]
@@ -174,12 +180,12 @@ def test_without_the_arbiters_decision_servers_come_to_differ(monkeypatch: pytes
 
     def hasty(self: Cluster, number: int, worker_index: int, step: int, attempt: int) -> bool:
         server = self.servers[number]
-        taken = deliver(self, number, worker_index, step, attempt)
-        if number and server.step == step and server.delivered.bit_count() >= self.alive.bit_count():
+        taken = push(self, number, worker_index, step, attempt)
+        if number and server.step == step and server.pushed.bit_count() >= self.alive.bit_count():
             server.make_step()
         return taken
 
-    deliver = Cluster.deliver
+    push = Cluster.push
     monkeypatch.setattr(Cluster, "deliver", hasty)
     differing = 0
     for seed in range(60):

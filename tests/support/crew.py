@@ -64,7 +64,7 @@ class Crew:
                         if self._until is not None and (reply.done or reply.step >= self._until):
                             self._rig.control.set_record(1, done=1)
                             return
-                        assert reply.accepted
+                        assert reply.session_valid
                         if reply.applied:
                             break
                     pending = []

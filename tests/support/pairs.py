@@ -76,7 +76,7 @@ class Pairs:
     def _send(self, messages: Sequence[Message], gradients: Sequence[Any], *, attempt: int) -> None:
         import tensorflow as tf
 
-        from pstraining.runtime.updates.gradients import Share
+        from pstraining.runtime.updates.gradients import ShardGradient
 
         session = tf.constant([self._ballot, self._generation], tf.int64)
         place, go, form = tf.constant([0, attempt], tf.int64), tf.constant(1, tf.int64), tf.constant(0, tf.int64)
@@ -85,7 +85,9 @@ class Pairs:
             number, identity = message.shard, self.rig.identities[message.worker].tensor()
             if message.what == "deliver":
                 amounts, vectors, rows = gradients[message.worker]
-                share = Share(amounts, vectors[number] if self.rig.mode.state.hold_up is None else [], rows[number])
+                share = ShardGradient(
+                    amounts, vectors[number] if self.rig.mode.state.pause_steps is None else [], rows[number]
+                )
                 data = (tf.constant([-1, 0, 0], tf.int64), form, go, share)
                 self._do("deliver", number, PRIMARY, session, identity, place, *data)
             elif message.what == "prepare":
@@ -119,7 +121,7 @@ class Pairs:
         """Both workers train until the last step, on those that are left; a step that was made is not made again."""
         workers = self._workers_on(left)
         for updates in workers:
-            updates.begin(Session(self._ballot, self._generation))
+            updates.start_session(Session(self._ballot, self._generation))
         made = self._step(0, left[0][0])
         self.rig.workers, whole = workers, self.rig.workers
         try:
@@ -156,7 +158,7 @@ class Pairs:
         found = []
         for updates, share in zip(self.rig.workers, self.shares, strict=True):
             updates._fetch()
-            found.append(updates._computation.over(share[:1]))
+            found.append(updates._computer.compute(share[:1]))
         return found
 
     def _workers_on(self, left: Assignment) -> list[Any]:
@@ -177,16 +179,16 @@ class Pairs:
 
         if (what, number, member) not in self._functions:
             shard = self.rig.store._members[number][member]
-            rounds_of = self.rig.mode.state.member_rounds
-            assert rounds_of
-            rounds = rounds_of(shard, member == STANDBY)
+            make_ops = self.rig.mode.state.member_round_ops
+            assert make_ops
+            round_ops = make_ops(shard, member == STANDBY)
             home = self.rig.control.client.brought_home
 
             def emit(*told: Any) -> Any:
                 if what == "snapshot":
                     record, values = shard.snapshot()
                     return home(([record[RecordField.STEP]], values))
-                return home(getattr(rounds if hasattr(rounds, what) else shard, what)(*told))
+                return home(getattr(round_ops if hasattr(round_ops, what) else shard, what)(*told))
 
             self._functions[what, number, member] = tf.function(emit, autograph=False)
         return self._call(self._functions[what, number, member], *arguments)

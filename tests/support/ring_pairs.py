@@ -47,9 +47,9 @@ class RingPairs(Pairs):
         who = self.rig.identities[worker] = replace(who, incarnation=who.incarnation + 1)
         self._workers_on(left)
         for updates in (self.rig.workers[worker], *(own[worker] for own in self._workers.values())):
-            updates._identity, updates._who = who, who.tensor()
+            updates._identity, updates._identity_tensor = who, who.tensor()
         updates = self._workers_on(left)[worker]
-        member, memory = updates._member, updates._memory
+        member, memory = updates._member, updates._worker_progress
         member.leave()
         member.identity, memory.tried, memory.generation = who, None, 0
         assert updates._store.hello(worker, who.incarnation)
@@ -58,39 +58,39 @@ class RingPairs(Pairs):
         """Both workers train until the last step; who lives tries again what it was not told of."""
         workers, made = self._workers_on(left), self._step(0, left[0][0])
         for updates in workers:
-            updates.begin(Session(self._ballot, self._generation))
-        tried = [memory.tried is not None for memory in (updates._memory for updates in workers)]
+            updates.start_session(Session(self._ballot, self._generation))
+        tried = [memory.tried is not None for memory in (updates._worker_progress for updates in workers)]
 
         def train(worker: int) -> None:
             for batches in self.updates[worker][0 if tried[worker] and worker != newcomer else made :]:
                 while not (reply := workers[worker].step(batches)).applied:
-                    assert reply.accepted, f"worker {worker} was refused at step {reply.step}"
+                    assert reply.session_valid, f"worker {worker} was refused at step {reply.step}"
 
         self._together(train)
-        self._bring_home(left, workers)
+        self._push_dense(left, workers)
 
-    def _bring_home(self, left: Assignment, workers: Sequence[Any]) -> None:
-        from pstraining.runtime.chief.store_admin import StoreControl
+    def _push_dense(self, left: Assignment, workers: Sequence[Any]) -> None:
+        from pstraining.runtime.chief.store_admin import StoreAdmin
 
         if left not in self._controls:
-            self._controls[left] = StoreControl(self.rig.store.for_assignment(left))
+            self._controls[left] = StoreAdmin(self.rig.store.for_assignment(left))
         control = self._controls[left]
 
         def wait() -> None:
             for updates in workers:
-                updates.rest(control.store.read())
+                updates.on_idle(control.store.read())
 
-        step = control.gather(wait)
-        control.go_on()
+        step = control.flush_dense(wait)
+        control.resume_steps()
         assert step == STEPS, f"they came to step {step}"
 
     def _sum(self, worker: int) -> Any:
         updates, batches = self.rig.workers[worker], self.updates[worker][0]
-        assert updates._take_part(None, 0.0) is None
-        updates._replica.show()
-        gradient = updates._over(batches)
-        updates._memory.tried = batches
-        assert updates._member.add_up(gradient, updates._still)
+        assert updates._run_round(None, 0.0) is None
+        updates._dense.show()
+        gradient = updates._compute(batches)
+        updates._worker_progress.tried = batches
+        assert updates._member.add_up(gradient, updates._is_ring_current)
         return gradient
 
     @staticmethod

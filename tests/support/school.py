@@ -67,7 +67,7 @@ class School:
         """The worker makes steps."""
         for batch in self._batches[self.made : self.made + steps]:
             reply = self._worker.step([batch])
-            assert reply.accepted
+            assert reply.session_valid
             assert reply.applied
         self.made += steps
 
@@ -150,13 +150,13 @@ class School:
 
     def _restore(self, assignment: Assignment, fence: int) -> None:
         from pstraining.runtime.checkpoint.state import State
-        from pstraining.runtime.chief.store_admin import StoreControl
+        from pstraining.runtime.chief.store_admin import StoreAdmin
 
         self._sets += 1
         fresh = State(0, self.rig.initial, {}, {})
-        control = StoreControl(self.rig.store.for_assignment(assignment))
+        control = StoreAdmin(self.rig.store.for_assignment(assignment))
         # Shut, until a view is activated on it.
-        control.restore(fresh, term=fence, generation=-(GENERATION + self._sets), fresh=True)
+        control.restore(fresh, fence=fence, generation=-(GENERATION + self._sets), fresh=True)
 
     def _send_worker(self) -> None:
         assignment = self.view_changer.assignment(self.view)
@@ -167,4 +167,4 @@ class School:
         store, self._worker = self._workers[assignment]
         who = self.rig.identities[0]
         assert store.hello(who.worker, who.incarnation)
-        self._worker.begin(Session(self.view_changer.fence, GENERATION + self._sets))
+        self._worker.start_session(Session(self.view_changer.fence, GENERATION + self._sets))

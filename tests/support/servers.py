@@ -57,7 +57,7 @@ class Rig:
         with_ledger: bool = False,
         **training: Any,
     ) -> None:
-        from pstraining.runtime.chief.store_admin import StoreControl
+        from pstraining.runtime.chief.store_admin import StoreAdmin
         from pstraining.runtime.updates import factory
         from pstraining.runtime.updates.base import Identity
 
@@ -66,7 +66,7 @@ class Rig:
         self._client, self._ps, self._members, self._make = client, ps, members, (build, optimizer, loss)
         self.store = self.new_store(with_tables=True)
         self.model = self.store.model
-        self.control = StoreControl(self.store)
+        self.control = StoreAdmin(self.store)
         self.initial = self.model.values()
         # A worker has no tables of its own; the chief, whose store the first one is, has.
         stores = [
@@ -102,13 +102,13 @@ class Rig:
 
         self.control.raise_fence(self.store.read(), term)
         fresh = State(0, self.initial, {}, {})
-        self.control.restore(state or fresh, term=term, generation=generation, fresh=state is None)
+        self.control.restore(state or fresh, fence=term, generation=generation, fresh=state is None)
         if self._members > 1:
             self._lend()
         for who in self.identities:
             assert self.store.hello(who.worker, who.incarnation)
         for updates in self.workers:
-            updates.begin(Session(term, generation))
+            updates.start_session(Session(term, generation))
 
     def _lend(self) -> None:
         """Let all members make steps, for ever."""
@@ -128,33 +128,33 @@ class Rig:
         def rest() -> None:
             while not ended.wait(0.01):
                 for updates in self.workers:
-                    updates.rest(self.store.read())
+                    updates.on_idle(self.store.read())
 
         thread = threading.Thread(target=rest)
         thread.start()
         try:
-            return self.control.snapshot(term=1)
+            return self.control.snapshot(fence=1)
         finally:
             ended.set()
             thread.join()
-            self.control.go_on()
+            self.control.resume_steps()
 
     def train(self, batches: Any) -> None:
         for batch in batches:
-            assert self.step(batch).accepted
+            assert self.step(batch).session_valid
 
     def step(self, batch: Any, session: Session | None = None) -> Any:
         """One update of the first worker, of one batch."""
         if session:
-            self.workers[0].begin(session)
+            self.workers[0].start_session(session)
         return self.workers[0].step([batch])
 
 
-def prepare(rig: Rig, made: Any) -> None:
+def warm_up(rig: Rig, made: Any) -> None:
     """Trace everything that these batches' updates need, as workers do before they take part."""
     for updates in rig.workers:
-        updates.prepare(made)
-        updates.begin(SESSION)
+        updates.warm_up(made)
+        updates.start_session(SESSION)
 
 
 def in_float64(build: Callable[[], Any]) -> Callable[[], Any]:

@@ -32,7 +32,7 @@ def started(client: Any, build: Any = small, **training: Any) -> Rig:
 def bind(rig: Rig, assignment: Assignment) -> Any:
     """The first worker with these members."""
     updates = rig.workers[0].bind(rig.workers[0]._store.for_assignment(assignment))
-    updates.begin(SESSION)
+    updates.start_session(SESSION)
     return updates
 
 
@@ -64,7 +64,7 @@ def steps(rig: Rig) -> list[int]:
 def test_standbys_equal_their_primaries_bit_for_bit(client: Any, training: Any) -> None:
     rig = started(client, large, **training)
     for batch in batches(4):
-        assert rig.workers[0].step([batch] * training.get("localSteps", 1)).accepted
+        assert rig.workers[0].step([batch] * training.get("localSteps", 1)).session_valid
     assert steps(rig) == [4] * 4
     assert not differences(rig)
 
@@ -72,7 +72,7 @@ def test_standbys_equal_their_primaries_bit_for_bit(client: Any, training: Any) 
 def test_without_being_handed_on_they_do_not(client: Any) -> None:
     rig = started(client)
     primaries = bind(rig, PRIMARIES)
-    assert primaries.step(batches(1)).accepted
+    assert primaries.step(batches(1)).session_valid
     assert steps(rig) == [1, 1, 0, 0]
     assert differences(rig)
 
@@ -92,25 +92,25 @@ def test_an_update_that_came_to_some_members_comes_to_the_others_and_counts_once
     client: Any, reached: Assignment, training: Any
 ) -> None:
     rig = started(client, large, **training)
-    assert rig.workers[0].step(batches(1)).accepted
+    assert rig.workers[0].step(batches(1)).session_valid
     sent, some = batches(1, seed=1), bind(rig, reached)
-    assert some.step(sent).accepted
-    assert rig.workers[0].step(sent).accepted
+    assert some.step(sent).session_valid
+    assert rig.workers[0].step(sent).session_valid
     assert steps(rig) == [2] * 4
-    assert rig.workers[0].step(batches(1, seed=2)).accepted
+    assert rig.workers[0].step(batches(1, seed=2)).session_valid
     assert steps(rig) == [3] * 4
 
 
 def test_a_worker_goes_on_with_the_standbys_alone(client: Any) -> None:
     rig = started(client)
     for batch in batches(2):
-        assert rig.step(batch).accepted
+        assert rig.step(batch).session_valid
     standbys = bind(rig, STANDBYS)
     standbys.trace(batches(1))
-    standbys.rehearse(batches(1))
+    standbys.dry_run(batches(1))
     assert steps(rig) == [2] * 4, "a rehearsal has no effect"
     reply = standbys.step(batches(1))
-    assert (reply.accepted, reply.step) == (True, 3)
+    assert (reply.session_valid, reply.step) == (True, 3)
     assert steps(rig) == [2, 2, 3, 3]
 
 
@@ -121,10 +121,10 @@ def test_a_worker_sends_its_update_once(client: Any) -> None:
 
     def sent(updates: Any) -> int:
         for batch in batches(2):
-            assert updates.step([batch]).accepted
+            assert updates.step([batch]).session_valid
         before = total(client.links.look()).sent
         for batch in batches(10):
-            assert updates.step([batch]).accepted
+            assert updates.step([batch]).session_valid
         return total(client.links.look()).sent - before
 
     assert sent(both) < 1.1 * sent(alone)

@@ -11,7 +11,7 @@ from pstraining.api.training import Codec as Name
 from pstraining.runtime.compression.auto_select import CODED, PLAIN
 from tests.support.cover import ALL, in_all, in_soak, some
 from tests.support.crew import Crew
-from tests.support.servers import SESSION, Rig, batches, large, prepare
+from tests.support.servers import SESSION, Rig, batches, large, warm_up
 from tests.training.test_runtime_compression import with_one_to_spare
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
@@ -29,7 +29,7 @@ class Told:
     def proposed(self) -> int:
         return self._forms[min(self._made, len(self._forms) - 1)]
 
-    def wish(self, under_way: int) -> int:
+    def propose_next(self, under_way: int) -> int:
         return self.proposed
 
     def note(self, form: int, seconds: float, *, step: int) -> None:
@@ -123,9 +123,9 @@ def test_a_run_that_changes_forms_ends_where_one_without_ends(client: Any, mode:
         if compression:
             rig.workers[0]._chooser = Told(forms)
         rig.start()
-        prepare(rig, batches(1))
+        warm_up(rig, batches(1))
         rig.train(batches(len(forms)))
-        return rig.control.snapshot(term=1).variables
+        return rig.control.snapshot(fence=1).variables
 
     # The last two are equal: in Sync a form is proposed for the round that follows.
     forms = [CODED, CODED, PLAIN, CODED, CODED, CODED, PLAIN, PLAIN]
@@ -151,12 +151,12 @@ def test_workers_hold_the_same_bits_through_every_change(client: Any) -> None:
         Crew(rig, [batches(4, seed=rng.randrange(1000)) for _ in range(2)]).join()
         held = [worker._store.model.values() for worker in rig.workers]
         assert len({(worker._step, worker._form) for worker in rig.workers}) == 1
-        own.begin(SESSION)
+        own.start_session(SESSION)
         assert own._fetch() is None
         for path, value in fresh.model.values().items():
             for one in held:
                 np.testing.assert_array_equal(one[path], value, err_msg=path)
-        state = rig.control.snapshot(term=1)
+        state = rig.control.snapshot(fence=1)
         off = max(float(np.abs(state.variables[path] - value).max()) for path, value in held[0].items())
         assert off < 0.1
         exact.add(off == 0)
@@ -177,9 +177,9 @@ def test_a_late_worker_begins_with_the_whole_of_whatever_is_held(client: Any) ->
             worker._chooser = Told(forms)
         Crew(rig, [batches(5, seed=2 * number), batches(5, seed=2 * number + 1)]).join()
         reply = late.step(batches(1, seed=99))
-        assert (reply.accepted, reply.applied) == (True, False)
+        assert (reply.session_valid, reply.applied) == (True, False)
         assert late._fetch() is None
-        rig.workers[0].begin(SESSION)
+        rig.workers[0].start_session(SESSION)
         rig.workers[0]._fetch()
         ours, others = late._store.model.values(), rig.workers[0]._store.model.values()
         for path, value in others.items():
@@ -192,7 +192,7 @@ def test_one_worker_decides_for_all_that_are_in_step(client: Any) -> None:
 
     rig = Rig(client, lambda: keras.optimizers.SGD(0.05), ps=2, build=large, workers=2, mode="Sync", compression=AUTO)
     rig.start()
-    prepare(rig, batches(1))
+    warm_up(rig, batches(1))
     forms = [PLAIN, CODED, CODED, PLAIN, CODED, PLAIN, PLAIN, CODED]
     seen: list[int] = []
 
@@ -227,7 +227,7 @@ def test_a_round_without_a_gradient_is_fetched_as_any_other(client: Any, pull: s
     reply = rig.step((tf.fill(x.shape, float("nan")), y))
     assert (reply.applied, reply.finite, reply.step) == (True, False, 4)
     held = rig.model.values()
-    rig.workers[0].begin(SESSION)
+    rig.workers[0].start_session(SESSION)
     rig.workers[0]._fetch()
     for path, value in rig.model.values().items():
         np.testing.assert_array_equal(held[path], value, err_msg=path)
@@ -244,7 +244,7 @@ def test_parameters_are_fetched_of_one_step(client: Any) -> None:
     rig.store.good_bye(1, 1)
     ahead._chooser = Told([CODED])
     rig.train(batches(3))
-    looked = late._looked
+    looked = late._look
     pulls: list[int] = []
 
     def look_and_be_overtaken(loss: float) -> Any:
@@ -254,7 +254,7 @@ def test_parameters_are_fetched_of_one_step(client: Any) -> None:
             rig.train(batches(1, seed=9))
         return found
 
-    late._looked = look_and_be_overtaken
+    late._look = look_and_be_overtaken
     assert late._fetch() is None
     assert (late._step, late._form) == (ahead._step, ahead._form)
     for path, value in ahead._store.model.values().items():
@@ -267,7 +267,7 @@ def test_both_ways_of_auto_train(client: Any, mode: str) -> None:
 
     rig = Rig(client, lambda: keras.optimizers.Adam(3e-3), ps=2, build=large, mode=mode, compression=AUTO)
     rig.start()
-    prepare(rig, batches(1))
+    warm_up(rig, batches(1))
     rig.workers[0]._chooser = Told([PLAIN, CODED, CODED, PLAIN] * 15)
     (one,) = batches(1)
     losses = [rig.step(one).loss for _ in range(60)]
@@ -287,7 +287,7 @@ def test_a_link_that_is_not_slow_needs_no_codec(client: Any, capfd: pytest.Captu
     rig = Rig(client, lambda: keras.optimizers.SGD(0.01), ps=1, build=wide, loss="mse", compression={"push": "Auto"})
     rig.start()
     worker, one = rig.workers[0], (tf.ones([4, 8]), tf.ones([4, 1270]))
-    prepare(rig, [one])
+    warm_up(rig, [one])
     for _ in range(100):
         rig.step(one)
         if worker._chooser._known.chosen is not None:

@@ -139,11 +139,11 @@ def test_workers_hold_the_servers_shadow_bit_for_bit(client: Any, name: Name) ->
     rig.start()
     Crew(rig, [batches(12, seed=worker) for worker in range(2)]).join()
     held = rig.model.values()
-    rig.workers[0].begin(SESSION)
+    rig.workers[0].start_session(SESSION)
     rig.workers[0]._fetch()
     for path, value in rig.model.values().items():
         np.testing.assert_array_equal(held[path], value, err_msg=path)
-    state = rig.control.snapshot(term=1)
+    state = rig.control.snapshot(fence=1)
     off = max(float(np.abs(state.variables[path] - value).max()) for path, value in held.items())
     assert off > 0, "the shadow is not the parameters themselves"
     assert off < 0.1
@@ -173,10 +173,10 @@ def test_a_worker_that_missed_a_step_begins_with_the_whole_shadow(client: Any) -
     assert late._fetch() is None
     Crew(rig, [batches(5, seed=0), batches(5, seed=1)]).join()
     reply = late.step(batches(1, seed=2))
-    assert (reply.accepted, reply.applied) == (True, False)
+    assert (reply.session_valid, reply.applied) == (True, False)
     stores = [worker._store for worker in rig.workers]
     late._fetch()
-    rig.workers[0].begin(SESSION)
+    rig.workers[0].start_session(SESSION)
     rig.workers[0]._fetch()
     for path, value in stores[0].model.values().items():
         np.testing.assert_array_equal(stores[2].model.values()[path], value, err_msg=path)
@@ -228,7 +228,7 @@ def test_local_steps_are_the_workers_own_and_their_mean_is_taken(client: Any, mo
         for batch in share:
             model.train_on_batch(*batch)
         ends.append([variable.numpy() for variable in model.trainable_variables])
-    state = rig.control.snapshot(term=1)
+    state = rig.control.snapshot(fence=1)
     assert state.step == 1
     for index, tensor in enumerate(rig.model.tensors):
         moved = sum(end[index] - rig.initial[tensor.path] for end in ends) / 2

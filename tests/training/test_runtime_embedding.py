@@ -136,7 +136,7 @@ def test_tables_equal_keras_in_one_process(client: Any, name: str, ps: int, mode
     rig.start()
     shares = [batches(30, seed=worker) for worker in range(workers)]
     Crew(rig, shares).join()
-    equal(rig.control.snapshot(term=1), alone(rig, make, list(zip(*shares, strict=True))))
+    equal(rig.control.snapshot(fence=1), alone(rig, make, list(zip(*shares, strict=True))))
 
 
 @pytest.mark.usefixtures("plain_arithmetic")
@@ -161,7 +161,7 @@ def test_with_ordered_sums_tables_equal_one_process_bit_for_bit(client: Any, nam
     Crew(rig, shares).join()
     steps = list(zip(*shares, strict=True))
     expected = alone(rig, make, steps, build=clicks(keras.layers.Embedding, twice=False), ordered=True)
-    state = rig.control.snapshot(term=1)
+    state = rig.control.snapshot(fence=1)
     assert set(expected) == set(state.variables)
     for path, value in expected.items():
         np.testing.assert_array_equal(state.variables[path], value, err_msg=path)
@@ -174,7 +174,7 @@ def test_optimizers_with_momentum_equal_keras_where_every_row_is_touched(client:
     steps = [_touching_all(seed) for seed in range(20)]
     Crew(rig, [steps]).join()
     # Keras takes the weight decay through float32.
-    equal(rig.control.snapshot(term=1), alone(rig, make, [[step] for step in steps]), rtol=1e-5)
+    equal(rig.control.snapshot(fence=1), alone(rig, make, [[step] for step in steps]), rtol=1e-5)
 
 
 def _touching_all(seed: int) -> Any:
@@ -202,14 +202,14 @@ def test_accumulated_batches_equal_one_large_batch(client: Any) -> None:
     shares = [batches(40, seed=worker) for worker in range(2)]
     Crew(rig, shares, accumulation=4).join()
     steps = [[*shares[0][k : k + 4], *shares[1][k : k + 4]] for k in range(0, 40, 4)]
-    equal(rig.control.snapshot(term=1), alone(rig, make, steps))
+    equal(rig.control.snapshot(fence=1), alone(rig, make, steps))
 
 
 def test_rows_that_no_batch_touches_stay_as_they_are(client: Any) -> None:
     rig = Rig(client, lambda: _keras().Adam(1e-2), ps=2, build=ours(), loss="binary_crossentropy")
     rig.start()
     Crew(rig, [batches(10, seed=0, rows=20)]).join()
-    state = rig.control.snapshot(term=1)
+    state = rig.control.snapshot(fence=1)
     (path,) = [name for name in rig.initial if name.endswith("items")]
     np.testing.assert_array_equal(state.variables[path][20:], rig.initial[path][20:])
     assert (state.variables[path][:20] != rig.initial[path][:20]).any(axis=1).all()
@@ -222,12 +222,12 @@ def test_a_checkpoint_of_tables_restores_bit_equal_onto_another_number_of_server
     first = rig(3)
     first.start()
     Crew(first, [batches(5, seed=0)]).join()
-    saved = first.control.snapshot(term=1)
+    saved = first.control.snapshot(fence=1)
     Checkpoints(tmp_path, keep=1).save(saved, term=1, layout=first.store.layout)
     client.container += ".after"
     second = rig(2)
     second.start(Checkpoints(tmp_path, keep=1).newest())
-    state = second.control.snapshot(term=1)
+    state = second.control.snapshot(fence=1)
     for path, value in saved.variables.items():
         np.testing.assert_array_equal(state.variables[path], value)
     for slot, values in saved.slots.items():
@@ -236,7 +236,7 @@ def test_a_checkpoint_of_tables_restores_bit_equal_onto_another_number_of_server
     more = batches(3, seed=1)
     Crew(first, [more]).join()
     Crew(second, [more]).join()
-    one, other = first.control.snapshot(term=1), second.control.snapshot(term=1)
+    one, other = first.control.snapshot(fence=1), second.control.snapshot(fence=1)
     for path, value in one.variables.items():
         np.testing.assert_allclose(other.variables[path], value, rtol=0, atol=1e-6)
 

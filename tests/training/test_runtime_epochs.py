@@ -194,22 +194,22 @@ def test_a_learning_rate_that_callbacks_set_is_the_servers(folder: Path, monkeyp
 def test_servers_take_a_learning_rate_from_the_chief_that_rules_alone(client: Any) -> None:
     import keras
 
-    from pstraining.runtime.chief.store_admin import RefusedError
+    from pstraining.runtime.chief.store_admin import FencedError
 
     rig = Rig(client, lambda: keras.optimizers.Adam(0.125), ps=3, build=small)
     rig.start()
     assert rig.control.learning_rate() == 0.125
-    with pytest.raises(RefusedError):
+    with pytest.raises(FencedError):
         rig.control.set_learning_rate(2, 0.0)
     rig.control.set_learning_rate(1, 0.0)
     rig.train(batches(2))
-    before = rig.control.snapshot(term=1).variables
+    before = rig.control.snapshot(fence=1).variables
     for path, value in rig.initial.items():
         np.testing.assert_array_equal(before[path], value)
     rig.control.set_learning_rate(1, 0.25)
     assert rig.control.learning_rate() == 0.25
     rig.train(batches(1))
-    after = rig.control.snapshot(term=1).variables
+    after = rig.control.snapshot(fence=1).variables
     assert all((after[path] != value).any() for path, value in rig.initial.items())
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
     client.container += ".scheduled"

@@ -25,7 +25,7 @@ class Updates:
         self.prepared.append(store.assignment)
         return self
 
-    def prepare(self, batches: Any) -> None:
+    def warm_up(self, batches: Any) -> None:
         """Nothing."""
 
     def trace(self, batches: Any) -> None:
@@ -59,7 +59,7 @@ def test_what_could_not_be_made_ready_is_tried_again(monkeypatch: pytest.MonkeyP
     store: Any = SimpleNamespace(client=client, for_assignment=for_assignment)
     found = FailoverRouter(store, updates)  # type: ignore[arg-type]
     found._current = ((0, 1),)
-    found.prepare(lambda: [])
+    found.warm_up(lambda: [])
     assert told.wait(30)
     assert not failures
     # Who was primary stands behind the other one while it learns.
@@ -81,7 +81,7 @@ def test_while_somebody_learns_it_is_made_ready_that_it_is_in_sync(monkeypatch: 
     store: Any = SimpleNamespace(client=client, for_assignment=for_assignment)
     found = FailoverRouter(store, updates)  # type: ignore[arg-type]
     found._current, found._has_learners = ((1, 0), (0, 1)), True
-    found.prepare(lambda: [])
+    found.warm_up(lambda: [])
     assert told.wait(30)
     assert updates.prepared == [((1, 0), (0, 1)), ((0, 1), (0, 1))]
     assert updates.rehearsed == 1

@@ -34,11 +34,11 @@ class HybridRig(Rig):
         self.identities[worker] = Identity(worker, self.identities[worker].incarnation + 1)
         self.workers[worker] = self.mode.make(self.new_store(), self.identities[worker])
         assert self.store.hello(worker, self.identities[worker].incarnation)
-        self.workers[worker].begin(SESSION)
-        self.workers[worker]._enroll()  # so that the others do not begin without it
+        self.workers[worker].start_session(SESSION)
+        self.workers[worker]._register()  # so that the others do not begin without it
 
     def assert_replicas_are_equal(self) -> None:
-        first, *others = (updates._replica.read() for updates in self.workers)
+        first, *others = (updates._dense.read() for updates in self.workers)
         for other in others:
             for one, two in zip(first, other, strict=True):
                 np.testing.assert_array_equal(one, two)
@@ -151,8 +151,8 @@ def test_batches_that_are_trained_already_are_refused(rigs: Any) -> None:
     one, two = batches(2)
     assert rig.workers[0].step([one], Progress(0, 1, finished=False)).applied
     reply = rig.workers[0].step([one], Progress(0, 1, finished=False))
-    assert (reply.accepted, reply.applied, reply.done) == (False, False, False)
-    rig.workers[0].begin(SESSION)
+    assert (reply.session_valid, reply.applied, reply.done) == (False, False, False)
+    rig.workers[0].start_session(SESSION)
     assert rig.workers[0].step([two], Progress(0, 2, finished=True)).applied
     assert [shard.step for shard in rig.store.read()] == [2, 2]
 
@@ -170,10 +170,10 @@ def test_one_that_comes_late_gets_what_the_others_have(rigs: Any) -> None:
     rig = rigs(lambda: optimizer("Adam"), ps=2, build=small, workers=2)
     Crew(rig, [batches(3, seed=0), batches(3, seed=1)]).join()
     rig.replace(1)
-    assert rig.workers[1]._replica.step is None
+    assert rig.workers[1]._dense.step is None
     Crew(rig, [batches(3, seed=2), batches(3, seed=3)]).join()
     rig.assert_replicas_are_equal()
-    assert rig.workers[1]._replica.step == rig.snapshot().step
+    assert rig.workers[1]._dense.step == rig.snapshot().step
 
 
 def test_a_worker_that_vanished_without_a_word_is_left_out(rigs: Any) -> None:
@@ -185,7 +185,7 @@ def test_a_worker_that_vanished_without_a_word_is_left_out(rigs: Any) -> None:
     crew.join()
     assert [reply.step for reply in crew.replies[0] if reply.applied] == [3, 4, 5, 6, 7]
     assert time.monotonic() - started < 10
-    one, _, other = (updates._replica.read() for updates in rig.workers)
+    one, _, other = (updates._dense.read() for updates in rig.workers)
     for left, right in zip(one, other, strict=True):
         np.testing.assert_array_equal(left, right)
 
@@ -198,7 +198,7 @@ def test_parameters_that_differ_are_noticed_and_replaced(
     monkeypatch.setattr(ring_member, "CHECK_STEPS", 1)
     rig = rigs(sgd, ps=2, build=small, workers=3)
     Crew(rig, [batches(2, seed=worker) for worker in range(3)]).join()
-    (vector, *_) = rig.workers[1]._replica._parts[0].vectors
+    (vector, *_) = rig.workers[1]._dense._parts[0].vectors
     vector.assign(vector.value + 1e-3)
     Crew(rig, [batches(3, seed=worker) for worker in range(3)]).join()
     rig.assert_replicas_are_equal()
@@ -222,7 +222,7 @@ def test_a_checkpoint_is_restored_equal_onto_another_number_of_servers(rigs: Any
     second = rig(2)
     second.start(Checkpoints(tmp_path, keep=1).newest())
     for updates in second.workers:  # it is of another set than the one that the rig has begun with
-        updates._replica.step = None
+        updates._dense.step = None
     Crew(second, more).join()
     state = second.snapshot()
     assert state.step == expected.step == saved.step + 3
@@ -247,14 +247,14 @@ def test_when_nobody_has_the_newest_parameters_the_set_is_given_up(rigs: Any, mo
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert [reply.accepted for reply in replies] == [False, False]
+    assert [reply.session_valid for reply in replies] == [False, False]
     assert rig.store.read()[0].generation == 0, "the chief sees by it that it has to restore"
 
 
 def test_no_step_is_made_while_the_chief_saves(rigs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from pstraining.runtime.chief import store_admin
 
-    monkeypatch.setattr(store_admin, "HOLD_UP_SECONDS", 60.0)
+    monkeypatch.setattr(store_admin, "PAUSE_SECONDS", 60.0)
     rig = rigs(sgd, ps=2, build=small, workers=2)
     Crew(rig, [batches(2, seed=worker) for worker in range(2)]).join()
     assert rig.control._hold_up
@@ -263,16 +263,16 @@ def test_no_step_is_made_while_the_chief_saves(rigs: Any, monkeypatch: pytest.Mo
     def wait() -> None:
         seen.append([record.step for record in rig.store.read()])
         for updates in rig.workers:
-            updates.rest(rig.store.read())
+            updates.on_idle(rig.store.read())
 
-    assert rig.control.gather(wait) == 2
+    assert rig.control.flush_dense(wait) == 2
     crew = Crew(rig, [batches(1, seed=worker) for worker in range(2)])
     deadline = time.monotonic() + 20
     while not all(updates._member.held is not None for updates in rig.workers):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert [record.step for record in rig.store.read()] == [2, 2]
-    rig.control.go_on()
+    rig.control.resume_steps()
     crew.join()
     assert [record.step for record in rig.store.read()] == [3, 3]
 
@@ -292,7 +292,7 @@ def claims(rig: HybridRig, worker: int) -> int:
     import tensorflow as tf
 
     updates = rig.workers[worker]
-    arguments = updates._session, updates._who, tf.constant(2, tf.int64), updates._barred()
+    arguments = updates._session, updates._identity_tensor, tf.constant(2, tf.int64), updates._barred()
     return int(rig.control.client.call(updates._ops.claim, *arguments))
 
 
@@ -303,7 +303,7 @@ def bring_to_the_first(updates: Any) -> None:
     def first(session: Any, step: Any, values: Any) -> Any:
         return updates._client.brought_home(updates._ops.servers[0].store(session, step, values))
 
-    values = updates._replica.per_server(updates._replica.read())[0]
+    values = updates._dense.per_server(updates._dense.read())[0]
     arguments = updates._session, tf.constant(2, tf.int64), values
     assert int(updates._client.call(tf.function(first, autograph=False), *arguments)) == 1
 
@@ -324,13 +324,13 @@ def test_one_worker_brings_the_parameters_and_another_one_if_it_does_not(
                 rig.store.beat(0, 1)
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
-        rig.workers[1].rest(rig.store.read())
+        rig.workers[1].on_idle(rig.store.read())
 
-    assert rig.control.gather(wait) == 2
+    assert rig.control.flush_dense(wait) == 2
     assert found == [1, 0, 1], "whoever has claimed them may ask again"
     rig.store.beat(1, 1)
     assert claims(rig, 0) == 0, "they are there"
-    rig.control.go_on()
+    rig.control.resume_steps()
 
 
 @pytest.mark.parametrize("known_by", ["silence", "its next process"])
@@ -353,11 +353,11 @@ def test_nobody_waits_for_a_worker_that_died_while_it_brought_the_parameters(
                 rig.replace(1)
         if known_by == "its next process":
             rig.store.beat(1, 2)
-        rig.workers[0].rest(rig.store.read())
+        rig.workers[0].on_idle(rig.store.read())
 
-    assert rig.control.gather(wait) == 2
+    assert rig.control.flush_dense(wait) == 2
     assert claimed == [1]
-    rig.control.go_on()
+    rig.control.resume_steps()
 
 
 def test_who_breaks_the_ring_while_it_brings_the_parameters_holds_nobody_up(
@@ -367,7 +367,7 @@ def test_who_breaks_the_ring_while_it_brings_the_parameters_holds_nobody_up(
     rig = at_step_2(rigs, monkeypatch, claim_seconds=1000.0)
     survivor, victim = rig.workers
     gone, end = threading.Event(), threading.Event()
-    bring_home = survivor._bring_home
+    bring_home = survivor._push_dense
 
     def die(view: Any) -> None:
         assert claims(rig, 1) == 1
@@ -377,8 +377,8 @@ def test_who_breaks_the_ring_while_it_brings_the_parameters_holds_nobody_up(
         end.wait(60)
         raise SystemExit
 
-    monkeypatch.setattr(victim, "_bring_home", die)
-    monkeypatch.setattr(survivor, "_bring_home", lambda view: bring_home(view) if gone.is_set() else None)
+    monkeypatch.setattr(victim, "_push_dense", die)
+    monkeypatch.setattr(survivor, "_push_dense", lambda view: bring_home(view) if gone.is_set() else None)
     crews: list[Crew] = []
     deadline = time.monotonic() + 60
 
@@ -389,9 +389,9 @@ def test_who_breaks_the_ring_while_it_brings_the_parameters_holds_nobody_up(
         rig.store.beat(1, 1)  # to the servers it lives
         time.sleep(0.01)
 
-    assert rig.control.gather(wait) == 2
+    assert rig.control.flush_dense(wait) == 2
     assert gone.is_set()
-    rig.control.go_on()
+    rig.control.resume_steps()
     crews[0].threads[0].join(60)
     assert [reply.step for reply in crews[0].replies[0] if reply.applied] == [3]
     end.set()

@@ -80,13 +80,13 @@ def test_the_chief_holds_the_roster_while_it_waits_for_the_dense_parameters() ->
     """It may be long: where nothing is ready for a loss. Without its word servers make no steps after ten seconds."""
     from pstraining.runtime.chief.chief import Chief
     from pstraining.runtime.chief.recovery import ChiefAction
-    from pstraining.runtime.chief.store_admin import RefusedError
+    from pstraining.runtime.chief.store_admin import FencedError
 
     class Waiting(Chief):
         def __init__(self) -> None:
-            self._look_in = lambda: None
+            self._check_abort = lambda: None
             self._view_changer, self._renewed = cast("Any", "the view changer"), -math.inf
-            self._control, self.others = cast("Any", SimpleNamespace(workers_present=lambda: 1)), False
+            self._admin, self.others = cast("Any", SimpleNamespace(workers_present=lambda: 1)), False
             self.established: list[Any] = []
 
         def _decide(self) -> ChiefAction:
@@ -94,14 +94,14 @@ def test_the_chief_holds_the_roster_while_it_waits_for_the_dense_parameters() ->
 
         def _establish_view(self, view_changer: Any, *, readmit: bool = False) -> None:
             self.established.append((view_changer, readmit))
-            self._control = cast("Any", SimpleNamespace()) if self.others else self._control
+            self._admin = cast("Any", SimpleNamespace()) if self.others else self._admin
 
     chief = Waiting()
     wait = chief._waiting()
     wait()
     assert chief.established == [("the view changer", False)]
     chief.others = True
-    with pytest.raises(RefusedError, match="other members"):
+    with pytest.raises(FencedError, match="other members"):
         wait()
 
 

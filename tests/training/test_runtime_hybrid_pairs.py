@@ -66,7 +66,7 @@ def test_no_step_is_lost_torn_or_made_twice_whatever_is_lost_when(pairs: RingPai
 
 def test_without_the_standbys_word_first_a_step_is_lost(pairs: RingPairs) -> None:
     """The order of the decision is what holds it together: the arbiter alone knows of a step, and is lost."""
-    early = [m for m in rounds_messages(random.Random(0)) if m.what in ("deliver", "prepare")]
+    early = [m for m in rounds_messages(random.Random(0)) if m.what in ("push", "prepare")]
     pairs.play([*early, Message("apply primary", 0), Message("apply primary", 1)])
     with pytest.raises(AssertionError, match="cannot follow"):
         pairs.take_over(CROSSED)
@@ -77,11 +77,11 @@ def test_a_standby_that_does_not_know_the_attempt_costs_the_dense_parameters(
 ) -> None:
     """By it workers know that their sum is the step's: without, nobody has the parameters of a step that was made."""
     from pstraining.runtime.updates.hybrid import updates as hybrid
-    from pstraining.runtime.updates.hybrid.server import RingRounds
-    from pstraining.runtime.updates.hybrid.two_phase_commit import RingStandby
+    from pstraining.runtime.updates.hybrid.server import HybridRoundOps
+    from pstraining.runtime.updates.hybrid.two_phase_commit import HybridStandbyRoundOps
 
     monkeypatch.setattr(hybrid, "LOST_SECONDS", 0.5)
-    monkeypatch.setattr(RingStandby, "_attempt", RingRounds._attempt)
+    monkeypatch.setattr(HybridStandbyRoundOps, "_attempt", HybridRoundOps._attempt)
     monkeypatch.setattr(pairs, "_functions", {})
     pairs.play([m for m in rounds_messages(random.Random(0)) if m.what != "apply primary"][:9])
     pairs.take_over(CROSSED)
@@ -105,7 +105,7 @@ def test_a_round_that_is_sealed_is_made_although_all_that_hold_its_sum_are_gone(
     from pstraining.runtime.updates.hybrid import updates as hybrid
 
     monkeypatch.setattr(hybrid, "LOST_SECONDS", 0.5)
-    pairs.play([m for m in rounds_messages(random.Random(0)) if m.what in ("deliver", "prepare")])
+    pairs.play([m for m in rounds_messages(random.Random(0)) if m.what in ("push", "prepare")])
     for worker in range(WORKERS):
         pairs.replace(worker, pairs.both)
     with pytest.raises(AssertionError, match="was refused at step 1"):

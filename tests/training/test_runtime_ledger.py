@@ -51,7 +51,7 @@ def test_a_place_in_the_data_moves_with_the_update_and_not_without(client: Any, 
     assert rig.workers[0].step([one], Progress(0, 2, finished=True)).applied
     assert rig.store.take_piece(SESSION, who, 3) == (1, 1, 0)
     assert rig.store.take_piece(SESSION, (0, 0), 3)[0] == -1, "an older process gets nothing"
-    saved = rig.control.snapshot(term=1)
+    saved = rig.control.snapshot(fence=1)
     for _ in range(2):
         _, position, _ = rig.store.take_piece(SESSION, who, 3)
         assert rig.workers[0].step([one], Progress(position, 1, finished=True)).applied
@@ -72,7 +72,7 @@ def test_batches_that_are_trained_or_given_to_another_worker_are_refused(client:
     assert rig.workers[0].step([one], Progress(0, 1, finished=False)).applied
     for void in (Progress(0, 1, finished=False), Progress(1, 1, finished=False)):
         reply = rig.workers[0].step([two], void)
-        assert (reply.accepted, reply.applied, reply.done) == (False, False, False)
+        assert (reply.session_valid, reply.applied, reply.done) == (False, False, False)
         assert rig.store.read()[0].step == 1, "counted by the server that knows who trains what"
     assert rig.workers[0].step([two], Progress(0, 2, finished=True)).applied
     assert rig.store.read()[0].step == 2
@@ -145,7 +145,7 @@ def test_in_step_no_sample_is_lost_or_trained_twice_at_whatever_word_somebody_di
 ) -> None:
     """Workers and chiefs as threads on real servers, killed between any two calls, some of them after a while only."""
     # They import Keras, which must not be loaded before the client has connected.
-    from pstraining.runtime.chief.chief import Chief, Duties
+    from pstraining.runtime.chief.chief import Chief, ChiefOptions
     from pstraining.runtime.replication.view_change import SupersededError
     from pstraining.runtime.updates.base import Identity
     from pstraining.runtime.worker.loop import Worker
@@ -171,7 +171,7 @@ def test_in_step_no_sample_is_lost_or_trained_twice_at_whatever_word_somebody_di
         with_ledger=True,
     )
     rig.start()
-    duties = Duties(training, checkpoint, None, training.positions(source.count))
+    duties = ChiefOptions(training, checkpoint, None, training.positions(source.count))
 
     def work(worker: int, number: int) -> None:
         # A copy, for one that is given up goes on beside its successor, and processes share nothing.

@@ -67,12 +67,12 @@ def test_a_run_goes_on_from_its_state_as_if_it_had_not_been_interrupted(client: 
     shares = [batches(20, seed=worker) for worker in range(2)]
     rig.start()
     Crew(rig, [share[:10] for share in shares]).join()
-    half = rig.control.snapshot(term=1)
+    half = rig.control.snapshot(fence=1)
     Crew(rig, [share[10:] for share in shares]).join()
-    whole = rig.control.snapshot(term=1)
+    whole = rig.control.snapshot(fence=1)
     rig.start(half)
     Crew(rig, [share[10:] for share in shares]).join()
-    again = rig.control.snapshot(term=1)
+    again = rig.control.snapshot(fence=1)
     assert again.step == whole.step == 20
     for path, value in whole.variables.items():
         np.testing.assert_array_equal(again.variables[path], value)

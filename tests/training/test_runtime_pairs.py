@@ -58,7 +58,7 @@ def test_no_step_is_lost_torn_or_made_twice_whatever_is_lost_when(pairs: Pairs) 
 def test_without_the_standbys_word_first_a_step_is_lost(pairs: Pairs) -> None:
     """The order of the decision is what holds it together: the arbiter alone knows of a step, and is lost."""
     messages = rounds_messages(random.Random(0))
-    early = [m for m in messages if m.what in ("deliver", "prepare")]
+    early = [m for m in messages if m.what in ("push", "prepare")]
     assert pairs.expected
     pairs.play([*early, Message("apply primary", 0), Message("apply primary", 1)])
     with pytest.raises(AssertionError, match="cannot follow"):

@@ -97,7 +97,7 @@ def furthest(rig: Rig, steps: int) -> int:
             time.sleep(0.1)  # time to go too far
             found = max(found, fast.made - number)
             assert settled <= fast.made
-            assert slow.step([batch]).accepted
+            assert slow.step([batch]).session_valid
         assert max(reply.ahead for reply in fast.replies) <= BOUND
     return found
 
@@ -115,16 +115,16 @@ def test_a_dead_worker_is_not_waited_for_and_has_not_to_make_up_for_it(
 ) -> None:
     monkeypatch.setattr(worker_registry, "LAPSE_SECONDS", 1.0)
     rig = started(client, max_staleness=BOUND)
-    assert rig.step(batches(1)[0]).accepted
+    assert rig.step(batches(1)[0]).session_valid
     with running(rig.workers[0]) as fast:
         wait_for(lambda: fast.made > 20, "steps after the other one was given up", 30, 0.01)
         back = rig.workers[1].step(batches(1))
-        assert back.accepted
+        assert back.session_valid
         with beating(rig, 1):
             assert back.ahead == 0
             settled = wait_for(lambda: fast.made, "where the fast one is", 10)
             for _ in range(5):  # it moves the other one on at once, however much was missed
-                assert rig.workers[1].step(batches(1)).accepted
+                assert rig.workers[1].step(batches(1)).session_valid
             wait_for(lambda: fast.made >= settled + 2, "steps of both", 10, 0.01)
 
 
@@ -133,13 +133,13 @@ def test_a_newcomer_starts_where_the_slowest_is(client: Any) -> None:
 
     rig = started(client, max_staleness=BOUND)
     for _ in range(5):
-        assert all(updates.step(batches(1)).accepted for updates in rig.workers)
+        assert all(updates.step(batches(1)).session_valid for updates in rig.workers)
     assert rig.store.hello(1, 2)
     newcomer = rig.mode.make(rig.store, Identity(1, 2))
-    newcomer.begin(SESSION)
+    newcomer.start_session(SESSION)
     replies = [rig.workers[0].step(batches(1)) for _ in range(BOUND)]
     assert [reply.ahead for reply in replies] == [1, 2, 3], "it counts from where the other one was"
-    assert newcomer.step(batches(1)).accepted
+    assert newcomer.step(batches(1)).session_valid
     assert rig.workers[0].step(batches(1)).ahead == BOUND
 
 
@@ -153,7 +153,7 @@ def test_updates_tell_how_old_their_parameters_were(client: Any, others: int, mo
 
 def between(updates: Any, what: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Do something between a worker's next pull and its push."""
-    over = updates._computation.over
+    over = updates._computer.compute
 
     def computed(found: Any) -> Any:
         contribution = over(found)
@@ -161,7 +161,7 @@ def between(updates: Any, what: Callable[[], Any], monkeypatch: pytest.MonkeyPat
         what()
         return contribution
 
-    monkeypatch.setattr(updates._computation, "over", computed)
+    monkeypatch.setattr(updates._computer, "over", computed)
 
 
 def test_an_update_whose_reply_was_lost_counts_once_on_every_server(
@@ -180,7 +180,7 @@ def test_an_update_whose_reply_was_lost_counts_once_on_every_server(
     client.recover(lost.value)
     assert rig.store.read()[0].step == 2, "the server that was there has it"
     for _ in range(2):
-        updates.begin(SESSION)
+        updates.start_session(SESSION)
         assert updates.step(again).applied
         assert [shard.step for shard in rig.store.read()] == [2, 2]
     assert updates.step(batches(2)).step == 3
@@ -194,6 +194,6 @@ def test_what_another_worker_trains_by_now_is_refused(client: Any) -> None:
     assert rig.store.take_piece(SESSION, (0, 1), 9)[1] == next(pieces)
     (batch,) = batches(1)
     assert rig.workers[0].step([batch], Progress(0, 1, finished=True)).applied
-    assert not rig.workers[0].step([batch], Progress(0, 1, finished=True)).accepted, "its piece is over"
+    assert not rig.workers[0].step([batch], Progress(0, 1, finished=True)).session_valid, "its piece is over"
     assert rig.store.take_piece(SESSION, (0, 1), 9)[1] == next(pieces)
     assert rig.workers[0].step([batch], Progress(1, 1, finished=True)).applied

@@ -13,7 +13,7 @@ from pstraining.runtime.ps import worker_registry
 from pstraining.runtime.updates.base import Identity
 from tests.support.cover import cover, in_all, some
 from tests.support.crew import Crew
-from tests.support.servers import SESSION, Rig, batches, in_float64, prepare, small
+from tests.support.servers import SESSION, Rig, batches, in_float64, small, warm_up
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 STEPS = int(os.environ.get("PSTRAINING_SYNC_STEPS", "50"))
@@ -97,7 +97,7 @@ def test_it_equals_one_process_on_all_batches_together(client: Any, name: str, p
     rig.start()
     shares = [batches(STEPS, seed=worker) for worker in range(2)]
     Crew(rig, shares).join()
-    state = rig.control.snapshot(term=1)
+    state = rig.control.snapshot(fence=1)
     assert state.step == STEPS
     expected = alone(rig, build, name, list(zip(*shares, strict=True)), ordered=ordered)
     for variable, tensor in zip(expected.trainable_variables, rig.model.tensors, strict=True):
@@ -121,7 +121,7 @@ def test_accumulated_batches_equal_one_large_batch(client: Any, name: str, ps: i
     rig.start()
     shares = [batches(4 * STEPS, seed=worker) for worker in range(2)]
     Crew(rig, shares, accumulation=4).join()
-    state = rig.control.snapshot(term=1)
+    state = rig.control.snapshot(fence=1)
     assert state.step == STEPS
     steps = [[*shares[0][k : k + 4], *shares[1][k : k + 4]] for k in range(0, 4 * STEPS, 4)]
     expected = alone(rig, build, name, steps, ordered=False)
@@ -135,14 +135,14 @@ def test_steps_are_means_of_unequal_batches_of_workers_that_count_each_other_dif
 
     build = in_float64(small)
     rig = Rig(client, lambda: optimizer("momentum"), ps=2, build=build, workers=3, mode="Sync")
-    rig.workers[1]._computation._parts = 4
+    rig.workers[1]._computer._parts = 4
     rig.start()
     shares = [batches(5, seed=worker) for worker in range(4)]
     # All of a step together are a power of two, by which Keras divides exactly: it does so in float32.
     pairs = zip(shares[2], shares.pop(), strict=True)
     shares[2] = [tuple(tf.concat(parts, 0) for parts in zip(one, two, strict=True)) for one, two in pairs]
     Crew(rig, shares).join()
-    state = rig.control.snapshot(term=1)
+    state = rig.control.snapshot(fence=1)
     expected = alone(rig, build, "momentum", list(zip(*shares, strict=True)), ordered=False)
     for variable, tensor in zip(expected.trainable_variables, rig.model.tensors, strict=True):
         np.testing.assert_allclose(state.variables[tensor.path], variable.numpy(), rtol=1e-9, atol=1e-12)
@@ -154,14 +154,14 @@ def test_a_worker_that_fell_silent_is_not_waited_for_and_may_come_back(client: A
     first, second = batches(2, seed=0), batches(2, seed=1)
     crew = Crew(rig, [first[:1], second[:1]])
     crew.join()
-    assert rig.control.snapshot(term=1).step == 1
+    assert rig.control.snapshot(fence=1).step == 1
     rig.control.client.call(_waited_until(rig, 0.0))
     started = time.monotonic()
     reply = rig.workers[0].step([first[1]])  # the other one is silent for as long as the server remembers it
     assert (reply.applied, reply.step) == (True, 2)
     assert time.monotonic() - started < 10
     late = rig.workers[1].step([second[1]])
-    assert (late.accepted, late.applied) == (True, False), "its gradient is of the step before"
+    assert (late.session_valid, late.applied) == (True, False), "its gradient is of the step before"
     crew = Crew(rig, [batches(5, seed=2), batches(5, seed=3)])
     crew.join()
 
@@ -188,8 +188,8 @@ def test_a_slow_workers_gradients_are_dropped_with_a_backup_worker(client: Any) 
     crew = Crew(rig, [batches(30, seed=0), batches(30, seed=1), []])
     crew.join()
     late = rig.workers[2].step(batches(1))
-    assert late.accepted
-    assert rig.control.snapshot(term=1).step >= 30
+    assert late.session_valid
+    assert rig.control.snapshot(fence=1).step >= 30
 
 
 def test_what_a_former_process_of_a_worker_delivered_does_not_count(client: Any) -> None:
@@ -198,13 +198,13 @@ def test_what_a_former_process_of_a_worker_delivered_does_not_count(client: Any)
     old = Crew(rig, [[], batches(1, seed=5)])
     updates = rig.workers[1]
     deadline = time.monotonic() + 30
-    while not int(updates._looked(0.0)[0].admitted):
+    while not int(updates._look(0.0)[0].admitted):
         assert time.monotonic() < deadline
     newer = Identity(1, 2)
     assert rig.store.hello(newer.worker, newer.incarnation)
     assert not rig.store.hello(1, 1), "the older process is refused"
     again = rig.mode.make(rig.new_store(), newer)
-    again.begin(SESSION)
+    again.start_session(SESSION)
     fresh = batches(2, seed=6)
     both = [
         threading.Thread(target=rig.workers[0].step, args=([fresh[0]],)),
@@ -216,7 +216,7 @@ def test_what_a_former_process_of_a_worker_delivered_does_not_count(client: Any)
         thread.join(60)
         assert not thread.is_alive()
     old.threads[1].join(1)
-    state = rig.control.snapshot(term=1)
+    state = rig.control.snapshot(fence=1)
     expected = alone(rig, small, "SGD", [fresh], ordered=False)
     for variable, tensor in zip(expected.trainable_variables, rig.model.tensors, strict=True):
         np.testing.assert_allclose(state.variables[tensor.path], variable.numpy(), rtol=1e-4, atol=1e-6)
@@ -230,16 +230,16 @@ def test_gradients_with_nan_never_reach_the_parameters(client: Any, monkeypatch:
     rig.start()
     good = batches(2, seed=0)
     bad = (tf.fill([16, 8], float("nan")), good[1][1])
-    prepare(rig, [good[0]])  # a worker that traces for long is not waited for
+    warm_up(rig, [good[0]])  # a worker that traces for long is not waited for
     Crew(rig, [[good[0]], [bad]]).join()
-    state = rig.control.snapshot(term=1)
+    state = rig.control.snapshot(fence=1)
     expected = alone(rig, small, "Adam", [[good[0]]], ordered=False)
     for variable, tensor in zip(expected.trainable_variables, rig.model.tensors, strict=True):
         np.testing.assert_allclose(state.variables[tensor.path], variable.numpy(), rtol=1e-4, atol=1e-6)
     crew = Crew(rig, [[bad], [bad]])
     crew.join()
     assert not crew.replies[0][0].finite
-    after = rig.control.snapshot(term=1)
+    after = rig.control.snapshot(fence=1)
     assert after.step == 2
     for path, value in state.variables.items():
         np.testing.assert_array_equal(after.variables[path], value)

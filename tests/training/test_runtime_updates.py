@@ -40,7 +40,7 @@ def test_one_worker_equals_keras_in_one_process(client: Any, name: str) -> None:
     rig = Rig(client, make, ps=2, build=small)
     rig.start()
     rig.train(batches(50))
-    state = rig.control.snapshot(term=1)
+    state = rig.control.snapshot(fence=1)
 
     alone = small()
     alone.compile(optimizer=make(), loss="sparse_categorical_crossentropy", jit_compile=False)
@@ -62,7 +62,7 @@ def test_statistics_and_large_cut_tensors_equal_keras(client: Any) -> None:
     assert {segment.ps for segment in cut} == {0, 1}, "the large tensor lies on both servers"
     rig.start()
     rig.train(batches(20))
-    state = rig.control.snapshot(term=1)
+    state = rig.control.snapshot(fence=1)
 
     alone = large()
     alone.compile(
@@ -83,7 +83,7 @@ def test_statistics_and_large_cut_tensors_equal_keras(client: Any) -> None:
 
 def test_an_older_terms_updates_restores_and_snapshots_are_refused(client: Any) -> None:
     from pstraining.runtime.checkpoint.state import State
-    from pstraining.runtime.chief.store_admin import RefusedError
+    from pstraining.runtime.chief.store_admin import FencedError
 
     rig = Rig(client, optimizers()["SGD"], ps=2, build=small)
     rig.start()
@@ -94,7 +94,7 @@ def test_an_older_terms_updates_restores_and_snapshots_are_refused(client: Any) 
         for batch in batches(1) * 100_000:
             if stop.is_set():
                 return
-            if rig.step(batch).accepted:
+            if rig.step(batch).session_valid:
                 accepted.append(1)
 
     worker = threading.Thread(target=old_worker)
@@ -102,28 +102,28 @@ def test_an_older_terms_updates_restores_and_snapshots_are_refused(client: Any) 
     try:
         wait_until(lambda: len(accepted) >= 20)
         rig.control.raise_fence(rig.store.read(), 2)
-        raised = rig.control.snapshot(term=2)
+        raised = rig.control.snapshot(fence=2)
         later = len(accepted)
         for _ in range(20):
-            assert not rig.step(batches(1)[0]).accepted
+            assert not rig.step(batches(1)[0]).session_valid
     finally:
         stop.set()
         worker.join()
     assert len(accepted) - later <= 1, "nothing but an answer under way arrives after the raise"
-    state = rig.control.snapshot(term=2)
+    state = rig.control.snapshot(fence=2)
     assert state.step == raised.step
     for path, value in raised.variables.items():
         np.testing.assert_array_equal(state.variables[path], value)
 
-    with pytest.raises(RefusedError):
-        rig.control.restore(State(0, rig.initial, {}, {}), term=1, generation=9, fresh=True)
-    with pytest.raises(RefusedError):
-        rig.control.snapshot(term=1)
-    with pytest.raises(RefusedError):
+    with pytest.raises(FencedError):
+        rig.control.restore(State(0, rig.initial, {}, {}), fence=1, generation=9, fresh=True)
+    with pytest.raises(FencedError):
+        rig.control.snapshot(fence=1)
+    with pytest.raises(FencedError):
         rig.control.raise_fence(rig.store.read(), 1)
-    assert decide(rig.store.read(), term=1, layout=rig.store.fingerprint) is ChiefAction.SUPERSEDED
+    assert decide(rig.store.read(), fence=1, layout=rig.store.fingerprint) is ChiefAction.SUPERSEDED
     np.testing.assert_array_equal(
-        rig.control.snapshot(term=2).variables[rig.model.tensors[0].path],
+        rig.control.snapshot(fence=2).variables[rig.model.tensors[0].path],
         raised.variables[rig.model.tensors[0].path],
     )
 
@@ -132,20 +132,20 @@ def test_an_update_computed_on_a_replaced_set_is_refused(client: Any) -> None:
     rig = Rig(client, optimizers()["SGD"], ps=2, build=small)
     rig.start()
     rig.control.set_record(1, generation=0)
-    assert not rig.step(batches(1)[0]).accepted
+    assert not rig.step(batches(1)[0]).session_valid
     rig.control.set_record(1, generation=GENERATION + 1)
-    assert not rig.step(batches(1)[0]).accepted
-    assert rig.step(batches(1)[0], Session(1, GENERATION + 1)).accepted
+    assert not rig.step(batches(1)[0]).session_valid
+    assert rig.step(batches(1)[0], Session(1, GENERATION + 1)).session_valid
 
 
 def test_a_compare_and_set_of_the_fence_has_one_winner(client: Any) -> None:
-    from pstraining.runtime.chief.store_admin import RefusedError
+    from pstraining.runtime.chief.store_admin import FencedError
 
     rig = Rig(client, optimizers()["SGD"], ps=1, build=small)
     rig.start()
     seen = rig.store.read()
     rig.control.raise_fence(seen, 5)
-    with pytest.raises(RefusedError):
+    with pytest.raises(FencedError):
         rig.control.raise_fence(seen, 6)
     assert [shard.fence for shard in rig.store.read()] == [5]
 
@@ -161,7 +161,7 @@ def test_a_checkpoint_restores_bit_equal_onto_another_number_of_servers(
     first = Rig(client, lambda: keras.optimizers.Adam(1e-3), ps=before, build=large)
     first.start()
     first.train(batches(5))
-    saved = first.control.snapshot(term=1)
+    saved = first.control.snapshot(fence=1)
     checkpoints = Checkpoints(tmp_path, keep=1)
     checkpoints.save(saved, term=1, layout=first.store.layout)
 
@@ -170,7 +170,7 @@ def test_a_checkpoint_restores_bit_equal_onto_another_number_of_servers(
     restored = checkpoints.newest()
     assert restored is not None
     second.start(restored)
-    state = second.control.snapshot(term=1)
+    state = second.control.snapshot(fence=1)
     assert state.step == saved.step == 5
     assert state.scalars == saved.scalars
     for path, value in saved.variables.items():
@@ -180,7 +180,7 @@ def test_a_checkpoint_restores_bit_equal_onto_another_number_of_servers(
             np.testing.assert_array_equal(state.slots[slot][path], value)
     first.train(batches(3))
     second.train(batches(3))
-    one, other = first.control.snapshot(term=1), second.control.snapshot(term=1)
+    one, other = first.control.snapshot(fence=1), second.control.snapshot(fence=1)
     for path, value in one.variables.items():  # a tensor cut otherwise may be updated by the other kernel
         np.testing.assert_allclose(other.variables[path], value, rtol=0, atol=1e-6, err_msg=path)
 

@@ -185,7 +185,7 @@ class Trainer:
         stop = StopRequest()
         stop.install()
         with tf.device(client.local):
-            chief = self._build_chief(part, stop, worker.look_in)
+            chief = self._build_chief(part, stop, worker.check_abort)
             worker.start()
             result = chief.run()
         worker.join()
@@ -207,23 +207,23 @@ class Trainer:
         where = make_router(store, part.mode.make(store, identity))
         return Worker(where, identity, data, training=part.training, account=part.account, renewal=renewal)
 
-    def _build_chief(self, part: "_Part", stop: StopRequest, look_in: Callable[[], None]) -> "Chief":
+    def _build_chief(self, part: "_Part", stop: StopRequest, check_abort: Callable[[], None]) -> "Chief":
         """This task's chief, on its device."""
         from pstraining.runtime.chief.callbacks import check
-        from pstraining.runtime.chief.chief import Chief, Duties
-        from pstraining.runtime.chief.reporting import Wishes
+        from pstraining.runtime.chief.chief import Chief, ChiefOptions
+        from pstraining.runtime.chief.reporting import FitOptions
 
         training, source, renewal = part.training, part.source, part.renewal
         callbacks = list(self._callbacks()) if self._callbacks else []
         check(callbacks)
-        duties = Duties(
+        options = ChiefOptions(
             training,
             part.checkpoint,
             self._evaluate,
             positions=training.positions(source.count) if source and training.epochs else None,
             by_pieces=source is not None,
             account=part.chiefs,
-            wishes=Wishes(
+            fit=FitOptions(
                 part.epochs,
                 self._validation,
                 self._validation_every,
@@ -235,8 +235,8 @@ class Trainer:
         return Chief(
             part.client,
             self._build_store(part, with_tables=True),
-            duties,
-            look_in=look_in,
+            options,
+            check_abort=check_abort,
             stop=stop,
             may_be_renewed=lambda quiet: renewal.is_due(part.client.connection, whole=quiet),
             epoch=renewal.kept.epoch,
@@ -301,7 +301,7 @@ class _Beside:
         if self._run:
             self._thread.start()
 
-    def look_in(self) -> None:
+    def check_abort(self) -> None:
         """Raise what ended the worker, if anything did."""
         if self._error is not None:
             raise self._error
@@ -309,7 +309,7 @@ class _Beside:
     def join(self) -> None:
         if self._run:
             self._thread.join(timeout=10)
-        self.look_in()
+        self.check_abort()
 
     def _guarded(self) -> None:
         try:

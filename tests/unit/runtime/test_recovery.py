@@ -32,8 +32,8 @@ shards = st.builds(
         ([WHOLE, ShardRecord(fence=2)], ChiefAction.RESTORE),
         ([WHOLE, replace(WHOLE, generation=8)], ChiefAction.RESTORE),
         ([replace(WHOLE, generation=0)] * 2, ChiefAction.RESTORE),
-        ([replace(WHOLE, generation=-9)] * 2, ChiefAction.LET_IN),
-        ([WHOLE, replace(WHOLE, generation=-9)], ChiefAction.LET_IN),
+        ([replace(WHOLE, generation=-9)] * 2, ChiefAction.REOPEN),
+        ([WHOLE, replace(WHOLE, generation=-9)], ChiefAction.REOPEN),
         ([replace(WHOLE, generation=-9), replace(WHOLE, generation=0)], ChiefAction.RESTORE),
         ([replace(WHOLE, generation=-9, layout=6)] * 2, ChiefAction.RESTORE),
         ([replace(WHOLE, layout=6)] * 2, ChiefAction.RESTORE),
@@ -43,7 +43,7 @@ shards = st.builds(
     ],
 )
 def test_the_chiefs_next_action(seen: list[ShardRecord], expected: ChiefAction) -> None:
-    assert decide(seen, term=2, layout=5) is expected
+    assert decide(seen, fence=2, layout=5) is expected
 
 
 @given(st.lists(shards, min_size=1, max_size=4), st.integers(1, 3), st.integers(1, 9))
@@ -51,7 +51,7 @@ def test_doing_what_was_decided_ends_in_one_whole_set_or_in_resignation(
     seen: list[ShardRecord], term: int, generation: int
 ) -> None:
     for _ in range(3):
-        action = decide(seen, term=term, layout=1)
+        action = decide(seen, fence=term, layout=1)
         if action is ChiefAction.SUPERSEDED:
             assert max(shard.fence for shard in seen) > term
             return
@@ -59,11 +59,11 @@ def test_doing_what_was_decided_ends_in_one_whole_set_or_in_resignation(
             break
         if action is ChiefAction.RAISE_FENCE:
             seen = [replace(shard, fence=term) for shard in seen]
-        elif action is ChiefAction.LET_IN:
+        elif action is ChiefAction.REOPEN:
             seen = [replace(shard, generation=abs(shard.generation)) for shard in seen]
         else:
             seen = [ShardRecord(fence=term, generation=generation, layout=1) for _ in seen]
-    assert decide(seen, term=term, layout=1) is ChiefAction.PROCEED
+    assert decide(seen, fence=term, layout=1) is ChiefAction.PROCEED
     assert session(seen, layout=1) == Session(term, seen[0].generation)
 
 
@@ -74,8 +74,8 @@ def test_a_worker_never_works_on_a_part_of_a_set(seen: list[ShardRecord]) -> Non
     except LayoutMismatchError:
         return
     if found is not None:
-        assert {(shard.fence, shard.generation, shard.layout) for shard in seen} == {(found.term, found.generation, 1)}
-        assert found.term > 0
+        assert {(shard.fence, shard.generation, shard.layout) for shard in seen} == {(found.fence, found.generation, 1)}
+        assert found.fence > 0
         assert found.generation > 0
 
 

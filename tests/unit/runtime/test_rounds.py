@@ -3,14 +3,14 @@
 import pytest
 
 from pstraining.runtime.updates.synchronous.protocol import (
-    Delivery,
-    Move,
+    PushStatus,
+    RoundAction,
     RoundObservation,
     ShardRound,
-    delivery,
     mask,
-    next_move,
+    next_action,
     pause,
+    push_status,
     quorum,
 )
 
@@ -29,47 +29,47 @@ def observation(
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        (observation((5, 0, 0), admitted=0), Move.DELIVER),
-        (observation((5, 0, 0b01), admitted=0b01), Move.WAIT),
-        (observation((5, 0, 0b10), admitted=0b10), Move.DELIVER),
-        (observation((5, 0, 0b11), (5, 0, 0b11), admitted=0b11, closed=True), Move.APPLY),
-        (observation((5, 0, 0b11), (5, 0, 0b01), admitted=0b11, closed=True), Move.WAIT),
-        (observation((5, 0, 0b11), (5, 0, 0b10), admitted=0b11, closed=True), Move.DELIVER),
-        (observation((5, 0, 0b11), (5, 0, 0b01), admitted=0b11, closed=True, alive=0b01), Move.GIVE_UP),
-        (observation((5, 0, 0b11), (5, 0, 0b11), admitted=0b11, closed=True, alive=0b01), Move.APPLY),
-        (observation((5, 2, 0b01), (5, 1, 0b01), admitted=0b01), Move.DELIVER),
-        (observation((5, 0, 0b110), (5, 0, 0b110), admitted=0b110, closed=True), Move.APPLY),
-        (observation((6, 0, 0), (6, 0, 0), admitted=0), Move.PULL),
-        (observation((6, 0, 0), (5, 0, 0b11), admitted=0), Move.APPLY),
-        (observation((9, 0, 0), (9, 0, 0), admitted=0), Move.PULL),
-        (observation((5, 0, 0b11), (5, 0, 0b11), admitted=0b11, closed=True, standbys=(6, 5)), Move.APPLY),
-        (observation((5, 0, 0b11), (6, 0, 0), admitted=0b11, closed=True, standbys=(6, 6)), Move.APPLY),
-        (observation((6, 0, 0), (6, 0, 0), admitted=0, standbys=(6, 6)), Move.PULL),
+        (observation((5, 0, 0), admitted=0), RoundAction.PUSH),
+        (observation((5, 0, 0b01), admitted=0b01), RoundAction.WAIT),
+        (observation((5, 0, 0b10), admitted=0b10), RoundAction.PUSH),
+        (observation((5, 0, 0b11), (5, 0, 0b11), admitted=0b11, closed=True), RoundAction.APPLY),
+        (observation((5, 0, 0b11), (5, 0, 0b01), admitted=0b11, closed=True), RoundAction.WAIT),
+        (observation((5, 0, 0b11), (5, 0, 0b10), admitted=0b11, closed=True), RoundAction.PUSH),
+        (observation((5, 0, 0b11), (5, 0, 0b01), admitted=0b11, closed=True, alive=0b01), RoundAction.GIVE_UP),
+        (observation((5, 0, 0b11), (5, 0, 0b11), admitted=0b11, closed=True, alive=0b01), RoundAction.APPLY),
+        (observation((5, 2, 0b01), (5, 1, 0b01), admitted=0b01), RoundAction.PUSH),
+        (observation((5, 0, 0b110), (5, 0, 0b110), admitted=0b110, closed=True), RoundAction.APPLY),
+        (observation((6, 0, 0), (6, 0, 0), admitted=0), RoundAction.PULL),
+        (observation((6, 0, 0), (5, 0, 0b11), admitted=0), RoundAction.APPLY),
+        (observation((9, 0, 0), (9, 0, 0), admitted=0), RoundAction.PULL),
+        (observation((5, 0, 0b11), (5, 0, 0b11), admitted=0b11, closed=True, standbys=(6, 5)), RoundAction.APPLY),
+        (observation((5, 0, 0b11), (6, 0, 0), admitted=0b11, closed=True, standbys=(6, 6)), RoundAction.APPLY),
+        (observation((6, 0, 0), (6, 0, 0), admitted=0, standbys=(6, 6)), RoundAction.PULL),
     ],
-    ids=lambda value: value.name if isinstance(value, Move) else "",
+    ids=lambda value: value.name if isinstance(value, RoundAction) else "",
 )
-def test_the_next_move(found: RoundObservation, expected: Move) -> None:
-    assert next_move(found, worker=0, step=5) is expected
+def test_the_next_move(found: RoundObservation, expected: RoundAction) -> None:
+    assert next_action(found, worker=0, step=5) is expected
 
 
 def test_a_closed_round_without_this_worker_is_waited_for() -> None:
     found = observation((5, 0, 0b010), (5, 0, 0), admitted=0b010, closed=True)
-    assert next_move(found, worker=0, step=5) is Move.WAIT
+    assert next_action(found, worker=0, step=5) is RoundAction.WAIT
 
 
 @pytest.mark.parametrize(
     ("arbiter", "other", "expected"),
     [
-        ((1, 0, 5, 0, 1, 2, 2, 0), (1, 0, 5, 0, 0, 0, 2, 0), Delivery.COMPLETE),
-        ((1, 0, 5, 0, 0, 2, 2, 0), (1, 0, 5, 0, 0, 0, 2, 0), Delivery.INCOMPLETE),
-        ((1, 0, 5, 0, 1, 2, 2, 0), (1, 0, 5, 0, 0, 0, 1, 0), Delivery.INCOMPLETE),
-        ((1, 0, 5, 0, 1, 2, 1, 0), (1, 0, 5, 0, 0, 0, 2, 0), Delivery.INCOMPLETE),
-        ((1, 0, 5, 0, 1, 2, 2, 0), (0, 0, 5, 0, 0, 0, 2, 0), Delivery.INCOMPLETE),
-        ((0, 0, 5, 0, 0, 0, 0, 1), (0, 0, 5, 0, 0, 0, 0, 0), Delivery.VOID),
+        ((1, 0, 5, 0, 1, 2, 2, 0), (1, 0, 5, 0, 0, 0, 2, 0), PushStatus.COMPLETE),
+        ((1, 0, 5, 0, 0, 2, 2, 0), (1, 0, 5, 0, 0, 0, 2, 0), PushStatus.INCOMPLETE),
+        ((1, 0, 5, 0, 1, 2, 2, 0), (1, 0, 5, 0, 0, 0, 1, 0), PushStatus.INCOMPLETE),
+        ((1, 0, 5, 0, 1, 2, 1, 0), (1, 0, 5, 0, 0, 0, 2, 0), PushStatus.INCOMPLETE),
+        ((1, 0, 5, 0, 1, 2, 2, 0), (0, 0, 5, 0, 0, 0, 2, 0), PushStatus.INCOMPLETE),
+        ((0, 0, 5, 0, 0, 0, 0, 1), (0, 0, 5, 0, 0, 0, 0, 0), PushStatus.VOID),
     ],
 )
-def test_what_handing_in_comes_to(arbiter: tuple[int, ...], other: tuple[int, ...], expected: Delivery) -> None:
-    assert delivery([arbiter, other]) is expected
+def test_what_handing_in_comes_to(arbiter: tuple[int, ...], other: tuple[int, ...], expected: PushStatus) -> None:
+    assert push_status([arbiter, other]) is expected
 
 
 @pytest.mark.parametrize(

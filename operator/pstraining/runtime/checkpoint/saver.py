@@ -52,7 +52,7 @@ class Saver:
     ) -> None:
         assert settings.path is not None  # noqa: S101 - a job without a folder has no saver
         self.checkpoints = Checkpoints(Path(settings.path), keep=settings.keep)
-        self.checkpoints.prepare()
+        self.checkpoints.ensure_folder()
         self._explicit, self._layout, self._term, self._clock = settings.interval_seconds, layout, term, clock
         self._account = account or ChiefAccount()
         self._servers = layout.ps

@@ -99,7 +99,7 @@ class Checkpoints:
             raise CorruptCheckpointError(f"{type(error).__name__}: {error}") from error
         return _from_arrays(int(metadata["step"]), values)
 
-    def prepare(self) -> None:
+    def ensure_folder(self) -> None:
         """Make the folder if it is not there.
 
         Raises:

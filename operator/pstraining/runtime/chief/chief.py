@@ -24,9 +24,9 @@ from pstraining.runtime.checkpoint.state import State, StateLostError
 from pstraining.runtime.checkpoint.storage import write_whole
 from pstraining.runtime.chief import recovery
 from pstraining.runtime.chief.recovery import ChiefAction
-from pstraining.runtime.chief.reporting import Following, Wishes
+from pstraining.runtime.chief.reporting import FitOptions, TrainingReporter
 from pstraining.runtime.chief.shutdown import StoppedError, StopRequest
-from pstraining.runtime.chief.store_admin import RefusedError, StoreControl
+from pstraining.runtime.chief.store_admin import FencedError, StoreAdmin
 from pstraining.runtime.config.settings import CheckpointSettings, TrainingSettings
 from pstraining.runtime.model.keras_model import Model
 from pstraining.runtime.ps.record import EARLY, Assignment
@@ -53,8 +53,8 @@ WEIGHTS_FILE: Final = "final.weights.h5"
 
 
 @dataclass(frozen=True)
-class Duties:
-    """What the chief was told."""
+class ChiefOptions:
+    """The chief's settings."""
 
     training: TrainingSettings
     checkpoint: CheckpointSettings
@@ -63,12 +63,12 @@ class Duties:
     """How many positions of handed out data there are; None: the data ends nothing."""
     by_pieces: bool = False
     """Whether data is handed out, and epochs are counted by it; else they are counted by steps."""
-    wishes: Wishes = field(default_factory=Wishes)
+    fit: FitOptions = field(default_factory=FitOptions)
     account: ChiefAccount = field(default_factory=ChiefAccount)
 
 
 class Chief:
-    """The chief of one term. `look_in` is called at every round and may raise to end it.
+    """The chief of one term. `check_abort` is called in every loop and may raise to end it.
 
     `may_be_renewed` is asked, where shards have hot standbys, whether its process is to be renewed, and told whether
     this is a quiet moment; `epoch`: see `ViewChanger`.
@@ -78,40 +78,40 @@ class Chief:
         self,
         client: Client,
         store: ParameterStore,
-        duties: Duties,
+        options: ChiefOptions,
         *,
-        look_in: Callable[[], None] = lambda: None,
+        check_abort: Callable[[], None] = lambda: None,
         stop: StopRequest | None = None,
         may_be_renewed: Callable[[bool], bool] = lambda quiet: False,
         epoch: int = 0,
     ) -> None:
-        self._client, self._model, self._duties, self._look_in = client, store.model, duties, look_in
+        self._client, self._model, self._options, self._check_abort = client, store.model, options, check_abort
         self._stop, self._may_be_renewed = stop or StopRequest(), may_be_renewed
-        self._whole, self._control = store, StoreControl(store)
-        self._controls: dict[Assignment, StoreControl] = {}
+        self._whole, self._admin = store, StoreAdmin(store)
+        self._admins: dict[Assignment, StoreAdmin] = {}
         self._term = self._fence = client.cluster.term
         self._joins = client.cluster.task.type == "worker"
         self._initial = store.model.values()
-        path = duties.checkpoint.path
+        path = options.checkpoint.path
         self._saver = (
-            Saver(duties.checkpoint, store.layout, term=lambda: self._term, account=duties.account) if path else None
+            Saver(options.checkpoint, store.layout, term=lambda: self._term, account=options.account) if path else None
         )
-        steps = duties.training.steps
-        total = duties.positions if duties.by_pieces else steps
-        self._following = Following(lambda: self._control, duties.wishes, duties.account, steps=steps, total=total)
+        steps = options.training.steps
+        total = options.positions if options.by_pieces else steps
+        self._reporter = TrainingReporter(lambda: self._admin, options.fit, options.account, steps=steps, total=total)
         self._view_changer = (
             ViewChanger(
                 store,
                 term=None if self._joins else self._term,
                 epoch=epoch,
                 restore=self._restore_on,
-                look_in=look_in,
-                account=duties.account,
+                check_abort=check_abort,
+                account=options.account,
             )
             if client.cluster.members > 1
             else None
         )
-        self._preparing = self._view_changer.prepare() if self._view_changer else iter(())
+        self._warming_up = self._view_changer.warm_up() if self._view_changer else iter(())
         self._renewed = -math.inf
         self._has_led = False
         self._early = False  # training was ended before its time
@@ -119,7 +119,7 @@ class Chief:
 
     @property
     def _store(self) -> ParameterStore:
-        return self._control.store
+        return self._admin.store
 
     def run(self) -> dict[str, float]:
         """Lead the job to its end; returns the result.
@@ -134,7 +134,7 @@ class Chief:
         self._tell_unused()
         while True:
             try:
-                self._take_over()
+                self._establish_term()
                 with self._stop.held():
                     final = self._lead()
                 break
@@ -143,9 +143,9 @@ class Chief:
             except StateLostError:
                 event("state_lost", reason="no worker is left that has the newest dense parameters")
                 self._is_lost = True
-            except RefusedError:  # someone else changed the records; look again and decide anew
+            except FencedError:  # someone else changed the records; look again and decide anew
                 time.sleep(POLL)
-        return conclude(self._model, self._duties, final, self._saver)
+        return conclude(self._model, self._options, final, self._saver)
 
     def _tell_unused(self) -> None:
         servers, used = self._client.cluster.shards, self._store.layout.ps
@@ -163,17 +163,17 @@ class Chief:
 
     def _save_and_shut(self) -> State:
         """Let no update in any more, so that none is lost, and save the state; the next chief goes on from it."""
-        self._control.gather(self._waiting())
+        self._admin.flush_dense(self._waiting())
         if self._saver and not any(shard.done for shard in self._store.read()):
-            self._control.set_record(self._fence, generation=-self._shards[0].generation)
+            self._admin.set_record(self._fence, generation=-self._shards[0].generation)
         state = self._save_last()
         event("stopped", term=self._term, step=state.step)
         return state
 
-    def _take_over(self) -> None:
-        """Bring every server under this term, with one whole set of parameters on them."""
+    def _establish_term(self) -> None:
+        """Put every server under this term, and one complete set of parameters on them."""
         if self._is_lost:
-            self._control.set_record(self._fence, generation=0)
+            self._admin.set_record(self._fence, generation=0)
             self._is_lost = False
         if self._view_changer:
             self._establish_view(self._view_changer)
@@ -182,13 +182,13 @@ class Chief:
             self._term = self._fence = max(self._term, 1 + max(shard.fence for shard in self._store.read()))
         while (action := self._decide()) is not ChiefAction.PROCEED:
             if action is ChiefAction.RAISE_FENCE:
-                self._control.raise_fence(self._shards, self._fence)
-            elif action is ChiefAction.LET_IN:
-                self._control.set_record(self._fence, generation=abs(self._shards[0].generation))
+                self._admin.raise_fence(self._shards, self._fence)
+            elif action is ChiefAction.REOPEN:
+                self._admin.set_record(self._fence, generation=abs(self._shards[0].generation))
             else:
                 self._restore()
         if any(shard.done for shard in self._shards) and not self._is_over():
-            self._control.set_record(self._fence, done=0)
+            self._admin.set_record(self._fence, done=0)
 
     def _establish_view(self, view_changer: ViewChanger, *, readmit: bool = False) -> None:
         """Establish a view, or renew it, and work with its members; `readmit`: see `ViewChanger.establish`."""
@@ -199,20 +199,20 @@ class Chief:
     def _hold_view(self) -> None:
         """Renew it while workers are waited for: servers that make no steps let no ring be formed, either."""
         if self._view_changer and time.monotonic() - self._renewed > RENEW_SECONDS:
-            control = self._control
+            admin = self._admin
             self._establish_view(self._view_changer)
-            if self._control is not control:
-                raise RefusedError("other members are in sync")
+            if self._admin is not admin:
+                raise FencedError("other members are in sync")
 
     def _form(self, assignment: Assignment) -> None:
         """Work with these members of the shards from now on; functions are traced once for each assignment."""
-        if assignment not in self._controls:
-            self._controls[assignment] = StoreControl(self._whole.for_assignment(assignment))
-        self._control = self._controls[assignment]
+        if assignment not in self._admins:
+            self._admins[assignment] = StoreAdmin(self._whole.for_assignment(assignment))
+        self._admin = self._admins[assignment]
 
     def _decide(self) -> ChiefAction:
         self._shards = self._store.read()
-        action = recovery.decide(self._shards, term=self._fence, layout=self._store.fingerprint)
+        action = recovery.decide(self._shards, fence=self._fence, layout=self._store.fingerprint)
         if action is ChiefAction.SUPERSEDED:
             raise SupersededError(f"term {self._term} is over: {max(s.fence for s in self._shards)} rules")
         return action
@@ -230,20 +230,20 @@ class Chief:
         fresh = state is None
         self._early = state is not None and state.ended_early
         generation = time.time_ns() // 1_000_000  # any number that no earlier set had
-        self._own()
-        self._control.restore(
+        self._mark_runtime_owned()
+        self._admin.restore(
             state or State(0, self._initial, {}, {}),
-            term=self._fence,
+            fence=self._fence,
             generation=-generation if shut else generation,
             fresh=fresh,
             done=EARLY if self._early else 0,
         )
         if self._saver:
             self._saver.restored(state, lost=self._has_led)
-        self._duties.account.restores += not fresh
-        self._following.restored()
+        self._options.account.restores += not fresh
+        self._reporter.restored()
         if fresh:  # before anybody can have trained
-            self._following.begin(0)
+            self._reporter.begin(0)
         event(
             "initialized" if fresh else "restored",
             term=self._term,
@@ -251,11 +251,11 @@ class Chief:
             seconds=round(time.monotonic() - started, 3),
         )
 
-    def _own(self) -> None:
-        """Tell the servers' launchers that this state is the runtime's, so that it stays when a new chief starts."""
+    def _mark_runtime_owned(self) -> None:
+        """Mark the state as owned by the runtime, so that the launchers keep it when a new chief starts."""
         if self._client.cluster.in_pod:
             try:
-                self._control.mark(f"{contract.RUN_DIR}/{contract.OWNED_MARKER}")
+                self._admin.mark(f"{contract.RUN_DIR}/{contract.OWNED_MARKER}")
             except tf.errors.OpError as error:  # a new chief then finds empty servers, and restores them
                 event("not_owned", reason=str(error).partition("\n")[0])
 
@@ -263,23 +263,23 @@ class Chief:
         """Until training is over: look, tell, save, and restore what was lost."""
         self._has_led = True
         while True:
-            self._look_in()
+            self._check_abort()
             self._stop.check()
-            next(self._preparing, None)
+            next(self._warming_up, None)
             if self._view_changer and time.monotonic() - self._renewed > RENEW_SECONDS:
                 self._establish_view(self._view_changer, readmit=True)
                 self._leave_to_successor(self._view_changer)
             if self._decide() is not ChiefAction.PROCEED:
-                self._take_over()
+                self._establish_term()
             if self._is_over():
                 return
             done = self._trained()
-            self._following.begin(done)
-            if self._following.stop_asked:
+            self._reporter.begin(done)
+            if self._reporter.stop_asked:
                 self._early = True
                 event("ended_early", step=self._shards[0].step, reason="a callback has set model.stop_training")
                 return
-            self._following.look(self._shards[0].step, done, self._snapshot, self._fence)
+            self._reporter.report(self._shards[0].step, done, self._snapshot, self._fence)
             if self._saver and self._saver.is_due():
                 self._saver.try_to_save(self._snapshot())
             if not (self._view_changer and self._view_changer.transfer(POLL)):
@@ -294,7 +294,7 @@ class Chief:
         Raises:
             RenewalDueError: it is to be renewed.
         """
-        if self._following.is_busy or not self._may_be_renewed(view_changer.is_quiet):
+        if self._reporter.is_busy or not self._may_be_renewed(view_changer.is_quiet):
             return
         if self._saver:
             self._saver.try_to_save(self._snapshot())
@@ -303,24 +303,24 @@ class Chief:
             raise RenewalDueError(epoch=encoding.ballot(self._fence).epoch)
 
     def _snapshot(self) -> State:
-        state = self._control.snapshot(term=self._fence, wait=self._waiting())
-        self._control.go_on()
+        state = self._admin.snapshot(fence=self._fence, wait=self._waiting())
+        self._admin.resume_steps()
         return state
 
     def _trained(self) -> int:
         """Steps, or pieces of handed out data."""
-        return self._control.data_trained() if self._duties.by_pieces else self._shards[0].step
+        return self._admin.data_trained() if self._options.by_pieces else self._shards[0].step
 
     def _is_over(self) -> bool:
         """Whether all steps are made, or all data is trained, or training was ended before."""
-        duties = self._duties
+        options = self._options
         self._early |= any(shard.early for shard in self._shards)
-        if self._early or duties.training.is_over(self._shards[0].step):
+        if self._early or options.training.is_over(self._shards[0].step):
             return True
-        if duties.positions is None:
+        if options.positions is None:
             return False
-        position, held = self._control.data_left()
-        return position >= duties.positions and not held
+        position, held = self._admin.data_left()
+        return position >= options.positions and not held
 
     def _save_last(self) -> State:
         state = self._snapshot()
@@ -334,11 +334,11 @@ class Chief:
         alone_since: list[float] = []
 
         def wait() -> None:
-            self._look_in()
+            self._check_abort()
             self._hold_view()
             if self._decide() is not ChiefAction.PROCEED:
-                raise RefusedError("the servers' state has changed")
-            if self._control.workers_present():
+                raise FencedError("the servers' state has changed")
+            if self._admin.workers_present():
                 alone_since.clear()
             elif not alone_since:
                 alone_since.append(time.monotonic())
@@ -350,24 +350,24 @@ class Chief:
 
     def _end(self) -> State:
         """Tell everybody that training is done, and save its last state."""
-        self._control.gather(self._waiting())
-        self._control.set_record(self._fence, done=EARLY if self._early else 1)
+        self._admin.flush_dense(self._waiting())
+        self._admin.set_record(self._fence, done=EARLY if self._early else 1)
         deadline = time.monotonic() + GOOD_BYE_SECONDS
-        while (left := self._control.workers_present()) and time.monotonic() < deadline:
+        while (left := self._admin.workers_present()) and time.monotonic() < deadline:
             self._pause()
         if left:
             event("workers_left_behind", number=left)
         final = self._save_last()
-        self._following.finish(final, self._trained(), early=self._early, wait=self._pause)
+        self._reporter.finish(final, self._trained(), early=self._early, wait=self._pause)
         return final
 
     def _pause(self) -> None:
-        self._look_in()
+        self._check_abort()
         self._stop.check()
         time.sleep(POLL)
 
 
-def conclude(model: Model, duties: Duties, final: State, saver: Saver | None) -> dict[str, float]:
+def conclude(model: Model, options: ChiefOptions, final: State, saver: Saver | None) -> dict[str, float]:
     """Evaluate the last checkpoint as it is on disk (or, with no folder, the last state), and export the weights.
 
     Raises:
@@ -377,8 +377,8 @@ def conclude(model: Model, duties: Duties, final: State, saver: Saver | None) ->
         final = saver.read_back(final)
     model.assign(final.variables)
     result: dict[str, float] = {"step": final.step}
-    if duties.evaluate is not None:
-        measured = model.keras.evaluate(duties.evaluate(), return_dict=True, verbose=0)
+    if options.evaluate is not None:
+        measured = model.keras.evaluate(options.evaluate(), return_dict=True, verbose=0)
         result |= {f"test_{name}": float(np.asarray(value)) for name, value in measured.items()}
     if saver:
         folder = saver.checkpoints.folder

@@ -15,17 +15,17 @@ class ChiefAction(Enum):
     SUPERSEDED = "a newer chief rules"
     RAISE_FENCE = "a shard is not under this chief's term yet"
     RESTORE = "a shard has no state, or a state of another set"
-    LET_IN = "all shards hold one set, and a chief that stopped has shut updates out"
+    REOPEN = "all shards hold one set, and a chief that stopped has shut updates out"
     PROCEED = "all shards hold one set"
 
 
-def decide(shards: Sequence[ShardRecord], *, term: int, layout: int) -> ChiefAction:
+def decide(shards: Sequence[ShardRecord], *, fence: int, layout: int) -> ChiefAction:
     """The chief's next action: the fence everywhere first, then one set everywhere."""
-    if any(shard.fence > term for shard in shards):
+    if any(shard.fence > fence for shard in shards):
         return ChiefAction.SUPERSEDED
-    if any(shard.fence < term for shard in shards):
+    if any(shard.fence < fence for shard in shards):
         return ChiefAction.RAISE_FENCE
     whole = len({abs(shard.generation) for shard in shards}) == 1 and shards[0].generation != 0
     if not whole or any(shard.layout != layout for shard in shards):
         return ChiefAction.RESTORE
-    return ChiefAction.LET_IN if any(shard.generation < 0 for shard in shards) else ChiefAction.PROCEED
+    return ChiefAction.REOPEN if any(shard.generation < 0 for shard in shards) else ChiefAction.PROCEED

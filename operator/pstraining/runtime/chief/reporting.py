@@ -1,4 +1,4 @@
-"""What the chief tells of training while it goes on: progress lines, epochs, callbacks, summaries, metrics."""
+"""The chief's reports during training: progress lines, epochs, callbacks, summaries, metrics."""
 
 import math
 import time
@@ -11,7 +11,7 @@ import numpy as np
 
 from pstraining.runtime.checkpoint.state import State
 from pstraining.runtime.chief.callbacks import SCHEDULE, CallbackError, EpochEnd, EpochEnds, learning_rate
-from pstraining.runtime.chief.store_admin import StoreControl
+from pstraining.runtime.chief.store_admin import StoreAdmin
 from pstraining.runtime.data.epochs import Ends, Epochs
 from pstraining.runtime.telemetry.aggregation import LINK, RECEIVED, SAMPLES, SENT, Tally, Window
 from pstraining.runtime.telemetry.counters import ChiefAccount
@@ -22,8 +22,8 @@ from pstraining.runtime.telemetry.tensorboard import Summaries
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What the program wants to see of training."""
+class FitOptions:
+    """The program's options for `fit`: epochs, validation, callbacks and summaries."""
 
     epochs: Epochs = field(default_factory=lambda: Epochs(number=1))
     validation: Callable[[], Any] | None = None
@@ -37,12 +37,12 @@ class Wishes:
     """Workers have optimizers of their own, whose learning rate nobody changes."""
 
 
-class Following:
-    """The chief's eye on training. All of it runs in the chief's own thread, callbacks and validation excepted.
+class TrainingReporter:
+    """Reports training. It runs in the chief's own thread, except for callbacks and validation.
 
     Args:
-        control: the chief's hand on the servers, as it is now.
-        wishes: of the program.
+        admin: returns the current administration of the servers.
+        fit: options of the program.
         account: what is served to be scraped.
         steps: of the whole job, if they are limited.
         total: steps, or pieces of handed out data, in the whole job; None: nobody knows.
@@ -50,29 +50,29 @@ class Following:
 
     def __init__(
         self,
-        control: Callable[[], StoreControl],
-        wishes: Wishes,
+        admin: Callable[[], StoreAdmin],
+        fit: FitOptions,
         account: ChiefAccount,
         *,
         steps: int | None,
         total: int | None,
     ) -> None:
-        self._at, self._wishes, self._account = control, wishes, account
-        model, client = control().store.model, control().client
+        self._at, self._fit, self._account = admin, fit, account
+        model, client = admin().store.model, admin().client
         self._optimizer = model.optimizer
-        epochs = wishes.epochs
-        self._summaries = Summaries(wishes.summaries, client.local)
+        epochs = fit.epochs
+        self._summaries = Summaries(fit.summaries, client.local)
         self._rate = Rate(steps, epochs.number, total)
         self._tally = Tally()
         self._line, self._epoch = Window(self._tally), Window(self._tally)
         self._evenness = Evenness()
         self._told = time.monotonic()
-        self._ends = EpochEnds(model, client.local, wishes.callbacks, wishes.validation, self._note_epoch)
+        self._ends = EpochEnds(model, client.local, fit.callbacks, fit.validation, self._note_epoch)
         self._watch: Ends | None = None
         self._rate_there: float | None = None  # the learning rate on the servers; None: nobody knows
 
     @property
-    def _control(self) -> StoreControl:
+    def _admin(self) -> StoreAdmin:
         return self._at()
 
     @property
@@ -92,26 +92,26 @@ class Following:
     def begin(self, done: int) -> None:
         """Training begins, or goes on, at so many steps or pieces; not called when it is over."""
         if self._watch is None:
-            self._tally.note(self._control.reports())
-            self._watch = Ends(self._wishes.epochs, done)
-            if self._ends.wants_state and (rate := self._control.learning_rate()) is not None:
+            self._tally.note(self._admin.reports())
+            self._watch = Ends(self._fit.epochs, done)
+            if self._ends.wants_state and (rate := self._admin.learning_rate()) is not None:
                 self._optimizer.learning_rate = self._rate_there = rate  # as callbacks of the former chief have set it
-            epochs = self._wishes.epochs
+            epochs = self._fit.epochs
             self._ends.begin(epochs.under_way(done), epochs=epochs.number, steps=epochs.size)
 
     def restored(self) -> None:
         """The servers hold a restored state, with the program's own learning rate."""
         self._rate_there = None
 
-    def look(self, step: int, done: int, snapshot: Callable[[], State], term: int) -> None:
-        """Tell what is to be told at this step, with so many steps or pieces done, as the chief of a term.
+    def report(self, step: int, done: int, snapshot: Callable[[], State], fence: int) -> None:
+        """Report at this step, with `done` steps or splits trained, under the chief's fence.
 
         Raises:
             CallbackError: a callback, or the validation, has failed.
         """
         assert self._watch is not None  # noqa: S101 - training has begun
         busy = self._ends.busy
-        self._take_learning_rate(term)
+        self._take_learning_rate(fence)
         if (seconds := time.monotonic() - self._told) >= PROGRESS_SECONDS:
             self._told = time.monotonic()
             self._tell(step, done)
@@ -119,7 +119,7 @@ class Following:
             self._line = Window(self._tally)
         waiting = self._watch.waiting(done)
         if waiting and not busy and not self.stop_asked:  # else with the next ones: nobody waits for the chief
-            self._end_epoch(waiting, step, snapshot, following=self._wishes.epochs.under_way(done))
+            self._end_epoch(waiting, step, snapshot, following=self._fit.epochs.under_way(done))
 
     def finish(self, final: State, done: int, *, early: bool, wait: Callable[[], None]) -> None:
         """Training is over: tell the last epoch's end, and return when every callback is done.
@@ -138,18 +138,18 @@ class Following:
         self._ends.close()
         self._drain(wait)
 
-    def _take_learning_rate(self, term: int) -> None:
+    def _take_learning_rate(self, fence: int) -> None:
         """Put what a callback has made of the learning rate onto the servers."""
         if not self._ends.wants_state or isinstance(self._optimizer._learning_rate, SCHEDULE):
             return
         rate = float(np.asarray(self._optimizer.learning_rate))
         if rate == self._rate_there:
             return
-        if self._wishes.local_optimizers:
+        if self._fit.local_optimizers:
             raise CallbackError(
                 "a callback has set the learning rate; with localSteps the workers' own optimizers count"
             )
-        self._control.set_learning_rate(term, rate)
+        self._admin.set_learning_rate(fence, rate)
         self._rate_there = rate
         event("learning_rate", value=rate)
 
@@ -159,8 +159,8 @@ class Following:
 
     def _end_epoch(self, number: int, step: int, snapshot: Callable[[], State], following: int | None) -> None:
         assert self._watch is not None  # noqa: S101 - training has begun
-        every, told = self._wishes.validation_every, self._watch.told
-        validate = self._wishes.validation is not None and told // every != (told + number) // every
+        every, told = self._fit.validation_every, self._watch.told
+        validate = self._fit.validation is not None and told // every != (told + number) // every
         state = snapshot() if validate or self._ends.wants_state else None
         self._collect()
         logs = {"loss": self._epoch.loss} if math.isfinite(self._epoch.loss) else {}
@@ -175,8 +175,8 @@ class Following:
     def _tell(self, step: int, done: int) -> None:
         self._collect()
         account, counted = self._account, self._tally.total
-        account.step, account.epoch = step, self._wishes.epochs.under_way(done)
-        account.workers = self._control.workers_present()
+        account.step, account.epoch = step, self._fit.epochs.under_way(done)
+        account.workers = self._admin.workers_present()
         account.samples, account.sent, account.received = (counted.get(name, 0.0) for name in (SAMPLES, SENT, RECEIVED))
         if math.isfinite(self._line.loss):
             account.loss = self._line.loss
@@ -187,7 +187,7 @@ class Following:
 
     def _weigh(self, seconds: float) -> None:
         """Tell of a shard that carries more than the others, by what workers have exchanged with its servers."""
-        store, cluster = self._control.store, self._control.client.cluster
+        store, cluster = self._admin.store, self._admin.client.cluster
         servers = [range(shard, len(cluster.ps), cluster.shards) for shard in range(store.layout.ps)]
         moved = [sum(self._line.counted(f"{LINK}ps-{index}") for index in own) for own in servers]
         self._account.skew = heaviest(moved).times
@@ -200,10 +200,10 @@ class Following:
 
     def _collect(self) -> None:
         """Take what the workers have told since the last time."""
-        losses = self._control.take_losses()
+        losses = self._admin.take_losses()
         self._line.add_losses(*losses)
         self._epoch.add_losses(*losses)
-        self._tally.note(self._control.reports())
+        self._tally.note(self._admin.reports())
 
     def _note_epoch(self, end: EpochEnd) -> None:
         """In the callbacks' thread: an epoch's logs are whole."""

@@ -1,4 +1,4 @@
-"""The chief's hand on the state of training: traced functions for fencing, restoring and saving it on all servers."""
+"""Administration of the training state on all servers: fencing, restoring and saving, as traced functions."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -20,29 +20,29 @@ from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.store import ParameterStore, int64
 from pstraining.runtime.telemetry.events import event
 
-HOLD_UP_SECONDS: Final = 5.0
-"""How long no step is made while the chief saves, unless it says so again."""
+PAUSE_SECONDS: Final = 5.0
+"""Seconds for which steps are paused while the chief saves; each call renews the pause."""
 
 
-class RefusedError(Exception):
-    """A server is under another term than this chief's."""
+class FencedError(Exception):
+    """A server has another fence than this chief."""
 
 
-class StoreControl:
+class StoreAdmin:
     """The chief's traced functions over a store; each returns only when every server has answered."""
 
     def __init__(self, store: ParameterStore) -> None:
         self.store, self.client = store, store.client
-        self._fence = self._on_all(lambda shard, observed, term: shard.raise_fence(observed, term))
-        self._record = self._on_all(lambda shard, term, values, mask: shard.set_record(term, values, mask))
-        self._write = self._on_all(lambda shard, term, vectors, own: shard.write(term, vectors, own))
+        self._raise_fence = self._on_all(lambda shard, observed, fence: shard.raise_fence(observed, fence))
+        self._record = self._on_all(lambda shard, fence, values, mask: shard.set_record(fence, values, mask))
+        self._write = self._on_all(lambda shard, fence, vectors, own: shard.write(fence, vectors, own))
         self._snapshot = self._on_primaries(lambda shard: shard.snapshot())
-        self._rate = self._on_all(lambda shard, term, rate: shard.set_learning_rate(term, rate))
+        self._rate = self._on_all(lambda shard, fence, rate: shard.set_learning_rate(fence, rate))
         self._rates = self._on_primaries(lambda shard: shard.learning_rate())
         follow = store.updates.follow
         self._follow = self._on_primaries(follow) if follow else None
-        hold_up = store.updates.hold_up
-        self._hold_up = self._on_all(hold_up) if hold_up else None
+        pause_steps = store.updates.pause_steps
+        self._pause = self._on_all(pause_steps) if pause_steps else None
         first = store.shards[0]
         self._losses = tf.function(self._emit_losses, autograph=False)
         workers = max(1, self.client.cluster.workers)
@@ -50,19 +50,19 @@ class StoreControl:
         self._left = tf.function(lambda: self.client.brought_home(ledger_ops.left(first)), autograph=False)
         self._count = tf.function(lambda: self.client.brought_home(first.count_alive()), autograph=False)
 
-    def raise_fence(self, shards: Sequence[ShardRecord], term: int) -> None:
-        """Put every server under `term`.
+    def raise_fence(self, shards: Sequence[ShardRecord], fence: int) -> None:
+        """Raise every server's fence to `fence`.
 
         Args:
             shards: what each has said of itself, the primaries first.
             term: the chief's.
 
         Raises:
-            RefusedError: another chief was faster on one of them.
+            FencedError: another chief was faster on one of them.
         """
-        self._demand(self._fence, [(int64(shard.fence), int64(term)) for shard in shards])
+        self._demand(self._raise_fence, [(int64(shard.fence), int64(fence)) for shard in shards])
 
-    def restore(self, state: State, *, term: int, generation: int, fresh: bool, done: int = 0) -> None:
+    def restore(self, state: State, *, fence: int, generation: int, fresh: bool, done: int = 0) -> None:
         """Replace the state on every server by one set, named `generation`.
 
         Until all of it is there no server counts as initialised, so nobody works on a part of it.
@@ -72,15 +72,15 @@ class StoreControl:
             done: of the record: nobody trains on with what is over.
 
         Raises:
-            RefusedError: a server is under another term.
+            FencedError: a server is under another term.
             StateMismatchError: the state is not of this model and optimizer.
         """
         contents = [self._contents(shard, state, fresh) for shard in self.store.every]
-        self.set_record(term, generation=0, done=0)
-        self._demand(self._write, [(int64(term), vectors, own) for vectors, own in contents])
-        self.set_record(term, generation=generation, done=done, step=state.step, layout=self.store.fingerprint)
+        self.set_record(fence, generation=0, done=0)
+        self._demand(self._write, [(int64(fence), vectors, own) for vectors, own in contents])
+        self.set_record(fence, generation=generation, done=done, step=state.step, layout=self.store.fingerprint)
 
-    def set_record(self, term: int, **fields: int) -> None:
+    def set_record(self, fence: int, **fields: int) -> None:
         """Set fields of every server's record: generation, done, step, layout."""
         places = {
             "generation": RecordField.GENERATION,
@@ -91,12 +91,11 @@ class StoreControl:
         values, mask = np.zeros([2, RECORD_SIZE], np.int64)
         for name, value in fields.items():
             values[places[name]], mask[places[name]] = value, 1
-        arguments = (int64(term), tf.constant(values), tf.constant(mask))
+        arguments = (int64(fence), tf.constant(values), tf.constant(mask))
         self._demand(self._record, [arguments] * len(self.store.every))
 
-    def gather(self, wait: Callable[[], None]) -> int | None:
-        """Have workers bring newer dense parameters than servers and standbys have; no step is made for some seconds
-        after it.
+    def flush_dense(self, wait: Callable[[], None]) -> int | None:
+        """Pause steps for some seconds, and wait until workers have pushed newer dense parameters.
 
         Args:
             wait: called again and again until it is done; may raise to end it.
@@ -104,23 +103,23 @@ class StoreControl:
         Returns:
             The step that everything on the servers is of; None where workers have nothing newer, ever.
         """
-        while self._hold_up:
-            found = self.client.call(self._hold_up, self._same(tf.constant(HOLD_UP_SECONDS, tf.float64)))
+        while self._pause:
+            found = self.client.call(self._pause, self._same(tf.constant(PAUSE_SECONDS, tf.float64)))
             steps = {int(step) for step, _ in found}
             if len(steps) == 1 and not any(int(behind) for _, behind in found):
                 return steps.pop()
             wait()
         return None
 
-    def go_on(self) -> None:
-        """Let steps be made again after `gather`."""
-        if self._hold_up:
-            self.client.call(self._hold_up, self._same(tf.constant(0.0, tf.float64)))
+    def resume_steps(self) -> None:
+        """Resume steps after `flush_dense`."""
+        if self._pause:
+            self.client.call(self._pause, self._same(tf.constant(0.0, tf.float64)))
 
     def _same(self, argument: Tensor) -> list[tuple[Tensor]]:
         return [(argument,)] * len(self.store.every)
 
-    def snapshot(self, *, term: int, wait: Callable[[], None] = lambda: time.sleep(0.01)) -> State:
+    def snapshot(self, *, fence: int, wait: Callable[[], None] = lambda: time.sleep(0.01)) -> State:
         """The state as it is: of one moment on each server.
 
         Args:
@@ -131,27 +130,27 @@ class StoreControl:
         one step, and one that a worker left half made is made on the other servers first.
 
         Raises:
-            RefusedError: a server is under another term.
+            FencedError: a server is under another term.
         """
         while True:
-            gathered = self.gather(wait)
+            flushed = self.flush_dense(wait)
             taken = self.client.call(self._snapshot, [()] * len(self.store.shards))
             steps = [int(record[RecordField.STEP]) for record, _ in taken]
             if self._follow is None or min(steps) == max(steps):
-                if gathered in (None, steps[0]):
-                    return self._as_state(taken, term)
+                if flushed in (None, steps[0]):
+                    return self._as_state(taken, fence)
                 continue
-            session = tf.constant([term, taken[0][0][RecordField.GENERATION]], tf.int64)
+            session = tf.constant([fence, taken[0][0][RecordField.GENERATION]], tf.int64)
             self.client.call(self._follow, [(session, int64(min(steps)))] * len(steps))
 
-    def _as_state(self, taken: Sequence[Any], term: int) -> State:
+    def _as_state(self, taken: Sequence[Any], fence: int) -> State:
         vectors: list[tuple[partition.Segment, Array]] = []
         slots: dict[str, list[tuple[partition.Segment, Array]]] = {}
         scalars: dict[str, Array] = {}
         step, generations = 0, set()
         for index, (shard, (record, values)) in enumerate(zip(self.store.shards, taken, strict=True)):
-            if int(record[RecordField.FENCE]) != term:
-                raise RefusedError(f"parameter server {index} is under term {int(record[RecordField.FENCE])}")
+            if int(record[RecordField.FENCE]) != fence:
+                raise FencedError(f"parameter server {index} is under term {int(record[RecordField.FENCE])}")
             generations.add(int(record[RecordField.GENERATION]))
             step = int(record[RecordField.STEP]) if index == 0 else step
             found = iter(values)
@@ -163,7 +162,7 @@ class StoreControl:
                 value = next(found)
                 scalars.setdefault(name, value)  # servers count alike, a few updates apart: the first one's word
         if len(generations) > 1 or 0 in generations:
-            raise RefusedError("the servers do not hold one whole set")
+            raise FencedError("the servers do not hold one whole set")
         layout = self.store.layout
         return State(
             step=step,
@@ -172,13 +171,13 @@ class StoreControl:
             scalars=scalars,
         )
 
-    def set_learning_rate(self, term: int, rate: float) -> None:
+    def set_learning_rate(self, fence: int, rate: float) -> None:
         """Change the learning rate on every server, until the state is restored: then it is the program's again.
 
         Raises:
-            RefusedError: a server is under another term.
+            FencedError: a server is under another term.
         """
-        self._demand(self._rate, [(int64(term), tf.constant(rate, tf.float64))] * len(self.store.every))
+        self._demand(self._rate, [(int64(fence), tf.constant(rate, tf.float64))] * len(self.store.every))
 
     def learning_rate(self) -> float | None:
         """The learning rate on the servers, None where the optimizer has a schedule."""
@@ -264,7 +263,7 @@ class StoreControl:
         """Call a function whose result is 1 on every server that agrees."""
         replies = self.client.call(function, list(arguments))
         if refused := [index for index, reply in enumerate(replies) if not int(reply)]:
-            raise RefusedError(f"parameter servers {refused} are under another term")
+            raise FencedError(f"parameter servers {refused} are under another term")
 
 
 def _empty(ledger: Ledger) -> dict[str, Array]:

@@ -60,7 +60,7 @@ class PushWire:
         """Whether the next vectors are sent as they are in this form."""
         return self._codecs[form] is None and not self._owes
 
-    def prepare(self, vectors: Sequence[Sequence[Tensor]]) -> None:
+    def warm_up(self, vectors: Sequence[Sequence[Tensor]]) -> None:
         """Trace everything, without an effect."""
         with tf.device(self._store.client.local):
             for function in [*self._encoders.values(), *([self._settle] if self._feedback else [])]:

@@ -55,7 +55,7 @@ class Chooser:
         """Number of the form that the next step had better have."""
         return auto_select.proposal(self._known) if len(self._forms) > 1 else 0
 
-    def wish(self, under_way: int) -> int:
+    def propose_next(self, under_way: int) -> int:
         """The same for the step after one of this form that is under way."""
         return auto_select.proposal(self._known, under_way) if len(self._forms) > 1 else 0
 

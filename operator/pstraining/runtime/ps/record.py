@@ -64,7 +64,7 @@ class ShardRecord:
 class Session:
     """What a worker's updates carry: the fence and the set of parameters that they belong to."""
 
-    term: int
+    fence: int
     """The chief's; where shards have standbys the number of the view's ballot."""
     generation: int
 

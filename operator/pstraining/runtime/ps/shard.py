@@ -45,10 +45,10 @@ class UpdateState:
     follow: Callable[["Shard", Tensor, Tensor], Tensor] | None = None
     """Where servers are always at the same step: emits what makes one follow to the step after the given one. Its
     arguments are the session and that step."""
-    member_rounds: Callable[["Shard", bool], Any] | None = None
+    member_round_ops: Callable[["Shard", bool], Any] | None = None
     """Where standbys make the same steps: a member's part in rounds, as a standby or as a primary; see
     `updates.synchronous.two_phase_commit`."""
-    hold_up: Callable[["Shard", Tensor], Tensor] | None = None
+    pause_steps: Callable[["Shard", Tensor], Tensor] | None = None
     """Where workers have newer dense parameters than the servers: emits what makes them bring those and make no step
     for so many seconds; the server's step, and how many steps its dense parameters are behind. int64[2]."""
 
@@ -164,36 +164,36 @@ class Shard:
                 for vector, segment in zip(vectors, self.segments, strict=True)
             ]
 
-    def raise_fence(self, observed: Tensor, term: Tensor) -> Tensor:
+    def raise_fence(self, observed: Tensor, fence: Tensor) -> Tensor:
         """Compare and set: put the shard under `term` if its fence is still `observed`; 1 if done."""
 
-        def body(observed: Tensor, term: Tensor) -> Tensor:
+        def body(observed: Tensor, fence: Tensor) -> Tensor:
             record = self.record_or_zeros()
 
             def apply() -> Tensor:
-                raised = tf.concat([tf.reshape(term, [1]), record[1:]], 0)
+                raised = tf.concat([tf.reshape(fence, [1]), record[1:]], 0)
                 return after([self.record.assign(raised, read_value=False)], one())
 
-            allowed = tf.equal(record[RecordField.FENCE], observed) & (term >= record[RecordField.FENCE])
+            allowed = tf.equal(record[RecordField.FENCE], observed) & (fence >= record[RecordField.FENCE])
             return tf.cond(allowed, apply, zero)
 
-        return critical(self.device, self.container, [observed, term], body)
+        return critical(self.device, self.container, [observed, fence], body)
 
-    def set_record(self, term: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    def set_record(self, fence: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         """Overwrite the record's fields where `mask` is 1, under the fence; 1 if done."""
 
-        def body(term: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        def body(fence: Tensor, values: Tensor, mask: Tensor) -> Tensor:
             record = self.record.read_value()
 
             def apply() -> Tensor:
                 merged = tf.where(tf.equal(mask, 1), values, record)
                 return after([self.record.assign(merged, read_value=False)], one())
 
-            return tf.cond(tf.equal(record[RecordField.FENCE], term), apply, zero)
+            return tf.cond(tf.equal(record[RecordField.FENCE], fence), apply, zero)
 
-        return critical(self.device, self.container, [term, values, mask], body)
+        return critical(self.device, self.container, [fence, values, mask], body)
 
-    def write(self, term: Tensor, vectors: Sequence[Tensor], optimizer_state: Sequence[Tensor] | None) -> Tensor:
+    def write(self, fence: Tensor, vectors: Sequence[Tensor], optimizer_state: Sequence[Tensor] | None) -> Tensor:
         """Overwrite the whole shard but its record, under the fence; 1 if done.
 
         Args:
@@ -206,7 +206,7 @@ class Shard:
         targets = [*self.vectors, *self.rows] + (own if optimizer_state is not None else [])
         initial = self._rest + (own if optimizer_state is None else [])
 
-        def body(term: Tensor, *values: Tensor) -> Tensor:
+        def body(fence: Tensor, *values: Tensor) -> Tensor:
             def apply() -> Tensor:
                 written = [
                     variable.assign(value, read_value=False) for variable, value in zip(targets, values, strict=True)
@@ -214,9 +214,9 @@ class Shard:
                 written += [variable.assign(variable.initial(), read_value=False) for variable in initial]
                 return after(written, one())
 
-            return tf.cond(tf.equal(self.record.read_value()[RecordField.FENCE], term), apply, zero)
+            return tf.cond(tf.equal(self.record.read_value()[RecordField.FENCE], fence), apply, zero)
 
-        return critical(self.device, self.container, [term, *vectors, *(optimizer_state or [])], body)
+        return critical(self.device, self.container, [fence, *vectors, *(optimizer_state or [])], body)
 
     def snapshot(self) -> tuple[Tensor, list[Tensor]]:
         """The record, and vectors, slots and scalars as they are between two updates."""
@@ -330,17 +330,17 @@ class Shard:
             reports = self.members.reports
             return tf.raw_ops.ResourceGather(resource=reports.handle, indices=indices, dtype=reports.dtype)
 
-    def set_learning_rate(self, term: Tensor, rate: Tensor) -> Tensor:
+    def set_learning_rate(self, fence: Tensor, rate: Tensor) -> Tensor:
         """Overwrite the optimizer's learning rate, where it is a number, under the fence; 1 if done. float64[]."""
 
-        def body(term: Tensor, rate: Tensor) -> Tensor:
+        def body(fence: Tensor, rate: Tensor) -> Tensor:
             def apply() -> Tensor:
                 written = [variable.assign(tf.cast(rate, variable.dtype), read_value=False) for variable in self._rates]
                 return after(written, one())
 
-            return tf.cond(tf.equal(self.record.read_value()[RecordField.FENCE], term), apply, zero)
+            return tf.cond(tf.equal(self.record.read_value()[RecordField.FENCE], fence), apply, zero)
 
-        return critical(self.device, self.container, [term, rate], body)
+        return critical(self.device, self.container, [fence, rate], body)
 
     def learning_rate(self) -> Tensor:
         """The optimizer's learning rate, NaN where it is no number or nothing is trained here; outside. float64[]."""

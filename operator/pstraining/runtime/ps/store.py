@@ -107,7 +107,7 @@ class ParameterStore:
 
     def take_piece(self, session: Session, who: tuple[int, int], limit: int) -> tuple[int, int, int]:
         """Ask for a piece of the data, as a worker and its incarnation; see `ps.ledger_ops.take_piece`."""
-        token = tf.constant([session.term, session.generation], tf.int64)
+        token = tf.constant([session.fence, session.generation], tf.int64)
         state, position, done = self.client.call(self._take, token, tf.constant(who, tf.int64), int64(limit))
         return int(state), int(position), int(done)
 

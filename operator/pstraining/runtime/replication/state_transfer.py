@@ -74,7 +74,7 @@ class StateTransfer:
         """Transfer the small state to a learner that has every chunk; return whether it applied."""
         return self._apply("finish", source, target, int64(fence), int64(number_of(former)))
 
-    def prepare(self, task: str) -> Iterator[None]:
+    def warm_up(self, task: str) -> Iterator[None]:
         """Trace the functions for a member that may return as this task, one at a time, without an effect.
 
         Raises:

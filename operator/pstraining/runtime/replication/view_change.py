@@ -66,12 +66,12 @@ class ViewChanger:
         term: int | None,
         epoch: int = 0,
         restore: Callable[[Assignment, int], None],
-        look_in: Callable[[], None] = lambda: None,
+        check_abort: Callable[[], None] = lambda: None,
         account: ChiefAccount | None = None,
     ) -> None:
         self._account = account or ChiefAccount()
         self._store, self._client, self._monitor = store, store.client, MemberMonitor(store)
-        self._restore, self._look_in = restore, look_in
+        self._restore, self._check_abort = restore, check_abort
         self._lockstep = store.updates.follow is not None
         """Whether members apply the same steps in the same order: an undecided step is void under another view."""
         self._state_transfer = StateTransfer(self._monitor) if chunks.is_incremental(store) else None
@@ -111,13 +111,13 @@ class ViewChanger:
         """
         probe_first = not readmit
         while True:
-            self._look_in()
+            self._check_abort()
             observation = self._monitor.poll(probe_first=probe_first)
             probe_first = False
             if self._monitor.has_unconnected:
                 self._client.reach()
                 if readmit:  # training continues meanwhile
-                    deque(self.prepare(), maxlen=0)
+                    deque(self.warm_up(), maxlen=0)
                 observation = self._monitor.poll()
             statuses = {
                 Process(task, a.incarnation): a for task, a in observation.items() if isinstance(a, ProcessStatus)
@@ -154,7 +154,7 @@ class ViewChanger:
         """
         return self._state_transfer is not None and self._state_transfer.run(seconds)
 
-    def prepare(self) -> Iterator[None]:
+    def warm_up(self) -> Iterator[None]:
         """Trace the functions that a failover needs, one member at a time.
 
         They run without an effect: no process has the incarnation that they name.
@@ -171,7 +171,7 @@ class ViewChanger:
                     for what in ("follow", "follow as a standby"):
                         self._rounds(what, absent, session, int64(-1))
                 if self._state_transfer:
-                    yield from self._state_transfer.prepare(task)
+                    yield from self._state_transfer.warm_up(task)
             yield
 
     def assignment(self, view: View) -> Assignment:
@@ -371,7 +371,7 @@ class ViewChanger:
         """Return the result of an operation on a member's part of a round."""
         index = self._monitor.index(process)
         if (what, index) not in self._functions:
-            make = self._store.updates.member_rounds
+            make = self._store.updates.member_round_ops
             assert make is not None  # noqa: S101 - members are in lockstep
             rounds = make(self._monitor.member(index), what.endswith("standby"))
             emit, home = getattr(rounds, what.split(maxsplit=1)[0]), self._client.brought_home

@@ -13,7 +13,7 @@ from pstraining.runtime.ps.data_ledger import NO_PROGRESS, Progress
 from pstraining.runtime.ps.record import Session, ShardRecord
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.transport.client import Client
-from pstraining.runtime.updates.gradients import Computation
+from pstraining.runtime.updates.gradients import GradientComputer
 
 FIRST_PAUSE: Final = 0.0002
 LONGEST_PAUSE: Final = 0.01
@@ -21,25 +21,25 @@ LONGEST_PAUSE: Final = 0.01
 
 
 @dataclass(frozen=True)
-class Reply:
-    """What a worker's step came to."""
+class StepResult:
+    """The result of a worker's step."""
 
-    accepted: bool
-    """Its session goes on. When only some servers took an update (a chief took over at that moment), it does not."""
+    session_valid: bool
+    """Whether the worker's session is still valid. It is not when only some servers accepted the update."""
     applied: bool
-    """The batches are part of the parameters; if not, they are to be trained again."""
+    """Whether the update is part of the parameters. If not, the batches are trained again."""
     done: bool
-    """Training is over."""
+    """Whether training is over."""
     step: int
-    """The job's global step after it."""
+    """The job's global step after the update."""
     loss: float
-    """Mean over the samples."""
+    """Mean loss over the samples."""
     finite: bool = True
-    """Whether the gradient was free of NaN and infinity; one that is not is left out, and counts as applied."""
+    """Whether the gradient has no NaN or infinity. A gradient that is not finite is skipped and counts as applied."""
     staleness: int = 0
-    """How many updates of others were made since the parameters that it was computed on."""
+    """Updates by other workers since the parameters that the gradient was computed on."""
     ahead: int = 0
-    """How many updates this worker is ahead of the slowest living one, where that is bounded."""
+    """Updates by which this worker is ahead of the slowest live worker, if that is bounded."""
 
 
 @dataclass(frozen=True)
@@ -68,28 +68,27 @@ def as_tensor(progress: Progress | None) -> Tensor:
 class Updates(Protocol):
     """How a worker's batches get into the parameters."""
 
-    counts_once: bool
-    """Whether the same batches, given again because their reply was lost, count once as long as the set of parameters
-    is the same. If not, the servers have to be asked what has come of them."""
+    is_idempotent: bool
+    """Whether a step may be repeated after a lost reply: the same batches count once in one set of parameters."""
 
-    def prepare(self, batches: Sequence[Any]) -> None:
-        """Do whatever takes long the first time, without an effect: from `begin` on others may wait for this worker."""
+    def warm_up(self, batches: Sequence[Any]) -> None:
+        """Trace every function of a step, without an effect. After `start_session` others may wait for this worker."""
 
-    def begin(self, session: Session) -> None:
-        """Start over with what the servers hold: nothing that was fetched earlier counts any more."""
+    def start_session(self, session: Session) -> None:
+        """Start a session on the servers' current state. Parameters that were fetched earlier are discarded."""
 
-    def rest(self, shards: Sequence[ShardRecord]) -> None:
-        """Do what others may want of this worker; called now and then while it has nothing to train.
+    def on_idle(self, shards: Sequence[ShardRecord]) -> None:
+        """Serve requests of the chief; called regularly while the worker has nothing to train.
 
         Args:
-            shards: what the servers have just said of themselves.
+            shards: the servers' current records.
 
         Raises:
             ShardLostError: a server is gone.
         """
 
-    def step(self, batches: Sequence[Any], progress: Progress | None = None) -> Reply:
-        """Make one update of these batches, and with it move the worker on in its data.
+    def step(self, batches: Sequence[Any], progress: Progress | None = None) -> StepResult:
+        """Apply one update with these batches, and advance the worker's data progress with it.
 
         Raises:
             ShardLostError: from `Client.call`; some servers may have applied it.
@@ -97,45 +96,45 @@ class Updates(Protocol):
 
 
 class OnAnyMembers(ABC):
-    """What the modes have in common: a worker's side of them can go to any members of the shards.
+    """The common base of the modes: a worker's side that can be bound to any members of the shards.
 
     See `worker.router.Rebindable`.
     """
 
     _store: ParameterStore
     _client: Client
-    _computation: Computation
+    _computer: GradientComputer
 
     def bind(self, store: ParameterStore) -> Self:
-        """The same worker with other members of the shards; what it remembers, has and owes the servers, is shared."""
+        """Return the same worker with other members of the shards; its progress and residuals are shared."""
         other = copy.copy(self)
-        other._store, other._computation = store, self._computation.on(store)
+        other._store, other._computer = store, self._computer.bind(store)
         other._trace()
         return other
 
     def trace(self, batches: Sequence[Any]) -> None:
-        """Make the functions of a usual step, and run none of them: another thread may train meanwhile."""
-        for function, arguments in self._of_a_usual_step(batches):
+        """Trace the functions of a usual step without running them; another thread may train meanwhile."""
+        for function, arguments in self._usual_step_functions(batches):
             function.get_concrete_function(*arguments)
 
-    def rehearse(self, batches: Sequence[Any]) -> None:
-        """Run them, without an effect: another thread may train meanwhile.
+    def dry_run(self, batches: Sequence[Any]) -> None:
+        """Run the functions of a usual step without an effect; another thread may train meanwhile.
 
         Raises:
             ShardLostError: a server is gone.
         """
-        for function, arguments in self._of_a_usual_step(batches):
+        for function, arguments in self._usual_step_functions(batches):
             self._client.run(function, *arguments)
 
     @abstractmethod
     def _trace(self) -> None:
-        """Make the functions on the store's servers; they are traced when they are first called."""
+        """Create the functions for the store's servers; each is traced at its first call."""
 
     @abstractmethod
-    def _of_a_usual_step(self, batches: Sequence[Any]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-        """Its functions, each with what makes it do nothing."""
+    def _usual_step_functions(self, batches: Sequence[Any]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+        """Yield the functions of a usual step, each with arguments that have no effect."""
 
-    def _carried(self, session: Session) -> Tensor:
-        """A session as servers take it. int64[2]."""
+    def _session_tensor(self, session: Session) -> Tensor:
+        """Return a session in the servers' form. int64[2]."""
         with tf.device(self._client.local):
-            return tf.constant([session.term, session.generation], tf.int64)
+            return tf.constant([session.fence, session.generation], tf.int64)

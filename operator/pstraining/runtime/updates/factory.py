@@ -12,11 +12,11 @@ from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.asynchronous import updates as asynchronous
 from pstraining.runtime.updates.asynchronous.updates import AsyncUpdates
 from pstraining.runtime.updates.base import Identity, Updates
-from pstraining.runtime.updates.gradients import Computation
+from pstraining.runtime.updates.gradients import GradientComputer
 from pstraining.runtime.updates.hybrid import updates as hybrid
 from pstraining.runtime.updates.hybrid.updates import HybridUpdates
 from pstraining.runtime.updates.synchronous import updates as synchronous
-from pstraining.runtime.updates.synchronous.accumulators import Gathering
+from pstraining.runtime.updates.synchronous.accumulators import RoundConfig
 from pstraining.runtime.updates.synchronous.updates import SyncUpdates
 
 
@@ -41,17 +41,17 @@ def choose(training: TrainingSettings, *, workers: int, with_ledger: bool = Fals
     moves, is_sync = training.local_steps > 1, training.mode is UpdateMode.SYNC
     choices = wire_format.plan(training.compression, with_shadow=is_sync)
 
-    def own_part(store: ParameterStore) -> tuple[Computation, PushWire]:
+    def own_part(store: ParameterStore) -> tuple[GradientComputer, PushWire]:
         # In the mode Sync the servers take the mean of the workers' moves; else each adds its share.
         together = max(1, workers - training.backup_workers) if is_sync and not training.ordered_sums else 1
-        computation = Computation(store, moves=moves, share=1.0 if is_sync else 1.0 / workers, parts=together)
+        computer = GradientComputer(store, moves=moves, share=1.0 if is_sync else 1.0 / workers, parts=together)
         feedback = training.compression.error_feedback
-        return computation, PushWire(store, [form.push for form in choices], feedback=feedback)
+        return computer, PushWire(store, [form.push for form in choices], feedback=feedback)
 
     if training.mode is UpdateMode.HYBRID:
-        around = Gathering(workers=workers, dense=False)
+        around = RoundConfig(workers=workers, dense=False)
         state = replace(hybrid.state(name, around, paired=paired), with_ledger=with_ledger)
-        return Mode(state, lambda store, identity: HybridUpdates(store, identity, around, Computation(store)))
+        return Mode(state, lambda store, identity: HybridUpdates(store, identity, around, GradientComputer(store)))
     if not is_sync:
         bound = training.max_staleness
         state = asynchronous.state(name, with_ledger=with_ledger, bound=bound, paired=paired)
@@ -59,15 +59,15 @@ def choose(training: TrainingSettings, *, workers: int, with_ledger: bool = Fals
             state,
             lambda store, identity: AsyncUpdates(store, identity, choices, *own_part(store), moves=moves, bound=bound),
         )
-    gathering = Gathering(
+    config = RoundConfig(
         workers=workers,
         backups=training.backup_workers,
         ordered=training.ordered_sums,
         moves=moves,
         pulls=tuple(form.pull for form in choices),
     )
-    state = replace(synchronous.state(name, gathering, paired=paired), with_ledger=with_ledger)
-    return Mode(state, lambda store, identity: SyncUpdates(store, identity, gathering, choices, *own_part(store)))
+    state = replace(synchronous.state(name, config, paired=paired), with_ledger=with_ledger)
+    return Mode(state, lambda store, identity: SyncUpdates(store, identity, config, choices, *own_part(store)))
 
 
 def _name(training: TrainingSettings) -> str:

@@ -1,4 +1,4 @@
-"""A worker's own part of an update: the gradient of one batch, or of several together, on its local parameters."""
+"""Compute a worker's part of an update: the gradient of one or several batches on its local parameters."""
 
 import copy
 from collections.abc import Sequence
@@ -17,38 +17,37 @@ WEIGHT: Final = 0
 LOSS: Final = 1
 FINITE: Final = 2
 PARTS: Final = 3
-"""Places in the amounts of a `Contribution`."""
+"""Indices into the stats of a `LocalGradient`."""
 NEVER: Final = -2
-"""A step that is never made: nothing is computed or kept for it, and no server takes it."""
+"""A step number that never occurs. Nothing is computed for it, and every server rejects it."""
 
 
 Rows = list[list[Touched]]
-"""Each server's share of the touched rows, table by table: local indices, without repetition, and gradients."""
+"""For each server and table the touched rows: unique local indices, and their gradients."""
 
 
-class Contribution(NamedTuple):
-    """What a worker has to say about an update, on its own device."""
+class LocalGradient(NamedTuple):
+    """A worker's gradient for one update, on its own device."""
 
-    amounts: Tensor
-    """Number of samples, their mean loss, 1 if the gradient has no NaN or infinity in it, and what it is divided by
-    already. float64[4]."""
+    stats: Tensor
+    """Number of samples, mean loss, 1 if the gradient is finite, and the divisor already applied. float64[4]."""
     vectors: list[list[Tensor]]
     """A vector for every segment of every server: the mean gradient, or the change of a segment of state."""
     rows: Rows
 
 
-class Share(NamedTuple):
-    """What one server gets of it."""
+class ShardGradient(NamedTuple):
+    """The part of a `LocalGradient` that one server receives."""
 
-    amounts: Tensor
+    stats: Tensor
     vectors: Sequence[Tensor]
     """One per segment."""
     rows: Sequence[Touched]
     """For each table local indices and gradients."""
 
 
-class Computation:
-    """Emits and runs a model's passes over batches.
+class GradientComputer:
+    """Computes a model's gradients on batches, in a call of its own or inside a traced function.
 
     Args:
         store: the model and the servers' segments.
@@ -75,8 +74,8 @@ class Computation:
         self._is_state = [[segment.group == STATE for segment in shard.segments] for shard in store.shards]
         self._trace()
 
-    def on(self, store: ParameterStore) -> "Computation":
-        """The same with other members of the shards."""
+    def bind(self, store: ParameterStore) -> "GradientComputer":
+        """Return the same computer for other members of the shards."""
         other = copy.copy(self)
         other._store = store
         other._trace()
@@ -90,11 +89,11 @@ class Computation:
         self._sum = tf.function(self._emit_sum, autograph=False, reduce_retracing=True)
 
     def is_one_pass(self, batches: Sequence[Any]) -> bool:
-        """Whether `emit` makes their contribution."""
+        """Return whether `emit` can compute the gradient of these batches."""
         return len(batches) == 1 and not self._moves
 
-    def over(self, batches: Sequence[Any]) -> Contribution:
-        """The contribution of several batches: the gradient of the mean loss of all their samples.
+    def compute(self, batches: Sequence[Any]) -> LocalGradient:
+        """Return the gradient of the mean loss over all samples of the batches.
 
         Variables that change without a gradient change from batch to batch, as in one process.
 
@@ -109,22 +108,22 @@ class Computation:
             total = run(self._sum, None, total)
             for batch in batches[1:]:
                 total = run(self._sum, total, run(self._one, batch))
-        return Contribution(*run(self._mean, total, len(batches) > 1))
+        return LocalGradient(*run(self._mean, total, len(batches) > 1))
 
-    def emit(self, batch: Any) -> Contribution:
-        """Emits one batch's contribution, on this task's device."""
-        return Contribution(*self._emit_mean(self._emit_one(batch), summed=False))
+    def emit(self, batch: Any) -> LocalGradient:
+        """Emit the gradient of one batch, on this task's device."""
+        return LocalGradient(*self._emit_mean(self._emit_one(batch), summed=False))
 
-    def nothing(self) -> Contribution:
-        """Emits what is in the shape of a contribution, of no batch."""
+    def zeros(self) -> LocalGradient:
+        """Emit a gradient of zeros, without a batch."""
         shards = self._store.shards
         with tf.device(self._store.client.local):
             vectors = [[tf.zeros([segment.size], segment.dtype) for segment in shard.segments] for shard in shards]
-        amounts, rows = self.of_rows(0)
-        return Contribution(amounts, vectors, rows)
+        stats, rows = self.zero_rows(0)
+        return LocalGradient(stats, vectors, rows)
 
-    def of_rows(self, number: int) -> tuple[Tensor, Rows]:
-        """Amounts and rows of nothing, so many rows of every table."""
+    def zero_rows(self, number: int) -> tuple[Tensor, Rows]:
+        """Return stats of zeros, and `number` zero rows of every table."""
         with tf.device(self._store.client.local):
             rows = [
                 [
@@ -135,20 +134,20 @@ class Computation:
             ]
             return tf.zeros([4], tf.float64), rows
 
-    def _moved(self, batches: Sequence[Any]) -> Contribution:
+    def _moved(self, batches: Sequence[Any]) -> LocalGradient:
         """Train locally from what the servers hold, and go back there."""
         model, run = self._store.model, self._store.client.run
         before = [variable.value.read_value() for variable in model.variables]
         told = [run(self._walk, batch) for batch in batches]
-        amounts, vectors = run(self._return, before, told)
-        return Contribution(amounts, vectors, rows=[[] for _ in self._store.shards])
+        stats, vectors = run(self._return, before, told)
+        return LocalGradient(stats, vectors, rows=[[] for _ in self._store.shards])
 
     def _emit_walk(self, batch: Any) -> Tensor:
         """One step of this worker's own optimizer. Samples, loss and whether all is finite."""
         model = self._store.model
         loss, gradients, _ = model.loss_and_gradients(batch, self._store.fetch_rows)
         model.optimizer.apply(gradients, model.trainable)
-        return _amounts(batch, loss, are_finite(gradients))
+        return _stats(batch, loss, are_finite(gradients))
 
     def _emit_return(self, before: Sequence[Tensor], told: Sequence[Tensor]) -> tuple[Tensor, list[list[Tensor]]]:
         model = self._store.model
@@ -158,14 +157,14 @@ class Computation:
         with tf.control_dependencies(scaled):
             for variable, value in zip(model.variables, before, strict=True):
                 variable.value.assign(value)
-        amounts = tf.stack(told)
-        weight = tf.reduce_sum(amounts[:, WEIGHT])
-        loss = tf.reduce_sum(amounts[:, WEIGHT] * amounts[:, LOSS]) / weight
-        told = [weight, loss, tf.reduce_min(amounts[:, FINITE]), tf.ones([], tf.float64)]
+        stats = tf.stack(told)
+        weight = tf.reduce_sum(stats[:, WEIGHT])
+        loss = tf.reduce_sum(stats[:, WEIGHT] * stats[:, LOSS]) / weight
+        told = [weight, loss, tf.reduce_min(stats[:, FINITE]), tf.ones([], tf.float64)]
         return tf.stack(told), self._store.pack(scaled)
 
     def _emit_one(self, batch: Any) -> tuple[Tensor, list[list[Tensor]], list[Touched]]:
-        """Amounts, vectors, and the touched rows of every table."""
+        """Emit stats, vectors, and the touched rows of every table."""
         model = self._store.model
         state = model.variables[len(model.trainable) :]
         with tf.device(self._store.client.local):
@@ -179,14 +178,14 @@ class Computation:
                 changes = [change / self._parts for change in changes]
             vectors = self._store.pack([*gradients, *changes])
             finite = are_finite([*tf.nest.flatten(vectors), *(gradient for _, gradient in touched)])
-            amounts = tf.concat([_amounts(batch, loss, finite), tf.constant([self._parts], tf.float64)], 0)
-            return amounts, vectors, touched
+            stats = tf.concat([_stats(batch, loss, finite), tf.constant([self._parts], tf.float64)], 0)
+            return stats, vectors, touched
 
     def _emit_sum(self, total: Any, new: Any) -> Any:
         """Sums so far: of the samples, the losses and the gradients, each times its samples."""
-        amounts, vectors, touched = new
-        weight = amounts[WEIGHT]
-        summed = tf.stack([weight, weight * amounts[LOSS], amounts[FINITE], amounts[PARTS]])
+        stats, vectors, touched = new
+        weight = stats[WEIGHT]
+        summed = tf.stack([weight, weight * stats[LOSS], stats[FINITE], stats[PARTS]])
         parts = self._per_segment(lambda vector, is_state: vector if is_state else _times(vector, weight), vectors)
         weighted = [(indices, _times(gradient, weight)) for indices, gradient in touched]
         if total is None:
@@ -199,16 +198,16 @@ class Computation:
 
     def _emit_mean(self, total: Any, summed: bool) -> tuple[Tensor, list[list[Tensor]], Rows]:
         """Means of sums, or of one batch as it is; each server's share of the touched rows."""
-        amounts, vectors, touched = total
+        stats, vectors, touched = total
         with tf.device(self._store.client.local):
             if summed:
-                share = 1.0 / amounts[WEIGHT]
+                share = 1.0 / stats[WEIGHT]
                 vectors = self._per_segment(lambda vector, state: vector if state else _times(vector, share), vectors)
                 touched = [(indices, _times(gradient, share)) for indices, gradient in touched]
-                amounts = tf.stack([amounts[WEIGHT], amounts[LOSS] * share, amounts[FINITE], amounts[PARTS]])
+                stats = tf.stack([stats[WEIGHT], stats[LOSS] * share, stats[FINITE], stats[PARTS]])
             servers = len(self._store.shards)
             shares = [sparse_optimizer.split(indices, gradient, servers) for indices, gradient in touched]
-            return amounts, vectors, [[table[number] for table in shares] for number in range(servers)]
+            return stats, vectors, [[table[number] for table in shares] for number in range(servers)]
 
     def _per_segment(self, change: Any, vectors: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         return [
@@ -217,7 +216,7 @@ class Computation:
         ]
 
 
-def _amounts(batch: Any, loss: Tensor, finite: Tensor) -> Tensor:
+def _stats(batch: Any, loss: Tensor, finite: Tensor) -> Tensor:
     return tf.stack([tf.cast(value, tf.float64) for value in (samples(batch), loss, finite)])
 
 

@@ -25,7 +25,7 @@ from pstraining.runtime.telemetry.counters import WorkerAccount
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.telemetry.progress import StepReports
 from pstraining.runtime.transport.client import ShardLostError
-from pstraining.runtime.updates.base import Identity, Reply
+from pstraining.runtime.updates.base import Identity, StepResult
 from pstraining.runtime.worker.router import Router
 
 POLL: Final = 0.05
@@ -116,13 +116,13 @@ class Worker:
             if found := self._where.find():
                 self._store, self._updates = found
                 shards = self._store.read()
-                self._updates.rest(shards)
+                self._updates.on_idle(shards)
                 session = records.session(shards, layout=self._store.fingerprint)
             if session is not None:
                 if all(shard.done for shard in shards):
                     return None
                 if not self._training.is_over(shards[0].step) and not superseded:
-                    self._where.prepare(lambda: self._batches.sample(self._training.batches_per_update))
+                    self._where.warm_up(lambda: self._batches.sample(self._training.batches_per_update))
                     if self._store.hello(self._identity.worker, self._identity.incarnation):
                         return session
                     superseded = True  # for good: this process idles until the job is done, or it is ended
@@ -144,13 +144,13 @@ class Worker:
     def _train(self, session: records.Session) -> bool:
         """Step until the session is over; True when the job is done."""
         same_set = self._session is not None and self._session.generation == session.generation
-        resends = self._is_unsure and same_set and self._updates.counts_once
+        resends = self._is_unsure and same_set and self._updates.is_idempotent
         if not resends and self._batches.reset():
             self._pending = None
         if self._session is None and not self._stands:
             self._stepped = time.monotonic()
         self._session, self._is_unsure, self._resent = session, False, self._pending if resends else None
-        self._updates.begin(session)
+        self._updates.start_session(session)
         self._account.begin()
         self._in_session = True
         try:
@@ -169,7 +169,7 @@ class Worker:
         until = time.monotonic() + ASK_AGAIN_SECONDS
         while time.monotonic() < until:
             shards = self._store.read()
-            self._updates.rest(shards)
+            self._updates.on_idle(shards)
             if all(shard.done for shard in shards):
                 return True
             if records.session(shards, layout=self._store.fingerprint) != session:
@@ -181,25 +181,25 @@ class Worker:
         while True:
             if self._pending is None:
                 self._pending = self._batches.draw(self._training.batches_per_update)
-            reply = self._updates.step(self._pending.batches, self._pending.progress)
-            if reply.done:
+            result = self._updates.step(self._pending.batches, self._pending.progress)
+            if result.done:
                 return True
-            if not reply.accepted:
+            if not result.session_valid:
                 self._is_unsure = self._pending is not self._resent  # refused twice: it is another worker's by now
                 self._stand_still("refused")
-                event("refused", worker=self._identity.worker, term=self._term(session), step=reply.step)
+                event("refused", worker=self._identity.worker, term=self._term(session), step=result.step)
                 return False
-            if not reply.finite:
-                self._leave_out(reply)
+            if not result.finite:
+                self._leave_out(result)
             samples = sum(int(tf.nest.flatten(batch)[0].shape[0]) for batch in self._pending.batches)
             self._account.made(
-                reply.step, reply.loss, samples=samples, applied=reply.applied, staleness=reply.staleness
+                result.step, result.loss, samples=samples, applied=result.applied, staleness=result.staleness
             )
-            if reply.applied:
+            if result.applied:
                 self._pending = None
-            self._go_on(reply.step)
-            self._reports.step(reply.step, reply.loss, reply.staleness)
-            if self._training.is_over(reply.step):  # the chief will say so; until then nothing is left to do
+            self._go_on(result.step)
+            self._reports.step(result.step, result.loss, result.staleness)
+            if self._training.is_over(result.step):  # the chief will say so; until then nothing is left to do
                 return False
             if self._pending is None and self._renewal.is_due(self._client.connection, whole=self._where.whole):
                 raise RenewalDueError
@@ -218,17 +218,17 @@ class Worker:
 
     def _term(self, session: records.Session) -> int:
         """The chief's."""
-        return encoding.ballot(session.term).term if self._client.cluster.members > 1 else session.term
+        return encoding.ballot(session.fence).term if self._client.cluster.members > 1 else session.fence
 
-    def _leave_out(self, reply: Reply) -> None:
+    def _leave_out(self, result: StepResult) -> None:
         """Tell of a gradient that is not finite, and end if that is the policy."""
         so_far = self._account.left_out = self._account.left_out + 1
-        event("non_finite", worker=self._identity.worker, step=reply.step, loss=reply.loss, so_far=so_far)
+        event("non_finite", worker=self._identity.worker, step=result.step, loss=result.loss, so_far=so_far)
         if self._training.non_finite is NonFinite.FAIL:
             raise NonFiniteError(
-                f"worker {self._identity.worker}: the gradient at step {reply.step} has NaN or infinity in it, and was "
-                "not applied. Lower the learning rate, clip gradients or look at the data; spec.training.nonFinite: "
-                "Skip leaves such batches out"
+                f"worker {self._identity.worker}: the gradient at step {result.step} has NaN or infinity in it, and "
+                "was not applied. Lower the learning rate, clip gradients or look at the data; "
+                "spec.training.nonFinite: Skip leaves such batches out"
             )
 
     @contextmanager

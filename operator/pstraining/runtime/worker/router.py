@@ -38,7 +38,7 @@ class Router(Protocol):
             ShardLostError: a server is lost.
         """
 
-    def prepare(self, sample: Callable[[], Sequence[Any]]) -> None:
+    def warm_up(self, sample: Callable[[], Sequence[Any]]) -> None:
         """Trace and send the functions of the next step before it is due."""
 
 
@@ -52,7 +52,7 @@ class Rebindable(Updates, Protocol):
     def trace(self, batches: Sequence[Any]) -> None:
         """Trace the functions of a usual step without running them; another thread may train meanwhile."""
 
-    def rehearse(self, batches: Sequence[Any]) -> None:
+    def dry_run(self, batches: Sequence[Any]) -> None:
         """Run them without an effect; another thread may train meanwhile.
 
         Raises:
@@ -65,17 +65,17 @@ class StaticRouter:
 
     def __init__(self, store: ParameterStore, updates: Updates) -> None:
         self.first, self.whole = (store, updates), True
-        self._prepared = False
+        self._warmed_up = False
 
     def find(self) -> tuple[ParameterStore, Updates] | None:
         """Return the same store and updates always."""
         return self.first
 
-    def prepare(self, sample: Callable[[], Sequence[Any]]) -> None:
+    def warm_up(self, sample: Callable[[], Sequence[Any]]) -> None:
         """Prepare the updates at the first call."""
-        if not self._prepared:
-            self.first[1].prepare(sample())
-            self._prepared = True
+        if not self._warmed_up:
+            self.first[1].warm_up(sample())
+            self._warmed_up = True
 
 
 class FailoverRouter:
@@ -111,12 +111,12 @@ class FailoverRouter:
         self._changed.set()
         return self._bind(self._current)
 
-    def prepare(self, sample: Callable[[], Sequence[Any]]) -> None:
+    def warm_up(self, sample: Callable[[], Sequence[Any]]) -> None:
         """Prepare once for each assignment; a thread prepares for the assignments that a failure may leave."""
         if self._current in self._ready:
             return
         is_first, self._batches = not self._ready, sample()
-        self._bind(self._current)[1].prepare(self._batches)
+        self._bind(self._current)[1].warm_up(self._batches)
         self._ready.add(self._current)
         if is_first:
             threading.Thread(target=self._keep_ready, name="pstraining-ahead", daemon=True).start()
@@ -127,13 +127,13 @@ class FailoverRouter:
         TensorFlow sends a function's parts to the servers when it first runs, and forgets that with every new
         connection. Both take seconds of processor time, and wait while a member is missing.
         """
-        rehearsed: dict[Assignment, int] = {}
+        dry_run_on: dict[Assignment, int] = {}
         while True:
             while self._changed.wait(SETTLED_SECONDS):
                 self._changed.clear()
             connection, has_learners = self._store.client.connection, self._has_learners
             try:
-                due = [f for f in self._next() if rehearsed.get(f) != connection]
+                due = [f for f in self._next() if dry_run_on.get(f) != connection]
                 back = (
                     [] if has_learners or not chunks.is_incremental(self._store) else [self._with_all(f) for f in due]
                 )
@@ -141,7 +141,7 @@ class FailoverRouter:
                     began = time.monotonic()
                     if assignment in due:
                         self._make_ready(assignment)
-                        rehearsed[assignment] = connection
+                        dry_run_on[assignment] = connection
                     else:  # servers forget it once this task connects to its learner
                         self._trace(assignment)
                     if self._changed.wait(time.monotonic() - began):  # leaves half of the time to training
@@ -181,7 +181,7 @@ class FailoverRouter:
 
     def _make_ready(self, assignment: Assignment) -> None:
         store, updates = self._trace(assignment)
-        updates.rehearse(self._batches)
+        updates.dry_run(self._batches)
         store.read()
 
     def _bind(self, assignment: Assignment) -> tuple[ParameterStore, Rebindable]:

@@ -28,8 +28,8 @@ from pstraining.runtime.ps.record import RecordField, Session, ShardRecord
 from pstraining.runtime.ps.shard import Shard, UpdateState
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.asynchronous.staleness import Clocks, ask
-from pstraining.runtime.updates.base import Identity, OnAnyMembers, Reply, as_numbers
-from pstraining.runtime.updates.gradients import FINITE, LOSS, Computation, Contribution, Rows
+from pstraining.runtime.updates.base import Identity, OnAnyMembers, StepResult, as_numbers
+from pstraining.runtime.updates.gradients import FINITE, LOSS, GradientComputer, LocalGradient, Rows
 
 FIRST_PAUSE: Final = 0.001
 LONGEST_PAUSE: Final = 0.05
@@ -40,10 +40,10 @@ _OF_NONE: Final = Session(0, 0)
 """A session that never is: servers refuse what carries it."""
 
 
-class Encoded(NamedTuple):
-    """An update as it was sent, to be sent again as the same bytes."""
+class SentUpdate(NamedTuple):
+    """An update as it was sent. It is sent again as the same bytes."""
 
-    contribution: Contribution
+    gradient: LocalGradient
     parts: Parts
     left: Left
     form: int
@@ -52,14 +52,14 @@ class Encoded(NamedTuple):
 
 
 @dataclass
-class Memory:
-    """What a worker knows whichever members of the shards it trains with."""
+class WorkerProgress:
+    """The progress of a worker that outlives a failover."""
 
     number: int = 0
     """Of the last update."""
     sent: Sequence[Any] | None = None
     """Its batches."""
-    encoded: Encoded | None = None
+    encoded: SentUpdate | None = None
     """How it was sent, until the servers have taken it."""
     ahead: int = 0
     """How many updates this worker is ahead of the slowest one."""
@@ -68,7 +68,7 @@ class Memory:
 
 
 def state(name: str, *, with_ledger: bool, bound: int | None, paired: bool = False) -> UpdateState:
-    """What asynchronous updates want of the servers, under a name for it that all tasks share.
+    """Return the hooks of asynchronous updates for the servers.
 
     Args:
         name: theirs.
@@ -98,14 +98,14 @@ class AsyncUpdates(OnAnyMembers):
         bound: how many updates the worker may be ahead of the slowest living one; None: any number.
     """
 
-    counts_once = True
+    is_idempotent = True
 
     def __init__(
         self,
         store: ParameterStore,
         identity: Identity,
         forms: Sequence[Form],
-        computation: Computation,
+        computer: GradientComputer,
         wire: PushWire,
         *,
         moves: bool = False,
@@ -113,8 +113,8 @@ class AsyncUpdates(OnAnyMembers):
     ) -> None:
         self._store, self._client, self._moves = store, store.client, moves
         self._bound = math.inf if bound is None else bound
-        self._memory = Memory()
-        self._computation, self._wire = computation, wire
+        self._worker_progress = WorkerProgress()
+        self._computer, self._wire = computer, wire
         self._forms, self._chooser = forms, Chooser(forms, identity.worker)
         with tf.device(self._client.local):
             self._identity = identity.tensor()
@@ -130,17 +130,17 @@ class AsyncUpdates(OnAnyMembers):
         ]
         self._ask = tf.function(self._emit_ask, autograph=False)
 
-    def prepare(self, batches: Sequence[Any]) -> None:
+    def warm_up(self, batches: Sequence[Any]) -> None:
         """Nothing, for nobody waits; but where forms are compared all are made ready, with the token of no session."""
         if len(self._forms) == 1:
             return
-        self.begin(_OF_NONE)
-        contribution = self._computation.over(batches)
-        self._wire.prepare(contribution.vectors)
+        self.start_session(_OF_NONE)
+        gradient = self._computer.compute(batches)
+        self._wire.warm_up(gradient.vectors)
         for form in range(len(self._forms)):
-            self._memory.encoded = None
+            self._worker_progress.encoded = None
             self._told(batches, form, None)
-        self._memory.encoded = None
+        self._worker_progress.encoded = None
 
     def trace(self, batches: Sequence[Any]) -> None:
         """See `OnAnyMembers`; what cannot be run without an effect, as well."""
@@ -149,85 +149,86 @@ class AsyncUpdates(OnAnyMembers):
                 function.get_concrete_function()
         super().trace(batches)
 
-    def _of_a_usual_step(self, batches: Sequence[Any]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    def _usual_step_functions(self, batches: Sequence[Any]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
         """See `OnAnyMembers`: those that can be run without an effect."""
-        none = self._carried(_OF_NONE)
+        none = self._session_tensor(_OF_NONE)
         who = (none, self._identity, self._numbered(None))
         yield self._ask, who[:2]
         for form, function in enumerate(self._whole):
             if self._is_one_call(batches, form):
                 yield function, (batches[0], *who)
 
-    def rest(self, shards: Sequence[ShardRecord]) -> None:
+    def on_idle(self, shards: Sequence[ShardRecord]) -> None:
         """Nothing: the servers have all there is."""
 
-    def begin(self, session: Session) -> None:
+    def start_session(self, session: Session) -> None:
         """Carry this session from now on."""
-        memory = self._memory
-        if session.generation != memory.generation:
-            memory.generation, memory.encoded = session.generation, None
-        self._session = self._carried(session)
+        worker_progress = self._worker_progress
+        if session.generation != worker_progress.generation:
+            worker_progress.generation, worker_progress.encoded = session.generation, None
+        self._session = self._session_tensor(session)
 
-    def step(self, batches: Sequence[Any], progress: Progress | None = None) -> Reply:
+    def step(self, batches: Sequence[Any], progress: Progress | None = None) -> StepResult:
         """Compute the gradient on the newest parameters and push it; in one call where nothing stands between."""
         if over := self._wait_for_the_slowest():
             return over
-        memory = self._memory
-        if batches is not memory.sent:  # else its reply was lost, and some servers may have it
-            memory.number, memory.sent, memory.encoded = memory.number + 1, batches, None
+        worker_progress = self._worker_progress
+        if batches is not worker_progress.sent:  # else its reply was lost, and some servers may have it
+            worker_progress.number, worker_progress.sent = worker_progress.number + 1, batches
+            worker_progress.encoded = None
         started = time.perf_counter()
-        (accepted, done, step, ahead, loss, finite, version), left, form = self._told(
+        (session_valid, done, step, ahead, loss, finite, version), left, form = self._told(
             batches, self._chooser.proposed, progress
         )
-        if accepted and finite:
+        if session_valid and finite:
             self._wire.keep(left)
-        if accepted:
-            memory.encoded = None
+        if session_valid:
+            worker_progress.encoded = None
             self._chooser.note(form, time.perf_counter() - started, step=int(step))
-        memory.ahead = int(ahead)
-        return Reply(
-            accepted=bool(accepted),
-            applied=bool(accepted),
+        worker_progress.ahead = int(ahead)
+        return StepResult(
+            session_valid=bool(session_valid),
+            applied=bool(session_valid),
             done=bool(done),
             step=int(step),
             loss=float(loss),
             finite=bool(finite),
             staleness=max(0, int(step - version) - 1),
-            ahead=memory.ahead,
+            ahead=worker_progress.ahead,
         )
 
     def _told(self, batches: Sequence[Any], form: int, progress: Progress | None) -> tuple[Sequence[float], Left, int]:
         """Pull, compute and push in this form, or push again: what the servers say, what is left, the form."""
-        who, memory = (self._session, self._identity, self._numbered(progress)), self._memory
-        if memory.encoded is None:
+        who, worker_progress = (self._session, self._identity, self._numbered(progress)), self._worker_progress
+        if worker_progress.encoded is None:
             if self._is_one_call(batches, form):
                 return self._client.call(self._whole[form], batches[0], *who), Left([], owes=False), form
             version = int(self._client.call(self._pull[form]))
-            contribution = self._computation.over(batches)
-            memory.encoded = Encoded(contribution, *self._wire.encode(contribution.vectors, form), form, version)
-        sent = memory.encoded
-        load = (sent.contribution.amounts, sent.parts, sent.contribution.rows)
+            gradient = self._computer.compute(batches)
+            worker_progress.encoded = SentUpdate(gradient, *self._wire.encode(gradient.vectors, form), form, version)
+        sent = worker_progress.encoded
+        load = (sent.gradient.stats, sent.parts, sent.gradient.rows)
         return [*self._client.call(self._push[sent.form], *load, *who), sent.version], sent.left, sent.form
 
     def _is_one_call(self, batches: Sequence[Any], form: int) -> bool:
         """Whether nothing stands between computing a gradient and pushing it."""
-        return self._computation.is_one_pass(batches) and self._wire.is_plain(form)
+        return self._computer.is_one_pass(batches) and self._wire.is_plain(form)
 
     def _numbered(self, progress: Progress | None) -> Tensor:
         """What goes with an update. int64[4]."""
         with tf.device(self._client.local):
-            return tf.constant([*as_numbers(progress), self._memory.number], tf.int64)
+            return tf.constant([*as_numbers(progress), self._worker_progress.number], tf.int64)
 
-    def _wait_for_the_slowest(self) -> Reply | None:
+    def _wait_for_the_slowest(self) -> StepResult | None:
         """Return once this worker is within its bound; with a reply if its session is over."""
         pause = FIRST_PAUSE
-        while self._memory.ahead >= self._bound:
+        while self._worker_progress.ahead >= self._bound:
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
             allowed, done, step, ahead = self._client.call(self._ask, self._session, self._identity)
             if done or not allowed:
-                return Reply(False, False, bool(done), int(step), math.nan)
-            self._memory.ahead = int(ahead)
+                return StepResult(False, False, bool(done), int(step), math.nan)
+            self._worker_progress.ahead = int(ahead)
         return None
 
     def _emit_fetch(self, form: int) -> Tensor:
@@ -272,14 +273,14 @@ class AsyncUpdates(OnAnyMembers):
     def _emit_whole(self, form: int, batch: Any, session: Tensor, identity: Tensor, what: Tensor) -> Tensor:
         version, held = as_it_is(self._emit_pull)(form)
         with tf.control_dependencies([held]), tf.device(self._client.local):
-            amounts, vectors, rows = self._computation.emit(batch)
+            stats, vectors, rows = self._computer.emit(batch)
         parts = [[[vector] for vector in row] for row in vectors]
-        return as_it_is(self._emit_push)(form, amounts, parts, rows, session, identity, what, version)
+        return as_it_is(self._emit_push)(form, stats, parts, rows, session, identity, what, version)
 
     def _emit_push(
         self,
         form: int,
-        amounts: Tensor,
+        stats: Tensor,
         parts: Parts,
         rows: Rows,
         session: Tensor,
@@ -288,7 +289,7 @@ class AsyncUpdates(OnAnyMembers):
         version: Tensor | None = None,
     ) -> Tensor:
         """What the servers say, the loss, whether it is finite, and the version if it is given. float64[6 or 7]."""
-        who = (session, identity, what, amounts)
+        who = (session, identity, what, stats)
         replies, standbys = [], []
         for number, shard in enumerate(self._store.shards):
             vectors = self._wire.decode(shard, parts[number], form)
@@ -306,7 +307,7 @@ class AsyncUpdates(OnAnyMembers):
             first, *others = [tf.identity(reply) for reply in (first, *replies[1:], *standbys)]
             stacked = tf.stack([first[:2], *(reply[:2] for reply in others)])
             heads = [tf.reduce_min(stacked[:, 0]), tf.reduce_max(stacked[:, 1]), first[2], first[3]]
-            told = [tf.cast(tf.stack(heads), tf.float64), amounts[LOSS : FINITE + 1]]
+            told = [tf.cast(tf.stack(heads), tf.float64), stats[LOSS : FINITE + 1]]
             return tf.concat([*told, *([] if version is None else [tf.cast(first[4:], tf.float64)])], 0)
 
 
@@ -320,7 +321,7 @@ def _push(
     session: Tensor,
     identity: Tensor,
     what: Tensor,
-    amounts: Tensor,
+    stats: Tensor,
     vectors: Sequence[Tensor],
     rows: Sequence[Touched],
     *,
@@ -333,7 +334,7 @@ def _push(
         session: term and generation. int64[2].
         identity: worker and incarnation. int64[2].
         what: the worker's progress in its data, and its number for the update. int64[4].
-        amounts: see `Contribution`.
+        stats: see `LocalGradient`.
         vectors: one per segment.
         rows: one per table.
         moves: the vectors are moves.
@@ -342,7 +343,7 @@ def _push(
         Whether it was let in, done, the shard's step, and how far the worker is ahead. int64[4].
     """
 
-    def body(session: Tensor, identity: Tensor, what: Tensor, amounts: Tensor, *arrived: Tensor) -> Tensor:
+    def body(session: Tensor, identity: Tensor, what: Tensor, stats: Tensor, *arrived: Tensor) -> Tensor:
         gradients, touched = tf.nest.pack_sequence_as([list(vectors), list(rows)], arrived)
         record, clocks, ledger = shard.record.read_value(), _clocks(shard), shard.ledger
         worker, progress, number = identity[0], what[:3], what[3]
@@ -352,7 +353,7 @@ def _push(
             allowed &= ledger.owes(worker, progress) | ~is_new
 
         def apply() -> Tensor:
-            written = shard.apply(gradients, touched, tf.stack([amounts[LOSS], tf.ones([], tf.float64)]), moves=moves)
+            written = shard.apply(gradients, touched, tf.stack([stats[LOSS], tf.ones([], tf.float64)]), moves=moves)
             return after([*written, shard.members.hear(worker)], one())
 
         def move_on() -> Tensor:
@@ -360,7 +361,7 @@ def _push(
             with tf.control_dependencies([*advanced, *clocks.note(worker, number)]):
                 return clocks.ahead(worker)
 
-        applied = tf.cond(allowed & is_new & tf.equal(amounts[FINITE], 1), apply, zero)
+        applied = tf.cond(allowed & is_new & tf.equal(stats[FINITE], 1), apply, zero)
         with tf.control_dependencies([applied]):
             ahead = tf.cond(allowed, move_on, zero)
             return tf.stack(
@@ -368,5 +369,5 @@ def _push(
             )
 
     return critical(
-        shard.device, shard.container, [session, identity, what, amounts, *tf.nest.flatten([vectors, rows])], body
+        shard.device, shard.container, [session, identity, what, stats, *tf.nest.flatten([vectors, rows])], body
     )

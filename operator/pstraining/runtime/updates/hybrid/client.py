@@ -8,13 +8,13 @@ import tensorflow as tf
 from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.critical_section import arbiter_first, zero
 from pstraining.runtime.ps.store import ParameterStore
-from pstraining.runtime.updates.gradients import NEVER, Computation, Contribution, Rows, Share
-from pstraining.runtime.updates.hybrid.server import RingRounds
-from pstraining.runtime.updates.hybrid.two_phase_commit import RingStandby
+from pstraining.runtime.updates.gradients import NEVER, GradientComputer, LocalGradient, Rows, ShardGradient
+from pstraining.runtime.updates.hybrid.server import HybridRoundOps
+from pstraining.runtime.updates.hybrid.two_phase_commit import HybridStandbyRoundOps
 from pstraining.runtime.updates.synchronous.two_phase_commit import decided
 
 
-class RingOperations:
+class HybridOperations:
     """Each returns only when every server that it asks has answered.
 
     Args:
@@ -27,12 +27,12 @@ class RingOperations:
     def __init__(
         self,
         store: ParameterStore,
-        servers: Sequence[RingRounds],
-        standbys: Sequence[Sequence[RingStandby]],
-        computation: Computation,
+        servers: Sequence[HybridRoundOps],
+        standbys: Sequence[Sequence[HybridStandbyRoundOps]],
+        computer: GradientComputer,
     ) -> None:
         self._local, self._home = store.client.local, store.client.brought_home
-        self.servers, self._standbys, self._computation = servers, standbys, computation
+        self.servers, self._standbys, self._computer = servers, standbys, computer
         arbiter, home = servers[0], self._home
         arbiters, everyone = (
             [arbiter, *standbys[0]],
@@ -51,22 +51,22 @@ class RingOperations:
 
         self.compute = traced(self._emit_compute, autograph=True)
         self.look = traced(self._emit_look)
-        self.deliver = traced(self._emit_deliver)
+        self.push = traced(self._emit_push)
         self.apply, self.follow = traced(self._emit_apply), traced(self._emit_follow)
         """`apply` makes the step; `follow` lets the others make the one that the arbiter has made."""
-        self.enroll, self.give_up_state = on(arbiters, "enroll"), on(arbiters, "give_up_state")
-        self.form = traced(lambda *told: home(arbiter.form(*told)))
-        self.roster = traced(lambda: home(arbiter.roster()))
+        self.register_peer, self.give_up_state = on(arbiters, "register_peer"), on(arbiters, "give_up_state")
+        self.form_ring = traced(lambda *told: home(arbiter.form_ring(*told)))
+        self.members = traced(lambda: home(arbiter.members()))
         self.claim = traced(lambda *told: home(arbiter.claim(*told)))
         self.load = traced(lambda: [home(server.load()) for server in servers])
         self.store = traced(store_all)
 
-    def _emit_compute(self, batch: Any, place: Tensor) -> Contribution:
+    def _emit_compute(self, batch: Any, place: Tensor) -> LocalGradient:
         """A gradient; nothing for a step that is never made. AutoGraph makes a condition of it."""
         if place[0] == NEVER:  # noqa: SIM108 - AutoGraph reads the user's code only in a statement's branches
-            found = self._computation.nothing()
+            found = self._computer.zeros()
         else:
-            found = self._computation.emit(batch)
+            found = self._computer.emit(batch)
         return found
 
     def _emit_look(self, who: Tensor) -> tuple[list[Any], list[Tensor]]:
@@ -74,18 +74,18 @@ class RingOperations:
         standbys = [standby.stand() for own in self._standbys for standby in own]
         return [self._home(server.look(who)) for server in self.servers], self._home(standbys)
 
-    def _emit_deliver(
-        self, session: Tensor, who: Tensor, place: Tensor, progress: Tensor, amounts: Tensor, rows: Rows
+    def _emit_push(
+        self, session: Tensor, who: Tensor, place: Tensor, progress: Tensor, stats: Tensor, rows: Rows
     ) -> Tensor:
         def emit(number: int, arbiters: Tensor) -> Tensor:
-            server, share = self.servers[number], Share(amounts, [], rows[number])
-            return server.deliver(session, who, place, progress, zero(), server.word(arbiters), share)
+            server, gradient = self.servers[number], ShardGradient(stats, [], rows[number])
+            return server.push(session, who, place, progress, zero(), server.word(arbiters), gradient)
 
         return self._stacked(arbiter_first(self.servers, emit))
 
     def _emit_apply(self, session: Tensor, who: Tensor, place: Tensor) -> Tensor:
-        turn = session, who, place
-        return self._emit_follow(*turn, self.servers[0].least(decided(self.servers, self._standbys, turn)))
+        request = session, who, place
+        return self._emit_follow(*request, self.servers[0].least(decided(self.servers, self._standbys, request)))
 
     def _emit_follow(self, session: Tensor, who: Tensor, place: Tensor, go: Tensor | None = None) -> Tensor:
         """Let the arbiter make the step, if `go` is 1 and it may, and the others after it.

@@ -18,10 +18,10 @@ from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.critical_section import after
 from pstraining.runtime.ps.store import ParameterStore
-from pstraining.runtime.updates.gradients import FINITE, LOSS, WEIGHT, Contribution
+from pstraining.runtime.updates.gradients import FINITE, LOSS, WEIGHT, LocalGradient
 
 
-class Replica:
+class DenseState:
     """The dense state of every server, on this task's device. `step` tells which one it is of; None: of none yet."""
 
     def __init__(self, store: ParameterStore) -> None:
@@ -40,34 +40,34 @@ class Replica:
             self._places.append((kind, begin, begin + size))
             ends[kind] = begin + size
         self._sums = {kind: np.zeros([end], kind) for kind, end in ends.items()}
-        self._amounts = np.zeros([2], np.float64)
+        self._stats = np.zeros([2], np.float64)
         self._move = tf.function(self._emit_move, autograph=False)
         self._show = tf.function(self._emit_show, autograph=False)
 
-    def prepare(self) -> None:
+    def warm_up(self) -> None:
         """Trace what a step needs."""
         with tf.device(self._store.client.local):
             self._move.get_concrete_function(*self._sum_specs())
             self._show.get_concrete_function()
 
-    def load(self, contribution: Contribution) -> list[Array]:
+    def load(self, gradient: LocalGradient) -> list[Array]:
         """Put a gradient where it is to be added up: the vectors to hand to the ring, each time its weight."""
-        amounts = contribution.amounts.numpy()
-        weight = float(amounts[WEIGHT] * amounts[FINITE])
-        self._amounts[:] = (weight, weight * amounts[LOSS] if weight else 0.0)
-        vectors = [vector for row in contribution.vectors for vector in row]
+        stats = gradient.stats.numpy()
+        weight = float(stats[WEIGHT] * stats[FINITE])
+        self._stats[:] = (weight, weight * stats[LOSS] if weight else 0.0)
+        vectors = [vector for row in gradient.vectors for vector in row]
         for (kind, begin, end), vector in zip(self._places, vectors, strict=True):
             target = self._sums[kind][begin:end]
             if weight:
                 np.multiply(np.asarray(vector), weight, out=target, casting="unsafe")
             else:
                 target[:] = 0
-        return [*self._sums.values(), self._amounts]
+        return [*self._sums.values(), self._stats]
 
     def settle(self) -> None:
         """Make the step of the sums that lie there."""
         assert self.step is not None  # noqa: S101 - there is nothing to move otherwise
-        total = float(self._amounts[0])
+        total = float(self._stats[0])
         with tf.device(self._store.client.local):
             if total:
                 self._move(tf.constant(total, tf.float64), *(tf.constant(values) for values in self._sums.values()))

@@ -36,9 +36,9 @@ class HybridObservation:
     """Workers that live and can be reached."""
     waits: bool = False
     """Whether workers that have not come yet are waited for."""
-    held_up: bool = False
+    paused: bool = False
     """Whether no step is made for a while, because the chief saves."""
-    sealed: bool = False
+    prepared: bool = False
     """Whether the arbiter's standby may have made the step: the attempt cannot be given up any more."""
     standbys: tuple[int, ...] = ()
     """Steps made on each standby."""
@@ -71,49 +71,49 @@ class Standing:
     """Workers that it suspects to be dead, and that the arbiter has yet to hear of from it."""
 
 
-class Next(Enum):
-    """What a worker does next."""
+class HybridAction(Enum):
+    """A worker's next action."""
 
     SETTLE = "the step was made of the sum that this worker holds: apply it"
     MISSED = "steps were made without this worker: get the parameters from a neighbour"
     FOLLOW = "the arbiter has made a step that another server has yet to make"
-    APPLY = "everybody's gradient is there: make the step; or a round is sealed, of whomever"
+    APPLY = "everybody's gradient is there: make the step; or a round is sealed, whoever holds the sum"
     GIVE_WAY = "the step is ready to be made, but the chief saves first"
     FORM = "the ring is broken, or others want to be in it: begin another attempt with all who are ready"
     JOIN = "become part of the ring"
     SUM = "add up the dense gradients around the ring"
-    DELIVER = "the sum is complete: say so, with the touched rows"
+    PUSH = "the sum is complete: say so, with the touched rows"
     WAIT = "others have yet to come, or to deliver"
 
 
-def next_move(observation: HybridObservation, me: Standing) -> Next:
-    """The next move of a worker.
+def next_action(observation: HybridObservation, me: Standing) -> HybridAction:
+    """Return a worker's next action.
 
     Args:
-        view: the servers' words; those of the arbiter are of one moment.
+        observation: the servers' replies; those of the arbiter are of one moment.
         me: this worker.
     """
     arbiter, bit = observation.arbiter, 1 << me.worker
     if any(shard.step != arbiter.step for shard in observation.shards) or observation.slowest < arbiter.step:
-        return Next.FOLLOW
+        return HybridAction.FOLLOW
     if me.step is not None and arbiter.step != me.step:
-        return Next.SETTLE if is_made(observation, me) else Next.MISSED
-    if observation.sealed:
-        return Next.APPLY  # whoever holds the sum: it may be made already
+        return HybridAction.SETTLE if is_made(observation, me) else HybridAction.MISSED
+    if observation.prepared:
+        return HybridAction.APPLY  # whoever holds the sum: it may be made already
     if me.held == arbiter.attempt and observation.closed and not any(missing(observation)):
-        return Next.GIVE_WAY if observation.held_up else Next.APPLY
+        return HybridAction.GIVE_WAY if observation.paused else HybridAction.APPLY
     broken = me.left == arbiter.attempt or observation.members & me.suspects
     if broken or (observation.ready != observation.members and not observation.waits):
-        return Next.FORM if observation.ready & bit else Next.WAIT
+        return HybridAction.FORM if observation.ready & bit else HybridAction.WAIT
     if not observation.members & bit:
-        return Next.WAIT
+        return HybridAction.WAIT
     if me.ring != arbiter.attempt:
-        return Next.JOIN
+        return HybridAction.JOIN
     if me.step is None:
-        return Next.WAIT
+        return HybridAction.WAIT
     if me.held != arbiter.attempt:
-        return Next.SUM
-    return Next.DELIVER if any(workers & bit for workers in missing(observation)) else Next.WAIT
+        return HybridAction.SUM
+    return HybridAction.PUSH if any(workers & bit for workers in missing(observation)) else HybridAction.WAIT
 
 
 def is_made(observation: HybridObservation, me: Standing) -> bool:
@@ -127,7 +127,7 @@ def missing(observation: HybridObservation) -> list[int]:
     """For every server the members whose gradients it has yet to get."""
     arbiter = observation.arbiter
     return [
-        observation.members & ~shard.delivered if shard.attempt == arbiter.attempt else observation.members
+        observation.members & ~shard.pushed if shard.attempt == arbiter.attempt else observation.members
         for shard in observation.shards
     ]
 

@@ -15,8 +15,8 @@ from pstraining.runtime.allreduce.transport import Links
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.updates.base import Identity
-from pstraining.runtime.updates.gradients import Contribution
-from pstraining.runtime.updates.hybrid.dense_state import Replica
+from pstraining.runtime.updates.gradients import LocalGradient
+from pstraining.runtime.updates.hybrid.dense_state import DenseState
 from pstraining.runtime.updates.hybrid.protocol import Standing, passing
 
 CHECK_STEPS: Final = 256
@@ -36,8 +36,8 @@ class RingMember:
         links: to other members.
     """
 
-    def __init__(self, identity: Identity, replica: Replica, links: Links) -> None:
-        self.identity, self.replica, self.links = identity, replica, links
+    def __init__(self, identity: Identity, dense: DenseState, links: Links) -> None:
+        self.identity, self.dense, self.links = identity, dense, links
         self.ring: Ring | None = None
         self.left: int | None = None
         self.held: int | None = None
@@ -56,7 +56,7 @@ class RingMember:
             self.leave(self.ring.broken.suspects)
         number = self.ring.number if self.ring else None
         suspects = sum(1 << worker for worker in {card.worker for card in self.suspects})
-        return Standing(self.identity.worker, self.replica.step, number, self.left, self.held, suspects)
+        return Standing(self.identity.worker, self.dense.step, number, self.left, self.held, suspects)
 
     def leave(self, suspects: Sequence[Card] = ()) -> None:
         """Tell the neighbours, if there are any, that this ring is no more."""
@@ -69,7 +69,7 @@ class RingMember:
     def lose(self) -> None:
         """What this worker has does not count any more: a ring that is formed anew brings the newest."""
         self.leave()
-        self.replica.step = self.held = None
+        self.dense.step = self.held = None
 
     def forget(self) -> None:
         """The servers have another set of parameters, and other attempts."""
@@ -78,10 +78,10 @@ class RingMember:
 
     def settle(self) -> int:
         """Apply the sum; the step that the parameters are of now."""
-        self.replica.settle()
+        self.dense.settle()
         self.held = None
-        assert self.replica.step is not None  # noqa: S101 - it has just been counted
-        return self.replica.step
+        assert self.dense.step is not None  # noqa: S101 - it has just been counted
+        return self.dense.step
 
     def join(self, plan: RingPlan, step: int, *, still: Still, load: Callable[[], Sequence[Array] | None]) -> None:
         """Become part of a ring, and come to the same parameters as its other members.
@@ -110,18 +110,18 @@ class RingMember:
         self.left = None
         members, seconds = [card.worker for card in plan.members], round(time.monotonic() - started, 3)
         worker = self.identity.worker
-        event("ring", worker=worker, ring=number, members=members, step=self.replica.step, seconds=seconds)
+        event("ring", worker=worker, ring=number, members=members, step=self.dense.step, seconds=seconds)
 
-    def add_up(self, mine: Contribution, still: Still) -> bool:
+    def add_up(self, mine: LocalGradient, still: Still) -> bool:
         """The sum of all members' gradients, where it is to be applied from; False if the ring has broken."""
-        ring, step = self.ring, self.replica.step
+        ring, step = self.ring, self.dense.step
         assert ring is not None  # noqa: S101 - only who is in the ring sums
         assert step is not None  # noqa: S101 - and only who has parameters
         self.held = None
-        check = self.replica.checksum() if step % CHECK_STEPS == 0 else 0
+        check = self.dense.checksum() if step % CHECK_STEPS == 0 else 0
         try:
-            greeting = _GREETING.pack(step, ring.number, self.replica.bytes, check)
-            arrays = self.replica.load(mine)
+            greeting = _GREETING.pack(step, ring.number, self.dense.bytes, check)
+            arrays = self.dense.load(mine)
             ring.sum(arrays, greeting=greeting, going_on=lambda: still(ring.number))
         except BrokenRingError as broken:
             self.leave(broken.suspects)
@@ -134,7 +134,7 @@ class RingMember:
 
     def _differ(self, greeting: bytes, found: bytes) -> None:
         """The left neighbour says something else; if its parameters are others, they count, from the lowest worker."""
-        ring, step = self.ring, self.replica.step
+        ring, step = self.ring, self.dense.step
         if ring and ring.place and greeting[:-4] == found[:-4]:
             neighbour = ring.members[ring.place - 1].worker
             event("diverged", worker=self.identity.worker, step=step, neighbour=neighbour)
@@ -148,17 +148,17 @@ class RingMember:
         if all(found != step for found in steps):
             values = load() if ring.place == 0 else None
             if values is not None:
-                self.replica.write(values, step)
+                self.dense.write(values, step)
             steps = self._told_steps(ring, 1, still)
         if way := passing(steps, step):
-            values = self.replica.read()
+            values = self.dense.read()
             ring.relay(values, source=way.source, last=way.last)
             if steps[ring.place] != step:
-                self.replica.write(values, step)
+                self.dense.write(values, step)
 
     def _told_steps(self, ring: Ring, number: int, still: Still) -> list[int | None]:
         """Of the members' dense parameters, in the ring's order."""
-        own = -1 if self.replica.step is None else self.replica.step
+        own = -1 if self.dense.step is None else self.dense.step
         greeting = _GREETING.pack(number, ring.number, 0, 0)
         told = ring.tell(own, greeting=greeting, going_on=lambda: still(ring.number))
         return [None if found < 0 else found for found in told]

@@ -17,8 +17,8 @@ from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.tensors import WORKER_SLOTS, at, bits, put
 from pstraining.runtime.ps.worker_registry import LAPSE_SECONDS
-from pstraining.runtime.updates.synchronous.accumulators import Gathering, Outcome, Sums
-from pstraining.runtime.updates.synchronous.server import ShardRounds
+from pstraining.runtime.updates.synchronous.accumulators import Accumulators, RoundConfig, RoundResult
+from pstraining.runtime.updates.synchronous.server import RoundOps
 
 BARRED_SECONDS: Final = LAPSE_SECONDS
 """How long a suspected worker is left out of rings, whatever it says: by then the arbiter knows of its silence, too."""
@@ -26,11 +26,11 @@ CLAIM_SECONDS: Final = 10.0
 """How long a worker may take to bring its dense parameters, before another one may."""
 
 
-class RingSums(Sums):
+class HybridAccumulators(Accumulators):
     """The variables of hybrid rounds on one server; create it where variables go to that server."""
 
-    def __init__(self, shard: Shard, gathering: Gathering) -> None:
-        super().__init__(shard, gathering)
+    def __init__(self, shard: Shard, config: RoundConfig) -> None:
+        super().__init__(shard, config)
         self.behind = tf.Variable(tf.zeros([], tf.int64))
         """Steps made since this server's dense parameters were written."""
         # The arbiter's.
@@ -41,22 +41,22 @@ class RingSums(Sums):
         self.cards = tf.Variable(tf.zeros([WORKER_SLOTS, CARD_SIZE], tf.int64))
         """How workers are reached: see `allreduce.topology.Card`; the first number is the incarnation."""
         self.barred_until = tf.Variable(tf.zeros([WORKER_SLOTS], tf.float64))
-        self.held_up_until = tf.Variable(tf.zeros([], tf.float64))
+        self.paused_until = tf.Variable(tf.zeros([], tf.float64))
         """Until then no step is made, because the chief saves."""
         self.claim = tf.Variable(tf.zeros([3], tf.int64))
         """Who brings its dense parameters, worker and incarnation, and of which step they are."""
         self.claimed_until = tf.Variable(tf.zeros([], tf.float64))
 
 
-class RingRounds(ShardRounds):
+class HybridRoundOps(RoundOps):
     """Emits a server's part in hybrid rounds. The first server is the arbiter."""
 
-    def __init__(self, shard: Shard, gathering: Gathering) -> None:
-        super().__init__(shard, gathering)
-        assert isinstance(shard.extra, RingSums)  # noqa: S101 - `UpdateState.make_extra` has made it
-        self._own = shard.extra
+    def __init__(self, shard: Shard, config: RoundConfig) -> None:
+        super().__init__(shard, config)
+        assert isinstance(shard.extra, HybridAccumulators)  # noqa: S101 - `UpdateState.make_extra` has made it
+        self._hybrid = shard.extra
 
-    def enroll(self, session: Tensor, identity: Tensor, card: Tensor) -> Tensor:
+    def register_peer(self, session: Tensor, identity: Tensor, card: Tensor) -> Tensor:
         """Note on the arbiter how a worker is reached; 1 if it has its index. int64[].
 
         Args:
@@ -68,7 +68,7 @@ class RingRounds(ShardRounds):
         def body(session: Tensor, identity: Tensor, card: Tensor) -> Tensor:
             current = self._shard.members.is_current(identity[0], identity[1])
             allowed = self._shard.in_session(self._shard.record.read_value(), session) & current
-            return tf.cond(allowed, lambda: after([put(self._own.cards, identity[0], card)], one()), zero)
+            return tf.cond(allowed, lambda: after([put(self._hybrid.cards, identity[0], card)], one()), zero)
 
         return self._critical([session, identity, card], body)
 
@@ -83,21 +83,21 @@ class RingRounds(ShardRounds):
         """
 
         def body(identity: Tensor) -> tuple[Tensor, Tensor]:
-            own, members = self._own, self._shard.members
+            own, members = self._hybrid, self._shard.members
             state = [
                 own.attempt.read_value(),
                 own.closed.read_value(),
                 own.made_in.read_value(),
                 own.behind.read_value(),
             ]
-            sets, words = [own.delivered.read_value()], [zero(), zero(), zero(), zero()]
+            sets, words = [own.pushed.read_value()], [zero(), zero(), zero(), zero()]
             if self._arbiter:
                 current = members.is_current(identity[0], identity[1])
                 heard = tf.cond(current, lambda: after([members.hear(identity[0])], one()), zero)
                 with tf.control_dependencies([heard]):
                     ready = self._ready()
-                    held_up = own.held_up_until.read_value() > clock()
-                    told = (self._waits(ready), held_up, current, tf.logical_not(self._may_renew()))
+                    paused = own.paused_until.read_value() > clock()
+                    told = (self._waits(ready), paused, current, tf.logical_not(self._may_renew()))
                     words = [tf.cast(word, tf.int64) for word in told]
                     sets += [own.admitted.read_value(), own.members.read_value(), ready]
             with tf.control_dependencies([*state, *words, *sets]):
@@ -106,7 +106,7 @@ class RingRounds(ShardRounds):
         found: tuple[Tensor, Tensor] = self._critical([identity], body)
         return found
 
-    def form(self, session: Tensor, place: Tensor, suspects: Tensor) -> Tensor:
+    def form_ring(self, session: Tensor, place: Tensor, suspects: Tensor) -> Tensor:
         """Begin another attempt, with all who are ready, by compare-and-set on the arbiter; 1 if this call did.
 
         Args:
@@ -116,7 +116,7 @@ class RingRounds(ShardRounds):
         """
 
         def body(session: Tensor, place: Tensor, suspects: Tensor) -> Tensor:
-            record, own = self._shard.record.read_value(), self._own
+            record, own = self._shard.record.read_value(), self._hybrid
             same = tf.equal(record[RecordField.STEP], place[0]) & tf.equal(own.attempt.read_value(), place[1])
 
             def bar() -> Tensor:
@@ -132,24 +132,24 @@ class RingRounds(ShardRounds):
 
         return self._critical([session, place, suspects], body)
 
-    def roster(self) -> Tensor:
+    def members(self) -> Tensor:
         """The attempt, and for every member of its ring index and card: on the arbiter. int64[1 + members, 6]."""
 
         def body() -> Tensor:
-            own = self._own
+            own = self._hybrid
             who = tf.where(tf.equal(own.members.read_value(), 1))
             head = tf.reshape(tf.one_hot(0, 1 + CARD_SIZE, dtype=tf.int64) * own.attempt.read_value(), [1, -1])
             return tf.concat([head, tf.concat([who, tf.gather(own.cards.read_value(), who[:, 0])], 1)], 0)
 
         return self._critical([], body)
 
-    def hold_up(self, seconds: Tensor) -> Tensor:
+    def pause_steps(self, seconds: Tensor) -> Tensor:
         """Let the arbiter make no step for so long; this server's step, and how many since its dense parameters were
         written, with the one that cannot be held up any more, if there is one. int64[2]."""
 
         def body(seconds: Tensor) -> Tensor:
-            own = self._own
-            until = own.held_up_until.assign(clock() + seconds, read_value=False)
+            own = self._hybrid
+            until = own.paused_until.assign(clock() + seconds, read_value=False)
             with tf.control_dependencies([until]):
                 coming = zero() if not self._arbiter else tf.cast(tf.logical_not(self._may_renew()), tf.int64)
                 return tf.stack([self._shard.record.read_value()[RecordField.STEP], own.behind.read_value() + coming])
@@ -170,14 +170,14 @@ class RingRounds(ShardRounds):
         """
 
         def body(session: Tensor, identity: Tensor, step: Tensor, suspects: Tensor) -> Tensor:
-            own, now = self._own, clock()
+            own, now = self._hybrid, clock()
             claim = own.claim.read_value()
             holder = claim[:2]
             lives = tf.equal(self._ready()[holder[0]], 1) & self._shard.members.is_current(holder[0], holder[1])
             lives &= ~tf.reduce_any(tf.reduce_all(tf.equal(suspects, holder), 1))
             held = lives & tf.equal(claim[2], step) & (own.claimed_until.read_value() > now)
             free = ~held | tf.reduce_all(tf.equal(holder, identity))
-            wanted = own.held_up_until.read_value() > now
+            wanted = own.paused_until.read_value() > now
 
             def take() -> Tensor:
                 taken = own.claim.assign(tf.concat([identity, [step]], 0), read_value=False)
@@ -194,7 +194,7 @@ class RingRounds(ShardRounds):
             def write() -> Tensor:
                 pairs = zip(self._shard.dense, values, strict=True)
                 done = [variable.assign(value, read_value=False) for variable, value in pairs]
-                done.append(self._own.behind.assign(zero(), read_value=False))
+                done.append(self._hybrid.behind.assign(zero(), read_value=False))
                 return after(done, one())
 
             return tf.cond(self._is_of(session, step), write, zero)
@@ -209,7 +209,7 @@ class RingRounds(ShardRounds):
         """
 
         def body() -> tuple[Tensor, list[Tensor]]:
-            head = tf.stack([self._shard.record.read_value()[RecordField.STEP], self._own.behind.read_value()])
+            head = tf.stack([self._shard.record.read_value()[RecordField.STEP], self._hybrid.behind.read_value()])
             return head, [variable.read_value() for variable in self._shard.dense]
 
         found: tuple[Tensor, list[Tensor]] = self._critical([], body)
@@ -221,7 +221,7 @@ class RingRounds(ShardRounds):
         def body(session: Tensor, step: Tensor) -> Tensor:
             record = self._shard.record
             lost = self._shard.in_session(record.read_value(), session) & self._is_of(session, step)
-            lost &= self._own.behind.read_value() > 0
+            lost &= self._hybrid.behind.read_value() > 0
 
             def unset() -> Tensor:
                 kept = tf.tensor_scatter_nd_update(record.read_value(), [[RecordField.GENERATION]], [zero()])
@@ -232,10 +232,10 @@ class RingRounds(ShardRounds):
         return self._critical([session, step], body)
 
     def forget(self, worker: Tensor, newcomer: Tensor) -> list[Any]:
-        """See `ShardRounds.forget`: a ring that the former process was part of is no more."""
+        """See `RoundOps.forget`: a ring that the former process was part of is no more."""
         if not self._arbiter:
             return []
-        was = newcomer & tf.equal(at(self._own.members, worker), 1) & self._may_renew()
+        was = newcomer & tf.equal(at(self._hybrid.members, worker), 1) & self._may_renew()
         return [tf.cond(was, lambda: after(self._renew(), one()), zero)]
 
     def _is_of(self, session: Tensor, step: Tensor) -> Tensor:
@@ -246,54 +246,54 @@ class RingRounds(ShardRounds):
 
     def _ready(self) -> Tensor:
         """Workers that live, have said how they are reached, and are not suspected. int64[WORKER_SLOTS]."""
-        own, members = self._own, self._shard.members
+        own, members = self._hybrid, self._shard.members
         reached = tf.equal(own.cards.read_value()[:, 0], members.incarnations.read_value())
         return tf.cast(members.alive() & reached & (own.barred_until.read_value() < clock()), tf.int64)
 
     def _waits(self, ready: Tensor) -> Tensor:
-        few = tf.reduce_sum(ready) < self._gathering.workers
-        return few & (clock() < self._own.wait_until.read_value())
+        few = tf.reduce_sum(ready) < self._config.workers
+        return few & (clock() < self._hybrid.wait_until.read_value())
 
     def _is_open(self, worker: Tensor) -> Tensor:
-        return tf.equal(at(self._own.members, worker), 1)
+        return tf.equal(at(self._hybrid.members, worker), 1)
 
     def _close(self, admitted: Tensor, alive: Tensor) -> Any:
         del alive  # a member that died delivers no more, and the attempt is given up
-        members = self._own.members.read_value()
+        members = self._hybrid.members.read_value()
         whole = tf.reduce_all(admitted >= members) & (tf.reduce_sum(members) > 0)
-        return self._own.closed.assign(tf.cast(whole, tf.int64), read_value=False)
+        return self._hybrid.closed.assign(tf.cast(whole, tf.int64), read_value=False)
 
     def _renew(self) -> list[Any]:
         ready = self._ready()
-        until = self._own.wait_until.read_value()
-        came = tf.reduce_sum(ready) >= self._gathering.workers
+        until = self._hybrid.wait_until.read_value()
+        came = tf.reduce_sum(ready) >= self._config.workers
         kept = [
-            self._own.members.assign(tf.where(self._waits(ready), tf.zeros_like(ready), ready), read_value=False),
+            self._hybrid.members.assign(tf.where(self._waits(ready), tf.zeros_like(ready), ready), read_value=False),
             # Once all have come, a worker that is gone is not waited for as one that has yet to come.
-            self._own.wait_until.assign(tf.where(came, tf.zeros_like(until), until), read_value=False),
+            self._hybrid.wait_until.assign(tf.where(came, tf.zeros_like(until), until), read_value=False),
         ]
         return [*kept, *super()._renew()]
 
-    def _move(self, outcome: Outcome) -> list[Any]:
-        return self._shard.apply_rows(outcome.touched(), outcome.losses)
+    def _move(self, result: RoundResult) -> list[Any]:
+        return self._shard.apply_rows(result.touched(), result.losses)
 
     def _note(self, admitted: Tensor) -> list[Any]:
-        own = self._own
+        own = self._hybrid
         made_in = own.made_in.assign(self._attempt(), read_value=False)
         noted = [made_in, own.behind.assign_add(one(), read_value=False)]
         return [*noted, self._wait_no_longer(admitted)] if self._arbiter else noted
 
     def _attempt(self) -> Tensor:
         """The one in which the step is made. int64[]."""
-        return self._own.attempt.read_value()
+        return self._hybrid.attempt.read_value()
 
-    def _told(self, identity: Tensor) -> Tensor:
+    def _last_round(self, identity: Tensor) -> Tensor:
         del identity
-        return self._own.made_in.read_value()
+        return self._hybrid.made_in.read_value()
 
     def _may_apply(self, place: Tensor) -> Tensor:
-        return super()._may_apply(place) & ~self._is_held_up()
+        return super()._may_apply(place) & ~self._is_paused()
 
-    def _is_held_up(self) -> Tensor:
+    def _is_paused(self) -> Tensor:
         """Whether no step may be made now. bool[]."""
-        return self._own.held_up_until.read_value() >= clock()
+        return self._hybrid.paused_until.read_value() >= clock()

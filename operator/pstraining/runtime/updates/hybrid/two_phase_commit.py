@@ -12,55 +12,59 @@ import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.shard import Shard
-from pstraining.runtime.updates.hybrid.server import RingRounds, RingSums
-from pstraining.runtime.updates.synchronous.accumulators import Gathering
-from pstraining.runtime.updates.synchronous.two_phase_commit import PairedSums, PrimaryRounds, StandbyRounds
+from pstraining.runtime.updates.hybrid.server import HybridAccumulators, HybridRoundOps
+from pstraining.runtime.updates.synchronous.accumulators import RoundConfig
+from pstraining.runtime.updates.synchronous.two_phase_commit import (
+    PrimaryRoundOps,
+    ReplicatedAccumulators,
+    StandbyRoundOps,
+)
 
 
-class PairedRingSums(RingSums, PairedSums):
+class ReplicatedHybridAccumulators(HybridAccumulators, ReplicatedAccumulators):
     """The variables of hybrid rounds on a server that is a primary or a standby."""
 
     @property
     def passing(self) -> list[Any]:
         """What is of the round under way, or of this server's clock."""
-        own = [self.members, self.barred_until, self.held_up_until, self.claim, self.claimed_until]
+        own = [self.members, self.barred_until, self.paused_until, self.claim, self.claimed_until]
         return [*super().passing, *own]
 
     def void(self, attempt: Tensor) -> list[Any]:
         """Emits starting over under another view: without a ring, and nothing is held up."""
-        anew = [self.members, self.held_up_until, self.claimed_until]
+        anew = [self.members, self.paused_until, self.claimed_until]
         return [
             *super().void(attempt),
             *(variable.assign(tf.zeros_like(variable.read_value()), read_value=False) for variable in anew),
         ]
 
 
-class RingPrimary(RingRounds, PrimaryRounds):
+class HybridPrimaryRoundOps(HybridRoundOps, PrimaryRoundOps):
     """Emits a primary's part in hybrid rounds whose steps its standby makes, too."""
 
-    def _is_held_up(self) -> Tensor:
+    def _is_paused(self) -> Tensor:
         # A sealed round's step may have been made by the standby: it is too late.
-        return super()._is_held_up() & self._may_renew()
+        return super()._is_paused() & self._may_renew()
 
 
-class RingStandby(RingRounds, StandbyRounds):
+class HybridStandbyRoundOps(HybridRoundOps, StandbyRoundOps):
     """Emits a standby's part."""
 
     def stand(self) -> Tensor:
         """The record, and steps since this server's dense parameters were written. int64[6]."""
 
         def body() -> Tensor:
-            return tf.concat([self._shard.record.read_value(), [self._own.behind.read_value()]], 0)
+            return tf.concat([self._shard.record.read_value(), [self._hybrid.behind.read_value()]], 0)
 
         return self._critical([], body)
 
     def _attempt(self) -> Tensor:
-        return self._pair.place.read_value()[1]
+        return self._replicated.place.read_value()[1]
 
-    def _is_held_up(self) -> Tensor:
+    def _is_paused(self) -> Tensor:
         return tf.constant(False)  # that is the arbiter's to say: it has sealed the round
 
 
-def on_primary(shard: Shard, gathering: Gathering) -> RingRounds:
+def on_primary(shard: Shard, config: RoundConfig) -> HybridRoundOps:
     """A primary's part in rounds."""
-    return (RingPrimary if isinstance(shard.extra, PairedSums) else RingRounds)(shard, gathering)
+    return (HybridPrimaryRoundOps if isinstance(shard.extra, ReplicatedAccumulators) else HybridRoundOps)(shard, config)

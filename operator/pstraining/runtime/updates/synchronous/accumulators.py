@@ -1,4 +1,4 @@
-"""What a round of synchronous updates keeps on a server: sums, who is in them, and what the arbiter decided."""
+"""The state of a synchronous round on a server: accumulated gradients, the workers in them, the arbiter's decision."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ NEVER: Final = 4e9
 
 
 @dataclass(frozen=True)
-class Gathering:
-    """How rounds are gathered; the same on every server and in every task."""
+class RoundConfig:
+    """Configuration of the rounds; equal on every server and in every task."""
 
     workers: int
     """Workers that the job wants; with ordered sums, every one of them that has data is always waited for."""
@@ -41,8 +41,8 @@ class Gathering:
     """Whether gradients of dense parameters come to the servers; else those of tables alone."""
 
 
-class Outcome(NamedTuple):
-    """What a round has come to on one server: what its step is made of, emitted when it is asked for."""
+class RoundResult(NamedTuple):
+    """The result of a round on one server: the input of its step, emitted on request."""
 
     weight: Tensor
     """Of all gradients together; 0: every one was left out. float64[]."""
@@ -56,39 +56,39 @@ class Outcome(NamedTuple):
     """On the arbiter, 1 for every worker that is part of it. int64[WORKER_SLOTS]."""
 
 
-class Sums:
-    """The variables of rounds on one server; create it where variables go to that server."""
+class Accumulators:
+    """The variables of rounds on one server; create it inside `variables_on` for that server."""
 
-    def __init__(self, shard: Shard, gathering: Gathering) -> None:
-        self.gathering = gathering
-        segments = shard.segments if gathering.dense else ()
+    def __init__(self, shard: Shard, config: RoundConfig) -> None:
+        self.config = config
+        segments = shard.segments if config.dense else ()
         self.attempt = tf.Variable(tf.zeros([], tf.int64))
-        self.delivered = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64))
+        self.pushed = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64))
         """1 for every worker whose gradient is in the sums of this attempt."""
-        rows = gathering.workers if gathering.ordered else 2
+        rows = config.workers if config.ordered else 2
         self.weights = tf.Variable(tf.zeros([rows], tf.float64))
         """Ordered: of every worker's gradient. Else: what the sums are counted in, and of all gradients together."""
         self.losses = tf.Variable(tf.zeros([], tf.float64))
         """Sum of the losses, each times its gradient's weight."""
-        shapes = [[gathering.workers, segment.size] if gathering.ordered else [segment.size] for segment in segments]
+        shapes = [[config.workers, segment.size] if config.ordered else [segment.size] for segment in segments]
         self.vectors = [
             tf.Variable(lambda shape=shape, dtype=segment.dtype: tf.zeros(shape, dtype), dtype=segment.dtype)
             for shape, segment in zip(shapes, segments, strict=True)
         ]
-        codec = next((codec for codec in gathering.pulls if codec), None)
-        self.shadow = Shadow(segments, shard.vectors, codec, optional=None in gathering.pulls) if codec else None
-        self.form = tf.Variable(tf.zeros([], tf.int64)) if len(gathering.pulls) > 1 else None
+        codec = next((codec for codec in config.pulls if codec), None)
+        self.shadow = Shadow(segments, shard.vectors, codec, optional=None in config.pulls) if codec else None
+        self.form = tf.Variable(tf.zeros([], tf.int64)) if len(config.pulls) > 1 else None
         """Number of the round's form, where there are several."""
-        self.rows = [TableSums(table) for table in shard.tables]
+        self.rows = [SparseAccumulator(table) for table in shard.tables]
         # The arbiter's.
         self.admitted = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64))
         self.closed = tf.Variable(tf.zeros([], tf.int64))
         self.served = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64))
         """The last global step that each worker's gradient is part of."""
-        self.wait_until = tf.Variable(lambda: _deadline(gathering), dtype=tf.float64)
+        self.wait_until = tf.Variable(lambda: _deadline(config), dtype=tf.float64)
         """Until then workers that have not come yet are waited for; from a restore until all have come, at most."""
-        self.wish = tf.Variable(tf.constant([WORKER_SLOTS, 0], tf.int64))
-        """Which form the next round is to have: the first of the workers in this one, and what it wishes."""
+        self.proposal = tf.Variable(tf.constant([WORKER_SLOTS, 0], tf.int64))
+        """The proposal for the next round's form: the lowest worker of this round, and the form that it proposes."""
 
     # All of it is emitted on the server's device, inside its critical section.
 
@@ -97,19 +97,19 @@ class Sums:
         worker: Tensor,
         attempt: Tensor,
         same: Tensor,
-        amounts: Tensor,
+        stats: Tensor,
         vectors: Sequence[Tensor],
         touched: Sequence[Touched],
     ) -> list[Any]:
         """Emits adding a gradient; one of a later attempt than the sum's begins it anew. The operations to wait for."""
-        weight = amounts[WEIGHT] * amounts[FINITE]
-        counts = weight * amounts[PARTS]  # of the vectors as they come
+        weight = stats[WEIGHT] * stats[FINITE]
+        counts = weight * stats[PARTS]  # of the vectors as they come
         kept = tf.where(same, self.weights.read_value(), tf.zeros_like(self.weights.read_value()))
         losses = tf.where(same, self.losses.read_value(), tf.zeros([], tf.float64)) + tf.math.multiply_no_nan(
-            amounts[LOSS], weight
+            stats[LOSS], weight
         )
-        delivered = tf.where(same, self.delivered.read_value(), 0) + tf.one_hot(worker, WORKER_SLOTS, dtype=tf.int64)
-        if self.gathering.ordered:
+        pushed = tf.where(same, self.pushed.read_value(), 0) + tf.one_hot(worker, WORKER_SLOTS, dtype=tf.int64)
+        if self.config.ordered:
             weights = tf.tensor_scatter_nd_update(kept, tf.reshape(worker, [1, 1]), tf.reshape(weight, [1]))
             added = [put(target, worker, vector) for target, vector in zip(self.vectors, vectors, strict=True)]
         else:
@@ -125,28 +125,28 @@ class Sums:
             self.attempt.assign(attempt, read_value=False),
             self.weights.assign(weights, read_value=False),
             self.losses.assign(losses, read_value=False),
-            self.delivered.assign(delivered, read_value=False),
+            self.pushed.assign(pushed, read_value=False),
         ]
 
-    def hear_wish(self, worker: Tensor, form: Tensor) -> list[Any]:
-        """Emits noting which form a worker wishes for the next round; the operations to wait for.
+    def propose_format(self, worker: Tensor, form: Tensor) -> list[Any]:
+        """Emit storing a worker's proposal for the next round's form; return the operations to wait for.
 
-        The first one of a round decides, in the order of the workers: one worker alone looks for what is faster.
+        The lowest worker of a round decides: only one worker at a time explores which form is faster.
         """
         if self.form is None:
             return []
-        wish = self.wish.read_value()
-        heard = tf.where(worker <= wish[0], tf.stack([worker, form]), wish)
-        return [self.wish.assign(heard, read_value=False)]
+        proposal = self.proposal.read_value()
+        heard = tf.where(worker <= proposal[0], tf.stack([worker, form]), proposal)
+        return [self.proposal.assign(heard, read_value=False)]
 
-    def wished(self) -> Tensor:
-        """Emits the form that the next round is to have. int64[]."""
-        return self.wish.read_value()[1]
+    def next_format(self) -> Tensor:
+        """Emit the form of the next round. int64[]."""
+        return self.proposal.read_value()[1]
 
     def mean(self) -> list[Tensor]:
         """Emits the mean gradient of what was added. A vector for each segment."""
         weights = self.weights.read_value()
-        if not self.gathering.ordered:
+        if not self.config.ordered:
             sums, parts = [total.read_value() for total in self.vectors], weights[1] / weights[0]
             means: list[Tensor] = tf.cond(
                 tf.equal(parts, 1),  # every worker has divided its own, and all have come: there is nothing to do
@@ -158,18 +158,18 @@ class Sums:
         means = []
         for rows in self.vectors:
             values, mean = rows.read_value(), tf.zeros([rows.shape[1]], rows.dtype)
-            for worker in range(self.gathering.workers):
+            for worker in range(self.config.workers):
                 part = values[worker] * tf.cast(weights[worker] / unit, rows.dtype)
                 mean = tf.where(weights[worker] > 0, mean + part, mean)
             means.append(mean / tf.cast(tf.reduce_sum(weights) / unit, rows.dtype))
         return means
 
-    def outcome(self) -> Outcome:
-        """Emits what the round has come to."""
-        weights, ordered = self.weights.read_value(), self.gathering.ordered
+    def result(self) -> RoundResult:
+        """Emit the result of the round."""
+        weights, ordered = self.weights.read_value(), self.config.ordered
         total = tf.reduce_sum(weights) if ordered else weights[1]
         losses = tf.stack([tf.math.divide_no_nan(self.losses.read_value(), total), tf.cast(total > 0, tf.float64)])
-        return Outcome(
+        return RoundResult(
             total,
             losses,
             self.mean,
@@ -178,17 +178,17 @@ class Sums:
         )
 
     def clear(self) -> list[Any]:
-        """Emits beginning a round anew; the operations to wait for."""
-        cleared = [self.delivered, self.weights, self.losses, self.admitted, self.closed]
-        nobody = tf.stack([tf.constant(WORKER_SLOTS, tf.int64), self.wished()])
+        """Emit the reset of the round; return the operations to wait for."""
+        cleared = [self.pushed, self.weights, self.losses, self.admitted, self.closed]
+        nobody = tf.stack([tf.constant(WORKER_SLOTS, tf.int64), self.next_format()])
         return [
             *(found.assign(tf.zeros(found.shape, found.dtype), read_value=False) for found in cleared),
-            *([] if self.form is None else [self.wish.assign(nobody, read_value=False)]),
+            *([] if self.form is None else [self.proposal.assign(nobody, read_value=False)]),
         ]
 
 
-class TableSums:
-    """The touched rows of one table in a round, one behind the other; create it where variables go to a server."""
+class SparseAccumulator:
+    """Accumulates the touched rows of one table in a round; create it inside `variables_on` for a server."""
 
     def __init__(self, table: Segment) -> None:
         width = table.pieces[0].width
@@ -221,8 +221,8 @@ class TableSums:
         return unique, summed / tf.cast(total, summed.dtype)
 
 
-def _deadline(gathering: Gathering) -> Tensor:
-    return tf.constant(NEVER, tf.float64) if gathering.ordered else clock() + WAIT_SECONDS
+def _deadline(config: RoundConfig) -> Tensor:
+    return tf.constant(NEVER, tf.float64) if config.ordered else clock() + WAIT_SECONDS
 
 
 def accumulate(

@@ -12,43 +12,43 @@ from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.critical_section import after as waited_for
 from pstraining.runtime.ps.critical_section import arbiter_first, as_it_is, one, zero
 from pstraining.runtime.ps.store import ParameterStore
-from pstraining.runtime.updates.gradients import NEVER, Computation, Contribution, Rows, Share
-from pstraining.runtime.updates.synchronous.server import ShardRounds
-from pstraining.runtime.updates.synchronous.two_phase_commit import StandbyRounds, decided
+from pstraining.runtime.updates.gradients import NEVER, GradientComputer, LocalGradient, Rows, ShardGradient
+from pstraining.runtime.updates.synchronous.server import RoundOps
+from pstraining.runtime.updates.synchronous.two_phase_commit import StandbyRoundOps, decided
 
 SERVED: Final = 1
 FORM: Final = 2
 THERE: Final = 3
-"""Places in what is said about a step that may be fetched; see `ShardRounds.apply_and_fetch`."""
+"""Places in what is said about a step that may be fetched; see `RoundOps.apply_and_fetch`."""
 
 
-class Turn(NamedTuple):
-    """What a worker says with everything."""
+class StepRequest(NamedTuple):
+    """The arguments of every request of a step."""
 
     session: Tensor
-    """Term and generation. int64[2]."""
+    """Fence and generation. int64[2]."""
     identity: Tensor
     """Worker and incarnation. int64[2]."""
     place: Tensor
     """Step and attempt. int64[2]."""
     progress: Tensor
-    """In its data. int64[3]."""
+    """The worker's progress in its data. int64[3]."""
     proposed: Tensor
-    """The form that the next round is to have, if it is for this worker to say. int64[]."""
+    """The form that this worker proposes for the next round. int64[]."""
 
 
-class Said(NamedTuple):
-    """What the servers say to a gradient."""
+class PushReply(NamedTuple):
+    """The servers' replies to a pushed gradient."""
 
-    delivered: Array
-    """For every server what `ShardRounds.deliver` says. int64[servers, 8]."""
+    replies: Array
+    """Each server's reply, see `RoundOps.push`. int64[servers, 8]."""
     fetched: Array
-    """What has come of it: the arbiter's word, as `ShardRounds.apply_and_fetch` says it; at THERE 1 if the local
+    """What has come of it: the arbiter's word, as `RoundOps.apply_and_fetch` says it; at THERE 1 if the local
     parameters are those of the next step now. int64[4]."""
 
 
 class SyncOperations:
-    """Each returns only when every server that it asks has answered.
+    """Traced functions of a step; each returns when every server that it calls has replied.
 
     Args:
         store: the model and the servers.
@@ -62,14 +62,14 @@ class SyncOperations:
     def __init__(
         self,
         store: ParameterStore,
-        servers: Sequence[ShardRounds],
-        computation: Computation,
+        servers: Sequence[RoundOps],
+        computer: GradientComputer,
         wire: PushWire,
         forms: int,
-        standbys: Sequence[Sequence[StandbyRounds]],
+        standbys: Sequence[Sequence[StandbyRoundOps]],
     ) -> None:
         self._store, self._local, self._home = store, store.client.local, store.client.brought_home
-        self._servers, self._computation, self._wire, self._standbys = servers, computation, wire, standbys
+        self._servers, self._computer, self._wire, self._standbys = servers, computer, wire, standbys
         self._shadowed = [_shadowed(servers, store, form) for form in range(forms)]
 
         self.is_shadowed = any(map(any, self._shadowed))
@@ -83,120 +83,122 @@ class SyncOperations:
 
         self.pull = traced(self._emit_pull)
         self.look = traced(self._emit_look)
-        self.admit = traced(lambda turn: self._home(servers[0].admit(*turn[:3])))
-        self.give_up = traced(lambda turn: self._home(servers[0].give_up(turn.session, turn.place)))
-        whole = self._emit_whole_or_nothing if store.updates.paired else self._emit_whole
-        self.whole = by_form(whole, autograph=True, reduce_retracing=True)
-        self.bring = by_form(self._emit_bring, reduce_retracing=True)
+        self.admit = traced(lambda request: self._home(servers[0].admit(*request[:3])))
+        self.give_up = traced(lambda request: self._home(servers[0].give_up(request.session, request.place)))
+        compute_and_push = self._emit_compute_or_nothing if store.updates.paired else self._emit_compute_and_push
+        self.compute_and_push = by_form(compute_and_push, autograph=True, reduce_retracing=True)
+        self.push = by_form(self._emit_push, reduce_retracing=True)
         self.apply, self.fetch = by_form(self._emit_apply), by_form(self._emit_fetch)
-        """`apply` makes the step; `fetch` asks whether somebody has made it."""
+        """`apply` applies the step; `fetch` checks whether another worker has applied it."""
 
     def _emit_pull(self, place: Tensor) -> Tensor:
-        """Bring the local parameters to what workers hold; each server's step and form. int64[servers, 2]."""
-        found = [self._home(server.whole()) for server in self._servers]
+        """Pull the parameters; return each server's step and form. int64[servers, 2]."""
+        found = [self._home(server.pull()) for server in self._servers]
 
-        def hold() -> Tensor:
+        def assign() -> Tensor:
             return waited_for([self._store.emit_hold([vectors for _, vectors in found])], one())
 
         with tf.device(self._local):
-            held = tf.cond(tf.equal(place[0], NEVER), zero, hold)
+            held = tf.cond(tf.equal(place[0], NEVER), zero, assign)
             return waited_for([held], tf.stack([head for head, _ in found]))
 
-    def _emit_whole(self, form: int, batch: Any, turn: Turn) -> tuple[Contribution, Said]:
-        """Compute a gradient, and bring it in."""
-        contribution = self._computation.emit(batch)
-        parts = as_parts(contribution.vectors)
-        bring = as_it_is(self._emit_bring)
-        return contribution, bring(form, contribution.amounts, parts, contribution.rows, turn)
+    def _emit_compute_and_push(self, form: int, batch: Any, request: StepRequest) -> tuple[LocalGradient, PushReply]:
+        """Compute a gradient and push it."""
+        gradient = self._computer.emit(batch)
+        parts = as_parts(gradient.vectors)
+        push = as_it_is(self._emit_push)
+        return gradient, push(form, gradient.stats, parts, gradient.rows, request)
 
-    def _emit_whole_or_nothing(self, form: int, batch: Any, turn: Turn) -> tuple[Contribution, Said]:
-        """The same; nothing for a step that is never made. AutoGraph makes a condition of it."""
-        if turn.place[0] == NEVER:  # noqa: SIM108 - AutoGraph reads the user's code only in a statement's branches
+    def _emit_compute_or_nothing(self, form: int, batch: Any, request: StepRequest) -> tuple[LocalGradient, PushReply]:
+        """Do the same, or nothing for the step NEVER. AutoGraph turns this into a condition."""
+        if request.place[0] == NEVER:  # noqa: SIM108 - AutoGraph reads the user's code only in a statement's branches
             found = self._nothing()
         else:
-            found = self._emit_whole(form, batch, turn)
+            found = self._emit_compute_and_push(form, batch, request)
         return found
 
-    def _nothing(self) -> tuple[Contribution, Said]:
-        """In the shape of what comes of a batch."""
+    def _nothing(self) -> tuple[LocalGradient, PushReply]:
+        """Return zeros in the shape of a batch's result."""
         with tf.device(self._local):
-            said = Said(tf.zeros([len(self._store.shards), 8], tf.int64), tf.zeros([4], tf.int64))
-            return self._computation.nothing(), said
+            reply = PushReply(tf.zeros([len(self._store.shards), 8], tf.int64), tf.zeros([4], tf.int64))
+            return self._computer.zeros(), reply
 
-    def _emit_bring(self, form: int, amounts: Tensor, parts: Parts, rows: Rows, turn: Turn) -> Said:
-        """Deliver; if everything is on every server then, make the step and fetch it.
+    def _emit_push(self, form: int, stats: Tensor, parts: Parts, rows: Rows, request: StepRequest) -> PushReply:
+        """Push the gradient; if every server then has all gradients, apply the step and fetch the result.
 
-        Where standbys make it, too, that is a call of its own, by whoever is the last: of several workers all but one
-        would have every server and standby look for a step that is not to be made yet.
+        With standbys the step is a call of its own, by the last worker. Otherwise all workers but one would make every
+        server and standby check for a step that is not due yet.
         """
 
         def emit(number: int, arbiters: Tensor) -> Tensor:
             vectors = self._wire.decode(self._store.shards[number], parts[number], form)
             server = self._servers[number]
-            return server.deliver(*turn, server.word(arbiters), Share(amounts, vectors, rows[number]))
+            return server.push(*request, server.word(arbiters), ShardGradient(stats, vectors, rows[number]))
 
         answers = arbiter_first(self._servers, emit)
-        brought = self._home(answers)
+        home = self._home(answers)
         with tf.device(self._local):
-            delivered = tf.stack(brought)
+            replies = tf.stack(home)
             if self._store.standbys:
-                return Said(delivered, tf.zeros([4], tf.int64))
+                return PushReply(replies, tf.zeros([4], tf.int64))
         with tf.device(self._store.shards[0].device):
             told = tf.stack(answers)
             inside, closed, admitted, counts = told[:, 0], told[0, 4], told[0, 5], told[:, 6]
-            whole = tf.reduce_all(tf.equal(inside, 1) & tf.equal(counts, admitted)) & tf.equal(closed, 1)
-            go = tf.cast(whole, tf.int64)
-        return Said(delivered, self._emit_follow(form, turn, [go]))
+            is_complete = tf.reduce_all(tf.equal(inside, 1) & tf.equal(counts, admitted)) & tf.equal(closed, 1)
+            go = tf.cast(is_complete, tf.int64)
+        return PushReply(replies, self._emit_follow(form, request, [go]))
 
     def _emit_look(self, identity: Tensor) -> tuple[list[Any], list[Tensor]]:
         """What every server knows of the round, and the records of the standbys."""
         standbys = [shard.read() for shard in self._store.standbys]
         return [self._home(server.look(identity)) for server in self._servers], self._home(standbys)
 
-    def _emit_apply(self, form: int, turn: Turn) -> Tensor:
-        """Make the step, if nothing is missing for it, and fetch it if it is made. int64[4]; see `Said`."""
-        words = decided(self._servers, self._standbys, turn[:3])
-        return self._emit_follow(form, turn, words, is_decided=bool(self._standbys[0]))
+    def _emit_apply(self, form: int, request: StepRequest) -> Tensor:
+        """Make the step, if nothing is missing for it, and fetch it if it is made. int64[4]; see `PushReply`."""
+        words = decided(self._servers, self._standbys, request[:3])
+        return self._emit_follow(form, request, words, is_decided=bool(self._standbys[0]))
 
-    def _emit_fetch(self, form: int, turn: Turn) -> Tensor:
-        """Bring the local parameters to the next step, if the arbiter has made just that. int64[4]; see `Said`.
+    def _emit_fetch(self, form: int, request: StepRequest) -> Tensor:
+        """Bring the local parameters to the next step, if the arbiter has made just that. int64[4]; see `PushReply`.
 
         The others make it then, if they have not: what the arbiter sends would else be sent for nothing.
         """
-        return self._emit_follow(form, turn, [zero()])
+        return self._emit_follow(form, request, [zero()])
 
-    def _emit_follow(self, form: int, turn: Turn, words: Sequence[Tensor], *, is_decided: bool = False) -> Tensor:
+    def _emit_follow(
+        self, form: int, request: StepRequest, words: Sequence[Tensor], *, is_decided: bool = False
+    ) -> Tensor:
         """Let the arbiter make the step, if all `words` begin with a 1, and the others after it; fetch it.
 
         Where standbys of the arbiter have decided, the words are theirs, and the others do not wait for the arbiter.
-        int64[4]; see `Said`.
+        int64[4]; see `PushReply`.
         """
-        session, identity, place, *_ = turn
-        heads, brought, followed = [], [], []
+        session, identity, place, *_ = request
+        heads, fetched, followed = [], [], []
         for number, (server, standbys) in enumerate(zip(self._servers, self._standbys, strict=True)):
             following = server.word(words[0], FORM) if number else zero()  # that of the arbiter, which chooses it
             head, parts = server.apply_and_fetch(form, session, identity, place, server.least(words), following)
             heads.append(self._home(head))
-            brought.append(self._home(parts))
+            fetched.append(self._home(parts))
             for standby in standbys if number else ():
                 told = standby.least(words), standby.word(words[0], FORM)
                 followed.append(standby.apply(session, identity, place, *told))
             if not number and not is_decided:
                 words = [head]
-        return self._emit_move(form, heads, brought, self._home(followed))
+        return self._emit_move(form, heads, fetched, self._home(followed))
 
     def _emit_move(
         self,
         form: int,
         heads: Sequence[Tensor],
-        brought: Sequence[Sequence[Sequence[Tensor]]],
+        fetched: Sequence[Sequence[Sequence[Tensor]]],
         followed: Sequence[Tensor],
     ) -> Tensor:
         with tf.device(self._local):
             there = tf.reduce_min(tf.stack([*(head[THERE] for head in heads), *(answer[0] for answer in followed)]))
 
             def move() -> Tensor:
-                servers = zip(self._servers, brought, strict=True)
+                servers = zip(self._servers, fetched, strict=True)
                 values = self._store.unpack([server.unshadowed(form, parts) for server, parts in servers])
                 variables = zip(self._store.model.variables, values, self._shadowed[form], strict=True)
                 done = [
@@ -209,7 +211,7 @@ class SyncOperations:
             return tf.concat([heads[0][:THERE], [moved]], 0)
 
 
-def _shadowed(servers: Sequence[ShardRounds], store: ParameterStore, form: int) -> list[bool]:
+def _shadowed(servers: Sequence[RoundOps], store: ParameterStore, form: int) -> list[bool]:
     """For each variable of the model whether it is fetched as a move of its shadow."""
     moved = [
         shard.segments[number]

@@ -1,9 +1,9 @@
-"""One synchronous update of all parameter servers: what a worker does next, decided from what the servers say.
+"""One synchronous update of all parameter servers: a worker's next action, decided from the servers' replies.
 
 A round brings the gradients of one global step together. The first server is its arbiter: it alone admits workers to
 the round, closes it when enough were admitted, and is the first to apply it. That application is the decision: before
 it an attempt can be given up (a worker that died between two servers left a part of its gradient behind) and everybody
-delivers again, after it the other servers follow. A gradient is therefore part of the step on all servers or on none,
+pushes again, after it the other servers follow. A gradient is therefore part of the step on all servers or on none,
 and no process is needed for it but the workers themselves: any of them may apply, follow up or give up a round, each a
 compare-and-set on the arbiter.
 
@@ -35,7 +35,7 @@ class ShardRound:
     """Updates applied on this server; the round under way is the one that makes `step + 1` of it."""
     attempt: int
     """The round's attempt that `delivered` belongs to."""
-    delivered: int
+    pushed: int
     """Workers whose gradients are in this server's sum."""
 
 
@@ -64,55 +64,55 @@ class RoundObservation:
         return [*(shard.step for shard in self.shards), *self.standbys]
 
 
-class Move(Enum):
-    """What a worker does next about the round of its step."""
+class RoundAction(Enum):
+    """A worker's next action in the round of its step."""
 
     PULL = "the step is made on every server: fetch the new parameters"
     APPLY = "every admitted gradient is on every server, or a server has yet to follow: apply the round"
     GIVE_UP = "an admitted worker died before all servers had its gradient: begin another attempt"
-    DELIVER = "this worker's gradient is wanted"
-    WAIT = "others have yet to deliver"
+    PUSH = "this worker's gradient is wanted"
+    WAIT = "other workers have not pushed yet"
 
 
-def next_move(observation: RoundObservation, *, worker: int, step: int) -> Move:
-    """The next move of a worker that holds a gradient of `step`.
+def next_action(observation: RoundObservation, *, worker: int, step: int) -> RoundAction:
+    """Return the next action of a worker that holds a gradient of `step`.
 
     Args:
-        view: the servers' words; they need not be of one moment.
+        observation: the servers' replies; they need not be of one moment.
         worker: this worker's index.
         step: the global step whose parameters the gradient was computed on.
     """
     arbiter, me = observation.arbiter, 1 << worker
     newest = max(observation.steps)
     if newest > step:  # with standbys the arbiter may be the one that has yet to follow
-        return Move.PULL if all(each == newest for each in observation.steps) else Move.APPLY
+        return RoundAction.PULL if all(each == newest for each in observation.steps) else RoundAction.APPLY
     missing = [
-        observation.admitted & ~shard.delivered if shard.attempt == arbiter.attempt else observation.admitted
+        observation.admitted & ~shard.pushed if shard.attempt == arbiter.attempt else observation.admitted
         for shard in observation.shards
     ]
     if observation.closed and not any(missing):
-        return Move.APPLY
+        return RoundAction.APPLY
     if any(workers & ~observation.alive for workers in missing):
-        return Move.GIVE_UP
+        return RoundAction.GIVE_UP
     wanted = not observation.closed and not observation.admitted & me
-    return Move.DELIVER if wanted or any(workers & me for workers in missing) else Move.WAIT
+    return RoundAction.PUSH if wanted or any(workers & me for workers in missing) else RoundAction.WAIT
 
 
-class Delivery(Enum):
-    """What came of handing a gradient in."""
+class PushStatus(Enum):
+    """The result of pushing a gradient to all servers."""
 
     COMPLETE = "everything is on every server by it: the round may be applied"
-    INCOMPLETE = "others have yet to deliver, or a server did not take it"
+    INCOMPLETE = "other workers have not pushed yet, or a server rejected the gradient"
     VOID = "its batches are not this worker's to train"
 
 
-def delivery(replies: Sequence[Sequence[int]]) -> Delivery:
-    """What the servers' replies to a gradient come to, the arbiter's first; see `ShardRounds.deliver`."""
+def push_status(replies: Sequence[Sequence[int]]) -> PushStatus:
+    """Return the status of a push from the servers' replies, the arbiter's first; see `RoundOps.push`."""
     _, _, _, _, closed, admitted, _, void = replies[0]
     if void:
-        return Delivery.VOID
-    whole = closed and all(inside and delivered == admitted for inside, *_, delivered, _ in replies)
-    return Delivery.COMPLETE if whole else Delivery.INCOMPLETE
+        return PushStatus.VOID
+    whole = closed and all(inside and pushed == admitted for inside, *_, pushed, _ in replies)
+    return PushStatus.COMPLETE if whole else PushStatus.INCOMPLETE
 
 
 def pause(waited: float, *, usual: float) -> float:

@@ -17,17 +17,17 @@ from pstraining.runtime.ps.critical_section import after, clock, critical, one, 
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.tensors import at, bits, put
-from pstraining.runtime.updates.gradients import Share
-from pstraining.runtime.updates.synchronous.accumulators import Gathering, Outcome, Sums
+from pstraining.runtime.updates.gradients import ShardGradient
+from pstraining.runtime.updates.synchronous.accumulators import Accumulators, RoundConfig, RoundResult
 
 
-class ShardRounds:
-    """Emits a server's part in rounds. The first server is the arbiter."""
+class RoundOps:
+    """Emits the operations of rounds on one server. The first server is the arbiter."""
 
-    def __init__(self, shard: Shard, gathering: Gathering) -> None:
-        assert isinstance(shard.extra, Sums)  # noqa: S101 - `UpdateState.make_extra` has made it
-        self._shard, self._gathering, self._arbiter = shard, gathering, shard.number == 0
-        self._sums, self.device = shard.extra, shard.device
+    def __init__(self, shard: Shard, config: RoundConfig) -> None:
+        assert isinstance(shard.extra, Accumulators)  # noqa: S101 - `UpdateState.make_extra` has made it
+        self._shard, self._config, self._arbiter = shard, config, shard.number == 0
+        self._state, self.device = shard.extra, shard.device
 
     def admit(self, session: Tensor, identity: Tensor, place: Tensor) -> Tensor:
         """Ask the arbiter for a part in the round, before anything is sent to the others; 1 if it has one. int64[].
@@ -44,7 +44,7 @@ class ShardRounds:
 
         return self._critical([session, identity, place], body)
 
-    def deliver(
+    def push(
         self,
         session: Tensor,
         identity: Tensor,
@@ -52,7 +52,7 @@ class ShardRounds:
         progress: Tensor,
         proposed: Tensor,
         go: Tensor,
-        share: Share,
+        gradient: ShardGradient,
     ) -> Tensor:
         """Add a worker's gradient to this server's sum, once; the arbiter admits the worker by it.
 
@@ -70,7 +70,7 @@ class ShardRounds:
             is void: of batches that are not the worker's to train. int64[8].
         """
 
-        load = [list(share.vectors), list(share.rows)]
+        load = [list(gradient.vectors), list(gradient.rows)]
 
         def body(
             session: Tensor,
@@ -79,24 +79,24 @@ class ShardRounds:
             progress: Tensor,
             proposed: Tensor,
             go: Tensor,
-            amounts: Tensor,
+            stats: Tensor,
             *arrived: Tensor,
         ) -> Tensor:
             gradients, touched = tf.nest.pack_sequence_as(load, arrived)
-            sums, worker = self._sums, identity[0]
+            state, worker = self._state, identity[0]
             record = self._shard.record.read_value()
             ledger = self._shard.ledger
             owed = ledger.owes(worker, progress) if ledger else tf.constant(True)
             valid = self._is_valid(record, session, identity, place) & tf.equal(go, 1)
             void, valid = valid & tf.logical_not(owed), valid & owed
-            same = tf.equal(sums.attempt.read_value(), place[1])
-            there = same & tf.equal(at(sums.delivered, worker), 1)
+            same = tf.equal(state.attempt.read_value(), place[1])
+            there = same & tf.equal(at(state.pushed, worker), 1)
             wanted = self._is_open(worker) if self._arbiter else tf.constant(True)
 
             def add() -> Tensor:
-                written = self._sums.add(worker, place[1], same, amounts, gradients, touched)
+                written = self._state.add(worker, place[1], same, stats, gradients, touched)
                 with tf.control_dependencies(written):
-                    entered = [*self._enter(worker), *sums.hear_wish(worker, proposed)] if self._arbiter else []
+                    entered = [*self._enter(worker), *state.propose_format(worker, proposed)] if self._arbiter else []
                     if ledger:
                         entered.append(ledger.note(worker, progress))
                 return after([*written, *entered], one())
@@ -108,7 +108,7 @@ class ShardRounds:
                 return tf.concat([head, self._counts(), [tf.cast(void, tf.int64)]], 0)
 
         return self._critical(
-            [session, identity, place, progress, proposed, go, share.amounts, *tf.nest.flatten(load)], body
+            [session, identity, place, progress, proposed, go, gradient.stats, *tf.nest.flatten(load)], body
         )
 
     def look(self, identity: Tensor) -> tuple[Tensor, Tensor]:
@@ -120,20 +120,20 @@ class ShardRounds:
         """
 
         def body(identity: Tensor) -> tuple[Tensor, Tensor]:
-            sums, members = self._sums, self._shard.members
+            state, members = self._state, self._shard.members
             record = self._shard.record.read_value()
             changed: list[Any] = []
-            sets = [sums.delivered.read_value()]
+            sets = [state.pushed.read_value()]
             if self._arbiter:
                 current = members.is_current(identity[0], identity[1])
                 heard = tf.cond(current, lambda: after([members.hear(identity[0])], one()), zero)
                 with tf.control_dependencies([heard]):
                     alive = members.alive()
-                    admitted = sums.admitted.read_value()
+                    admitted = state.admitted.read_value()
                     changed = [self._close(admitted, alive)]
                 sets += [admitted, tf.cast(alive, tf.int64)]
             with tf.control_dependencies(changed):
-                rest = [sums.attempt.read_value(), sums.closed.read_value(), self._told(identity)]
+                rest = [state.attempt.read_value(), state.closed.read_value(), self._last_round(identity)]
                 return tf.concat([record, tf.stack(rest)], 0), bits(tf.stack(sets))
 
         found: tuple[Tensor, Tensor] = self._critical([identity], body)
@@ -179,7 +179,7 @@ class ShardRounds:
         def body(*told: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
             _, identity, place, *_ = told
             with tf.control_dependencies([self._make(*told)]):
-                return self._bring(form, identity, place)
+                return self._read_update(form, identity, place)
 
         found: tuple[Tensor, list[list[Tensor]]] = self._critical([session, identity, place, go, following], body)
         return found
@@ -192,10 +192,10 @@ class ShardRounds:
         made = tf.cond(allowed, self._apply, zero)
         with tf.control_dependencies([made]):
             there = tf.cast(tf.equal(record[RecordField.STEP] + made, place[0] + 1), tf.int64)
-            return tf.stack([there, self._told(identity), self._turn(made, following)])
+            return tf.stack([there, self._last_round(identity), self._begin_next(made, following)])
 
-    def _bring(self, form: int, identity: Tensor, place: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
-        moved, shadow = self.moved(form), self._sums.shadow
+    def _read_update(self, form: int, identity: Tensor, place: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
+        moved, shadow = self.moved(form), self._state.shadow
         sources = [
             shadow.moves[number] if shadow and number in moved else [vector]
             for number, vector in enumerate(self._shard.vectors)
@@ -208,15 +208,15 @@ class ShardRounds:
             lambda: [source.read_value() for source in flat],
             lambda: [tf.zeros([0] * len(source.shape), source.dtype) for source in flat],
         )
-        answers = [made, self._told(identity), self._form(), made & fits]
+        answers = [made, self._last_round(identity), self._form(), made & fits]
         head = tf.stack([tf.cast(answer, tf.int64) for answer in answers])
         return head, tf.nest.pack_sequence_as(sources, tf.nest.flatten(parts))
 
-    def whole(self) -> tuple[Tensor, list[Tensor]]:
-        """This server's step and the form of the round under way, int64[2]; every segment as workers hold it then."""
+    def pull(self) -> tuple[Tensor, list[Tensor]]:
+        """Return this server's step and the current round's form, int64[2], and every segment as workers hold it."""
 
         def body() -> tuple[Tensor, list[Tensor]]:
-            shadow = self._sums.shadow
+            shadow = self._state.shadow
             vectors = [
                 shadow.held(number) if shadow and number in shadow.moves else vector.read_value()
                 for number, vector in enumerate(self._shard.vectors)
@@ -228,12 +228,12 @@ class ShardRounds:
 
     def moved(self, form: int) -> list[int]:
         """Numbers of the segments that are fetched as moves in this form."""
-        shadow = self._sums.shadow
-        return shadow.numbers if shadow and self._gathering.pulls[form] is not None else []
+        shadow = self._state.shadow
+        return shadow.numbers if shadow and self._config.pulls[form] is not None else []
 
     def unshadowed(self, form: int, parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
         """Emits, on the worker: a vector per segment from what was fetched, a move where there is a shadow."""
-        shadow, moved = self._sums.shadow, self.moved(form)
+        shadow, moved = self._state.shadow, self.moved(form)
         return [
             shadow.decode(number, sent) if shadow and number in moved else sent[0] for number, sent in enumerate(parts)
         ]
@@ -251,14 +251,14 @@ class ShardRounds:
     def _has_step_after(self, step: Tensor) -> Tensor:
         """Whether what a step that others have made is made of is here; never on the arbiter, which makes it first."""
         del step
-        return tf.constant(False) if self._arbiter else tf.reduce_sum(self._sums.delivered.read_value()) > 0
+        return tf.constant(False) if self._arbiter else tf.reduce_sum(self._state.pushed.read_value()) > 0
 
     def give_up(self, session: Tensor, place: Tensor) -> Tensor:
         """Begin another attempt at the round, by compare-and-set on the arbiter; 1 if this call did. int64[]."""
 
         def body(session: Tensor, place: Tensor) -> Tensor:
             record = self._shard.record.read_value()
-            same = tf.equal(record[RecordField.STEP], place[0]) & tf.equal(self._sums.attempt.read_value(), place[1])
+            same = tf.equal(record[RecordField.STEP], place[0]) & tf.equal(self._state.attempt.read_value(), place[1])
             allowed = self._shard.in_session(record, session) & same & self._may_renew()
             return tf.cond(allowed, lambda: after(self._renew(), one()), zero)
 
@@ -268,7 +268,7 @@ class ShardRounds:
         """In the critical section: what a worker's former process has delivered does not count for its newcomer."""
         if not self._arbiter:
             return []
-        held = newcomer & tf.equal(at(self._sums.admitted, worker), 1) & self._may_renew()
+        held = newcomer & tf.equal(at(self._state.admitted, worker), 1) & self._may_renew()
         return [tf.cond(held, lambda: after(self._renew(), one()), zero)]
 
     def word(self, answer: Tensor, number: int = 0) -> Tensor:
@@ -286,55 +286,55 @@ class ShardRounds:
 
     def _is_valid(self, record: Tensor, session: Tensor, identity: Tensor, place: Tensor) -> Tensor:
         """Whether a gradient is of this round: of the arbiter's attempt, or elsewhere of that or a later one."""
-        attempt = self._sums.attempt.read_value()
+        attempt = self._state.attempt.read_value()
         current = self._shard.members.is_current(identity[0], identity[1])
         now = tf.equal(attempt, place[1]) if self._arbiter else place[1] >= attempt
         return self._shard.in_session(record, session) & current & tf.equal(record[RecordField.STEP], place[0]) & now
 
     def _is_open(self, worker: Tensor) -> Tensor:
-        return tf.equal(self._sums.closed.read_value(), 0) | tf.equal(at(self._sums.admitted, worker), 1)
+        return tf.equal(self._state.closed.read_value(), 0) | tf.equal(at(self._state.admitted, worker), 1)
 
     def _enter(self, worker: Tensor) -> list[Any]:
-        sums, members = self._sums, self._shard.members
-        entered = [put(sums.admitted, worker, one()), members.hear(worker)]
+        state, members = self._state, self._shard.members
+        entered = [put(state.admitted, worker, one()), members.hear(worker)]
         with tf.control_dependencies(entered):
-            return [*entered, self._close(sums.admitted.read_value(), members.alive())]
+            return [*entered, self._close(state.admitted.read_value(), members.alive())]
 
     def _close(self, admitted: Tensor, alive: Tensor) -> Any:
         """Close the round if `updates.synchronous.protocol.quorum` is reached; a closed one stays so."""
-        waits = clock() < self._sums.wait_until.read_value()
-        present, expected = tf.math.count_nonzero(alive), tf.constant(self._gathering.workers, tf.int64)
+        waits = clock() < self._state.wait_until.read_value()
+        present, expected = tf.math.count_nonzero(alive), tf.constant(self._config.workers, tf.int64)
         if self._shard.ledger:
-            expected = self._shard.ledger.busy(self._gathering.workers)  # the others have nothing to train
-        wanted = tf.where(waits, tf.maximum(present, expected), present) - self._gathering.backups
+            expected = self._shard.ledger.busy(self._config.workers)  # the others have nothing to train
+        wanted = tf.where(waits, tf.maximum(present, expected), present) - self._config.backups
         reached = tf.reduce_sum(admitted) >= tf.maximum(wanted, 1)
-        closed = tf.maximum(self._sums.closed.read_value(), tf.cast(reached, tf.int64))
-        return self._sums.closed.assign(closed, read_value=False)
+        closed = tf.maximum(self._state.closed.read_value(), tf.cast(reached, tf.int64))
+        return self._state.closed.assign(closed, read_value=False)
 
     def _counts(self) -> Tensor:
-        sums = self._sums
-        admitted, delivered = (tf.reduce_sum(found.read_value()) for found in (sums.admitted, sums.delivered))
-        return tf.stack([sums.attempt.read_value(), sums.closed.read_value(), admitted, delivered])
+        state = self._state
+        admitted, pushed = (tf.reduce_sum(found.read_value()) for found in (state.admitted, state.pushed))
+        return tf.stack([state.attempt.read_value(), state.closed.read_value(), admitted, pushed])
 
     def _apply(self) -> Tensor:
         """Make the step of what is in the sums. 1."""
-        outcome, ledger = self._sums.outcome(), self._shard.ledger
-        with tf.control_dependencies([self._step(outcome)]):
-            noted = self._note(outcome.admitted)
+        result, ledger = self._state.result(), self._shard.ledger
+        with tf.control_dependencies([self._step(result)]):
+            noted = self._note(result.admitted)
             if ledger:
-                noted.append(ledger.advance_all(outcome.admitted))
+                noted.append(ledger.advance_all(result.admitted))
             with tf.control_dependencies(noted):
-                return after(self._sums.clear(), one())
+                return after(self._state.clear(), one())
 
-    def _step(self, outcome: Outcome) -> Tensor:
+    def _step(self, result: RoundResult) -> Tensor:
         """Move the parameters, and what workers hold of them. 1."""
-        shadow, form = self._sums.shadow, self._form()
+        shadow, form = self._state.shadow, self._form()
         with tf.control_dependencies(shadow.begin(form) if shadow else []):
             # A round in which every gradient was left out is a step that changes nothing; it is fetched all the same.
             moved = tf.cond(
-                outcome.weight > 0,
-                lambda: after(self._move(outcome), one()),
-                lambda: after(self._shard.count_step(outcome.losses), one()),
+                result.weight > 0,
+                lambda: after(self._move(result), one()),
+                lambda: after(self._shard.count_step(result.losses), one()),
             )
         with tf.control_dependencies([moved]):
             followed = shadow.follow(form) if shadow else []
@@ -343,42 +343,42 @@ class ShardRounds:
 
     def _form(self) -> Tensor:
         """The form of the round under way. int64[]."""
-        return zero() if self._sums.form is None else self._sums.form.read_value()
+        return zero() if self._state.form is None else self._state.form.read_value()
 
-    def _turn(self, made: Tensor, following: Tensor) -> Tensor:
-        """Begin the next round in its form if this call made the step; the form then. int64[]."""
-        sums = self._sums
-        if sums.form is None:
+    def _begin_next(self, made: Tensor, following: Tensor) -> Tensor:
+        """Start the next round in its form if this call applied the step; return the form. int64[]."""
+        state = self._state
+        if state.form is None:
             return zero()
-        wanted = self._wished() if self._arbiter else following
-        form = tf.where(tf.equal(made, 1), wanted, sums.form.read_value())
-        return after([sums.form.assign(form, read_value=False)], form)
+        wanted = self._next_format() if self._arbiter else following
+        form = tf.where(tf.equal(made, 1), wanted, state.form.read_value())
+        return after([state.form.assign(form, read_value=False)], form)
 
-    def _wished(self) -> Tensor:
-        """The form that the arbiter gives the next round. int64[]."""
-        return self._sums.wished()
+    def _next_format(self) -> Tensor:
+        """Return the form that the arbiter chose for the next round. int64[]."""
+        return self._state.next_format()
 
-    def _move(self, outcome: Outcome) -> list[Any]:
+    def _move(self, result: RoundResult) -> list[Any]:
         """Move the parameters by the mean; the operations that are yet to be waited for."""
-        return self._shard.apply(outcome.mean(), outcome.touched(), outcome.losses, moves=self._gathering.moves)
+        return self._shard.apply(result.mean(), result.touched(), result.losses, moves=self._config.moves)
 
     def _note(self, admitted: Tensor) -> list[Any]:
         """Remember of whose gradients the step was made."""
-        sums, made = self._sums, self._shard.record.read_value()[RecordField.STEP]
-        served = tf.where(tf.equal(admitted, 1), made, sums.served.read_value())
-        noted = [sums.served.assign(served, read_value=False)]
-        if self._arbiter and not self._gathering.ordered:
+        state, made = self._state, self._shard.record.read_value()[RecordField.STEP]
+        served = tf.where(tf.equal(admitted, 1), made, state.served.read_value())
+        noted = [state.served.assign(served, read_value=False)]
+        if self._arbiter and not self._config.ordered:
             noted.append(self._wait_no_longer(admitted))
         return noted
 
-    def _told(self, identity: Tensor) -> Tensor:
-        """What a worker wants to know about the last step: the last one that it was part of. int64[]."""
-        return at(self._sums.served, identity[0])
+    def _last_round(self, identity: Tensor) -> Tensor:
+        """Return the last step that the worker's gradient is part of. int64[]."""
+        return at(self._state.served, identity[0])
 
     def _may_apply(self, place: Tensor) -> Tensor:
         """Whether the arbiter may make the step. bool[]."""
-        sums = self._sums
-        return tf.equal(sums.attempt.read_value(), place[1]) & tf.equal(sums.closed.read_value(), 1)
+        state = self._state
+        return tf.equal(state.attempt.read_value(), place[1]) & tf.equal(state.closed.read_value(), 1)
 
     def _may_follow(self, place: Tensor) -> Tensor:
         """Whether another server may make the step that the arbiter has made. bool[]."""
@@ -391,10 +391,10 @@ class ShardRounds:
 
     def _wait_no_longer(self, admitted: Tensor) -> Any:
         """Once all have come, a worker that is gone is not waited for as one that has yet to come."""
-        sums = self._sums
-        all_came = tf.reduce_sum(admitted) >= self._gathering.workers - self._gathering.backups
-        until = sums.wait_until.read_value()
-        return sums.wait_until.assign(tf.where(all_came, tf.zeros_like(until), until), read_value=False)
+        state = self._state
+        all_came = tf.reduce_sum(admitted) >= self._config.workers - self._config.backups
+        until = state.wait_until.read_value()
+        return state.wait_until.assign(tf.where(all_came, tf.zeros_like(until), until), read_value=False)
 
     def _renew(self) -> list[Any]:
-        return [self._sums.attempt.assign_add(one(), read_value=False), *self._sums.clear()]
+        return [self._state.attempt.assign_add(one(), read_value=False), *self._state.clear()]

@@ -21,65 +21,69 @@ from pstraining.runtime.ps.data_ledger import Progress
 from pstraining.runtime.ps.record import Session, ShardRecord
 from pstraining.runtime.ps.shard import Shard, UpdateState
 from pstraining.runtime.ps.store import ParameterStore
-from pstraining.runtime.updates.base import Identity, OnAnyMembers, Reply, as_tensor
-from pstraining.runtime.updates.gradients import NEVER, Computation, Rows
+from pstraining.runtime.updates.base import Identity, OnAnyMembers, StepResult, as_tensor
+from pstraining.runtime.updates.gradients import NEVER, GradientComputer, Rows
 from pstraining.runtime.updates.synchronous import protocol as sync_protocol
-from pstraining.runtime.updates.synchronous.accumulators import Gathering, Sums
-from pstraining.runtime.updates.synchronous.client import FORM, SERVED, THERE, Said, SyncOperations, Turn
-from pstraining.runtime.updates.synchronous.protocol import Delivery, Move
-from pstraining.runtime.updates.synchronous.server import ShardRounds
-from pstraining.runtime.updates.synchronous.two_phase_commit import PairedSums, PrimaryRounds, StandbyRounds
+from pstraining.runtime.updates.synchronous.accumulators import Accumulators, RoundConfig
+from pstraining.runtime.updates.synchronous.client import FORM, SERVED, THERE, PushReply, StepRequest, SyncOperations
+from pstraining.runtime.updates.synchronous.protocol import PushStatus, RoundAction
+from pstraining.runtime.updates.synchronous.server import RoundOps
+from pstraining.runtime.updates.synchronous.two_phase_commit import (
+    PrimaryRoundOps,
+    ReplicatedAccumulators,
+    StandbyRoundOps,
+)
 
 UNUSUAL: Final = 2.0
 """Times what the others usually take: from then on a worker that waits asks the servers what keeps them."""
 
 
-class Load(NamedTuple):
-    """A gradient on its way."""
+class EncodedGradient(NamedTuple):
+    """A gradient as it is sent."""
 
-    amounts: Tensor
+    stats: Tensor
     parts: Parts
     rows: Rows
     left: Left
 
 
-def state(name: str, gathering: Gathering, *, paired: bool = False) -> UpdateState:
-    """What synchronous updates want of the servers, under a name for it that all tasks share.
+def state(name: str, config: RoundConfig, *, paired: bool = False) -> UpdateState:
+    """Return the hooks of synchronous updates for the servers.
 
     Args:
         name: theirs.
-        gathering: how rounds are gathered.
+        config: configuration of the rounds.
         paired: standbys make the same steps.
     """
 
     def on_newcomer(shard: Shard, worker: Tensor, newcomer: Tensor) -> list[Any]:
-        return rounds_on(shard, gathering).forget(worker, newcomer)
+        return primary_round_ops(shard, config).forget(worker, newcomer)
 
     def follow(shard: Shard, session: Tensor, step: Tensor) -> Tensor:
-        return rounds_on(shard, gathering).follow(session, step)
+        return primary_round_ops(shard, config).follow(session, step)
 
     return UpdateState(
-        name=f"{name} of {gathering.workers}" if gathering.ordered else name,
-        fused=not gathering.ordered,  # one order of arithmetic on any number of servers
-        make_extra=lambda shard: PairedSums(shard, gathering) if paired else Sums(shard, gathering),
+        name=f"{name} of {config.workers}" if config.ordered else name,
+        fused=not config.ordered,  # one order of arithmetic on any number of servers
+        make_extra=lambda shard: ReplicatedAccumulators(shard, config) if paired else Accumulators(shard, config),
         on_newcomer=on_newcomer,
         follow=follow,
-        deals_to=gathering.workers if gathering.ordered else 0,
+        deals_to=config.workers if config.ordered else 0,
         paired=paired,
-        member_rounds=(lambda shard, standby: (StandbyRounds if standby else PrimaryRounds)(shard, gathering))
+        member_round_ops=(lambda shard, standby: (StandbyRoundOps if standby else PrimaryRoundOps)(shard, config))
         if paired
         else None,
     )
 
 
-def rounds_on(shard: Shard, gathering: Gathering) -> ShardRounds:
-    """A primary's part in rounds."""
-    return (PrimaryRounds if isinstance(shard.extra, PairedSums) else ShardRounds)(shard, gathering)
+def primary_round_ops(shard: Shard, config: RoundConfig) -> RoundOps:
+    """Return the round operations of a primary."""
+    return (PrimaryRoundOps if isinstance(shard.extra, ReplicatedAccumulators) else RoundOps)(shard, config)
 
 
 @dataclass
-class Memory:
-    """What a worker knows whichever members of the shards it trains with."""
+class WorkerProgress:
+    """The progress of a worker that outlives a failover."""
 
     usual_wait: float = 0.0
     """Seconds that the others usually take after this worker."""
@@ -100,196 +104,202 @@ class SyncUpdates(OnAnyMembers):
         self,
         store: ParameterStore,
         identity: Identity,
-        gathering: Gathering,
+        config: RoundConfig,
         forms: Sequence[Form],
-        computation: Computation,
+        computer: GradientComputer,
         wire: PushWire,
     ) -> None:
         self._store, self._client, self._worker = store, store.client, identity.worker
-        self._computation, self._wire, self._gathering = computation, wire, gathering
+        self._computer, self._wire, self._config = computer, wire, config
         self._numbers, self._chooser = range(len(forms)), Chooser(forms, identity.worker)
-        self._asks = gathering.backups > 0
+        self._asks = config.backups > 0
         with tf.device(self._client.local):
             self._identity, self._progress = identity.tensor(), as_tensor(None)
         self._step: int | None = None
         self._attempt = self._form = self._served = 0
-        self._memory = Memory()
-        self.counts_once = store.updates.paired
+        self._worker_progress = WorkerProgress()
+        self.is_idempotent = store.updates.paired
         """See `Updates`: what came of a step that was tried is kept on several servers."""
         self._trace()
 
     def _trace(self) -> None:
-        store, gathering = self._store, self._gathering
-        rounds_of = [rounds_on(shard, gathering) for shard in store.shards]
-        standbys = [[StandbyRounds(standby, gathering) for standby in found] for found in store.standbys_of]
-        self._ops = SyncOperations(store, rounds_of, self._computation, self._wire, len(self._numbers), standbys)
+        store, config = self._store, self._config
+        round_ops = [primary_round_ops(shard, config) for shard in store.shards]
+        standbys = [[StandbyRoundOps(standby, config) for standby in found] for found in store.standbys_of]
+        self._ops = SyncOperations(store, round_ops, self._computer, self._wire, len(self._numbers), standbys)
         # Optimizers of the worker's own move what is here; a shadow goes on from what is here for ever.
-        self._may_hold = not gathering.moves and not self._ops.is_shadowed and len(self._numbers) == 1
+        self._may_hold = not config.moves and not self._ops.is_shadowed and len(self._numbers) == 1
 
-    def prepare(self, batches: Sequence[Any]) -> None:
+    def warm_up(self, batches: Sequence[Any]) -> None:
         """Trace every function that a step needs, with the token of no session, which the servers refuse."""
-        self.begin(Session(0, 0))
-        self._memory.held = None
-        contribution = self._computation.over(batches)
-        self._wire.prepare(contribution.vectors)
-        call, ops, turn = self._client.call, self._ops, self._turn(0)
+        self.start_session(Session(0, 0))
+        self._worker_progress.held = None
+        gradient = self._computer.compute(batches)
+        self._wire.warm_up(gradient.vectors)
+        call, ops, request = self._client.call, self._ops, self._request(0)
         call(ops.look, self._identity)
         if self._asks:
-            call(ops.admit, turn)
+            call(ops.admit, request)
         for form in self._numbers:
             if self._is_one_call(batches, form):
-                self._client.run(ops.whole[form], batches[0], turn)
-            parts, _ = self._wire.encode(contribution.vectors, form)
-            call(ops.bring[form], contribution.amounts, parts, contribution.rows, turn)
-            call(ops.apply[form], turn)
-            call(ops.fetch[form], turn)
-        call(ops.pull, turn.place)
+                self._client.run(ops.compute_and_push[form], batches[0], request)
+            parts, _ = self._wire.encode(gradient.vectors, form)
+            call(ops.push[form], gradient.stats, parts, gradient.rows, request)
+            call(ops.apply[form], request)
+            call(ops.fetch[form], request)
+        call(ops.pull, request.place)
 
-    def _of_a_usual_step(self, batches: Sequence[Any]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    def _usual_step_functions(self, batches: Sequence[Any]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
         """Its functions, each with what makes it do nothing."""
-        ops, turn = self._ops, self._turn_of_none()
+        ops, request = self._ops, self._empty_request()
         yield ops.look, (self._identity,)
-        yield ops.pull, (turn.place,)
+        yield ops.pull, (request.place,)
         for form in self._numbers:
             if self._is_one_call(batches, form):
-                yield ops.whole[form], (batches[0], turn)
-            yield ops.apply[form], (turn,)
-            yield ops.fetch[form], (turn,)
+                yield ops.compute_and_push[form], (batches[0], request)
+            yield ops.apply[form], (request,)
+            yield ops.fetch[form], (request,)
 
-    def rest(self, shards: Sequence[ShardRecord]) -> None:
+    def on_idle(self, shards: Sequence[ShardRecord]) -> None:
         """Nothing: the servers have all there is."""
 
-    def begin(self, session: Session) -> None:
-        """Carry this session from now on, and fetch the parameters anew, if they are not those of the servers' step."""
+    def start_session(self, session: Session) -> None:
+        """Start a session; the parameters are fetched again unless they belong to the servers' step."""
         self._token, self._step = session, None
-        if session.generation and session.generation != self._memory.generation:
-            self._memory.generation, self._memory.tried, self._memory.held = session.generation, None, None
-        self._session = self._carried(session)
+        if session.generation and session.generation != self._worker_progress.generation:
+            self._worker_progress.generation, self._worker_progress.tried = session.generation, None
+            self._worker_progress.held = None
+        self._session = self._session_tensor(session)
 
-    def step(self, batches: Sequence[Any], progress: Progress | None = None) -> Reply:
-        """Compute the gradient, bring it into the round, and return when the round is over."""
-        if self._step is None and (over := self._fetch() or self._made_before(batches)):
+    def step(self, batches: Sequence[Any], progress: Progress | None = None) -> StepResult:
+        """Compute the gradient, push it into the round, and return when the round is over."""
+        if self._step is None and (over := self._fetch() or self._applied_before(batches)):
             return over
         assert self._step is not None  # noqa: S101 - it is fetched
-        self._memory.tried, self._memory.held = (batches, self._step), None  # until what comes of it is known
+        self._worker_progress.tried = batches, self._step
+        self._worker_progress.held = None  # until the result of the step is known
         with tf.device(self._client.local):
             self._progress = as_tensor(progress)
         started, form = time.perf_counter(), self._form
-        load, said = self._begun(batches)
-        _, loss, finite, _ = load.amounts.numpy().tolist()
-        self._memory.loss = loss
-        reply = self._take_part(load, said, loss)
-        if reply.applied and finite:
-            self._wire.keep(load.left)
-        if reply.applied and self._step is not None:  # one that missed a step says nothing about the form
-            self._chooser.note(form, time.perf_counter() - started, step=reply.step)
-        return replace(reply, finite=bool(finite))
+        encoded, reply = self._compute(batches)
+        _, loss, finite, _ = encoded.stats.numpy().tolist()
+        self._worker_progress.loss = loss
+        result = self._run_round(encoded, reply, loss)
+        if result.applied and finite:
+            self._wire.keep(encoded.left)
+        if result.applied and self._step is not None:  # one that missed a step says nothing about the form
+            self._chooser.note(form, time.perf_counter() - started, step=result.step)
+        return replace(result, finite=bool(finite))
 
-    def _made_before(self, batches: Sequence[Any]) -> Reply | None:
+    def _applied_before(self, batches: Sequence[Any]) -> StepResult | None:
         """A reply if these batches are part of the step that they were tried for before the session changed."""
-        tried, step = self._memory.tried, self._step
+        tried, step = self._worker_progress.tried, self._step
         if tried is None or step is None or tried[0] is not batches or self._served != tried[1] + 1:
             return None
-        return Reply(True, True, False, step, self._memory.loss)
+        return StepResult(True, True, False, step, self._worker_progress.loss)
 
-    def _fetch(self) -> Reply | None:
+    def _fetch(self) -> StepResult | None:
         """The parameters of the newest step that every server has made; a reply when the session is over."""
         while True:
-            observation, over = self._looked(0.0)
+            observation, over = self._look(0.0)
             if over:
                 return over
-            if self._may_hold and set(observation.steps) == {self._memory.held}:
-                self._step, self._form = self._memory.held, 0
+            if self._may_hold and set(observation.steps) == {self._worker_progress.held}:
+                self._step, self._form = self._worker_progress.held, 0
                 return None
-            self._memory.held = None
+            self._worker_progress.held = None
             if min(observation.steps) != max(observation.steps):
-                self._client.call(self._ops.apply[self._form], self._turn(min(observation.steps)))
+                self._client.call(self._ops.apply[self._form], self._request(min(observation.steps)))
                 continue
-            heads = self._client.call(self._ops.pull, self._turn(min(observation.steps)).place)
+            heads = self._client.call(self._ops.pull, self._request(min(observation.steps)).place)
             if (heads[:, 0] == heads[0, 0]).all():  # else others made a step meanwhile: these are no step's parameters
                 self._step, self._form = (int(number) for number in heads[0])
-                self._memory.held = self._step
+                self._worker_progress.held = self._step
                 return None
 
     def _is_one_call(self, batches: Sequence[Any], form: int) -> bool:
         """Whether nothing stands between computing a gradient and bringing it in."""
-        return self._computation.is_one_pass(batches) and self._wire.is_plain(form) and not self._asks
+        return self._computer.is_one_pass(batches) and self._wire.is_plain(form) and not self._asks
 
-    def _begun(self, batches: Sequence[Any]) -> tuple[Load, Said | None]:
+    def _compute(self, batches: Sequence[Any]) -> tuple[EncodedGradient, PushReply | None]:
         """The gradient, and what the servers say if it is brought in with the same call."""
         assert self._step is not None  # noqa: S101 - `step` has fetched it
         if self._is_one_call(batches, self._form):
-            whole, turn = self._ops.whole[self._form], self._turn(self._step)
-            contribution, answer = self._client.run(whole, batches[0], turn)
-            said = Said(*(part.numpy() for part in answer))
+            compute_and_push, request = self._ops.compute_and_push[self._form], self._request(self._step)
+            gradient, answer = self._client.run(compute_and_push, batches[0], request)
+            reply = PushReply(*(part.numpy() for part in answer))
         else:
-            contribution, said = self._computation.over(batches), None
-        parts, left = self._wire.encode(contribution.vectors, self._form)
-        return Load(contribution.amounts, parts, contribution.rows, left), said
+            gradient, reply = self._computer.compute(batches), None
+        parts, left = self._wire.encode(gradient.vectors, self._form)
+        return EncodedGradient(gradient.stats, parts, gradient.rows, left), reply
 
-    def _take_part(self, load: Load, said: Said | None, loss: float) -> Reply:
-        """Take part in the round of this worker's step until it is over, and fetch what comes of it."""
+    def _run_round(self, encoded: EncodedGradient, reply: PushReply | None, loss: float) -> StepResult:
+        """Take part in the round of this worker's step until it is over, and fetch its result."""
         assert self._step is not None  # noqa: S101 - `step` has fetched it
-        step, move, since = self._step, Move.WAIT if said else Move.DELIVER, time.perf_counter()
+        step, action, since = self._step, RoundAction.WAIT if reply else RoundAction.PUSH, time.perf_counter()
         made = step
         while True:
-            if move is Move.DELIVER:
-                said, since = self._hand_in(load), time.perf_counter()
-            if said:
-                delivery: Delivery | None = sync_protocol.delivery(said.delivered.tolist())
-                fetched: Array | None = said.fetched
-                if delivery is Delivery.VOID:
-                    return Reply(False, False, False, step, loss)
+            if action is RoundAction.PUSH:
+                reply, since = self._push(encoded), time.perf_counter()
+            if reply:
+                status: PushStatus | None = sync_protocol.push_status(reply.replies.tolist())
+                fetched: Array | None = reply.fetched
+                if status is PushStatus.VOID:
+                    return StepResult(False, False, False, step, loss)
             else:
-                delivery = None
-                fetched = self._moved_on(move, step, since)
+                status = None
+                fetched = self._perform(action, step, since)
             if fetched is not None and fetched[THERE]:
-                self._memory.usual_wait = (self._memory.usual_wait + time.perf_counter() - since) / 2
+                self._worker_progress.usual_wait = (self._worker_progress.usual_wait + time.perf_counter() - since) / 2
                 self._step, self._form = step + 1, int(fetched[FORM])
-                self._memory.held = self._step
-                return Reply(True, int(fetched[SERVED]) == step + 1, False, step + 1, loss)
-            if move is Move.PULL:  # it is more than one step behind, or has another form: it begins with all parameters
+                self._worker_progress.held = self._step
+                return StepResult(True, int(fetched[SERVED]) == step + 1, False, step + 1, loss)
+            if action is RoundAction.PULL:  # this worker is more than one step behind, or the form changed
                 self._step = None
-                return Reply(True, self._served == step + 1, False, made, loss)
-            early = move is Move.WAIT and time.perf_counter() - since < UNUSUAL * self._memory.usual_wait
-            said, move = None, Move.WAIT
-            if delivery is Delivery.COMPLETE:
-                move = Move.APPLY
+                return StepResult(True, self._served == step + 1, False, made, loss)
+            usual_wait = self._worker_progress.usual_wait
+            early = action is RoundAction.WAIT and time.perf_counter() - since < UNUSUAL * usual_wait
+            reply, action = None, RoundAction.WAIT
+            if status is PushStatus.COMPLETE:
+                action = RoundAction.APPLY
                 continue
-            if delivery is Delivery.INCOMPLETE or early:
+            if status is PushStatus.INCOMPLETE or early:
                 continue  # the others have yet to deliver
-            observation, over = self._looked(loss)
+            observation, over = self._look(loss)
             if over:
-                self._memory.held = step  # no call has moved them
+                self._worker_progress.held = step  # no call has moved them
                 return over
-            move, made = sync_protocol.next_move(observation, worker=self._worker, step=step), observation.arbiter.step
+            action = sync_protocol.next_action(observation, worker=self._worker, step=step)
+            made = observation.arbiter.step
 
-    def _moved_on(self, move: Move, step: int, since: float) -> Array | None:
-        """Do what a move asks for; what was fetched, if it is tried."""
-        if move is Move.GIVE_UP:
-            self._client.call(self._ops.give_up, self._turn(step))
+    def _perform(self, action: RoundAction, step: int, since: float) -> Array | None:
+        """Perform an action; return the fetched result if it was requested."""
+        if action is RoundAction.GIVE_UP:
+            self._client.call(self._ops.give_up, self._request(step))
             return None
-        if move is Move.WAIT:
-            time.sleep(sync_protocol.pause(time.perf_counter() - since, usual=self._memory.usual_wait))
-        operation = self._ops.apply if move is Move.APPLY else self._ops.fetch
-        fetched: Array = self._client.call(operation[self._form], self._turn(step))
+        if action is RoundAction.WAIT:
+            time.sleep(sync_protocol.pause(time.perf_counter() - since, usual=self._worker_progress.usual_wait))
+        operation = self._ops.apply if action is RoundAction.APPLY else self._ops.fetch
+        fetched: Array = self._client.call(operation[self._form], self._request(step))
         return fetched
 
-    def _hand_in(self, load: Load) -> Said | None:
-        """Deliver, and make the step if everything is on every server by it; None if the round has no room."""
+    def _push(self, encoded: EncodedGradient) -> PushReply | None:
+        """Push the gradient, and apply the step if it completes the round; return None if the round is full."""
         assert self._step is not None  # noqa: S101 - `step` has fetched it
-        turn = self._turn(self._step)
-        if self._asks and not self._client.call(self._ops.admit, turn):
+        request = self._request(self._step)
+        if self._asks and not self._client.call(self._ops.admit, request):
             return None
-        return Said(*self._client.call(self._ops.bring[self._form], load.amounts, load.parts, load.rows, turn))
+        return PushReply(
+            *self._client.call(self._ops.push[self._form], encoded.stats, encoded.parts, encoded.rows, request)
+        )
 
-    def _looked(self, loss: float) -> tuple[sync_protocol.RoundObservation, Reply | None]:
-        """What the servers say; with it a reply if this worker's session is over."""
+    def _look(self, loss: float) -> tuple[sync_protocol.RoundObservation, StepResult | None]:
+        """Return the servers' state, and a result if this worker's session is over."""
         answers, standbys = self._client.call(self._ops.look, self._identity)
         records = [ShardRecord.from_vector(heads) for heads, _ in answers]
         shards = tuple(
             sync_protocol.ShardRound(
-                step=int(heads[3]), attempt=int(heads[5]), delivered=sync_protocol.mask(sets[0].tobytes())
+                step=int(heads[3]), attempt=int(heads[5]), pushed=sync_protocol.mask(sets[0].tobytes())
             )
             for heads, sets in answers
         )
@@ -305,17 +315,17 @@ class SyncUpdates(OnAnyMembers):
         done = any(record.done for record in records)
         mine = all(Session(record.fence, record.generation) == self._token for record in records)
         if done or not mine:
-            return observation, Reply(False, False, done, observation.arbiter.step, loss)
+            return observation, StepResult(False, False, done, observation.arbiter.step, loss)
         return observation, None
 
-    def _turn_of_none(self) -> Turn:
-        """Of no session and no step."""
+    def _empty_request(self) -> StepRequest:
+        """Return a request without a session and a step."""
         with tf.device(self._client.local):
             place = tf.constant([NEVER, 0], tf.int64)
-            return Turn(tf.zeros([2], tf.int64), self._identity, place, as_tensor(None), tf.zeros([], tf.int64))
+            return StepRequest(tf.zeros([2], tf.int64), self._identity, place, as_tensor(None), tf.zeros([], tf.int64))
 
-    def _turn(self, step: int) -> Turn:
+    def _request(self, step: int) -> StepRequest:
         with tf.device(self._client.local):
             place = tf.constant([step, self._attempt], tf.int64)
-            proposed = tf.constant(self._chooser.wish(self._form), tf.int64)
-        return Turn(self._session, self._identity, place, self._progress, proposed)
+            proposed = tf.constant(self._chooser.propose_next(self._form), tf.int64)
+        return StepRequest(self._session, self._identity, place, self._progress, proposed)
