@@ -139,7 +139,7 @@ class Course:
         import keras
         import tensorflow as tf
 
-        from pstraining.runtime.compression.push import Left
+        from pstraining.runtime.compression.push import Residual
         from pstraining.runtime.model.keras_model import Model
 
         keras.utils.set_random_seed(seed)
@@ -150,8 +150,8 @@ class Course:
                     Session(0, 0)
                 )  # they hold parameters themselves; those of the last run are not these
             else:
-                owed = [[tf.zeros(left.shape) for left in row] for row in updates._wire._left]
-                updates._wire.keep(Left(owed, owes=False))
+                owed = [[tf.zeros(left.shape) for left in row] for row in updates._compressor._residuals]
+                updates._compressor.commit_residual(Residual(owed, has_residual=False))
         for variable, value in self._own:
             variable.assign(value)
         self._rig.start()

@@ -114,16 +114,16 @@ class Trial:
 
     def settle(self) -> tuple[int, int]:
         """Let Auto begin anew on this link; what it chooses, and after how many updates."""
-        from pstraining.runtime.compression.wire_format import Chooser
+        from pstraining.runtime.compression.wire_format import FormatSelector
 
         workers = self._rigs["Auto"].workers
         for number, updates in enumerate(workers):
-            updates._chooser = Chooser(updates._chooser._forms, number)
+            updates._selector = FormatSelector(updates._selector._formats, number)
         steps, decides = 0, workers[0]
-        while decides._chooser._known.looking:
+        while decides._selector._known.exploring:
             self.train("Auto", 3)
             steps += 3
-        return decides._chooser.proposed, steps
+        return decides._selector.current, steps
 
     def measure(self, link: int, model: str, *, slices: int, seconds: float) -> Point:
         """Measure the three on the link as it is now."""

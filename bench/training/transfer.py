@@ -75,7 +75,7 @@ def _prepared(client: Any, name: str) -> tuple[Any, Any]:
     updates.start_session(SESSION)
     batch = next(iter(models.batches(name, 0)))
     contribution = updates._computer.compute([batch])
-    parts, _ = updates._wire.encode(contribution.vectors, 0)
+    parts, _ = updates._compressor.encode(contribution.vectors, 0)
     numbers = itertools.count(1)
     arguments = (contribution.stats, parts, contribution.rows, updates._session, updates._identity)
 

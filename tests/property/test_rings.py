@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pstraining.runtime.updates.hybrid import protocol
-from pstraining.runtime.updates.hybrid.protocol import HybridAction, HybridObservation, Standing, is_made
+from pstraining.runtime.updates.hybrid.protocol import HybridAction, HybridObservation, WorkerState, is_made
 from pstraining.runtime.updates.synchronous.protocol import ShardRound
 from tests.support.cover import ALL
 
@@ -61,9 +61,9 @@ class Worker:
     roster: int = 0
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> WorkerState:
         step = None if self.history is None else len(self.history)
-        return Standing(self.index, step, self.ring, self.left, self.held)
+        return WorkerState(self.index, step, self.ring, self.left, self.held)
 
 
 @dataclass
@@ -268,7 +268,7 @@ def _join(cluster: Cluster, me: Worker, observation: HybridObservation):  # type
     if observation.arbiter.step == 0 and all(step != 0 for step in steps):
         if me.history is None:
             me.history = []  # the servers have the beginning
-    elif (way := protocol.passing(steps, observation.arbiter.step)) is not None and me.history is None:
+    elif (way := protocol.broadcast_plan(steps, observation.arbiter.step)) is not None and me.history is None:
         source = cluster.workers.get(order[way.source])
         if circle.broken or source is None or source.history is None or len(source.history) != observation.arbiter.step:
             circle.broken = True

@@ -186,7 +186,7 @@ def test_without_the_arbiters_decision_servers_come_to_differ(monkeypatch: pytes
         return taken
 
     push = Cluster.push
-    monkeypatch.setattr(Cluster, "deliver", hasty)
+    monkeypatch.setattr(Cluster, "push", hasty)
     differing = 0
     for seed in range(60):
         try:

@@ -26,15 +26,15 @@ class Message:
     worker: int = 0
 
     def __str__(self) -> str:
-        return f"{self.what} {self.shard}" + (f" of worker {self.worker}" if self.what == "deliver" else "")
+        return f"{self.what} {self.shard}" + (f" of worker {self.worker}" if self.what == "push" else "")
 
 
 def rounds_messages(order: random.Random) -> list[Message]:
     """All messages of a round of two workers, in an order that may be: those of a group are under way together."""
-    groups = [[Message("deliver", 0, worker), Message("deliver", 1, worker)] for worker in range(WORKERS)]
+    groups = [[Message("push", 0, worker), Message("push", 1, worker)] for worker in range(WORKERS)]
     rest = [
         [Message("prepare", 0), Message("prepare", 1)],
-        [Message("hold", 0), Message("hold", 1)],
+        [Message("stage", 0), Message("stage", 1)],
         [Message("apply standby", 0)],
         [Message("apply primary", 0), Message("apply primary", 1), Message("apply standby", 1)],
     ]
@@ -83,18 +83,18 @@ class Pairs:
         loads: dict[int, Any] = {}
         for message in messages:
             number, identity = message.shard, self.rig.identities[message.worker].tensor()
-            if message.what == "deliver":
+            if message.what == "push":
                 amounts, vectors, rows = gradients[message.worker]
                 share = ShardGradient(
                     amounts, vectors[number] if self.rig.mode.state.pause_steps is None else [], rows[number]
                 )
                 data = (tf.constant([-1, 0, 0], tf.int64), form, go, share)
-                self._do("deliver", number, PRIMARY, session, identity, place, *data)
+                self._do("push", number, PRIMARY, session, identity, place, *data)
             elif message.what == "prepare":
                 loads[number] = self._do("prepare", number, PRIMARY, session, place, go)
-            elif message.what == "hold":
+            elif message.what == "stage":
                 word, load = loads[number]
-                self._do("hold", number, STANDBY, session, place, word, load)
+                self._do("stage", number, STANDBY, session, place, word, load)
             else:
                 member = STANDBY if message.what == "apply standby" else PRIMARY
                 self._do("apply", number, member, session, identity, place, go, form)

@@ -26,11 +26,11 @@ class Told:
         self._forms, self._made = list(forms), 0
 
     @property
-    def proposed(self) -> int:
+    def current(self) -> int:
         return self._forms[min(self._made, len(self._forms) - 1)]
 
     def propose_next(self, under_way: int) -> int:
-        return self.proposed
+        return self.current
 
     def note(self, form: int, seconds: float, *, step: int) -> None:
         self._made += 1
@@ -42,9 +42,9 @@ def total_sent(rig: Rig, forms: Sequence[int], *, taken: Sequence[bool], feedbac
     A gradient that was not taken is sent again with the next step, as an update that was dropped is.
     """
     from pstraining.runtime.compression import codecs
-    from pstraining.runtime.compression.push import PushWire
+    from pstraining.runtime.compression.push import PushCompressor
 
-    wire = PushWire(rig.store, [None, codecs.find(Name.TOP_K, permille=5)], feedback=feedback)
+    wire = PushCompressor(rig.store, [None, codecs.find(Name.TOP_K, permille=5)], feedback=feedback)
     drawn = np.random.default_rng(0)
     came = [[np.zeros(s.size) for s in shard.segments] for shard in rig.store.shards]
     wanted = [[np.zeros(s.size) for s in shard.segments] for shard in rig.store.shards]
@@ -55,7 +55,7 @@ def total_sent(rig: Rig, forms: Sequence[int], *, taken: Sequence[bool], feedbac
         parts, left = wire.encode(vectors, form)
         if not kept:
             continue
-        wire.keep(left)
+        wire.commit_residual(left)
         for number, row in enumerate(vectors):
             for index, (vector, sent) in enumerate(
                 zip(row, wire.decode(rig.store.shards[number], parts[number], form), strict=True)
@@ -121,7 +121,7 @@ def test_a_run_that_changes_forms_ends_where_one_without_ends(client: Any, mode:
         rig.model.assign({path: np.ones_like(value) for path, value in rig.initial.items()})
         rig.initial = rig.model.values()
         if compression:
-            rig.workers[0]._chooser = Told(forms)
+            rig.workers[0]._selector = Told(forms)
         rig.start()
         warm_up(rig, batches(1))
         rig.train(batches(len(forms)))
@@ -147,10 +147,10 @@ def test_workers_hold_the_same_bits_through_every_change(client: Any) -> None:
     exact = set()
     for _ in range(12):
         for worker in rig.workers:
-            worker._chooser = Told([rng.choice([PLAIN, CODED]) for _ in range(4)])
+            worker._selector = Told([rng.choice([PLAIN, CODED]) for _ in range(4)])
         Crew(rig, [batches(4, seed=rng.randrange(1000)) for _ in range(2)]).join()
         held = [worker._store.model.values() for worker in rig.workers]
-        assert len({(worker._step, worker._form) for worker in rig.workers}) == 1
+        assert len({(worker._step, worker._format) for worker in rig.workers}) == 1
         own.start_session(SESSION)
         assert own._fetch() is None
         for path, value in fresh.model.values().items():
@@ -174,7 +174,7 @@ def test_a_late_worker_begins_with_the_whole_of_whatever_is_held(client: Any) ->
     for number, forms in enumerate([[CODED], [PLAIN], [CODED, PLAIN]]):
         assert late._fetch() is None
         for worker in rig.workers:
-            worker._chooser = Told(forms)
+            worker._selector = Told(forms)
         Crew(rig, [batches(5, seed=2 * number), batches(5, seed=2 * number + 1)]).join()
         reply = late.step(batches(1, seed=99))
         assert (reply.session_valid, reply.applied) == (True, False)
@@ -201,7 +201,7 @@ def test_one_worker_decides_for_all_that_are_in_step(client: Any) -> None:
             super().note(form, seconds, step=step)
             seen.append(form)
 
-    rig.workers[0]._chooser, rig.workers[1]._chooser = Decider(forms), Told([PLAIN])
+    rig.workers[0]._selector, rig.workers[1]._selector = Decider(forms), Told([PLAIN])
     Crew(rig, [batches(9, seed=0), batches(9, seed=1)]).join()
     assert seen[1:] == forms, "a round has the form that was wished for in the one before"
 
@@ -221,7 +221,7 @@ def test_a_round_without_a_gradient_is_fetched_as_any_other(client: Any, pull: s
         non_finite="Skip",
     )
     rig.start()
-    rig.workers[0]._chooser = Told([CODED])
+    rig.workers[0]._selector = Told([CODED])
     rig.train(batches(3))
     x, y = batches(1)[0]
     reply = rig.step((tf.fill(x.shape, float("nan")), y))
@@ -242,7 +242,7 @@ def test_parameters_are_fetched_of_one_step(client: Any) -> None:
     rig.start()
     ahead, late = rig.workers
     rig.store.good_bye(1, 1)
-    ahead._chooser = Told([CODED])
+    ahead._selector = Told([CODED])
     rig.train(batches(3))
     looked = late._look
     pulls: list[int] = []
@@ -256,7 +256,7 @@ def test_parameters_are_fetched_of_one_step(client: Any) -> None:
 
     late._look = look_and_be_overtaken
     assert late._fetch() is None
-    assert (late._step, late._form) == (ahead._step, ahead._form)
+    assert (late._step, late._format) == (ahead._step, ahead._format)
     for path, value in ahead._store.model.values().items():
         np.testing.assert_array_equal(late._store.model.values()[path], value, err_msg=path)
 
@@ -268,7 +268,7 @@ def test_both_ways_of_auto_train(client: Any, mode: str) -> None:
     rig = Rig(client, lambda: keras.optimizers.Adam(3e-3), ps=2, build=large, mode=mode, compression=AUTO)
     rig.start()
     warm_up(rig, batches(1))
-    rig.workers[0]._chooser = Told([PLAIN, CODED, CODED, PLAIN] * 15)
+    rig.workers[0]._selector = Told([PLAIN, CODED, CODED, PLAIN] * 15)
     (one,) = batches(1)
     losses = [rig.step(one).loss for _ in range(60)]
     assert losses[-1] < 0.3 * losses[0]
@@ -290,7 +290,7 @@ def test_a_link_that_is_not_slow_needs_no_codec(client: Any, capfd: pytest.Captu
     warm_up(rig, [one])
     for _ in range(100):
         rig.step(one)
-        if worker._chooser._known.chosen is not None:
+        if worker._selector._known.chosen is not None:
             break
     lines = [json.loads(line) for line in capfd.readouterr().out.splitlines() if line.startswith("{")]
     (told,) = [line for line in lines if line["event"] == "compression"]

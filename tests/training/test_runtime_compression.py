@@ -96,10 +96,10 @@ def test_equal_values_are_not_held_back_for_ever() -> None:
 def test_error_feedback_sends_everything_in_the_end(client: Any, name: Name, feedback: bool) -> None:
     import keras
 
-    from pstraining.runtime.compression.push import PushWire
+    from pstraining.runtime.compression.push import PushCompressor
 
     rig = Rig(client, lambda: keras.optimizers.SGD(0.1), ps=2, build=large)
-    wire = PushWire(rig.store, [codec(name)], feedback=feedback)
+    wire = PushCompressor(rig.store, [codec(name)], feedback=feedback)
     vectors: list[list[Any]] = [
         [vector(s.size, s.size) if s.group != "state" else vector(1, s.size) for s in shard.segments]
         for shard in rig.store.shards
@@ -108,7 +108,7 @@ def test_error_feedback_sends_everything_in_the_end(client: Any, name: Name, fee
     totals = [[np.zeros(segment.size) for segment in shard.segments] for shard in rig.store.shards]
     for _ in range(rounds):
         parts, left = wire.encode(vectors, 0)
-        wire.keep(left)
+        wire.commit_residual(left)
         for number, row in enumerate(totals):
             for total, came in zip(row, wire.decode(rig.store.shards[number], parts[number], 0), strict=True):
                 np.add(total, came.numpy(), out=total)

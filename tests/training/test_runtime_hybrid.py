@@ -179,7 +179,7 @@ def test_one_that_comes_late_gets_what_the_others_have(rigs: Any) -> None:
 def test_a_worker_that_vanished_without_a_word_is_left_out(rigs: Any) -> None:
     rig = rigs(sgd, ps=2, build=small, workers=3)
     Crew(rig, [batches(2, seed=worker) for worker in range(3)]).join()
-    rig.workers[1]._member.links.close()
+    rig.workers[1]._member.transport.close()
     started = time.monotonic()
     crew = Crew(rig, [batches(5, seed=5), [], batches(5, seed=6)])
     crew.join()
@@ -372,7 +372,7 @@ def test_who_breaks_the_ring_while_it_brings_the_parameters_holds_nobody_up(
     def die(view: Any) -> None:
         assert claims(rig, 1) == 1
         bring_to_the_first(victim)
-        victim._member.links.close()  # sockets end as those of a killed process do
+        victim._member.transport.close()  # sockets end as those of a killed process do
         gone.set()
         end.wait(60)
         raise SystemExit

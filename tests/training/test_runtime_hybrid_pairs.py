@@ -52,7 +52,7 @@ def test_no_step_is_lost_torn_or_made_twice_whatever_is_lost_when(pairs: RingPai
         messages = rounds_messages(dice)
         cut, survivors = dice.randrange(len(messages) + 1), dice.choice(left)
         pairs.play(messages[:cut])
-        silent = [w for w in range(WORKERS) if not any(m.what == "deliver" and m.worker == w for m in messages[:cut])]
+        silent = [w for w in range(WORKERS) if not any(m.what == "push" and m.worker == w for m in messages[:cut])]
         if silent and dice.random() < 0.5:
             pairs.lose_sum(dice.choice(silent))
         pairs.take_over(survivors)

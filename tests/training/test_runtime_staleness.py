@@ -161,7 +161,7 @@ def between(updates: Any, what: Callable[[], Any], monkeypatch: pytest.MonkeyPat
         what()
         return contribution
 
-    monkeypatch.setattr(updates._computer, "over", computed)
+    monkeypatch.setattr(updates._computer, "compute", computed)
 
 
 def test_an_update_whose_reply_was_lost_counts_once_on_every_server(

@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pstraining.runtime.compression import auto_select
-from pstraining.runtime.compression.auto_select import BLOCK, CODED, FEW, FIRST_HOLD, MANY, MARGIN, PLAIN, Auto, decide
+from pstraining.runtime.compression.auto_select import (
+    BLOCK,
+    CODED,
+    FEW,
+    FIRST_EXPLOIT_STEPS,
+    MANY,
+    MARGIN,
+    PLAIN,
+    Auto,
+    decide,
+)
 
 
 @pytest.mark.parametrize(
@@ -44,8 +54,8 @@ class Played:
 
     def step(self, form: int | None = None) -> int:
         """One step, in the form that somebody else proposes or in the worker's own; its form."""
-        form = auto_select.proposal(self.known) if form is None else form
-        self.known = auto_select.observed(self.known, form, self.seconds(self.made, form))
+        form = auto_select.propose(self.known) if form is None else form
+        self.known = auto_select.update(self.known, form, self.seconds(self.made, form))
         self.made += 1
         return form
 
@@ -68,7 +78,7 @@ def test_the_faster_form_is_found_and_equal_ones_cost_little(
 ) -> None:
     worker = Played(noisy(plain, plain * ratio, seed, noise))
     worker.steps(2 * BLOCK * MANY)
-    assert not worker.known.looking
+    assert not worker.known.exploring
     if ratio < 0.85:
         assert worker.known.chosen == CODED
     elif ratio > 1.15:
@@ -83,7 +93,7 @@ def test_forms_take_turns_while_looking_and_what_drifts_does_not_decide(seed: in
     drawn = random.Random(seed)
     worker = Played(lambda made, form: (1.0, 0.8)[form] * (1 + made / 30) * drawn.uniform(1, 1.05))
     forms = []
-    while worker.known.looking:
+    while worker.known.exploring:
         forms.append(worker.step())
     assert forms[: 4 * BLOCK] == ([PLAIN] * BLOCK + [CODED] * BLOCK) * 2
     assert worker.known.chosen == CODED
@@ -92,7 +102,7 @@ def test_forms_take_turns_while_looking_and_what_drifts_does_not_decide(seed: in
 def test_a_clear_case_is_settled_early() -> None:
     worker = Played(constant(10.0, 1.0))
     forms = []
-    while worker.known.looking:
+    while worker.known.exploring:
         forms.append(worker.step())
     assert len(forms) == 4 * BLOCK
 
@@ -101,7 +111,9 @@ def test_it_looks_again_ever_more_seldom() -> None:
     worker = Played(constant(1.0, 2.0))
     looked = [step for step, form in enumerate(worker.steps(10_000)) if form == CODED]
     begins = [step for step in looked if step - 1 not in looked and step - BLOCK - 1 not in looked]
-    begins = [begin for begin, former in zip(begins, [-FIRST_HOLD, *begins], strict=False) if begin - former > 50]
+    begins = [
+        begin for begin, former in zip(begins, [-FIRST_EXPLOIT_STEPS, *begins], strict=False) if begin - former > 50
+    ]
     gaps = [b - a for a, b in pairwise(begins)]
     assert len(gaps) >= 4
     assert all(1.8 < later / earlier < 2.2 for earlier, later in pairwise(gaps))
@@ -123,9 +135,9 @@ def test_it_looks_earlier_when_the_speed_changes(chosen: int) -> None:
 def test_a_hold_that_is_over_once_begins_short_again_after_another_choice() -> None:
     worker = Played(lambda made, form: ((1.0, 2.0) if made < 2000 else (9.0, 1.0))[form])
     worker.steps(2000)
-    assert worker.known.hold > FIRST_HOLD
+    assert worker.known.exploit_steps > FIRST_EXPLOIT_STEPS
     worker.steps(200)
-    assert (worker.known.chosen, worker.known.hold) == (CODED, FIRST_HOLD)
+    assert (worker.known.chosen, worker.known.exploit_steps) == (CODED, FIRST_EXPLOIT_STEPS)
 
 
 @given(orders=st.lists(st.booleans(), min_size=400, max_size=400))
@@ -136,7 +148,7 @@ def test_workers_that_follow_each_others_proposals_agree(orders: list[bool]) -> 
     for first in orders:
         for worker in workers:
             worker.step(form)
-        form = auto_select.proposal(workers[0 if first else 1].known)
+        form = auto_select.propose(workers[0 if first else 1].known)
     assert [worker.known.chosen for worker in workers] == [CODED, CODED]
 
 
@@ -144,7 +156,7 @@ def test_workers_that_follow_each_others_proposals_agree(orders: list[bool]) -> 
 def test_a_worker_that_decides_a_step_ahead_settles_whatever_form_it_finds(first: int) -> None:
     worker, form = Played(noisy(1.0, 0.6, 1, 0.05)), first
     for _ in range(100):
-        wish = auto_select.proposal(worker.known, form)
+        wish = auto_select.propose(worker.known, form)
         worker.step(form)
         form = wish
     assert worker.known.chosen == CODED

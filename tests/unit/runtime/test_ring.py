@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from pstraining.runtime.allreduce import transport as ring_transport
 from pstraining.runtime.allreduce.ring import Ring
-from pstraining.runtime.allreduce.streams import GreetingError, Relay, Stream, Sum, turns
-from pstraining.runtime.allreduce.topology import BrokenRingError, Card, RingPlan
-from pstraining.runtime.allreduce.transport import Links
+from pstraining.runtime.allreduce.streams import HeaderMismatchError, Relay, Stream, Sum, ring_steps
+from pstraining.runtime.allreduce.topology import BrokenRingError, Peer, RingTopology
+from pstraining.runtime.allreduce.transport import RingTransport
 
 
 def carry(streams: list[Any], seed: int) -> int:
@@ -55,7 +55,7 @@ def test_all_members_hold_the_sum(seed: int, members: int, sizes: list[int], dty
     numbers = np.random.default_rng(seed)
     data = [[numbers.integers(-99, 99, size).astype(dtype) for size in sizes] for _ in range(members)]
     expected = [sum(one[k].copy() for one in data) for k in range(len(sizes))]
-    carry([Sum(data[k], members=members, place=k, greeting=b"step 1") for k in range(members)], seed)
+    carry([Sum(data[k], members=members, place=k, header=b"step 1") for k in range(members)], seed)
     for arrays in data:
         for found, wanted in zip(arrays, expected, strict=True):
             np.testing.assert_array_equal(found, wanted)
@@ -83,22 +83,22 @@ def test_arrays_are_passed_on_as_far_as_they_are_wanted(seed: int, members: int,
 
 
 def test_who_is_about_something_else_is_told_apart() -> None:
-    with pytest.raises(GreetingError) as raised:
-        carry([Sum([np.zeros(4)], members=2, place=k, greeting=b"step %d" % k) for k in range(2)], 0)
+    with pytest.raises(HeaderMismatchError) as raised:
+        carry([Sum([np.zeros(4)], members=2, place=k, header=b"step %d" % k) for k in range(2)], 0)
     assert raised.value.found.startswith(b"step")
 
 
 def test_the_turns_of_three() -> None:
-    found = [(turn.send, turn.take, turn.adds) for turn in turns(3, 0)]
+    found = [(step.send, step.take, step.adds) for step in ring_steps(3, 0)]
     assert found == [(0, 2, True), (2, 1, True), (1, 0, False), (0, 2, False)]
 
 
 @pytest.fixture
-def crowd() -> Iterator[Callable[[int], list[Links]]]:
+def crowd() -> Iterator[Callable[[int], list[RingTransport]]]:
     with ExitStack() as stack:
 
-        def make(number: int) -> list[Links]:
-            found = [Links("job", "127.0.0.1") for _ in range(number)]
+        def make(number: int) -> list[RingTransport]:
+            found = [RingTransport("job", "127.0.0.1") for _ in range(number)]
             for links in found:
                 stack.callback(links.close)
             return found
@@ -106,16 +106,16 @@ def crowd() -> Iterator[Callable[[int], list[Links]]]:
         yield make
 
 
-def together(links: list[Links], act: Callable[[Ring, int], Any], *, number: int = 1) -> list[Any]:
+def together(links: list[RingTransport], act: Callable[[Ring, int], Any], *, number: int = 1) -> list[Any]:
     """Form a ring, let each member act, and tell what came of it."""
-    cards = tuple(one.card(k, 100 + k) for k, one in enumerate(links))
+    peers = tuple(one.peer(k, 100 + k) for k, one in enumerate(links))
     found: list[Any] = [None] * len(links)
 
     def member(place: int) -> None:
         try:
-            connected = links[place].connect(RingPlan(7, number, cards, place), still=lambda: True)
-            found[place] = act(Ring(number, cards, place, connected), place)
-        except (BrokenRingError, GreetingError) as error:
+            connected = links[place].connect(RingTopology(7, number, peers, place), still=lambda: True)
+            found[place] = act(Ring(number, peers, place, connected), place)
+        except (BrokenRingError, HeaderMismatchError) as error:
             found[place] = error
 
     threads = [threading.Thread(target=member, args=(place,)) for place in range(len(links))]
@@ -132,8 +132,8 @@ def test_a_ring_of_connections_sums(crowd: Any, members: int) -> None:
     def act(ring: Ring, place: int) -> Any:
         vector = np.full(200_000, float(place))
         for step in range(3):
-            ring.sum([vector], greeting=b"%d" % step)
-        return vector.sum(), ring.tell(place, greeting=b"?"), ring.carried
+            ring.all_reduce([vector], header=b"%d" % step)
+        return vector.sum(), ring.all_gather(place, header=b"?"), ring.carried
 
     total = sum(range(members)) * members**2 * 200_000.0
     for value, told, _ in together(crowd(members), act):
@@ -146,18 +146,18 @@ def test_a_member_that_leaves_is_not_suspected_and_one_that_vanishes_is(crowd: A
         links = crowd(3)
 
         def act(ring: Ring, place: int, links: Any = links, vanishes: bool = vanishes) -> Any:
-            ring.sum([np.zeros(10)], greeting=b"1")
+            ring.all_reduce([np.zeros(10)], header=b"1")
             if place == 1:
                 if vanishes:
                     links[1].close()  # sockets end as those of a killed process do
                     time.sleep(0.3)
                 ring.leave()
                 return None
-            ring.sum([np.zeros(10)], greeting=b"2")
+            ring.all_reduce([np.zeros(10)], header=b"2")
             raise AssertionError("a sum without one of its members")
 
         first, _, third = together(links, act)
-        suspects = {card.worker for error in (first, third) for card in error.suspects}
+        suspects = {peer.worker for error in (first, third) for peer in error.suspects}
         assert suspects == ({1} if vanishes else set())
 
 
@@ -166,7 +166,7 @@ def test_a_silent_member_is_suspected_within_a_second(crowd: Any, monkeypatch: p
     silenced: list[float] = []
 
     def act(ring: Ring, place: int) -> Any:
-        ring.sum([np.zeros(10)], greeting=b"1")
+        ring.all_reduce([np.zeros(10)], header=b"1")
         if place == 1:
             monkeypatch.setattr(links[1], "_beat", lambda: None)
             silenced.append(time.monotonic())
@@ -174,33 +174,33 @@ def test_a_silent_member_is_suspected_within_a_second(crowd: Any, monkeypatch: p
                 time.sleep(0.01)
             return None
         try:
-            ring.sum([np.zeros(10)], greeting=b"2")
+            ring.all_reduce([np.zeros(10)], header=b"2")
         except BrokenRingError as broken:
             return broken, time.monotonic()
         return None
 
     (broken, noticed), _ = together(links, act)
-    assert [card.worker for card in broken.suspects] == [1]
+    assert [peer.worker for peer in broken.suspects] == [1]
     assert ring_transport.SILENT_BEATS * ring_transport.BEAT_SECONDS <= 0.75
     assert noticed - silenced[0] < 3.0, "on a busy machine it may take longer than a second"
 
 
 def test_a_member_that_is_not_there_is_suspected(crowd: Any) -> None:
     (links,) = crowd(1)
-    gone = Links("job", "127.0.0.1")
-    cards = (links.card(0, 1), gone.card(1, 1))
+    gone = RingTransport("job", "127.0.0.1")
+    peers = (links.peer(0, 1), gone.peer(1, 1))
     gone.close()
     deadline = time.monotonic() + 10
-    while _takes(cards[1]):
+    while _takes(peers[1]):
         assert time.monotonic() < deadline
     with pytest.raises(BrokenRingError) as raised:
-        links.connect(RingPlan(7, 1, cards, 0), still=lambda: True)
-    assert [card.worker for card in raised.value.suspects] == [1]
+        links.connect(RingTopology(7, 1, peers, 0), still=lambda: True)
+    assert [peer.worker for peer in raised.value.suspects] == [1]
 
 
-def _takes(card: Card) -> bool:
+def _takes(peer: Peer) -> bool:
     try:
-        socket.create_connection((card.host, card.port), timeout=1).close()
+        socket.create_connection((peer.host, peer.port), timeout=1).close()
     except OSError:
         return False
     return True
@@ -209,10 +209,10 @@ def _takes(card: Card) -> bool:
 @pytest.mark.parametrize("wrong", ["job", "token", "incarnation", "number"])
 def test_strangers_and_older_processes_are_not_part_of_a_ring(crowd: Any, wrong: str) -> None:
     (links,) = crowd(1)
-    other = Links("another" if wrong == "job" else "job", "127.0.0.1")
-    mine, theirs = links.card(0, 5), other.card(1, 5)
-    known = Card(0, 5, mine.host, mine.port, mine.token + (wrong == "token"))
-    claimed = Card(1, 4 if wrong == "incarnation" else 5, theirs.host, theirs.port, theirs.token)
+    other = RingTransport("another" if wrong == "job" else "job", "127.0.0.1")
+    mine, theirs = links.peer(0, 5), other.peer(1, 5)
+    known = Peer(0, 5, mine.host, mine.port, mine.token + (wrong == "token"))
+    claimed = Peer(1, 4 if wrong == "incarnation" else 5, theirs.host, theirs.port, theirs.token)
     number = 2 if wrong == "number" else 3
     asked: list[int] = []
 
@@ -222,12 +222,12 @@ def test_strangers_and_older_processes_are_not_part_of_a_ring(crowd: Any, wrong:
 
     def knock() -> None:
         with suppress(BrokenRingError):
-            other.connect(RingPlan(7, number, (known, claimed), 1), still=still)
+            other.connect(RingTopology(7, number, (known, claimed), 1), still=still)
 
     stranger = threading.Thread(target=knock)
     stranger.start()
     with pytest.raises(BrokenRingError):
-        links.connect(RingPlan(7, 3, (mine, theirs), 0), still=still)
+        links.connect(RingTopology(7, 3, (mine, theirs), 0), still=still)
     stranger.join(20)
     other.close()
     assert not stranger.is_alive()
@@ -235,5 +235,5 @@ def test_strangers_and_older_processes_are_not_part_of_a_ring(crowd: Any, wrong:
 
 def test_a_card_survives_the_servers_numbers() -> None:
     for host in ("10.1.2.3", "::1", "2001:db8::7"):
-        card = Card(3, 1_795_000_000_000_000_000, host, 2224, 2**62 - 1)
-        assert Card.of(3, card.numbers()) == card
+        peer = Peer(3, 1_795_000_000_000_000_000, host, 2224, 2**62 - 1)
+        assert Peer.of(3, peer.numbers()) == peer

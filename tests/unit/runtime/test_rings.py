@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from pstraining.runtime.updates.hybrid.protocol import (
+    BroadcastPlan,
     HybridAction,
     HybridObservation,
-    Passing,
-    Standing,
+    WorkerState,
+    broadcast_plan,
     next_action,
-    passing,
 )
 from pstraining.runtime.updates.synchronous.protocol import ShardRound
 
@@ -24,8 +24,8 @@ def observation(
 
 def me(
     step: int | None = 5, *, ring: int | None = 2, left: int | None = None, held: int | None = None, suspects: int = 0
-) -> Standing:
-    return Standing(0, step, ring, left, held, suspects)
+) -> WorkerState:
+    return WorkerState(0, step, ring, left, held, suspects)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def me(
         (observation((0, 0, 0), members=0, ready=0b11), me(None, ring=None), HybridAction.FORM),
     ],
 )
-def test_the_next_move(found: HybridObservation, standing: Standing, expected: HybridAction) -> None:
+def test_the_next_move(found: HybridObservation, standing: WorkerState, expected: HybridAction) -> None:
     assert next_action(found, standing) is expected
 
 
@@ -81,11 +81,11 @@ def test_the_next_move(found: HybridObservation, standing: Standing, expected: H
         ([5, 5, 5], None),
         ([None, None], None),
         ([4, None], None),
-        ([5, None, 5], Passing(0, 1)),
-        ([None, 5, 4], Passing(1, 0)),
-        ([None, 4, 5], Passing(2, 1)),
-        ([5, 5, None], Passing(0, 2)),
+        ([5, None, 5], BroadcastPlan(0, 1)),
+        ([None, 5, 4], BroadcastPlan(1, 0)),
+        ([None, 4, 5], BroadcastPlan(2, 1)),
+        ([5, 5, None], BroadcastPlan(0, 2)),
     ],
 )
-def test_who_passes_parameters_on(steps: list[int | None], expected: Passing | None) -> None:
-    assert passing(steps, 5) == expected
+def test_who_passes_parameters_on(steps: list[int | None], expected: BroadcastPlan | None) -> None:
+    assert broadcast_plan(steps, 5) == expected

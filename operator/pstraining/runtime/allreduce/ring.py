@@ -7,74 +7,78 @@ from typing import Final
 
 import numpy as np
 
-from pstraining.runtime.allreduce.streams import PIECE, Array, GreetingError, Relay, Stream, Sum
-from pstraining.runtime.allreduce.topology import BrokenRingError, Card
-from pstraining.runtime.allreduce.transport import Neighbours
+from pstraining.runtime.allreduce.streams import BLOCK_BYTES, Array, HeaderMismatchError, Relay, Stream, Sum
+from pstraining.runtime.allreduce.topology import BrokenRingError, Peer
+from pstraining.runtime.allreduce.transport import NeighborLinks
 
 AT_ONCE: Final = 1024 * 1024
 """Bytes that are handed to the system at a time."""
 WAIT_SECONDS: Final = 0.2
 """Seconds of waiting after which it is asked whether to go on."""
 VERDICT_SECONDS: Final = 1.0
-"""Seconds to wait for the word of a neighbour, or its silence, after its data has ended."""
+"""Seconds to wait for the word of a neighbor, or its silence, after its data has ended."""
 
 
 class Ring:
     """A ring that has come to be. With one member nothing is sent.
 
     Args:
-        members: their cards, in order.
-        place: this worker's.
-        links: to the neighbours; None for one member.
+        members: the peers, in order.
+        place: this worker's index in the ring.
+        neighbors: connections to both neighbors; None for one member.
     """
 
-    def __init__(self, number: int, members: Sequence[Card], place: int, links: Neighbours | None) -> None:
+    def __init__(self, number: int, members: Sequence[Peer], place: int, neighbors: NeighborLinks | None) -> None:
         self.number, self.members, self.place = number, tuple(members), place
         self.carried = 0
         """Bytes sent so far, without headers."""
-        self._links, self._room = links, bytearray(PIECE)
+        self._neighbors, self._room = neighbors, bytearray(BLOCK_BYTES)
 
     @property
     def broken(self) -> BrokenRingError | None:
         """Why it is no more."""
-        return self._links.broken if self._links else None
+        return self._neighbors.broken if self._neighbors else None
 
-    def sum(self, arrays: Sequence[Array], *, greeting: bytes, going_on: Callable[[], bool] = lambda: True) -> None:
+    def all_reduce(
+        self, arrays: Sequence[Array], *, header: bytes, should_continue: Callable[[], bool] = lambda: True
+    ) -> None:
         """Replace vectors by the sum of all members' vectors.
 
         Args:
             arrays: contiguous vectors, of the same sizes and types on all members.
-            greeting: what it is about; the same on all members.
-            going_on: asked now and then, while others are waited for.
+            header: identifies the operation; equal on all members.
+            should_continue: called regularly while other members are waited for.
 
         Raises:
             BrokenRingError: a member is gone, or has left; the vectors are spoilt.
-            GreetingError: the left neighbour's is another one.
+            HeaderMismatchError: the left neighbor sent another header.
         """
         size, place = len(self.members), self.place
-        self._run(Sum(arrays, members=size, place=place, greeting=greeting, room=self._room), going_on)
+        self._run(Sum(arrays, members=size, place=place, header=header, room=self._room), should_continue)
 
-    def tell(self, number: int, *, greeting: bytes, going_on: Callable[[], bool] = lambda: True) -> list[int]:
-        """Tell all members a number; everybody's, in order."""
+    def all_gather(
+        self, number: int, *, header: bytes, should_continue: Callable[[], bool] = lambda: True
+    ) -> list[int]:
+        """Send a number to all members; return every member's number, in order."""
         told = np.zeros([len(self.members)], np.int64)
         told[self.place] = number
-        self.sum([told], greeting=greeting, going_on=going_on)
+        self.all_reduce([told], header=header, should_continue=should_continue)
         return [int(value) for value in told]
 
-    def relay(self, arrays: Sequence[Array], *, source: int, last: int) -> None:
-        """Bring the arrays of the member at `source` to those after it, up to the one at `last`."""
+    def broadcast(self, arrays: Sequence[Array], *, source: int, last: int) -> None:
+        """Send the arrays of the member at `source` around the ring, up to the member at `last`."""
         self._run(Relay(arrays, members=len(self.members), place=self.place, source=source, last=last), lambda: True)
 
     def leave(self) -> None:
         """Be part of it no longer."""
-        if self._links:
-            self._links.close()
+        if self._neighbors:
+            self._neighbors.close()
 
-    def _run(self, stream: Stream, going_on: Callable[[], bool]) -> None:
-        links = self._links
-        if links is None or stream.done:
+    def _run(self, stream: Stream, should_continue: Callable[[], bool]) -> None:
+        neighbors = self._neighbors
+        if neighbors is None or stream.done:
             return
-        left, right = links.left, links.right
+        left, right = neighbors.left, neighbors.right
         assert left is not None and right is not None  # noqa: S101, PT018 - the ring has come to be
         try:
             while not stream.done:
@@ -94,35 +98,35 @@ class Ring:
                     except BlockingIOError:
                         count = -1
                     if count == 0:
-                        raise OSError("the left neighbour's data has ended")
+                        raise OSError("the left neighbor's data has ended")
                     if count > 0:
                         stream.came(count)
                         moved = True
-                if not moved and not self._wait(bool(len(out)), bool(len(into))) and not going_on():
-                    links.leave()
-                if links.broken:
-                    raise links.broken
+                if not moved and not self._wait(bool(len(out)), bool(len(into))) and not should_continue():
+                    neighbors.leave()
+                if neighbors.broken:
+                    raise neighbors.broken
         except OSError:
-            raise self._verdict(links) from None
-        except GreetingError:
-            links.leave()
+            raise self._verdict(neighbors) from None
+        except HeaderMismatchError:
+            neighbors.leave()
             raise
 
     def _wait(self, sends: bool, takes: bool) -> bool:
         """Until something can be sent or taken; False if nothing could for a while."""
-        links, poll = self._links, select.poll()
-        assert links and links.left and links.right  # noqa: S101, PT018 - the ring has come to be
+        neighbors, poll = self._neighbors, select.poll()
+        assert neighbors and neighbors.left and neighbors.right  # noqa: S101, PT018 - the ring has come to be
         if sends:
-            poll.register(links.right, select.POLLOUT)
+            poll.register(neighbors.right, select.POLLOUT)
         if takes:
-            poll.register(links.left, select.POLLIN)
+            poll.register(neighbors.left, select.POLLIN)
         return bool(poll.poll(WAIT_SECONDS * 1000))
 
     @staticmethod
-    def _verdict(links: Neighbours) -> BrokenRingError:
+    def _verdict(neighbors: NeighborLinks) -> BrokenRingError:
         """Why data has ended: the connections for signs of life know."""
         until = time.monotonic() + VERDICT_SECONDS
-        while links.broken is None and time.monotonic() < until:
+        while neighbors.broken is None and time.monotonic() < until:
             time.sleep(0.001)
-        links.leave()
-        return links.broken or BrokenRingError()
+        neighbors.leave()
+        return neighbors.broken or BrokenRingError()

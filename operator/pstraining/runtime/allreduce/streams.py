@@ -17,21 +17,21 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-PIECE: Final = 256 * 1024
+BLOCK_BYTES: Final = 256 * 1024
 """Bytes that are added up at a time."""
 
 
-class GreetingError(Exception):
-    """The left neighbour is about something else than this member; it carries what the neighbour has said."""
+class HeaderMismatchError(Exception):
+    """The left neighbor sent another header than this member; the exception carries it."""
 
     def __init__(self, found: bytes) -> None:
-        super().__init__("the neighbour in the ring is about something else")
+        super().__init__("the neighbor in the ring sent another header")
         self.found = found
 
 
 @dataclass(frozen=True)
-class Turn:
-    """One of a member's turns in a sum: parts by number."""
+class RingStep:
+    """One step of a member in an all-reduce: the numbers of the parts that it sends and receives."""
 
     send: int
     take: int
@@ -39,10 +39,10 @@ class Turn:
     """Whether what is taken is added to what is there; else it replaces it."""
 
 
-def turns(members: int, place: int) -> list[Turn]:
-    """The turns of the member at a place: first parts are added up around the ring, then the sums go around."""
+def ring_steps(members: int, place: int) -> list[RingStep]:
+    """Return a member's steps: first a reduce-scatter around the ring, then an all-gather of the sums."""
     count = 2 * (members - 1)
-    return [Turn((place - k) % members, (place - k - 1) % members, k < members - 1) for k in range(count)]
+    return [RingStep((place - k) % members, (place - k - 1) % members, k < members - 1) for k in range(count)]
 
 
 def part(array: Array, number: int, members: int) -> Array:
@@ -98,53 +98,53 @@ class Sum(_Sending):
         arrays: contiguous vectors; changed in place.
         members: how many there are.
         place: this member's, from 0.
-        greeting: goes ahead, and must be the left neighbour's, too.
+        header: sent first; the left neighbor must send the same.
         room: of PIECE bytes at least, to take what is added.
     """
 
     def __init__(
-        self, arrays: Sequence[Array], *, members: int, place: int, greeting: bytes = b"", room: bytearray | None = None
+        self, arrays: Sequence[Array], *, members: int, place: int, header: bytes = b"", room: bytearray | None = None
     ) -> None:
-        self._greeting, self._greeted = greeting, bytearray(len(greeting))
-        self._room = memoryview(room if room is not None else bytearray(PIECE))
-        plan = turns(members, place)
-        self._heard = 0 if greeting and plan else -1  # bytes of the greeting; -1: all of it, and it was right
-        own = [_bytes(part(array, plan[0].send, members)) for array in arrays] if plan else []
-        later = [_bytes(part(array, turn.send, members)) for turn in plan[1:] for array in arrays]
-        ahead = [memoryview(greeting)] if plan else []
+        self._header, self._received_header = header, bytearray(len(header))
+        self._room = memoryview(room if room is not None else bytearray(BLOCK_BYTES))
+        steps = ring_steps(members, place)
+        self._header_bytes = 0 if header and steps else -1  # bytes of the header so far; -1: it is complete and matches
+        own = [_bytes(part(array, steps[0].send, members)) for array in arrays] if steps else []
+        later = [_bytes(part(array, step.send, members)) for step in steps[1:] for array in arrays]
+        ahead = [memoryview(header)] if steps else []
         super().__init__([*ahead, *own, *later], free=sum(map(len, [*ahead, *own])))
-        take = [(part(array, turn.take, members), turn.adds) for turn in plan for array in arrays]
+        take = [(part(array, step.take, members), step.adds) for step in steps for array in arrays]
         self._take = [(target, adds) for target, adds in take if target.size]
         self._taking = self._in_at = self._filled = 0
 
     def incoming(self) -> memoryview:
         """See `Stream`."""
-        if self._heard >= 0:
-            return memoryview(self._greeted)[self._heard :]
+        if self._header_bytes >= 0:
+            return memoryview(self._received_header)[self._header_bytes :]
         if self._taking == len(self._take):
             return memoryview(b"")
         target, adds = self._take[self._taking]
         if adds:
-            return self._room[self._filled : min(PIECE, target.nbytes - self._in_at)]
+            return self._room[self._filled : min(BLOCK_BYTES, target.nbytes - self._in_at)]
         return _bytes(target)[self._in_at :]
 
     def came(self, count: int) -> None:
         """See `Stream`.
 
         Raises:
-            GreetingError: the left neighbour greets otherwise.
+            HeaderMismatchError: the left neighbor sent another header.
         """
-        if self._heard >= 0:
-            self._heard += count
-            if self._heard == len(self._greeting):
-                self._heard = -1
-                if bytes(self._greeted) != self._greeting:
-                    raise GreetingError(bytes(self._greeted))
+        if self._header_bytes >= 0:
+            self._header_bytes += count
+            if self._header_bytes == len(self._header):
+                self._header_bytes = -1
+                if bytes(self._received_header) != self._header:
+                    raise HeaderMismatchError(bytes(self._received_header))
             return
         target, adds = self._take[self._taking]
         if adds:
             self._filled += count
-            piece = min(PIECE, target.nbytes - self._in_at)
+            piece = min(BLOCK_BYTES, target.nbytes - self._in_at)
             if self._filled < piece:
                 return
             begin, size = self._in_at // target.itemsize, piece // target.itemsize
@@ -159,7 +159,7 @@ class Sum(_Sending):
     @property
     def done(self) -> bool:
         """See `Stream`."""
-        return self._sending == len(self._out) and self._heard < 0 and self._taking == len(self._take)
+        return self._sending == len(self._out) and self._header_bytes < 0 and self._taking == len(self._take)
 
 
 class Relay(_Sending):

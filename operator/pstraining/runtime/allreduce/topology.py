@@ -1,4 +1,4 @@
-"""Who makes up a ring of workers, and how each is reached. Knows no TensorFlow."""
+"""The members of a ring of workers, and their addresses. Imports no TensorFlow."""
 
 import ipaddress
 import socket
@@ -12,58 +12,58 @@ _MAPPED: Final = bytes(10) + b"\xff\xff"
 
 
 @dataclass(frozen=True)
-class Card:
-    """How a worker's process is reached by the others of its ring."""
+class Peer:
+    """A member of a ring: a worker's process and its address."""
 
     worker: int
     incarnation: int
     host: str
     port: int
     token: int
-    """Only who has read it from the servers may connect. 62 bits."""
+    """A secret that callers read from the servers; without it a connection is rejected. 62 bits."""
 
     def numbers(self) -> list[int]:
-        """As the servers keep it: the incarnation, two halves of the address, port, token. int64[5]."""
+        """Return the servers' form: incarnation, two halves of the address, port, token. int64[5]."""
         packed = ipaddress.ip_address(socket.getaddrinfo(self.host, None)[0][4][0]).packed
         packed = packed if len(packed) == 16 else _MAPPED + packed
         return [self.incarnation, *struct.unpack("!qq", packed), self.port, self.token]
 
     @staticmethod
-    def of(worker: int, numbers: Sequence[int]) -> "Card":
-        """The card from what the servers keep."""
+    def of(worker: int, numbers: Sequence[int]) -> "Peer":
+        """Return the peer from the servers' form."""
         incarnation, high, low, port, token = map(int, numbers)
         packed = struct.pack("!qq", high, low)
         address = packed.removeprefix(_MAPPED)
-        return Card(worker, incarnation, str(ipaddress.ip_address(address)), port, token)
+        return Peer(worker, incarnation, str(ipaddress.ip_address(address)), port, token)
 
 
-CARD_SIZE: Final = 5
+PEER_SIZE: Final = 5
 
 
 @dataclass(frozen=True)
-class RingPlan:
-    """Who makes up a ring, in its order."""
+class RingTopology:
+    """The members of a ring, in its order."""
 
     generation: int
     number: int
-    members: tuple[Card, ...]
+    members: tuple[Peer, ...]
     place: int
     """This worker's."""
 
     @property
-    def right(self) -> Card:
-        """Whom this worker sends to."""
+    def right(self) -> Peer:
+        """Return the peer that this worker sends to."""
         return self.members[(self.place + 1) % len(self.members)]
 
     @property
-    def left(self) -> Card:
-        """From whom it takes."""
+    def left(self) -> Peer:
+        """Return the peer that this worker receives from."""
         return self.members[self.place - 1]
 
 
 class BrokenRingError(Exception):
-    """The ring is no more; it carries the cards of neighbours that are suspected to be dead."""
+    """The ring is broken; the exception carries the suspected neighbors."""
 
-    def __init__(self, suspects: Sequence[Card] = ()) -> None:
+    def __init__(self, suspects: Sequence[Peer] = ()) -> None:
         super().__init__(f"the ring is broken; suspected: {[card.worker for card in suspects]}")
         self.suspects = tuple(suspects)

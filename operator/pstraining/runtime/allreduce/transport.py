@@ -1,7 +1,7 @@
-"""A worker's connections to its neighbours in the ring: who may connect, and who is still there.
+"""A worker's connections to its neighbors in the ring: who may connect, and who is still there.
 
 Each member dials the one at its right, twice: a connection for data, and one for signs of life, both ways. Whoever
-leaves a ring says so; a neighbour whose connection ends without a word is suspected to be dead, and so is one that is
+leaves a ring says so; a neighbor whose connection ends without a word is suspected to be dead, and so is one that is
 silent. One thread of the process does all of it beside the training thread, so a worker that computes for long is not
 silent. Silence is counted in this process's own beats: where the machine is so busy that they come late, its patience
 is longer, too. Knows no TensorFlow.
@@ -19,16 +19,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pstraining.runtime.allreduce.topology import BrokenRingError, Card, RingPlan
+from pstraining.runtime.allreduce.topology import BrokenRingError, Peer, RingTopology
 
 BEAT_SECONDS: Final = 0.1
 """Seconds between signs of life."""
 SILENT_BEATS: Final = 7
-"""So many beats without a word, and a neighbour is suspected."""
+"""So many beats without a word, and a neighbor is suspected."""
 DIAL_SECONDS: Final = 1.0
-"""Seconds after which a neighbour that does not take a connection is suspected."""
+"""Seconds after which a neighbor that does not take a connection is suspected."""
 ASK_SECONDS: Final = 0.05
-"""Seconds between questions whether a ring is still wanted, while a neighbour is waited for."""
+"""Seconds between questions whether a ring is still wanted, while a neighbor is waited for."""
 HELLO_BEATS: Final = 20
 """So many beats a caller has to say who it is."""
 BUFFER: Final = 4 * 1024 * 1024
@@ -38,22 +38,22 @@ UNASKED: Final = 64
 
 _HELLO: Final = struct.Struct("!8sQqqqqQB")
 _MAGIC: Final = b"psring01"
-_DATA, _LIFE = 0, 1
+_DATA, _HEARTBEAT = 0, 1
 _BEAT, _LEAVE = b".", b"X"
 
 
 @dataclass(eq=False)
-class Life:
-    """A connection for signs of life."""
+class HeartbeatLink:
+    """A connection that carries heartbeats."""
 
     sock: socket.socket
-    peer: Card | None = None
+    peer: Peer | None = None
     silent: int = 0
-    """Beats since the last word."""
+    """Beats since the last message."""
     ended: bool = False
     dead: bool = False
-    """It ended without a word."""
-    on_end: Callable[["Life"], None] | None = None
+    """Whether the connection ended without a leave message."""
+    on_end: Callable[["HeartbeatLink"], None] | None = None
 
 
 @dataclass(eq=False)
@@ -68,8 +68,8 @@ class _Caller:
 _Key = tuple[int, int, int, int, int]
 
 
-class Links:
-    """A process's side of all rings that it is part of, one after the other.
+class RingTransport:
+    """A process's connections in the rings that it joins, one after the other.
 
     Args:
         job: its name; others are refused.
@@ -84,40 +84,42 @@ class Links:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._callers: list[_Caller] = []
-        self._lives: list[Life] = []
-        self._came: dict[_Key, socket.socket | Life] = {}
+        self._heartbeats: list[HeartbeatLink] = []
+        self._came: dict[_Key, socket.socket | HeartbeatLink] = {}
         self._changed = threading.Condition()
         self._closed = False
         threading.Thread(target=self._run, name="pstraining-ring", daemon=True).start()
 
-    def card(self, worker: int, incarnation: int) -> Card:
-        """This process's."""
-        return Card(worker, incarnation, self._host, self._listener.getsockname()[1], self._token)
+    def peer(self, worker: int, incarnation: int) -> Peer:
+        """Return this process as a peer."""
+        return Peer(worker, incarnation, self._host, self._listener.getsockname()[1], self._token)
 
-    def connect(self, plan: RingPlan, *, still: Callable[[], bool]) -> "Neighbours":
-        """The connections of a ring of two or more.
+    def connect(self, topology: RingTopology, *, still: Callable[[], bool]) -> "NeighborLinks":
+        """Return the connections of a ring of two or more members.
 
         Args:
-            plan: the ring.
+            topology: the ring.
             still: asked now and then whether it is still wanted.
 
         Raises:
             BrokenRingError: it will not come to be.
         """
-        self._forget_before(plan)
-        links = Neighbours(plan)
+        self._forget_before(topology)
+        links = NeighborLinks(topology)
         try:
-            data, life = (self._dial(plan, kind) for kind in (_DATA, _LIFE))
+            data, heartbeat = (self._dial(topology, kind) for kind in (_DATA, _HEARTBEAT))
         except OSError:
-            raise BrokenRingError([plan.right]) from None
+            raise BrokenRingError([topology.right]) from None
         with self._changed:
-            mine = Life(life)
-            self._lives.append(mine)
-            links.watch(mine, plan.right)
-            self._selector.register(life, selectors.EVENT_READ, lambda: self._hear(mine))
+            mine = HeartbeatLink(heartbeat)
+            self._heartbeats.append(mine)
+            links.watch(mine, topology.right)
+            self._selector.register(heartbeat, selectors.EVENT_READ, lambda: self._hear(mine))
         links.right = data
-        left = plan.left
-        keys = [(plan.generation, plan.number, left.worker, left.incarnation, kind) for kind in (_DATA, _LIFE)]
+        left = topology.left
+        keys = [
+            (topology.generation, topology.number, left.worker, left.incarnation, kind) for kind in (_DATA, _HEARTBEAT)
+        ]
         try:
             while not (found := self._arrived(keys)):
                 if links.broken is not None or not still():
@@ -129,8 +131,8 @@ class Links:
         links.watch(found[1], left)  # type: ignore[arg-type]
         return links
 
-    def _arrived(self, keys: Sequence["_Key"]) -> list[socket.socket | Life]:
-        """The connections of the left neighbour, once both are there; none of them for a while."""
+    def _arrived(self, keys: Sequence["_Key"]) -> list[socket.socket | HeartbeatLink]:
+        """The connections of the left neighbor, once both are there; none of them for a while."""
         with self._changed:
             if not all(key in self._came for key in keys):
                 self._changed.wait(ASK_SECONDS)
@@ -140,17 +142,17 @@ class Links:
         """End the thread and whatever is open."""
         self._closed = True
 
-    def _dial(self, plan: RingPlan, kind: int) -> socket.socket:
-        me, right = plan.members[plan.place], plan.right
+    def _dial(self, topology: RingTopology, kind: int) -> socket.socket:
+        me, right = topology.members[topology.place], topology.right
         found = socket.create_connection((right.host, right.port), timeout=DIAL_SECONDS)
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        number = (plan.generation, plan.number, me.worker, me.incarnation, right.token, kind)
+        number = (topology.generation, topology.number, me.worker, me.incarnation, right.token, kind)
         found.sendall(_HELLO.pack(_MAGIC, self._job, *number))
         return _ready(found, kind)
 
-    def _forget_before(self, plan: RingPlan) -> None:
+    def _forget_before(self, topology: RingTopology) -> None:
         with self._changed:
-            old = [key for key in self._came if key[0] != plan.generation or key[1] < plan.number]
+            old = [key for key in self._came if key[0] != topology.generation or key[1] < topology.number]
             for key in old:
                 _close(self._came.pop(key))
 
@@ -165,7 +167,10 @@ class Links:
                 beat = time.monotonic() + BEAT_SECONDS
                 self._beat()
         with self._changed:
-            for found in [*(caller.sock for caller in self._callers), *(life.sock for life in self._lives)]:
+            for found in [
+                *(caller.sock for caller in self._callers),
+                *(heartbeat.sock for heartbeat in self._heartbeats),
+            ]:
                 found.close()
             for waiting in self._came.values():
                 _close(waiting)
@@ -174,13 +179,13 @@ class Links:
 
     def _beat(self) -> None:
         with self._changed:
-            lives = list(self._lives)
-        for life in lives:
-            life.silent += 1
+            heartbeats = list(self._heartbeats)
+        for heartbeat in heartbeats:
+            heartbeat.silent += 1
             with suppress(OSError):  # what is wrong shows where it is read
-                life.sock.send(_BEAT)
-            if life.ended or life.silent > SILENT_BEATS:
-                self._end(life, dead=not life.ended)
+                heartbeat.sock.send(_BEAT)
+            if heartbeat.ended or heartbeat.silent > SILENT_BEATS:
+                self._end(heartbeat, dead=not heartbeat.ended)
         for caller in list(self._callers):
             caller.beats += 1
             if caller.beats > HELLO_BEATS:
@@ -223,74 +228,74 @@ class Links:
 
     def _take(self, key: _Key, sock: socket.socket) -> None:
         with self._changed:
-            life = Life(sock) if key[-1] == _LIFE else None
-            if life:
-                self._lives.append(life)
-                self._selector.register(sock, selectors.EVENT_READ, lambda: self._hear(life))
+            heartbeat = HeartbeatLink(sock) if key[-1] == _HEARTBEAT else None
+            if heartbeat:
+                self._heartbeats.append(heartbeat)
+                self._selector.register(sock, selectors.EVENT_READ, lambda: self._hear(heartbeat))
             if key in self._came:
                 _close(self._came.pop(key))
-            self._came[key] = life or sock
+            self._came[key] = heartbeat or sock
             while len(self._came) > UNASKED:
                 _close(self._came.pop(next(iter(self._came))))
             self._changed.notify_all()
 
-    def _hear(self, life: Life) -> None:
+    def _hear(self, heartbeat: HeartbeatLink) -> None:
         try:
-            said = life.sock.recv(256)
+            said = heartbeat.sock.recv(256)
         except BlockingIOError:
             return
         except OSError:
             said = b""
-        life.silent = 0
+        heartbeat.silent = 0
         if not said or _LEAVE in said:
-            self._end(life, dead=not said and not life.ended)
+            self._end(heartbeat, dead=not said and not heartbeat.ended)
 
-    def _end(self, life: Life, *, dead: bool) -> None:
+    def _end(self, heartbeat: HeartbeatLink, *, dead: bool) -> None:
         with self._changed:
-            if life not in self._lives:
+            if heartbeat not in self._heartbeats:
                 return
-            self._lives.remove(life)
-            self._selector.unregister(life.sock)
-            life.dead, life.ended = dead, True
-            on_end = life.on_end
+            self._heartbeats.remove(heartbeat)
+            self._selector.unregister(heartbeat.sock)
+            heartbeat.dead, heartbeat.ended = dead, True
+            on_end = heartbeat.on_end
             self._changed.notify_all()
         if on_end:
-            on_end(life)
-        life.sock.close()
+            on_end(heartbeat)
+        heartbeat.sock.close()
 
 
-class Neighbours:
-    """The connections of one ring, until it is left or breaks."""
+class NeighborLinks:
+    """The connections to both neighbors in one ring, until it is left or breaks."""
 
-    def __init__(self, plan: RingPlan) -> None:
-        self.plan = plan
+    def __init__(self, topology: RingTopology) -> None:
+        self.topology = topology
         self.left: socket.socket | None = None
         self.right: socket.socket | None = None
         self.broken: BrokenRingError | None = None
-        self._lives: list[Life] = []
+        self._heartbeats: list[HeartbeatLink] = []
         self._lock = threading.Lock()
 
-    def watch(self, life: Life, peer: Card) -> None:
+    def watch(self, heartbeat: HeartbeatLink, peer: Peer) -> None:
         """Break with this connection."""
-        life.peer, life.on_end = peer, self._on_end
-        self._lives.append(life)
-        if life.ended:
-            self._on_end(life)
+        heartbeat.peer, heartbeat.on_end = peer, self._on_end
+        self._heartbeats.append(heartbeat)
+        if heartbeat.ended:
+            self._on_end(heartbeat)
 
-    def _on_end(self, life: Life) -> None:
-        self.leave([life.peer] if life.dead and life.peer else [])
+    def _on_end(self, heartbeat: HeartbeatLink) -> None:
+        self.leave([heartbeat.peer] if heartbeat.dead and heartbeat.peer else [])
 
-    def leave(self, suspects: Sequence[Card] = ()) -> None:
-        """Tell the neighbours, and end what is open; what waits for data on it fails at once."""
+    def leave(self, suspects: Sequence[Peer] = ()) -> None:
+        """Tell the neighbors, and end what is open; what waits for data on it fails at once."""
         with self._lock:
             if self.broken is not None:
                 return
             self.broken = BrokenRingError(suspects)
-            for life in self._lives:
-                life.ended = True  # the thread closes it
+            for heartbeat in self._heartbeats:
+                heartbeat.ended = True  # the thread closes it
                 with suppress(OSError):
-                    life.sock.send(_LEAVE)
-                    life.sock.shutdown(socket.SHUT_WR)
+                    heartbeat.sock.send(_LEAVE)
+                    heartbeat.sock.shutdown(socket.SHUT_WR)
             for found in (self.left, self.right):
                 if found is not None:
                     with suppress(OSError):
@@ -316,7 +321,7 @@ def _ready(sock: socket.socket, kind: int) -> socket.socket:
 
 def _close(waiting: Any) -> None:
     """End a connection that nobody has asked for."""
-    if isinstance(waiting, Life):
+    if isinstance(waiting, HeartbeatLink):
         waiting.ended = True
         with suppress(OSError):
             waiting.sock.send(_LEAVE)

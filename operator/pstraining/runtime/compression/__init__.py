@@ -1,1 +1,1 @@
-"""Gradients and parameters on the network: codecs, error feedback and the choice of a form; imports no update mode."""
+"""Compression of gradients and parameters: codecs, error feedback, selection of a format; imports no update mode."""

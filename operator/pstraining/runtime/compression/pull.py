@@ -1,4 +1,4 @@
-"""What of the servers' parameters crosses the network in the form of moves, and what workers hold of them."""
+"""Compression of pulled parameters: servers send encoded moves, and keep a shadow of the workers' copy."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,8 +12,8 @@ from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.critical_section import after, one, zero
 
 
-class Shadow:
-    """What workers hold of a server's parameters, kept on the server; create it where variables go to that server.
+class PullShadow:
+    """The workers' copy of a server's parameters, kept on the server; create it inside `variables_on` for that server.
 
     With every step the server encodes how far its parameters are from the shadow, moves the shadow by what that comes
     to, and all workers fetch the same bytes and move by the same: they hold the shadow, bit for bit. What the codec
@@ -52,13 +52,13 @@ class Shadow:
         """Emits whether workers hold the shadow, not the parameters themselves. bool[]."""
         return tf.constant(True) if self._coded is None else tf.equal(self._coded.read_value(), 1)
 
-    def held(self, number: int) -> Tensor:
-        """Emits a segment as workers hold it that have every step."""
+    def as_workers_hold(self, number: int) -> Tensor:
+        """Emit a segment as up-to-date workers hold it."""
         own = self.values[number].read_value
         return own() if self._coded is None else tf.cond(self.is_held(), own, self._vectors[number].read_value)
 
-    def begin(self, form: Tensor) -> list[Any]:
-        """Emits, in the critical section and before a step of this form: be what the workers hold."""
+    def begin(self, fmt: Tensor) -> list[Any]:
+        """Emits, in the critical section and before a step of this format: be what the workers hold."""
         if self._coded is None:
             return []
 
@@ -66,13 +66,13 @@ class Shadow:
             done = [self.values[n].assign(self._vectors[n].read_value(), read_value=False) for n in self.numbers]
             return after(done, one())
 
-        return [tf.cond(tf.equal(form, CODED) & tf.logical_not(self.is_held()), catch_up, zero)]
+        return [tf.cond(tf.equal(fmt, CODED) & tf.logical_not(self.is_held()), catch_up, zero)]
 
-    def follow(self, form: Tensor) -> list[Any]:
-        """Emits, in the critical section and after a step of this form: move on; what is yet to be waited for."""
+    def follow(self, fmt: Tensor) -> list[Any]:
+        """Emits, in the critical section and after a step of this format: move on; what is yet to be waited for."""
         if self._coded is None:
             return self._move()
-        coded = tf.equal(form, CODED)
+        coded = tf.equal(fmt, CODED)
         with tf.control_dependencies([tf.cond(coded, lambda: after(self._move(), one()), zero)]):
             return [self._coded.assign(tf.cast(coded, tf.int64), read_value=False)]
 

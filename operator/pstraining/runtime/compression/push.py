@@ -1,4 +1,4 @@
-"""What of a worker's gradients crosses the network, and in which form.
+"""Compression of a worker's gradients, with error feedback.
 
 Error feedback (Karimireddy et al., 2019): what a codec loses of a gradient is added to the next one before that is
 encoded, so nothing is lost for good. What is left over belongs to the worker, and counts only once the servers have
@@ -21,72 +21,72 @@ Parts = list[list[list[Tensor]]]
 """The tensors of every segment of every server."""
 
 
-class Left(NamedTuple):
-    """What a worker owes once the servers have taken what was encoded with it."""
+class Residual(NamedTuple):
+    """The residual of an encoded gradient; it counts once the servers have accepted the gradient."""
 
     vectors: list[list[Tensor]]
-    """One for each segment of each server; none at all: what is owed does not change."""
-    owes: bool
-    """Whether anything in them may differ from zero."""
+    """A vector for each segment of each server; empty: the residual does not change."""
+    has_residual: bool
+    """Whether any element may differ from zero."""
 
 
-class PushWire:
-    """A worker's gradients on their way to the servers, in one of several forms at a time.
+class PushCompressor:
+    """Encodes a worker's gradients in one of several wire formats.
 
-    What is left over of one form is sent with the next gradient in whatever form that has.
+    The residual of one format is sent with the next gradient, in any format.
 
     Args:
         store: the servers' segments.
-        codecs: of each form; None: vectors are sent as they are.
-        feedback: whether what a codec loses is sent later.
+        codecs: one for each format; None: vectors are sent as they are.
+        feedback: whether a codec's loss is sent later.
     """
 
     def __init__(self, store: ParameterStore, codecs: Sequence[Codec | None], *, feedback: bool = True) -> None:
         used = any(codecs)
         self._store, self._codecs, self._feedback = store, codecs, feedback and used
         self._coded = [[used and is_coded(s) for s in shard.segments] for shard in store.shards]
-        self._owes = False
+        self._has_residual = False
         with tf.device(store.client.local):
-            self._left = [
+            self._residuals = [
                 [tf.Variable(tf.zeros([segment.size if coded else 0])) for segment, coded in self._of(number)]
                 for number in range(len(store.shards))
             ]
         self._encode = [tf.function(partial(self._emit_encode, codec), autograph=False) for codec in codecs if codec]
         self._encoders = dict(zip([number for number, codec in enumerate(codecs) if codec], self._encode, strict=True))
-        self._settle = tf.function(self._emit_settle, autograph=False)
-        self._keep = tf.function(self._emit_keep, autograph=False)
+        self._flush = tf.function(self._emit_flush, autograph=False)
+        self._commit = tf.function(self._emit_commit, autograph=False)
 
-    def is_plain(self, form: int) -> bool:
-        """Whether the next vectors are sent as they are in this form."""
-        return self._codecs[form] is None and not self._owes
+    def is_plain(self, fmt: int) -> bool:
+        """Return whether the next vectors are sent as they are in this format."""
+        return self._codecs[fmt] is None and not self._has_residual
 
     def warm_up(self, vectors: Sequence[Sequence[Tensor]]) -> None:
-        """Trace everything, without an effect."""
+        """Trace all functions, without an effect."""
         with tf.device(self._store.client.local):
-            for function in [*self._encoders.values(), *([self._settle] if self._feedback else [])]:
+            for function in [*self._encoders.values(), *([self._flush] if self._feedback else [])]:
                 function(vectors)
 
-    def encode(self, vectors: Sequence[Sequence[Tensor]], form: int) -> tuple[Parts, Left]:
-        """What is sent, and what is then left over."""
-        if self.is_plain(form):
-            return as_parts(vectors), Left([], owes=False)
+    def encode(self, vectors: Sequence[Sequence[Tensor]], fmt: int) -> tuple[Parts, Residual]:
+        """Return the encoded tensors and their residual."""
+        if self.is_plain(fmt):
+            return as_parts(vectors), Residual([], has_residual=False)
         with tf.device(self._store.client.local):
-            if self._codecs[form] is None:
-                together, nothing = self._settle(vectors)
-                return as_parts(together), Left(nothing, owes=False)
-            parts, left = self._encoders[form](vectors)
-            return parts, Left(left, owes=True)
+            if self._codecs[fmt] is None:
+                together, nothing = self._flush(vectors)
+                return as_parts(together), Residual(nothing, has_residual=False)
+            parts, residual = self._encoders[fmt](vectors)
+            return parts, Residual(residual, has_residual=True)
 
-    def keep(self, left: Left) -> None:
-        """The servers have taken it: what is left over counts from now on."""
-        if self._feedback and left.vectors:
+    def commit_residual(self, residual: Residual) -> None:
+        """Commit the residual of a gradient that the servers have accepted."""
+        if self._feedback and residual.vectors:
             with tf.device(self._store.client.local):
-                self._keep(left.vectors)
-            self._owes = left.owes
+                self._commit(residual.vectors)
+            self._has_residual = residual.has_residual
 
-    def decode(self, shard: Shard, parts: Sequence[Sequence[Tensor]], form: int) -> list[Tensor]:
-        """Emits the vectors of a server's segments again, on that server."""
-        codec, number = self._codecs[form], shard.number
+    def decode(self, shard: Shard, parts: Sequence[Sequence[Tensor]], fmt: int) -> list[Tensor]:
+        """Emit decoding a server's segments, on that server."""
+        codec, number = self._codecs[fmt], shard.number
         with tf.device(shard.device):
             return [
                 codec.decode(sent, segment.size) if codec is not None and coded else sent[0]
@@ -98,31 +98,31 @@ class PushWire:
 
     def _emit_encode(self, codec: Codec, vectors: Sequence[Sequence[Tensor]]) -> tuple[Parts, list[list[Tensor]]]:
         parts: Parts = []
-        left: list[list[Tensor]] = []
+        residual: list[list[Tensor]] = []
         for number, row in enumerate(vectors):
             parts.append([])
-            left.append([])
-            for vector, owed, (segment, coded) in zip(row, self._left[number], self._of(number), strict=True):
+            residual.append([])
+            for vector, owed, (segment, coded) in zip(row, self._residuals[number], self._of(number), strict=True):
                 if not coded:
                     parts[-1].append([vector])
-                    left[-1].append(tf.zeros([0]))
+                    residual[-1].append(tf.zeros([0]))
                     continue
                 whole = vector + owed.read_value() if self._feedback else vector
                 sent = codec.encode(tf.ensure_shape(whole, [segment.size]))
                 parts[-1].append(sent)
-                left[-1].append(whole - codec.decode(sent, segment.size) if self._feedback else tf.zeros([0]))
-        return parts, left
+                residual[-1].append(whole - codec.decode(sent, segment.size) if self._feedback else tf.zeros([0]))
+        return parts, residual
 
-    def _emit_settle(self, vectors: Sequence[Sequence[Tensor]]) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
+    def _emit_flush(self, vectors: Sequence[Sequence[Tensor]]) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
         """The vectors with what is owed; and nothing, to be owed from then on."""
         together = [
             [vector + owed.read_value() if coded else vector for vector, owed, coded in zip(*row, strict=True)]
-            for row in zip(vectors, self._left, self._coded, strict=True)
+            for row in zip(vectors, self._residuals, self._coded, strict=True)
         ]
-        return together, [[tf.zeros(owed.shape) for owed in row] for row in self._left]
+        return together, [[tf.zeros(owed.shape) for owed in row] for row in self._residuals]
 
-    def _emit_keep(self, left: Sequence[Sequence[Tensor]]) -> None:
-        for targets, values in zip(self._left, left, strict=True):
+    def _emit_commit(self, residual: Sequence[Sequence[Tensor]]) -> None:
+        for targets, values in zip(self._residuals, residual, strict=True):
             for target, value in zip(targets, values, strict=True):
                 target.assign(value)
 

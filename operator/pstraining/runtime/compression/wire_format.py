@@ -1,4 +1,4 @@
-"""Forms in which an update may travel, and who chooses between them while training runs."""
+"""Wire formats of an update, and their selection during training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from pstraining.runtime.telemetry.events import event
 
 
 @dataclass(frozen=True)
-class Form:
-    """How gradients and parameters are written for the network; None: as they are."""
+class WireFormat:
+    """The codecs of gradients and parameters on the network; None: without a codec."""
 
     push: Codec | None = None
     pull: Codec | None = None
@@ -24,47 +24,46 @@ class Form:
         return "bfloat16" if isinstance(self.pull, codecs.Bf16) else None
 
 
-def plan(compression: CompressionSettings, *, with_shadow: bool) -> tuple[Form, ...]:
-    """One form, or where something is Auto two: without (`compression.auto_select.PLAIN`) and with a codec in its place
-    (`compression.auto_select.CODED`).
+def plan(compression: CompressionSettings, *, with_shadow: bool) -> tuple[WireFormat, ...]:
+    """Return one format, or two where a codec is Auto: `auto_select.PLAIN` without it, `auto_select.CODED` with one.
 
     The codec is Int8, which loses the least accuracy for its bytes; parameters without a shadow travel as Bf16.
     """
     cheap = (Name.INT8, Name.INT8 if with_shadow else Name.BF16)
     wanted = (compression.push, compression.pull)
 
-    def form(names: Sequence[Name]) -> Form:
-        return Form(*(codecs.find(name, permille=compression.top_k_permille) for name in names))
+    def fmt(names: Sequence[Name]) -> WireFormat:
+        return WireFormat(*(codecs.find(name, permille=compression.top_k_permille) for name in names))
 
     if Name.AUTO not in wanted:
-        return (form(wanted),)
+        return (fmt(wanted),)
     plain = [Name.NONE if name is Name.AUTO else name for name in wanted]
     coded = [codec if name is Name.AUTO else name for name, codec in zip(wanted, cheap, strict=True)]
-    return form(plain), form(coded)
+    return fmt(plain), fmt(coded)
 
 
-class Chooser:
-    """One worker's choice between forms. With one form there is none."""
+class FormatSelector:
+    """Selects a worker's wire format by measured step times; with a single format there is nothing to select."""
 
-    def __init__(self, forms: Sequence[Form], worker: int) -> None:
-        self._forms, self._worker = forms, worker
+    def __init__(self, formats: Sequence[WireFormat], worker: int) -> None:
+        self._formats, self._worker = formats, worker
         self._known = auto_select.Auto()
 
     @property
-    def proposed(self) -> int:
-        """Number of the form that the next step had better have."""
-        return auto_select.proposal(self._known) if len(self._forms) > 1 else 0
+    def current(self) -> int:
+        """Return the number of the format for the next step."""
+        return auto_select.propose(self._known) if len(self._formats) > 1 else 0
 
     def propose_next(self, under_way: int) -> int:
-        """The same for the step after one of this form that is under way."""
-        return auto_select.proposal(self._known, under_way) if len(self._forms) > 1 else 0
+        """Return the number of the format for the step after the current one, which has format `under_way`."""
+        return auto_select.propose(self._known, under_way) if len(self._formats) > 1 else 0
 
-    def note(self, form: int, seconds: float, *, step: int) -> None:
-        """A step was made in this form, and took so long; tells when that changes the choice."""
-        if len(self._forms) == 1:
+    def note(self, fmt: int, seconds: float, *, step: int) -> None:
+        """Record the duration of a step in a format, and emit an event if it changes the choice."""
+        if len(self._formats) == 1:
             return
         former = self._known.chosen
-        self._known = auto_select.observed(self._known, form, seconds)
+        self._known = auto_select.update(self._known, fmt, seconds)
         if self._known.chosen != former and self._known.chosen is not None:
             plain, coded = (round(median(times), 6) for times in self._known.times)
             event(

@@ -133,10 +133,10 @@ class Shard:
         own = [*self.vectors, *self.rows, *self.slots.values(), *self.scalars.values()]
         written = {id(variable) for variable in (*own, self.record, self.acceptor, self.lease)}
         self._rest = [variable for variable in made if id(variable) not in written]
-        passing = {id(variable) for variable in (*getattr(self.extra, "passing", ()), *self.members.passing)}
-        self.copied = [*own, *(variable for variable in self._rest if id(variable) not in passing)]
+        transient = {id(variable) for variable in (*getattr(self.extra, "passing", ()), *self.members.transient)}
+        self.copied = [*own, *(variable for variable in self._rest if id(variable) not in transient)]
         """What a member is given that comes back; the rest begins anew there."""
-        self.not_copied = [variable for variable in self._rest if id(variable) in passing]
+        self.not_copied = [variable for variable in self._rest if id(variable) in transient]
 
     @property
     def dense(self) -> list[PSVariable]:

@@ -33,7 +33,7 @@ class Membership:
         yet."""
 
     @property
-    def passing(self) -> list[Any]:
+    def transient(self) -> list[Any]:
         """What is of this server's clock and of the moment."""
         return [self.heard, self.reports]
 

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from pstraining.runtime.transport import sockets
 
-Peer = TypeVar("Peer", str, sockets.Endpoint)
+Address = TypeVar("Address", str, sockets.Endpoint)
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 """What a client begins with: a fixed text and an empty SETTINGS frame."""
@@ -112,12 +112,14 @@ class Ahead:
         self._found = silent(addresses, patience)
 
 
-def _without(asked: Sequence[Peer], answered: Callable[[Peer], bool], patience: Callable[[Peer], float]) -> list[Peer]:
+def _without(
+    asked: Sequence[Address], answered: Callable[[Address], bool], patience: Callable[[Address], float]
+) -> list[Address]:
     """Those of `asked` of which `answered` is not true within their patience, in order.
 
     A thread each, which nobody waits for: a name server can keep one for longer than that.
     """
-    told: queue.SimpleQueue[tuple[Peer, bool]] = queue.SimpleQueue()
+    told: queue.SimpleQueue[tuple[Address, bool]] = queue.SimpleQueue()
     for one in asked:
         threading.Thread(target=lambda peer: told.put((peer, answered(peer))), args=(one,), daemon=True).start()
     left, open_, began = set(asked), set(asked), time.monotonic()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from pstraining.api.training import Mode as UpdateMode
 from pstraining.runtime.compression import wire_format
-from pstraining.runtime.compression.push import PushWire
+from pstraining.runtime.compression.push import PushCompressor
 from pstraining.runtime.config.settings import TrainingSettings
 from pstraining.runtime.ps.shard import UpdateState
 from pstraining.runtime.ps.store import ParameterStore
@@ -41,12 +41,12 @@ def choose(training: TrainingSettings, *, workers: int, with_ledger: bool = Fals
     moves, is_sync = training.local_steps > 1, training.mode is UpdateMode.SYNC
     choices = wire_format.plan(training.compression, with_shadow=is_sync)
 
-    def own_part(store: ParameterStore) -> tuple[GradientComputer, PushWire]:
+    def own_part(store: ParameterStore) -> tuple[GradientComputer, PushCompressor]:
         # In the mode Sync the servers take the mean of the workers' moves; else each adds its share.
         together = max(1, workers - training.backup_workers) if is_sync and not training.ordered_sums else 1
         computer = GradientComputer(store, moves=moves, share=1.0 if is_sync else 1.0 / workers, parts=together)
         feedback = training.compression.error_feedback
-        return computer, PushWire(store, [form.push for form in choices], feedback=feedback)
+        return computer, PushCompressor(store, [fmt.push for fmt in choices], feedback=feedback)
 
     if training.mode is UpdateMode.HYBRID:
         around = RoundConfig(workers=workers, dense=False)
@@ -64,7 +64,7 @@ def choose(training: TrainingSettings, *, workers: int, with_ledger: bool = Fals
         backups=training.backup_workers,
         ordered=training.ordered_sums,
         moves=moves,
-        pulls=tuple(form.pull for form in choices),
+        pulls=tuple(fmt.pull for fmt in choices),
     )
     state = replace(synchronous.state(name, config, paired=paired), with_ledger=with_ledger)
     return Mode(state, lambda store, identity: SyncUpdates(store, identity, config, choices, *own_part(store)))

@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple
 
 import tensorflow as tf
 
-from pstraining.runtime.compression.push import Left, Parts, PushWire
-from pstraining.runtime.compression.wire_format import Chooser, Form
+from pstraining.runtime.compression.push import Parts, PushCompressor, Residual
+from pstraining.runtime.compression.wire_format import FormatSelector, WireFormat
 from pstraining.runtime.model.keras_model import Touched
 from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.critical_section import after, as_it_is, critical, one, zero
@@ -45,8 +45,8 @@ class SentUpdate(NamedTuple):
 
     gradient: LocalGradient
     parts: Parts
-    left: Left
-    form: int
+    residual: Residual
+    fmt: int
     version: int
     """The global step whose parameters it was computed on."""
 
@@ -91,9 +91,9 @@ class AsyncUpdates(OnAnyMembers):
     Args:
         store: the model and the servers.
         identity: the worker.
-        forms: in which updates may travel.
-        computation: makes gradients.
-        wire: encodes them.
+        formats: the wire formats to choose from.
+        computer: computes gradients.
+        compressor: encodes them.
         moves: they are moves of the parameters.
         bound: how many updates the worker may be ahead of the slowest living one; None: any number.
     """
@@ -104,9 +104,9 @@ class AsyncUpdates(OnAnyMembers):
         self,
         store: ParameterStore,
         identity: Identity,
-        forms: Sequence[Form],
+        formats: Sequence[WireFormat],
         computer: GradientComputer,
-        wire: PushWire,
+        compressor: PushCompressor,
         *,
         moves: bool = False,
         bound: int | None = None,
@@ -114,38 +114,38 @@ class AsyncUpdates(OnAnyMembers):
         self._store, self._client, self._moves = store, store.client, moves
         self._bound = math.inf if bound is None else bound
         self._worker_progress = WorkerProgress()
-        self._computer, self._wire = computer, wire
-        self._forms, self._chooser = forms, Chooser(forms, identity.worker)
+        self._computer, self._compressor = computer, compressor
+        self._formats, self._selector = formats, FormatSelector(formats, identity.worker)
         with tf.device(self._client.local):
             self._identity = identity.tensor()
         self._trace()
 
     def _trace(self) -> None:
-        numbers = range(len(self._forms))
+        numbers = range(len(self._formats))
         whole = self._emit_whole_or_nothing if self._store.updates.paired else self._emit_whole
-        self._whole = [tf.function(partial(whole, form), reduce_retracing=True) for form in numbers]
-        self._pull = [tf.function(partial(self._emit_fetch, form), autograph=False) for form in numbers]
+        self._whole = [tf.function(partial(whole, fmt), reduce_retracing=True) for fmt in numbers]
+        self._pull = [tf.function(partial(self._emit_fetch, fmt), autograph=False) for fmt in numbers]
         self._push = [
-            tf.function(partial(self._emit_push, form), autograph=False, reduce_retracing=True) for form in numbers
+            tf.function(partial(self._emit_push, fmt), autograph=False, reduce_retracing=True) for fmt in numbers
         ]
         self._ask = tf.function(self._emit_ask, autograph=False)
 
     def warm_up(self, batches: Sequence[Any]) -> None:
-        """Nothing, for nobody waits; but where forms are compared all are made ready, with the token of no session."""
-        if len(self._forms) == 1:
+        """Trace all formats where there are several, with the token of no session; else there is nothing to do."""
+        if len(self._formats) == 1:
             return
         self.start_session(_OF_NONE)
         gradient = self._computer.compute(batches)
-        self._wire.warm_up(gradient.vectors)
-        for form in range(len(self._forms)):
+        self._compressor.warm_up(gradient.vectors)
+        for fmt in range(len(self._formats)):
             self._worker_progress.encoded = None
-            self._told(batches, form, None)
+            self._push_or_resend(batches, fmt, None)
         self._worker_progress.encoded = None
 
     def trace(self, batches: Sequence[Any]) -> None:
         """See `OnAnyMembers`; what cannot be run without an effect, as well."""
-        for form, function in enumerate(self._pull):
-            if not self._is_one_call(batches, form):
+        for fmt, function in enumerate(self._pull):
+            if not self._is_one_call(batches, fmt):
                 function.get_concrete_function()
         super().trace(batches)
 
@@ -154,8 +154,8 @@ class AsyncUpdates(OnAnyMembers):
         none = self._session_tensor(_OF_NONE)
         who = (none, self._identity, self._numbered(None))
         yield self._ask, who[:2]
-        for form, function in enumerate(self._whole):
-            if self._is_one_call(batches, form):
+        for fmt, function in enumerate(self._whole):
+            if self._is_one_call(batches, fmt):
                 yield function, (batches[0], *who)
 
     def on_idle(self, shards: Sequence[ShardRecord]) -> None:
@@ -177,14 +177,14 @@ class AsyncUpdates(OnAnyMembers):
             worker_progress.number, worker_progress.sent = worker_progress.number + 1, batches
             worker_progress.encoded = None
         started = time.perf_counter()
-        (session_valid, done, step, ahead, loss, finite, version), left, form = self._told(
-            batches, self._chooser.proposed, progress
+        (session_valid, done, step, ahead, loss, finite, version), residual, fmt = self._push_or_resend(
+            batches, self._selector.current, progress
         )
         if session_valid and finite:
-            self._wire.keep(left)
+            self._compressor.commit_residual(residual)
         if session_valid:
             worker_progress.encoded = None
-            self._chooser.note(form, time.perf_counter() - started, step=int(step))
+            self._selector.note(fmt, time.perf_counter() - started, step=int(step))
         worker_progress.ahead = int(ahead)
         return StepResult(
             session_valid=bool(session_valid),
@@ -197,22 +197,26 @@ class AsyncUpdates(OnAnyMembers):
             ahead=worker_progress.ahead,
         )
 
-    def _told(self, batches: Sequence[Any], form: int, progress: Progress | None) -> tuple[Sequence[float], Left, int]:
-        """Pull, compute and push in this form, or push again: what the servers say, what is left, the form."""
+    def _push_or_resend(
+        self, batches: Sequence[Any], fmt: int, progress: Progress | None
+    ) -> tuple[Sequence[float], Residual, int]:
+        """Pull, compute and push in this format, or resend; return the servers' reply, the residual and the format."""
         who, worker_progress = (self._session, self._identity, self._numbered(progress)), self._worker_progress
         if worker_progress.encoded is None:
-            if self._is_one_call(batches, form):
-                return self._client.call(self._whole[form], batches[0], *who), Left([], owes=False), form
-            version = int(self._client.call(self._pull[form]))
+            if self._is_one_call(batches, fmt):
+                return self._client.call(self._whole[fmt], batches[0], *who), Residual([], has_residual=False), fmt
+            version = int(self._client.call(self._pull[fmt]))
             gradient = self._computer.compute(batches)
-            worker_progress.encoded = SentUpdate(gradient, *self._wire.encode(gradient.vectors, form), form, version)
+            worker_progress.encoded = SentUpdate(
+                gradient, *self._compressor.encode(gradient.vectors, fmt), fmt, version
+            )
         sent = worker_progress.encoded
         load = (sent.gradient.stats, sent.parts, sent.gradient.rows)
-        return [*self._client.call(self._push[sent.form], *load, *who), sent.version], sent.left, sent.form
+        return [*self._client.call(self._push[sent.fmt], *load, *who), sent.version], sent.residual, sent.fmt
 
-    def _is_one_call(self, batches: Sequence[Any], form: int) -> bool:
+    def _is_one_call(self, batches: Sequence[Any], fmt: int) -> bool:
         """Whether nothing stands between computing a gradient and pushing it."""
-        return self._computer.is_one_pass(batches) and self._wire.is_plain(form)
+        return self._computer.is_one_pass(batches) and self._compressor.is_plain(fmt)
 
     def _numbered(self, progress: Progress | None) -> Tensor:
         """What goes with an update. int64[4]."""
@@ -231,19 +235,19 @@ class AsyncUpdates(OnAnyMembers):
             self._worker_progress.ahead = int(ahead)
         return None
 
-    def _emit_fetch(self, form: int) -> Tensor:
+    def _emit_fetch(self, fmt: int) -> Tensor:
         """Fetch the parameters; the first server's step before it was read. int64[]."""
-        version, held = self._emit_pull(form)
+        version, held = self._emit_pull(fmt)
         with tf.control_dependencies([held]):
             return self._client.brought_home(version)
 
-    def _emit_pull(self, form: int) -> tuple[Tensor, Any]:
+    def _emit_pull(self, fmt: int) -> tuple[Tensor, Any]:
         """The first server's step, on that server, and the operation to wait for, which has fetched what came of it."""
         first = self._store.shards[0]
         with tf.device(first.device):
             version = first.record.read_value()[RecordField.STEP]
         others = [tf.constant(0)] * (len(self._store.shards) - 1)
-        return version, self._store.emit_pull(self._forms[form].fetched_as, [version, *others])
+        return version, self._store.emit_pull(self._formats[fmt].fetched_as, [version, *others])
 
     def _emit_ask(self, session: Tensor, identity: Tensor) -> Tensor:
         """Whether the session goes on, done, the step, and how far this worker is ahead. int64[4]."""
@@ -257,12 +261,12 @@ class AsyncUpdates(OnAnyMembers):
 
         return self._client.brought_home(critical(first.device, first.container, [session, identity], body))
 
-    def _emit_whole_or_nothing(self, form: int, batch: Any, session: Tensor, identity: Tensor, what: Tensor) -> Tensor:
+    def _emit_whole_or_nothing(self, fmt: int, batch: Any, session: Tensor, identity: Tensor, what: Tensor) -> Tensor:
         """The same as `_emit_whole`; nothing under the session that never is. AutoGraph makes a condition of it."""
         if session[0] == 0:  # noqa: SIM108 - AutoGraph reads the user's code only in a statement's branches
             told = self._nothing()
         else:
-            told = self._emit_whole(form, batch, session, identity, what)
+            told = self._emit_whole(fmt, batch, session, identity, what)
         return told
 
     def _nothing(self) -> Tensor:
@@ -270,16 +274,16 @@ class AsyncUpdates(OnAnyMembers):
         with tf.device(self._client.local):
             return tf.zeros([7], tf.float64)
 
-    def _emit_whole(self, form: int, batch: Any, session: Tensor, identity: Tensor, what: Tensor) -> Tensor:
-        version, held = as_it_is(self._emit_pull)(form)
+    def _emit_whole(self, fmt: int, batch: Any, session: Tensor, identity: Tensor, what: Tensor) -> Tensor:
+        version, held = as_it_is(self._emit_pull)(fmt)
         with tf.control_dependencies([held]), tf.device(self._client.local):
             stats, vectors, rows = self._computer.emit(batch)
         parts = [[[vector] for vector in row] for row in vectors]
-        return as_it_is(self._emit_push)(form, stats, parts, rows, session, identity, what, version)
+        return as_it_is(self._emit_push)(fmt, stats, parts, rows, session, identity, what, version)
 
     def _emit_push(
         self,
-        form: int,
+        fmt: int,
         stats: Tensor,
         parts: Parts,
         rows: Rows,
@@ -292,12 +296,12 @@ class AsyncUpdates(OnAnyMembers):
         who = (session, identity, what, stats)
         replies, standbys = [], []
         for number, shard in enumerate(self._store.shards):
-            vectors = self._wire.decode(shard, parts[number], form)
+            vectors = self._compressor.decode(shard, parts[number], fmt)
             replies.append(_push(shard, *who, vectors, rows[number], moves=self._moves))
             for standby in self._store.standbys_of[number]:
                 with tf.device(shard.device):  # it is sent once by the worker, and handed on from server to server
                     handed, touched = tf.nest.map_structure(tf.identity, (parts[number], rows[number]))
-                vectors = self._wire.decode(standby, handed, form)
+                vectors = self._compressor.decode(standby, handed, fmt)
                 standbys.append(_push(standby, *who, vectors, touched, moves=self._moves))
         first = replies[0]
         if version is not None:  # it travels with the reply: every tensor on its own is a round trip

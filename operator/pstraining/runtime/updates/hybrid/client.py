@@ -21,7 +21,7 @@ class HybridOperations:
         store: the model and the servers.
         servers: their part in rounds.
         standbys: each server's, which make the same steps.
-        computation: makes gradients.
+        computer: computes gradients.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """A worker's own copy of all dense state, in hybrid updates: the parameters, and the user's optimizer on them.
 
 It is laid out as on the parameter servers, segment by segment, so the arithmetic is the servers', and what is brought
-to them or fetched from them is the same list of vectors. All replicas of a job apply the same sums to the same bits.
+to them or fetched from them is the same list of vectors. All workers of a job apply the same sums to the same bits.
 """
 
 import zlib
@@ -76,7 +76,7 @@ class DenseState:
         self.step += 1
 
     def show(self) -> None:
-        """Give the model the replica's values."""
+        """Assign these values to the model's variables."""
         with tf.device(self._store.client.local):
             self._show()
 

@@ -5,9 +5,9 @@ the round of `updates.synchronous.protocol`, decided by the first server. An att
 workers that take part, as the arbiter knew them when the attempt began. A worker delivers (its rows, and that it is
 there) only once its ring's sum is complete, and the arbiter makes the step only when all members have delivered. So
 whoever sees that a step was made in an attempt whose sum it holds may apply that sum; everybody else has missed the
-step, and gets the parameters from a neighbour. A sum is thrown away only when its attempt is known to be over. With
-standbys the arbiter's decides: from the moment at which it may have made the step, the round is sealed, and nothing but
-making it ends the attempt.
+step, and gets the parameters from a neighbor. A sum is discarded only when its attempt is known to be over. With
+standbys the arbiter's standby decides. Once it may have applied the step, the round is prepared, and only applying the
+step ends the attempt.
 
 Pure: sets of workers are bit masks, worker i is bit i. No clock, no sockets, no TensorFlow.
 """
@@ -55,8 +55,8 @@ class HybridObservation:
 
 
 @dataclass(frozen=True)
-class Standing:
-    """What a worker has."""
+class WorkerState:
+    """The state of a worker in its ring."""
 
     worker: int
     step: int | None
@@ -75,9 +75,9 @@ class HybridAction(Enum):
     """A worker's next action."""
 
     SETTLE = "the step was made of the sum that this worker holds: apply it"
-    MISSED = "steps were made without this worker: get the parameters from a neighbour"
+    MISSED = "steps were made without this worker: get the parameters from a neighbor"
     FOLLOW = "the arbiter has made a step that another server has yet to make"
-    APPLY = "everybody's gradient is there: make the step; or a round is sealed, whoever holds the sum"
+    APPLY = "everybody's gradient is there: make the step; or a round is prepared, whoever holds the sum"
     GIVE_WAY = "the step is ready to be made, but the chief saves first"
     FORM = "the ring is broken, or others want to be in it: begin another attempt with all who are ready"
     JOIN = "become part of the ring"
@@ -86,7 +86,7 @@ class HybridAction(Enum):
     WAIT = "others have yet to come, or to deliver"
 
 
-def next_action(observation: HybridObservation, me: Standing) -> HybridAction:
+def next_action(observation: HybridObservation, me: WorkerState) -> HybridAction:
     """Return a worker's next action.
 
     Args:
@@ -116,7 +116,7 @@ def next_action(observation: HybridObservation, me: Standing) -> HybridAction:
     return HybridAction.PUSH if any(workers & bit for workers in missing(observation)) else HybridAction.WAIT
 
 
-def is_made(observation: HybridObservation, me: Standing) -> bool:
+def is_made(observation: HybridObservation, me: WorkerState) -> bool:
     """Whether the step was made of the sum that this worker holds."""
     if me.step is None or me.held is None:
         return False
@@ -133,15 +133,15 @@ def missing(observation: HybridObservation) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Passing:
-    """How the members of a ring come to the same parameters: from one place on to another, in the ring's order."""
+class BroadcastPlan:
+    """How a ring synchronizes parameters: the source and the last receiver, in the ring's order."""
 
     source: int
     last: int
 
 
-def passing(steps: Sequence[int | None], step: int) -> Passing | None:
-    """Who passes parameters on, and to whom; None if nobody has those of this step, or all have.
+def broadcast_plan(steps: Sequence[int | None], step: int) -> BroadcastPlan | None:
+    """Return the broadcast of parameters; None if no member has those of this step, or all have.
 
     Args:
         steps: of the members' dense parameters, in the ring's order.
@@ -151,4 +151,4 @@ def passing(steps: Sequence[int | None], step: int) -> Passing | None:
         return None
     source = steps.index(step)
     wants = [place for place, found in enumerate(steps) if found != step]
-    return Passing(source, max(wants, key=lambda place: (place - source) % len(steps)))
+    return BroadcastPlan(source, max(wants, key=lambda place: (place - source) % len(steps)))

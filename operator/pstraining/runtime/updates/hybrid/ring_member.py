@@ -1,4 +1,4 @@
-"""A worker in its rings, whichever servers it trains with: the dense parameters, the sum that it holds, its neighbours.
+"""A worker in its rings, whichever servers it trains with: the dense parameters, the sum that it holds, its neighbors.
 
 `updates.hybrid.protocol` tells what of this may be thrown away, and when.
 """
@@ -9,19 +9,19 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from pstraining.runtime.allreduce.ring import Ring
-from pstraining.runtime.allreduce.streams import GreetingError
-from pstraining.runtime.allreduce.topology import BrokenRingError, Card, RingPlan
-from pstraining.runtime.allreduce.transport import Links
+from pstraining.runtime.allreduce.streams import HeaderMismatchError
+from pstraining.runtime.allreduce.topology import BrokenRingError, Peer, RingTopology
+from pstraining.runtime.allreduce.transport import RingTransport
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.updates.base import Identity
 from pstraining.runtime.updates.gradients import LocalGradient
 from pstraining.runtime.updates.hybrid.dense_state import DenseState
-from pstraining.runtime.updates.hybrid.protocol import Standing, passing
+from pstraining.runtime.updates.hybrid.protocol import WorkerState, broadcast_plan
 
 CHECK_STEPS: Final = 256
 """Steps from one comparison of all workers' parameters to the next."""
-_GREETING: Final = struct.Struct("!qqQI")
+_HEADER: Final = struct.Struct("!qqQI")
 
 Still = Callable[[int], bool]
 """Whether a ring is the arbiter's newest, and none of its members has said good-bye or lapsed."""
@@ -32,17 +32,17 @@ class RingMember:
 
     Args:
         identity: the worker.
-        replica: its dense parameters.
-        links: to other members.
+        dense: its dense parameters.
+        transport: connections to other members.
     """
 
-    def __init__(self, identity: Identity, dense: DenseState, links: Links) -> None:
-        self.identity, self.dense, self.links = identity, dense, links
+    def __init__(self, identity: Identity, dense: DenseState, transport: RingTransport) -> None:
+        self.identity, self.dense, self.transport = identity, dense, transport
         self.ring: Ring | None = None
         self.left: int | None = None
         self.held: int | None = None
         """The attempt whose sum lies in the replica."""
-        self.suspects: tuple[Card, ...] = ()
+        self.suspects: tuple[Peer, ...] = ()
         """Whom the arbiter has yet to hear of."""
 
     @property
@@ -50,16 +50,16 @@ class RingMember:
         """Whether it is in a ring that is not broken."""
         return self.ring is not None and not self.ring.broken
 
-    def standing(self) -> Standing:
-        """What it has; a ring that is broken it leaves."""
+    def worker_state(self) -> WorkerState:
+        """Return the worker's state; leave a broken ring first."""
         if self.ring and self.ring.broken:
             self.leave(self.ring.broken.suspects)
         number = self.ring.number if self.ring else None
-        suspects = sum(1 << worker for worker in {card.worker for card in self.suspects})
-        return Standing(self.identity.worker, self.dense.step, number, self.left, self.held, suspects)
+        suspects = sum(1 << worker for worker in {peer.worker for peer in self.suspects})
+        return WorkerState(self.identity.worker, self.dense.step, number, self.left, self.held, suspects)
 
-    def leave(self, suspects: Sequence[Card] = ()) -> None:
-        """Tell the neighbours, if there are any, that this ring is no more."""
+    def leave(self, suspects: Sequence[Peer] = ()) -> None:
+        """Leave the ring, and notify the neighbors."""
         if self.ring:
             self.ring.leave()
             self.left, self.ring = self.ring.number, None
@@ -83,32 +83,34 @@ class RingMember:
         assert self.dense.step is not None  # noqa: S101 - it has just been counted
         return self.dense.step
 
-    def join(self, plan: RingPlan, step: int, *, still: Still, load: Callable[[], Sequence[Array] | None]) -> None:
+    def join(
+        self, topology: RingTopology, step: int, *, still: Still, load: Callable[[], Sequence[Array] | None]
+    ) -> None:
         """Become part of a ring, and come to the same parameters as its other members.
 
         Args:
-            plan: the ring.
+            topology: the ring.
             step: the arbiter's.
             still: asked now and then.
             load: what the servers have, if that is of this step.
         """
-        started, number = time.monotonic(), plan.number
+        started, number = time.monotonic(), topology.number
         self.leave()
         self.left = number  # until it has come to be
         try:
-            alone = len(plan.members) == 1
-            links = None if alone else self.links.connect(plan, still=lambda: still(number))
-            self.ring = Ring(number, plan.members, plan.place, links)
-            self._share(self.ring, step, still, load)
+            alone = len(topology.members) == 1
+            links = None if alone else self.transport.connect(topology, still=lambda: still(number))
+            self.ring = Ring(number, topology.members, topology.place, links)
+            self._broadcast(self.ring, step, still, load)
         except BrokenRingError as broken:
             self.suspects = broken.suspects
             self.leave(broken.suspects)
             return
-        except GreetingError:
+        except HeaderMismatchError:
             self.leave()
             return
         self.left = None
-        members, seconds = [card.worker for card in plan.members], round(time.monotonic() - started, 3)
+        members, seconds = [peer.worker for peer in topology.members], round(time.monotonic() - started, 3)
         worker = self.identity.worker
         event("ring", worker=worker, ring=number, members=members, step=self.dense.step, seconds=seconds)
 
@@ -120,45 +122,45 @@ class RingMember:
         self.held = None
         check = self.dense.checksum() if step % CHECK_STEPS == 0 else 0
         try:
-            greeting = _GREETING.pack(step, ring.number, self.dense.bytes, check)
+            header = _HEADER.pack(step, ring.number, self.dense.bytes, check)
             arrays = self.dense.load(mine)
-            ring.sum(arrays, greeting=greeting, going_on=lambda: still(ring.number))
+            ring.all_reduce(arrays, header=header, should_continue=lambda: still(ring.number))
         except BrokenRingError as broken:
             self.leave(broken.suspects)
             return False
-        except GreetingError as other:
-            self._differ(greeting, other.found)
+        except HeaderMismatchError as other:
+            self._differ(header, other.found)
             return False
         self.held = ring.number
         return True
 
-    def _differ(self, greeting: bytes, found: bytes) -> None:
-        """The left neighbour says something else; if its parameters are others, they count, from the lowest worker."""
+    def _differ(self, header: bytes, found: bytes) -> None:
+        """The left neighbor says something else; if its parameters are others, they count, from the lowest worker."""
         ring, step = self.ring, self.dense.step
-        if ring and ring.place and greeting[:-4] == found[:-4]:
-            neighbour = ring.members[ring.place - 1].worker
-            event("diverged", worker=self.identity.worker, step=step, neighbour=neighbour)
+        if ring and ring.place and header[:-4] == found[:-4]:
+            neighbor = ring.members[ring.place - 1].worker
+            event("diverged", worker=self.identity.worker, step=step, neighbour=neighbor)
             self.lose()
         else:
             self.leave()
 
-    def _share(self, ring: Ring, step: int, still: Still, load: Callable[[], Sequence[Array] | None]) -> None:
+    def _broadcast(self, ring: Ring, step: int, still: Still, load: Callable[[], Sequence[Array] | None]) -> None:
         """Bring the dense parameters of the arbiter's step to all members that do not have them."""
-        steps = self._told_steps(ring, 0, still)
+        steps = self._gather_steps(ring, 0, still)
         if all(found != step for found in steps):
             values = load() if ring.place == 0 else None
             if values is not None:
                 self.dense.write(values, step)
-            steps = self._told_steps(ring, 1, still)
-        if way := passing(steps, step):
+            steps = self._gather_steps(ring, 1, still)
+        if way := broadcast_plan(steps, step):
             values = self.dense.read()
-            ring.relay(values, source=way.source, last=way.last)
+            ring.broadcast(values, source=way.source, last=way.last)
             if steps[ring.place] != step:
                 self.dense.write(values, step)
 
-    def _told_steps(self, ring: Ring, number: int, still: Still) -> list[int | None]:
-        """Of the members' dense parameters, in the ring's order."""
+    def _gather_steps(self, ring: Ring, number: int, still: Still) -> list[int | None]:
+        """Return the steps of the members' dense parameters, in the ring's order."""
         own = -1 if self.dense.step is None else self.dense.step
-        greeting = _GREETING.pack(number, ring.number, 0, 0)
-        told = ring.tell(own, greeting=greeting, going_on=lambda: still(ring.number))
+        header = _HEADER.pack(number, ring.number, 0, 0)
+        told = ring.all_gather(own, header=header, should_continue=lambda: still(ring.number))
         return [None if found < 0 else found for found in told]

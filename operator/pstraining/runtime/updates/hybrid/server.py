@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from pstraining.runtime.allreduce.topology import CARD_SIZE
+from pstraining.runtime.allreduce.topology import PEER_SIZE
 from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.critical_section import after, clock, one, zero
 from pstraining.runtime.ps.record import RecordField
@@ -38,8 +38,8 @@ class HybridAccumulators(Accumulators):
         """1 for every worker in the ring of this attempt."""
         self.made_in = tf.Variable(tf.zeros([], tf.int64))
         """The attempt in which the last step was made."""
-        self.cards = tf.Variable(tf.zeros([WORKER_SLOTS, CARD_SIZE], tf.int64))
-        """How workers are reached: see `allreduce.topology.Card`; the first number is the incarnation."""
+        self.peers = tf.Variable(tf.zeros([WORKER_SLOTS, PEER_SIZE], tf.int64))
+        """How workers are reached: see `allreduce.topology.Peer`; the first number is the incarnation."""
         self.barred_until = tf.Variable(tf.zeros([WORKER_SLOTS], tf.float64))
         self.paused_until = tf.Variable(tf.zeros([], tf.float64))
         """Until then no step is made, because the chief saves."""
@@ -56,21 +56,21 @@ class HybridRoundOps(RoundOps):
         assert isinstance(shard.extra, HybridAccumulators)  # noqa: S101 - `UpdateState.make_extra` has made it
         self._hybrid = shard.extra
 
-    def register_peer(self, session: Tensor, identity: Tensor, card: Tensor) -> Tensor:
+    def register_peer(self, session: Tensor, identity: Tensor, peer: Tensor) -> Tensor:
         """Note on the arbiter how a worker is reached; 1 if it has its index. int64[].
 
         Args:
             session: term and generation. int64[2].
             identity: worker and incarnation. int64[2].
-            card: see `allreduce.topology.Card`. int64[CARD_SIZE].
+            peer: see `allreduce.topology.Peer`. int64[PEER_SIZE].
         """
 
-        def body(session: Tensor, identity: Tensor, card: Tensor) -> Tensor:
+        def body(session: Tensor, identity: Tensor, peer: Tensor) -> Tensor:
             current = self._shard.members.is_current(identity[0], identity[1])
             allowed = self._shard.in_session(self._shard.record.read_value(), session) & current
-            return tf.cond(allowed, lambda: after([put(self._hybrid.cards, identity[0], card)], one()), zero)
+            return tf.cond(allowed, lambda: after([put(self._hybrid.peers, identity[0], peer)], one()), zero)
 
-        return self._critical([session, identity, card], body)
+        return self._critical([session, identity, peer], body)
 
     def look(self, identity: Tensor) -> tuple[Tensor, Tensor]:
         """What this server knows of the round.
@@ -78,7 +78,7 @@ class HybridRoundOps(RoundOps):
         Returns:
             The record, attempt, closed, the attempt of the last step, steps since the dense parameters were written;
             and of the arbiter whether workers that have not come are waited for, whether the chief holds steps up,
-            whether this process has its index, whether the round is sealed. int64[13]. And who delivered, and on the
+            whether this process has its index, whether the round is prepared. int64[13]. And who delivered, and on the
             arbiter who is admitted, a member, ready, a bit a worker: uint8[1 or 4, WORKER_SLOTS / 8].
         """
 
@@ -138,8 +138,8 @@ class HybridRoundOps(RoundOps):
         def body() -> Tensor:
             own = self._hybrid
             who = tf.where(tf.equal(own.members.read_value(), 1))
-            head = tf.reshape(tf.one_hot(0, 1 + CARD_SIZE, dtype=tf.int64) * own.attempt.read_value(), [1, -1])
-            return tf.concat([head, tf.concat([who, tf.gather(own.cards.read_value(), who[:, 0])], 1)], 0)
+            head = tf.reshape(tf.one_hot(0, 1 + PEER_SIZE, dtype=tf.int64) * own.attempt.read_value(), [1, -1])
+            return tf.concat([head, tf.concat([who, tf.gather(own.peers.read_value(), who[:, 0])], 1)], 0)
 
         return self._critical([], body)
 
@@ -166,7 +166,7 @@ class HybridRoundOps(RoundOps):
             session: term and generation. int64[2].
             identity: worker and incarnation. int64[2].
             step: of its dense parameters. int64[].
-            suspects: as for `form`; their claims do not count. int64[2, 2].
+            suspects: as for `form_ring`; their claims do not count. int64[2, 2].
         """
 
         def body(session: Tensor, identity: Tensor, step: Tensor, suspects: Tensor) -> Tensor:
@@ -247,7 +247,7 @@ class HybridRoundOps(RoundOps):
     def _ready(self) -> Tensor:
         """Workers that live, have said how they are reached, and are not suspected. int64[WORKER_SLOTS]."""
         own, members = self._hybrid, self._shard.members
-        reached = tf.equal(own.cards.read_value()[:, 0], members.incarnations.read_value())
+        reached = tf.equal(own.peers.read_value()[:, 0], members.incarnations.read_value())
         return tf.cast(members.alive() & reached & (own.barred_until.read_value() < clock()), tf.int64)
 
     def _waits(self, ready: Tensor) -> Tensor:

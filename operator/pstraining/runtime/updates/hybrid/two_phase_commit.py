@@ -25,10 +25,10 @@ class ReplicatedHybridAccumulators(HybridAccumulators, ReplicatedAccumulators):
     """The variables of hybrid rounds on a server that is a primary or a standby."""
 
     @property
-    def passing(self) -> list[Any]:
+    def transient(self) -> list[Any]:
         """What is of the round under way, or of this server's clock."""
         own = [self.members, self.barred_until, self.paused_until, self.claim, self.claimed_until]
-        return [*super().passing, *own]
+        return [*super().transient, *own]
 
     def void(self, attempt: Tensor) -> list[Any]:
         """Emits starting over under another view: without a ring, and nothing is held up."""
@@ -43,7 +43,7 @@ class HybridPrimaryRoundOps(HybridRoundOps, PrimaryRoundOps):
     """Emits a primary's part in hybrid rounds whose steps its standby makes, too."""
 
     def _is_paused(self) -> Tensor:
-        # A sealed round's step may have been made by the standby: it is too late.
+        # A prepared round's step may have been made by the standby: it is too late.
         return super()._is_paused() & self._may_renew()
 
 
@@ -62,7 +62,7 @@ class HybridStandbyRoundOps(HybridRoundOps, StandbyRoundOps):
         return self._replicated.place.read_value()[1]
 
     def _is_paused(self) -> Tensor:
-        return tf.constant(False)  # that is the arbiter's to say: it has sealed the round
+        return tf.constant(False)  # that is the arbiter's to say: it has prepared the round
 
 
 def on_primary(shard: Shard, config: RoundConfig) -> HybridRoundOps:

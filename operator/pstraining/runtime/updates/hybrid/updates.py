@@ -14,8 +14,8 @@ from typing import Any, Final
 import tensorflow as tf
 
 from pstraining.api import contract
-from pstraining.runtime.allreduce.topology import Card, RingPlan
-from pstraining.runtime.allreduce.transport import Links
+from pstraining.runtime.allreduce.topology import Peer, RingTopology
+from pstraining.runtime.allreduce.transport import RingTransport
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.data_ledger import Progress
@@ -98,8 +98,10 @@ class HybridUpdates(OnAnyMembers):
         self._store, self._client, self._identity = store, store.client, identity
         self._computer, self._config, self._dense = computer, config, DenseState(store)
         cluster = self._client.cluster
-        links = Links(self._client.container, cluster.own_host, contract.RING_PORTS if cluster.in_pod else ())
-        self._member, self._worker_progress = RingMember(identity, self._dense, links), WorkerProgress()
+        transport = RingTransport(
+            self._client.container, cluster.own_host, contract.RING_PORTS if cluster.in_pod else ()
+        )
+        self._member, self._worker_progress = RingMember(identity, self._dense, transport), WorkerProgress()
         self._token, self._behind = Session(0, 0), 0
         self._is_current = False  # whether nothing stands between this worker and its next gradient
         self._alone_since: float | None = None  # since when nobody has the newest dense parameters
@@ -133,7 +135,7 @@ class HybridUpdates(OnAnyMembers):
         ops, session, place = self._ops, self._session_tensor(Session(0, 0)), self._place(NEVER)
         request = session, self._identity_tensor, place
         yield ops.look, (self._identity_tensor,)
-        yield ops.register_peer, (session, self._identity_tensor, self._card())
+        yield ops.register_peer, (session, self._identity_tensor, self._peer())
         yield ops.form_ring, (session, place, self._barred())
         yield ops.members, ()
         if self._computer.is_one_pass(batches):
@@ -182,7 +184,7 @@ class HybridUpdates(OnAnyMembers):
     def close(self) -> None:
         """Leave the ring, and listen no more."""
         self._member.leave()
-        self._member.links.close()
+        self._member.transport.close()
 
     def _compute(self, batches: Sequence[Any]) -> LocalGradient:
         """Their contribution; where there are standbys by a function that can be made ready beside training."""
@@ -214,7 +216,7 @@ class HybridUpdates(OnAnyMembers):
             if action is HybridAction.APPLY and self._apply(*at) and mine:
                 return self._apply_sum(loss)
             observation, over = self._look(loss)
-            me = member.standing()
+            me = member.worker_state()
             if not observation.members & me.suspects:
                 member.suspects = ()  # the arbiter has left them out
             if hybrid_protocol.is_made(observation, me) and (
@@ -317,13 +319,13 @@ class HybridUpdates(OnAnyMembers):
     def _join(self, observation: hybrid_protocol.HybridObservation) -> None:
         """Become part of the newest ring."""
         (number, *_), *rows = self._client.call(self._ops.members).tolist()
-        cards = [Card.of(row[0], row[1:]) for row in rows]
+        peers = [Peer.of(row[0], row[1:]) for row in rows]
         own = (self._identity.worker, self._identity.incarnation)
-        places = [place for place, card in enumerate(cards) if (card.worker, card.incarnation) == own]
+        places = [place for place, peer in enumerate(peers) if (peer.worker, peer.incarnation) == own]
         if number != observation.arbiter.attempt or not places:
             return
-        plan, step = RingPlan(self._token.generation, number, tuple(cards), places[0]), observation.arbiter.step
-        self._member.join(plan, step, still=self._is_ring_current, load=lambda: self._load_dense(step))
+        topology, step = RingTopology(self._token.generation, number, tuple(peers), places[0]), observation.arbiter.step
+        self._member.join(topology, step, still=self._is_ring_current, load=lambda: self._load_dense(step))
 
     def _load_dense(self, step: int) -> list[Array] | None:
         """The dense parameters from the servers, if they are of this step there."""
@@ -362,18 +364,18 @@ class HybridUpdates(OnAnyMembers):
         return bool(made) and (self._dense.step, self._member.held) == (step, made_in)
 
     def _register(self) -> None:
-        self._client.call(self._ops.register_peer, self._session, self._identity_tensor, self._card())
+        self._client.call(self._ops.register_peer, self._session, self._identity_tensor, self._peer())
         self._registered = True
 
-    def _card(self) -> Tensor:
-        """How this worker is reached. int64[CARD_SIZE]."""
+    def _peer(self) -> Tensor:
+        """How this worker is reached. int64[PEER_SIZE]."""
         with tf.device(self._client.local):
-            card = self._member.links.card(self._identity.worker, self._identity.incarnation)
-            return tf.constant(card.numbers(), tf.int64)
+            peer = self._member.transport.peer(self._identity.worker, self._identity.incarnation)
+            return tf.constant(peer.numbers(), tf.int64)
 
     def _barred(self) -> Tensor:
         """The suspects as the arbiter takes them. int64[2, 2]."""
-        rows = [[card.worker, card.incarnation] for card in self._member.suspects][:2]
+        rows = [[peer.worker, peer.incarnation] for peer in self._member.suspects][:2]
         with tf.device(self._client.local):
             return tf.constant([*rows, *[[-1, -1]] * (2 - len(rows))], tf.int64)
 

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 import tensorflow as tf
 
 from pstraining.runtime.compression.codecs import Codec
-from pstraining.runtime.compression.pull import Shadow
+from pstraining.runtime.compression.pull import PullShadow
 from pstraining.runtime.model import sparse_optimizer
 from pstraining.runtime.model.keras_model import Touched
 from pstraining.runtime.model.partition import Segment
@@ -36,7 +36,7 @@ class RoundConfig:
     moves: bool = False
     """Whether workers send how far their own optimizers have moved the parameters, in place of gradients."""
     pulls: tuple[Codec | None, ...] = (None,)
-    """How workers fetch the parameters, by form; None: as they are."""
+    """How workers fetch the parameters, by format; None: as they are."""
     dense: bool = True
     """Whether gradients of dense parameters come to the servers; else those of tables alone."""
 
@@ -76,9 +76,9 @@ class Accumulators:
             for shape, segment in zip(shapes, segments, strict=True)
         ]
         codec = next((codec for codec in config.pulls if codec), None)
-        self.shadow = Shadow(segments, shard.vectors, codec, optional=None in config.pulls) if codec else None
-        self.form = tf.Variable(tf.zeros([], tf.int64)) if len(config.pulls) > 1 else None
-        """Number of the round's form, where there are several."""
+        self.shadow = PullShadow(segments, shard.vectors, codec, optional=None in config.pulls) if codec else None
+        self.format = tf.Variable(tf.zeros([], tf.int64)) if len(config.pulls) > 1 else None
+        """Number of the round's format, where there are several."""
         self.rows = [SparseAccumulator(table) for table in shard.tables]
         # The arbiter's.
         self.admitted = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64))
@@ -88,7 +88,7 @@ class Accumulators:
         self.wait_until = tf.Variable(lambda: _deadline(config), dtype=tf.float64)
         """Until then workers that have not come yet are waited for; from a restore until all have come, at most."""
         self.proposal = tf.Variable(tf.constant([WORKER_SLOTS, 0], tf.int64))
-        """The proposal for the next round's form: the lowest worker of this round, and the form that it proposes."""
+        """The proposal for the next round's format: the lowest worker of this round, and its format."""
 
     # All of it is emitted on the server's device, inside its critical section.
 
@@ -128,19 +128,19 @@ class Accumulators:
             self.pushed.assign(pushed, read_value=False),
         ]
 
-    def propose_format(self, worker: Tensor, form: Tensor) -> list[Any]:
-        """Emit storing a worker's proposal for the next round's form; return the operations to wait for.
+    def propose_format(self, worker: Tensor, fmt: Tensor) -> list[Any]:
+        """Emit storing a worker's proposal for the next round's format; return the operations to wait for.
 
-        The lowest worker of a round decides: only one worker at a time explores which form is faster.
+        The lowest worker of a round decides: only one worker at a time explores which format is faster.
         """
-        if self.form is None:
+        if self.format is None:
             return []
         proposal = self.proposal.read_value()
-        heard = tf.where(worker <= proposal[0], tf.stack([worker, form]), proposal)
+        heard = tf.where(worker <= proposal[0], tf.stack([worker, fmt]), proposal)
         return [self.proposal.assign(heard, read_value=False)]
 
     def next_format(self) -> Tensor:
-        """Emit the form of the next round. int64[]."""
+        """Emit the format of the next round. int64[]."""
         return self.proposal.read_value()[1]
 
     def mean(self) -> list[Tensor]:
@@ -183,7 +183,7 @@ class Accumulators:
         nobody = tf.stack([tf.constant(WORKER_SLOTS, tf.int64), self.next_format()])
         return [
             *(found.assign(tf.zeros(found.shape, found.dtype), read_value=False) for found in cleared),
-            *([] if self.form is None else [self.proposal.assign(nobody, read_value=False)]),
+            *([] if self.format is None else [self.proposal.assign(nobody, read_value=False)]),
         ]
 
 

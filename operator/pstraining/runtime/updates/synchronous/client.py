@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import tensorflow as tf
 
-from pstraining.runtime.compression.push import Parts, PushWire, as_parts
+from pstraining.runtime.compression.push import Parts, PushCompressor, as_parts
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.critical_section import after as waited_for
@@ -17,7 +17,7 @@ from pstraining.runtime.updates.synchronous.server import RoundOps
 from pstraining.runtime.updates.synchronous.two_phase_commit import StandbyRoundOps, decided
 
 SERVED: Final = 1
-FORM: Final = 2
+FORMAT: Final = 2
 THERE: Final = 3
 """Places in what is said about a step that may be fetched; see `RoundOps.apply_and_fetch`."""
 
@@ -34,7 +34,7 @@ class StepRequest(NamedTuple):
     progress: Tensor
     """The worker's progress in its data. int64[3]."""
     proposed: Tensor
-    """The form that this worker proposes for the next round. int64[]."""
+    """The format that this worker proposes for the next round. int64[]."""
 
 
 class PushReply(NamedTuple):
@@ -53,9 +53,9 @@ class SyncOperations:
     Args:
         store: the model and the servers.
         servers: their part in rounds.
-        computation: makes gradients.
-        wire: encodes them.
-        forms: in how many forms updates may travel.
+        computer: computes gradients.
+        compressor: encodes them.
+        formats: number of wire formats.
         standbys: each server's, which make the same steps.
     """
 
@@ -64,13 +64,13 @@ class SyncOperations:
         store: ParameterStore,
         servers: Sequence[RoundOps],
         computer: GradientComputer,
-        wire: PushWire,
-        forms: int,
+        compressor: PushCompressor,
+        formats: int,
         standbys: Sequence[Sequence[StandbyRoundOps]],
     ) -> None:
         self._store, self._local, self._home = store, store.client.local, store.client.brought_home
-        self._servers, self._computer, self._wire, self._standbys = servers, computer, wire, standbys
-        self._shadowed = [_shadowed(servers, store, form) for form in range(forms)]
+        self._servers, self._computer, self._compressor, self._standbys = servers, computer, compressor, standbys
+        self._shadowed = [_shadowed(servers, store, fmt) for fmt in range(formats)]
 
         self.is_shadowed = any(map(any, self._shadowed))
         """Whether a variable is fetched as a move of what is here."""
@@ -79,7 +79,7 @@ class SyncOperations:
             return tf.function(emit, **({"autograph": False} | options))
 
         def by_form(emit: Any, **options: Any) -> list[Any]:
-            return [traced(partial(emit, form), **options) for form in range(forms)]
+            return [traced(partial(emit, fmt), **options) for fmt in range(formats)]
 
         self.pull = traced(self._emit_pull)
         self.look = traced(self._emit_look)
@@ -92,7 +92,7 @@ class SyncOperations:
         """`apply` applies the step; `fetch` checks whether another worker has applied it."""
 
     def _emit_pull(self, place: Tensor) -> Tensor:
-        """Pull the parameters; return each server's step and form. int64[servers, 2]."""
+        """Pull the parameters; return each server's step and format. int64[servers, 2]."""
         found = [self._home(server.pull()) for server in self._servers]
 
         def assign() -> Tensor:
@@ -102,19 +102,19 @@ class SyncOperations:
             held = tf.cond(tf.equal(place[0], NEVER), zero, assign)
             return waited_for([held], tf.stack([head for head, _ in found]))
 
-    def _emit_compute_and_push(self, form: int, batch: Any, request: StepRequest) -> tuple[LocalGradient, PushReply]:
+    def _emit_compute_and_push(self, fmt: int, batch: Any, request: StepRequest) -> tuple[LocalGradient, PushReply]:
         """Compute a gradient and push it."""
         gradient = self._computer.emit(batch)
         parts = as_parts(gradient.vectors)
         push = as_it_is(self._emit_push)
-        return gradient, push(form, gradient.stats, parts, gradient.rows, request)
+        return gradient, push(fmt, gradient.stats, parts, gradient.rows, request)
 
-    def _emit_compute_or_nothing(self, form: int, batch: Any, request: StepRequest) -> tuple[LocalGradient, PushReply]:
+    def _emit_compute_or_nothing(self, fmt: int, batch: Any, request: StepRequest) -> tuple[LocalGradient, PushReply]:
         """Do the same, or nothing for the step NEVER. AutoGraph turns this into a condition."""
         if request.place[0] == NEVER:  # noqa: SIM108 - AutoGraph reads the user's code only in a statement's branches
             found = self._nothing()
         else:
-            found = self._emit_compute_and_push(form, batch, request)
+            found = self._emit_compute_and_push(fmt, batch, request)
         return found
 
     def _nothing(self) -> tuple[LocalGradient, PushReply]:
@@ -123,7 +123,7 @@ class SyncOperations:
             reply = PushReply(tf.zeros([len(self._store.shards), 8], tf.int64), tf.zeros([4], tf.int64))
             return self._computer.zeros(), reply
 
-    def _emit_push(self, form: int, stats: Tensor, parts: Parts, rows: Rows, request: StepRequest) -> PushReply:
+    def _emit_push(self, fmt: int, stats: Tensor, parts: Parts, rows: Rows, request: StepRequest) -> PushReply:
         """Push the gradient; if every server then has all gradients, apply the step and fetch the result.
 
         With standbys the step is a call of its own, by the last worker. Otherwise all workers but one would make every
@@ -131,7 +131,7 @@ class SyncOperations:
         """
 
         def emit(number: int, arbiters: Tensor) -> Tensor:
-            vectors = self._wire.decode(self._store.shards[number], parts[number], form)
+            vectors = self._compressor.decode(self._store.shards[number], parts[number], fmt)
             server = self._servers[number]
             return server.push(*request, server.word(arbiters), ShardGradient(stats, vectors, rows[number]))
 
@@ -146,27 +146,27 @@ class SyncOperations:
             inside, closed, admitted, counts = told[:, 0], told[0, 4], told[0, 5], told[:, 6]
             is_complete = tf.reduce_all(tf.equal(inside, 1) & tf.equal(counts, admitted)) & tf.equal(closed, 1)
             go = tf.cast(is_complete, tf.int64)
-        return PushReply(replies, self._emit_follow(form, request, [go]))
+        return PushReply(replies, self._emit_follow(fmt, request, [go]))
 
     def _emit_look(self, identity: Tensor) -> tuple[list[Any], list[Tensor]]:
         """What every server knows of the round, and the records of the standbys."""
         standbys = [shard.read() for shard in self._store.standbys]
         return [self._home(server.look(identity)) for server in self._servers], self._home(standbys)
 
-    def _emit_apply(self, form: int, request: StepRequest) -> Tensor:
+    def _emit_apply(self, fmt: int, request: StepRequest) -> Tensor:
         """Make the step, if nothing is missing for it, and fetch it if it is made. int64[4]; see `PushReply`."""
         words = decided(self._servers, self._standbys, request[:3])
-        return self._emit_follow(form, request, words, is_decided=bool(self._standbys[0]))
+        return self._emit_follow(fmt, request, words, is_decided=bool(self._standbys[0]))
 
-    def _emit_fetch(self, form: int, request: StepRequest) -> Tensor:
+    def _emit_fetch(self, fmt: int, request: StepRequest) -> Tensor:
         """Bring the local parameters to the next step, if the arbiter has made just that. int64[4]; see `PushReply`.
 
         The others make it then, if they have not: what the arbiter sends would else be sent for nothing.
         """
-        return self._emit_follow(form, request, [zero()])
+        return self._emit_follow(fmt, request, [zero()])
 
     def _emit_follow(
-        self, form: int, request: StepRequest, words: Sequence[Tensor], *, is_decided: bool = False
+        self, fmt: int, request: StepRequest, words: Sequence[Tensor], *, is_decided: bool = False
     ) -> Tensor:
         """Let the arbiter make the step, if all `words` begin with a 1, and the others after it; fetch it.
 
@@ -176,20 +176,20 @@ class SyncOperations:
         session, identity, place, *_ = request
         heads, fetched, followed = [], [], []
         for number, (server, standbys) in enumerate(zip(self._servers, self._standbys, strict=True)):
-            following = server.word(words[0], FORM) if number else zero()  # that of the arbiter, which chooses it
-            head, parts = server.apply_and_fetch(form, session, identity, place, server.least(words), following)
+            following = server.word(words[0], FORMAT) if number else zero()  # that of the arbiter, which chooses it
+            head, parts = server.apply_and_fetch(fmt, session, identity, place, server.least(words), following)
             heads.append(self._home(head))
             fetched.append(self._home(parts))
             for standby in standbys if number else ():
-                told = standby.least(words), standby.word(words[0], FORM)
+                told = standby.least(words), standby.word(words[0], FORMAT)
                 followed.append(standby.apply(session, identity, place, *told))
             if not number and not is_decided:
                 words = [head]
-        return self._emit_move(form, heads, fetched, self._home(followed))
+        return self._emit_move(fmt, heads, fetched, self._home(followed))
 
     def _emit_move(
         self,
-        form: int,
+        fmt: int,
         heads: Sequence[Tensor],
         fetched: Sequence[Sequence[Sequence[Tensor]]],
         followed: Sequence[Tensor],
@@ -199,8 +199,8 @@ class SyncOperations:
 
             def move() -> Tensor:
                 servers = zip(self._servers, fetched, strict=True)
-                values = self._store.unpack([server.unshadowed(form, parts) for server, parts in servers])
-                variables = zip(self._store.model.variables, values, self._shadowed[form], strict=True)
+                values = self._store.unpack([server.unshadowed(fmt, parts) for server, parts in servers])
+                variables = zip(self._store.model.variables, values, self._shadowed[fmt], strict=True)
                 done = [
                     (variable.value.assign_add if shadowed else variable.value.assign)(value, read_value=False)
                     for variable, value, shadowed in variables
@@ -211,12 +211,12 @@ class SyncOperations:
             return tf.concat([heads[0][:THERE], [moved]], 0)
 
 
-def _shadowed(servers: Sequence[RoundOps], store: ParameterStore, form: int) -> list[bool]:
+def _shadowed(servers: Sequence[RoundOps], store: ParameterStore, fmt: int) -> list[bool]:
     """For each variable of the model whether it is fetched as a move of its shadow."""
     moved = [
         shard.segments[number]
         for server, shard in zip(servers, store.shards, strict=True)
-        for number in server.moved(form)
+        for number in server.moved(fmt)
     ]
     found = {piece.tensor for segment in moved for piece in segment.pieces}
     return [index in found for index in range(len(store.model.tensors))]

@@ -61,7 +61,7 @@ class RoundOps:
             identity: worker and incarnation. int64[2].
             place: step and attempt. int64[2].
             progress: where the worker will be in its data. int64[3].
-            proposed: the form that the next round is to have, if it is for this worker to say. int64[].
+            proposed: the format that the next round is to have, if it is for this worker to say. int64[].
             go: 1 on the arbiter; elsewhere what the arbiter said. int64[].
             share: this server's; one that is not finite counts as delivered, and is left out.
 
@@ -139,7 +139,7 @@ class RoundOps:
         found: tuple[Tensor, Tensor] = self._critical([identity], body)
         return found
 
-    def apply(self, session: Tensor, identity: Tensor, place: Tensor, go: Tensor, form: Tensor) -> Tensor:
+    def apply(self, session: Tensor, identity: Tensor, place: Tensor, go: Tensor, fmt: Tensor) -> Tensor:
         """Make the round's step of the sum: the arbiter first, by compare-and-set; the others follow when `go` is 1.
 
         Args:
@@ -147,39 +147,39 @@ class RoundOps:
             identity: worker and incarnation. int64[2].
             place: step and attempt. int64[2].
             go: 1 on the arbiter; elsewhere whether the arbiter has made the step. int64[].
-            form: elsewhere than on the arbiter, the one that the arbiter gives the next round. int64[].
+            fmt: elsewhere than on the arbiter, the one that the arbiter gives the next round. int64[].
 
         Returns:
-            Whether this server has made the step, the last step that the worker was part of, and the form of the round
-            that is under way now. int64[3].
+            Whether this server has applied the step, the last step that the worker was part of, and the format of the
+            current round. int64[3].
         """
 
-        return self._critical([session, identity, place, go, form], self._make)
+        return self._critical([session, identity, place, go, fmt], self._make)
 
     def apply_and_fetch(
-        self, form: int, session: Tensor, identity: Tensor, place: Tensor, go: Tensor, following: Tensor
+        self, fmt: int, session: Tensor, identity: Tensor, place: Tensor, go: Tensor, following: Tensor
     ) -> tuple[Tensor, list[list[Tensor]]]:
         """The same; and for every segment what brings a worker from its step to the next one, if that is just made.
 
         That is the move, encoded, for a segment with a shadow; else the parameters themselves.
 
         Args:
-            form: that the worker has it in.
+            fmt: that the worker has it in.
             session: term and generation. int64[2].
             identity: worker and incarnation. int64[2].
             place: the worker's step, and an attempt. int64[2].
             go: as above. int64[].
-            following: the form of the next round, as above. int64[].
+            following: the format of the next round, as above. int64[].
 
         Returns:
-            Whether this server has made the step, the last step that the worker was part of, the form of the round that
-            is under way, and whether the step can be fetched in this form: int64[4]. And the tensors; if not, empty.
+            Whether this server has applied the step, the last step that the worker was part of, the format of the
+            current round, and whether the step can be fetched in this format: int64[4]. And the tensors; if not, empty.
         """
 
         def body(*told: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
             _, identity, place, *_ = told
             with tf.control_dependencies([self._make(*told)]):
-                return self._read_update(form, identity, place)
+                return self._read_update(fmt, identity, place)
 
         found: tuple[Tensor, list[list[Tensor]]] = self._critical([session, identity, place, go, following], body)
         return found
@@ -194,8 +194,8 @@ class RoundOps:
             there = tf.cast(tf.equal(record[RecordField.STEP] + made, place[0] + 1), tf.int64)
             return tf.stack([there, self._last_round(identity), self._begin_next(made, following)])
 
-    def _read_update(self, form: int, identity: Tensor, place: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
-        moved, shadow = self.moved(form), self._state.shadow
+    def _read_update(self, fmt: int, identity: Tensor, place: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
+        moved, shadow = self.moved(fmt), self._state.shadow
         sources = [
             shadow.moves[number] if shadow and number in moved else [vector]
             for number, vector in enumerate(self._shard.vectors)
@@ -208,32 +208,32 @@ class RoundOps:
             lambda: [source.read_value() for source in flat],
             lambda: [tf.zeros([0] * len(source.shape), source.dtype) for source in flat],
         )
-        answers = [made, self._last_round(identity), self._form(), made & fits]
+        answers = [made, self._last_round(identity), self._format(), made & fits]
         head = tf.stack([tf.cast(answer, tf.int64) for answer in answers])
         return head, tf.nest.pack_sequence_as(sources, tf.nest.flatten(parts))
 
     def pull(self) -> tuple[Tensor, list[Tensor]]:
-        """Return this server's step and the current round's form, int64[2], and every segment as workers hold it."""
+        """Return this server's step and the current round's format, int64[2], and every segment as workers hold it."""
 
         def body() -> tuple[Tensor, list[Tensor]]:
             shadow = self._state.shadow
             vectors = [
-                shadow.held(number) if shadow and number in shadow.moves else vector.read_value()
+                shadow.as_workers_hold(number) if shadow and number in shadow.moves else vector.read_value()
                 for number, vector in enumerate(self._shard.vectors)
             ]
-            return tf.stack([self._shard.record.read_value()[RecordField.STEP], self._form()]), vectors
+            return tf.stack([self._shard.record.read_value()[RecordField.STEP], self._format()]), vectors
 
         found: tuple[Tensor, list[Tensor]] = self._critical([], body)
         return found
 
-    def moved(self, form: int) -> list[int]:
-        """Numbers of the segments that are fetched as moves in this form."""
+    def moved(self, fmt: int) -> list[int]:
+        """Numbers of the segments that are fetched as moves in this format."""
         shadow = self._state.shadow
-        return shadow.numbers if shadow and self._config.pulls[form] is not None else []
+        return shadow.numbers if shadow and self._config.pulls[fmt] is not None else []
 
-    def unshadowed(self, form: int, parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    def unshadowed(self, fmt: int, parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
         """Emits, on the worker: a vector per segment from what was fetched, a move where there is a shadow."""
-        shadow, moved = self._state.shadow, self.moved(form)
+        shadow, moved = self._state.shadow, self.moved(fmt)
         return [
             shadow.decode(number, sent) if shadow and number in moved else sent[0] for number, sent in enumerate(parts)
         ]
@@ -328,8 +328,8 @@ class RoundOps:
 
     def _step(self, result: RoundResult) -> Tensor:
         """Move the parameters, and what workers hold of them. 1."""
-        shadow, form = self._state.shadow, self._form()
-        with tf.control_dependencies(shadow.begin(form) if shadow else []):
+        shadow, fmt = self._state.shadow, self._format()
+        with tf.control_dependencies(shadow.begin(fmt) if shadow else []):
             # A round in which every gradient was left out is a step that changes nothing; it is fetched all the same.
             moved = tf.cond(
                 result.weight > 0,
@@ -337,25 +337,25 @@ class RoundOps:
                 lambda: after(self._shard.count_step(result.losses), one()),
             )
         with tf.control_dependencies([moved]):
-            followed = shadow.follow(form) if shadow else []
+            followed = shadow.follow(fmt) if shadow else []
         with tf.control_dependencies([moved, *followed]):
             return one()
 
-    def _form(self) -> Tensor:
-        """The form of the round under way. int64[]."""
-        return zero() if self._state.form is None else self._state.form.read_value()
+    def _format(self) -> Tensor:
+        """The format of the round under way. int64[]."""
+        return zero() if self._state.format is None else self._state.format.read_value()
 
     def _begin_next(self, made: Tensor, following: Tensor) -> Tensor:
-        """Start the next round in its form if this call applied the step; return the form. int64[]."""
+        """Start the next round in its format if this call applied the step; return the format. int64[]."""
         state = self._state
-        if state.form is None:
+        if state.format is None:
             return zero()
         wanted = self._next_format() if self._arbiter else following
-        form = tf.where(tf.equal(made, 1), wanted, state.form.read_value())
-        return after([state.form.assign(form, read_value=False)], form)
+        fmt = tf.where(tf.equal(made, 1), wanted, state.format.read_value())
+        return after([state.format.assign(fmt, read_value=False)], fmt)
 
     def _next_format(self) -> Tensor:
-        """Return the form that the arbiter chose for the next round. int64[]."""
+        """Return the format that the arbiter chose for the next round. int64[]."""
         return self._state.next_format()
 
     def _move(self, result: RoundResult) -> list[Any]:

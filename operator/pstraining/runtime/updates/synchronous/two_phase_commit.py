@@ -48,7 +48,7 @@ class ReplicatedAccumulators(Accumulators):
         self._segments, self._tables = len(segments), len(shard.tables)
 
     @property
-    def passing(self) -> list[Any]:
+    def transient(self) -> list[Any]:
         """What is of the round under way."""
         rows = [v for table in self.rows for v in (table.indices, table.workers, table.gradients)]
         own = [self.pushed, self.weights, self.losses, *self.vectors, *rows]

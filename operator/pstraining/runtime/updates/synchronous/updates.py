@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import tensorflow as tf
 
-from pstraining.runtime.compression.push import Left, Parts, PushWire
-from pstraining.runtime.compression.wire_format import Chooser, Form
+from pstraining.runtime.compression.push import Parts, PushCompressor, Residual
+from pstraining.runtime.compression.wire_format import FormatSelector, WireFormat
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.data_ledger import Progress
@@ -25,7 +25,7 @@ from pstraining.runtime.updates.base import Identity, OnAnyMembers, StepResult, 
 from pstraining.runtime.updates.gradients import NEVER, GradientComputer, Rows
 from pstraining.runtime.updates.synchronous import protocol as sync_protocol
 from pstraining.runtime.updates.synchronous.accumulators import Accumulators, RoundConfig
-from pstraining.runtime.updates.synchronous.client import FORM, SERVED, THERE, PushReply, StepRequest, SyncOperations
+from pstraining.runtime.updates.synchronous.client import FORMAT, SERVED, THERE, PushReply, StepRequest, SyncOperations
 from pstraining.runtime.updates.synchronous.protocol import PushStatus, RoundAction
 from pstraining.runtime.updates.synchronous.server import RoundOps
 from pstraining.runtime.updates.synchronous.two_phase_commit import (
@@ -44,7 +44,7 @@ class EncodedGradient(NamedTuple):
     stats: Tensor
     parts: Parts
     rows: Rows
-    left: Left
+    residual: Residual
 
 
 def state(name: str, config: RoundConfig, *, paired: bool = False) -> UpdateState:
@@ -105,18 +105,18 @@ class SyncUpdates(OnAnyMembers):
         store: ParameterStore,
         identity: Identity,
         config: RoundConfig,
-        forms: Sequence[Form],
+        formats: Sequence[WireFormat],
         computer: GradientComputer,
-        wire: PushWire,
+        compressor: PushCompressor,
     ) -> None:
         self._store, self._client, self._worker = store, store.client, identity.worker
-        self._computer, self._wire, self._config = computer, wire, config
-        self._numbers, self._chooser = range(len(forms)), Chooser(forms, identity.worker)
+        self._computer, self._compressor, self._config = computer, compressor, config
+        self._numbers, self._selector = range(len(formats)), FormatSelector(formats, identity.worker)
         self._asks = config.backups > 0
         with tf.device(self._client.local):
             self._identity, self._progress = identity.tensor(), as_tensor(None)
         self._step: int | None = None
-        self._attempt = self._form = self._served = 0
+        self._attempt = self._format = self._served = 0
         self._worker_progress = WorkerProgress()
         self.is_idempotent = store.updates.paired
         """See `Updates`: what came of a step that was tried is kept on several servers."""
@@ -126,7 +126,7 @@ class SyncUpdates(OnAnyMembers):
         store, config = self._store, self._config
         round_ops = [primary_round_ops(shard, config) for shard in store.shards]
         standbys = [[StandbyRoundOps(standby, config) for standby in found] for found in store.standbys_of]
-        self._ops = SyncOperations(store, round_ops, self._computer, self._wire, len(self._numbers), standbys)
+        self._ops = SyncOperations(store, round_ops, self._computer, self._compressor, len(self._numbers), standbys)
         # Optimizers of the worker's own move what is here; a shadow goes on from what is here for ever.
         self._may_hold = not config.moves and not self._ops.is_shadowed and len(self._numbers) == 1
 
@@ -135,18 +135,18 @@ class SyncUpdates(OnAnyMembers):
         self.start_session(Session(0, 0))
         self._worker_progress.held = None
         gradient = self._computer.compute(batches)
-        self._wire.warm_up(gradient.vectors)
+        self._compressor.warm_up(gradient.vectors)
         call, ops, request = self._client.call, self._ops, self._request(0)
         call(ops.look, self._identity)
         if self._asks:
             call(ops.admit, request)
-        for form in self._numbers:
-            if self._is_one_call(batches, form):
-                self._client.run(ops.compute_and_push[form], batches[0], request)
-            parts, _ = self._wire.encode(gradient.vectors, form)
-            call(ops.push[form], gradient.stats, parts, gradient.rows, request)
-            call(ops.apply[form], request)
-            call(ops.fetch[form], request)
+        for fmt in self._numbers:
+            if self._is_one_call(batches, fmt):
+                self._client.run(ops.compute_and_push[fmt], batches[0], request)
+            parts, _ = self._compressor.encode(gradient.vectors, fmt)
+            call(ops.push[fmt], gradient.stats, parts, gradient.rows, request)
+            call(ops.apply[fmt], request)
+            call(ops.fetch[fmt], request)
         call(ops.pull, request.place)
 
     def _usual_step_functions(self, batches: Sequence[Any]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
@@ -154,11 +154,11 @@ class SyncUpdates(OnAnyMembers):
         ops, request = self._ops, self._empty_request()
         yield ops.look, (self._identity,)
         yield ops.pull, (request.place,)
-        for form in self._numbers:
-            if self._is_one_call(batches, form):
-                yield ops.compute_and_push[form], (batches[0], request)
-            yield ops.apply[form], (request,)
-            yield ops.fetch[form], (request,)
+        for fmt in self._numbers:
+            if self._is_one_call(batches, fmt):
+                yield ops.compute_and_push[fmt], (batches[0], request)
+            yield ops.apply[fmt], (request,)
+            yield ops.fetch[fmt], (request,)
 
     def on_idle(self, shards: Sequence[ShardRecord]) -> None:
         """Nothing: the servers have all there is."""
@@ -180,15 +180,15 @@ class SyncUpdates(OnAnyMembers):
         self._worker_progress.held = None  # until the result of the step is known
         with tf.device(self._client.local):
             self._progress = as_tensor(progress)
-        started, form = time.perf_counter(), self._form
+        started, fmt = time.perf_counter(), self._format
         encoded, reply = self._compute(batches)
         _, loss, finite, _ = encoded.stats.numpy().tolist()
         self._worker_progress.loss = loss
         result = self._run_round(encoded, reply, loss)
         if result.applied and finite:
-            self._wire.keep(encoded.left)
-        if result.applied and self._step is not None:  # one that missed a step says nothing about the form
-            self._chooser.note(form, time.perf_counter() - started, step=result.step)
+            self._compressor.commit_residual(encoded.residual)
+        if result.applied and self._step is not None:  # one that missed a step says nothing about the format
+            self._selector.note(fmt, time.perf_counter() - started, step=result.step)
         return replace(result, finite=bool(finite))
 
     def _applied_before(self, batches: Sequence[Any]) -> StepResult | None:
@@ -205,33 +205,33 @@ class SyncUpdates(OnAnyMembers):
             if over:
                 return over
             if self._may_hold and set(observation.steps) == {self._worker_progress.held}:
-                self._step, self._form = self._worker_progress.held, 0
+                self._step, self._format = self._worker_progress.held, 0
                 return None
             self._worker_progress.held = None
             if min(observation.steps) != max(observation.steps):
-                self._client.call(self._ops.apply[self._form], self._request(min(observation.steps)))
+                self._client.call(self._ops.apply[self._format], self._request(min(observation.steps)))
                 continue
             heads = self._client.call(self._ops.pull, self._request(min(observation.steps)).place)
             if (heads[:, 0] == heads[0, 0]).all():  # else others made a step meanwhile: these are no step's parameters
-                self._step, self._form = (int(number) for number in heads[0])
+                self._step, self._format = (int(number) for number in heads[0])
                 self._worker_progress.held = self._step
                 return None
 
-    def _is_one_call(self, batches: Sequence[Any], form: int) -> bool:
+    def _is_one_call(self, batches: Sequence[Any], fmt: int) -> bool:
         """Whether nothing stands between computing a gradient and bringing it in."""
-        return self._computer.is_one_pass(batches) and self._wire.is_plain(form) and not self._asks
+        return self._computer.is_one_pass(batches) and self._compressor.is_plain(fmt) and not self._asks
 
     def _compute(self, batches: Sequence[Any]) -> tuple[EncodedGradient, PushReply | None]:
         """The gradient, and what the servers say if it is brought in with the same call."""
         assert self._step is not None  # noqa: S101 - `step` has fetched it
-        if self._is_one_call(batches, self._form):
-            compute_and_push, request = self._ops.compute_and_push[self._form], self._request(self._step)
+        if self._is_one_call(batches, self._format):
+            compute_and_push, request = self._ops.compute_and_push[self._format], self._request(self._step)
             gradient, answer = self._client.run(compute_and_push, batches[0], request)
             reply = PushReply(*(part.numpy() for part in answer))
         else:
             gradient, reply = self._computer.compute(batches), None
-        parts, left = self._wire.encode(gradient.vectors, self._form)
-        return EncodedGradient(gradient.stats, parts, gradient.rows, left), reply
+        parts, residual = self._compressor.encode(gradient.vectors, self._format)
+        return EncodedGradient(gradient.stats, parts, gradient.rows, residual), reply
 
     def _run_round(self, encoded: EncodedGradient, reply: PushReply | None, loss: float) -> StepResult:
         """Take part in the round of this worker's step until it is over, and fetch its result."""
@@ -251,10 +251,10 @@ class SyncUpdates(OnAnyMembers):
                 fetched = self._perform(action, step, since)
             if fetched is not None and fetched[THERE]:
                 self._worker_progress.usual_wait = (self._worker_progress.usual_wait + time.perf_counter() - since) / 2
-                self._step, self._form = step + 1, int(fetched[FORM])
+                self._step, self._format = step + 1, int(fetched[FORMAT])
                 self._worker_progress.held = self._step
                 return StepResult(True, int(fetched[SERVED]) == step + 1, False, step + 1, loss)
-            if action is RoundAction.PULL:  # this worker is more than one step behind, or the form changed
+            if action is RoundAction.PULL:  # this worker is more than one step behind, or the format changed
                 self._step = None
                 return StepResult(True, self._served == step + 1, False, made, loss)
             usual_wait = self._worker_progress.usual_wait
@@ -280,7 +280,7 @@ class SyncUpdates(OnAnyMembers):
         if action is RoundAction.WAIT:
             time.sleep(sync_protocol.pause(time.perf_counter() - since, usual=self._worker_progress.usual_wait))
         operation = self._ops.apply if action is RoundAction.APPLY else self._ops.fetch
-        fetched: Array = self._client.call(operation[self._form], self._request(step))
+        fetched: Array = self._client.call(operation[self._format], self._request(step))
         return fetched
 
     def _push(self, encoded: EncodedGradient) -> PushReply | None:
@@ -290,7 +290,7 @@ class SyncUpdates(OnAnyMembers):
         if self._asks and not self._client.call(self._ops.admit, request):
             return None
         return PushReply(
-            *self._client.call(self._ops.push[self._form], encoded.stats, encoded.parts, encoded.rows, request)
+            *self._client.call(self._ops.push[self._format], encoded.stats, encoded.parts, encoded.rows, request)
         )
 
     def _look(self, loss: float) -> tuple[sync_protocol.RoundObservation, StepResult | None]:
@@ -327,5 +327,5 @@ class SyncUpdates(OnAnyMembers):
     def _request(self, step: int) -> StepRequest:
         with tf.device(self._client.local):
             place = tf.constant([step, self._attempt], tf.int64)
-            proposed = tf.constant(self._chooser.propose_next(self._form), tf.int64)
+            proposed = tf.constant(self._selector.propose_next(self._format), tf.int64)
         return StepRequest(self._session, self._identity, place, self._progress, proposed)
