@@ -107,7 +107,7 @@ class Trial:
         """Make so many updates; seconds for one."""
         rig = self._rigs[way]
         for who in rig.identities:  # they were silent while the others trained
-            rig.store.beat(who.worker, who.incarnation)
+            rig.store.heartbeat(who.worker, who.incarnation)
         began = time.monotonic()
         Crew(rig, [[self._batch] * steps for _ in range(WORKERS)]).join(600)
         return (time.monotonic() - began) / steps

@@ -49,7 +49,7 @@ def _start(command: list[str]) -> tuple[float, float, float]:
         config = {"cluster": {"ps": [address]}, "task": {"type": "ps", "index": 0}}
         process = stack.enter_context(_process(command, {**os.environ, "TF_CONFIG": json.dumps(config)}))
         started = time.monotonic()
-        while not http2_probe.answers(sockets.split(address)):
+        while not http2_probe.is_alive(sockets.split(address)):
             if process.poll() is not None or time.monotonic() - started > LIMIT:
                 raise TimeoutError("the server does not come to serve")
             time.sleep(0.002)

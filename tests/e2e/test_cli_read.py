@@ -30,16 +30,16 @@ pytestmark = pytest.mark.cluster
 SERVE = """
 import os, threading, time
 from pstraining.runtime.telemetry import prometheus
-from pstraining.runtime.telemetry.counters import ChiefAccount, Traffic, WorkerAccount
+from pstraining.runtime.telemetry.counters import ChiefCounters, Traffic, WorkerCounters
 role, index = os.environ["PSTRAINING_TASK_TYPE"], os.environ["PSTRAINING_TASK_INDEX"]
 print(f"{role}-{index} begins in", os.environ["PSTRAINING_POD_NAME"], flush=True)
-worker, chief, made = WorkerAccount(), ChiefAccount(), [0]
+worker, chief, made = WorkerCounters(), ChiefCounters(), [0]
 def train():
     while True:
         time.sleep(0.2 if index == "1" else 0.02)
         made[0] += 1
         chief.step = made[0]
-        worker.made(made[0], 0.5, samples=32, applied=True, staleness=1)
+        worker.record_step(made[0], 0.5, samples=32, applied=True, staleness=1)
 if role == "chief" or (role == "worker" and index != "2"):
     threading.Thread(target=train, daemon=True).start()
     mine = {"worker": worker, "chief": None} if role == "worker" else {"worker": None, "chief": chief}

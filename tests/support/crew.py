@@ -47,7 +47,7 @@ class Crew:
         while any(thread.is_alive() for thread in self.threads):
             for thread, who in zip(self.threads, self._rig.identities, strict=False):
                 if thread.is_alive():
-                    self._rig.store.beat(who.worker, who.incarnation)
+                    self._rig.store.heartbeat(who.worker, who.incarnation)
             time.sleep(0.5)
 
     def _run(self, updates: Any, share: Sequence[Any], worker: int) -> None:

@@ -86,7 +86,7 @@ class Pairs:
             if message.what == "push":
                 amounts, vectors, rows = gradients[message.worker]
                 share = ShardGradient(
-                    amounts, vectors[number] if self.rig.mode.state.pause_steps is None else [], rows[number]
+                    amounts, vectors[number] if self.rig.mode.hooks.pause_steps is None else [], rows[number]
                 )
                 data = (tf.constant([-1, 0, 0], tf.int64), form, go, share)
                 self._do("push", number, PRIMARY, session, identity, place, *data)
@@ -179,10 +179,10 @@ class Pairs:
 
         if (what, number, member) not in self._functions:
             shard = self.rig.store._members[number][member]
-            make_ops = self.rig.mode.state.member_round_ops
+            make_ops = self.rig.mode.hooks.member_round_ops
             assert make_ops
             round_ops = make_ops(shard, member == STANDBY)
-            home = self.rig.control.client.brought_home
+            home = self.rig.control.client.to_local
 
             def emit(*told: Any) -> Any:
                 if what == "snapshot":

@@ -11,7 +11,7 @@ from pstraining.api import names
 from pstraining.controller import metrics as operator
 from pstraining.core.actions import Kind
 from pstraining.runtime.telemetry import prometheus as runtime
-from pstraining.runtime.telemetry.counters import ChiefAccount, Traffic, WorkerAccount
+from pstraining.runtime.telemetry.counters import ChiefCounters, Traffic, WorkerCounters
 
 _GROUPING = re.compile(r"\b(?:by|on|without|ignoring|group_left|group_right)\s*\(([^)]*)\)")
 _MATCHERS = re.compile(r"\{([^}]*)\}")
@@ -45,9 +45,9 @@ def exported() -> dict[str, set[str]]:
     mine.wrote(Kind.CONFIG_MAP, "create")
     mine.failed(OSError(), retried=True)
     mine.told(("ns", "job"), {}, {"phase": "Running", "worker": {"restarts": 1}})
-    chief = ChiefAccount(checkpoint_time=0.0, checkpoint_interval=1.0, scalars={"loss": 0.5})
+    chief = ChiefCounters(checkpoint_time=0.0, checkpoint_interval=1.0, scalars={"loss": 0.5})
     tasks = runtime.Metrics(
-        worker=WorkerAccount(), chief=chief, links=lambda: {"ps-0": Traffic(1, 2)}, reconnects=lambda: 0
+        worker=WorkerCounters(), chief=chief, links=lambda: {"ps-0": Traffic(1, 2)}, reconnects=lambda: 0
     )
     registry = CollectorRegistry(auto_describe=False)
     registry.register(tasks)

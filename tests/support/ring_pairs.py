@@ -52,7 +52,7 @@ class RingPairs(Pairs):
         member, memory = updates._member, updates._worker_progress
         member.leave()
         member.identity, memory.tried, memory.generation = who, None, 0
-        assert updates._store.hello(worker, who.incarnation)
+        assert updates._store.register(worker, who.incarnation)
 
     def finish(self, left: Assignment, newcomer: int | None = None) -> None:
         """Both workers train until the last step; who lives tries again what it was not told of."""

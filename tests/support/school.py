@@ -104,7 +104,7 @@ class School:
 
             def read() -> Any:
                 made = [*ChunkPlan(own).variables, *own.scalars.values(), own.record]
-                return self._client.brought_home([variable.read_value() for variable in made])
+                return self._client.to_local([variable.read_value() for variable in made])
 
             self._functions[index] = tf.function(read, autograph=False)
         *values, record = self._client.call(self._functions[index])
@@ -122,7 +122,7 @@ class School:
         from pstraining.runtime.ps.store import int64
         from pstraining.runtime.replication.chunks import StateTransferOps
 
-        monitor, home = self.view_changer._monitor, self._client.brought_home
+        monitor, home = self.view_changer._monitor, self._client.to_local
         source_ops, target_ops = (
             StateTransferOps(monitor.member(monitor.index(process))) for process in (source, learner)
         )
@@ -166,5 +166,5 @@ class School:
             self._workers[assignment] = store, worker.bind(store)
         store, self._worker = self._workers[assignment]
         who = self.rig.identities[0]
-        assert store.hello(who.worker, who.incarnation)
+        assert store.register(who.worker, who.incarnation)
         self._worker.start_session(Session(self.view_changer.fence, GENERATION + self._sets))

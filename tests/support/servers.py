@@ -93,7 +93,7 @@ class Rig:
             with tf.device(self._client.local):
                 model = Model(*self._make, with_tables=with_tables)
                 size = encoding.size(self._ps, self._members) if self._members > 1 else 0
-                return ParameterStore(self._client, model, self.mode.state, members=self._members, acceptor_size=size)
+                return ParameterStore(self._client, model, self.mode.hooks, members=self._members, acceptor_size=size)
         finally:
             self._client.shards = everything
 
@@ -106,7 +106,7 @@ class Rig:
         if self._members > 1:
             self._lend()
         for who in self.identities:
-            assert self.store.hello(who.worker, who.incarnation)
+            assert self.store.register(who.worker, who.incarnation)
         for updates in self.workers:
             updates.start_session(Session(term, generation))
 

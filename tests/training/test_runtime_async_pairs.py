@@ -43,7 +43,7 @@ def differences(rig: Rig) -> list[str]:
     found = []
     for shard in range(SHARDS):
         members = [rig.store.member(shard, number) for number in (0, 1)]
-        read = tf.function(lambda own: rig.control.client.brought_home(own.snapshot()), autograph=False)
+        read = tf.function(lambda own: rig.control.client.to_local(own.snapshot()), autograph=False)
         (record, values), (other, others) = [rig.control.client.call(read, member) for member in members]
         if not np.array_equal(record, other):
             found.append(f"shard {shard}: record {record} and {other}")
@@ -134,10 +134,10 @@ def test_a_worker_comes_up_while_a_member_is_away(client: Any) -> None:
     """Its server is no device of the map then, and nothing may be put there."""
     client._wait_for_servers()
     with client._exclusive():
-        client.present = frozenset(range(SHARDS))
+        client.connected = frozenset(range(SHARDS))
         client._reach_all(first=False)
     try:
         Rig(client, adam, ps=SHARDS, members=2, build=large, mode="Sync")
     finally:
-        client.reach()
+        client.reconnect_available()
     started(client)

@@ -241,7 +241,7 @@ def test_parameters_are_fetched_of_one_step(client: Any) -> None:
     rig = Rig(client, lambda: keras.optimizers.SGD(0.05), ps=2, build=large, workers=2, mode="Sync", compression=AUTO)
     rig.start()
     ahead, late = rig.workers
-    rig.store.good_bye(1, 1)
+    rig.store.deregister(1, 1)
     ahead._selector = Told([CODED])
     rig.train(batches(3))
     looked = late._look

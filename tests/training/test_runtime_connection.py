@@ -9,12 +9,12 @@ import pytest
 
 from bench.usage import usage
 from pstraining.runtime.transport import client as clients
-from pstraining.runtime.transport.client import ANEW_EACH
+from pstraining.runtime.transport.client import FULL_RESET_EVERY
 from tests.support.cover import ALL
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
 BRANCHES = 100
-ROUNDS, EACH = 2, ANEW_EACH if ALL else 3
+ROUNDS, EACH = 2, FULL_RESET_EVERY if ALL else 3
 GROWTH = 1.0
 """Megabytes for each connection. It is 0.05 here, and 4 where servers keep what they had for all connections."""
 
@@ -22,17 +22,17 @@ GROWTH = 1.0
 def test_servers_do_not_keep_what_they_had_for_all_connections(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import tensorflow as tf
 
-    monkeypatch.setattr(clients, "ANEW_EACH", EACH)
+    monkeypatch.setattr(clients, "FULL_RESET_EVERY", EACH)
 
     def emit(x: Any) -> Any:
         with tf.device(client.shards[0]):
             for _ in range(BRANCHES):
                 x = tf.cond(x > 0, lambda x=x: x + 1, lambda x=x: x - 1)
-        return client.brought_home(x)
+        return client.to_local(x)
 
     branches, sizes = tf.function(emit, autograph=False), []
     for _ in range((1 + ROUNDS) * EACH):
-        client.reach()
+        client.reconnect_available()
         client.call(branches, tf.constant(0.5))
         sizes.append(usage(client.servers[0].pid).rss)
     assert (sizes[-1] - sizes[EACH - 1]) / (ROUNDS * EACH) < GROWTH, sizes
@@ -64,7 +64,7 @@ def test_a_server_whose_first_operation_fails_gets_a_new_context(
         update(definition)
 
     everything = client.cluster
-    monkeypatch.setattr(client, "_connection", 1 + ANEW_EACH)
+    monkeypatch.setattr(client, "_connection", 1 + FULL_RESET_EVERY)
     monkeypatch.setattr(
         client, "cluster", replace(everything, addresses={**everything.addresses, "ps": everything.ps[:ps]})
     )

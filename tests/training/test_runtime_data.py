@@ -40,19 +40,19 @@ class Tuned:
 
 
 def pieces(tuned: Tuned) -> Callable[[], Any]:
-    from pstraining.runtime.data.batches import HandedOutBatches
+    from pstraining.runtime.data.batches import AssignedBatches
 
     positions = iter(range(10))
     source: Any = SimpleNamespace(open=tuned.open)
-    batches = HandedOutBatches(source, lambda: (next(positions), 0), DEVICE)
+    batches = AssignedBatches(source, lambda: (next(positions), 0), DEVICE)
     return lambda: batches.draw(1).batches[0]
 
 
 def own(tuned: Tuned) -> Callable[[], Any]:
-    from pstraining.runtime.data.batches import OwnBatches
+    from pstraining.runtime.data.batches import DatasetBatches
 
     positions = iter(range(10))
-    batches = OwnBatches(lambda: tuned.open(next(positions)), DEVICE)
+    batches = DatasetBatches(lambda: tuned.open(next(positions)), DEVICE)
     return lambda: batches.draw(1).batches[0]
 
 

@@ -33,7 +33,7 @@ class HybridRig(Rig):
         self.workers[worker].close()
         self.identities[worker] = Identity(worker, self.identities[worker].incarnation + 1)
         self.workers[worker] = self.mode.make(self.new_store(), self.identities[worker])
-        assert self.store.hello(worker, self.identities[worker].incarnation)
+        assert self.store.register(worker, self.identities[worker].incarnation)
         self.workers[worker].start_session(SESSION)
         self.workers[worker]._register()  # so that the others do not begin without it
 
@@ -147,7 +147,7 @@ def test_gradients_with_nan_never_reach_the_parameters(rigs: Any) -> None:
 
 def test_batches_that_are_trained_already_are_refused(rigs: Any) -> None:
     rig = rigs(sgd, ps=2, build=small, with_ledger=True)
-    assert rig.store.take_piece(SESSION, (0, 1), 3) == (1, 0, 0)
+    assert rig.store.assign_split(SESSION, (0, 1), 3) == (1, 0, 0)
     one, two = batches(2)
     assert rig.workers[0].step([one], Progress(0, 1, finished=False)).applied
     reply = rig.workers[0].step([one], Progress(0, 1, finished=False))
@@ -301,7 +301,7 @@ def bring_to_the_first(updates: Any) -> None:
     import tensorflow as tf
 
     def first(session: Any, step: Any, values: Any) -> Any:
-        return updates._client.brought_home(updates._ops.servers[0].store(session, step, values))
+        return updates._client.to_local(updates._ops.servers[0].store(session, step, values))
 
     values = updates._dense.per_server(updates._dense.read())[0]
     arguments = updates._session, tf.constant(2, tf.int64), values
@@ -317,18 +317,18 @@ def test_one_worker_brings_the_parameters_and_another_one_if_it_does_not(
 
     def wait() -> None:
         if not found:
-            rig.store.beat(0, 1)
+            rig.store.heartbeat(0, 1)
             found.extend([claims(rig, 0), claims(rig, 1), claims(rig, 0)])
             deadline = time.monotonic() + 20
             while not claims(rig, 1):  # asking does not put it off
-                rig.store.beat(0, 1)
+                rig.store.heartbeat(0, 1)
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
         rig.workers[1].on_idle(rig.store.read())
 
     assert rig.control.flush_dense(wait) == 2
     assert found == [1, 0, 1], "whoever has claimed them may ask again"
-    rig.store.beat(1, 1)
+    rig.store.heartbeat(1, 1)
     assert claims(rig, 0) == 0, "they are there"
     rig.control.resume_steps()
 
@@ -345,14 +345,14 @@ def test_nobody_waits_for_a_worker_that_died_while_it_brought_the_parameters(
     def wait() -> None:
         assert time.monotonic() < deadline
         if not claimed:
-            rig.store.beat(1, 1)
+            rig.store.heartbeat(1, 1)
             claimed.append(claims(rig, 1))
             bring_to_the_first(rig.workers[1])
             assert claims(rig, 0) == 0
             if known_by == "its next process":
                 rig.replace(1)
         if known_by == "its next process":
-            rig.store.beat(1, 2)
+            rig.store.heartbeat(1, 2)
         rig.workers[0].on_idle(rig.store.read())
 
     assert rig.control.flush_dense(wait) == 2
@@ -386,7 +386,7 @@ def test_who_breaks_the_ring_while_it_brings_the_parameters_holds_nobody_up(
         assert time.monotonic() < deadline
         if not crews:
             crews.append(Crew(rig, [batches(1, seed=worker) for worker in range(2)]))
-        rig.store.beat(1, 1)  # to the servers it lives
+        rig.store.heartbeat(1, 1)  # to the servers it lives
         time.sleep(0.01)
 
     assert rig.control.flush_dense(wait) == 2

@@ -200,7 +200,7 @@ def test_where_pieces_come_too_late_too_often_the_state_is_copied_between_two_st
     with monkeypatch.context() as patch:
         patch.setattr(chunks.StateTransferOps, "_is_at_same_step", lambda *_: tf.constant(False))
         found.establish(readmit=True)
-        for _ in range(state_transfer.TRIES):
+        for _ in range(state_transfer.MAX_MISSED_STEPS):
             assert found.state_transfer.run(0.0)
         assert found.chunk_counts() == [0]
         assert not found.state_transfer.run(0.0), "it is given up"

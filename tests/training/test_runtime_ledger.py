@@ -43,23 +43,23 @@ def test_a_place_in_the_data_moves_with_the_update_and_not_without(client: Any, 
     rig = Rig(client, sgd, ps=2, build=small, mode=mode, with_ledger=True)
     rig.start()
     who = (0, 1)
-    assert rig.store.take_piece(SESSION, who, 3) == (1, 0, 0)
-    assert rig.store.take_piece(SESSION, who, 3) == (1, 0, 0), "a worker that asks again is told the same"
+    assert rig.store.assign_split(SESSION, who, 3) == (1, 0, 0)
+    assert rig.store.assign_split(SESSION, who, 3) == (1, 0, 0), "a worker that asks again is told the same"
     (one,) = batches(1)
     assert rig.workers[0].step([one], Progress(0, 1, finished=False)).applied
-    assert rig.store.take_piece(SESSION, who, 3) == (1, 0, 1), "a process that takes over goes on behind the update"
+    assert rig.store.assign_split(SESSION, who, 3) == (1, 0, 1), "a process that takes over goes on behind the update"
     assert rig.workers[0].step([one], Progress(0, 2, finished=True)).applied
-    assert rig.store.take_piece(SESSION, who, 3) == (1, 1, 0)
-    assert rig.store.take_piece(SESSION, (0, 0), 3)[0] == -1, "an older process gets nothing"
+    assert rig.store.assign_split(SESSION, who, 3) == (1, 1, 0)
+    assert rig.store.assign_split(SESSION, (0, 0), 3)[0] == -1, "an older process gets nothing"
     saved = rig.control.snapshot(fence=1)
     for _ in range(2):
-        _, position, _ = rig.store.take_piece(SESSION, who, 3)
+        _, position, _ = rig.store.assign_split(SESSION, who, 3)
         assert rig.workers[0].step([one], Progress(position, 1, finished=True)).applied
-    assert rig.store.take_piece(SESSION, who, 3)[0] == 0, "all is handed out"
+    assert rig.store.assign_split(SESSION, who, 3)[0] == 0, "all is handed out"
     assert rig.control.data_left() == (3, 0)
 
     rig.start(saved)
-    assert rig.store.take_piece(SESSION, who, 3) == (1, 1, 0), "a checkpoint has the place in the data, too"
+    assert rig.store.assign_split(SESSION, who, 3) == (1, 1, 0), "a checkpoint has the place in the data, too"
 
 
 @pytest.mark.parametrize("mode", ["Async", "Sync"])
@@ -67,7 +67,7 @@ def test_batches_that_are_trained_or_given_to_another_worker_are_refused(client:
     """As when a server stood still, and what it was sent before its worker came again takes effect after that."""
     rig = Rig(client, sgd, ps=2, build=small, mode=mode, with_ledger=True)
     rig.start()
-    assert rig.store.take_piece(SESSION, (0, 1), 3) == (1, 0, 0)
+    assert rig.store.assign_split(SESSION, (0, 1), 3) == (1, 0, 0)
     one, two = batches(2)
     assert rig.workers[0].step([one], Progress(0, 1, finished=False)).applied
     for void in (Progress(0, 1, finished=False), Progress(1, 1, finished=False)):
@@ -87,15 +87,15 @@ def test_what_a_vanished_worker_held_goes_to_the_next_one_that_asks(
     rig = Rig(client, sgd, ps=1, build=small, workers=2, with_ledger=True)
     rig.start()
     for who in ((1, 1), (0, 1)):
-        rig.store.beat(*who)  # traced now: what follows takes no time
-    assert rig.store.take_piece(SESSION, (1, 1), 100_000) == (1, 0, 0)
-    rig.store.beat(1, 1)
-    assert rig.store.take_piece(SESSION, (0, 1), 100_000) == (1, 1, 0)
+        rig.store.heartbeat(*who)  # traced now: what follows takes no time
+    assert rig.store.assign_split(SESSION, (1, 1), 100_000) == (1, 0, 0)
+    rig.store.heartbeat(1, 1)
+    assert rig.store.assign_split(SESSION, (0, 1), 100_000) == (1, 1, 0)
     assert rig.workers[0].step(batches(1), Progress(1, 1, finished=True)).applied
     deadline = time.monotonic() + 20
     while True:
-        rig.store.beat(0, 1)
-        state, position, _ = rig.store.take_piece(SESSION, (0, 1), 100_000)
+        rig.store.heartbeat(0, 1)
+        state, position, _ = rig.store.assign_split(SESSION, (0, 1), 100_000)
         assert state == 1
         if position == 0:
             return

@@ -11,7 +11,7 @@ from pstraining.runtime.replication.monitor import MemberMonitor
 from pstraining.runtime.replication.view import ProcessStatus, Unreachable
 from pstraining.runtime.transport import http2_probe
 from pstraining.runtime.transport.client import ShardLostError
-from pstraining.runtime.transport.http2_probe import Found
+from pstraining.runtime.transport.http2_probe import ProbeResult
 
 pytestmark = pytest.mark.training
 FINE = "a call is answered"
@@ -20,8 +20,8 @@ FINE = "a call is answered"
 class Client:
     """Whose calls fail but to servers that are fine."""
 
-    def __init__(self, states: list[str | Found], present: set[int]) -> None:
-        self.states, self.present, self.calls = states, frozenset(present), [0] * len(states)
+    def __init__(self, states: list[str | ProbeResult], present: set[int]) -> None:
+        self.states, self.connected, self.calls = states, frozenset(present), [0] * len(states)
         addresses = tuple(f"host-{index}:1" for index in range(len(states)))
         self.cluster = SimpleNamespace(ps=addresses, shards=1, members=len(states), witnesses=(), in_pod=False)
 
@@ -39,17 +39,17 @@ def asked() -> list[int]:
 
 
 def poll(
-    states: list[str | Found], present: set[int], asked: list[int], monkeypatch: pytest.MonkeyPatch
+    states: list[str | ProbeResult], present: set[int], asked: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[MemberMonitor, Client]:
     client = Client(states, present)
 
-    def find(endpoint: tuple[str, int], patience: float) -> Found:
+    def find(endpoint: tuple[str, int], patience: float) -> ProbeResult:
         index = int(endpoint[0].removeprefix("host-"))
         asked.append(index)
         state = client.states[index]
-        return state if isinstance(state, Found) else Found.ANSWERS
+        return state if isinstance(state, ProbeResult) else ProbeResult.ANSWERS
 
-    monkeypatch.setattr(http2_probe, "find", find)
+    monkeypatch.setattr(http2_probe, "probe", find)
     monkeypatch.setattr(MemberMonitor, "acceptor", lambda self, index: index)
     monkeypatch.setattr(MemberMonitor, "_reader", lambda self, acceptor: acceptor)
     monkeypatch.setattr(encoding, "status", lambda *_, **__: ProcessStatus(1))
@@ -57,7 +57,9 @@ def poll(
 
 
 def test_each_is_taken_for_what_it_shows(asked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    found, client = poll([FINE, Found.REFUSES, Found.NOTHING, Found.ANSWERS, FINE], {0, 1, 2, 3}, asked, monkeypatch)
+    found, client = poll(
+        [FINE, ProbeResult.REFUSES, ProbeResult.NOTHING, ProbeResult.ANSWERS, FINE], {0, 1, 2, 3}, asked, monkeypatch
+    )
     observation = found.poll()
     assert list(observation.values()) == [
         ProcessStatus(1),
@@ -72,7 +74,7 @@ def test_each_is_taken_for_what_it_shows(asked: list[int], monkeypatch: pytest.M
 
 
 def test_who_may_be_silent_shows_itself_before_it_is_called(asked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    found, client = poll([FINE, Found.NOTHING], {0, 1}, asked, monkeypatch)
+    found, client = poll([FINE, ProbeResult.NOTHING], {0, 1}, asked, monkeypatch)
     assert list(found.poll(probe_first=True).values()) == [ProcessStatus(1), Unreachable.SUSPECTED]
     assert sorted(asked) == [0, 1]
     assert client.calls == [1, 0], "it would last until the watchdog ends it"
@@ -84,7 +86,7 @@ def test_looks_in_between_do_not_wait_for_a_silent_one(asked: list[int], monkeyp
     now = time.monotonic()
     clock = SimpleNamespace(monotonic=lambda: now)
     monkeypatch.setattr(monitor, "time", clock)
-    found, client = poll([FINE, Found.NOTHING], {0, 1}, asked, monkeypatch)
+    found, client = poll([FINE, ProbeResult.NOTHING], {0, 1}, asked, monkeypatch)
     for _ in range(3):
         assert list(found.poll().values()) == [ProcessStatus(1), Unreachable.SUSPECTED]
     assert asked == [1]

@@ -26,17 +26,17 @@ def sgd() -> Any:
 def test_workers_get_their_pieces_in_the_order_of_their_numbers_whoever_asks_first(client: Any) -> None:
     rig = Rig(client, sgd, ps=2, build=small, workers=3, mode="Sync", ordered_sums=True, with_ledger=True)
     rig.start()
-    assert rig.store.take_piece(SESSION, (2, 1), 4) == (1, 2, 0)
-    assert rig.store.take_piece(SESSION, (0, 1), 4) == (1, 0, 0)
-    assert rig.store.take_piece(SESSION, (1, 1), 4) == (1, 1, 0)
+    assert rig.store.assign_split(SESSION, (2, 1), 4) == (1, 2, 0)
+    assert rig.store.assign_split(SESSION, (0, 1), 4) == (1, 0, 0)
+    assert rig.store.assign_split(SESSION, (1, 1), 4) == (1, 1, 0)
     shares = batches(3)
     done = [[Progress(k, 1, finished=True)] for k in range(3)]
     Crew(rig, [[share] for share in shares], progress=done).join()
-    assert rig.store.take_piece(SESSION, (2, 1), 4)[0] == 0, "one is left, and the first worker has it"
-    assert rig.store.take_piece(SESSION, (0, 1), 4) == (1, 3, 0)
+    assert rig.store.assign_split(SESSION, (2, 1), 4)[0] == 0, "one is left, and the first worker has it"
+    assert rig.store.assign_split(SESSION, (0, 1), 4) == (1, 3, 0)
     assert rig.control.data_left() == (4, 1)
     for who in rig.identities[1:]:
-        rig.store.good_bye(who.worker, who.incarnation)
+        rig.store.deregister(who.worker, who.incarnation)
     # The others have nothing to train, and are not waited for.
     Crew(rig, [[shares[0]]], progress=[[Progress(3, 1, finished=True)]]).join()
     assert rig.control.data_left() == (4, 0)

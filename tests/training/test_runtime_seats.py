@@ -74,7 +74,7 @@ def test_a_member_says_that_it_is_leaving(client: Any, tmp_path: Path) -> None:
     word = tmp_path / "leaving"
     rig = Rig(client, keras.optimizers.SGD, ps=1, build=small, members=2, mode="Sync")
     acceptor = AcceptorOps(rig.store.member(0, 1))
-    read = tf.function(lambda name: client.brought_home(acceptor.read(name)), autograph=False)
+    read = tf.function(lambda name: client.to_local(acceptor.read(name)), autograph=False)
     for name in ("", str(word)):
         assert not client.call(read, tf.constant(name))[-1]
     word.touch()

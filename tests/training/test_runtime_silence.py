@@ -110,13 +110,13 @@ def test_a_server_that_works_long_is_let_alone(
     import tensorflow as tf
 
     asked: list[list[Any]] = []
-    ask = http2_probe.silent_peers
+    ask = http2_probe.unresponsive_peers
 
     def noted(peers: Any, patience: float) -> list[Any]:
         asked.append(ask(peers, patience))
         return asked[-1]
 
-    monkeypatch.setattr(http2_probe, "silent_peers", noted)
+    monkeypatch.setattr(http2_probe, "unresponsive_peers", noted)
 
     def emit(seconds: Any) -> Any:
         with tf.device(client.shards[0]):
@@ -124,7 +124,7 @@ def test_a_server_that_works_long_is_let_alone(
             matrix = tf.ones([500, 500])
             body = lambda value: [tf.matmul(value, matrix) / 500.0]  # noqa: E731
             (value,) = tf.while_loop(lambda _: tf.timestamp() < until, body, [matrix])
-            return client.brought_home(tf.reduce_mean(value))
+            return client.to_local(tf.reduce_mean(value))
 
     began = time.monotonic()
     held = tf.function(emit, autograph=False)

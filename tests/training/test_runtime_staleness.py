@@ -64,7 +64,7 @@ def beating(rig: Rig, worker: int) -> Iterator[None]:
 
     def beat() -> None:
         while not ended.wait(0.2):
-            rig.store.beat(worker, 1)
+            rig.store.heartbeat(worker, 1)
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
@@ -134,7 +134,7 @@ def test_a_newcomer_starts_where_the_slowest_is(client: Any) -> None:
     rig = started(client, max_staleness=BOUND)
     for _ in range(5):
         assert all(updates.step(batches(1)).session_valid for updates in rig.workers)
-    assert rig.store.hello(1, 2)
+    assert rig.store.register(1, 2)
     newcomer = rig.mode.make(rig.store, Identity(1, 2))
     newcomer.start_session(SESSION)
     replies = [rig.workers[0].step(batches(1)) for _ in range(BOUND)]
@@ -191,9 +191,9 @@ def test_what_another_worker_trains_by_now_is_refused(client: Any) -> None:
 
     rig = started(client, with_ledger=True)
     pieces = itertools.count()
-    assert rig.store.take_piece(SESSION, (0, 1), 9)[1] == next(pieces)
+    assert rig.store.assign_split(SESSION, (0, 1), 9)[1] == next(pieces)
     (batch,) = batches(1)
     assert rig.workers[0].step([batch], Progress(0, 1, finished=True)).applied
     assert not rig.workers[0].step([batch], Progress(0, 1, finished=True)).session_valid, "its piece is over"
-    assert rig.store.take_piece(SESSION, (0, 1), 9)[1] == next(pieces)
+    assert rig.store.assign_split(SESSION, (0, 1), 9)[1] == next(pieces)
     assert rig.workers[0].step([batch], Progress(1, 1, finished=True)).applied

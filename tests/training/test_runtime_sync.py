@@ -174,7 +174,7 @@ def _waited_until(rig: Rig, moment: float) -> Any:
     def change() -> Any:
         shard = rig.store.shards[0]
         with tf.device(shard.device):
-            done = shard.extra.wait_until.assign(tf.constant(moment, tf.float64), read_value=False)
+            done = shard.mode_state.wait_until.assign(tf.constant(moment, tf.float64), read_value=False)
         with tf.control_dependencies([done]), tf.device(rig.control.client.local):
             return tf.constant(0)
 
@@ -201,8 +201,8 @@ def test_what_a_former_process_of_a_worker_delivered_does_not_count(client: Any)
     while not int(updates._look(0.0)[0].admitted):
         assert time.monotonic() < deadline
     newer = Identity(1, 2)
-    assert rig.store.hello(newer.worker, newer.incarnation)
-    assert not rig.store.hello(1, 1), "the older process is refused"
+    assert rig.store.register(newer.worker, newer.incarnation)
+    assert not rig.store.register(1, 1), "the older process is refused"
     again = rig.mode.make(rig.new_store(), newer)
     again.start_session(SESSION)
     fresh = batches(2, seed=6)

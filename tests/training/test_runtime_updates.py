@@ -58,7 +58,7 @@ def test_statistics_and_large_cut_tensors_equal_keras(client: Any) -> None:
     import keras
 
     rig = Rig(client, lambda: keras.optimizers.SGD(0.05, momentum=0.9), ps=2, build=large)
-    cut = [s for s in rig.store.layout.segments if len(s.pieces) == 1 and s.size > 10_000]
+    cut = [s for s in rig.store.layout.segments if len(s.slices) == 1 and s.size > 10_000]
     assert {segment.ps for segment in cut} == {0, 1}, "the large tensor lies on both servers"
     rig.start()
     rig.train(batches(20))

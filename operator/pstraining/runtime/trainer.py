@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from pstraining.runtime.chief.shutdown import HELD_BACK, StopRequest
+from pstraining.runtime.chief.shutdown import HELD_BACK, GracefulStop
 from pstraining.runtime.config import cluster as clusters
 from pstraining.runtime.config.loading import loading
 from pstraining.runtime.config.server import become_server
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pstraining.runtime.chief.chief import Chief
     from pstraining.runtime.data.epochs import Epochs
     from pstraining.runtime.ps.store import ParameterStore
-    from pstraining.runtime.telemetry.counters import ChiefAccount, WorkerAccount
+    from pstraining.runtime.telemetry.counters import ChiefCounters, WorkerCounters
     from pstraining.runtime.transport.client import Client
     from pstraining.runtime.updates.factory import Mode
     from pstraining.runtime.worker.loop import Worker
@@ -118,7 +118,7 @@ class Trainer:
         checkpoint = resolve("checkpoint", CheckpointSettings, self._checkpoint, cluster.checkpoint)
         sockets.set_environment()
         # Loading TensorFlow takes seconds, in which the servers are asked.
-        ahead = http2_probe.Ahead(cluster.ps, http2_probe.patience_with(cluster.members))
+        ahead = http2_probe.Ahead(cluster.ps, http2_probe.probe_timeout(cluster.members))
         is_worker = cluster.task.type == "worker"
         # Not a chief whose callbacks remember things, nor one with a worker beside: two would have to leave at once.
         may = not (cluster.is_chief and (is_worker or self._callbacks))
@@ -144,7 +144,7 @@ class Trainer:
         from pstraining.runtime.data import epochs
         from pstraining.runtime.model.determinism import make_repeatable
         from pstraining.runtime.telemetry import prometheus
-        from pstraining.runtime.telemetry.counters import ChiefAccount, WorkerAccount
+        from pstraining.runtime.telemetry.counters import ChiefCounters, WorkerCounters
         from pstraining.runtime.transport.client import Client
         from pstraining.runtime.updates import factory
 
@@ -152,7 +152,7 @@ class Trainer:
             make_repeatable()
         source = None if callable(self._data) else self._data
         if source:
-            divided = epochs.by_pieces(training.epochs, source.count)
+            divided = epochs.by_splits(training.epochs, source.count)
         else:
             steps, divided = epochs.by_steps(training.steps, training.epochs, self._steps_per_epoch)
             training = training.model_copy(update={"steps": steps})
@@ -162,11 +162,11 @@ class Trainer:
         client = Client(cluster, ahead)
         client.connect()
         renewal.connected(client.leave)
-        account, chiefs = WorkerAccount(), ChiefAccount()
-        part = _Part(client, training, checkpoint, renewal, mode, source, divided, account, chiefs)
+        counters, chiefs = WorkerCounters(), ChiefCounters()
+        part = _Part(client, training, checkpoint, renewal, mode, source, divided, counters, chiefs)
         prometheus.serve(
             prometheus.Metrics(
-                worker=account if cluster.task.type == "worker" else None,
+                worker=counters if cluster.task.type == "worker" else None,
                 chief=chiefs if cluster.is_chief else None,
                 links=client.links.look,
                 reconnects=lambda: client.reconnects,
@@ -182,7 +182,7 @@ class Trainer:
             work()
             return None
         worker = _Beside(work if cluster.task.type == "worker" else None)
-        stop = StopRequest()
+        stop = GracefulStop()
         stop.install()
         with tf.device(client.local):
             chief = self._build_chief(part, stop, worker.check_abort)
@@ -205,9 +205,9 @@ class Trainer:
             cast("Callable[[int, int], Any]", self._data), cluster.task.index, cluster.workers
         )
         where = make_router(store, part.mode.make(store, identity))
-        return Worker(where, identity, data, training=part.training, account=part.account, renewal=renewal)
+        return Worker(where, identity, data, training=part.training, counters=part.counters, renewal=renewal)
 
-    def _build_chief(self, part: "_Part", stop: StopRequest, check_abort: Callable[[], None]) -> "Chief":
+    def _build_chief(self, part: "_Part", stop: GracefulStop, check_abort: Callable[[], None]) -> "Chief":
         """This task's chief, on its device."""
         from pstraining.runtime.chief.callbacks import check
         from pstraining.runtime.chief.chief import Chief, ChiefOptions
@@ -221,8 +221,8 @@ class Trainer:
             part.checkpoint,
             self._evaluate,
             positions=training.positions(source.count) if source and training.epochs else None,
-            by_pieces=source is not None,
-            account=part.chiefs,
+            by_splits=source is not None,
+            counters=part.chiefs,
             fit=FitOptions(
                 part.epochs,
                 self._validation,
@@ -260,7 +260,7 @@ class Trainer:
         return ParameterStore(
             part.client,
             model,
-            part.mode.state,
+            part.mode.hooks,
             min_bytes=part.training.min_shard_bytes,
             members=cluster.members,
             acceptor_size=encoding.size(cluster.shards, cluster.members) if cluster.members > 1 else 0,
@@ -285,8 +285,8 @@ class _Part:
     source: Source | None
     """Data that is handed out; None: each worker has its own."""
     epochs: "Epochs"
-    account: "WorkerAccount"
-    chiefs: "ChiefAccount"
+    counters: "WorkerCounters"
+    chiefs: "ChiefCounters"
 
 
 class _Beside:

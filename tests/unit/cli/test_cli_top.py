@@ -17,7 +17,7 @@ from pstraining.cli import exposition, top
 from pstraining.cli.errors import CommandError, DeniedError, RequestError
 from pstraining.cli.rates import Scrape, TaskRates, stragglers, task_rates
 from pstraining.cli.tasks import tasks_of
-from pstraining.runtime.telemetry.counters import ChiefAccount, Traffic, WorkerAccount
+from pstraining.runtime.telemetry.counters import ChiefCounters, Traffic, WorkerCounters
 from pstraining.runtime.telemetry.prometheus import Metrics
 from tests.support.builders import job, pod, terminated
 from tests.support.cli_cluster import Object, WithJobs
@@ -26,7 +26,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "watch-a-job.md"
 
 
 def told(
-    *, worker: WorkerAccount | None = None, chief: ChiefAccount | None = None, links: dict[str, Traffic] | None = None
+    *, worker: WorkerCounters | None = None, chief: ChiefCounters | None = None, links: dict[str, Traffic] | None = None
 ) -> str:
     """What the runtime serves."""
     registry = CollectorRegistry(auto_describe=False)
@@ -35,12 +35,12 @@ def told(
     return generate_latest(registry).decode()
 
 
-def worker(steps: int, *, seconds: float, staleness: int = 0, dropped: int = 0) -> WorkerAccount:
+def worker(steps: int, *, seconds: float, staleness: int = 0, dropped: int = 0) -> WorkerCounters:
     """A worker's account after so many steps of 32 samples."""
     clock = iter(range(10**6))
-    found = WorkerAccount(lambda: next(clock) * seconds)
+    found = WorkerCounters(lambda: next(clock) * seconds)
     for step in range(steps):
-        found.made(step, 0.5, samples=32, applied=True, staleness=staleness)
+        found.record_step(step, 0.5, samples=32, applied=True, staleness=staleness)
     found.dropped = dropped
     return found
 
@@ -82,7 +82,7 @@ def trained(made: Object | None = None) -> Scraped:
     """A job of a chief and three workers, of which the last is slow."""
     made = made or job(workers=3) | {"status": {"phase": "Running"}}
     pods = [pod("chief", term=1), *(pod("worker", n) for n in range(3)), pod("ps")]
-    before, after = ChiefAccount(step=1000, epoch=2, loss=0.3, workers=3), ChiefAccount(step=1110, epoch=2, loss=0.25)
+    before, after = ChiefCounters(step=1000, epoch=2, loss=0.3, workers=3), ChiefCounters(step=1110, epoch=2, loss=0.25)
     after.workers, after.skew = 3, 1.2
     answers: dict[str, list[str | RequestError]] = {
         "digits-chief-1": [
@@ -130,7 +130,7 @@ def test_rates_of_a_job_as_the_docs_show_them() -> None:
 
 def test_numbers_that_are_none_are_none_for_programs_too() -> None:
     cluster = trained()
-    chief = ChiefAccount(step=5)
+    chief = ChiefCounters(step=5)
     assert math.isnan(chief.loss)
     cluster.answers["digits-chief-1"] = [told(chief=chief)] * 2
     found = cluster.measure()
@@ -256,7 +256,7 @@ def test_stragglers_make_far_fewer_steps_than_the_median(steps: list[int], slow:
 def test_the_reader_agrees_with_prometheus_own() -> None:
     text = told(
         worker=worker(7, seconds=0.3, staleness=3),
-        chief=ChiefAccount(step=4, scalars={'of "quotes" \\ and\nbreaks': 1.5, "none": math.inf}),
+        chief=ChiefCounters(step=4, scalars={'of "quotes" \\ and\nbreaks': 1.5, "none": math.inf}),
         links={"ps-0": Traffic(1, 2)},
     )
     expected = {

@@ -4,29 +4,29 @@ import time
 
 import pytest
 
-from pstraining.runtime.telemetry.counters import ChiefAccount
+from pstraining.runtime.telemetry.counters import ChiefCounters
 
 
 def test_losses_and_the_time_without_redundancy(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    account = ChiefAccount()
-    account.follow(lost=False, whole=True)
+    account = ChiefCounters()
+    account.on_new_view(lost=False, whole=True)
     now = 110.0
     assert (account.takeovers, account.unreplicated_seconds) == (0, 0.0)
-    account.follow(lost=True, whole=False)
+    account.on_new_view(lost=True, whole=False)
     now = 112.0
     assert (account.takeovers, account.unreplicated_seconds) == (1, 2.0)
-    account.follow(lost=True, whole=False)
+    account.on_new_view(lost=True, whole=False)
     now = 113.0
-    account.follow(lost=False, whole=True)
+    account.on_new_view(lost=False, whole=True)
     now = 200.0
     assert (account.takeovers, account.unreplicated_seconds) == (2, 3.0)
 
 
 def test_one_that_begins_with_a_member_short_counts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: 5.0)
-    account = ChiefAccount()
-    account.follow(lost=False, whole=False)
+    account = ChiefCounters()
+    account.on_new_view(lost=False, whole=False)
     monkeypatch.setattr(time, "monotonic", lambda: 6.5)
     assert account.unreplicated_seconds == 1.5

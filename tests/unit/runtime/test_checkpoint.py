@@ -18,7 +18,7 @@ from pstraining.runtime.checkpoint.storage import (
     superfluous,
     write_whole,
 )
-from pstraining.runtime.model.partition import Layout, Tensor, plan
+from pstraining.runtime.model.partition import Layout, Tensor, partition
 
 
 def state(step: int) -> State:
@@ -31,7 +31,7 @@ def state(step: int) -> State:
 
 
 def layout() -> Layout:
-    return plan([Tensor("dense/kernel", (2, 3), "float32", "trainable")], 1)
+    return partition([Tensor("dense/kernel", (2, 3), "float32", "trainable")], 1)
 
 
 def saved(folder: Path, *steps: int, keep: int = 3) -> Checkpoints:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pstraining.runtime.data.epochs import Ends, Epochs, by_pieces, by_steps
+from pstraining.runtime.data.epochs import Ends, Epochs, by_splits, by_steps
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_steps_and_epochs_say_one_budget(
         (Epochs(10, 3), 25, 2, 2, 3),
         (Epochs(10, 3), 34, 2, 3, 3),  # Async made a few steps more
         (Epochs(None, 1), 99, 0, 0, 1),
-        (by_pieces(None, 4), 9, 2, 2, 3),
+        (by_splits(None, 4), 9, 2, 2, 3),
     ],
 )
 def test_an_epoch_is_under_way_until_all_of_it_is_trained(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pstraining.runtime.model.partition import LARGE_BYTES, Layout, Tensor, pack, plan, unpack, worth_using
+from pstraining.runtime.model.partition import LARGE_BYTES, Layout, Tensor, pack, partition, servers_to_use, unpack
 
 sizes = st.lists(st.integers(0, 300_000), min_size=1, max_size=12)
 LARGE = LARGE_BYTES // 4
@@ -24,12 +24,12 @@ def load(layout: Layout) -> list[int]:
 
 @given(sizes, st.integers(1, 5))
 def test_every_element_lies_in_exactly_one_place(elements: list[int], ps: int) -> None:
-    layout = plan(tensors(elements), ps)
+    layout = partition(tensors(elements), ps)
     held: dict[int, list[tuple[int, int]]] = {}
     for segment in layout.segments:
-        for piece in segment.pieces:
-            held.setdefault(piece.tensor, []).append((piece.begin, piece.end))
-            tensor = layout.tensors[piece.tensor]
+        for slice_ in segment.slices:
+            held.setdefault(slice_.tensor, []).append((slice_.begin, slice_.end))
+            tensor = layout.tensors[slice_.tensor]
             assert (tensor.group, tensor.dtype) == (segment.group, segment.dtype)
     for index, size in enumerate(elements):
         ends = sorted(held[index])
@@ -40,7 +40,7 @@ def test_every_element_lies_in_exactly_one_place(elements: list[int], ps: int) -
 
 @given(sizes, st.integers(1, 5))
 def test_what_is_packed_comes_back(elements: list[int], ps: int) -> None:
-    layout = plan(tensors(elements), ps)
+    layout = partition(tensors(elements), ps)
     values = {t.path: np.arange(t.size, dtype=np.float32) + i for i, t in enumerate(layout.tensors)}
     back = unpack(layout, [(segment, pack(layout, segment, values)) for segment in layout.segments])
     assert set(back) == set(values)
@@ -50,17 +50,17 @@ def test_what_is_packed_comes_back(elements: list[int], ps: int) -> None:
 
 @given(sizes, st.integers(2, 5))
 def test_no_server_carries_much_more_than_its_share(elements: list[int], ps: int) -> None:
-    layout = plan(tensors(elements), ps)
+    layout = partition(tensors(elements), ps)
     share = sum(elements) * 4 / ps
     assert max(load(layout)) <= 1.5 * share + LARGE_BYTES
 
 
 @given(sizes, st.integers(1, 5))
 def test_only_large_tensors_of_more_than_half_a_share_are_cut(elements: list[int], ps: int) -> None:
-    layout = plan(tensors(elements), ps)
-    pieces = [piece for segment in layout.segments for piece in segment.pieces]
+    layout = partition(tensors(elements), ps)
+    pieces = [slice_ for segment in layout.segments for slice_ in segment.slices]
     for index, size in enumerate(elements):
-        number = sum(piece.tensor == index for piece in pieces)
+        number = sum(slice_.tensor == index for slice_ in pieces)
         if number > 1:
             assert size * 4 >= LARGE_BYTES
             assert size * 4 > sum(elements) * 4 / ps / 2
@@ -68,17 +68,17 @@ def test_only_large_tensors_of_more_than_half_a_share_are_cut(elements: list[int
 
 
 def test_large_tensors_travel_alone_and_small_ones_together() -> None:
-    layout = plan(tensors([LARGE, 10, 20, 30, 40]), 1)
-    together = {tuple(piece.tensor for piece in segment.pieces) for segment in layout.segments}
+    layout = partition(tensors([LARGE, 10, 20, 30, 40]), 1)
+    together = {tuple(slice_.tensor for slice_ in segment.slices) for segment in layout.segments}
     assert together == {(0,), (3,), (1, 4), (2,)}, "large alone; small ones by group"
 
 
 def test_the_layout_does_not_depend_on_anything_but_its_input() -> None:
-    one, other = plan(tensors([LARGE, 5, 5, 5]), 3), plan(tensors([LARGE, 5, 5, 5]), 3)
+    one, other = partition(tensors([LARGE, 5, 5, 5]), 3), partition(tensors([LARGE, 5, 5, 5]), 3)
     assert one == other
     assert one.fingerprint("Adam") == other.fingerprint("Adam") > 0
     assert one.fingerprint("Adam") != one.fingerprint("SGD")
-    assert one.fingerprint() != plan(tensors([LARGE, 5, 5, 6]), 3).fingerprint()
+    assert one.fingerprint() != partition(tensors([LARGE, 5, 5, 6]), 3).fingerprint()
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def test_the_layout_does_not_depend_on_anything_but_its_input() -> None:
     ],
 )
 def test_a_server_is_used_that_holds_enough(elements: list[int], ps: int, min_bytes: int, used: int) -> None:
-    assert worth_using(tensors(elements), ps, min_bytes) == used
+    assert servers_to_use(tensors(elements), ps, min_bytes) == used
 
 
 def test_a_layout_needs_servers_and_distinct_paths() -> None:
     with pytest.raises(ValueError, match="at least one"):
-        plan([], 0)
+        partition([], 0)
     twice = Tensor("a", (1,), "float32", "state")
     with pytest.raises(ValueError, match="share a path"):
-        plan([twice, twice], 1)
+        partition([twice, twice], 1)

@@ -10,15 +10,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pstraining.api import contract
 from pstraining.runtime.telemetry import prometheus
-from pstraining.runtime.telemetry.counters import ChiefAccount, Traffic, WorkerAccount
+from pstraining.runtime.telemetry.counters import ChiefCounters, Traffic, WorkerCounters
 
 
 def everything() -> prometheus.Metrics:
-    worker = WorkerAccount()
+    worker = WorkerCounters()
     for step in (3, 5):
-        worker.made(step, 0.5, samples=32, applied=True, staleness=step - 3)
+        worker.record_step(step, 0.5, samples=32, applied=True, staleness=step - 3)
     worker.left_out = 1
-    chief = ChiefAccount(
+    chief = ChiefCounters(
         step=5,
         epoch=2,
         loss=0.25,

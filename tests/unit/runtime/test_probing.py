@@ -73,21 +73,21 @@ def test_only_a_server_that_speaks_answers(
 ) -> None:
     server = serve(behave)
     began = time.monotonic()
-    assert http2_probe.answers(server.getsockname(), PATIENCE) is expected
+    assert http2_probe.is_alive(server.getsockname(), PATIENCE) is expected
     assert time.monotonic() - began < PATIENCE + 0.5
 
 
 def test_nobody_listens_and_no_such_name() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         gone = sockets.joined(server.getsockname())
-    assert http2_probe.silent([gone, "no-such-host.invalid:1"], PATIENCE) == [gone, "no-such-host.invalid:1"]
+    assert http2_probe.unresponsive([gone, "no-such-host.invalid:1"], PATIENCE) == [gone, "no-such-host.invalid:1"]
 
 
 def test_all_are_asked_at_once(serve: Serve) -> None:
     mute = [sockets.joined(serve(None).getsockname()) for _ in range(8)]
     there = sockets.joined(serve(lambda connection: connection.sendall(SETTINGS)).getsockname())
     began = time.monotonic()
-    assert http2_probe.silent([*mute[:4], there, *mute[4:]], PATIENCE) == mute
+    assert http2_probe.unresponsive([*mute[:4], there, *mute[4:]], PATIENCE) == mute
     assert time.monotonic() - began < 3 * PATIENCE
 
 
@@ -95,20 +95,20 @@ def test_who_was_silent_a_moment_ago_is_not_waited_for_again(serve: Serve) -> No
     """Others get all the patience there is, also beside it."""
 
     def slow(connection: socket.socket) -> None:
-        time.sleep(3 * http2_probe.BRIEF)
+        time.sleep(3 * http2_probe.RETRY_PROBE_TIMEOUT_SECONDS)
         connection.sendall(SETTINGS)
 
     mute, late = (sockets.joined(serve(behave).getsockname()) for behave in (None, slow))
     back = sockets.joined(serve(lambda connection: connection.sendall(SETTINGS)).getsockname())
     began = time.monotonic()
-    assert http2_probe.silent([mute, late, back], 30.0, suspects=[mute, back]) == [mute]
+    assert http2_probe.unresponsive([mute, late, back], 30.0, suspects=[mute, back]) == [mute]
     assert time.monotonic() - began < 15.0
 
 
 def test_servers_are_asked_ahead(serve: Serve) -> None:
     mute = sockets.joined(serve(None).getsockname())
     there = sockets.joined(serve(lambda connection: connection.sendall(SETTINGS)).getsockname())
-    assert http2_probe.Ahead([mute, there], PATIENCE).silent() == [mute]
+    assert http2_probe.Ahead([mute, there], PATIENCE).unresponsive() == [mute]
 
 
 @pytest.fixture
@@ -155,8 +155,8 @@ def test_what_waits_on_a_server_that_answers_is_let_alone(
         asked.append(ask(peers, patience))
         return asked[-1]
 
-    ask = http2_probe.silent_peers
-    monkeypatch.setattr(http2_probe, "silent_peers", silent_peers)
+    ask = http2_probe.unresponsive_peers
+    monkeypatch.setattr(http2_probe, "unresponsive_peers", silent_peers)
     server = serve(lambda connection: connection.sendall(SETTINGS + connection.recv(1)))
     with socket.create_connection(server.getsockname()) as connection:
         connection.sendall(b"x")
@@ -171,8 +171,8 @@ def test_what_waits_on_a_server_that_answers_is_let_alone(
 def test_a_call_that_lasts_is_cut_in_the_end_and_the_next_one_gets_more_time(
     serve: Serve, dog: Callable[[socket.socket], Watchdog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watchdog, "CALL_PATIENCE", 0.3)
-    monkeypatch.setattr(http2_probe, "silent_peers", lambda *_: [])
+    monkeypatch.setattr(watchdog, "CALL_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(http2_probe, "unresponsive_peers", lambda *_: [])
     server = serve(None)
     with socket.create_connection(server.getsockname()) as connection:
         watched = dog(server)

@@ -13,8 +13,8 @@ from pstraining.runtime.checkpoint.saver import NotSavedError, Saver
 from pstraining.runtime.checkpoint.state import State
 from pstraining.runtime.checkpoint.storage import CorruptCheckpointError, name_of
 from pstraining.runtime.config.settings import CheckpointSettings, SettingsError
-from pstraining.runtime.model.partition import Tensor, plan
-from pstraining.runtime.telemetry.counters import ChiefAccount
+from pstraining.runtime.model.partition import Tensor, partition
+from pstraining.runtime.telemetry.counters import ChiefCounters
 from tests.support.volumes import filled, small_disk
 from tests.unit.runtime.test_checkpoint import cut, flip
 
@@ -39,12 +39,12 @@ def state(step: int) -> State:
 def saver(
     folder: Path,
     clock: Callable[[], float] = Clock(),  # noqa: B008
-    account: ChiefAccount | None = None,
+    account: ChiefCounters | None = None,
     **settings: Any,
 ) -> Saver:
-    layout = plan([Tensor("kernel", (SIZE,), "float32", "trainable")], 1)
+    layout = partition([Tensor("kernel", (SIZE,), "float32", "trainable")], 1)
     own = CheckpointSettings(path=str(folder), **settings)
-    return Saver(own, layout, term=lambda: 1, account=account, clock=clock)
+    return Saver(own, layout, term=lambda: 1, counters=account, clock=clock)
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def names(folder: Path) -> list[str]:
 def test_a_full_disk_is_told_and_nothing_is_lost_or_left_half(
     disk: Path, capsys: pytest.CaptureFixture[str], leave: int
 ) -> None:
-    clock, account = Clock(), ChiefAccount()
+    clock, account = Clock(), ChiefCounters()
     keeper = saver(disk, clock, account, interval_seconds=7)
     keeper.try_to_save(state(1))
     with filled(disk, leave=leave):

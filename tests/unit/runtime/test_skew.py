@@ -2,15 +2,15 @@
 
 import pytest
 
-from pstraining.runtime.telemetry.load_skew import LEAST_RATE, LOOKS, Evenness, Load, heaviest
+from pstraining.runtime.telemetry.load_skew import LEAST_RATE, LOOKS, Load, SkewDetector, heaviest
 
 SECONDS = 5.0
 MUCH = LEAST_RATE * SECONDS
 
 
 def told(*looks: list[float]) -> list[Load | None]:
-    watch = Evenness()
-    return [watch.look(moved, SECONDS) for moved in looks]
+    watch = SkewDetector()
+    return [watch.observe(moved, SECONDS) for moved in looks]
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,12 @@
 
 import math
 
-from pstraining.runtime.telemetry.aggregation import METRIC, SAMPLES, WEIGHT, Tally, Window, encode
-from pstraining.runtime.telemetry.counters import Histogram, Traffic, WorkerAccount
+from pstraining.runtime.telemetry.aggregation import METRIC, SAMPLES, WEIGHT, CounterAggregate, Window, encode
+from pstraining.runtime.telemetry.counters import Histogram, Traffic, WorkerCounters
 
 
 def test_counters_are_added_over_workers_and_their_successors() -> None:
-    tally = Tally()
+    tally = CounterAggregate()
     tally.note(["", encode(7, {SAMPLES: 1000})])  # a chief that has just come: what was before is not its
     assert tally.total[SAMPLES] == 0
     window = Window(tally)
@@ -20,7 +20,7 @@ def test_counters_are_added_over_workers_and_their_successors() -> None:
 
 
 def test_metrics_are_means_over_the_samples_of_a_window() -> None:
-    tally = Tally()
+    tally = CounterAggregate()
     tally.note([])
     tally.note([encode(1, {METRIC + "hits": 5.0, WEIGHT + "hits": 10.0})])
     window = Window(tally)
@@ -44,17 +44,17 @@ def test_a_histogram_counts_up_to_each_bound() -> None:
 
 def test_a_worker_counts_steps_gaps_and_staleness() -> None:
     times = iter([10.0, 11.0, 11.5, 90.0, 90.25])
-    account = WorkerAccount(lambda: next(times))
+    account = WorkerCounters(lambda: next(times))
     account.begin()
-    account.made(5, 0.5, samples=32, applied=True)
-    account.made(9, 0.4, samples=32, applied=True, staleness=3)
-    account.made(9, 0.3, samples=32, applied=False, staleness=7)
+    account.record_step(5, 0.5, samples=32, applied=True)
+    account.record_step(9, 0.4, samples=32, applied=True, staleness=3)
+    account.record_step(9, 0.3, samples=32, applied=False, staleness=7)
     account.begin()  # the minute in which there was no session is no step
-    account.made(20, 0.2, samples=16, applied=True)
-    account.made(21, 0.1, samples=16, applied=True)
+    account.record_step(20, 0.2, samples=16, applied=True)
+    account.record_step(21, 0.1, samples=16, applied=True)
     assert (account.steps, account.dropped, account.samples, account.step) == (4, 1, 96, 21)
     assert account.longest_gap == 1.0
     assert account.seconds.sum == 1.0 + 0.5 + 0.25
     assert account.staleness.sum == 3
     assert account.staleness.cumulative()[0] == ("0.0", 3)
-    assert account.counters({"ps-0": Traffic(1, 2)}, {"hits": (3.0, 4.0)})[SAMPLES] == 96
+    assert account.report({"ps-0": Traffic(1, 2)}, {"hits": (3.0, 4.0)})[SAMPLES] == 96

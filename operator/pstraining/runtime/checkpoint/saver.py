@@ -15,7 +15,7 @@ from pstraining.runtime.checkpoint.state import State
 from pstraining.runtime.checkpoint.storage import Checkpoints, CorruptCheckpointError, name_of
 from pstraining.runtime.config.settings import CheckpointSettings
 from pstraining.runtime.model.partition import Layout
-from pstraining.runtime.telemetry.counters import ChiefAccount
+from pstraining.runtime.telemetry.counters import ChiefCounters
 from pstraining.runtime.telemetry.events import event
 
 FIRST_RETRY: Final = 10.0
@@ -47,14 +47,14 @@ class Saver:
         layout: Layout,
         *,
         term: Callable[[], int],
-        account: ChiefAccount | None = None,
+        counters: ChiefCounters | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         assert settings.path is not None  # noqa: S101 - a job without a folder has no saver
         self.checkpoints = Checkpoints(Path(settings.path), keep=settings.keep)
         self.checkpoints.ensure_folder()
         self._explicit, self._layout, self._term, self._clock = settings.interval_seconds, layout, term, clock
-        self._account = account or ChiefAccount()
+        self._counters = counters or ChiefCounters()
         self._servers = layout.ps
         self._began = self._last = clock()
         self._losses, self._failures = 0, 0
@@ -86,7 +86,7 @@ class Saver:
 
     def is_due(self) -> bool:
         """Whether it is time to save."""
-        interval = self._account.checkpoint_interval = self.interval()
+        interval = self._counters.checkpoint_interval = self.interval()
         return self._clock() - self._last >= interval
 
     def restored(self, state: State | None, *, lost: bool) -> None:
@@ -101,7 +101,7 @@ class Saver:
             self._save(state)
         except OSError as error:
             self._failures += 1
-            self._account.checkpoint_failures += 1
+            self._counters.checkpoint_failures += 1
             self._last = self._clock()
             event(
                 "checkpoint_failed",
@@ -166,6 +166,6 @@ class Saver:
             began = self._clock()
             path = self.checkpoints.save(state, term=self._term(), layout=self._layout)
             self._kept, self._cost, self._kept_as_ended = state.step, self._clock() - began, state.ended_early
-            self._account.saved(state.step, self._cost, path)
+            self._counters.saved(state.step, self._cost, path)
             event("checkpoint", step=state.step, path=str(path), seconds=round(self._cost, 3))
         self._last, self._failures = self._clock(), 0

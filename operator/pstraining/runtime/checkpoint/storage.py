@@ -226,7 +226,7 @@ def _describe(layout: Layout) -> Any:
             "ps": segment.ps,
             "group": segment.group,
             "dtype": segment.dtype,
-            "pieces": [[layout.tensors[piece.tensor].path, piece.begin, piece.end] for piece in segment.pieces],
+            "pieces": [[layout.tensors[slice_.tensor].path, slice_.begin, slice_.end] for slice_ in segment.slices],
         }
         for segment in layout.segments
     ]

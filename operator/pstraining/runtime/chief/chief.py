@@ -25,7 +25,7 @@ from pstraining.runtime.checkpoint.storage import write_whole
 from pstraining.runtime.chief import recovery
 from pstraining.runtime.chief.recovery import ChiefAction
 from pstraining.runtime.chief.reporting import FitOptions, TrainingReporter
-from pstraining.runtime.chief.shutdown import StoppedError, StopRequest
+from pstraining.runtime.chief.shutdown import GracefulStop, StoppedError
 from pstraining.runtime.chief.store_admin import FencedError, StoreAdmin
 from pstraining.runtime.config.settings import CheckpointSettings, TrainingSettings
 from pstraining.runtime.model.keras_model import Model
@@ -34,7 +34,7 @@ from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.replication import encoding
 from pstraining.runtime.replication.renewal import RenewalDueError
 from pstraining.runtime.replication.view_change import SupersededError, ViewChanger
-from pstraining.runtime.telemetry.counters import ChiefAccount
+from pstraining.runtime.telemetry.counters import ChiefCounters
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.transport.client import Client, ShardLostError
 
@@ -61,10 +61,10 @@ class ChiefOptions:
     evaluate: Callable[[], Any] | None
     positions: int | None = None
     """How many positions of handed out data there are; None: the data ends nothing."""
-    by_pieces: bool = False
+    by_splits: bool = False
     """Whether data is handed out, and epochs are counted by it; else they are counted by steps."""
     fit: FitOptions = field(default_factory=FitOptions)
-    account: ChiefAccount = field(default_factory=ChiefAccount)
+    counters: ChiefCounters = field(default_factory=ChiefCounters)
 
 
 class Chief:
@@ -81,24 +81,24 @@ class Chief:
         options: ChiefOptions,
         *,
         check_abort: Callable[[], None] = lambda: None,
-        stop: StopRequest | None = None,
+        stop: GracefulStop | None = None,
         may_be_renewed: Callable[[bool], bool] = lambda quiet: False,
         epoch: int = 0,
     ) -> None:
         self._client, self._model, self._options, self._check_abort = client, store.model, options, check_abort
-        self._stop, self._may_be_renewed = stop or StopRequest(), may_be_renewed
+        self._stop, self._may_be_renewed = stop or GracefulStop(), may_be_renewed
         self._whole, self._admin = store, StoreAdmin(store)
         self._admins: dict[Assignment, StoreAdmin] = {}
         self._term = self._fence = client.cluster.term
         self._joins = client.cluster.task.type == "worker"
         self._initial = store.model.values()
-        path = options.checkpoint.path
+        saving = options.checkpoint
         self._saver = (
-            Saver(options.checkpoint, store.layout, term=lambda: self._term, account=options.account) if path else None
+            Saver(saving, store.layout, term=lambda: self._term, counters=options.counters) if saving.path else None
         )
         steps = options.training.steps
-        total = options.positions if options.by_pieces else steps
-        self._reporter = TrainingReporter(lambda: self._admin, options.fit, options.account, steps=steps, total=total)
+        total = options.positions if options.by_splits else steps
+        self._reporter = TrainingReporter(lambda: self._admin, options.fit, options.counters, steps=steps, total=total)
         self._view_changer = (
             ViewChanger(
                 store,
@@ -106,7 +106,7 @@ class Chief:
                 epoch=epoch,
                 restore=self._restore_on,
                 check_abort=check_abort,
-                account=options.account,
+                counters=options.counters,
             )
             if client.cluster.members > 1
             else None
@@ -135,7 +135,7 @@ class Chief:
         while True:
             try:
                 self._establish_term()
-                with self._stop.held():
+                with self._stop.deferred():
                     final = self._lead()
                 break
             except ShardLostError as lost:
@@ -240,7 +240,7 @@ class Chief:
         )
         if self._saver:
             self._saver.restored(state, lost=self._has_led)
-        self._options.account.restores += not fresh
+        self._options.counters.restores += not fresh
         self._reporter.restored()
         if fresh:  # before anybody can have trained
             self._reporter.begin(0)
@@ -309,7 +309,7 @@ class Chief:
 
     def _trained(self) -> int:
         """Steps, or pieces of handed out data."""
-        return self._admin.data_trained() if self._options.by_pieces else self._shards[0].step
+        return self._admin.data_trained() if self._options.by_splits else self._shards[0].step
 
     def _is_over(self) -> bool:
         """Whether all steps are made, or all data is trained, or training was ended before."""

@@ -13,10 +13,10 @@ from pstraining.runtime.checkpoint.state import State
 from pstraining.runtime.chief.callbacks import SCHEDULE, CallbackError, EpochEnd, EpochEnds, learning_rate
 from pstraining.runtime.chief.store_admin import StoreAdmin
 from pstraining.runtime.data.epochs import Ends, Epochs
-from pstraining.runtime.telemetry.aggregation import LINK, RECEIVED, SAMPLES, SENT, Tally, Window
-from pstraining.runtime.telemetry.counters import ChiefAccount
+from pstraining.runtime.telemetry.aggregation import LINK, RECEIVED, SAMPLES, SENT, CounterAggregate, Window
+from pstraining.runtime.telemetry.counters import ChiefCounters
 from pstraining.runtime.telemetry.events import event
-from pstraining.runtime.telemetry.load_skew import Evenness, heaviest
+from pstraining.runtime.telemetry.load_skew import SkewDetector, heaviest
 from pstraining.runtime.telemetry.progress import PROGRESS_SECONDS, Rate, Seen, show
 from pstraining.runtime.telemetry.tensorboard import Summaries
 
@@ -52,20 +52,20 @@ class TrainingReporter:
         self,
         admin: Callable[[], StoreAdmin],
         fit: FitOptions,
-        account: ChiefAccount,
+        counters: ChiefCounters,
         *,
         steps: int | None,
         total: int | None,
     ) -> None:
-        self._at, self._fit, self._account = admin, fit, account
+        self._at, self._fit, self._counters = admin, fit, counters
         model, client = admin().store.model, admin().client
         self._optimizer = model.optimizer
         epochs = fit.epochs
         self._summaries = Summaries(fit.summaries, client.local)
         self._rate = Rate(steps, epochs.number, total)
-        self._tally = Tally()
-        self._line, self._epoch = Window(self._tally), Window(self._tally)
-        self._evenness = Evenness()
+        self._aggregate = CounterAggregate()
+        self._line, self._epoch = Window(self._aggregate), Window(self._aggregate)
+        self._skew = SkewDetector()
         self._told = time.monotonic()
         self._ends = EpochEnds(model, client.local, fit.callbacks, fit.validation, self._note_epoch)
         self._watch: Ends | None = None
@@ -92,7 +92,7 @@ class TrainingReporter:
     def begin(self, done: int) -> None:
         """Training begins, or goes on, at so many steps or pieces; not called when it is over."""
         if self._watch is None:
-            self._tally.note(self._admin.reports())
+            self._aggregate.note(self._admin.reports())
             self._watch = Ends(self._fit.epochs, done)
             if self._ends.wants_state and (rate := self._admin.learning_rate()) is not None:
                 self._optimizer.learning_rate = self._rate_there = rate  # as callbacks of the former chief have set it
@@ -116,7 +116,7 @@ class TrainingReporter:
             self._told = time.monotonic()
             self._tell(step, done)
             self._weigh(seconds)
-            self._line = Window(self._tally)
+            self._line = Window(self._aggregate)
         waiting = self._watch.waiting(done)
         if waiting and not busy and not self.stop_asked:  # else with the next ones: nobody waits for the chief
             self._end_epoch(waiting, step, snapshot, following=self._fit.epochs.under_way(done))
@@ -167,22 +167,24 @@ class TrainingReporter:
         logs |= self._epoch.metrics()
         if (rate := learning_rate(self._optimizer, step)) is not None:
             logs["learning_rate"] = rate
-        self._epoch = Window(self._tally)
+        self._epoch = Window(self._aggregate)
         epoch = self._watch.tell(number)
         following = None if following is None or following <= epoch else following
         self._ends.end(EpochEnd(epoch, state.step if state else step, logs, state, validate, following))
 
     def _tell(self, step: int, done: int) -> None:
         self._collect()
-        account, counted = self._account, self._tally.total
-        account.step, account.epoch = step, self._fit.epochs.under_way(done)
-        account.workers = self._admin.workers_present()
-        account.samples, account.sent, account.received = (counted.get(name, 0.0) for name in (SAMPLES, SENT, RECEIVED))
+        counters, counted = self._counters, self._aggregate.total
+        counters.step, counters.epoch = step, self._fit.epochs.under_way(done)
+        counters.workers = self._admin.workers_present()
+        counters.samples, counters.sent, counters.received = (
+            counted.get(name, 0.0) for name in (SAMPLES, SENT, RECEIVED)
+        )
         if math.isfinite(self._line.loss):
-            account.loss = self._line.loss
-        seen = Seen(step, self._line.loss, account.epoch, done, account.samples, account.sent, account.received)
+            counters.loss = self._line.loss
+        seen = Seen(step, self._line.loss, counters.epoch, done, counters.samples, counters.sent, counters.received)
         show(self._rate.line(seen), self._rate.fraction(seen))
-        scalars = {"workers": float(account.workers), "loss": self._line.loss, **self._rate.speeds()}
+        scalars = {"workers": float(counters.workers), "loss": self._line.loss, **self._rate.speeds()}
         self._summaries.write(step, {name: value for name, value in scalars.items() if math.isfinite(value)})
 
     def _weigh(self, seconds: float) -> None:
@@ -190,8 +192,8 @@ class TrainingReporter:
         store, cluster = self._admin.store, self._admin.client.cluster
         servers = [range(shard, len(cluster.ps), cluster.shards) for shard in range(store.layout.ps)]
         moved = [sum(self._line.counted(f"{LINK}ps-{index}") for index in own) for own in servers]
-        self._account.skew = heaviest(moved).times
-        if load := self._evenness.look(moved, seconds):
+        self._counters.skew = heaviest(moved).times
+        if load := self._skew.observe(moved, seconds):
             reason = (
                 f"workers exchange {load.times:.1f} times the mean with it. Rows of embedding tables lie on shard "
                 f"i modulo {len(moved)}: give those that are wanted most indices that are spread"
@@ -203,9 +205,9 @@ class TrainingReporter:
         losses = self._admin.take_losses()
         self._line.add_losses(*losses)
         self._epoch.add_losses(*losses)
-        self._tally.note(self._admin.reports())
+        self._aggregate.note(self._admin.reports())
 
     def _note_epoch(self, end: EpochEnd) -> None:
         """In the callbacks' thread: an epoch's logs are whole."""
-        self._account.scalars = dict(end.logs)
+        self._counters.scalars = dict(end.logs)
         self._summaries.write(end.step, {f"epoch/{name}": value for name, value in end.logs.items()})

@@ -19,11 +19,11 @@ class StoppedError(Exception):
     """The process was told to stop; what holds it up may save its state now."""
 
 
-class StopRequest:
-    """Whether the process was told to stop."""
+class GracefulStop:
+    """Receives SIGTERM, and defers the exit while the state is being saved."""
 
     def __init__(self) -> None:
-        self._asked = self._held = False
+        self._asked = self._deferred = False
 
     def install(self) -> None:
         """Take SIGTERM from now on; only a main thread can. One that came while the process was renewed has waited."""
@@ -32,13 +32,13 @@ class StopRequest:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Inside, a signal waits for `check`; whoever was told to stop ends on the way out, however it gets there."""
-        self._held = True
+    def deferred(self) -> Iterator[None]:
+        """Defer the exit until `check`; a process that received the signal exits when the block ends."""
+        self._deferred = True
         try:
             yield
         finally:
-            self._held = False
+            self._deferred = False
             if self._asked:
                 raise SystemExit(EXIT_CODE)
 
@@ -49,5 +49,5 @@ class StopRequest:
 
     def _received(self, _: int, __: FrameType | None) -> None:
         self._asked = True
-        if not self._held:
+        if not self._deferred:
             raise SystemExit(EXIT_CODE)

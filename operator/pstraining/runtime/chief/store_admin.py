@@ -13,7 +13,7 @@ from pstraining.runtime.model import partition
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps import ledger_ops
-from pstraining.runtime.ps.critical_section import after, one
+from pstraining.runtime.ps.critical_section import applied, with_dependencies
 from pstraining.runtime.ps.data_ledger import Ledger
 from pstraining.runtime.ps.record import RECORD_SIZE, RecordField, ShardRecord
 from pstraining.runtime.ps.shard import Shard
@@ -46,9 +46,9 @@ class StoreAdmin:
         first = store.shards[0]
         self._losses = tf.function(self._emit_losses, autograph=False)
         workers = max(1, self.client.cluster.workers)
-        self._reports = tf.function(lambda: self.client.brought_home(first.read_reports(workers)), autograph=False)
-        self._left = tf.function(lambda: self.client.brought_home(ledger_ops.left(first)), autograph=False)
-        self._count = tf.function(lambda: self.client.brought_home(first.count_alive()), autograph=False)
+        self._reports = tf.function(lambda: self.client.to_local(first.read_reports(workers)), autograph=False)
+        self._left = tf.function(lambda: self.client.to_local(ledger_ops.left(first)), autograph=False)
+        self._count = tf.function(lambda: self.client.to_local(first.count_alive()), autograph=False)
 
     def raise_fence(self, shards: Sequence[ShardRecord], fence: int) -> None:
         """Raise every server's fence to `fence`.
@@ -190,10 +190,10 @@ class StoreAdmin:
 
         def write(device: str) -> Any:
             with tf.device(device):
-                written = after([tf.raw_ops.WriteFile(filename=file, contents="")], one())
-            return self.client.brought_home(written)
+                written = with_dependencies([tf.raw_ops.WriteFile(filename=file, contents="")], applied())
+            return self.client.to_local(written)
 
-        there = [self.client.shards[index] for index in sorted(self.client.present)]
+        there = [self.client.shards[index] for index in sorted(self.client.connected)]
         self.client.call(tf.function(lambda: [write(device) for device in there], autograph=False))
 
     def take_losses(self) -> tuple[float, float]:
@@ -249,7 +249,7 @@ class StoreAdmin:
 
     def _on(self, shards: Sequence[Shard], emit: Callable[..., Any]) -> Any:
         def everywhere(arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-            return [self.client.brought_home(emit(shard, *own)) for shard, own in zip(shards, arguments, strict=True)]
+            return [self.client.to_local(emit(shard, *own)) for shard, own in zip(shards, arguments, strict=True)]
 
         return tf.function(everywhere, autograph=False)
 
@@ -257,7 +257,7 @@ class StoreAdmin:
         """Take the losses of the first server; its standbys have added the same up."""
         taken = [shard.take_losses() for shard in (self.store.shards[0], *self.store.standbys_of[0])]
         with tf.control_dependencies(taken):
-            return self.client.brought_home(taken[0])
+            return self.client.to_local(taken[0])
 
     def _demand(self, function: Any, arguments: Sequence[tuple[Any, ...]]) -> None:
         """Call a function whose result is 1 on every server that agrees."""

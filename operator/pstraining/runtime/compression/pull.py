@@ -9,7 +9,7 @@ from pstraining.runtime.compression.auto_select import CODED
 from pstraining.runtime.compression.codecs import Codec, is_coded
 from pstraining.runtime.model.partition import Segment
 from pstraining.runtime.model.tensor import Tensor
-from pstraining.runtime.ps.critical_section import after, one, zero
+from pstraining.runtime.ps.critical_section import applied, not_applied, with_dependencies
 
 
 class PullShadow:
@@ -64,16 +64,16 @@ class PullShadow:
 
         def catch_up() -> Tensor:
             done = [self.values[n].assign(self._vectors[n].read_value(), read_value=False) for n in self.numbers]
-            return after(done, one())
+            return with_dependencies(done, applied())
 
-        return [tf.cond(tf.equal(fmt, CODED) & tf.logical_not(self.is_held()), catch_up, zero)]
+        return [tf.cond(tf.equal(fmt, CODED) & tf.logical_not(self.is_held()), catch_up, not_applied)]
 
     def follow(self, fmt: Tensor) -> list[Any]:
         """Emits, in the critical section and after a step of this format: move on; what is yet to be waited for."""
         if self._coded is None:
             return self._move()
         coded = tf.equal(fmt, CODED)
-        with tf.control_dependencies([tf.cond(coded, lambda: after(self._move(), one()), zero)]):
+        with tf.control_dependencies([tf.cond(coded, lambda: with_dependencies(self._move(), applied()), not_applied)]):
             return [self._coded.assign(tf.cast(coded, tf.int64), read_value=False)]
 
     def _move(self) -> list[Any]:

@@ -57,9 +57,9 @@ class TrainingSettings(BaseModel):
         """Whether so many steps are all of them."""
         return self.steps is not None and step >= self.steps
 
-    def positions(self, pieces: int | None) -> int:
+    def positions(self, splits: int | None) -> int:
         """The first position of handed out data that is not trained, where there are so many pieces."""
-        return ENDLESS if self.epochs is None or pieces is None else self.epochs * pieces
+        return ENDLESS if self.epochs is None or splits is None else self.epochs * splits
 
     @property
     def batches_per_update(self) -> int:

@@ -1,4 +1,4 @@
-"""A worker's batches: from its own dataset, or from pieces that the ledger hands out."""
+"""A worker's batches: from its own dataset, or from splits that the ledger assigns."""
 
 import itertools
 import threading
@@ -13,22 +13,22 @@ from pstraining.runtime.ps.data_ledger import Progress
 
 
 class EndOfDataError(Exception):
-    """All pieces of all epochs have been handed out."""
+    """All splits of all epochs have been assigned."""
 
 
 @dataclass(frozen=True)
-class Draw:
+class UpdateBatches:
     """Batches for one update."""
 
     batches: list[Any]
     progress: Progress | None = None
-    """Where the worker will be in its piece then; None: the data is not in the ledger."""
+    """The worker's position in its split after the update; None: the data is not in the ledger."""
 
 
 class Batches(Protocol):
     """Where a worker's batches come from."""
 
-    def draw(self, number: int) -> Draw:
+    def draw(self, number: int) -> UpdateBatches:
         """At most so many batches, and at least one.
 
         Raises:
@@ -46,7 +46,7 @@ class Batches(Protocol):
         """Give free what is held."""
 
 
-class OwnBatches:
+class DatasetBatches:
     """Batches of the user's dataset without end: one that ends is begun again."""
 
     def __init__(self, make: Callable[[], Any], device: str) -> None:
@@ -54,10 +54,10 @@ class OwnBatches:
         self._iterator: Iterator[Any] | None = None
         self._sampled: list[Any] = []
 
-    def draw(self, number: int) -> Draw:
+    def draw(self, number: int) -> UpdateBatches:
         """So many batches."""
         found, self._sampled = self._sampled[:number], self._sampled[number:]
-        return Draw([*found, *(self._next() for _ in range(number - len(found)))])
+        return UpdateBatches([*found, *(self._next() for _ in range(number - len(found)))])
 
     def sample(self, number: int) -> list[Any]:
         """The first ones; they are drawn again."""
@@ -85,35 +85,35 @@ class OwnBatches:
         raise ValueError("the data function returned an empty dataset")
 
 
-class HandedOutBatches:
-    """Batches of the pieces that the ledger gives to this worker; an update's batches are of one piece.
+class AssignedBatches:
+    """Batches of the splits that the ledger assigns to this worker; an update's batches belong to one split.
 
     Args:
-        source: the pieces.
-        take: asks for a piece: its position and how many of its batches are done, or None when there is none.
+        source: the splits.
+        assign: requests a split: its position and its number of trained batches, or None when there is none.
         device: the worker's.
     """
 
-    def __init__(self, source: Source, take: Callable[[], tuple[int, int] | None], device: str) -> None:
-        self._source, self._take, self._device = source, take, device
-        self._piece: _Piece | None = None
+    def __init__(self, source: Source, assign: Callable[[], tuple[int, int] | None], device: str) -> None:
+        self._source, self._assign, self._device = source, assign, device
+        self._split: _Split | None = None
 
-    def draw(self, number: int) -> Draw:
-        """The next batches of the piece at hand."""
-        if self._piece is None or self._piece.is_over:
-            taken = self._take()
+    def draw(self, number: int) -> UpdateBatches:
+        """Return the next batches of the current split."""
+        if self._split is None or self._split.is_over:
+            taken = self._assign()
             if taken is None:
                 raise EndOfDataError
             self.close()
             with tf.device(self._device):
-                self._piece = _Piece(*taken, iter(self._source.open(taken[0])))
-            if self._piece.is_over:
+                self._split = _Split(*taken, iter(self._source.open(taken[0])))
+            if self._split.is_over:
                 raise ValueError(f"the data function returned an empty dataset for position {taken[0]}")
         with tf.device(self._device):
-            return self._piece.draw(number)
+            return self._split.draw(number)
 
     def sample(self, number: int) -> list[Any]:
-        """Of the first piece of all."""
+        """Return batches of the first split."""
         with tf.device(self._device):
             found = list(itertools.islice(iter(self._source.open(0)), number))
         if not found:
@@ -121,13 +121,13 @@ class HandedOutBatches:
         return found
 
     def reset(self) -> bool:
-        """Yes: the server knows which piece it is, and how far it is trained."""
+        """Return True: the server knows the split and its progress."""
         self.close()
         return True
 
     def close(self) -> None:
-        """Give the piece at hand free."""
-        held, self._piece = [self._piece], None
+        """Release the current split."""
+        held, self._split = [self._split], None
         _let_go(held)
 
 
@@ -141,8 +141,8 @@ def _let_go(held: list[Any]) -> None:
         threading.Thread(target=held.clear, name="pstraining-data", daemon=True).start()
 
 
-class _Piece:
-    """A piece that is being read, one batch ahead, so that the last one is known as such."""
+class _Split:
+    """A split that is read one batch ahead, so that the last batch is known as such."""
 
     def __init__(self, position: int, done: int, batches: Iterator[Any]) -> None:
         self._position, self._done, self._batches = position, 0, batches
@@ -155,12 +155,12 @@ class _Piece:
         """Whether every batch was drawn."""
         return self._ahead is None
 
-    def draw(self, number: int) -> Draw:
+    def draw(self, number: int) -> UpdateBatches:
         """The next ones."""
         found: list[Any] = []
         while len(found) < number and not self.is_over:
             found.append(self._advance())
-        return Draw(found, Progress(self._position, self._done, self.is_over))
+        return UpdateBatches(found, Progress(self._position, self._done, self.is_over))
 
     def _advance(self) -> Any:
         batch, self._ahead = self._ahead, next(self._batches, None)

@@ -1,4 +1,4 @@
-"""Epochs: how far training is, counted in steps, or in pieces of data that is handed out.
+"""Epochs, counted in steps or in splits of assigned data.
 
 Pure; importing it imports no TensorFlow.
 """
@@ -12,7 +12,7 @@ class Epochs:
     """How training is divided. Without a size all of it is one epoch.
 
     Args:
-        size: steps, or pieces of handed out data, in an epoch.
+        size: steps, or splits of assigned data, in an epoch.
         number: how many epochs there are; None: nobody knows.
     """
 
@@ -48,9 +48,9 @@ def by_steps(steps: int | None, epochs: int | None, steps_per_epoch: int | None)
     return steps, Epochs(steps_per_epoch, None if steps is None else math.ceil(steps / steps_per_epoch))
 
 
-def by_pieces(epochs: int | None, pieces: int) -> Epochs:
-    """The epochs of data that is handed out in so many pieces: each trains all of them."""
-    return Epochs(pieces, epochs)
+def by_splits(epochs: int | None, splits: int) -> Epochs:
+    """Return the epochs of data with this number of splits; each epoch trains all of them."""
+    return Epochs(splits, epochs)
 
 
 class Ends:

@@ -3,7 +3,7 @@
 A call to a parameter server costs per operation and per tensor, not per byte, so tensors travel in segments: one of
 256 KB or more alone, the small ones of a server packed into one vector per group and dtype. Whole tensors are balanced
 over the servers by bytes; only a large one of more than half a server's share is cut. For the same reason a small model
-lies on fewer servers than there are: every step calls each one that holds anything (`worth_using`).
+lies on fewer servers than there are: every step calls each one that holds anything (`servers_to_use`).
 
 Pure and deterministic: every task computes the same layout from the same model. Knows numpy, not TensorFlow.
 """
@@ -52,8 +52,8 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Elements `begin` to `end` of the flattened tensor number `tensor`; with a stride, every so manieth row of them.
+class Slice:
+    """Elements `begin` to `end` of the flattened tensor number `tensor`; with a stride n, every n-th row of them.
 
     Of a table, `begin` is the first row and `end` the number of rows times the length of one.
     """
@@ -78,17 +78,17 @@ class Piece:
 
 @dataclass(frozen=True)
 class Segment:
-    """One vector on one parameter server: its pieces, end to end."""
+    """One vector on one parameter server: its slices, end to end."""
 
     ps: int
     group: str
     dtype: str
-    pieces: tuple[Piece, ...]
+    slices: tuple[Slice, ...]
 
     @property
     def size(self) -> int:
         """Number of elements."""
-        return sum(piece.size for piece in self.pieces)
+        return sum(slice_.size for slice_ in self.slices)
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Layout:
         return int.from_bytes(digest[:8], "big") >> 2 or 1
 
 
-def worth_using(tensors: Sequence[Tensor], ps: int, min_bytes: int) -> int:
+def servers_to_use(tensors: Sequence[Tensor], ps: int, min_bytes: int) -> int:
     """How many of `ps` servers a model is spread over, so that each holds `min_bytes` or more; at least one.
 
     After TensorFlow's `MinSizePartitioner` and its `min_shard_bytes`, for the model as a whole: workers need all of it.
@@ -121,7 +121,7 @@ def worth_using(tensors: Sequence[Tensor], ps: int, min_bytes: int) -> int:
     return max(1, min(ps, sum(tensor.bytes for tensor in tensors) // min_bytes)) if min_bytes else ps
 
 
-def plan(tensors: Sequence[Tensor], ps: int) -> Layout:
+def partition(tensors: Sequence[Tensor], ps: int) -> Layout:
     """Balance tensors over `ps` servers: the largest first, each to the server with the fewest bytes so far.
 
     Raises:
@@ -134,7 +134,7 @@ def plan(tensors: Sequence[Tensor], ps: int) -> Layout:
     tables = [number for number, tensor in enumerate(tensors) if tensor.group == TABLE]
     parts = _cut(tensors, ps)
     load = [0] * ps
-    owner: dict[Piece, int] = {}
+    owner: dict[Slice, int] = {}
     for part, nbytes in sorted(parts, key=lambda item: (-item[1], item[0].tensor, item[0].begin)):
         target = load.index(min(load))
         load[target] += nbytes
@@ -142,7 +142,7 @@ def plan(tensors: Sequence[Tensor], ps: int) -> Layout:
     segments: list[Segment] = []
     for target in range(ps):
         mine = [(part, nbytes) for part, nbytes in parts if owner[part] == target]
-        packed: dict[tuple[str, str], list[Piece]] = {}
+        packed: dict[tuple[str, str], list[Slice]] = {}
         for part, nbytes in mine:
             tensor = tensors[part.tensor]
             if nbytes >= LARGE_BYTES:
@@ -152,15 +152,15 @@ def plan(tensors: Sequence[Tensor], ps: int) -> Layout:
         segments += [Segment(target, *key, tuple(pieces)) for key, pieces in sorted(packed.items())]
         for number in tables:
             tensor = tensors[number]
-            rows = Piece(number, target, tensor.size, stride=ps, width=tensor.shape[1])
+            rows = Slice(number, target, tensor.size, stride=ps, width=tensor.shape[1])
             segments.append(Segment(target, TABLE, tensor.dtype, (rows,)))
     return Layout(tuple(tensors), ps, tuple(segments))
 
 
-def _cut(tensors: Sequence[Tensor], ps: int) -> list[tuple[Piece, int]]:
-    """Pieces with their bytes: whole tensors, except large ones of more than half a server's share."""
+def _cut(tensors: Sequence[Tensor], ps: int) -> list[tuple[Slice, int]]:
+    """Slices with their bytes: whole tensors, except large ones of more than half a server's share."""
     half_share = sum(tensor.bytes for tensor in tensors if tensor.group != TABLE) / ps / 2
-    parts: list[tuple[Piece, int]] = []
+    parts: list[tuple[Slice, int]] = []
     for index, tensor in enumerate(tensors):
         if tensor.group == TABLE:
             continue
@@ -170,17 +170,18 @@ def _cut(tensors: Sequence[Tensor], ps: int) -> list[tuple[Piece, int]]:
         bounds = [tensor.size * number // pieces for number in range(pieces + 1)]
         for begin, end in itertools.pairwise(bounds):
             nbytes = tensor.bytes * (end - begin) // tensor.size if tensor.size else 0
-            parts.append((Piece(index, begin, end), nbytes))
+            parts.append((Slice(index, begin, end), nbytes))
     return parts
 
 
 def pack(layout: Layout, segment: Segment, values: Mapping[str, Array]) -> Array:
     """The vector of a segment from whole tensors by path. Shape: [segment.size], or [rows, width] of a table."""
     if segment.group == TABLE:
-        (piece,) = segment.pieces
-        return np.ascontiguousarray(values[layout.tensors[piece.tensor].path][piece.begin :: piece.stride])
+        (slice_,) = segment.slices
+        return np.ascontiguousarray(values[layout.tensors[slice_.tensor].path][slice_.begin :: slice_.stride])
     parts = [
-        np.reshape(values[layout.tensors[piece.tensor].path], [-1])[piece.begin : piece.end] for piece in segment.pieces
+        np.reshape(values[layout.tensors[slice_.tensor].path], [-1])[slice_.begin : slice_.end]
+        for slice_ in segment.slices
     ]
     return np.ascontiguousarray(np.concatenate(parts)) if len(parts) > 1 else np.ascontiguousarray(parts[0])
 
@@ -193,15 +194,15 @@ def unpack(
     found: dict[int, Array] = {}
     for segment, vector in vectors:
         offset = 0
-        for piece in segment.pieces:
-            tensor = layout.tensors[piece.tensor]
-            if piece.tensor in wanted:
-                whole = found.setdefault(piece.tensor, np.empty([tensor.size], vector.dtype))
-                if piece.stride:
-                    whole.reshape(tensor.shape)[piece.begin :: piece.stride] = vector
+        for slice_ in segment.slices:
+            tensor = layout.tensors[slice_.tensor]
+            if slice_.tensor in wanted:
+                whole = found.setdefault(slice_.tensor, np.empty([tensor.size], vector.dtype))
+                if slice_.stride:
+                    whole.reshape(tensor.shape)[slice_.begin :: slice_.stride] = vector
                     continue
-                whole[piece.begin : piece.end] = vector[offset : offset + piece.size]
-            offset += piece.size
+                whole[slice_.begin : slice_.end] = vector[offset : offset + slice_.size]
+            offset += slice_.size
     return {
         layout.tensors[index].path: whole.reshape(layout.tensors[index].shape) for index, whole in sorted(found.items())
     }

@@ -16,23 +16,23 @@ SMALL: Final = 64
 """Numbers of 8 bytes that an input has at most to travel together with others."""
 
 
-as_it_is = tf.autograph.experimental.do_not_convert
-"""For what is called where a user's code is traced: AutoGraph takes seconds to translate ours, to no purpose."""
+without_autograph = tf.autograph.experimental.do_not_convert
+"""Excludes a function from AutoGraph inside the user's traced code; converting ours takes seconds without benefit."""
 
 
-def after(operations: Sequence[Any], value: Tensor) -> Tensor:
-    """`value`, once `operations` are done."""
+def with_dependencies(operations: Sequence[Any], value: Tensor) -> Tensor:
+    """Return `value`, available once `operations` are done."""
     with tf.control_dependencies([operation for operation in operations if operation is not None]):
         return tf.identity(value)
 
 
-def one() -> Tensor:
-    """For `tf.cond`: something was done. int64[]."""
+def applied() -> Tensor:
+    """Return 1, the result of a branch that applied its change. int64[]."""
     return tf.constant(1, tf.int64)
 
 
-def zero() -> Tensor:
-    """For `tf.cond`: nothing was done. int64[]."""
+def not_applied() -> Tensor:
+    """Return 0, the result of a branch that applied nothing. int64[]."""
     return tf.constant(0, tf.int64)
 
 
@@ -173,5 +173,5 @@ def arbiter_first(
         emit: gets a server's number and what it is told: the arbiter's answer, or for the arbiter whether it may.
         go: 1 if the arbiter may; None: it may. int64[].
     """
-    first = emit(0, one() if go is None else go)
+    first = emit(0, tf.constant(1, tf.int64) if go is None else go)
     return [first, *(emit(number, first) for number in range(1, len(servers)))]

@@ -1,12 +1,12 @@
-"""Who trains which piece of the data, and how far: kept on the first parameter server, beside the parameters.
+"""The data ledger: the workers' splits and their progress, on the first parameter server beside the parameters.
 
 A worker's place in the data moves in the same critical section in which its update moves the parameters, and both are
 in a checkpoint. So a sample whose update is lost is trained again, and one whose update is not lost is not, whoever
 dies. A process that takes over a worker's index goes on where its updates have come to. What a worker holds that has
 not been heard of for long, because its index is no more, goes to the next one that asks.
 
-Who asks first gets the next piece. With ordered sums all workers that have none get theirs at once instead, in the
-order of their numbers: they are in step, so the same worker trains the same piece whenever the run is repeated.
+Splits are assigned in the order of requests. With ordered sums all workers without a split get theirs at once, in the
+order of their numbers. Workers run in lockstep then, so a repeated run assigns the same splits.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ from typing import Any, Final
 import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Tensor
-from pstraining.runtime.ps.critical_section import after, clock, one, zero
+from pstraining.runtime.ps.critical_section import applied, clock, with_dependencies
 from pstraining.runtime.ps.tensors import WORKER_SLOTS, put
-from pstraining.runtime.ps.worker_registry import Membership
+from pstraining.runtime.ps.worker_registry import WorkerRegistry
 
 RECLAIM_SECONDS: Final = 60.0
 """Silence after which what a worker holds is given to another one."""
@@ -26,11 +26,11 @@ RECLAIM_SECONDS: Final = 60.0
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a worker will be in its piece once an update is made."""
+    """A worker's position in its split after an update."""
 
     position: int
     done: int
-    """Batches of the piece that are trained then."""
+    """Batches of the split that are trained then."""
     finished: bool
     """They are all of it."""
 
@@ -47,12 +47,12 @@ class Ledger:
     """The ledger's variables; create it where variables go to the first server.
 
     Args:
-        deals_to: the number of workers, where all of them get their pieces together; 0: each when it asks.
+        lockstep_workers: number of workers that get their splits together; 0: each worker when it requests one.
         copied: whether a standby keeps a copy, to which rows go in any order.
     """
 
-    def __init__(self, deals_to: int = 0, *, copied: bool = False) -> None:
-        self._deals_to = deals_to
+    def __init__(self, lockstep_workers: int = 0, *, copied: bool = False) -> None:
+        self._lockstep_workers = lockstep_workers
         self.next = tf.Variable(tf.zeros([], tf.int64))
         """The first position that nobody was given yet."""
         self.held = tf.Variable(tf.zeros([WORKER_SLOTS, 2], tf.int64))
@@ -70,16 +70,16 @@ class Ledger:
 
     # All of it emits operations on the first server's device, inside its critical section.
 
-    def take(self, worker: Tensor, members: Membership, limit: Tensor) -> Tensor:
-        """Give a worker its piece: the one that it holds, one that nobody trains any more, or the next.
+    def assign(self, worker: Tensor, registry: WorkerRegistry, limit: Tensor) -> Tensor:
+        """Assign a split to a worker: the one that it holds, an abandoned one, or the next.
 
         Returns:
             Whether there is one, its position, and how many of its batches are done. int64[3].
         """
         held = self.held.read_value()
-        silent = (held[:, 0] > 0) & (members.heard.read_value() < clock() - RECLAIM_SECONDS)
+        silent = (held[:, 0] > 0) & (registry.heard.read_value() < clock() - RECLAIM_SECONDS)
         # Those that are always waited for keep what they have.
-        silent &= tf.range(WORKER_SLOTS) >= self._deals_to
+        silent &= tf.range(WORKER_SLOTS) >= self._lockstep_workers
         orphan = tf.argmax(tf.cast(silent, tf.int32), output_type=tf.int64)
 
         def keep() -> Tensor:
@@ -87,15 +87,17 @@ class Ledger:
 
         def adopt() -> Tensor:
             moved = [put(self.held, worker, held[orphan]), put(self.held, orphan, tf.zeros([2], tf.int64))]
-            return after(moved, held[orphan])
+            return with_dependencies(moved, held[orphan])
 
         def begin() -> Tensor:
-            row = tf.stack([self.next.read_value() + 1, zero()])
-            return after([put(self.held, worker, row), self.next.assign_add(one(), read_value=False)], row)
+            row = tf.stack([self.next.read_value() + 1, tf.constant(0, tf.int64)])
+            return with_dependencies(
+                [put(self.held, worker, row), self.next.assign_add(tf.constant(1, tf.int64), read_value=False)], row
+            )
 
         def find() -> Tensor:
             more = self.next.read_value() < limit
-            some = (lambda: self._deal(worker, limit)) if self._deals_to else begin
+            some = (lambda: self._assign_all(worker, limit)) if self._lockstep_workers else begin
             return tf.cond(
                 tf.reduce_any(silent),
                 adopt,
@@ -104,15 +106,15 @@ class Ledger:
 
         row = tf.cond(held[worker, 0] > 0, keep, find)
         with tf.control_dependencies([row]):
-            counted = self._count(held, self.held.read_value())
+            counted = self._count_changes(held, self.held.read_value())
         with tf.control_dependencies([self.limit.assign(limit, read_value=False), *counted]):
             row = tf.identity(row)
         return tf.stack([tf.cast(row[0] > 0, tf.int64), row[0] - 1, row[1]])
 
-    def _deal(self, worker: Tensor, limit: Tensor) -> Tensor:
-        """Give all workers without a piece the next ones; the row of one of them. int64[2]."""
+    def _assign_all(self, worker: Tensor, limit: Tensor) -> Tensor:
+        """Assign the next splits to all workers without one; return the row of one worker. int64[2]."""
         held, first = self.held.read_value(), self.next.read_value()
-        without = tf.equal(held[:, 0], 0) & (tf.range(WORKER_SLOTS) < self._deals_to)
+        without = tf.equal(held[:, 0], 0) & (tf.range(WORKER_SLOTS) < self._lockstep_workers)
         positions = first + tf.cumsum(tf.cast(without, tf.int64), exclusive=True)
         given = without & (positions < limit)
         rows = tf.where(given[:, tf.newaxis], tf.stack([positions + 1, tf.zeros_like(positions)], 1), held)
@@ -120,23 +122,23 @@ class Ledger:
             self.held.assign(rows, read_value=False),
             self.next.assign_add(tf.math.count_nonzero(given), read_value=False),
         ]
-        return after(moved, rows[worker])
+        return with_dependencies(moved, rows[worker])
 
-    def busy(self, workers: int) -> Tensor:
-        """How many of so many workers have a piece, or will get one. int64[]."""
+    def active_workers(self, workers: int) -> Tensor:
+        """Return how many of the workers have a split or will get one. int64[]."""
         held = tf.math.count_nonzero(self.held.read_value()[:workers, 0])
         return tf.where(self.next.read_value() < self.limit.read_value(), tf.constant(workers, tf.int64), held)
 
-    def owes(self, worker: Tensor, progress: Tensor) -> Tensor:
-        """Whether a progress leads on from where the worker is in the piece that it holds, or is about none. bool[].
+    def is_expected(self, worker: Tensor, progress: Tensor) -> Tensor:
+        """Return whether a progress continues the worker's split, or is not about a split. bool[].
 
         If not, the batches are trained already (a call whose reply was lost came late), or are another worker's by now.
         """
         held = self.held.read_value()[worker]
         return (progress[0] < 0) | (tf.equal(progress[0] + 1, held[0]) & (progress[1] > held[1]))
 
-    def note(self, worker: Tensor, progress: Tensor) -> Any:
-        """Keep the progress of a gradient that waits in the sums; the operation to wait for."""
+    def stage(self, worker: Tensor, progress: Tensor) -> Any:
+        """Stage the progress of a gradient that waits in the sums; return the operation to wait for."""
         return put(self.pending, worker, progress)
 
     def advance(self, worker: Tensor, progress: Tensor) -> Any:
@@ -147,7 +149,9 @@ class Ledger:
     def advance_all(self, made: Tensor) -> Any:
         """A step was made of the gradients of some workers: move them on. int64[WORKER_SLOTS]; the operation."""
         held, rows = self.held.read_value(), self._after_all(made)
-        return after([self.held.assign(rows, read_value=False), *self._count(held, rows)], one())
+        return with_dependencies(
+            [self.held.assign(rows, read_value=False), *self._count_changes(held, rows)], applied()
+        )
 
     def news(self, made: Tensor | None = None) -> list[Tensor]:
         """What a copy needs, as it is, or as it will be once a step is made of some workers' gradients.
@@ -188,7 +192,7 @@ class Ledger:
         moved = self._after(self.pending.read_value(), held)
         return tf.where(tf.equal(made, 1)[:, tf.newaxis], moved, held)
 
-    def _count(self, before: Tensor, rows: Tensor) -> list[Any]:
+    def _count_changes(self, before: Tensor, rows: Tensor) -> list[Any]:
         """Count the rows that have changed; the operations to wait for."""
         if self.versions is None:
             return []

@@ -1,17 +1,17 @@
-"""The first server's hand in the data, and its standbys' copy of it: operations to emit inside a traced function."""
+"""Operations on the data ledger of the first server and its standbys, to emit inside a traced function."""
 
 from collections.abc import Sequence
 
 import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Tensor
-from pstraining.runtime.ps.critical_section import after, critical, one, zero
+from pstraining.runtime.ps.critical_section import applied, critical, not_applied, with_dependencies
 from pstraining.runtime.ps.data_ledger import Ledger
 from pstraining.runtime.ps.shard import Shard
 
 
-def take_piece(shard: Shard, session: Tensor, identity: Tensor, limit: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Give a worker a piece of the data.
+def assign_split(shard: Shard, session: Tensor, identity: Tensor, limit: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Assign a split of the data to a worker.
 
     Args:
         shard: the first server's.
@@ -27,10 +27,10 @@ def take_piece(shard: Shard, session: Tensor, identity: Tensor, limit: Tensor) -
 
     def body(session: Tensor, identity: Tensor, limit: Tensor) -> tuple[Tensor, list[Tensor]]:
         allowed = shard.in_session(shard.record.read_value(), session)
-        allowed &= shard.members.is_current(identity[0], identity[1])
+        allowed &= shard.registry.is_current(identity[0], identity[1])
         found = tf.cond(
             allowed,
-            lambda: ledger.take(identity[0], shard.members, limit),
+            lambda: ledger.assign(identity[0], shard.registry, limit),
             lambda: tf.constant([-1, 0, 0], tf.int64),
         )
         with tf.control_dependencies([found]):
@@ -46,7 +46,7 @@ def keep(shard: Shard, session: Tensor, news: Sequence[Tensor]) -> Tensor:
 
     def body(session: Tensor, *news: Tensor) -> Tensor:
         allowed = shard.in_session(shard.record.read_value(), session)
-        return tf.cond(allowed, lambda: after(ledger.merge(news), one()), zero)
+        return tf.cond(allowed, lambda: with_dependencies(ledger.merge(news), applied()), not_applied)
 
     return critical(shard.device, shard.container, [session, *news], body)
 

@@ -65,7 +65,7 @@ class Session:
     """What a worker's updates carry: the fence and the set of parameters that they belong to."""
 
     fence: int
-    """The chief's; where shards have standbys the number of the view's ballot."""
+    """The fencing token: the chief's term, or with standbys the number of the view's ballot."""
     generation: int
 
 

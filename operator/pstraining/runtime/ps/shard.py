@@ -17,27 +17,27 @@ from pstraining.runtime.model.keras_model import STATE, Touched
 from pstraining.runtime.model.partition import Layout
 from pstraining.runtime.model.sparse_optimizer import RowOptimizer
 from pstraining.runtime.model.tensor import Tensor
-from pstraining.runtime.ps.critical_section import after, clock, critical, one, zero
+from pstraining.runtime.ps.critical_section import applied, clock, critical, not_applied, with_dependencies
 from pstraining.runtime.ps.data_ledger import Ledger
 from pstraining.runtime.ps.record import RECORD_SIZE, RecordField
 from pstraining.runtime.ps.variables import PSVariable, variables_on
-from pstraining.runtime.ps.worker_registry import Membership
+from pstraining.runtime.ps.worker_registry import WorkerRegistry
 
 
 @dataclass(frozen=True)
-class UpdateState:
-    """What an update mode wants of the servers."""
+class ServerHooks:
+    """The hooks of an update mode on the servers."""
 
     name: str = ""
     """Tells apart what tasks must agree on."""
     fused: bool = True
     """Whether fused kernels may replace Keras's arithmetic."""
-    make_extra: Callable[["Shard"], Any] | None = None
-    """Creates the mode's own variables on a server, whose segments and vectors are there already."""
+    make_mode_state: Callable[["Shard"], Any] | None = None
+    """Creates the mode's variables on a server, after its segments and vectors."""
     with_ledger: bool = False
     """Whether data is handed out."""
-    deals_to: int = 0
-    """How many workers are handed theirs together; 0: each when it asks."""
+    lockstep_workers: int = 0
+    """Number of workers that receive their splits together; 0: each worker when it requests one."""
     paired: bool = False
     """Whether standbys get the same updates."""
     on_newcomer: Callable[["Shard", Tensor, Tensor], list[Any]] = lambda shard, worker, newcomer: []
@@ -63,7 +63,7 @@ class Shard:
         ps: number of the server.
         optimizer: the user's; it is cloned.
         decayed: for each table whether the optimizer decays it.
-        updates: what the update mode wants; its own variables are kept as `extra`.
+        updates: what the update mode wants; its variables are `mode_state`.
         acceptor_size: length of the acceptor's vector, see `replication.encoding`; 0: the job has no standbys.
     """
 
@@ -76,7 +76,7 @@ class Shard:
         ps: int,
         optimizer: Any,
         decayed: Sequence[bool],
-        updates: UpdateState,
+        updates: ServerHooks,
         acceptor_size: int = 0,
     ) -> None:
         self.device, self.container, self.number = device, container, ps
@@ -89,7 +89,7 @@ class Shard:
             """Until then it makes steps, in seconds since 1970 on its own clock."""
             self.losses = tf.Variable(tf.zeros([2], tf.float64))
             """Sum and number of the losses since the chief last took them; kept on the first server."""
-            self.members = Membership()
+            self.registry = WorkerRegistry()
             vectors = [
                 keras.Variable(initializer="zeros", shape=(segment.size,), dtype=segment.dtype, name=f"segment{number}")
                 for number, segment in enumerate(self.segments)
@@ -108,7 +108,7 @@ class Shard:
             rows = [
                 keras.Variable(
                     initializer="zeros",
-                    shape=(table.pieces[0].rows, table.pieces[0].width),
+                    shape=(table.slices[0].rows, table.slices[0].width),
                     dtype=table.dtype,
                     name=f"segment{len(self.segments) + number}",
                 )
@@ -121,8 +121,8 @@ class Shard:
             held = [getattr(clone, "_learning_rate", None) for clone in clones]
             self._rates = [rate.value for rate in held if isinstance(rate, keras.Variable)]
             with_ledger = updates.with_ledger and ps == 0
-            self.ledger = Ledger(updates.deals_to, copied=updates.paired) if with_ledger else None
-            self.extra = updates.make_extra(self) if updates.make_extra else None
+            self.ledger = Ledger(updates.lockstep_workers, copied=updates.paired) if with_ledger else None
+            self.mode_state = updates.make_mode_state(self) if updates.make_mode_state else None
         slots, self._counters = optimizers.state_of(self._clone) if self._clone else ({}, {})
         # Rows count by the record.
         of_rows = optimizers.state_of(self._row_optimizer.clone)[0] if self._row_optimizer else {}
@@ -133,7 +133,7 @@ class Shard:
         own = [*self.vectors, *self.rows, *self.slots.values(), *self.scalars.values()]
         written = {id(variable) for variable in (*own, self.record, self.acceptor, self.lease)}
         self._rest = [variable for variable in made if id(variable) not in written]
-        transient = {id(variable) for variable in (*getattr(self.extra, "passing", ()), *self.members.transient)}
+        transient = {id(variable) for variable in (*getattr(self.mode_state, "passing", ()), *self.registry.transient)}
         self.copied = [*own, *(variable for variable in self._rest if id(variable) not in transient)]
         """What a member is given that comes back; the rest begins anew there."""
         self.not_copied = [variable for variable in self._rest if id(variable) in transient]
@@ -172,10 +172,10 @@ class Shard:
 
             def apply() -> Tensor:
                 raised = tf.concat([tf.reshape(fence, [1]), record[1:]], 0)
-                return after([self.record.assign(raised, read_value=False)], one())
+                return with_dependencies([self.record.assign(raised, read_value=False)], applied())
 
             allowed = tf.equal(record[RecordField.FENCE], observed) & (fence >= record[RecordField.FENCE])
-            return tf.cond(allowed, apply, zero)
+            return tf.cond(allowed, apply, not_applied)
 
         return critical(self.device, self.container, [observed, fence], body)
 
@@ -187,9 +187,9 @@ class Shard:
 
             def apply() -> Tensor:
                 merged = tf.where(tf.equal(mask, 1), values, record)
-                return after([self.record.assign(merged, read_value=False)], one())
+                return with_dependencies([self.record.assign(merged, read_value=False)], applied())
 
-            return tf.cond(tf.equal(record[RecordField.FENCE], fence), apply, zero)
+            return tf.cond(tf.equal(record[RecordField.FENCE], fence), apply, not_applied)
 
         return critical(self.device, self.container, [fence, values, mask], body)
 
@@ -212,9 +212,9 @@ class Shard:
                     variable.assign(value, read_value=False) for variable, value in zip(targets, values, strict=True)
                 ]
                 written += [variable.assign(variable.initial(), read_value=False) for variable in initial]
-                return after(written, one())
+                return with_dependencies(written, applied())
 
-            return tf.cond(tf.equal(self.record.read_value()[RecordField.FENCE], fence), apply, zero)
+            return tf.cond(tf.equal(self.record.read_value()[RecordField.FENCE], fence), apply, not_applied)
 
         return critical(self.device, self.container, [fence, *vectors, *(optimizer_state or [])], body)
 
@@ -288,12 +288,14 @@ class Shard:
         def body() -> Tensor:
             taken = self.losses.read_value()
             with tf.control_dependencies([taken]):
-                return after([self.losses.assign(tf.zeros([2], tf.float64), read_value=False)], taken)
+                return with_dependencies([self.losses.assign(tf.zeros([2], tf.float64), read_value=False)], taken)
 
         return critical(self.device, self.container, [], body)
 
-    def hello(self, worker: Tensor, incarnation: Tensor, on_newcomer: Callable[[Tensor, Tensor], list[Any]]) -> Tensor:
-        """Let a worker's process take its index, unless a newer one has; 1 if it has it now. int64[].
+    def register(
+        self, worker: Tensor, incarnation: Tensor, on_newcomer: Callable[[Tensor, Tensor], list[Any]]
+    ) -> Tensor:
+        """Register a worker's process for its index unless a newer process has it; 1 if it is registered. int64[].
 
         Args:
             worker: its index. int64[].
@@ -303,23 +305,25 @@ class Shard:
         """
 
         def body(worker: Tensor, incarnation: Tensor) -> Tensor:
-            newcomer = self.members.is_newer(worker, incarnation)
+            newcomer = self.registry.is_newer(worker, incarnation)
             changed = on_newcomer(worker, newcomer)
             with tf.control_dependencies(changed):
-                return self.members.hello(worker, incarnation)
+                return self.registry.register(worker, incarnation)
 
         return critical(self.device, self.container, [worker, incarnation], body)
 
-    def good_bye(self, worker: Tensor, incarnation: Tensor) -> Tensor:
-        """Free a worker's index; 1 if the process had it. int64[]."""
-        return critical(self.device, self.container, [worker, incarnation], self.members.good_bye)
+    def deregister(self, worker: Tensor, incarnation: Tensor) -> Tensor:
+        """Deregister a worker's process; 1 if it was registered. int64[]."""
+        return critical(self.device, self.container, [worker, incarnation], self.registry.deregister)
 
-    def beat(self, worker: Tensor, incarnation: Tensor, report: Tensor) -> Tensor:
-        """Note a sign of life, and what the worker tells with it; 1 if the process still has its index. int64[]."""
+    def heartbeat(self, worker: Tensor, incarnation: Tensor, report: Tensor) -> Tensor:
+        """Record a heartbeat and its report; 1 if the process is registered. int64[]."""
 
         def body(worker: Tensor, incarnation: Tensor, report: Tensor) -> Tensor:
-            current = self.members.is_current(worker, incarnation)
-            return tf.cond(current, lambda: after(self.members.hear_report(worker, report), one()), zero)
+            current = self.registry.is_current(worker, incarnation)
+            return tf.cond(
+                current, lambda: with_dependencies(self.registry.record_report(worker, report), applied()), not_applied
+            )
 
         return critical(self.device, self.container, [worker, incarnation, report], body)
 
@@ -327,7 +331,7 @@ class Shard:
         """What so many workers told last; outside the section. string[workers]."""
         with tf.device(self.device):
             indices = tf.range(workers, dtype=tf.int64)
-            reports = self.members.reports
+            reports = self.registry.reports
             return tf.raw_ops.ResourceGather(resource=reports.handle, indices=indices, dtype=reports.dtype)
 
     def set_learning_rate(self, fence: Tensor, rate: Tensor) -> Tensor:
@@ -336,9 +340,9 @@ class Shard:
         def body(fence: Tensor, rate: Tensor) -> Tensor:
             def apply() -> Tensor:
                 written = [variable.assign(tf.cast(rate, variable.dtype), read_value=False) for variable in self._rates]
-                return after(written, one())
+                return with_dependencies(written, applied())
 
-            return tf.cond(tf.equal(self.record.read_value()[RecordField.FENCE], fence), apply, zero)
+            return tf.cond(tf.equal(self.record.read_value()[RecordField.FENCE], fence), apply, not_applied)
 
         return critical(self.device, self.container, [fence, rate], body)
 
@@ -350,7 +354,7 @@ class Shard:
     def count_alive(self) -> Tensor:
         """How many workers take part; outside the section. int64[]."""
         with tf.device(self.device):
-            return tf.math.count_nonzero(self.members.alive())
+            return tf.math.count_nonzero(self.registry.alive())
 
     def record_or_zeros(self) -> Tensor:
         """The record, zeros when the server is empty. int64[5]."""

@@ -14,9 +14,8 @@ from pstraining.runtime.model import partition
 from pstraining.runtime.model.keras_model import Model
 from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps import ledger_ops
-from pstraining.runtime.ps.critical_section import one
 from pstraining.runtime.ps.record import Assignment, Session, ShardRecord
-from pstraining.runtime.ps.shard import Shard, UpdateState
+from pstraining.runtime.ps.shard import ServerHooks, Shard
 from pstraining.runtime.transport.client import Client
 
 
@@ -27,7 +26,7 @@ class ParameterStore:
         client: the connection to the servers.
         model: what they hold.
         updates: what the update mode keeps beside it.
-        min_bytes: how much a server must hold to be used; see `layout.worth_using`.
+        min_bytes: how much a server must hold to be used; see `partition.servers_to_use`.
         members: how many servers each shard has. Of n shards, server i + m n is member m of shard i.
         acceptor_size: length of the vector in which a member keeps what it has promised; 0: there are no standbys.
     """
@@ -36,16 +35,16 @@ class ParameterStore:
         self,
         client: Client,
         model: Model,
-        updates: UpdateState | None = None,
+        updates: ServerHooks | None = None,
         *,
         min_bytes: int = 0,
         members: int = 1,
         acceptor_size: int = 0,
     ) -> None:
         self.client, self.model = client, model
-        self.updates = updates or UpdateState()
+        self.updates = updates or ServerHooks()
         tensors, shards = [*model.tensors, *model.tables], len(client.shards) // members
-        self.layout = partition.plan(tensors, partition.worth_using(tensors, shards, min_bytes))
+        self.layout = partition.partition(tensors, partition.servers_to_use(tensors, shards, min_bytes))
         self.fingerprint = self.layout.fingerprint(model.identity(), self.updates.name)
         self._members = [
             [
@@ -83,10 +82,10 @@ class ParameterStore:
         """Every shard's standbys."""
         self.standbys = [standby for standbys in self.standbys_of for standby in standbys]
         self._read = tf.function(self._emit_read, autograph=False)
-        self._hello = tf.function(self._emit_hello, autograph=False)
-        self._good_bye = tf.function(self._on_each(lambda shard, *who: shard.good_bye(*who)), autograph=False)
-        self._take = tf.function(self._emit_take, autograph=False)
-        self._beat = tf.function(self._emit_beat, autograph=False)
+        self._register = tf.function(self._emit_register, autograph=False)
+        self._deregister = tf.function(self._on_each(lambda shard, *who: shard.deregister(*who)), autograph=False)
+        self._assign_split = tf.function(self._emit_assign_split, autograph=False)
+        self._heartbeat = tf.function(self._emit_heartbeat, autograph=False)
 
     @property
     def every(self) -> list[Shard]:
@@ -97,23 +96,23 @@ class ParameterStore:
         """Every server's record, the primaries' first."""
         return [ShardRecord.from_vector(row) for row in self.client.call(self._read)]
 
-    def hello(self, worker: int, incarnation: int) -> bool:
-        """Take part as this worker; False when a newer process has the index."""
-        return bool(self.client.call(self._hello, int64(worker), int64(incarnation)).all())
+    def register(self, worker: int, incarnation: int) -> bool:
+        """Register this worker; return False if a newer process has the index."""
+        return bool(self.client.call(self._register, int64(worker), int64(incarnation)).all())
 
-    def beat(self, worker: int, incarnation: int, report: str = "") -> None:
-        """Give a sign of life, and tell of oneself."""
-        self.client.call(self._beat, int64(worker), int64(incarnation), tf.constant(report))
+    def heartbeat(self, worker: int, incarnation: int, report: str = "") -> None:
+        """Send a heartbeat with a report."""
+        self.client.call(self._heartbeat, int64(worker), int64(incarnation), tf.constant(report))
 
-    def take_piece(self, session: Session, who: tuple[int, int], limit: int) -> tuple[int, int, int]:
-        """Ask for a piece of the data, as a worker and its incarnation; see `ps.ledger_ops.take_piece`."""
+    def assign_split(self, session: Session, who: tuple[int, int], limit: int) -> tuple[int, int, int]:
+        """Request a split of the data for a worker and its incarnation; see `ps.ledger_ops.assign_split`."""
         token = tf.constant([session.fence, session.generation], tf.int64)
-        state, position, done = self.client.call(self._take, token, tf.constant(who, tf.int64), int64(limit))
+        state, position, done = self.client.call(self._assign_split, token, tf.constant(who, tf.int64), int64(limit))
         return int(state), int(position), int(done)
 
-    def good_bye(self, worker: int, incarnation: int) -> None:
-        """Take part no longer."""
-        self.client.call(self._good_bye, int64(worker), int64(incarnation))
+    def deregister(self, worker: int, incarnation: int) -> None:
+        """Deregister this worker."""
+        self.client.call(self._deregister, int64(worker), int64(incarnation))
 
     def emit_pull(self, fetched_as: str | None = None, after: Sequence[Tensor] | None = None) -> Any:
         """Bring the model's local variables to what the servers hold now; the operation to wait for.
@@ -145,10 +144,10 @@ class ParameterStore:
             for shard, row in zip(self.shards, vectors, strict=True):
                 for segment, vector in zip(shard.segments, row, strict=True):
                     values = tf.cast(vector, segment.dtype)
-                    sizes = [piece.size for piece in segment.pieces]
+                    sizes = [slice_.size for slice_ in segment.slices]
                     pieces = tf.split(values, sizes) if len(sizes) > 1 else [values]
-                    for piece, value in zip(segment.pieces, pieces, strict=True):
-                        parts.setdefault(piece.tensor, []).append((piece.begin, value))
+                    for slice_, value in zip(segment.slices, pieces, strict=True):
+                        parts.setdefault(slice_.tensor, []).append((slice_.begin, value))
             whole = []
             for index, tensor in enumerate(self.model.tensors):
                 found = [value for _, value in sorted(parts[index], key=lambda part: part[0])]
@@ -168,7 +167,7 @@ class ParameterStore:
             wanted = tf.dynamic_partition(indices // servers, owner, servers)
             places = tf.dynamic_partition(tf.range(tf.size(indices)), owner, servers)
         rows = [
-            self.client.brought_home(shard.fetch_rows(table, local))
+            self.client.to_local(shard.fetch_rows(table, local))
             for shard, local in zip(self.shards, wanted, strict=True)
         ]
         with tf.device(self.client.local):
@@ -176,33 +175,33 @@ class ParameterStore:
 
     def _packed(self, segment: partition.Segment, flat: Sequence[Tensor]) -> Tensor:
         parts = [
-            flat[piece.tensor]
-            if piece.size == self.layout.tensors[piece.tensor].size
-            else flat[piece.tensor][piece.begin : piece.end]
-            for piece in segment.pieces
+            flat[slice_.tensor]
+            if slice_.size == self.layout.tensors[slice_.tensor].size
+            else flat[slice_.tensor][slice_.begin : slice_.end]
+            for slice_ in segment.slices
         ]
         return tf.concat(parts, 0) if len(parts) > 1 else parts[0]
 
     def _emit_read(self) -> Tensor:
         return self._on_each(lambda shard: shard.read())()
 
-    def _emit_hello(self, worker: Tensor, incarnation: Tensor) -> Tensor:
-        def greet(shard: Shard, worker: Tensor, incarnation: Tensor) -> Tensor:
-            return shard.hello(worker, incarnation, lambda *news: self.updates.on_newcomer(shard, *news))
+    def _emit_register(self, worker: Tensor, incarnation: Tensor) -> Tensor:
+        def register(shard: Shard, worker: Tensor, incarnation: Tensor) -> Tensor:
+            return shard.register(worker, incarnation, lambda *news: self.updates.on_newcomer(shard, *news))
 
-        return self._on_each(greet)(worker, incarnation)
+        return self._on_each(register)(worker, incarnation)
 
-    def _emit_take(self, session: Tensor, who: Tensor, limit: Tensor) -> Tensor:
+    def _emit_assign_split(self, session: Tensor, who: Tensor, limit: Tensor) -> Tensor:
         """What the first server gives; -1 if a standby of it does not keep that."""
-        found, news = ledger_ops.take_piece(self.shards[0], session, who, limit)
-        kept = [self.client.brought_home(ledger_ops.keep(standby, session, news)) for standby in self.standbys_of[0]]
-        found = self.client.brought_home(found)
+        found, news = ledger_ops.assign_split(self.shards[0], session, who, limit)
+        kept = [self.client.to_local(ledger_ops.keep(standby, session, news)) for standby in self.standbys_of[0]]
+        found = self.client.to_local(found)
         with tf.device(self.client.local):
-            return tf.where(tf.reduce_all(tf.equal(tf.stack([one(), *kept]), 1)), found, [-1, 0, 0])
+            return tf.where(tf.reduce_all(tf.equal(tf.stack([tf.constant(1, tf.int64), *kept]), 1)), found, [-1, 0, 0])
 
-    def _emit_beat(self, *who: Tensor) -> list[Tensor]:
+    def _emit_heartbeat(self, *who: Tensor) -> list[Tensor]:
         firsts = [self.shards[0], *self.standbys_of[0]]
-        return [self.client.brought_home(shard.beat(*who)) for shard in firsts]
+        return [self.client.to_local(shard.heartbeat(*who)) for shard in firsts]
 
     def _on_each(self, emit: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """What `emit` returns on every server and every standby, stacked on this task's device."""

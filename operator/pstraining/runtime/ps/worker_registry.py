@@ -1,4 +1,4 @@
-"""Which workers take part, as every parameter server knows it.
+"""The registry of workers on every parameter server.
 
 A worker's incarnation is the time at which its process began, so the newest process of an index counts: Kubernetes may
 run two pods of one index for a while (a node was lost, and comes back), and what the older one sends is refused.
@@ -10,21 +10,21 @@ from typing import Any, Final
 import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Tensor
-from pstraining.runtime.ps.critical_section import after, clock, one, zero
+from pstraining.runtime.ps.critical_section import applied, clock, not_applied, with_dependencies
 from pstraining.runtime.ps.tensors import WORKER_SLOTS, at, put
 
-BEAT_SECONDS: Final = 1.0
-"""Seconds between a worker's signs of life while it computes."""
+HEARTBEAT_SECONDS: Final = 1.0
+"""Seconds between a worker's heartbeats while it computes."""
 LAPSE_SECONDS: Final = 3.0
-"""Seconds of silence, on the server's clock, after which a worker is not waited for."""
+"""Seconds without a heartbeat, on the server's clock, after which a worker is not waited for."""
 
 
-class Membership:
-    """The members' variables on one server; create it where variables go to that server."""
+class WorkerRegistry:
+    """The registry's variables on one server; create it inside `variables_on` for that server."""
 
     def __init__(self) -> None:
         self.incarnations = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64))
-        """Of the newest process of every index, in nanoseconds since 1970; 0: none, or it has said good-bye."""
+        """Of the newest process of every index, in nanoseconds since 1970; 0: none, or it has deregistered."""
         self.heard = tf.Variable(lambda: tf.fill([WORKER_SLOTS], clock()), dtype=tf.float64)
         """When each was last heard of, in seconds since 1970 on the server's clock; at first, when the state came."""
 
@@ -47,29 +47,29 @@ class Membership:
         """Whether the process began after the one that has the index. bool[]."""
         return at(self.incarnations, worker) < incarnation
 
-    def hear(self, worker: Tensor) -> Any:
-        """Note a sign of life."""
+    def touch(self, worker: Tensor) -> Any:
+        """Record that the worker is alive."""
         return put(self.heard, worker, clock())
 
-    def hear_report(self, worker: Tensor, report: Tensor) -> list[Any]:
-        """Note a sign of life and what came with it."""
-        return [self.hear(worker), put(self.reports, worker, report)]
+    def record_report(self, worker: Tensor, report: Tensor) -> list[Any]:
+        """Record that the worker is alive, and store its report."""
+        return [self.touch(worker), put(self.reports, worker, report)]
 
-    def hello(self, worker: Tensor, incarnation: Tensor) -> Tensor:
-        """Let a process take its index, unless a newer one has; 1 if it has it now. int64[]."""
+    def register(self, worker: Tensor, incarnation: Tensor) -> Tensor:
+        """Register a process for its index unless a newer process has it; 1 if it is registered. int64[]."""
 
         def enter() -> Tensor:
-            return after([put(self.incarnations, worker, incarnation), self.hear(worker)], one())
+            return with_dependencies([put(self.incarnations, worker, incarnation), self.touch(worker)], applied())
 
-        return tf.cond(at(self.incarnations, worker) <= incarnation, enter, zero)
+        return tf.cond(at(self.incarnations, worker) <= incarnation, enter, not_applied)
 
-    def good_bye(self, worker: Tensor, incarnation: Tensor) -> Tensor:
-        """Free a process's index, if it still has it; 1 if it had. int64[]."""
+    def deregister(self, worker: Tensor, incarnation: Tensor) -> Tensor:
+        """Deregister a process; 1 if it was registered. int64[]."""
 
         def leave() -> Tensor:
-            return after([put(self.incarnations, worker, zero())], one())
+            return with_dependencies([put(self.incarnations, worker, tf.constant(0, tf.int64))], applied())
 
-        return tf.cond(self.is_current(worker, incarnation), leave, zero)
+        return tf.cond(self.is_current(worker, incarnation), leave, not_applied)
 
     def alive(self) -> Tensor:
         """Which workers take part and were heard of lately. bool[WORKER_SLOTS]."""

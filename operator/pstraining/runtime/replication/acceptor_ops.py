@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from pstraining.api import contract
 from pstraining.runtime.model.tensor import Tensor
-from pstraining.runtime.ps.critical_section import after, clock, critical, one, zero
+from pstraining.runtime.ps.critical_section import applied, clock, critical, not_applied, with_dependencies
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.replication.encoding import BALLOT, CHUNKS, INCARNATION, IS_VOTER, TRANSFERRED_IN
@@ -76,7 +76,7 @@ class AcceptorOps:
                 with tf.control_dependencies([lease.assign(tf.zeros([], tf.float64), read_value=False)]):
                     return self._write(named, shut)
 
-            return tf.cond(meant, write, zero)
+            return tf.cond(meant, write, not_applied)
 
         return self._critical([incarnation, fence, new_incarnation], body)
 
@@ -95,7 +95,7 @@ class AcceptorOps:
                     _chunks(acceptor, fence),
                 ]
             )
-            return tf.cond(meant, lambda: self._write(tf.concat([head, view], 0)), zero)
+            return tf.cond(meant, lambda: self._write(tf.concat([head, view], 0)), not_applied)
 
         return self._critical([incarnation, fence, view, founding], body)
 
@@ -109,10 +109,18 @@ class AcceptorOps:
                 & tf.equal(acceptor[IS_VOTER], 0)
                 & (record[RecordField.FENCE] <= fence)
             )
-            head = tf.stack([acceptor[INCARNATION], one(), acceptor[TRANSFERRED_IN], fence, _chunks(acceptor, fence)])
+            head = tf.stack(
+                [
+                    acceptor[INCARNATION],
+                    tf.constant(1, tf.int64),
+                    acceptor[TRANSFERRED_IN],
+                    fence,
+                    _chunks(acceptor, fence),
+                ]
+            )
             taken = tf.concat([head, view], 0)
             fenced = tf.concat([[fence], record[1:]], 0)
-            return tf.cond(meant, lambda: self._write(taken, fenced), zero)
+            return tf.cond(meant, lambda: self._write(taken, fenced), not_applied)
 
         return self._critical([incarnation, fence, view], body)
 
@@ -142,9 +150,9 @@ class AcceptorOps:
                     self._shard.record.assign(let_in, read_value=False),
                     lease.assign(clock() + seconds, read_value=False),
                 ]
-                return after(written, one())
+                return with_dependencies(written, applied())
 
-            return tf.cond(meant, renew, zero)
+            return tf.cond(meant, renew, not_applied)
 
         return self._critical([incarnation, fence, seconds], body)
 
@@ -174,7 +182,7 @@ class AcceptorOps:
                 with tf.control_dependencies(written):
                     return self._write(taken, record)
 
-            return tf.cond(meant, write, zero)
+            return tf.cond(meant, write, not_applied)
 
         return self._critical([incarnation, fence, record, *values], body)
 
@@ -185,7 +193,7 @@ class AcceptorOps:
             record, acceptor = self._shard.record_or_zeros(), self._or_zeros()
             meant = tf.equal(acceptor[INCARNATION], incarnation) & tf.equal(record[RecordField.FENCE], fence)
             taken = with_field(acceptor, TRANSFERRED_IN, fence)
-            return tf.cond(meant, lambda: self._write(taken), zero)
+            return tf.cond(meant, lambda: self._write(taken), not_applied)
 
         return self._critical([incarnation, fence], body)
 
@@ -199,9 +207,11 @@ class AcceptorOps:
 
         def body(incarnation: Tensor, text: Tensor) -> Tensor:
             def write() -> Tensor:
-                return after([tf.raw_ops.WriteFile(filename=name, contents=text) for name in MARKERS], one())
+                return with_dependencies(
+                    [tf.raw_ops.WriteFile(filename=name, contents=text) for name in MARKERS], applied()
+                )
 
-            return tf.cond(tf.equal(self._or_zeros()[INCARNATION], incarnation), write, zero)
+            return tf.cond(tf.equal(self._or_zeros()[INCARNATION], incarnation), write, not_applied)
 
         return self._critical([incarnation, text], body)
 
@@ -218,7 +228,7 @@ class AcceptorOps:
         written = [self._acceptor.assign(acceptor, read_value=False)]
         if record is not None:
             written.append(self._shard.record.assign(record, read_value=False))
-        return after(written, one())
+        return with_dependencies(written, applied())
 
     def _or_zeros(self) -> Tensor:
         acceptor = self._acceptor

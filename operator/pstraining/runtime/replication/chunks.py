@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Tensor
-from pstraining.runtime.ps.critical_section import zero
+from pstraining.runtime.ps.critical_section import not_applied
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.store import ParameterStore
@@ -64,7 +64,7 @@ class ChunkPlan:
         self.groups: list[Group] = []
         self.chunks: list[Chunk] = []
         """In the order in which they are sent."""
-        shadow = getattr(shard.extra, "shadow", None)
+        shadow = getattr(shard.mode_state, "shadow", None)
         small: list[Any] = []
         for number, vector in enumerate(shard.vectors):
             own = _with_slots(shard, vector, number)
@@ -179,9 +179,9 @@ class StateTransferOps(AcceptorOps):
                 reset = [*self.plan.variables, *self._shard.not_copied]
                 written = [v.assign(v.initial(), read_value=False) for v in reset]
                 with tf.control_dependencies([*written, *self._assigned(values)]):
-                    return self._write(with_field(acceptor, CHUNKS, zero()), shut)
+                    return self._write(with_field(acceptor, CHUNKS, tf.constant(0, tf.int64)), shut)
 
-            done = tf.cond(meant & tf.logical_not(has_begun), write, zero)
+            done = tf.cond(meant & tf.logical_not(has_begun), write, not_applied)
             return tf.maximum(done, tf.cast(meant & has_begun, tf.int64))
 
         return self._critical([incarnation, fence, record, *values], body)
@@ -234,7 +234,7 @@ class StateTransferOps(AcceptorOps):
                 with tf.control_dependencies(written):
                     return self._write(with_field(acceptor, CHUNKS, number + 1))
 
-            received = acceptor[CHUNKS] + tf.cond(fits, write, zero)
+            received = acceptor[CHUNKS] + tf.cond(fits, write, not_applied)
             return tf.where(meant, received, -1)
 
         return self._critical([*chunk[1:], number, incarnation, fence, record, *values], body)
@@ -263,7 +263,7 @@ class StateTransferOps(AcceptorOps):
                 with tf.control_dependencies(self._assigned(values)):
                     return self._write(with_field(acceptor, TRANSFERRED_IN, fence), record)
 
-            return tf.cond(meant & whole, write, zero)
+            return tf.cond(meant & whole, write, not_applied)
 
         return self._critical([incarnation, fence, former, record, *values], body)
 

@@ -17,9 +17,9 @@ from pstraining.runtime.replication.view import Process, ProcessStatus, Unreacha
 from pstraining.runtime.transport import http2_probe, sockets
 from pstraining.runtime.transport.client import ShardLostError
 
-PATIENCE: Final = 0.5
+PROBE_TIMEOUT_SECONDS: Final = 0.5
 """Seconds that a process that does not answer a call has to accept a connection."""
-SHORT_PATIENCE: Final = 0.2
+SUSPECT_TIMEOUT_SECONDS: Final = 0.2
 """Seconds that a suspected process has to accept a connection: a failover waits for it."""
 ASK_AGAIN: Final = 0.5
 """Seconds between two probes of a suspected process; polls in between do not wait for it."""
@@ -104,7 +104,7 @@ class MemberMonitor:
         """
         shards, found = self._client.cluster.shards, dict[tuple[int, int], str]()
         for index in self._reads if self._client.cluster.in_pod else ():
-            if index in self._client.present:
+            if index in self._client.connected:
                 with suppress(tf.errors.NotFoundError):
                     name = self._client.call(self._node_of[index], tf.constant(NODE_FILE))
                     found[index % shards, index // shards] = name.decode()
@@ -113,12 +113,12 @@ class MemberMonitor:
     def _node(self, index: int) -> Any:
         def emit(name: Any) -> Any:  # an argument: a constant file's contents are constant for TensorFlow, too
             with tf.device(self._client.shards[index]):
-                return self._client.brought_home(tf.io.read_file(name))
+                return self._client.to_local(tf.io.read_file(name))
 
         return tf.function(emit, autograph=False)
 
     def _reader(self, acceptor: AcceptorOps) -> Any:
-        return tf.function(lambda file: self._client.brought_home(acceptor.read(file)), autograph=False)
+        return tf.function(lambda file: self._client.to_local(acceptor.read(file)), autograph=False)
 
     def _ask_member(self, index: int) -> ProcessStatus | Unreachable:
         if self._was_suspected_just_now(index):
@@ -133,15 +133,15 @@ class MemberMonitor:
 
         A suspect, or a member whose connection broke, is called once its port has accepted a connection.
         """
-        known = index in self._client.present
+        known = index in self._client.connected
         if known and index not in self._suspects and (status := self._call(index)):
             return status
-        patience = SHORT_PATIENCE if index in self._suspects else PATIENCE
+        patience = SUSPECT_TIMEOUT_SECONDS if index in self._suspects else PROBE_TIMEOUT_SECONDS
         self._suspects.add(index)
-        match http2_probe.find(sockets.split(self._client.cluster.ps[index]), patience):
-            case http2_probe.Found.NOTHING:
+        match http2_probe.probe(sockets.split(self._client.cluster.ps[index]), patience):
+            case http2_probe.ProbeResult.NOTHING:
                 return Unreachable.SUSPECTED
-            case http2_probe.Found.ANSWERS:
+            case http2_probe.ProbeResult.ANSWERS:
                 if known and (status := self._call(index)):
                     return status
                 self.has_unconnected = True  # a new process: the one before it has ended
@@ -171,7 +171,7 @@ class MemberMonitor:
 
 def _ask_witness(address: str) -> ProcessStatus | Unreachable:
     try:
-        return witness.ask(address, {"do": "read"}, PATIENCE)
+        return witness.ask(address, {"do": "read"}, PROBE_TIMEOUT_SECONDS)
     except ConnectionRefusedError:
         return Unreachable.CRASHED
     except OSError:

@@ -13,7 +13,7 @@ from pstraining.runtime.replication.monitor import MemberMonitor
 from pstraining.runtime.replication.view import Ballot, Process, ProcessStatus, View
 from pstraining.runtime.telemetry.events import event
 
-TRIES: Final = 10
+MAX_MISSED_STEPS: Final = 10
 """Times that a chunk may miss its step before the whole state is transferred between two steps."""
 
 
@@ -108,7 +108,7 @@ class StateTransfer:
             return False
         late = self._late[target] = 0 if received > number else self._late[target] + 1
         self._received[target] = received
-        if late >= TRIES:
+        if late >= MAX_MISSED_STEPS:
             self._given_up.add(target)
             reason = f"{late} times a step was made while a piece was on its way: the state is copied between two steps"
             event("not_learned", target=target.task, pieces=received, reason=reason)
@@ -130,7 +130,7 @@ class StateTransfer:
         """Return a traced function, by its operation or by the group of the chunks that it sends."""
         key = self._monitor.index(source), self._monitor.index(target), what
         if key not in self._functions:
-            source_ops, target_ops, home = self._ops_of(source), self._ops_of(target), self._client.brought_home
+            source_ops, target_ops, home = self._ops_of(source), self._ops_of(target), self._client.to_local
 
             def apply(*arguments: Any) -> Any:
                 return home(getattr(target_ops, str(what))(*arguments, *source_ops.small_state()))

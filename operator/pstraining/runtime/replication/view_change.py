@@ -13,7 +13,7 @@ from pstraining.runtime.ps.store import ParameterStore, int64
 from pstraining.runtime.replication import chunks, encoding, witness
 from pstraining.runtime.replication import view as views
 from pstraining.runtime.replication.acceptor_ops import LEASE_SECONDS
-from pstraining.runtime.replication.monitor import PATIENCE, MemberMonitor
+from pstraining.runtime.replication.monitor import PROBE_TIMEOUT_SECONDS, MemberMonitor
 from pstraining.runtime.replication.state_transfer import StateTransfer
 from pstraining.runtime.replication.view import (
     Accept,
@@ -27,7 +27,7 @@ from pstraining.runtime.replication.view import (
     View,
     Wait,
 )
-from pstraining.runtime.telemetry.counters import ChiefAccount
+from pstraining.runtime.telemetry.counters import ChiefCounters
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.transport.client import ShardLostError
 
@@ -67,9 +67,9 @@ class ViewChanger:
         epoch: int = 0,
         restore: Callable[[Assignment, int], None],
         check_abort: Callable[[], None] = lambda: None,
-        account: ChiefAccount | None = None,
+        counters: ChiefCounters | None = None,
     ) -> None:
-        self._account = account or ChiefAccount()
+        self._counters = counters or ChiefCounters()
         self._store, self._client, self._monitor = store, store.client, MemberMonitor(store)
         self._restore, self._check_abort = restore, check_abort
         self._lockstep = store.updates.follow is not None
@@ -115,7 +115,7 @@ class ViewChanger:
             observation = self._monitor.poll(probe_first=probe_first)
             probe_first = False
             if self._monitor.has_unconnected:
-                self._client.reach()
+                self._client.reconnect_available()
                 if readmit:  # training continues meanwhile
                     deque(self.warm_up(), maxlen=0)
                 observation = self._monitor.poll()
@@ -274,7 +274,7 @@ class ViewChanger:
             left = views.switched_over(former, view, self._draining)
             self._draining &= view.in_sync
             lost = former is not None and not former.in_sync <= view.in_sync.union(left)
-            self._account.follow(lost=lost, whole=whole)
+            self._counters.on_new_view(lost=lost, whole=whole)
             self._markers_written = False
             for process in left:
                 event("handed_over", server=process.task)
@@ -310,7 +310,7 @@ class ViewChanger:
             source_ops, target_ops = self._monitor.acceptor(index(source)), self._monitor.acceptor(index(target))
 
             def copy(incarnation: Any, ballot: Any) -> Any:
-                return self._client.brought_home(target_ops.on_transfer(incarnation, ballot, *source_ops.read_state()))
+                return self._client.to_local(target_ops.on_transfer(incarnation, ballot, *source_ops.read_state()))
 
             self._functions[key] = tf.function(copy, autograph=False)
         self._client.call(self._functions[key], int64(target.incarnation), int64(fence))
@@ -342,7 +342,9 @@ class ViewChanger:
         """Request a compare-and-set from an acceptor; the next observation shows whether it applied."""
         if address := self._monitor.witnesses.get(process.task):
             with suppress(OSError):
-                witness.ask(address, witness.request(what, process, ballot, view, founding=founding), PATIENCE)
+                witness.ask(
+                    address, witness.request(what, process, ballot, view, founding=founding), PROBE_TIMEOUT_SECONDS
+                )
             return
         arguments = [int64(encoding.number(ballot))]
         if what == "on_prepare":
@@ -363,7 +365,7 @@ class ViewChanger:
         index = self._monitor.index(process)
         if (what, index) not in self._functions:
             emit = getattr(self._monitor.acceptor(index), what)
-            home = self._client.brought_home
+            home = self._client.to_local
             self._functions[what, index] = tf.function(lambda *inputs: home(emit(*inputs)), autograph=False)
         return bool(self._client.call(self._functions[what, index], int64(process.incarnation), *arguments))
 
@@ -374,7 +376,7 @@ class ViewChanger:
             make = self._store.updates.member_round_ops
             assert make is not None  # noqa: S101 - members are in lockstep
             rounds = make(self._monitor.member(index), what.endswith("standby"))
-            emit, home = getattr(rounds, what.split(maxsplit=1)[0]), self._client.brought_home
+            emit, home = getattr(rounds, what.split(maxsplit=1)[0]), self._client.to_local
             self._functions[what, index] = tf.function(lambda *inputs: home(emit(*inputs)), autograph=False)
         return self._client.call(self._functions[what, index], *arguments)
 

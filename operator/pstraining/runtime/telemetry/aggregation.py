@@ -29,8 +29,8 @@ def encode(incarnation: int, counters: Mapping[str, float]) -> str:
     return json.dumps({"incarnation": incarnation, "counters": finite})
 
 
-class Tally:
-    """The sum of all workers' counters."""
+class CounterAggregate:
+    """Sums the counters of all workers."""
 
     def __init__(self) -> None:
         self._last: dict[int, tuple[int, Counters]] = {}
@@ -39,7 +39,7 @@ class Tally:
         """Of all workers, since the first look; what they did before it counts for none."""
 
     def note(self, reports: Sequence[str]) -> None:
-        """Take in every worker's newest report, by index; an empty one says nothing."""
+        """Add every worker's newest report, by index; an empty report is ignored."""
         for worker, text in enumerate(reports):
             if not text:
                 continue
@@ -54,10 +54,10 @@ class Tally:
 
 
 class Window:
-    """What has come to a tally, and to the losses, since a moment."""
+    """The growth of an aggregate, and the losses, since a moment."""
 
-    def __init__(self, tally: Tally) -> None:
-        self._tally, self._from = tally, dict(tally.total)
+    def __init__(self, aggregate: CounterAggregate) -> None:
+        self._aggregate, self._from = aggregate, dict(aggregate.total)
         self._loss = self._losses = 0.0
 
     def add_losses(self, total: float, number: float) -> None:
@@ -71,10 +71,10 @@ class Window:
 
     def counted(self, name: str) -> float:
         """How much a counter has grown."""
-        return self._tally.total.get(name, 0.0) - self._from.get(name, 0.0)
+        return self._aggregate.total.get(name, 0.0) - self._from.get(name, 0.0)
 
     def metrics(self) -> dict[str, float]:
         """The mean of every metric of a training step of the program's own."""
-        names = [name.removeprefix(METRIC) for name in self._tally.total if name.startswith(METRIC)]
+        names = [name.removeprefix(METRIC) for name in self._aggregate.total if name.startswith(METRIC)]
         weights = {name: self.counted(WEIGHT + name) for name in names}
         return {name: self.counted(METRIC + name) / weight for name, weight in weights.items() if weight}

@@ -55,8 +55,8 @@ class Histogram:
         return [(name, float(sum(self.counts[: number + 1]))) for number, name in enumerate(names)]
 
 
-class WorkerAccount:
-    """A worker's own."""
+class WorkerCounters:
+    """The counters of a worker."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -72,11 +72,11 @@ class WorkerAccount:
         """Updates that others made between this worker's fetching of the parameters and its own update."""
 
     def begin(self) -> None:
-        """A session begins: the time since the last step was no part of one."""
+        """Start a session; the time since the last step does not count."""
         self._last = None
 
-    def made(self, step: int, loss: float, *, samples: int, applied: bool, staleness: int = 0) -> None:
-        """A step came to its end at this global step, with its batches in the parameters or dropped."""
+    def record_step(self, step: int, loss: float, *, samples: int, applied: bool, staleness: int = 0) -> None:
+        """Record a finished step; its batches are part of the parameters or dropped."""
         now = self._clock()
         if self._last is not None:
             self.seconds.observe(now - self._last)
@@ -88,8 +88,8 @@ class WorkerAccount:
         self.dropped += not applied
         self.samples += samples if applied else 0
 
-    def counters(self, links: Mapping[str, Traffic], metrics: dict[str, tuple[float, float]]) -> Counters:
-        """What the chief is told.
+    def report(self, links: Mapping[str, Traffic], metrics: dict[str, tuple[float, float]]) -> Counters:
+        """Return the counters for the chief.
 
         Args:
             links: bytes to and from every parameter server.
@@ -104,8 +104,8 @@ class WorkerAccount:
 
 
 @dataclass
-class ChiefAccount:
-    """The chief's own: what it last saw and did."""
+class ChiefCounters:
+    """The counters of the chief."""
 
     step: int = 0
     epoch: int = 0
@@ -145,8 +145,8 @@ class ChiefAccount:
         """How long some shard has had fewer members in sync than it may have, all in all."""
         return self._unreplicated + (0.0 if self.replicated else time.monotonic() - self._since)
 
-    def follow(self, *, lost: bool, whole: bool) -> None:
-        """Other members are in sync from now on.
+    def on_new_view(self, *, lost: bool, whole: bool) -> None:
+        """Record a new view.
 
         Args:
             lost: some that were are not any more.

@@ -34,17 +34,17 @@ def heaviest(moved: Sequence[float]) -> Load:
     return Load(list(moved).index(most), most / mean if mean else 1.0)
 
 
-class Evenness:
-    """Remembers how often in a row a shard was too heavy."""
+class SkewDetector:
+    """Detects a shard that is overloaded several times in a row."""
 
     def __init__(self) -> None:
         self._shard, self._looks = -1, 0
 
-    def look(self, moved: Sequence[float], seconds: float) -> Load | None:
-        """A shard to be told of now; once, until load was even again or is uneven in another way.
+    def observe(self, moved: Sequence[float], seconds: float) -> Load | None:
+        """Return a shard to report now; once, until the load is even again or another shard is overloaded.
 
         Args:
-            moved: bytes of every shard since the last look.
+            moved: bytes of every shard since the last call.
             seconds: since then.
         """
         load = heaviest(moved)

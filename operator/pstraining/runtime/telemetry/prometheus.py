@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from pstraining.api import contract
-from pstraining.runtime.telemetry.counters import ChiefAccount, Histogram, Traffic, WorkerAccount
+from pstraining.runtime.telemetry.counters import ChiefCounters, Histogram, Traffic, WorkerCounters
 from pstraining.runtime.telemetry.events import event
 
 WORKER: Final = {
@@ -54,8 +54,8 @@ class Metrics:
     def __init__(
         self,
         *,
-        worker: WorkerAccount | None,
-        chief: ChiefAccount | None,
+        worker: WorkerCounters | None,
+        chief: ChiefCounters | None,
         links: Callable[[], Mapping[str, Traffic]],
         reconnects: Callable[[], int],
     ) -> None:
@@ -89,7 +89,7 @@ class Metrics:
         )
 
 
-def _of_worker(account: WorkerAccount) -> Iterator[Any]:
+def _of_worker(account: WorkerCounters) -> Iterator[Any]:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     for name, text in WORKER.items():
@@ -105,7 +105,7 @@ def _of_worker(account: WorkerAccount) -> Iterator[Any]:
     yield GaugeMetricFamily("pstraining_worker_longest_gap_seconds", "Longest step so far.", value=account.longest_gap)
 
 
-def _of_chief(account: ChiefAccount) -> Iterator[Any]:
+def _of_chief(account: ChiefCounters) -> Iterator[Any]:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     for name, text in CHIEF.items():

@@ -7,7 +7,7 @@ map answers: with one of them down it would wait for ever. The watchdog sees to 
 silent fails.
 
 Where shards have several members, the map holds those that answer, one of each shard at least: calls to them go on
-while another one is gone, and `reach` brings the map to what there is.
+while another one is gone, and `reconnect_available` brings the map to what there is.
 """
 
 import math
@@ -24,11 +24,11 @@ from pstraining.runtime.config.cluster import Cluster
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.transport import errors, http2_probe, sockets
 from pstraining.runtime.transport.traffic import Links
-from pstraining.runtime.transport.watchdog import CONNECT_PATIENCE, GREET_PATIENCE, Watchdog
+from pstraining.runtime.transport.watchdog import CONNECT_TIMEOUT_SECONDS, FIRST_CALL_TIMEOUT_SECONDS, Watchdog
 
 POLL: Final = 0.1
 """Seconds between questions to servers that are down."""
-ANEW_EACH: Final = 8
+FULL_RESET_EVERY: Final = 8
 """Of so many connections one makes the servers' contexts anew. They keep what functions they had for every connection
 before, megabytes each; but with four servers and both cores busy that took 0.7 s, for which nobody trained."""
 TELL_SECONDS: Final = 10.0
@@ -63,11 +63,11 @@ class Client:
         self._idle = threading.Condition()
         self._calls = 0
         self._connecting = False
-        self._patience = http2_probe.patience_with(cluster.members)
+        self._patience = http2_probe.probe_timeout(cluster.members)
         self._watchdog = Watchdog(cluster.ps, self._patience)
         self.links = Links(cluster.ps, sockets.split(cluster.own_address)[1])
-        self.present = frozenset(range(len(cluster.ps)))
-        """Numbers of the servers in the map."""
+        self.connected = frozenset(range(len(cluster.ps)))
+        """Numbers of the servers that the client is connected to."""
 
     @property
     def reconnects(self) -> int:
@@ -79,13 +79,13 @@ class Client:
 
         Must run before the process creates any other tensor: connecting invalidates what exists.
         """
-        self._wait_for_servers(self._ahead.silent() if self._ahead else ())
+        self._wait_for_servers(self._ahead.unresponsive() if self._ahead else ())
         self._watchdog.start()
         eager = context.context()
         eager._config = tf.compat.v1.ConfigProto()
         eager._config.experimental.disable_thread_spinning = True  # as in the servers, see launcher/serve.py
         with self._exclusive():
-            self._reach_all(first=True)
+            self._connect_all(first=True)
 
     def close(self) -> None:
         """End the watch over the connection; the process may go on with other things."""
@@ -93,7 +93,11 @@ class Client:
 
     def leave(self) -> None:
         """Take leave of the servers, for good: of a client that is gone they keep everything for ten minutes."""
-        with self._exclusive(), self._watchdog.watching("leave", vital=CONNECT_PATIENCE), suppress(tf.errors.OpError):
+        with (
+            self._exclusive(),
+            self._watchdog.watching("leave", vital=CONNECT_TIMEOUT_SECONDS),
+            suppress(tf.errors.OpError),
+        ):
             context.context().update_server_def(self._definition([]))
 
     @property
@@ -131,8 +135,8 @@ class Client:
                 raise ShardLostError(f"{name}: {_first_line(error)}", connection) from None
             return fetched
 
-    def brought_home(self, result: Any) -> Any:
-        """Emits what brings a function's results to this task: a tensor must not stay on a server.
+    def to_local(self, result: Any) -> Any:
+        """Emit moving a function's results to this task: a tensor must not stay on a server.
 
         Not by an identity: TensorFlow takes those out, and what chooses among results would then be on the server,
         which would be sent the choice first.
@@ -152,18 +156,18 @@ class Client:
                 return
             started = time.monotonic()
             self._wait_for_servers()
-            self._reach_all(first=False)
+            self._connect_all(first=False)
             self._connection += 1
             event("reconnected", reason=str(lost), seconds=round(time.monotonic() - started, 3))
 
-    def reach(self) -> frozenset[int]:
-        """Bring the map to the servers that answer now; their numbers."""
+    def reconnect_available(self) -> frozenset[int]:
+        """Reconnect to the servers that answer now; return their numbers."""
         with self._exclusive():
             self._wait_for_servers()
-            self._reach_all(first=False)
+            self._connect_all(first=False)
             self._connection += 1
-            event("reached", servers=sorted(self.present))
-            return self.present
+            event("reached", servers=sorted(self.connected))
+            return self.connected
 
     def _definition(self, servers: Iterable[int]) -> Any:
         """This task and some servers.
@@ -181,28 +185,28 @@ class Client:
             default_session_config=context.context().config,
         )
 
-    def _reach_all(self, *, first: bool) -> None:
+    def _connect_all(self, *, first: bool) -> None:
         """Open the context on every server; TensorFlow is lazy, so a first operation on each is part of it.
 
         A server that falls silent meanwhile may find both, the end of its former context and the news of the next one,
         in what it has yet to read. They have one name, and the end takes with it what tensors are fetched by: no call
         to that server comes back any more, however often the map is set. (Seen in one of four servers that were stopped
         for some seconds here.) So when a first operation fails, servers are taken out of the map before they are in it
-        again: their contexts are made anew. That is done now and then in any case, see ANEW_EACH.
+        again: their contexts are made anew. That is done now and then in any case, see FULL_RESET_EVERY.
         """
-        is_set, cuts, anew = not first, 0, self._connection % ANEW_EACH == 0
+        is_set, cuts, anew = not first, 0, self._connection % FULL_RESET_EVERY == 0
         while True:
             try:
-                with self._watchdog.watching("connect", vital=CONNECT_PATIENCE, cuts=cuts) as watched:
+                with self._watchdog.watching("connect", vital=CONNECT_TIMEOUT_SECONDS, cuts=cuts) as watched:
                     if is_set and anew:
                         context.context().update_server_def(self._definition([]))
                     if is_set:
-                        context.context().update_server_def(self._definition(self.present))
+                        context.context().update_server_def(self._definition(self.connected))
                     else:
-                        context.set_server_def(self._definition(self.present))
+                        context.set_server_def(self._definition(self.connected))
                         is_set = True
-                for index in sorted(self.present):
-                    watching = self._watchdog.watching("greet", vital=GREET_PATIENCE, cuts=cuts)
+                for index in sorted(self.connected):
+                    watching = self._watchdog.watching("greet", vital=FIRST_CALL_TIMEOUT_SECONDS, cuts=cuts)
                     with watching as watched, tf.device(self.shards[index]):
                         tf.identity(tf.constant(0)).numpy()
                 return
@@ -220,9 +224,11 @@ class Client:
         """
         told, shards, everybody = -math.inf, self.cluster.shards, range(len(self.cluster.ps))
         while True:
-            missing, suspects = http2_probe.silent(self.cluster.ps, self._patience, suspects), ()
-            self.present = frozenset(index for index in everybody if self.cluster.ps[index] not in missing)
-            if len({index % shards for index in self.present}) == shards and (self.cluster.members > 1 or not missing):
+            missing, suspects = http2_probe.unresponsive(self.cluster.ps, self._patience, suspects), ()
+            self.connected = frozenset(index for index in everybody if self.cluster.ps[index] not in missing)
+            if len({index % shards for index in self.connected}) == shards and (
+                self.cluster.members > 1 or not missing
+            ):
                 return
             if time.monotonic() - told >= TELL_SECONDS:
                 told = time.monotonic()

@@ -22,27 +22,27 @@ HEADER: Final = 9
 """Bytes of a frame's header: 3 of length, then type, flags and 4 of the stream's number."""
 SETTINGS: Final = 4
 """The type of the frame that a server begins with."""
-PATIENCE: Final = 2.0
+PROBE_TIMEOUT_SECONDS: Final = 2.0
 """Seconds for an answer. Measured: 1 to 4 ms from an idle server, 43 ms at most from one whose cores are all in use."""
-BRISK: Final = 1.0
+REPLICATED_PROBE_TIMEOUT_SECONDS: Final = 1.0
 """The same where another server has the same state, and leaving one by mistake costs seconds and no step."""
-BRIEF: Final = 0.3
+RETRY_PROBE_TIMEOUT_SECONDS: Final = 0.3
 """The same for a server that was silent a moment ago, which is asked again only as it may have come back."""
 
 GRACE: Final = 0.1
 """Seconds for the threads that ask, beyond the patience of what they ask."""
 
 
-class Found(Enum):
-    """What a question has shown."""
+class ProbeResult(Enum):
+    """The result of a probe."""
 
     ANSWERS = "a server's process"
     REFUSES = "the host answers that nobody listens: the process that did is gone"
     NOTHING = "nothing is known"
 
 
-def find(endpoint: sockets.Endpoint, patience: float = PATIENCE) -> Found:
-    """What is there, as far as it shows within `patience` seconds; a new name is looked up first."""
+def probe(endpoint: sockets.Endpoint, patience: float = PROBE_TIMEOUT_SECONDS) -> ProbeResult:
+    """Probe an endpoint within `patience` seconds; a new name is looked up first."""
     until = time.monotonic() + patience
     try:
         with sockets.dial(endpoint, patience) as asked:
@@ -52,40 +52,46 @@ def find(endpoint: sockets.Endpoint, patience: float = PATIENCE) -> Found:
                 asked.settimeout(max(0.001, until - time.monotonic()))
                 received = asked.recv(HEADER - len(header))
                 if not received:
-                    return Found.NOTHING
+                    return ProbeResult.NOTHING
                 header += received
     except ConnectionRefusedError:
-        return Found.REFUSES
+        return ProbeResult.REFUSES
     except OSError:
-        return Found.NOTHING
-    return Found.ANSWERS if header[3] == SETTINGS else Found.NOTHING
+        return ProbeResult.NOTHING
+    return ProbeResult.ANSWERS if header[3] == SETTINGS else ProbeResult.NOTHING
 
 
-def answers(endpoint: sockets.Endpoint, patience: float = PATIENCE) -> bool:
-    """Whether a server's process answers there within `patience` seconds."""
-    return find(endpoint, patience) is Found.ANSWERS
+def is_alive(endpoint: sockets.Endpoint, patience: float = PROBE_TIMEOUT_SECONDS) -> bool:
+    """Return whether a server's process answers within `patience` seconds."""
+    return probe(endpoint, patience) is ProbeResult.ANSWERS
 
 
-def patience_with(members: int) -> float:
-    """Seconds for an answer in a job of so many members a shard."""
-    return PATIENCE if members == 1 else BRISK
+def probe_timeout(members: int) -> float:
+    """Return the seconds for an answer in a job with this number of members per shard."""
+    return PROBE_TIMEOUT_SECONDS if members == 1 else REPLICATED_PROBE_TIMEOUT_SECONDS
 
 
-def silent(addresses: Sequence[str], patience: float = PATIENCE, suspects: Iterable[str] = ()) -> list[str]:
-    """The addresses, host:port, where no server's process answers now; all are asked at once.
+def unresponsive(
+    addresses: Sequence[str], patience: float = PROBE_TIMEOUT_SECONDS, suspects: Iterable[str] = ()
+) -> list[str]:
+    """Return the addresses, host:port, where no server's process answers now; all are probed at once.
 
     Args:
         addresses: whom to ask.
         patience: seconds for an answer.
-        suspects: who was silent a moment ago, for the same patience: they get `BRIEF` now.
+        suspects: who was silent a moment ago, for the same patience: they get `RETRY_PROBE_TIMEOUT_SECONDS` now.
     """
-    given = dict.fromkeys(addresses, patience) | {suspect: min(BRIEF, patience) for suspect in suspects}
-    return _without(addresses, lambda address: answers(sockets.split(address), given[address]), given.__getitem__)
+    given = dict.fromkeys(addresses, patience) | {
+        suspect: min(RETRY_PROBE_TIMEOUT_SECONDS, patience) for suspect in suspects
+    }
+    return _without(addresses, lambda address: is_alive(sockets.split(address), given[address]), given.__getitem__)
 
 
-def silent_peers(peers: Iterable[sockets.Endpoint], patience: float = PATIENCE) -> list[sockets.Endpoint]:
-    """The same of numeric addresses, which need no name to be looked up."""
-    return _without(sorted(set(peers)), lambda peer: answers(peer, patience), lambda _: patience)
+def unresponsive_peers(
+    peers: Iterable[sockets.Endpoint], patience: float = PROBE_TIMEOUT_SECONDS
+) -> list[sockets.Endpoint]:
+    """Return the numeric addresses where no server's process answers now."""
+    return _without(sorted(set(peers)), lambda peer: is_alive(peer, patience), lambda _: patience)
 
 
 class Ahead:
@@ -103,13 +109,13 @@ class Ahead:
         )
         self._thread.start()
 
-    def silent(self) -> Sequence[str]:
-        """Who has not answered."""
+    def unresponsive(self) -> Sequence[str]:
+        """Return the addresses that have not answered."""
         self._thread.join()
         return self._found
 
     def _ask(self, addresses: Sequence[str], patience: float) -> None:
-        self._found = silent(addresses, patience)
+        self._found = unresponsive(addresses, patience)
 
 
 def _without(

@@ -21,15 +21,15 @@ EXIT_STUCK: Final = 75
 """The process's exit code when TensorFlow itself no longer comes back from connecting (EX_TEMPFAIL)."""
 TICK: Final = 0.25
 """Seconds between looks at what is under way."""
-CALL_PATIENCE: Final = 60.0
+CALL_TIMEOUT_SECONDS: Final = 60.0
 """Seconds after which a call's connections are cut although all servers answer; doubled for the calls that follow, so
 that an honestly long step is made in the end."""
-CONNECT_PATIENCE: Final = 20.0
+CONNECT_TIMEOUT_SECONDS: Final = 20.0
 """The same while connecting; doubled each time that it was in vain."""
-GREET_PATIENCE: Final = 3.0
+FIRST_CALL_TIMEOUT_SECONDS: Final = 3.0
 """The same for the first operation on a server, which is next to none."""
-TRIES: Final = 3
-"""After so many cuts in vain a process gives up what it cannot do without."""
+MAX_CUTS: Final = 3
+"""Number of vain cuts after which the process exits."""
 KEEP_ALIVE_SECONDS: Final = 1.0
 """Seconds between looks for new connections that are not kept alive yet."""
 
@@ -43,14 +43,14 @@ class Watchdog:
             again after that: one is noticed 1 to 1.5 times as many seconds after it fell silent, and TICK.
     """
 
-    def __init__(self, addresses: Sequence[str], patience: float = http2_probe.PATIENCE) -> None:
+    def __init__(self, addresses: Sequence[str], patience: float = http2_probe.PROBE_TIMEOUT_SECONDS) -> None:
         self._addresses, self._answer_patience, self._ask_after = addresses, patience, patience / 2
         self._lock = threading.Lock()
         self._watched: dict[int, Watched] = {}
         self._number = 0
         self._stopped = threading.Event()
         self._asked = self._kept_alive = 0.0
-        self._patience = CALL_PATIENCE
+        self._patience = CALL_TIMEOUT_SECONDS
 
     def start(self) -> None:
         """Begin, in a thread that ends with the process."""
@@ -101,7 +101,7 @@ class Watchdog:
 
     def cut_silent(self) -> None:
         """Ask every server that this process is connected to, and cut the connections to those that do not answer."""
-        if silent := http2_probe.silent_peers(sockets.peers(self._addresses), self._answer_patience):
+        if silent := http2_probe.unresponsive_peers(sockets.peers(self._addresses), self._answer_patience):
             event("silent", servers=[sockets.joined(peer) for peer in silent], cut=sockets.cut_peers(silent))
 
 
@@ -119,7 +119,7 @@ class Watched:
         waited = time.monotonic() - self.since
         if waited < self.patience:
             return False
-        if self.fatal and self.cuts + 1 >= TRIES:
+        if self.fatal and self.cuts + 1 >= MAX_CUTS:
             event("stuck", what=self.what, seconds=round(waited, 1))
             sys.stdout.flush()
             os._exit(EXIT_STUCK)

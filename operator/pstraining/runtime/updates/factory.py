@@ -7,7 +7,7 @@ from pstraining.api.training import Mode as UpdateMode
 from pstraining.runtime.compression import wire_format
 from pstraining.runtime.compression.push import PushCompressor
 from pstraining.runtime.config.settings import TrainingSettings
-from pstraining.runtime.ps.shard import UpdateState
+from pstraining.runtime.ps.shard import ServerHooks
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.asynchronous import updates as asynchronous
 from pstraining.runtime.updates.asynchronous.updates import AsyncUpdates
@@ -24,7 +24,7 @@ from pstraining.runtime.updates.synchronous.updates import SyncUpdates
 class Mode:
     """An update mode: what it wants of the servers, and the worker's side of it."""
 
-    state: UpdateState
+    hooks: ServerHooks
     make: Callable[[ParameterStore, Identity], Updates]
 
 
@@ -50,13 +50,13 @@ def choose(training: TrainingSettings, *, workers: int, with_ledger: bool = Fals
 
     if training.mode is UpdateMode.HYBRID:
         around = RoundConfig(workers=workers, dense=False)
-        state = replace(hybrid.state(name, around, paired=paired), with_ledger=with_ledger)
-        return Mode(state, lambda store, identity: HybridUpdates(store, identity, around, GradientComputer(store)))
+        hooks = replace(hybrid.hooks(name, around, paired=paired), with_ledger=with_ledger)
+        return Mode(hooks, lambda store, identity: HybridUpdates(store, identity, around, GradientComputer(store)))
     if not is_sync:
         bound = training.max_staleness
-        state = asynchronous.state(name, with_ledger=with_ledger, bound=bound, paired=paired)
+        hooks = asynchronous.hooks(name, with_ledger=with_ledger, bound=bound, paired=paired)
         return Mode(
-            state,
+            hooks,
             lambda store, identity: AsyncUpdates(store, identity, choices, *own_part(store), moves=moves, bound=bound),
         )
     config = RoundConfig(
@@ -66,8 +66,8 @@ def choose(training: TrainingSettings, *, workers: int, with_ledger: bool = Fals
         moves=moves,
         pulls=tuple(fmt.pull for fmt in choices),
     )
-    state = replace(synchronous.state(name, config, paired=paired), with_ledger=with_ledger)
-    return Mode(state, lambda store, identity: SyncUpdates(store, identity, config, choices, *own_part(store)))
+    hooks = replace(synchronous.hooks(name, config, paired=paired), with_ledger=with_ledger)
+    return Mode(hooks, lambda store, identity: SyncUpdates(store, identity, config, choices, *own_part(store)))
 
 
 def _name(training: TrainingSettings) -> str:

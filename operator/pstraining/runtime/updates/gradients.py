@@ -127,7 +127,7 @@ class GradientComputer:
         with tf.device(self._store.client.local):
             rows = [
                 [
-                    (tf.zeros([number], tf.int64), tf.zeros([number, table.pieces[0].width], table.dtype))
+                    (tf.zeros([number], tf.int64), tf.zeros([number, table.slices[0].width], table.dtype))
                     for table in shard.tables
                 ]
                 for shard in self._store.shards

@@ -14,14 +14,14 @@ import tensorflow as tf
 
 from pstraining.api.training import NonFinite
 from pstraining.runtime.config.settings import TrainingSettings
-from pstraining.runtime.data.batches import Batches, Draw, EndOfDataError, HandedOutBatches, OwnBatches
+from pstraining.runtime.data.batches import AssignedBatches, Batches, DatasetBatches, EndOfDataError, UpdateBatches
 from pstraining.runtime.data.sources import Source
 from pstraining.runtime.ps import record as records
-from pstraining.runtime.ps.worker_registry import BEAT_SECONDS
+from pstraining.runtime.ps.worker_registry import HEARTBEAT_SECONDS
 from pstraining.runtime.replication import encoding
 from pstraining.runtime.replication.renewal import Renewal, RenewalDueError
 from pstraining.runtime.telemetry import aggregation
-from pstraining.runtime.telemetry.counters import WorkerAccount
+from pstraining.runtime.telemetry.counters import WorkerCounters
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.telemetry.progress import StepReports
 from pstraining.runtime.transport.client import ShardLostError
@@ -54,29 +54,31 @@ class Worker:
         data: Callable[[], Any] | Source,
         *,
         training: TrainingSettings,
-        account: WorkerAccount | None = None,
+        counters: WorkerCounters | None = None,
         renewal: Renewal | None = None,
     ) -> None:
         store = where.first[0]
         self._client, self._store, self._identity, self._training = store.client, store, identity, training
         self._batches: Batches = (
-            OwnBatches(data, store.client.local)
+            DatasetBatches(data, store.client.local)
             if callable(data)
-            else HandedOutBatches(data, self._take_piece, store.client.local)
+            else AssignedBatches(data, self._assign_split, store.client.local)
         )
         self._limit = training.positions(None if callable(data) else data.count)
         self._where = where
         self._updates = where.first[1]
         self._reports = StepReports(identity.worker)
-        self._account = account or WorkerAccount()
+        self._counters = counters or WorkerCounters()
         self._in_session = False
-        self._pending: Draw | None = None  # what is to be trained next; kept until it is part of the parameters
+        self._pending: UpdateBatches | None = (
+            None  # what is to be trained next; kept until it is part of the parameters
+        )
         self._session: records.Session | None = None
         self._is_unsure = False  # whether what is pending has come to some servers
         self._renewal = renewal or Renewal(enabled=False)
         self._stands: str | None = "renewed" if self._renewal.kept.times else None  # why no step is made
         self._stepped = self._renewal.kept.left  # when the last one was made
-        self._resent: Draw | None = None
+        self._resent: UpdateBatches | None = None
 
     def run(self) -> None:
         """Train until the job is done.
@@ -85,14 +87,14 @@ class Worker:
             RenewalDueError: until this process is to be renewed; it takes part no longer.
         """
         try:
-            with self._beating():
+            with self._heartbeats():
                 self._train_until_done()
         except RenewalDueError:
-            self._say_good_bye()
+            self._deregister()
             raise
         finally:
             self._batches.close()
-        self._say_good_bye()
+        self._deregister()
         self._reports.report("worker_done")
 
     def _train_until_done(self) -> None:
@@ -123,7 +125,7 @@ class Worker:
                     return None
                 if not self._training.is_over(shards[0].step) and not superseded:
                     self._where.warm_up(lambda: self._batches.sample(self._training.batches_per_update))
-                    if self._store.hello(self._identity.worker, self._identity.incarnation):
+                    if self._store.register(self._identity.worker, self._identity.incarnation):
                         return session
                     superseded = True  # for good: this process idles until the job is done, or it is ended
                     event("superseded", worker=self._identity.worker, reason="a newer process has this worker's index")
@@ -132,11 +134,11 @@ class Worker:
                 event("waiting", what="the end" if superseded else "the chief", worker=self._identity.worker)
             time.sleep(POLL)
 
-    def _take_piece(self) -> tuple[int, int] | None:
+    def _assign_split(self) -> tuple[int, int] | None:
         """A piece of the data, as the first server hands it out."""
         assert self._session is not None  # noqa: S101 - pieces are asked for in a session
         who = (self._identity.worker, self._identity.incarnation)
-        state, position, done = self._store.take_piece(self._session, who, self._limit)
+        state, position, done = self._store.assign_split(self._session, who, self._limit)
         if state < 0:
             raise SessionOverError
         return (position, done) if state else None
@@ -151,7 +153,7 @@ class Worker:
             self._stepped = time.monotonic()
         self._session, self._is_unsure, self._resent = session, False, self._pending if resends else None
         self._updates.start_session(session)
-        self._account.begin()
+        self._counters.begin()
         self._in_session = True
         try:
             return self._step_through(session)
@@ -165,7 +167,7 @@ class Worker:
 
     def _wait_for_the_others(self, session: records.Session) -> bool:
         """Nothing is left to train, but what others train may come back; True when the job is done."""
-        self._store.good_bye(self._identity.worker, self._identity.incarnation)
+        self._store.deregister(self._identity.worker, self._identity.incarnation)
         until = time.monotonic() + ASK_AGAIN_SECONDS
         while time.monotonic() < until:
             shards = self._store.read()
@@ -192,7 +194,7 @@ class Worker:
             if not result.finite:
                 self._leave_out(result)
             samples = sum(int(tf.nest.flatten(batch)[0].shape[0]) for batch in self._pending.batches)
-            self._account.made(
+            self._counters.record_step(
                 result.step, result.loss, samples=samples, applied=result.applied, staleness=result.staleness
             )
             if result.applied:
@@ -222,7 +224,7 @@ class Worker:
 
     def _leave_out(self, result: StepResult) -> None:
         """Tell of a gradient that is not finite, and end if that is the policy."""
-        so_far = self._account.left_out = self._account.left_out + 1
+        so_far = self._counters.left_out = self._counters.left_out + 1
         event("non_finite", worker=self._identity.worker, step=result.step, loss=result.loss, so_far=so_far)
         if self._training.non_finite is NonFinite.FAIL:
             raise NonFiniteError(
@@ -232,35 +234,35 @@ class Worker:
             )
 
     @contextmanager
-    def _beating(self) -> Iterator[None]:
+    def _heartbeats(self) -> Iterator[None]:
         """Inside, the servers hear of this worker however long a step takes."""
         ended = threading.Event()
 
-        def beat() -> None:
-            while not ended.wait(BEAT_SECONDS):
+        def send_heartbeats() -> None:
+            while not ended.wait(HEARTBEAT_SECONDS):
                 if not self._in_session:
                     continue  # the servers may hold nothing yet
                 with suppress(ShardLostError):  # the training thread finds it, too, and mends it
-                    self._beat()
+                    self._send_heartbeat()
 
-        thread = threading.Thread(target=beat, name="pstraining-beat", daemon=True)
+        thread = threading.Thread(target=send_heartbeats, name="pstraining-beat", daemon=True)
         thread.start()
         try:
             yield
         finally:
             ended.set()
-            thread.join(timeout=BEAT_SECONDS)
+            thread.join(timeout=HEARTBEAT_SECONDS)
 
-    def _beat(self) -> None:
+    def _send_heartbeat(self) -> None:
         """Give a sign of life, and with it what was counted."""
-        counters = self._account.counters(self._client.links.look(), self._store.model.step.metrics())
+        report = self._counters.report(self._client.links.look(), self._store.model.step.metrics())
         who = self._identity
-        self._store.beat(who.worker, who.incarnation, aggregation.encode(who.incarnation, counters))
+        self._store.heartbeat(who.worker, who.incarnation, aggregation.encode(who.incarnation, report))
 
-    def _say_good_bye(self) -> None:
+    def _deregister(self) -> None:
         """Tell the chief, who waits for it a little; it does not matter if it cannot be told."""
         try:
-            self._beat()
-            self._store.good_bye(self._identity.worker, self._identity.incarnation)
+            self._send_heartbeat()
+            self._store.deregister(self._identity.worker, self._identity.incarnation)
         except ShardLostError as lost:
             event("good_bye_failed", worker=self._identity.worker, reason=str(lost))

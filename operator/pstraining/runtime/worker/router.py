@@ -105,7 +105,7 @@ class FailoverRouter:
         view = active_view(observation)
         if view is None:
             if self._monitor.has_unconnected:
-                self._store.client.reach()
+                self._store.client.reconnect_available()
             return None
         self._current, self._has_learners = self._monitor.assignment(view), bool(view.learners)
         self._changed.set()

@@ -14,9 +14,9 @@ from typing import Any, Final
 import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Tensor
-from pstraining.runtime.ps.critical_section import after, zero
+from pstraining.runtime.ps.critical_section import with_dependencies
 from pstraining.runtime.ps.tensors import WORKER_SLOTS, at, put
-from pstraining.runtime.ps.worker_registry import Membership
+from pstraining.runtime.ps.worker_registry import WorkerRegistry
 
 _NEVER: Final = 2**62
 """More than any clock."""
@@ -26,12 +26,12 @@ class Clocks:
     """The variables on one server; create them where variables go to that server.
 
     Args:
-        members: of that server.
+        registry: the worker registry of that server.
         bound: how many updates a worker may be ahead; None: any number.
     """
 
-    def __init__(self, members: Membership, *, bound: int | None) -> None:
-        self._members, self._bound = members, bound
+    def __init__(self, registry: WorkerRegistry, *, bound: int | None) -> None:
+        self._registry, self._bound = registry, bound
         self.made = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64))
         """Of every worker the number of its last update that this server has; 0: none."""
         self.clocks = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64))
@@ -53,7 +53,7 @@ class Clocks:
     def ahead(self, worker: Tensor) -> Tensor:
         """How many updates the worker is ahead of the slowest other one that lives; 0 without a bound. int64[]."""
         if self._bound is None:
-            return zero()
+            return tf.constant(0, tf.int64)
         slowest = tf.reduce_min(tf.where(self._others(worker), self.clocks.read_value(), _NEVER))
         return tf.maximum(at(self.clocks, worker) - slowest, 0)
 
@@ -71,7 +71,10 @@ class Clocks:
         slowest = tf.reduce_min(tf.where(others, self.clocks.read_value(), _NEVER))
         clock, made = at(self.clocks, worker), at(self.made, worker)
         start = tf.where(newcomer & tf.reduce_any(others), slowest, clock)
-        return [put(self.clocks, worker, start), put(self.made, worker, tf.where(newcomer, zero(), made))]
+        return [
+            put(self.clocks, worker, start),
+            put(self.made, worker, tf.where(newcomer, tf.constant(0, tf.int64), made)),
+        ]
 
     def catch_up(self, worker: Tensor) -> Any:
         """Forgive what a worker has missed while it was taken for dead; the operation to wait for."""
@@ -87,10 +90,10 @@ class Clocks:
 
     def _others(self, worker: Tensor) -> Tensor:
         """Which other workers live. bool[WORKER_SLOTS]."""
-        return self._members.alive() & tf.not_equal(tf.range(WORKER_SLOTS, dtype=tf.int64), worker)
+        return self._registry.alive() & tf.not_equal(tf.range(WORKER_SLOTS, dtype=tf.int64), worker)
 
 
 def ask(clocks: Clocks, worker: Tensor) -> Tensor:
     """How far the worker is ahead, after it has caught up. int64[]."""
     with tf.control_dependencies([clocks.catch_up(worker)]):
-        return after([], clocks.ahead(worker))
+        return with_dependencies([], clocks.ahead(worker))

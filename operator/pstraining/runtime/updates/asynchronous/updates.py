@@ -22,10 +22,10 @@ from pstraining.runtime.compression.push import Parts, PushCompressor, Residual
 from pstraining.runtime.compression.wire_format import FormatSelector, WireFormat
 from pstraining.runtime.model.keras_model import Touched
 from pstraining.runtime.model.tensor import Tensor
-from pstraining.runtime.ps.critical_section import after, as_it_is, critical, one, zero
+from pstraining.runtime.ps.critical_section import critical, not_applied, with_dependencies, without_autograph
 from pstraining.runtime.ps.data_ledger import Progress
 from pstraining.runtime.ps.record import RecordField, Session, ShardRecord
-from pstraining.runtime.ps.shard import Shard, UpdateState
+from pstraining.runtime.ps.shard import ServerHooks, Shard
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.asynchronous.staleness import Clocks, ask
 from pstraining.runtime.updates.base import Identity, OnAnyMembers, StepResult, as_numbers
@@ -67,20 +67,20 @@ class WorkerProgress:
     """The set of parameters that all this is of."""
 
 
-def state(name: str, *, with_ledger: bool, bound: int | None, paired: bool = False) -> UpdateState:
+def hooks(name: str, *, with_ledger: bool, bound: int | None, paired: bool = False) -> ServerHooks:
     """Return the hooks of asynchronous updates for the servers.
 
     Args:
         name: theirs.
         with_ledger: data is handed out.
         bound: how many updates workers may be apart.
-        paired: standbys get the same updates.
+        paired: standbys apply the same updates.
     """
-    return UpdateState(
+    return ServerHooks(
         name=name,
         with_ledger=with_ledger,
         paired=paired,
-        make_extra=lambda shard: Clocks(shard.members, bound=bound),
+        make_mode_state=lambda shard: Clocks(shard.registry, bound=bound),
         on_newcomer=lambda shard, worker, newcomer: _clocks(shard).begin(worker, newcomer),
     )
 
@@ -239,7 +239,7 @@ class AsyncUpdates(OnAnyMembers):
         """Fetch the parameters; the first server's step before it was read. int64[]."""
         version, held = self._emit_pull(fmt)
         with tf.control_dependencies([held]):
-            return self._client.brought_home(version)
+            return self._client.to_local(version)
 
     def _emit_pull(self, fmt: int) -> tuple[Tensor, Any]:
         """The first server's step, on that server, and the operation to wait for, which has fetched what came of it."""
@@ -255,11 +255,11 @@ class AsyncUpdates(OnAnyMembers):
 
         def body(session: Tensor, identity: Tensor) -> Tensor:
             record = first.record.read_value()
-            allowed = first.in_session(record, session) & first.members.is_current(identity[0], identity[1])
-            ahead = tf.cond(allowed, lambda: ask(_clocks(first), identity[0]), zero)
+            allowed = first.in_session(record, session) & first.registry.is_current(identity[0], identity[1])
+            ahead = tf.cond(allowed, lambda: ask(_clocks(first), identity[0]), not_applied)
             return tf.stack([tf.cast(allowed, tf.int64), record[RecordField.DONE], record[RecordField.STEP], ahead])
 
-        return self._client.brought_home(critical(first.device, first.container, [session, identity], body))
+        return self._client.to_local(critical(first.device, first.container, [session, identity], body))
 
     def _emit_whole_or_nothing(self, fmt: int, batch: Any, session: Tensor, identity: Tensor, what: Tensor) -> Tensor:
         """The same as `_emit_whole`; nothing under the session that never is. AutoGraph makes a condition of it."""
@@ -275,11 +275,11 @@ class AsyncUpdates(OnAnyMembers):
             return tf.zeros([7], tf.float64)
 
     def _emit_whole(self, fmt: int, batch: Any, session: Tensor, identity: Tensor, what: Tensor) -> Tensor:
-        version, held = as_it_is(self._emit_pull)(fmt)
+        version, held = without_autograph(self._emit_pull)(fmt)
         with tf.control_dependencies([held]), tf.device(self._client.local):
             stats, vectors, rows = self._computer.emit(batch)
         parts = [[[vector] for vector in row] for row in vectors]
-        return as_it_is(self._emit_push)(fmt, stats, parts, rows, session, identity, what, version)
+        return without_autograph(self._emit_push)(fmt, stats, parts, rows, session, identity, what, version)
 
     def _emit_push(
         self,
@@ -316,8 +316,8 @@ class AsyncUpdates(OnAnyMembers):
 
 
 def _clocks(shard: Shard) -> Clocks:
-    assert isinstance(shard.extra, Clocks)  # noqa: S101 - `state` says so
-    return shard.extra
+    assert isinstance(shard.mode_state, Clocks)  # noqa: S101 - `hooks` says so
+    return shard.mode_state
 
 
 def _push(
@@ -352,22 +352,22 @@ def _push(
         record, clocks, ledger = shard.record.read_value(), _clocks(shard), shard.ledger
         worker, progress, number = identity[0], what[:3], what[3]
         is_new = clocks.is_new(worker, number)
-        allowed = shard.in_session(record, session) & shard.members.is_current(worker, identity[1])
+        allowed = shard.in_session(record, session) & shard.registry.is_current(worker, identity[1])
         if ledger:
-            allowed &= ledger.owes(worker, progress) | ~is_new
+            allowed &= ledger.is_expected(worker, progress) | ~is_new
 
         def apply() -> Tensor:
             written = shard.apply(gradients, touched, tf.stack([stats[LOSS], tf.ones([], tf.float64)]), moves=moves)
-            return after([*written, shard.members.hear(worker)], one())
+            return with_dependencies([*written, shard.registry.touch(worker)], applied())
 
         def move_on() -> Tensor:
             advanced = [ledger.advance(worker, progress)] if ledger else []
             with tf.control_dependencies([*advanced, *clocks.note(worker, number)]):
                 return clocks.ahead(worker)
 
-        applied = tf.cond(allowed & is_new & tf.equal(stats[FINITE], 1), apply, zero)
+        applied = tf.cond(allowed & is_new & tf.equal(stats[FINITE], 1), apply, not_applied)
         with tf.control_dependencies([applied]):
-            ahead = tf.cond(allowed, move_on, zero)
+            ahead = tf.cond(allowed, move_on, not_applied)
             return tf.stack(
                 [tf.cast(allowed, tf.int64), record[RecordField.DONE], record[RecordField.STEP] + applied, ahead]
             )

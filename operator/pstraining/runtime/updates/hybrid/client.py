@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Tensor
-from pstraining.runtime.ps.critical_section import arbiter_first, zero
+from pstraining.runtime.ps.critical_section import arbiter_first
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.gradients import NEVER, GradientComputer, LocalGradient, Rows, ShardGradient
 from pstraining.runtime.updates.hybrid.server import HybridRoundOps
@@ -31,7 +31,7 @@ class HybridOperations:
         standbys: Sequence[Sequence[HybridStandbyRoundOps]],
         computer: GradientComputer,
     ) -> None:
-        self._local, self._home = store.client.local, store.client.brought_home
+        self._local, self._home = store.client.local, store.client.to_local
         self.servers, self._standbys, self._computer = servers, standbys, computer
         arbiter, home = servers[0], self._home
         arbiters, everyone = (
@@ -79,7 +79,7 @@ class HybridOperations:
     ) -> Tensor:
         def emit(number: int, arbiters: Tensor) -> Tensor:
             server, gradient = self.servers[number], ShardGradient(stats, [], rows[number])
-            return server.push(session, who, place, progress, zero(), server.word(arbiters), gradient)
+            return server.push(session, who, place, progress, tf.constant(0, tf.int64), server.word(arbiters), gradient)
 
         return self._stacked(arbiter_first(self.servers, emit))
 
@@ -98,10 +98,10 @@ class HybridOperations:
         def emit(number: int, arbiters: Tensor) -> Tensor:
             server = self.servers[number]
             for standby in self._standbys[number] if number else ():
-                followed.append(standby.apply(session, who, place, standby.word(arbiters), zero()))
-            return server.apply(session, who, place, server.word(arbiters), zero())
+                followed.append(standby.apply(session, who, place, standby.word(arbiters), tf.constant(0, tf.int64)))
+            return server.apply(session, who, place, server.word(arbiters), tf.constant(0, tf.int64))
 
-        heads = self._home(arbiter_first(self.servers, emit, zero() if go is None else go))
+        heads = self._home(arbiter_first(self.servers, emit, tf.constant(0, tf.int64) if go is None else go))
         with tf.device(self._local):
             there = tf.reduce_min(tf.stack([answer[0] for answer in (*heads, *self._home(followed))]))
             return tf.stack([there, heads[0][1]])

@@ -16,7 +16,7 @@ from pstraining.runtime.model import optimizer
 from pstraining.runtime.model.keras_model import STATE
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Tensor
-from pstraining.runtime.ps.critical_section import after
+from pstraining.runtime.ps.critical_section import with_dependencies
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.gradients import FINITE, LOSS, WEIGHT, LocalGradient
 
@@ -126,7 +126,9 @@ class DenseState:
     def _emit_show(self) -> Tensor:
         values = self._store.unpack([[vector.value.read_value() for vector in part.vectors] for part in self._parts])
         pairs = zip(self._store.model.variables, values, strict=True)
-        return after([variable.value.assign(value, read_value=False) for variable, value in pairs], tf.constant(0))
+        return with_dependencies(
+            [variable.value.assign(value, read_value=False) for variable, value in pairs], tf.constant(0)
+        )
 
 
 class _Part:

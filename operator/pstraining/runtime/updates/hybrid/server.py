@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from pstraining.runtime.allreduce.topology import PEER_SIZE
 from pstraining.runtime.model.tensor import Tensor
-from pstraining.runtime.ps.critical_section import after, clock, one, zero
+from pstraining.runtime.ps.critical_section import applied, clock, not_applied, with_dependencies
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.tensors import WORKER_SLOTS, at, bits, put
@@ -53,8 +53,8 @@ class HybridRoundOps(RoundOps):
 
     def __init__(self, shard: Shard, config: RoundConfig) -> None:
         super().__init__(shard, config)
-        assert isinstance(shard.extra, HybridAccumulators)  # noqa: S101 - `UpdateState.make_extra` has made it
-        self._hybrid = shard.extra
+        assert isinstance(shard.mode_state, HybridAccumulators)  # noqa: S101 - `ServerHooks.make_mode_state` has made it
+        self._hybrid = shard.mode_state
 
     def register_peer(self, session: Tensor, identity: Tensor, peer: Tensor) -> Tensor:
         """Note on the arbiter how a worker is reached; 1 if it has its index. int64[].
@@ -66,9 +66,11 @@ class HybridRoundOps(RoundOps):
         """
 
         def body(session: Tensor, identity: Tensor, peer: Tensor) -> Tensor:
-            current = self._shard.members.is_current(identity[0], identity[1])
+            current = self._shard.registry.is_current(identity[0], identity[1])
             allowed = self._shard.in_session(self._shard.record.read_value(), session) & current
-            return tf.cond(allowed, lambda: after([put(self._hybrid.peers, identity[0], peer)], one()), zero)
+            return tf.cond(
+                allowed, lambda: with_dependencies([put(self._hybrid.peers, identity[0], peer)], applied()), not_applied
+            )
 
         return self._critical([session, identity, peer], body)
 
@@ -83,17 +85,27 @@ class HybridRoundOps(RoundOps):
         """
 
         def body(identity: Tensor) -> tuple[Tensor, Tensor]:
-            own, members = self._hybrid, self._shard.members
+            own, registry = self._hybrid, self._shard.registry
             state = [
                 own.attempt.read_value(),
                 own.closed.read_value(),
                 own.made_in.read_value(),
                 own.behind.read_value(),
             ]
-            sets, words = [own.pushed.read_value()], [zero(), zero(), zero(), zero()]
+            sets, words = (
+                [own.pushed.read_value()],
+                [
+                    tf.constant(0, tf.int64),
+                    tf.constant(0, tf.int64),
+                    tf.constant(0, tf.int64),
+                    tf.constant(0, tf.int64),
+                ],
+            )
             if self._arbiter:
-                current = members.is_current(identity[0], identity[1])
-                heard = tf.cond(current, lambda: after([members.hear(identity[0])], one()), zero)
+                current = registry.is_current(identity[0], identity[1])
+                heard = tf.cond(
+                    current, lambda: with_dependencies([registry.touch(identity[0])], applied()), not_applied
+                )
                 with tf.control_dependencies([heard]):
                     ready = self._ready()
                     paused = own.paused_until.read_value() > clock()
@@ -121,14 +133,14 @@ class HybridRoundOps(RoundOps):
 
             def bar() -> Tensor:
                 found = tf.one_hot(suspects[:, 0], WORKER_SLOTS, dtype=tf.int64) * suspects[:, 1:]
-                known = self._shard.members.incarnations.read_value()
+                known = self._shard.registry.incarnations.read_value()
                 suspected = tf.reduce_any(tf.equal(found, known) & (found > 0), 0)
                 until = tf.where(suspected, clock() + BARRED_SECONDS, own.barred_until.read_value())
                 with tf.control_dependencies([own.barred_until.assign(until, read_value=False)]):
-                    return after(self._renew(), one())
+                    return with_dependencies(self._renew(), applied())
 
             allowed = self._shard.in_session(record, session) & same & self._may_renew()
-            return tf.cond(allowed, bar, zero)
+            return tf.cond(allowed, bar, not_applied)
 
         return self._critical([session, place, suspects], body)
 
@@ -151,7 +163,11 @@ class HybridRoundOps(RoundOps):
             own = self._hybrid
             until = own.paused_until.assign(clock() + seconds, read_value=False)
             with tf.control_dependencies([until]):
-                coming = zero() if not self._arbiter else tf.cast(tf.logical_not(self._may_renew()), tf.int64)
+                coming = (
+                    tf.constant(0, tf.int64)
+                    if not self._arbiter
+                    else tf.cast(tf.logical_not(self._may_renew()), tf.int64)
+                )
                 return tf.stack([self._shard.record.read_value()[RecordField.STEP], own.behind.read_value() + coming])
 
         return self._critical([seconds], body)
@@ -173,7 +189,7 @@ class HybridRoundOps(RoundOps):
             own, now = self._hybrid, clock()
             claim = own.claim.read_value()
             holder = claim[:2]
-            lives = tf.equal(self._ready()[holder[0]], 1) & self._shard.members.is_current(holder[0], holder[1])
+            lives = tf.equal(self._ready()[holder[0]], 1) & self._shard.registry.is_current(holder[0], holder[1])
             lives &= ~tf.reduce_any(tf.reduce_all(tf.equal(suspects, holder), 1))
             held = lives & tf.equal(claim[2], step) & (own.claimed_until.read_value() > now)
             free = ~held | tf.reduce_all(tf.equal(holder, identity))
@@ -181,9 +197,11 @@ class HybridRoundOps(RoundOps):
 
             def take() -> Tensor:
                 taken = own.claim.assign(tf.concat([identity, [step]], 0), read_value=False)
-                return after([taken, own.claimed_until.assign(now + CLAIM_SECONDS, read_value=False)], one())
+                return with_dependencies(
+                    [taken, own.claimed_until.assign(now + CLAIM_SECONDS, read_value=False)], applied()
+                )
 
-            return tf.cond(self._is_of(session, step) & wanted & free, take, zero)
+            return tf.cond(self._is_of(session, step) & wanted & free, take, not_applied)
 
         return self._critical([session, identity, step, suspects], body)
 
@@ -194,10 +212,10 @@ class HybridRoundOps(RoundOps):
             def write() -> Tensor:
                 pairs = zip(self._shard.dense, values, strict=True)
                 done = [variable.assign(value, read_value=False) for variable, value in pairs]
-                done.append(self._hybrid.behind.assign(zero(), read_value=False))
-                return after(done, one())
+                done.append(self._hybrid.behind.assign(tf.constant(0, tf.int64), read_value=False))
+                return with_dependencies(done, applied())
 
-            return tf.cond(self._is_of(session, step), write, zero)
+            return tf.cond(self._is_of(session, step), write, not_applied)
 
         return self._critical([session, step, *values], body)
 
@@ -224,10 +242,12 @@ class HybridRoundOps(RoundOps):
             lost &= self._hybrid.behind.read_value() > 0
 
             def unset() -> Tensor:
-                kept = tf.tensor_scatter_nd_update(record.read_value(), [[RecordField.GENERATION]], [zero()])
-                return after([record.assign(kept, read_value=False)], one())
+                kept = tf.tensor_scatter_nd_update(
+                    record.read_value(), [[RecordField.GENERATION]], [tf.constant(0, tf.int64)]
+                )
+                return with_dependencies([record.assign(kept, read_value=False)], applied())
 
-            return tf.cond(lost, unset, zero)
+            return tf.cond(lost, unset, not_applied)
 
         return self._critical([session, step], body)
 
@@ -236,7 +256,7 @@ class HybridRoundOps(RoundOps):
         if not self._arbiter:
             return []
         was = newcomer & tf.equal(at(self._hybrid.members, worker), 1) & self._may_renew()
-        return [tf.cond(was, lambda: after(self._renew(), one()), zero)]
+        return [tf.cond(was, lambda: with_dependencies(self._renew(), applied()), not_applied)]
 
     def _is_of(self, session: Tensor, step: Tensor) -> Tensor:
         """Whether this server is at a step of the set of parameters; also when training is over, or updates are shut
@@ -246,9 +266,9 @@ class HybridRoundOps(RoundOps):
 
     def _ready(self) -> Tensor:
         """Workers that live, have said how they are reached, and are not suspected. int64[WORKER_SLOTS]."""
-        own, members = self._hybrid, self._shard.members
-        reached = tf.equal(own.peers.read_value()[:, 0], members.incarnations.read_value())
-        return tf.cast(members.alive() & reached & (own.barred_until.read_value() < clock()), tf.int64)
+        own, registry = self._hybrid, self._shard.registry
+        reached = tf.equal(own.peers.read_value()[:, 0], registry.incarnations.read_value())
+        return tf.cast(registry.alive() & reached & (own.barred_until.read_value() < clock()), tf.int64)
 
     def _waits(self, ready: Tensor) -> Tensor:
         few = tf.reduce_sum(ready) < self._config.workers
@@ -280,7 +300,7 @@ class HybridRoundOps(RoundOps):
     def _note(self, admitted: Tensor) -> list[Any]:
         own = self._hybrid
         made_in = own.made_in.assign(self._attempt(), read_value=False)
-        noted = [made_in, own.behind.assign_add(one(), read_value=False)]
+        noted = [made_in, own.behind.assign_add(tf.constant(1, tf.int64), read_value=False)]
         return [*noted, self._wait_no_longer(admitted)] if self._arbiter else noted
 
     def _attempt(self) -> Tensor:

@@ -67,4 +67,6 @@ class HybridStandbyRoundOps(HybridRoundOps, StandbyRoundOps):
 
 def on_primary(shard: Shard, config: RoundConfig) -> HybridRoundOps:
     """A primary's part in rounds."""
-    return (HybridPrimaryRoundOps if isinstance(shard.extra, ReplicatedAccumulators) else HybridRoundOps)(shard, config)
+    return (HybridPrimaryRoundOps if isinstance(shard.mode_state, ReplicatedAccumulators) else HybridRoundOps)(
+        shard, config
+    )

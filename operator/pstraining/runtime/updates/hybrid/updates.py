@@ -20,7 +20,7 @@ from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.data_ledger import Progress
 from pstraining.runtime.ps.record import RECORD_SIZE, Session, ShardRecord
-from pstraining.runtime.ps.shard import Shard, UpdateState
+from pstraining.runtime.ps.shard import ServerHooks, Shard
 from pstraining.runtime.ps.store import ParameterStore, int64
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.updates.base import FIRST_PAUSE, LONGEST_PAUSE, Identity, OnAnyMembers, StepResult, as_tensor
@@ -45,7 +45,7 @@ LOST_SECONDS: Final = 10.0
 """How long workers wait for one that has the newest dense parameters, before they are given up."""
 
 
-def state(name: str, config: RoundConfig, *, paired: bool = False) -> UpdateState:
+def hooks(name: str, config: RoundConfig, *, paired: bool = False) -> ServerHooks:
     """Return the hooks of hybrid updates for the servers.
 
     Args:
@@ -66,9 +66,9 @@ def state(name: str, config: RoundConfig, *, paired: bool = False) -> UpdateStat
     def member_round_ops(shard: Shard, standby: bool) -> HybridRoundOps:
         return (HybridStandbyRoundOps if standby else HybridPrimaryRoundOps)(shard, config)
 
-    return UpdateState(
+    return ServerHooks(
         name=name,
-        make_extra=lambda shard: (ReplicatedHybridAccumulators if paired else HybridAccumulators)(shard, config),
+        make_mode_state=lambda shard: (ReplicatedHybridAccumulators if paired else HybridAccumulators)(shard, config),
         on_newcomer=on_newcomer,
         follow=follow,
         pause_steps=pause_steps,

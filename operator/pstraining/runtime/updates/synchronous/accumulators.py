@@ -12,7 +12,7 @@ from pstraining.runtime.model import sparse_optimizer
 from pstraining.runtime.model.keras_model import Touched
 from pstraining.runtime.model.partition import Segment
 from pstraining.runtime.model.tensor import Tensor
-from pstraining.runtime.ps.critical_section import after, clock, one, zero
+from pstraining.runtime.ps.critical_section import applied, clock, not_applied, with_dependencies
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.tensors import WORKER_SLOTS, put
 from pstraining.runtime.updates.gradients import FINITE, LOSS, PARTS, WEIGHT
@@ -191,7 +191,7 @@ class SparseAccumulator:
     """Accumulates the touched rows of one table in a round; create it inside `variables_on` for a server."""
 
     def __init__(self, table: Segment) -> None:
-        width = table.pieces[0].width
+        width = table.slices[0].width
         self.indices = tf.Variable(tf.zeros([0], tf.int64), shape=[None])
         self.workers = tf.Variable(tf.zeros([0], tf.int64), shape=[None])
         self.gradients = tf.Variable(tf.zeros([0, width], table.dtype), shape=[None, width])
@@ -203,13 +203,17 @@ class SparseAccumulator:
         targets = [self.indices, self.workers, self.gradients]
 
         def begin() -> Tensor:
-            return after([t.assign(v, read_value=False) for t, v in zip(targets, new, strict=True)], one())
+            return with_dependencies(
+                [t.assign(v, read_value=False) for t, v in zip(targets, new, strict=True)], applied()
+            )
 
         def append() -> Tensor:
             grown = [tf.concat([t.read_value(), v], 0) for t, v in zip(targets, new, strict=True)]
-            return after([t.assign(v, read_value=False) for t, v in zip(targets, grown, strict=True)], one())
+            return with_dependencies(
+                [t.assign(v, read_value=False) for t, v in zip(targets, grown, strict=True)], applied()
+            )
 
-        return tf.cond(weight > 0, lambda: tf.cond(begins, begin, append), zero)
+        return tf.cond(weight > 0, lambda: tf.cond(begins, begin, append), not_applied)
 
     def mean(self, total: Tensor, *, ordered: bool) -> Touched:
         """Emits each touched row once, with its mean gradient over the round's samples."""
@@ -234,10 +238,14 @@ def accumulate(
         return [vector * tf.cast(weight / unit, vector.dtype) for vector in vectors]
 
     def begin() -> Tensor:
-        return after([t.assign(v, read_value=False) for t, v in zip(targets, vectors, strict=True)], one())
+        return with_dependencies(
+            [t.assign(v, read_value=False) for t, v in zip(targets, vectors, strict=True)], applied()
+        )
 
     def add() -> Tensor:
         parts = tf.cond(tf.equal(weight, unit), lambda: [tf.identity(vector) for vector in vectors], scaled)
-        return after([t.assign_add(v, read_value=False) for t, v in zip(targets, parts, strict=True)], one())
+        return with_dependencies(
+            [t.assign_add(v, read_value=False) for t, v in zip(targets, parts, strict=True)], applied()
+        )
 
-    return tf.cond(weight > 0, lambda: tf.cond(begins, begin, add), zero)
+    return tf.cond(weight > 0, lambda: tf.cond(begins, begin, add), not_applied)

@@ -9,8 +9,13 @@ import tensorflow as tf
 from pstraining.runtime.compression.push import Parts, PushCompressor, as_parts
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Tensor
-from pstraining.runtime.ps.critical_section import after as waited_for
-from pstraining.runtime.ps.critical_section import arbiter_first, as_it_is, one, zero
+from pstraining.runtime.ps.critical_section import (
+    applied,
+    arbiter_first,
+    not_applied,
+    with_dependencies,
+    without_autograph,
+)
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.gradients import NEVER, GradientComputer, LocalGradient, Rows, ShardGradient
 from pstraining.runtime.updates.synchronous.server import RoundOps
@@ -68,7 +73,7 @@ class SyncOperations:
         formats: int,
         standbys: Sequence[Sequence[StandbyRoundOps]],
     ) -> None:
-        self._store, self._local, self._home = store, store.client.local, store.client.brought_home
+        self._store, self._local, self._home = store, store.client.local, store.client.to_local
         self._servers, self._computer, self._compressor, self._standbys = servers, computer, compressor, standbys
         self._shadowed = [_shadowed(servers, store, fmt) for fmt in range(formats)]
 
@@ -96,17 +101,17 @@ class SyncOperations:
         found = [self._home(server.pull()) for server in self._servers]
 
         def assign() -> Tensor:
-            return waited_for([self._store.emit_hold([vectors for _, vectors in found])], one())
+            return with_dependencies([self._store.emit_hold([vectors for _, vectors in found])], applied())
 
         with tf.device(self._local):
-            held = tf.cond(tf.equal(place[0], NEVER), zero, assign)
-            return waited_for([held], tf.stack([head for head, _ in found]))
+            held = tf.cond(tf.equal(place[0], NEVER), not_applied, assign)
+            return with_dependencies([held], tf.stack([head for head, _ in found]))
 
     def _emit_compute_and_push(self, fmt: int, batch: Any, request: StepRequest) -> tuple[LocalGradient, PushReply]:
         """Compute a gradient and push it."""
         gradient = self._computer.emit(batch)
         parts = as_parts(gradient.vectors)
-        push = as_it_is(self._emit_push)
+        push = without_autograph(self._emit_push)
         return gradient, push(fmt, gradient.stats, parts, gradient.rows, request)
 
     def _emit_compute_or_nothing(self, fmt: int, batch: Any, request: StepRequest) -> tuple[LocalGradient, PushReply]:
@@ -163,7 +168,7 @@ class SyncOperations:
 
         The others make it then, if they have not: what the arbiter sends would else be sent for nothing.
         """
-        return self._emit_follow(fmt, request, [zero()])
+        return self._emit_follow(fmt, request, [tf.constant(0, tf.int64)])
 
     def _emit_follow(
         self, fmt: int, request: StepRequest, words: Sequence[Tensor], *, is_decided: bool = False
@@ -176,7 +181,9 @@ class SyncOperations:
         session, identity, place, *_ = request
         heads, fetched, followed = [], [], []
         for number, (server, standbys) in enumerate(zip(self._servers, self._standbys, strict=True)):
-            following = server.word(words[0], FORMAT) if number else zero()  # that of the arbiter, which chooses it
+            following = (
+                server.word(words[0], FORMAT) if number else tf.constant(0, tf.int64)
+            )  # that of the arbiter, which chooses it
             head, parts = server.apply_and_fetch(fmt, session, identity, place, server.least(words), following)
             heads.append(self._home(head))
             fetched.append(self._home(parts))
@@ -205,9 +212,9 @@ class SyncOperations:
                     (variable.value.assign_add if shadowed else variable.value.assign)(value, read_value=False)
                     for variable, value, shadowed in variables
                 ]
-                return waited_for(done, one())
+                return with_dependencies(done, applied())
 
-            moved = tf.cond(tf.equal(there, 1), move, zero)
+            moved = tf.cond(tf.equal(there, 1), move, not_applied)
             return tf.concat([heads[0][:THERE], [moved]], 0)
 
 
@@ -218,5 +225,5 @@ def _shadowed(servers: Sequence[RoundOps], store: ParameterStore, fmt: int) -> l
         for server, shard in zip(servers, store.shards, strict=True)
         for number in server.moved(fmt)
     ]
-    found = {piece.tensor for segment in moved for piece in segment.pieces}
+    found = {slice_.tensor for segment in moved for slice_ in segment.slices}
     return [index in found for index in range(len(store.model.tensors))]

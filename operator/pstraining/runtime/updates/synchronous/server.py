@@ -1,10 +1,9 @@
 """A round of synchronous updates on one parameter server, as operations to emit inside a traced function.
 
-`updates.synchronous.protocol` tells what a round is and who does what next; here are the servers' sums and the
-compare-and-sets. The sum holds gradients in units of the first one's weight, so that with equal batches nothing is
-multiplied; and workers send the n-th part of theirs, so that nothing is divided when n have come. With ordered sums
-every worker has a row of its own, and rows are added in the order of the workers: runs are then repeatable bit for bit,
-at the price of one copy of the parameters a worker in the servers' memory.
+`updates.synchronous.protocol` defines a round; this module has its compare-and-sets. Sums hold gradients in units of
+the first weight, and each of n workers sends the n-th part: equal batches need no multiplication and no division. With
+ordered sums each worker has a row, and rows are added in the order of the workers. Runs are then repeatable bit for
+bit, at the cost of one copy of the parameters per worker.
 """
 
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Tensor
-from pstraining.runtime.ps.critical_section import after, clock, critical, one, zero
+from pstraining.runtime.ps.critical_section import applied, clock, critical, not_applied, with_dependencies
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.tensors import at, bits, put
@@ -25,9 +24,9 @@ class RoundOps:
     """Emits the operations of rounds on one server. The first server is the arbiter."""
 
     def __init__(self, shard: Shard, config: RoundConfig) -> None:
-        assert isinstance(shard.extra, Accumulators)  # noqa: S101 - `UpdateState.make_extra` has made it
+        assert isinstance(shard.mode_state, Accumulators)  # noqa: S101 - `ServerHooks.make_mode_state` has made it
         self._shard, self._config, self._arbiter = shard, config, shard.number == 0
-        self._state, self.device = shard.extra, shard.device
+        self._state, self.device = shard.mode_state, shard.device
 
     def admit(self, session: Tensor, identity: Tensor, place: Tensor) -> Tensor:
         """Ask the arbiter for a part in the round, before anything is sent to the others; 1 if it has one. int64[].
@@ -40,7 +39,8 @@ class RoundOps:
 
         def body(session: Tensor, identity: Tensor, place: Tensor) -> Tensor:
             valid = self._is_valid(self._shard.record.read_value(), session, identity, place)
-            return tf.cond(valid & self._is_open(identity[0]), lambda: after(self._enter(identity[0]), one()), zero)
+            valid &= self._is_open(identity[0])
+            return tf.cond(valid, lambda: with_dependencies(self._enter(identity[0]), applied()), not_applied)
 
         return self._critical([session, identity, place], body)
 
@@ -86,7 +86,7 @@ class RoundOps:
             state, worker = self._state, identity[0]
             record = self._shard.record.read_value()
             ledger = self._shard.ledger
-            owed = ledger.owes(worker, progress) if ledger else tf.constant(True)
+            owed = ledger.is_expected(worker, progress) if ledger else tf.constant(True)
             valid = self._is_valid(record, session, identity, place) & tf.equal(go, 1)
             void, valid = valid & tf.logical_not(owed), valid & owed
             same = tf.equal(state.attempt.read_value(), place[1])
@@ -98,10 +98,10 @@ class RoundOps:
                 with tf.control_dependencies(written):
                     entered = [*self._enter(worker), *state.propose_format(worker, proposed)] if self._arbiter else []
                     if ledger:
-                        entered.append(ledger.note(worker, progress))
-                return after([*written, *entered], one())
+                        entered.append(ledger.stage(worker, progress))
+                return with_dependencies([*written, *entered], applied())
 
-            taken = tf.cond(valid & wanted & tf.logical_not(there), add, zero)
+            taken = tf.cond(valid & wanted & tf.logical_not(there), add, not_applied)
             with tf.control_dependencies([taken]):
                 inside = tf.maximum(taken, tf.cast(valid & there, tf.int64))
                 head = tf.stack([inside, record[RecordField.DONE], record[RecordField.STEP]])
@@ -120,15 +120,15 @@ class RoundOps:
         """
 
         def body(identity: Tensor) -> tuple[Tensor, Tensor]:
-            state, members = self._state, self._shard.members
+            state, registry, worker = self._state, self._shard.registry, identity[0]
             record = self._shard.record.read_value()
             changed: list[Any] = []
             sets = [state.pushed.read_value()]
             if self._arbiter:
-                current = members.is_current(identity[0], identity[1])
-                heard = tf.cond(current, lambda: after([members.hear(identity[0])], one()), zero)
+                current = registry.is_current(identity[0], identity[1])
+                heard = tf.cond(current, lambda: with_dependencies([registry.touch(worker)], applied()), not_applied)
                 with tf.control_dependencies([heard]):
-                    alive = members.alive()
+                    alive = registry.alive()
                     admitted = state.admitted.read_value()
                     changed = [self._close(admitted, alive)]
                 sets += [admitted, tf.cast(alive, tf.int64)]
@@ -189,7 +189,7 @@ class RoundOps:
         same = tf.equal(record[RecordField.STEP], place[0])
         allowed = self._shard.in_session(record, session) & same & tf.equal(go, 1)
         allowed &= self._may_apply(place) if self._arbiter else self._may_follow(place)
-        made = tf.cond(allowed, self._apply, zero)
+        made = tf.cond(allowed, self._apply, not_applied)
         with tf.control_dependencies([made]):
             there = tf.cast(tf.equal(record[RecordField.STEP] + made, place[0] + 1), tf.int64)
             return tf.stack([there, self._last_round(identity), self._begin_next(made, following)])
@@ -244,7 +244,7 @@ class RoundOps:
         def body(session: Tensor, step: Tensor) -> Tensor:
             record = self._shard.record.read_value()
             behind = tf.equal(record[RecordField.STEP], step) & self._has_step_after(step)
-            return tf.cond(self._shard.in_session(record, session) & behind, self._apply, zero)
+            return tf.cond(self._shard.in_session(record, session) & behind, self._apply, not_applied)
 
         return self._critical([session, step], body)
 
@@ -260,7 +260,7 @@ class RoundOps:
             record = self._shard.record.read_value()
             same = tf.equal(record[RecordField.STEP], place[0]) & tf.equal(self._state.attempt.read_value(), place[1])
             allowed = self._shard.in_session(record, session) & same & self._may_renew()
-            return tf.cond(allowed, lambda: after(self._renew(), one()), zero)
+            return tf.cond(allowed, lambda: with_dependencies(self._renew(), applied()), not_applied)
 
         return self._critical([session, place], body)
 
@@ -269,7 +269,7 @@ class RoundOps:
         if not self._arbiter:
             return []
         held = newcomer & tf.equal(at(self._state.admitted, worker), 1) & self._may_renew()
-        return [tf.cond(held, lambda: after(self._renew(), one()), zero)]
+        return [tf.cond(held, lambda: with_dependencies(self._renew(), applied()), not_applied)]
 
     def word(self, answer: Tensor, number: int = 0) -> Tensor:
         """One of the words of another server's answer, read here, so that the answer comes by no detour. int64[]."""
@@ -287,7 +287,7 @@ class RoundOps:
     def _is_valid(self, record: Tensor, session: Tensor, identity: Tensor, place: Tensor) -> Tensor:
         """Whether a gradient is of this round: of the arbiter's attempt, or elsewhere of that or a later one."""
         attempt = self._state.attempt.read_value()
-        current = self._shard.members.is_current(identity[0], identity[1])
+        current = self._shard.registry.is_current(identity[0], identity[1])
         now = tf.equal(attempt, place[1]) if self._arbiter else place[1] >= attempt
         return self._shard.in_session(record, session) & current & tf.equal(record[RecordField.STEP], place[0]) & now
 
@@ -295,17 +295,17 @@ class RoundOps:
         return tf.equal(self._state.closed.read_value(), 0) | tf.equal(at(self._state.admitted, worker), 1)
 
     def _enter(self, worker: Tensor) -> list[Any]:
-        state, members = self._state, self._shard.members
-        entered = [put(state.admitted, worker, one()), members.hear(worker)]
+        state, registry = self._state, self._shard.registry
+        entered = [put(state.admitted, worker, tf.constant(1, tf.int64)), registry.touch(worker)]
         with tf.control_dependencies(entered):
-            return [*entered, self._close(state.admitted.read_value(), members.alive())]
+            return [*entered, self._close(state.admitted.read_value(), registry.alive())]
 
     def _close(self, admitted: Tensor, alive: Tensor) -> Any:
         """Close the round if `updates.synchronous.protocol.quorum` is reached; a closed one stays so."""
         waits = clock() < self._state.wait_until.read_value()
         present, expected = tf.math.count_nonzero(alive), tf.constant(self._config.workers, tf.int64)
         if self._shard.ledger:
-            expected = self._shard.ledger.busy(self._config.workers)  # the others have nothing to train
+            expected = self._shard.ledger.active_workers(self._config.workers)  # the others have nothing to train
         wanted = tf.where(waits, tf.maximum(present, expected), present) - self._config.backups
         reached = tf.reduce_sum(admitted) >= tf.maximum(wanted, 1)
         closed = tf.maximum(self._state.closed.read_value(), tf.cast(reached, tf.int64))
@@ -324,7 +324,7 @@ class RoundOps:
             if ledger:
                 noted.append(ledger.advance_all(result.admitted))
             with tf.control_dependencies(noted):
-                return after(self._state.clear(), one())
+                return with_dependencies(self._state.clear(), applied())
 
     def _step(self, result: RoundResult) -> Tensor:
         """Move the parameters, and what workers hold of them. 1."""
@@ -333,26 +333,26 @@ class RoundOps:
             # A round in which every gradient was left out is a step that changes nothing; it is fetched all the same.
             moved = tf.cond(
                 result.weight > 0,
-                lambda: after(self._move(result), one()),
-                lambda: after(self._shard.count_step(result.losses), one()),
+                lambda: with_dependencies(self._move(result), applied()),
+                lambda: with_dependencies(self._shard.count_step(result.losses), applied()),
             )
         with tf.control_dependencies([moved]):
             followed = shadow.follow(fmt) if shadow else []
         with tf.control_dependencies([moved, *followed]):
-            return one()
+            return applied()
 
     def _format(self) -> Tensor:
         """The format of the round under way. int64[]."""
-        return zero() if self._state.format is None else self._state.format.read_value()
+        return tf.constant(0, tf.int64) if self._state.format is None else self._state.format.read_value()
 
     def _begin_next(self, made: Tensor, following: Tensor) -> Tensor:
         """Start the next round in its format if this call applied the step; return the format. int64[]."""
         state = self._state
         if state.format is None:
-            return zero()
+            return tf.constant(0, tf.int64)
         wanted = self._next_format() if self._arbiter else following
         fmt = tf.where(tf.equal(made, 1), wanted, state.format.read_value())
-        return after([state.format.assign(fmt, read_value=False)], fmt)
+        return with_dependencies([state.format.assign(fmt, read_value=False)], fmt)
 
     def _next_format(self) -> Tensor:
         """Return the format that the arbiter chose for the next round. int64[]."""
@@ -397,4 +397,4 @@ class RoundOps:
         return state.wait_until.assign(tf.where(all_came, tf.zeros_like(until), until), read_value=False)
 
     def _renew(self) -> list[Any]:
-        return [self._state.attempt.assign_add(one(), read_value=False), *self._state.clear()]
+        return [self._state.attempt.assign_add(tf.constant(1, tf.int64), read_value=False), *self._state.clear()]

@@ -13,7 +13,7 @@ from typing import Any, Final
 import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Tensor
-from pstraining.runtime.ps.critical_section import after, one, told, zero
+from pstraining.runtime.ps.critical_section import applied, not_applied, told, with_dependencies
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.tensors import WORKER_SLOTS, bits, from_bits
@@ -39,7 +39,7 @@ class ReplicatedAccumulators(Accumulators):
         segments = shard.segments if config.dense else ()
         staged = [tf.zeros([4], tf.float64), *(_empty([None], segment.dtype) for segment in segments)]
         for table in shard.tables:
-            staged += [_empty([None], tf.int64), _empty([None, table.pieces[0].width], table.dtype)]
+            staged += [_empty([None], tf.int64), _empty([None, table.slices[0].width], table.dtype)]
         if shard.number == 0:
             staged.append(tf.zeros([WORKER_SLOTS // 64], tf.int64))
         if shard.ledger:
@@ -56,7 +56,7 @@ class ReplicatedAccumulators(Accumulators):
 
     def clear(self) -> list[Any]:
         """Emits beginning a round anew; the operations to wait for."""
-        return [*super().clear(), self.prepared.assign(zero(), read_value=False)]
+        return [*super().clear(), self.prepared.assign(tf.constant(0, tf.int64), read_value=False)]
 
     def void(self, attempt: Tensor) -> list[Any]:
         """Emits starting over under another view, with this attempt; the operations to wait for."""
@@ -101,8 +101,8 @@ class MemberRoundOps(RoundOps):
 
     def __init__(self, shard: Shard, config: RoundConfig) -> None:
         super().__init__(shard, config)
-        assert isinstance(shard.extra, ReplicatedAccumulators)  # noqa: S101 - `UpdateState.make_extra` has made it
-        self._replicated = shard.extra
+        assert isinstance(shard.mode_state, ReplicatedAccumulators)  # noqa: S101 - `ServerHooks.make_mode_state` has made it
+        self._replicated = shard.mode_state
 
     def start(self, session: Tensor, attempt: Tensor) -> Tensor:
         """Under a new view: what was gathered, or held, for a step that is not decided is void; 1 if done. int64[].
@@ -114,7 +114,7 @@ class MemberRoundOps(RoundOps):
 
         def body(session: Tensor, attempt: Tensor) -> Tensor:
             open_ = self._shard.in_session(self._shard.record.read_value(), session)
-            return tf.cond(open_, lambda: after(self._replicated.void(attempt), one()), zero)
+            return tf.cond(open_, lambda: with_dependencies(self._replicated.void(attempt), applied()), not_applied)
 
         return self._critical([session, attempt], body)
 
@@ -147,7 +147,9 @@ class PrimaryRoundOps(MemberRoundOps):
             def prepared_parts() -> list[Tensor]:
                 ledger = self._shard.ledger
                 news = ledger.news(self._replicated.admitted.read_value()) if ledger else []
-                with tf.control_dependencies([self._replicated.prepared.assign(one(), read_value=False)]):
+                with tf.control_dependencies(
+                    [self._replicated.prepared.assign(tf.constant(1, tf.int64), read_value=False)]
+                ):
                     return [tf.identity(value) for value in self._replicated.to_staged(news)]
 
             def nothing() -> list[Tensor]:
@@ -192,9 +194,11 @@ class StandbyRoundOps(MemberRoundOps):
 
             def keep() -> Tensor:
                 targets = zip([self._replicated.place, *self._replicated.staged], [place, *load], strict=True)
-                return after([variable.assign(value, read_value=False) for variable, value in targets], one())
+                return with_dependencies(
+                    [variable.assign(value, read_value=False) for variable, value in targets], applied()
+                )
 
-            kept = tf.cond(open_ & fits & tf.equal(word, PREPARED), keep, zero)
+            kept = tf.cond(open_ & fits & tf.equal(word, PREPARED), keep, not_applied)
             with tf.control_dependencies([kept]):
                 held = here & self._may_follow(place)
             made = record[RecordField.STEP] > place[0]
@@ -212,7 +216,7 @@ class StandbyRoundOps(MemberRoundOps):
             if self._shard.ledger:
                 noted += self._shard.ledger.merge(news)
             with tf.control_dependencies(noted):
-                return after([*self._replicated.clear()], one())
+                return with_dependencies([*self._replicated.clear()], applied())
 
     def _next_format(self) -> Tensor:
         return tf.cast(self._replicated.staged[0].read_value()[-1], tf.int64)
@@ -239,15 +243,18 @@ def decided(
         others may make the step if all begin with a 1.
     """
     session, identity, place = who
-    held = [one()]
+    held = [tf.constant(1, tf.int64)]
     for server, own in zip(servers, standbys, strict=True):
         for member in (server, *own):
             told(member.device, who)  # for all that this call has to say
         if own:
             assert isinstance(server, PrimaryRoundOps)  # noqa: S101 - it has standbys
-            word, load = server.prepare(session, place, one())
+            word, load = server.prepare(session, place, tf.constant(1, tf.int64))
             held += [standby.stage(session, place, word, load) for standby in own]
-    return [standby.apply(session, identity, place, standby.least(held), zero()) for standby in standbys[0]] or held
+    return [
+        standby.apply(session, identity, place, standby.least(held), tf.constant(0, tf.int64))
+        for standby in standbys[0]
+    ] or held
 
 
 def _empty(shape: Any, dtype: Any) -> Tensor:

@@ -19,7 +19,7 @@ from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.data_ledger import Progress
 from pstraining.runtime.ps.record import Session, ShardRecord
-from pstraining.runtime.ps.shard import Shard, UpdateState
+from pstraining.runtime.ps.shard import ServerHooks, Shard
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.base import Identity, OnAnyMembers, StepResult, as_tensor
 from pstraining.runtime.updates.gradients import NEVER, GradientComputer, Rows
@@ -34,8 +34,8 @@ from pstraining.runtime.updates.synchronous.two_phase_commit import (
     StandbyRoundOps,
 )
 
-UNUSUAL: Final = 2.0
-"""Times what the others usually take: from then on a worker that waits asks the servers what keeps them."""
+STRAGGLER_FACTOR: Final = 2.0
+"""Multiple of the usual wait after which a waiting worker queries the servers for the missing workers."""
 
 
 class EncodedGradient(NamedTuple):
@@ -47,7 +47,7 @@ class EncodedGradient(NamedTuple):
     residual: Residual
 
 
-def state(name: str, config: RoundConfig, *, paired: bool = False) -> UpdateState:
+def hooks(name: str, config: RoundConfig, *, paired: bool = False) -> ServerHooks:
     """Return the hooks of synchronous updates for the servers.
 
     Args:
@@ -62,13 +62,13 @@ def state(name: str, config: RoundConfig, *, paired: bool = False) -> UpdateStat
     def follow(shard: Shard, session: Tensor, step: Tensor) -> Tensor:
         return primary_round_ops(shard, config).follow(session, step)
 
-    return UpdateState(
+    return ServerHooks(
         name=f"{name} of {config.workers}" if config.ordered else name,
         fused=not config.ordered,  # one order of arithmetic on any number of servers
-        make_extra=lambda shard: ReplicatedAccumulators(shard, config) if paired else Accumulators(shard, config),
+        make_mode_state=lambda shard: ReplicatedAccumulators(shard, config) if paired else Accumulators(shard, config),
         on_newcomer=on_newcomer,
         follow=follow,
-        deals_to=config.workers if config.ordered else 0,
+        lockstep_workers=config.workers if config.ordered else 0,
         paired=paired,
         member_round_ops=(lambda shard, standby: (StandbyRoundOps if standby else PrimaryRoundOps)(shard, config))
         if paired
@@ -78,7 +78,7 @@ def state(name: str, config: RoundConfig, *, paired: bool = False) -> UpdateStat
 
 def primary_round_ops(shard: Shard, config: RoundConfig) -> RoundOps:
     """Return the round operations of a primary."""
-    return (PrimaryRoundOps if isinstance(shard.extra, ReplicatedAccumulators) else RoundOps)(shard, config)
+    return (PrimaryRoundOps if isinstance(shard.mode_state, ReplicatedAccumulators) else RoundOps)(shard, config)
 
 
 @dataclass
@@ -258,7 +258,7 @@ class SyncUpdates(OnAnyMembers):
                 self._step = None
                 return StepResult(True, self._served == step + 1, False, made, loss)
             usual_wait = self._worker_progress.usual_wait
-            early = action is RoundAction.WAIT and time.perf_counter() - since < UNUSUAL * usual_wait
+            early = action is RoundAction.WAIT and time.perf_counter() - since < STRAGGLER_FACTOR * usual_wait
             reply, action = None, RoundAction.WAIT
             if status is PushStatus.COMPLETE:
                 action = RoundAction.APPLY
