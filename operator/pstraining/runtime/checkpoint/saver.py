@@ -34,7 +34,7 @@ class Saver:
         settings: of the checkpoints; they have a path.
         layout: of the state on the servers.
         term: the chief's; it may change while it takes over.
-        account: counts what is saved and what is not.
+        counters: counts what is saved and what is not.
         clock: seconds.
 
     Raises:

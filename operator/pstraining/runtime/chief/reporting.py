@@ -43,7 +43,7 @@ class TrainingReporter:
     Args:
         admin: returns the current administration of the servers.
         fit: options of the program.
-        account: what is served to be scraped.
+        counters: the chief's counters for Prometheus.
         steps: of the whole job, if they are limited.
         total: steps, or pieces of handed out data, in the whole job; None: nobody knows.
     """

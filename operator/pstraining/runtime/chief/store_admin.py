@@ -55,7 +55,7 @@ class StoreAdmin:
 
         Args:
             shards: what each has said of itself, the primaries first.
-            term: the chief's.
+            fence: the chief's.
 
         Raises:
             FencedError: another chief was faster on one of them.
@@ -123,7 +123,7 @@ class StoreAdmin:
         """The state as it is: of one moment on each server.
 
         Args:
-            term: the chief's.
+            fence: the chief's.
             wait: called while workers have yet to bring what they have; may raise to end it.
 
         In the mode Async servers are a few updates apart. Where steps are made on all servers together, the state is of

@@ -206,7 +206,7 @@ class Ledger:
 
     @staticmethod
     def _after(progress: Tensor, held: Tensor) -> Tensor:
-        """Rows of `held` after some progress; as they are where it is not about the piece that is held."""
+        """Rows of `held` after some progress; unchanged where it is not about the split that is held."""
         row = tf.stack([progress[:, 0] + 1, progress[:, 1]], 1)
         row = tf.where(tf.equal(progress[:, 2], 1)[:, tf.newaxis], tf.zeros_like(row), row)
         same = tf.equal(progress[:, 0] + 1, held[:, 0]) & (progress[:, 0] >= 0)

@@ -165,7 +165,7 @@ class Shard:
             ]
 
     def raise_fence(self, observed: Tensor, fence: Tensor) -> Tensor:
-        """Compare and set: put the shard under `term` if its fence is still `observed`; 1 if done."""
+        """Compare and set: raise the shard's fence to `fence` if it is still `observed`; 1 if done."""
 
         def body(observed: Tensor, fence: Tensor) -> Tensor:
             record = self.record_or_zeros()
@@ -197,7 +197,7 @@ class Shard:
         """Overwrite the whole shard but its record, under the fence; 1 if done.
 
         Args:
-            term: the chief's term. int64[].
+            fence: the chief's fence. int64[].
             vectors: the segments' vectors, and the tables' rows.
             optimizer_state: slots and scalars in the order of `slots` and `scalars`; None: the optimizer's own
                 initial values, made on the server.

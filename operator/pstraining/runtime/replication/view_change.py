@@ -55,8 +55,8 @@ class ViewChanger:
         term: the chief's; None: the next one, as worker 0 of a job without a chief has no term of its own.
         epoch: the highest that it has used in its term, if its process was renewed.
         restore: restores the newest checkpoint on some members, under a fence, and leaves them inactive.
-        look_in: called repeatedly; may raise to end a view change.
-        account: counts lost members.
+        check_abort: called repeatedly; may raise to end a view change.
+        counters: counts lost members.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ from pstraining.runtime.compression.push import Parts, PushCompressor, Residual
 from pstraining.runtime.compression.wire_format import FormatSelector, WireFormat
 from pstraining.runtime.model.keras_model import Touched
 from pstraining.runtime.model.tensor import Tensor
-from pstraining.runtime.ps.critical_section import critical, not_applied, with_dependencies, without_autograph
+from pstraining.runtime.ps.critical_section import applied, critical, not_applied, with_dependencies, without_autograph
 from pstraining.runtime.ps.data_ledger import Progress
 from pstraining.runtime.ps.record import RecordField, Session, ShardRecord
 from pstraining.runtime.ps.shard import ServerHooks, Shard
@@ -37,7 +37,7 @@ LONGEST_PAUSE: Final = 0.05
 
 
 _OF_NONE: Final = Session(0, 0)
-"""A session that never is: servers refuse what carries it."""
+"""A session that never exists: servers reject its requests."""
 
 
 class SentUpdate(NamedTuple):
@@ -122,8 +122,8 @@ class AsyncUpdates(OnAnyMembers):
 
     def _trace(self) -> None:
         numbers = range(len(self._formats))
-        whole = self._emit_whole_or_nothing if self._store.updates.paired else self._emit_whole
-        self._whole = [tf.function(partial(whole, fmt), reduce_retracing=True) for fmt in numbers]
+        whole = self._emit_compute_or_nothing if self._store.updates.paired else self._emit_compute_and_push
+        self._compute_and_push = [tf.function(partial(whole, fmt), reduce_retracing=True) for fmt in numbers]
         self._pull = [tf.function(partial(self._emit_fetch, fmt), autograph=False) for fmt in numbers]
         self._push = [
             tf.function(partial(self._emit_push, fmt), autograph=False, reduce_retracing=True) for fmt in numbers
@@ -154,7 +154,7 @@ class AsyncUpdates(OnAnyMembers):
         none = self._session_tensor(_OF_NONE)
         who = (none, self._identity, self._numbered(None))
         yield self._ask, who[:2]
-        for fmt, function in enumerate(self._whole):
+        for fmt, function in enumerate(self._compute_and_push):
             if self._is_one_call(batches, fmt):
                 yield function, (batches[0], *who)
 
@@ -204,7 +204,11 @@ class AsyncUpdates(OnAnyMembers):
         who, worker_progress = (self._session, self._identity, self._numbered(progress)), self._worker_progress
         if worker_progress.encoded is None:
             if self._is_one_call(batches, fmt):
-                return self._client.call(self._whole[fmt], batches[0], *who), Residual([], has_residual=False), fmt
+                return (
+                    self._client.call(self._compute_and_push[fmt], batches[0], *who),
+                    Residual([], has_residual=False),
+                    fmt,
+                )
             version = int(self._client.call(self._pull[fmt]))
             gradient = self._computer.compute(batches)
             worker_progress.encoded = SentUpdate(
@@ -261,12 +265,12 @@ class AsyncUpdates(OnAnyMembers):
 
         return self._client.to_local(critical(first.device, first.container, [session, identity], body))
 
-    def _emit_whole_or_nothing(self, fmt: int, batch: Any, session: Tensor, identity: Tensor, what: Tensor) -> Tensor:
-        """The same as `_emit_whole`; nothing under the session that never is. AutoGraph makes a condition of it."""
+    def _emit_compute_or_nothing(self, fmt: int, batch: Any, session: Tensor, identity: Tensor, what: Tensor) -> Tensor:
+        """Compute and push, or do nothing under the session (0, 0). AutoGraph turns this into a condition."""
         if session[0] == 0:  # noqa: SIM108 - AutoGraph reads the user's code only in a statement's branches
             told = self._nothing()
         else:
-            told = self._emit_whole(fmt, batch, session, identity, what)
+            told = self._emit_compute_and_push(fmt, batch, session, identity, what)
         return told
 
     def _nothing(self) -> Tensor:
@@ -274,7 +278,7 @@ class AsyncUpdates(OnAnyMembers):
         with tf.device(self._client.local):
             return tf.zeros([7], tf.float64)
 
-    def _emit_whole(self, fmt: int, batch: Any, session: Tensor, identity: Tensor, what: Tensor) -> Tensor:
+    def _emit_compute_and_push(self, fmt: int, batch: Any, session: Tensor, identity: Tensor, what: Tensor) -> Tensor:
         version, held = without_autograph(self._emit_pull)(fmt)
         with tf.control_dependencies([held]), tf.device(self._client.local):
             stats, vectors, rows = self._computer.emit(batch)
@@ -365,11 +369,11 @@ def _push(
             with tf.control_dependencies([*advanced, *clocks.note(worker, number)]):
                 return clocks.ahead(worker)
 
-        applied = tf.cond(allowed & is_new & tf.equal(stats[FINITE], 1), apply, not_applied)
-        with tf.control_dependencies([applied]):
+        added = tf.cond(allowed & is_new & tf.equal(stats[FINITE], 1), apply, not_applied)
+        with tf.control_dependencies([added]):
             ahead = tf.cond(allowed, move_on, not_applied)
             return tf.stack(
-                [tf.cast(allowed, tf.int64), record[RecordField.DONE], record[RecordField.STEP] + applied, ahead]
+                [tf.cast(allowed, tf.int64), record[RecordField.DONE], record[RecordField.STEP] + added, ahead]
             )
 
     return critical(

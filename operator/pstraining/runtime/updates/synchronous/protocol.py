@@ -34,7 +34,7 @@ class ShardRound:
     step: int
     """Updates applied on this server; the round under way is the one that makes `step + 1` of it."""
     attempt: int
-    """The round's attempt that `delivered` belongs to."""
+    """The round's attempt that `pushed` belongs to."""
     pushed: int
     """Workers whose gradients are in this server's sum."""
 

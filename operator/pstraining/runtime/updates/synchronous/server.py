@@ -63,7 +63,7 @@ class RoundOps:
             progress: where the worker will be in its data. int64[3].
             proposed: the format that the next round is to have, if it is for this worker to say. int64[].
             go: 1 on the arbiter; elsewhere what the arbiter said. int64[].
-            share: this server's; one that is not finite counts as delivered, and is left out.
+            gradient: this server's part; one that is not finite counts as pushed, and is skipped.
 
         Returns:
             Whether it is in the sum, done, step, attempt, closed, how many are admitted and delivered, and whether it

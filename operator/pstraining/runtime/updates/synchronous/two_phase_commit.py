@@ -64,7 +64,7 @@ class ReplicatedAccumulators(Accumulators):
         return [self.attempt.assign(attempt, read_value=False), nothing, *self.clear()]
 
     def to_staged(self, news: Sequence[Tensor]) -> list[Tensor]:
-        """Emits what the round has come to, as it is sent: in the order of `load`.
+        """Emits what the round has come to, as it is sent, in the order of `staged`.
 
         Args:
             news: of the ledger, where there is one.
