@@ -135,7 +135,7 @@ def test_a_worker_comes_up_while_a_member_is_away(client: Any) -> None:
     client._wait_for_servers()
     with client._exclusive():
         client.connected = frozenset(range(SHARDS))
-        client._reach_all(first=False)
+        client._connect_all(first=False)
     try:
         Rig(client, adam, ps=SHARDS, members=2, build=large, mode="Sync")
     finally:

@@ -70,12 +70,12 @@ def test_a_server_whose_first_operation_fails_gets_a_new_context(
     )
     with client._exclusive():
         client._wait_for_servers()
-        client._reach_all(first=False)
+        client._connect_all(first=False)
         monkeypatch.setattr(client._watchdog, "watching", watching)
         monkeypatch.setattr(context.context(), "update_server_def", updated)
-        client._reach_all(first=False)
+        client._connect_all(first=False)
         monkeypatch.undo()
         client._wait_for_servers()
-        client._reach_all(first=False)
+        client._connect_all(first=False)
     greetings = [("greet", 1)] * ps
     assert told == [("connect", 0), servers, ("greet", 0), ("connect", 1), [], servers, *greetings]

@@ -19,7 +19,7 @@ class Updates:
 
     def __init__(self) -> None:
         self.prepared: list[Any] = []
-        self.rehearsed = 0
+        self.dry_runs = 0
 
     def bind(self, store: Any) -> "Updates":
         self.prepared.append(store.assignment)
@@ -31,8 +31,8 @@ class Updates:
     def trace(self, batches: Any) -> None:
         """Nothing."""
 
-    def rehearse(self, batches: Any) -> None:
-        self.rehearsed += 1
+    def dry_run(self, batches: Any) -> None:
+        self.dry_runs += 1
 
 
 @pytest.mark.parametrize("incremental", [False, True])
@@ -64,7 +64,7 @@ def test_what_could_not_be_made_ready_is_tried_again(monkeypatch: pytest.MonkeyP
     assert not failures
     # Who was primary stands behind the other one while it learns.
     assert updates.prepared == [((0, 1),), ((1,),), ((0,),), *([((1, 0),)] if incremental else [])]
-    assert updates.rehearsed == 2
+    assert updates.dry_runs == 2
 
 
 def test_while_somebody_learns_it_is_made_ready_that_it_is_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,4 +84,4 @@ def test_while_somebody_learns_it_is_made_ready_that_it_is_in_sync(monkeypatch: 
     found.warm_up(lambda: [])
     assert told.wait(30)
     assert updates.prepared == [((1, 0), (0, 1)), ((0, 1), (0, 1))]
-    assert updates.rehearsed == 1
+    assert updates.dry_runs == 1

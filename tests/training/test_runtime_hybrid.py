@@ -257,7 +257,7 @@ def test_no_step_is_made_while_the_chief_saves(rigs: Any, monkeypatch: pytest.Mo
     monkeypatch.setattr(store_admin, "PAUSE_SECONDS", 60.0)
     rig = rigs(sgd, ps=2, build=small, workers=2)
     Crew(rig, [batches(2, seed=worker) for worker in range(2)]).join()
-    assert rig.control._hold_up
+    assert rig.control._pause
     seen = []
 
     def wait() -> None:

@@ -97,7 +97,7 @@ def test_connecting_waits_for_a_silent_server_and_says_so(
     for _ in range(number):
         began = time.monotonic()
         with stopped(client.servers[1], 60), client._exclusive():  # it fell silent after it had answered
-            client._reach_all(first=False)
+            client._connect_all(first=False)
         assert time.monotonic() - began <= LONGEST_HANG
         assert told.index("silent") < told.index("waiting")
         told.clear()
