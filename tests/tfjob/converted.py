@@ -94,6 +94,7 @@ EXAMPLES = (
             Exit("worker-1", 1),
             Sees("Running", restarts={"worker": 1}, ready={"worker": 2}),
             Exit("evaluator-0", 0),
+            Sees("Running", succeeded={"evaluator": 1}),
             Exit("chief-0", 0),
             Sees("Succeeded", "ChiefSucceeded", succeeded={"evaluator": 1}),
         ),
