@@ -85,3 +85,33 @@ def test_while_somebody_learns_it_is_made_ready_that_it_is_in_sync(monkeypatch: 
     assert told.wait(30)
     assert updates.prepared == [((1, 0), (0, 1)), ((0, 1), (0, 1))]
     assert updates.dry_runs == 1
+
+
+def test_the_event_is_not_lost_when_something_changes_while_the_last_assignment_is_prepared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = threading.Event()
+    monkeypatch.setattr(router, "SETTLED_SECONDS", 0.01)
+    monkeypatch.setattr(router, "MemberMonitor", lambda _: SimpleNamespace(nodes=dict))
+    monkeypatch.setattr(router, "event", lambda name, **_: told.set())
+    monkeypatch.setattr(chunks, "is_incremental", lambda _: False)
+    client = SimpleNamespace(connection=1, cluster=SimpleNamespace(members=2))
+
+    def for_assignment(assignment: Any) -> Any:
+        return SimpleNamespace(assignment=assignment, read=lambda: None)
+
+    class Interrupted(Updates):
+        """Something changes while the last of two assignments is prepared."""
+
+        def dry_run(self, batches: Any) -> None:
+            super().dry_run(batches)
+            if self.dry_runs == 2:
+                found._changed.set()
+
+    store: Any = SimpleNamespace(client=client, for_assignment=for_assignment)
+    updates = Interrupted()
+    found = FailoverRouter(store, updates)  # type: ignore[arg-type]
+    found._current = ((0, 1),)
+    found.warm_up(lambda: [])
+    assert told.wait(10)
+    assert updates.dry_runs == 2

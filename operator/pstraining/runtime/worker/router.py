@@ -128,27 +128,31 @@ class FailoverRouter:
         connection. Both take seconds of processor time, and wait while a member is missing.
         """
         dry_run_on: dict[Assignment, int] = {}
+        unreported = False
         while True:
             while self._changed.wait(SETTLED_SECONDS):
                 self._changed.clear()
             connection, has_learners = self._store.client.connection, self._has_learners
             try:
-                due = [f for f in self._next() if dry_run_on.get(f) != connection]
-                back = (
-                    [] if has_learners or not chunks.is_incremental(self._store) else [self._with_all(f) for f in due]
-                )
+                anticipated = self._next()
+                due = [f for f in anticipated if dry_run_on.get(f) != connection]
+                incremental = not has_learners and chunks.is_incremental(self._store)
+                back = [self._with_all(f) for f in anticipated] if incremental else []
                 for assignment in [*due, *(f for f in back if f not in self._ready)]:
                     began = time.monotonic()
                     if assignment in due:
                         self._make_ready(assignment)
                         dry_run_on[assignment] = connection
+                        unreported = not has_learners
                     else:  # servers forget it once this task connects to its learner
                         self._trace(assignment)
                     if self._changed.wait(time.monotonic() - began):  # leaves half of the time to training
                         break
                 else:
-                    if due and not has_learners:
-                        event("prepared", losses=len(due))
+                    # The last assignment may have been prepared in a pass that a change interrupted.
+                    if unreported and not has_learners:
+                        event("prepared", losses=len(anticipated))
+                        unreported = False
                     self._changed.wait()
             except ShardLostError:
                 # The training thread notices it as well, unless only this thread's call failed.
