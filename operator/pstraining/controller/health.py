@@ -6,10 +6,11 @@ Ready: every cache is filled and the Lease is ours; a standby operator is alive 
 """
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+
+from pstraining.launcher.listener import Listener
 
 Check = Callable[[], str | None]
 """Returns what is wrong, None if nothing is."""
@@ -55,6 +56,10 @@ class Health:
 
     def serve(self, port: int) -> Callable[[], None]:
         """Serve from a thread; returns what stops it."""
+        return Listener(port, self.handler()).start("health")
+
+    def handler(self) -> type[BaseHTTPRequestHandler]:
+        """The class that answers one request."""
         health = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -70,14 +75,4 @@ class Health:
             def log_message(self, format: str, *args: object) -> None:
                 """Probes are not worth a line."""
 
-        server = ThreadingHTTPServer(("", port), Handler)
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, name="health", daemon=True)
-        thread.start()
-
-        def stop() -> None:
-            server.shutdown()
-            server.server_close()
-            thread.join(timeout=1)
-
-        return stop
+        return Handler

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -212,6 +213,9 @@ def main() -> None:
         print(f"pstraining-operator: {error}", file=sys.stderr)  # noqa: T201 - there is no logging yet
         sys.exit(2)
     logs.configure(settings.log_level, settings.log_format)
+    # Containers often start with 1,024 descriptors; the hard limit costs nothing.
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     from pstraining.core import planner, status
     from pstraining.launcher import launcher_files, launcher_version
 

@@ -6,7 +6,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, MetricsHandler
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
@@ -17,6 +17,7 @@ from pstraining.controller.cache import Key
 from pstraining.core.actions import Action, Apply, Kind, Verdict
 from pstraining.core.observe import parse_time
 from pstraining.core.policies.failover import Cause
+from pstraining.launcher.listener import Listener
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 REFUSALS = (Verdict.NAME_TAKEN, Verdict.INVALID, Verdict.REFUSED, Verdict.NOT_SERVED)
@@ -116,14 +117,7 @@ class Metrics:
 
     def serve(self, port: int) -> Callable[[], None]:
         """Serve /metrics from a thread of its own; returns what stops it."""
-        server, thread = start_http_server(port, registry=self.registry)
-
-        def stop() -> None:
-            server.shutdown()
-            server.server_close()
-            thread.join(timeout=1)
-
-        return stop
+        return Listener(port, MetricsHandler.factory(self.registry)).start("metrics")
 
     def passed(self, result: str, seconds: float) -> None:
         """A pass ended: `idle`, `wrote` or `failed`."""

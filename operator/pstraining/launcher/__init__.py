@@ -1,12 +1,13 @@
 """The launcher: the files that the operator puts into every training pod, their texts and their version.
 
-They run in users' images and import nothing but the standard library; nothing here imports them either.
+They run in users' images and import nothing but the standard library. The operator and the runtime import `listener`
+alone of them.
 """
 
 import hashlib
 from importlib import resources
 
-FILES = ("launch.py", "members.py", "serve.py", "sights.py", "status_port.py", "terms.py")
+FILES = ("launch.py", "listener.py", "members.py", "serve.py", "sights.py", "status_port.py", "terms.py")
 
 
 def launcher_files() -> dict[str, str]:

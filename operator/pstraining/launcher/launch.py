@@ -296,7 +296,9 @@ class Launcher:
         if why := self.must_idle():
             return self.idle(why)
         self.next_life()  # before the port answers
-        beside("status_port").serve_status(self.sights.status_port(self.port), self.report, self.is_ready)
+        beside("status_port").serve_status(
+            beside("listener").Listener, self.sights.status_port(self.port), self.report, self.is_ready
+        )
         if self.members.hot:
             self.supervisor.before_stop = self.leave.take
         crashes = 0

@@ -6,20 +6,26 @@ launch.py, beside it in the pod, imports this file; it stands on Python 3.8's st
 from __future__ import annotations
 
 import json
-import socket
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Callable  # noqa: UP035 - Python 3.8
+from http.server import BaseHTTPRequestHandler
+from typing import Any, Callable  # noqa: UP035 - Python 3.8
 
 
 def serve_status(
-    port: int, report: Callable[[], dict[str, object]], is_ready: Callable[[dict[str, object]], bool]
+    listener: Callable[..., Any],
+    port: int,
+    report: Callable[[], dict[str, object]],
+    is_ready: Callable[[dict[str, object]], bool],
 ) -> None:
-    """Answer GET on a port, from other threads and for both IP families where the node has both."""
+    """Answer GET on a port, from other threads.
+
+    Args:
+        listener: `listener.Listener`, of the file beside this one.
+        port: to listen on.
+        report: returns the status, as JSON holds it.
+        is_ready: whether a server of that status is ready.
+    """
 
     class Handler(BaseHTTPRequestHandler):
-        timeout = 5
-
         def do_GET(self) -> None:
             status = report()
             code = 200 if self.path in ("/v1/status", "/healthz") else 404
@@ -31,10 +37,7 @@ def serve_status(
             self.end_headers()
             self.wfile.write(body)
 
-    server = ThreadingHTTPServer(("", port), Handler, bind_and_activate=False)
-    server.handle_error = Handler.log_message = lambda *_: None  # type: ignore[method-assign, assignment]
-    try:
-        server.socket = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-    except (OSError, ValueError):
-        server.socket = socket.create_server(("", port))
-    threading.Thread(target=server.serve_forever, args=(3600,), daemon=True).start()
+        def log_message(self, format: str, *args: object) -> None:
+            """Probes are not worth a line."""
+
+    listener(port, Handler).start("status", poll_seconds=3600)

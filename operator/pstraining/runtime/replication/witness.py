@@ -7,19 +7,21 @@ Knows no TensorFlow.
 """
 
 import json
-import socket
 import socketserver
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from pstraining.launcher.listener import Listener
 from pstraining.runtime.replication import acceptor
 from pstraining.runtime.replication.view import Ballot, Process, ProcessStatus, View
 from pstraining.runtime.transport import sockets
 
 LONGEST_LINE: Final = 1 << 20
 """Maximum bytes of a request or a reply: enough for a view of ten thousand processes."""
+CONNECTIONS: Final = 512
+"""Maximum connections at a time: every worker polls every witness after a loss."""
 
 
 WIRE_VERBS: Final = {"on_prepare": "promise", "on_accept": "adopt", "on_admit": "seat"}
@@ -70,8 +72,6 @@ class WitnessServer:
 
     def __init__(self, witness: Witness, port: int) -> None:
         class Handler(socketserver.StreamRequestHandler):
-            timeout = 5.0
-
             def handle(self) -> None:
                 try:
                     reply = to_json(witness.do(json.loads(self.rfile.readline(LONGEST_LINE))))
@@ -79,27 +79,13 @@ class WitnessServer:
                     reply = {"error": str(error)}
                 self.wfile.write(json.dumps(reply).encode() + b"\n")
 
-        class Server(socketserver.ThreadingTCPServer):
-            allow_reuse_address = daemon_threads = True
-            address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
-
-            def server_bind(self) -> None:
-                if self.address_family == socket.AF_INET6:
-                    self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-                super().server_bind()
-
-        self._server = Server(("", port), Handler)
-        threading.Thread(target=self._server.serve_forever, name="pstraining-witness", daemon=True).start()
+        self._listener = Listener(port, Handler, CONNECTIONS)
+        self.close = self._listener.start("pstraining-witness")
 
     @property
     def port(self) -> int:
         """Return the port that it listens on."""
-        return int(self._server.server_address[1])
-
-    def close(self) -> None:
-        """Stop serving."""
-        self._server.shutdown()
-        self._server.server_close()
+        return self._listener.port
 
 
 def serve_witness(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from pstraining.api import contract
+from pstraining.launcher.listener import Listener
 from pstraining.runtime.telemetry.counters import ChiefCounters, Histogram, Traffic, WorkerCounters
 from pstraining.runtime.telemetry.events import event
 
@@ -142,11 +143,12 @@ def serve(metrics: Metrics, *, in_pod: bool) -> None:
     if wanted is None:
         return
     try:
-        from prometheus_client import CollectorRegistry, start_http_server
+        from prometheus_client import CollectorRegistry, MetricsHandler
 
         registry = CollectorRegistry(auto_describe=False)
         registry.register(metrics)
-        server, _ = start_http_server(wanted, registry=registry)
-        event("metrics", port=server.server_port)
+        listener = Listener(wanted, MetricsHandler.factory(registry))
+        listener.start("metrics")
+        event("metrics", port=listener.port)
     except (ImportError, OSError) as error:
         event("no_metrics", port=wanted, reason=str(error))
