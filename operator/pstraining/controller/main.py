@@ -32,6 +32,7 @@ from pstraining.kube.client import KubeClient
 from pstraining.kube.connection import NoApiServerError, load_configuration
 from pstraining.kube.errors import ApiError
 from pstraining.kube.lease import Lease, LeaseLostError
+from pstraining.kube.leased_port import LeasedPort
 from pstraining.resources.launcher import Launcher
 
 logger = logging.getLogger(__name__)
@@ -188,7 +189,7 @@ def build(
     metrics = Metrics(lambda: queue.depth, queue.oldest_age, lambda: lease.held)
     reconciler = Reconciler(
         known=known,
-        port=client,
+        port=LeasedPort(client, lambda: lease.held),
         decisions=decisions,
         launcher=launcher,
         metrics=metrics,

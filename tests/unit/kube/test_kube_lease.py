@@ -92,6 +92,20 @@ def test_a_clean_end_hands_it_over_at_once() -> None:
     virtually(story())
 
 
+def test_an_operator_that_was_stopped_for_long_releases_no_lease_of_another() -> None:
+    async def story() -> None:
+        kube = FakeKube()
+        a, b = candidate(kube, "a"), candidate(kube, "b")
+        await a.acquire()
+        acquiring = asyncio.create_task(b.acquire())
+        await asyncio.sleep(3 * DURATION)  # a renews nothing: its process was stopped
+        await acquiring
+        await a.release()
+        assert holder(kube) == "b"
+
+    virtually(story())
+
+
 def test_a_restarted_container_of_the_same_pod_goes_on_at_once() -> None:
     async def story() -> None:
         kube = FakeKube()

@@ -1,0 +1,71 @@
+"""Writes of an operator that has lost its Lease in the middle of a pass."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pstraining.api.conditions import Reason
+from pstraining.controller.cache import Cache
+from pstraining.core.actions import Create, Kind
+from pstraining.kube.errors import Transient
+from pstraining.kube.executor import IN_FLIGHT, Executor
+from pstraining.kube.leased_port import LeasedPort
+from pstraining.kube.port import ApiPort
+
+pytestmark = pytest.mark.asyncio
+
+SERVICES = [
+    Create(
+        Kind.SERVICE,
+        f"s{i}",
+        {"kind": "Service", "metadata": {"name": f"s{i}", "labels": {}}, "spec": {"clusterIP": "None"}},
+        Reason.DESIRED,
+    )
+    for i in range(10 * IN_FLIGHT)
+]
+
+
+class Port:
+    """Notes for each write whether the Lease was held."""
+
+    def __init__(self) -> None:
+        self.held = True
+        self.writes: list[bool] = []
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any]:
+        return {"kind": kind, "metadata": {"name": name}}
+
+    async def create(self, kind: Kind, namespace: str, body: dict[str, Any]) -> dict[str, Any]:
+        self.writes.append(self.held)
+        self.held = len(self.writes) < 2 * IN_FLIGHT
+        await asyncio.sleep(0)
+        name = body["metadata"]["name"]
+        return {"kind": kind, "metadata": {"name": name, "namespace": "d", "uid": name, "resourceVersion": "1"}}
+
+    async def write(self, *_: Any) -> None:
+        self.writes.append(self.held)
+
+    apply = replace = delete = patch_status = create_event = write
+
+
+async def test_a_pass_writes_nothing_after_its_lease_is_lost() -> None:
+    port = Port()
+    leased: Any = LeasedPort(port, lambda: port.held)  # type: ignore[arg-type]
+    with pytest.raises(Transient, match="Lease"):
+        await Executor(leased, Cache()).execute("d", "j", "uid", SERVICES)
+    assert port.writes == [True] * 2 * IN_FLIGHT
+
+
+@pytest.mark.parametrize("call", sorted(name for name in vars(ApiPort) if not name.startswith("_") and name != "get"))
+async def test_every_write_asks_for_the_lease(call: str) -> None:
+    port = Port()
+    leased: Any = LeasedPort(port, lambda: port.held)  # type: ignore[arg-type]
+    counts = {"create": 3, "apply": 4, "replace": 5, "delete": 4, "patch_status": 3, "create_event": 2}
+    arguments = [{"metadata": {"name": "a"}}] * counts[call]
+    await getattr(leased, call)(*arguments)
+    port.held = False
+    with pytest.raises(Transient, match="Lease"):
+        await getattr(leased, call)(*arguments)
+    assert port.writes == [True]
+    assert await leased.get(Kind.POD, "d", "a"), "reads go on"
