@@ -17,7 +17,7 @@ import yaml
 from typer.testing import CliRunner
 
 from pstraining.api import names
-from pstraining.cli.cluster import KubeconfigCluster
+from pstraining.cli.client import KubeconfigClient
 from pstraining.cli.errors import CommandError, RequestError
 from pstraining.cli.main import app
 from tests.support.cli_runs import nobody_here
@@ -207,7 +207,7 @@ def test_who_may_not_and_what_is_not_installed(
     wait_for(only_pods_are_missing, "the role holds")
 
     pointed_at(monkeypatch, kube.target.kubeconfig)
-    cluster = KubeconfigCluster(kube.target.context)
+    cluster = KubeconfigClient(kube.target.context)
     for group, version in ((names.GROUP, "v9"), ("pstraining.invalid", "v1")):
         monkeypatch.setattr(names, "GROUP", group)
         monkeypatch.setattr(names, "VERSION", version)

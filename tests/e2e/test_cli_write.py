@@ -12,7 +12,7 @@ import yaml
 
 from pstraining.api import contract, names
 from pstraining.api.crd import custom_resource_definition
-from pstraining.api.validation import Severity, defaulted, validate
+from pstraining.cli.validation.schema import Severity, defaulted, validate
 from tests.support.cli_runs import failed, nobody_here, run
 from tests.support.kube import CHILD_KINDS, ApiError, Kube, Object, Target, wait_for
 from tests.support.operator_process import ROOT, OperatorProcess

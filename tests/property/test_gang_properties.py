@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, note
 from hypothesis import strategies as st
 
-from pstraining.api.validation import validate
+from pstraining.cli.validation.schema import validate
 from pstraining.core.actions import Kind
 from pstraining.resources import podgroup, requests, schedulers
 from tests.property.test_planner_properties import HISTORIES, THOROUGH, play

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
-from pstraining.api.validation import Severity, validate
 from pstraining.cli.tfjob.job import Conversion, converted
 from pstraining.cli.tfjob.notes import Notes, What
 from pstraining.cli.tfjob.source import cleaned, join
 from pstraining.cli.tfjob.template import converted_template
+from pstraining.cli.validation.schema import Severity, validate
 from pstraining.resources import pods
 from tests.support import builders
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from pstraining.cli.convert import as_yaml
+from pstraining.cli.commands.convert import as_yaml
 from pstraining.cli.manifests import parsed
 from pstraining.cli.tfjob.job import Conversion, converted
 from tests.tfjob.table import Case, DeletePod, Exit, Later, Scale, Sees, Step, Suspend, tasks

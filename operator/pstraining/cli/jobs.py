@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from pstraining.api.conditions import Condition, Reason
-from pstraining.cli.cluster import Cluster, Object
+from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.errors import CommandError, RequestError
 
 MANY: Final = 10
@@ -21,7 +21,7 @@ _WRONG: Final = (
 """What keeps a job from running while it holds, the first first."""
 
 
-def job_named(cluster: Cluster, namespace: str, name: str) -> Object:
+def job_named(cluster: ClusterClient, namespace: str, name: str) -> Object:
     """The job.
 
     Raises:
@@ -84,7 +84,7 @@ def listed(words: Iterable[str]) -> str:
     return ", ".join(found[:MANY]) + more
 
 
-def _instead(cluster: Cluster, namespace: str, name: str) -> str:
+def _instead(cluster: ClusterClient, namespace: str, name: str) -> str:
     try:
         there = sorted(str(job["metadata"]["name"]) for job in cluster.jobs(namespace))
     except RequestError:

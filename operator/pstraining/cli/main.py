@@ -4,18 +4,18 @@ import sys
 
 import typer
 
-from pstraining.cli.convert import convert
-from pstraining.cli.doctor import doctor
+from pstraining.cli.commands.convert import convert
+from pstraining.cli.commands.doctor import doctor
+from pstraining.cli.commands.logs import logs
+from pstraining.cli.commands.plan import plan
+from pstraining.cli.commands.scale import scale
+from pstraining.cli.commands.status import status
+from pstraining.cli.commands.submit import submit
+from pstraining.cli.commands.suspend import resume, suspend
+from pstraining.cli.commands.takeover import takeover
+from pstraining.cli.commands.top import top
+from pstraining.cli.commands.validate import validate
 from pstraining.cli.errors import CommandError
-from pstraining.cli.logs import logs
-from pstraining.cli.plan import plan
-from pstraining.cli.scale import scale
-from pstraining.cli.status import status
-from pstraining.cli.submit import submit
-from pstraining.cli.suspend import resume, suspend
-from pstraining.cli.takeover import takeover
-from pstraining.cli.top import top
-from pstraining.cli.validate import validate
 
 COMMANDS = (validate, plan, submit, status, logs, top, scale, suspend, resume, takeover, convert, doctor)
 """One file each, in the order of the help."""

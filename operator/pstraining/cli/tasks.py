@@ -3,18 +3,16 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from pstraining.api import names
-from pstraining.cli.cluster import Object
+from pstraining.cli.client import Object
 from pstraining.cli.errors import CommandError
 from pstraining.core.observe import main_container_name, observe
 from pstraining.core.snapshot import Pod
 
 
-class Role(StrEnum):
+class TaskRole(StrEnum):
     """What a task is in the job; in the order in which they are shown."""
 
     CHIEF = names.CHIEF
@@ -23,12 +21,8 @@ class Role(StrEnum):
     EVALUATOR = names.EVALUATOR
 
 
-RoleOption = Annotated[Role | None, typer.Option("--role", help="Only tasks of this role; standbys are of role ps.")]
-IndexOption = Annotated[int | None, typer.Option("--index", help="Only the task of this index; needs --role.")]
-
-
 @dataclass(frozen=True)
-class Task:
+class TaskPod:
     """A task, in one of its pods."""
 
     name: str
@@ -42,13 +36,13 @@ class Task:
         return main_container_name((self.manifest.get("spec") or {}).get("containers") or ())
 
 
-def tasks_of(job: Object, pods: Iterable[Object]) -> list[Task]:
+def tasks_of(job: Object, pods: Iterable[Object]) -> list[TaskPod]:
     """The tasks of all pods that are the job's own, by role, index and age."""
     by_uid = {pod["metadata"]["uid"]: pod for pod in pods}
-    order = list(Role)
+    order = list(TaskRole)
     found = [p for p in observe(job, (), by_uid.values()).pods if p.role in order]
-    found.sort(key=lambda p: (order.index(Role(p.role)), p.member, p.index, p.created, p.name))
-    return [Task(task_name(p.role, p.index, p.member), p, by_uid[p.uid]) for p in found]
+    found.sort(key=lambda p: (order.index(TaskRole(p.role)), p.member, p.index, p.created, p.name))
+    return [TaskPod(task_name(p.role, p.index, p.member), p, by_uid[p.uid]) for p in found]
 
 
 def task_name(role: str, index: int, member: int = 0) -> str:
@@ -58,7 +52,7 @@ def task_name(role: str, index: int, member: int = 0) -> str:
     return f"standby-{index}" if member == 1 else f"standby-{member}-{index}"
 
 
-def chosen(tasks: Sequence[Task], role: Role | None, index: int | None) -> list[Task]:
+def chosen(tasks: Sequence[TaskPod], role: TaskRole | None, index: int | None) -> list[TaskPod]:
     """Those of a role and an index; of all where None is given."""
     return [t for t in tasks if role in (None, t.pod.role) and index in (None, t.pod.index)]
 
@@ -71,7 +65,7 @@ def desired(job: Object, role: str) -> int:
     return int((spec.get(role) or {}).get("enabled", role == names.CHIEF))
 
 
-def check_choice(job: Object, tasks: Sequence[Task], role: Role | None, index: int | None) -> None:
+def check_choice(job: Object, tasks: Sequence[TaskPod], role: TaskRole | None, index: int | None) -> None:
     """Refuse what the job cannot have.
 
     Raises:

@@ -3,20 +3,16 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
 
 import typer
 
 from pstraining.api.conditions import Condition
-from pstraining.cli.cluster import Cluster, Object
+from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.errors import CommandError
 from pstraining.cli.jobs import condition, is_true
 
 EVERY = 0.5
 """Seconds between two looks."""
-
-Wait = Annotated[bool, typer.Option("--wait", help="Follow the job until it is so; the exit status tells.")]
-Timeout = Annotated[float, typer.Option(help="Seconds to wait at most.", min=0)]
 
 
 @dataclass(frozen=True)
@@ -29,7 +25,7 @@ class Patience:
     tell: Callable[[str], None] = typer.echo
 
 
-def follow(cluster: Cluster, job: Object, reached: Callable[[Object], str], patience: Patience) -> str:
+def follow(cluster: ClusterClient, job: Object, reached: Callable[[Object], str], patience: Patience) -> str:
     """Wait until a job has reached something.
 
     Args:

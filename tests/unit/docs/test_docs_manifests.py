@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from hack.pages import ROOT, Piece, pages
-from pstraining.api.validation import validate
+from pstraining.cli.validation.schema import validate
 from tests.support.documented import REFUSED, SCHEMA, complete, documents, job_of, where
 
 VALUES = yaml.safe_load((ROOT / "charts" / "pstraining" / "values.yaml").read_text(encoding="utf-8"))

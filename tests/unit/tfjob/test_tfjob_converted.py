@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import yaml
 
-from pstraining.api.validation import validate
-from pstraining.cli.templates import refused
 from pstraining.cli.tfjob.notes import What
+from pstraining.cli.validation.schema import validate
+from pstraining.cli.validation.templates import refused
 from tests.support import builders
 from tests.tfjob.converted import EXAMPLES, EXPECTED, FOLDER, Example, expected_files
 from tests.tfjob.simulated import play, templates

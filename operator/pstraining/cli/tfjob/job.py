@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pstraining.api import names
-from pstraining.api.validation import Severity, validate
 from pstraining.cli.errors import CommandError
 from pstraining.cli.tfjob.notes import Note, Notes, What
 from pstraining.cli.tfjob.roles import ALWAYS, converted_roles, read_roles, without_role
 from pstraining.cli.tfjob.run_policy import FIELDS, converted_run_policy
 from pstraining.cli.tfjob.source import Fields, cleaned
+from pstraining.cli.validation.schema import Severity, validate
 
 API_VERSION = "kubeflow.org/v1"
 KIND = "TFJob"

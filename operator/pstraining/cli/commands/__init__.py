@@ -1,0 +1,1 @@
+"""The commands of `kubectl pstraining`, one module each."""

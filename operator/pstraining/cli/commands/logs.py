@@ -1,0 +1,98 @@
+"""`logs JOB`: what the tasks of a job print, each line with its task in front."""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Annotated, Final
+
+import typer
+
+from pstraining.cli.client import ClusterClient, KubeconfigClient
+from pstraining.cli.errors import CommandError, DeniedError, RequestError
+from pstraining.cli.formatting import seconds
+from pstraining.cli.jobs import job_named, phase, why
+from pstraining.cli.logs.following import Follower
+from pstraining.cli.logs.log_lines import LogSelection, LogWriter
+from pstraining.cli.options import Context, IndexOption, Job, Namespace, RoleOption
+from pstraining.cli.tasks import check_choice, chosen, tasks_of
+
+INTERRUPTED: Final = 130
+"""The exit status of what Ctrl-C has ended, as in shells."""
+
+
+def logs(  # noqa: PLR0913, PLR0917 - one for each option
+    job: Job,
+    role: RoleOption = None,
+    index: IndexOption = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    previous: Annotated[
+        bool, typer.Option("--previous", "-p", help="The run before the present one, of containers that have one.")
+    ] = False,
+    tail: Annotated[int | None, typer.Option(min=0, help="The last lines of each task; all by default.")] = None,
+    since: Annotated[str | None, typer.Option(help="Lines younger than this, such as 30s, 5m or 1h30m.")] = None,
+    namespace: Namespace = None,
+    context: Context = None,
+) -> None:
+    """Print the logs of a job's tasks; with --follow as they come, also of pods that come up later."""
+    try:
+        young = None if since is None else seconds(since)
+    except ValueError as error:
+        raise CommandError(f"--since: {error}.") from error
+    if follow and previous:
+        raise CommandError("--previous is of runs that are over: take away --follow.")
+    selection = LogSelection(role, index, previous, tail, young)
+    writer = LogWriter(coloured=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+    cluster = KubeconfigClient(context)
+    where = namespace or cluster.namespace
+    try:
+        if follow:
+            Follower(cluster, where, job, selection, writer).run()
+        else:
+            read(cluster, where, job, selection, writer.line, writer.remark)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def read(
+    cluster: ClusterClient,
+    namespace: str,
+    name: str,
+    selection: LogSelection,
+    line: Callable[[str, str], None],
+    remark: Callable[[str], None],
+) -> None:
+    """Write what there is, task by task.
+
+    Args:
+        cluster: where the job is.
+        namespace: the job's.
+        name: the job.
+        selection: which logs.
+        line: takes a task's name and a line of its log.
+        remark: takes what is to be said of a task that has none.
+
+    Raises:
+        CommandError: there is no such job, role or index, or no pod of it.
+    """
+    job = job_named(cluster, namespace, name)
+    tasks = tasks_of(job, cluster.pods(namespace, name))
+    check_choice(job, tasks, selection.role, selection.index)
+    wanted = chosen(tasks, selection.role, selection.index)
+    if not wanted:
+        which = f" of role {selection.role}" if selection.role else ""
+        raise CommandError(f"{name} has no pods{which} now: it is {phase(job)}. {why(job)}".rstrip())
+    for task in wanted:
+        count = 0
+        try:
+            for text in cluster.log(namespace, task.pod.name, selection.query(task.container)):
+                line(task.name, text)
+                count += 1
+        except DeniedError:
+            raise
+        except RequestError as error:
+            if not error.status:
+                raise
+            remark(f"{task.name} ({task.pod.name}): no log: {error}")
+        else:
+            if not count:
+                remark(f"{task.name} ({task.pod.name}): no lines")

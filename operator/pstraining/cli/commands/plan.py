@@ -1,0 +1,303 @@
+"""`plan -f FILE`: what the operator would do about a job, and what the job's network would have to carry.
+
+What would be done is what the operator's own planner decides, asked here for a job that is not there yet, or with
+--live for the job and its objects as they are in the cluster.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import groupby
+from string import digits
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pstraining.api import names
+from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
+from pstraining.cli.doctor.checks import NOTHING, Amount, requests
+from pstraining.cli.errors import CommandError, RequestError
+from pstraining.cli.formatting import count, several
+from pstraining.cli.manifests import documents
+from pstraining.cli.options import Context, Files, Format, Namespace
+from pstraining.cli.output import Output, show
+from pstraining.cli.planning import bandwidth_table
+from pstraining.cli.planning.bandwidth_table import Carried
+from pstraining.cli.submission import placed, sent
+from pstraining.cli.validation.documents import check_documents, require_valid
+from pstraining.cli.validation.schema import with_defaults
+from pstraining.core import planner
+from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Manifest, Replace
+from pstraining.core.observe import observe
+from pstraining.core.policies.gang import kind_of_group
+from pstraining.kube.paths import RESOURCES
+from pstraining.launcher import launcher_files, launcher_version
+from pstraining.resources.launcher import Launcher
+
+CHILDREN: Final = tuple(k for k in RESOURCES if k not in (Kind.POD, Kind.PS_TRAINING_JOB, *Kind.pod_groups()))
+WORDS: Final = {Create: ("create", "green"), Apply: ("correct", "yellow"), Delete: ("delete", "red")}
+
+
+@dataclass(frozen=True)
+class Change:
+    """A field that is to have another value; None: it is not there."""
+
+    field: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        """For people."""
+        return f"{self.field}: {_shown(self.before)} -> {_shown(self.after)}"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What would be done about one job."""
+
+    job: Manifest
+    actions: tuple[Action, ...]
+    changes: tuple[Change, ...] = ()
+    """Of its spec, where it is there already."""
+    there: Mapping[tuple[Kind, str], Manifest] = field(default_factory=dict)
+    """Its objects as they are."""
+    exists: bool = False
+
+
+def plan(
+    files: Files,
+    live: Annotated[
+        bool, typer.Option("--live", help="Against the job and its objects in the cluster. Nothing is stored.")
+    ] = False,
+    parameters: Annotated[
+        str, typer.Option(help="How many dense parameters the model has, such as 25.6M: adds what the network carries.")
+    ] = "",
+    bandwidth: Annotated[
+        str,
+        typer.Option(help="Bits a second that a node carries each way, such as 10G; else the job's own hint."),
+    ] = "",
+    namespace: Namespace = None,
+    context: Context = None,
+    output: Format = Output.TEXT,
+) -> None:
+    """Show what the operator would do about jobs: every object, by its own planner; nothing is stored.
+
+    Offline for jobs that are not there yet; with --live for those that are, by a dry run, which needs the right to
+    change them. With --parameters also the bytes on every link for a batch of every worker, the seconds at a bandwidth,
+    how many parameter servers would be best, and what other ways to exchange updates would carry.
+    """
+    values = _number(parameters, "--parameters") if parameters else 0
+    asked = _number(bandwidth, "--bandwidth") / 1e6 if bandwidth else None
+    found = require_valid(check_documents(documents(files)))
+    cluster = KubeconfigClient(context) if live else None
+    default = cluster.namespace if cluster else "default"
+    planned = [looked(cluster, placed(document, namespace, default), datetime.now(UTC)) for document in found]
+    carried = [bandwidth_table.carried(p.job, values, seconds_at(p.job, asked)) if values else None for p in planned]
+    reports = [report(p, c) for p, c in zip(planned, carried, strict=True)]
+    pictures = [picture(p, c) for p, c in zip(planned, carried, strict=True)]
+    show(reports[0] if len(reports) == 1 else reports, output, lambda: Group(*pictures))
+
+
+def looked(cluster: ClusterClient | None, job: Object, now: datetime) -> Planned:
+    """What would be done about a job.
+
+    Args:
+        cluster: where it is, or would be; None: as if there were nothing.
+        job: as it would be sent.
+        now: the present time.
+
+    Raises:
+        CommandError: the API server refuses the job.
+    """
+    launcher = Launcher(launcher_version(), launcher_files())
+    if cluster is None:
+        fresh = with_defaults(job)
+        fresh["metadata"] |= {"uid": "", "generation": 1, "creationTimestamp": f"{now:%Y-%m-%dT%H:%M:%SZ}"}
+        return Planned(fresh, planner.plan(observe(fresh, (), ()), now, launcher).actions)
+    before, after = sent(cluster, job, dry_run=True, force=True)
+    children: list[Object] = []
+    pods: list[Object] = []
+    if before is not None:
+        namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
+        group = kind_of_group(after)
+        for kind in CHILDREN if group is None else (*CHILDREN, group):
+            place, selector = RESOURCES[kind], f"{names.LABEL_JOB}={name}"
+            what = {"apiVersion": place.api_version, "kind": str(kind)}
+            try:
+                children += (c | what for c in cluster.listed(place.path(namespace), labelSelector=selector))
+            except RequestError as error:
+                if kind is not group or error.status != 404:
+                    raise
+        pods = cluster.pods(namespace, name)
+    snapshot = observe(after, children, pods)
+    return Planned(
+        after,
+        planner.plan(snapshot, now, launcher).actions,
+        tuple(changes((before or after)["spec"], after["spec"], "spec")),
+        {key: child.manifest for key, child in snapshot.children.items()},
+        before is not None,
+    )
+
+
+def changes(before: Any, after: Any, path: str) -> Iterator[Change]:
+    """The fields that differ, innermost ones."""
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for name in dict.fromkeys((*before, *after)):
+            yield from changes(before.get(name), after.get(name), f"{path}.{name}" if path else name)
+    elif before != after:
+        yield Change(path, before, after)
+
+
+def seconds_at(job: Manifest, asked: float | None) -> float | None:
+    """Megabits a second to reckon with: those asked for, else the job's own; None: nobody says."""
+    hint = (job["spec"].get("network") or {}).get("bandwidthMegabits")
+    return asked if asked is not None else hint
+
+
+def details(planned: Planned, action: Action) -> str:
+    """What there is to say about an action."""
+    if isinstance(action, Delete):
+        return ""
+    if isinstance(action, Replace):
+        return ", ".join(action.parts)
+    if isinstance(action, Apply):
+        there = planned.there.get((action.kind, action.name))
+        told = {k: v for k, v in action.body.items() if k not in ("apiVersion", "kind", "metadata")}
+        return "; ".join(str(c) for k in told for c in _rendered((there or {}).get(k), told[k], k))
+    spec, template = action.body.get("spec") or {}, template_of(action)
+    match action.kind:
+        case Kind.SERVICE:
+            return "ports " + ", ".join(str(port["port"]) for port in spec["ports"])
+        case Kind.CLAIM:
+            return f"{spec['resources']['requests']['storage']} {spec.get('storageClassName', '')}".rstrip()
+        case Kind.CONFIG_MAP:
+            return several(len(action.body.get("data") or {}), "file")
+        case Kind.POD_DISRUPTION_BUDGET:
+            return f"minAvailable {spec['minAvailable']}"
+        case Kind.POD_GROUP | Kind.VOLCANO_POD_GROUP:
+            return f"minMember {spec['minMember']}"
+        case _ if template:
+            amount = told_amount(requests(template))
+            return f"{several(pods_of(action), 'pod')}" + (f", {amount} each" if amount else "")
+    return ""
+
+
+def runs(planned: Planned) -> Iterator[tuple[Action, str, int]]:
+    """Actions in order, those in a row that differ in a number alone as one: the first, the last's name, how many."""
+
+    def alike(action: Action) -> tuple[object, ...]:
+        return type(action), action.kind, action.name.rstrip(digits), details(planned, action)
+
+    for _, group in groupby(planned.actions, alike):
+        found = list(group)
+        yield found[0], found[-1].name, len(found)
+
+
+def template_of(action: Create) -> Manifest | None:
+    """The pod template of what it creates."""
+    found: Manifest | None = (action.body.get("spec") or {}).get("template")
+    return found
+
+
+def pods_of(action: Create) -> int:
+    """How many pods what it creates has."""
+    return int(action.body["spec"].get("replicas", 1))
+
+
+def told_amount(amount: Amount) -> str:
+    """CPU and memory, for people; empty for nothing."""
+    parts = [f"{amount.cpu.normalize():f} CPU"] if amount.cpu else []
+    unit, length = ("Gi", 2**30) if amount.memory >= 2**30 else ("Mi", 2**20)
+    return " and ".join([*parts, *([f"{float(amount.memory) / length:.5g}{unit}"] if amount.memory else [])])
+
+
+def total(planned: Planned) -> tuple[int, Amount]:
+    """Pods that would be created, and what they ask for together."""
+    number, amount = 0, NOTHING
+    for action in planned.actions:
+        if isinstance(action, Create) and (template := template_of(action)):
+            for _ in range(pods_of(action)):
+                number, amount = number + 1, amount + requests(template)
+    return number, amount
+
+
+def report(planned: Planned, carried: Carried | None) -> dict[str, Any]:
+    """All of it, for programs."""
+    metadata = planned.job["metadata"]
+    pods, amount = total(planned)
+    actions = [
+        {
+            "action": WORDS[type(action)][0],
+            "kind": str(action.kind),
+            "name": action.name,
+            "reason": str(action.reason),
+            "details": details(planned, action),
+        }
+        for action in planned.actions
+    ]
+    return {
+        "name": metadata["name"],
+        "namespace": metadata["namespace"],
+        "exists": planned.exists,
+        "changes": [{"field": c.field, "before": c.before, "after": c.after} for c in planned.changes],
+        "actions": actions,
+        "newPods": {"number": pods, "cpu": float(amount.cpu), "memoryBytes": int(amount.memory)},
+        **({"network": bandwidth_table.report(carried)} if carried else {}),
+    }
+
+
+def picture(planned: Planned, carried: Carried | None) -> RenderableType:
+    """All of it, for people."""
+    metadata = planned.job["metadata"]
+    where = f"{metadata['name']} in {metadata['namespace']}"
+    parts: list[RenderableType] = [Text(_headline(planned, where))]
+    parts += [Text(f"  {change}") for change in planned.changes]
+    if planned.actions:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for title in ("ACTION", "KIND", "NAME", "DETAILS"):
+            table.add_column(title, overflow="fold")
+        for action, last, number in runs(planned):
+            word, style = WORDS[type(action)]
+            name = action.name if number == 1 else f"{action.name} ... {last} ({number})"
+            table.add_row(Text(word, style=style), str(action.kind), name, details(planned, action))
+        pods, amount = total(planned)
+        summed = f"{several(len(planned.actions), 'object')}; {several(pods, 'new pod')}"
+        asked = f" that ask for {told_amount(amount)} together" if told_amount(amount) else ""
+        parts += [Text(), table, Text(), Text(summed + (asked if pods else "") + ".")]
+    if planned.exists and planned.actions:
+        parts.append(Text("That is the next step; what follows depends on how it goes."))
+    if carried:
+        parts += [Text(), bandwidth_table.picture(carried)]
+    return Group(*parts)
+
+
+def _headline(planned: Planned, where: str) -> str:
+    if not planned.exists:
+        return f"{where} would be created:"
+    if not planned.changes:
+        return f"{where} is there as the manifest says" + (":" if planned.actions else "; nothing is to be done.")
+    return f"{where} would be changed" + ("" if planned.actions else ", which asks for no other object") + ":"
+
+
+def _rendered(before: Any, after: Any, path: str) -> Iterator[Change]:
+    """What of the rendered fields differs; what others have set beside them does not matter."""
+    if isinstance(after, Mapping):
+        for name, value in after.items():
+            yield from _rendered((before or {}).get(name), value, f"{path}.{name}")
+    elif before != after:
+        yield Change(path, before, after)
+
+
+def _shown(value: Any) -> str:
+    text = "nothing" if value is None else f"{value}"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _number(text: str, option: str) -> int:
+    try:
+        return count(text)
+    except ValueError as error:
+        raise CommandError(f"{option}: {error}") from None

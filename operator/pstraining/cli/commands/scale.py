@@ -1,0 +1,104 @@
+"""`scale JOB --workers N`: another number of workers, if the API's rules allow it; the others go on training."""
+
+import copy
+from typing import Annotated
+
+import typer
+
+from pstraining.api.conditions import Condition
+from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
+from pstraining.cli.errors import CommandError
+from pstraining.cli.jobs import condition, end_of, is_true, job_named
+from pstraining.cli.options import Context, Job, Namespace, Timeout, Wait
+from pstraining.cli.validation.schema import validate
+from pstraining.cli.waiting import Patience, follow, is_suspended
+
+
+def scale(
+    job: Job,
+    workers: Annotated[int, typer.Option(help="How many workers the job is to have.")],
+    namespace: Namespace = None,
+    context: Context = None,
+    wait: Wait = False,
+    timeout: Timeout = 300,
+) -> None:
+    """Change a job's number of workers (spec.worker.replicas); parameter servers, chief and other workers go on.
+
+    What the API's rules refuse is said before anything is sent. With --wait, until every worker is ready, has ended
+    well, or was given up.
+    """
+    scale_to(KubeconfigClient(context), job, workers, namespace, Patience(timeout) if wait else None)
+
+
+def scale_to(
+    cluster: ClusterClient, name: str, workers: int, namespace: str | None = None, patience: Patience | None = None
+) -> None:
+    """Change a job's number of workers, and say so.
+
+    Args:
+        cluster: where the job is.
+        name: the job.
+        workers: how many it is to have.
+        namespace: the job's; the context's own if not given.
+        patience: how long to wait until they are ready; None for not at all.
+
+    Raises:
+        CommandError: there is no such job, it has ended, the rules refuse it, or the workers are not ready in time.
+    """
+    namespace = namespace or cluster.namespace
+    job = job_named(cluster, namespace, name)
+    before = int(job["spec"]["worker"]["replicas"])
+    end = end_of(job)
+    if end is not None:
+        raise CommandError(f"{name} has ended ({end}): it has no workers any more.")
+    if before == workers:
+        typer.echo(f"{name} in {namespace}: has {workers} {_workers(workers)} already: nothing to do")
+    else:
+        check(job, workers)
+        cluster.scale(namespace, name, workers)
+        typer.echo(f"{name} in {namespace}: scaled from {before} to {workers} {_workers(workers)}")
+        job = job_named(cluster, namespace, name)
+    if patience is not None:
+        typer.echo(follow(cluster, job, lambda now: _scaled(now, workers), patience))
+
+
+def check(job: Object, workers: int) -> None:
+    """Ask the API's rules for a change of the number of workers.
+
+    Raises:
+        CommandError: they refuse it.
+    """
+    changed = copy.deepcopy(job)
+    changed["spec"]["worker"]["replicas"] = workers
+    # What was wrong before does not stand in the way.
+    wrong = [f for f in validate(changed, job) if f not in validate(job, job)]
+    if wrong:
+        raise CommandError(
+            f"{job['metadata']['name']} cannot have {workers} {_workers(workers)}: {'; '.join(map(str, wrong))}"
+        )
+
+
+def _scaled(job: Object, workers: int) -> str:
+    """That the workers are there; empty until then.
+
+    Raises:
+        CommandError: the job has failed.
+    """
+    name, status = job["metadata"]["name"], job["status"].get("worker") or {}
+    if is_true(job, Condition.FAILED):
+        raise CommandError(f"{name} has failed meanwhile: {condition(job, Condition.FAILED)['message']}")
+    if is_true(job, Condition.SUCCEEDED):
+        return f"{name} has succeeded meanwhile."
+    if is_suspended(job):
+        return f"{name} is suspended: it gets its {_workers(workers)} when it resumes."
+    # Those asked for are neither done nor given up.
+    asked, ready = int(status.get("replicas") or 0), int(status.get("ready") or 0)
+    if status.get("desired") != workers or ready != asked:
+        return ""
+    return f"{name}: {ready} of {workers} {_workers(workers)} ready" + (
+        f", {workers - asked} done." if asked < workers else "."
+    )
+
+
+def _workers(number: int) -> str:
+    return "worker" if number == 1 else "workers"

@@ -1,0 +1,199 @@
+"""`status [JOB]`: a table of jobs, or one job with its roles, pods, shards and events, and why something waits."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+import typer
+
+from pstraining.api import names
+from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
+from pstraining.cli.errors import CommandError
+from pstraining.cli.jobs import end_of, job_named, one_line, phase, why
+from pstraining.cli.options import Context, Format, Namespace
+from pstraining.cli.output import Output, show
+from pstraining.cli.status.picture import table, tree
+from pstraining.cli.status.pod_state import is_unexplained, state
+from pstraining.cli.status.pod_state import why as why_pod
+from pstraining.cli.tasks import TaskPod, TaskRole, desired, task_name, tasks_of
+
+EVENTS: Final = 5
+"""How many of the job's events are shown."""
+ASKED_PODS: Final = 5
+"""Of how many pods that wait without a word the events are read."""
+
+AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Jobs of all namespaces.")]
+
+
+def status(
+    job: Annotated[str | None, typer.Argument(help="The job; a table of all jobs if not given.")] = None,
+    all_namespaces: AllNamespaces = False,
+    namespace: Namespace = None,
+    context: Context = None,
+    output: Format = Output.TEXT,
+) -> None:
+    """Show how jobs stand; of one job every pod, and why something waits or has failed."""
+    if all_namespaces and (job is not None or namespace is not None):
+        raise CommandError("--all-namespaces shows all jobs: take away the job's name and --namespace.")
+    cluster, now = KubeconfigClient(context), datetime.now(UTC)
+    where = namespace or cluster.namespace
+    if job is None:
+        jobs = [summary(j) for j in cluster.jobs(None if all_namespaces else where)]
+        empty = f"No PSTrainingJobs in {'any namespace' if all_namespaces else f'namespace {where}'}."
+        show(jobs, output, lambda: table(jobs, now, namespaces=all_namespaces) if jobs else empty)
+    else:
+        found = look(cluster, where, job)
+        show(found, output, lambda: tree(found, now))
+
+
+def summary(job: Object) -> dict[str, Any]:
+    """A job in a row, for programs."""
+    told = job.get("status") or {}
+    return {
+        "namespace": job["metadata"]["namespace"],
+        "name": job["metadata"]["name"],
+        "phase": phase(job),
+        "ps": (told.get("ps") or {}).get("summary", ""),
+        "workers": (told.get("worker") or {}).get("summary", ""),
+        "standbys": told.get("standbySummary", ""),
+        "restarts": told.get("restarts", 0),
+        "takeovers": told.get("takeovers", 0),
+        "created": job["metadata"]["creationTimestamp"],
+        "why": why(job),
+    }
+
+
+def look(cluster: ClusterClient, namespace: str, name: str) -> dict[str, Any]:
+    """Gather what is to be known of a job.
+
+    Raises:
+        CommandError: there is no such job, or the cluster does not say.
+    """
+    job = job_named(cluster, namespace, name)
+    tasks = tasks_of(job, cluster.pods(namespace, name))
+    silent = [t for t in tasks if is_unexplained(t)][:ASKED_PODS]
+    words = {t.pod.uid: cluster.events(namespace, t.pod.uid) for t in silent}
+    return describe(job, tasks, cluster.events(namespace, job["metadata"]["uid"]), words)
+
+
+def describe(
+    job: Object, tasks: Sequence[TaskPod], events: Iterable[Object], pod_events: Mapping[str, Iterable[Object]]
+) -> dict[str, Any]:
+    """A job with all that belongs to it, for programs.
+
+    Args:
+        job: the job.
+        tasks: its tasks.
+        events: its events.
+        pod_events: events of pods that wait without a word, by uid.
+    """
+    told = job.get("status") or {}
+    return {
+        **summary(job),
+        "startTime": told.get("startTime"),
+        "completionTime": told.get("completionTime"),
+        "term": told.get("term", 0),
+        "notes": _notes(job),
+        "conditions": told.get("conditions") or [],
+        "roles": [_role(job, role, tasks, pod_events) for role in TaskRole if _has(job, role, tasks)],
+        "shards": [{**shard, "standbys": _standbys(job)} for shard in told.get("shards") or ()],
+        "events": _newest(events)[-EVENTS:],
+    }
+
+
+def _notes(job: Object) -> list[str]:
+    """What the status does not say because nobody has written it yet."""
+    metadata, told = job["metadata"], job.get("status") or {}
+    manager = (job["spec"].get("runPolicy") or {}).get("managedBy", names.MANAGED_BY)
+    if manager != names.MANAGED_BY:
+        return [f"It is {manager} that looks after this job (spec.runPolicy.managedBy)."]
+    if metadata.get("deletionTimestamp"):
+        return ["The job is being deleted."]
+    if not told:
+        return ["Nobody has acted on this job yet. Does the operator run, and does it watch this namespace?"]
+    if told.get("observedGeneration", 0) < metadata.get("generation", 0):
+        return ["The spec was changed, and the operator has not acted on that yet. Does it run?"]
+    return []
+
+
+def _has(job: Object, role: TaskRole, tasks: Sequence[TaskPod]) -> bool:
+    return desired(job, role) > 0 or any(t.pod.role == role for t in tasks)
+
+
+def _role(
+    job: Object, role: TaskRole, tasks: Sequence[TaskPod], pod_events: Mapping[str, Iterable[Object]]
+) -> dict[str, Any]:
+    told = (job.get("status") or {}).get(role.value) or {}
+    own = [t for t in tasks if t.pod.role == role]
+    return {
+        "role": role.value,
+        "desired": desired(job, role),
+        "ready": told.get("ready", 0),
+        "succeeded": told.get("succeeded", 0),
+        "restarts": told.get("restarts", 0),
+        "lastFailure": told.get("lastFailure"),
+        "pods": [_pod(job, t, pod_events.get(t.pod.uid, ())) for t in own],
+        "givenUp": _given_up(job, role),
+        "withoutPod": _without_pod(job, role, own),
+    }
+
+
+def _pod(job: Object, task: TaskPod, events: Iterable[Object]) -> dict[str, Any]:
+    pod = task.pod
+    warnings = [f"{e['reason']}: {one_line(e['message'])}" for e in _newest(events) if e["type"] == "Warning"]
+    found: dict[str, Any] = {
+        "task": task.name,
+        "pod": pod.name,
+        "state": state(task),
+        "ready": pod.ready and not pod.deleting,
+        "node": pod.node,
+        "restarts": pod.container.restarts,
+        "created": task.manifest["metadata"]["creationTimestamp"],
+        "why": why_pod(task) or warnings[-1:],
+    }
+    shards = (job.get("status") or {}).get("shards") or ()
+    if pod.role == names.PS and (shard := next((s for s in shards if s["index"] == pod.index), None)):
+        found["primary"] = shard.get("primary") == pod.name
+    return found
+
+
+def _given_up(job: Object, role: TaskRole) -> list[str]:
+    records = (job.get("status") or {}).get("replicaRecords") or ()
+    return [task_name(role, r["index"]) for r in records if r["role"] == role and r.get("givenUp")]
+
+
+def _without_pod(job: Object, role: TaskRole, own: Iterable[TaskPod]) -> list[str]:
+    """The tasks that are to run and have no pod; none where some may be done: which ones, only their pods told."""
+    told = (job.get("status") or {}).get(role.value) or {}
+    if end_of(job) or told.get("succeeded") or (job["spec"].get("runPolicy") or {}).get("suspend"):
+        return []
+    there = {t.name for t in own} | set(_given_up(job, role))
+    return [name for index in range(desired(job, role)) if (name := task_name(role, index)) not in there]
+
+
+def _standbys(job: Object) -> int:
+    """How many standbys each shard is to have."""
+    standby = job["spec"]["ps"].get("standby") or {}
+    return 0 if standby.get("mode", "None") == "None" else int(standby.get("replicasPerShard", 1))
+
+
+def _newest(events: Iterable[Object]) -> list[dict[str, Any]]:
+    """Events in the order of when they last happened."""
+    found = [
+        {
+            "time": _last_time(event),
+            "type": event.get("type", ""),
+            "reason": event.get("reason", ""),
+            "message": event.get("message", ""),
+            "count": int((event.get("series") or {}).get("count") or event.get("count") or 1),
+        }
+        for event in events
+    ]
+    return sorted(found, key=lambda e: e["time"])
+
+
+def _last_time(event: Object) -> str:
+    """When it last happened, in whichever of the fields its writer uses, to the second: so that strings compare."""
+    series = (event.get("series") or {}).get("lastObservedTime")
+    moment = series or event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
+    return f"{str(moment)[:19]}Z"

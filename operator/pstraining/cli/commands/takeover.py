@@ -1,0 +1,114 @@
+"""`takeover JOB --shard N`: let a standby take over from a primary that works, before its node is taken away.
+
+The wish is an annotation of the job that names the shard and the epoch: the operator acts on it once, and nothing has
+to be cleaned up. A plain program goes back to its newest checkpoint, as after any take-over.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from pstraining.api import names
+from pstraining.api.conditions import Condition
+from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
+from pstraining.cli.errors import CommandError
+from pstraining.cli.jobs import condition, is_true, job_named
+from pstraining.cli.options import Context, Job, Namespace
+
+EVERY = 0.2
+"""Seconds between two looks."""
+
+
+def takeover(
+    job: Job,
+    shard: Annotated[int, typer.Option(help="The shard whose standby is to take over.")],
+    namespace: Namespace = None,
+    context: Context = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait.")] = 60,
+) -> None:
+    """Let a standby take over a shard now; a plain program goes on from its newest checkpoint."""
+    typer.echo(take_over(KubeconfigClient(context), job, shard, namespace, timeout))
+
+
+def take_over(
+    cluster: ClusterClient,
+    name: str,
+    shard: int,
+    namespace: str | None = None,
+    seconds: float = 60,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> str:
+    """Ask for a take-over and wait until it has happened.
+
+    Args:
+        cluster: where the job is.
+        name: the job.
+        shard: which shard's standby is to take over.
+        namespace: the job's; the context's own if not given.
+        seconds: how long to wait.
+        clock: seconds that pass.
+        sleep: waits for so many of them.
+
+    Returns:
+        What happened, for people.
+
+    Raises:
+        CommandError: it cannot be done, or was not done in time.
+    """
+    namespace = namespace or cluster.namespace
+    job = _checked(job_named(cluster, namespace, name), name, shard)
+    before, primary = _pointer(cluster, namespace, name, shard)
+    if not _ready_standbys(job, shard):
+        raise CommandError(f"Shard {shard} of {name} has no ready standby. {_degraded(job)}".rstrip())
+    cluster.annotate(namespace, name, {names.ANNOTATION_TAKEOVER: f"{shard}@{before}"})
+    end = clock() + seconds
+    while True:
+        epoch, now = _pointer(cluster, namespace, name, shard)
+        if epoch > before:
+            return f"Shard {shard} of {name}: {now} has taken over from {primary} (take-over {epoch})."
+        if clock() >= end:
+            why = _degraded(cluster.job(namespace, name) or {}) or "Does the operator run?"
+            raise CommandError(
+                f"Shard {shard} of {name} was not taken over within {seconds:.0f} s; {primary} is still primary. {why}"
+            )
+        sleep(EVERY)
+
+
+def _checked(job: Object, name: str, shard: int) -> Object:
+    servers = job["spec"]["ps"]
+    if (servers.get("standby") or {}).get("mode", "None") == "None":
+        raise CommandError(f"{name} has no standbys: spec.ps.standby.mode is None.")
+    if servers["standby"]["mode"] == "Hot":
+        raise CommandError(
+            f"{name} has hot standbys, of which its chief chooses. To move a member, delete its pod: no step is lost."
+        )
+    count = int(servers["replicas"])
+    if not 0 <= shard < count:
+        raise CommandError(f"{name} has no shard {shard}: its shards are 0 to {count - 1}.")
+    for kind in (Condition.SUCCEEDED, Condition.FAILED, Condition.SUSPENDED):
+        if is_true(job, kind):
+            raise CommandError(f"{name} does not run: it is {kind}.")
+    return job
+
+
+def _pointer(cluster: ClusterClient, namespace: str, name: str, shard: int) -> tuple[int, str]:
+    """The shard's epoch and its primary."""
+    service = cluster.service(namespace, names.ps_service(name, shard))
+    if service is None:
+        raise CommandError(f"Shard {shard} of {name} has no Service {names.ps_service(name, shard)} yet.")
+    epoch = (service["metadata"].get("annotations") or {}).get(names.ANNOTATION_EPOCH, "")
+    primary = service["spec"]["selector"].get(names.LABEL_STS_POD, "")
+    return int(epoch) if epoch.isdecimal() else 0, str(primary)
+
+
+def _ready_standbys(job: Object, shard: int) -> int:
+    shards = (job.get("status") or {}).get("shards") or ()
+    return next((int(s.get("readyStandbys") or 0) for s in shards if s["index"] == shard), 0)
+
+
+def _degraded(job: Object) -> str:
+    """What the standbys wait for, as the operator says it."""
+    return str(condition(job, Condition.DEGRADED)["message"]) if is_true(job, Condition.DEGRADED) else ""

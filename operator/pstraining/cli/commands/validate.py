@@ -1,0 +1,64 @@
+"""`validate -f FILE`: what the API server and the operator would say to jobs, said without a cluster.
+
+The rules are those of the API server itself: the CRD's schema and its CEL rules (pstraining.cli.validation.schema),
+generated from the same models as the CRD that is installed.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from pstraining.cli.manifests import documents
+from pstraining.cli.options import Files, Format
+from pstraining.cli.output import Output, show
+from pstraining.cli.validation.documents import CheckedDocument, check_documents, lines
+from pstraining.cli.validation.schema import Severity
+
+
+def validate(files: Files, output: Format = Output.TEXT) -> None:
+    """Check manifests of jobs without a cluster, by the API server's own rules; exit status 1 if one is wrong.
+
+    Besides the rules of the API (types, bounds, required fields, and how fields go together), pod templates are checked
+    for what the operator's pods would be refused for: wrong types, missing images, volumes that are not there. A field
+    that this version does not know is a warning, since a newer CRD or Kubernetes may know it; the API server refuses
+    what it does not know itself. Other objects in the files are named and skipped.
+    """
+    found = check_documents(documents(files))
+    show(report(found), output, lambda: picture(found))
+    if any(v.errors for v in found):
+        raise typer.Exit(1)
+
+
+def report(found: Sequence[CheckedDocument]) -> dict[str, Any]:
+    """The results, for programs."""
+    said = [
+        {
+            "file": v.document.file,
+            "document": v.document.number,
+            "kind": v.document.kind,
+            "name": v.document.name,
+            "verdict": v.word,
+            "findings": [{"severity": str(f.severity), "field": f.field, "message": f.message} for f in v.findings],
+        }
+        for v in found
+    ]
+    return {"documents": said, **{f"{s}s": _count(found, s) for s in Severity}}
+
+
+def picture(found: Sequence[CheckedDocument]) -> RenderableType:
+    """The results, for people: a line for each finding, and for each document without any."""
+    told = Text("\n").join(line for v in found for line in lines(v))
+    jobs = sum(not v.skipped for v in found)
+    counts = (_counted(_count(found, Severity.ERROR), "error"), _counted(_count(found, Severity.WARNING), "warning"))
+    return told.append(f"\n{_counted(jobs, 'job')}, {', '.join(counts)}")
+
+
+def _count(found: Sequence[CheckedDocument], severity: Severity) -> int:
+    return sum(f.severity is severity for v in found for f in v.findings)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,1 @@
+"""The checks of `doctor`: `examination` reads from the cluster, `checks` decides."""

@@ -1,0 +1,305 @@
+"""What doctor says of what it finds: each check from data to a verdict and what to do next. It asks nobody."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+
+from pstraining import __version__
+from pstraining.api import names
+from pstraining.api.crd import custom_resource_definition
+from pstraining.cli.errors import DEFINITION
+
+Object = Mapping[str, Any]
+
+OLDEST, OLDEST_FOR_STANDBYS = (1, 29), (1, 31)
+"""Kubernetes' versions: rules in CRDs and pod-index labels; matchLabelKeys in pod anti-affinity."""
+INSTALL = "Install the chart: docs/how-to/install.md."
+ENFORCERS = (
+    *("calico-node", "canal", "cilium", "anetd", "antrea-agent", "kube-router", "weave-net", "azure-npm"),
+    *("ovnkube-node", "kube-ovn-cni", "kube-network-policies"),
+)
+"""DaemonSets of networks that enforce NetworkPolicies."""
+RIGHTS = (("get", ""), ("list", ""), ("create", ""), ("patch", ""), ("delete", ""), ("patch", "scale"))
+"""What users do with PSTrainingJobs: verb and subresource."""
+NEEDED = (("get", ""), ("create", ""), ("patch", ""))
+"""Without these nothing can be submitted."""
+
+
+class Result(StrEnum):
+    """How a check went."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check's verdict."""
+
+    name: str
+    result: Result
+    message: str
+    todo: str = ""
+    """What to do next."""
+
+
+@dataclass(frozen=True)
+class Unavailable:
+    """What could not be looked at."""
+
+    why: str
+
+    def as_check(self, name: str) -> Check:
+        """A warning: nothing is known of it."""
+        return Check(name, Result.WARN, f"not known: {self.why}")
+
+
+@dataclass(frozen=True)
+class Amount:
+    """CPU in cores and memory in bytes."""
+
+    cpu: Decimal
+    memory: Decimal
+
+    @classmethod
+    def of(cls, quantities: Object) -> "Amount":
+        """From a mapping of Kubernetes' quantities."""
+        from kubernetes.utils.quantity import parse_quantity
+
+        parse: Any = parse_quantity  # untyped upstream
+        return cls(*(Decimal(parse(quantities.get(what, 0))) for what in ("cpu", "memory")))
+
+    def __add__(self, other: "Amount") -> "Amount":
+        return Amount(self.cpu + other.cpu, self.memory + other.memory)
+
+    def __sub__(self, other: "Amount") -> "Amount":
+        return Amount(self.cpu - other.cpu, self.memory - other.memory)
+
+    def holds(self, other: "Amount") -> bool:
+        """Whether the other fits in."""
+        return self.cpu >= other.cpu and self.memory >= other.memory
+
+    def most(self, other: "Amount") -> "Amount":
+        """The larger of both, one by one."""
+        return Amount(max(self.cpu, other.cpu), max(self.memory, other.memory))
+
+
+NOTHING = Amount(Decimal(0), Decimal(0))
+
+
+def version(found: Object) -> Check:
+    """Whether Kubernetes is new enough, from what /version says."""
+    told = str(found.get("gitVersion", "of no version"))
+    numbers = tuple(int(re.sub(r"\D", "", str(found.get(part) or "0")) or 0) for part in ("major", "minor"))
+    wanted = ".".join(map(str, OLDEST))
+    if numbers < OLDEST:
+        return Check("api server", Result.FAIL, f"Kubernetes {told}, older than {wanted}", "Upgrade the cluster.")
+    if numbers < OLDEST_FOR_STANDBYS:
+        return Check("api server", Result.WARN, f"Kubernetes {told}: standbys (spec.ps.standby) need 1.31 or newer")
+    return Check("api server", Result.OK, f"Kubernetes {told}")
+
+
+def definition(found: Object | None) -> Check:
+    """Whether the CRD is there, works, and is this version's own."""
+    if found is None:
+        return Check("crd", Result.FAIL, f"{DEFINITION} is not installed", INSTALL)
+    told = (found.get("status") or {}).get("conditions") or ()
+    if not any(c["type"] == "Established" and c["status"] == "True" for c in told):
+        why = "; ".join(c.get("message", "") for c in told if c["status"] == "False")
+        return Check(
+            "crd", Result.FAIL, f"{DEFINITION} is not established: {why}", f"kubectl describe crd {DEFINITION}"
+        )
+    versions = {v["name"]: v for v in found["spec"]["versions"] if v["served"]}
+    if names.VERSION not in versions:
+        served = ", ".join(versions)
+        return Check("crd", Result.FAIL, f"{names.VERSION} is not served, only {served}", "Use this CLI's own version.")
+    ours = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    apart = list(differences(ours, versions[names.VERSION]["schema"]["openAPIV3Schema"]))
+    if not apart:
+        return Check("crd", Result.OK, f"{names.VERSION}, the same as this CLI's ({__version__})")
+    first = ", ".join(apart[:3]) + (f" and {len(apart) - 3} more" if len(apart) > 3 else "")
+    message = f"differs from this CLI's ({__version__}): {first}; what validate says may differ, too"
+    return Check("crd", Result.WARN, message, "Upgrade whichever is older, chart or CLI: docs/how-to/install.md.")
+
+
+def differences(ours: Any, theirs: Any, path: str = "") -> Iterable[str]:
+    """The fields of two schemas that are not the same, outermost first."""
+    if ours == theirs:
+        return
+    mine, other = ((s.get("properties") if isinstance(s, Mapping) else None) or {} for s in (ours, theirs))
+    if not isinstance(ours, Mapping) or not isinstance(theirs, Mapping):
+        yield path
+        return
+    rest, others = ({k: v for k, v in s.items() if k not in ("properties", "description")} for s in (ours, theirs))
+    if rest != others:
+        yield path or "the object's own rules"
+    for name in dict.fromkeys((*mine, *other)):
+        below = f"{path}.{name}".lstrip(".")
+        if name not in other:
+            yield f"{below} (only here)"
+        elif name not in mine:
+            yield f"{below} (only there)"
+        else:
+            yield from differences(mine[name], other[name], below)
+
+
+def operators(found: Sequence[Object], namespace: str) -> list[Check]:
+    """Whether there is an operator for a namespace, and how each one stands."""
+    if not found:
+        return [Check("operator", Result.FAIL, "no operator is installed", INSTALL)]
+    told = [_operator(one) for one in found]
+    watched = [watches(one) for one in found]
+    if not any(not listed or namespace in listed for listed in watched):
+        listed = ", ".join(n for names_ in watched for n in names_)
+        todo = f"Add it to watch.namespaces of the chart, or use one of: {listed}."
+        told.append(Check("operator", Result.FAIL, f"nobody looks after jobs in namespace {namespace}", todo))
+    return told
+
+
+def environment(deployment: Object) -> dict[str, str]:
+    """The settings of an operator."""
+    containers = deployment["spec"]["template"]["spec"]["containers"]
+    return {e["name"]: e.get("value") or "" for c in containers for e in c.get("env") or ()}
+
+
+def watches(deployment: Object) -> list[str]:
+    """The namespaces that an operator looks after; none for all."""
+    return [n for n in environment(deployment).get("PSTRAINING_NAMESPACES", "").split(",") if n]
+
+
+def _operator(deployment: Object) -> Check:
+    metadata = deployment["metadata"]
+    where = f"{metadata['namespace']}/{metadata['name']}"
+    image = deployment["spec"]["template"]["spec"]["containers"][0].get("image", "")
+    told = f"{where}, image {image}"
+    if not int((deployment.get("status") or {}).get("readyReplicas") or 0):
+        here = f"kubectl -n {metadata['namespace']}"
+        todo = f"{here} get pods; {here} logs deployment/{metadata['name']}"
+        return Check("operator", Result.FAIL, f"{told}, is not ready", todo)
+    labelled = str((metadata.get("labels") or {}).get("app.kubernetes.io/version", ""))
+    if labelled and labelled != __version__:
+        message = f"{told}, is of version {labelled}, this CLI of {__version__}"
+        return Check("operator", Result.WARN, message, "Upgrade whichever is older.")
+    return Check("operator", Result.OK, f"{told}, is ready")
+
+
+def lease(found: Object | None, name: str, now: datetime) -> Check:
+    """Whether an operator holds its Lease, and has said so lately."""
+    if found is None:
+        return Check("lease", Result.FAIL, f"there is no Lease {name}: no operator has started yet", "Look at its log.")
+    spec = found.get("spec") or {}
+    holder = str(spec.get("holderIdentity") or "")
+    if not holder:
+        return Check("lease", Result.FAIL, f"nobody holds Lease {name}", "Look at the operator's log.")
+    ago = (now - datetime.fromisoformat(str(spec["renewTime"]))).total_seconds()
+    duration = int(spec.get("leaseDurationSeconds") or 0)
+    if ago > 2 * duration:
+        message = (
+            f"{holder} has last renewed Lease {name} {ago:.0f} s ago by this machine's clock; it may take {duration}"
+        )
+        return Check("lease", Result.FAIL, message, "Look at the operator's log, and at this machine's clock.")
+    return Check("lease", Result.OK, f"{holder} holds Lease {name}")
+
+
+def no_namespace(namespace: str) -> Check:
+    """What is said in place of rights in a namespace that is not there."""
+    todo = f"kubectl create namespace {namespace}, or name another one by -n."
+    return Check("rights", Result.FAIL, f"there is no namespace {namespace}", todo)
+
+
+def rights(found: Mapping[tuple[str, str], bool], namespace: str) -> Check:
+    """What the user may do with jobs."""
+    missing = [right for right, may in found.items() if not may]
+    if not missing:
+        return Check("rights", Result.OK, f"you may read, create, change and delete jobs in namespace {namespace}")
+    listed = ", ".join(f"{verb} {names.PLURAL}{'/' * bool(sub)}{sub}" for verb, sub in missing)
+    result = Result.FAIL if {*missing} & {*NEEDED} else Result.WARN
+    todo = "Ask for the role edit in that namespace: the chart adds jobs to it (rbac.aggregate)."
+    return Check("rights", result, f"you may not {listed} in namespace {namespace}", todo)
+
+
+def nodes(found: Sequence[Object], pods: Sequence[Object] | Unavailable, need: Amount) -> Check:
+    """Whether nodes have room for a parameter server, and two of them for one with a standby."""
+    usable = [n for n in found if _is_usable(n)]
+    if not usable:
+        message = f"none of {len(found)} nodes is ready, schedulable and without taints"
+        return Check("nodes", Result.FAIL, message, "kubectl get nodes")
+    taken: dict[str, Amount] = {}
+    for pod in () if isinstance(pods, Unavailable) else pods:
+        node = str(pod["spec"].get("nodeName") or "")
+        taken[node] = taken.get(node, NOTHING) + requests(pod)
+    free = {n["metadata"]["name"]: Amount.of(n["status"]["allocatable"]) for n in usable}
+    fitting = [name for name, all_of_it in free.items() if (all_of_it - taken.get(name, NOTHING)).holds(need)]
+    guess = f" (if nothing else ran there: {pods.why})" if isinstance(pods, Unavailable) else ""
+    asked = f"a parameter server of {need.cpu.normalize():f} CPU and {need.memory / 2**30:.3g} GiB{guess}"
+    if not fitting:
+        todo = "Unless nodes are added on demand, free some room; --cpu and --memory say what you need."
+        return Check("nodes", Result.WARN, f"none of {len(usable)} nodes has room for {asked}", todo)
+    if len(fitting) == 1:
+        message = f"only {fitting[0]} has room for {asked}: standbys need a second node"
+        return Check("nodes", Result.WARN, message, "Add a node, or leave spec.ps.standby.mode at None.")
+    result = Result.WARN if guess else Result.OK
+    return Check("nodes", result, f"{len(fitting)} of {len(found)} nodes have room for {asked}")
+
+
+def requests(pod: Object) -> Amount:
+    """What a pod keeps on its node; nothing once it has ended."""
+    if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+        return NOTHING
+
+    def asked(container: Object) -> Amount:
+        return Amount.of((container.get("resources") or {}).get("requests") or {})
+
+    # Init containers run one after the other before the rest; those that are always restarted stay.
+    stays, peak = NOTHING, NOTHING
+    for container in pod["spec"].get("initContainers") or ():
+        if container.get("restartPolicy") == "Always":
+            stays += asked(container)
+            peak = peak.most(stays)
+        else:
+            peak = peak.most(stays + asked(container))
+    running = stays
+    for container in pod["spec"]["containers"]:
+        running += asked(container)
+    return peak.most(running) + Amount.of(pod["spec"].get("overhead") or {})
+
+
+def _is_usable(node: Object) -> bool:
+    spec = node.get("spec") or {}
+    kept_away = any(t["effect"] != "PreferNoSchedule" for t in spec.get("taints") or ())
+    told = (node.get("status") or {}).get("conditions") or ()
+    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in told)
+    return ready and not kept_away and not spec.get("unschedulable")
+
+
+def storage(classes: Sequence[Object]) -> Check:
+    """Whether claims for checkpoints get a volume without naming a StorageClass."""
+    mark = "storageclass.kubernetes.io/is-default-class"
+    default = [c["metadata"]["name"] for c in classes if (c["metadata"].get("annotations") or {}).get(mark) == "true"]
+    if default:
+        return Check("storage", Result.OK, f"the default StorageClass is {default[0]}")
+    todo = "Name one in checkpoint.volumeClaimTemplate.storageClassName, or use checkpoint.volume."
+    there = ", ".join(c["metadata"]["name"] for c in classes) or "none"
+    return Check("storage", Result.WARN, f"no StorageClass is the default (there: {there})", todo)
+
+
+def network(daemon_sets: Sequence[Object]) -> Check:
+    """Whether the NetworkPolicy of every job is likely to hold."""
+    there = {d["metadata"]["name"] for d in daemon_sets}
+    known = next((name for name in ENFORCERS if name in there), None)
+    if known:
+        return Check("network", Result.OK, f"{known} enforces NetworkPolicies")
+    message = "no network that is known to enforce NetworkPolicies was found: every pod may reach TensorFlow's ports"
+    return Check("network", Result.WARN, message, "Ask who runs the cluster; see SECURITY.md.")
+
+
+def metrics(text: Any) -> Check:
+    """Whether the operator's metrics can be read."""
+    if isinstance(text, str) and "pstraining_" in text:
+        return Check("metrics", Result.OK, "the operator's metrics can be read")
+    return Check("metrics", Result.WARN, "the operator's metrics are not what was expected")

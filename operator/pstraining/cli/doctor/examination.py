@@ -1,0 +1,111 @@
+"""All checks of `doctor` in order: reads what each one needs, and passes it to `checks`.
+
+What the user may not read becomes a warning that names the right; the other checks still run.
+"""
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import TypeVar
+
+from pstraining.api import names
+from pstraining.cli.client import ClusterClient, Object
+from pstraining.cli.doctor import checks
+from pstraining.cli.doctor.checks import Amount, Check, Result, Unavailable
+from pstraining.cli.errors import DEFINITION, CommandError, DeniedError
+
+Found = TypeVar("Found")
+
+OPERATORS = "app.kubernetes.io/part-of=pstraining,app.kubernetes.io/component=operator"
+HABIT = "pstraining-system"
+"""Where operators usually are."""
+LIVE = "status.phase!=Succeeded,status.phase!=Failed"
+
+
+def examine(cluster: ClusterClient, namespace: str, need: Amount, now: datetime) -> Iterator[Check]:
+    """Make all checks.
+
+    Args:
+        cluster: the cluster.
+        namespace: where jobs are to run.
+        need: what a parameter server needs.
+        now: the present time.
+    """
+    try:
+        version = cluster.read("/version")
+    except CommandError as error:
+        yield Check("api server", Result.FAIL, str(error), "Check the kubeconfig's context, and the network.")
+        return
+    yield checks.version(version or {})
+    yield _definition(cluster)
+    yield from _operators(cluster, namespace, now)
+    yield _rights(cluster, namespace)
+    pods = _read(lambda: cluster.listed("/api/v1/pods", fieldSelector=LIVE))
+    nodes = _read(lambda: cluster.listed("/api/v1/nodes"))
+    yield _checked("nodes", nodes, lambda found: checks.nodes(found, pods, need))
+    classes = _read(lambda: cluster.listed("/apis/storage.k8s.io/v1/storageclasses"))
+    yield _checked("storage", classes, checks.storage)
+    daemon_sets = _read(lambda: cluster.listed("/apis/apps/v1/daemonsets"))
+    yield _checked("network", daemon_sets, checks.network)
+
+
+def _rights(cluster: ClusterClient, namespace: str) -> Check:
+    # Rights may well be given in namespaces that are not there. Who may not look for one is told of the rights alone.
+    if _read(lambda: cluster.read(f"/api/v1/namespaces/{namespace}")) is None:
+        return checks.no_namespace(namespace)
+    allowed = _read(lambda: {r: cluster.allowed(r[0], names.PLURAL, namespace, r[1]) for r in checks.RIGHTS})
+    return _checked("rights", allowed, lambda found: checks.rights(found, namespace))
+
+
+def _definition(cluster: ClusterClient) -> Check:
+    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{DEFINITION}"
+    found = _read(lambda: cluster.read(path))
+    if isinstance(found, Unavailable):
+        # Who may read nothing else may still see which APIs there are.
+        served = _read(lambda: cluster.read(f"/apis/{names.API_VERSION}"))
+        if isinstance(served, Unavailable):
+            return served.as_check("crd")
+        return found.as_check("crd") if served is not None else checks.definition(None)
+    return checks.definition(found)
+
+
+def _operators(cluster: ClusterClient, namespace: str, now: datetime) -> Iterator[Check]:
+    found = _read(lambda: _deployments(cluster))
+    if isinstance(found, Unavailable):
+        yield found.as_check("operator")
+        return
+    yield from checks.operators(found, namespace)
+    for deployment in found:
+        yield from _at_work(cluster, deployment, now)
+
+
+def _deployments(cluster: ClusterClient) -> list[Object]:
+    try:
+        return cluster.listed("/apis/apps/v1/deployments", labelSelector=OPERATORS)
+    except DeniedError:
+        return cluster.listed(f"/apis/apps/v1/namespaces/{HABIT}/deployments", labelSelector=OPERATORS)
+
+
+def _at_work(cluster: ClusterClient, deployment: Object, now: datetime) -> Iterator[Check]:
+    """Whether an operator holds its Lease and serves metrics."""
+    settings = checks.environment(deployment)
+    home = deployment["metadata"]["namespace"]
+    where = settings.get("PSTRAINING_LEASE_NAMESPACE") or home
+    name = settings.get("PSTRAINING_LEASE_NAME") or "pstraining-operator"
+    lease = _read(lambda: cluster.read(f"/apis/coordination.k8s.io/v1/namespaces/{where}/leases/{name}"))
+    yield _checked("lease", lease, lambda found: checks.lease(found, f"{where}/{name}", now))
+    holder = "" if isinstance(lease, Unavailable) or lease is None else lease["spec"].get("holderIdentity")
+    port = settings.get("PSTRAINING_METRICS_PORT") or "8080"
+    if holder and port != "0":
+        text = _read(lambda: cluster.read(f"/api/v1/namespaces/{home}/pods/{holder}:{port}/proxy/metrics"))
+        yield _checked("metrics", text, checks.metrics)
+
+
+def _read(request: Callable[[], Found]) -> Found | Unavailable:
+    try:
+        return request()
+    except CommandError as error:
+        return Unavailable(str(error))
+
+
+def _checked(name: str, found: Found | Unavailable, check: Callable[[Found], Check]) -> Check:
+    return found.as_check(name) if isinstance(found, Unavailable) else check(found)

@@ -1,0 +1,1 @@
+"""Rates of a job's tasks from scrapes of their metrics."""

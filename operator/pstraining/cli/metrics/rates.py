@@ -1,0 +1,182 @@
+"""From two scrapes of each task to rates: pure. Counters that went back belong to a process that was started anew."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any, Final
+
+from pstraining.cli.metrics.exposition import Samples
+
+SLOW: Final = 0.75
+"""A worker is a straggler that makes less than this share of the median worker's steps."""
+ENOUGH_STEPS: Final = 5
+"""Steps of the median worker in the interval, below which nobody is called one: chance weighs too much."""
+
+
+@dataclass(frozen=True)
+class Scrape:
+    """What a task told."""
+
+    at: float
+    """When, on a clock that goes steadily, in seconds."""
+    samples: Samples
+
+
+@dataclass(frozen=True)
+class TaskRates:
+    """What a task did between two scrapes; None where its metrics do not tell it."""
+
+    steps_per_second: float | None = None
+    examples_per_second: float | None = None
+    step_seconds: float | None = None
+    """Mean, from the end of a step to the end of the next."""
+    staleness: float | None = None
+    """Mean of others' updates between fetching the parameters and the own update."""
+    dropped: int | None = None
+    """Steps that came too late for their round."""
+    sent_bytes_per_second: float | None = None
+    """To parameter servers."""
+    received_bytes_per_second: float | None = None
+    straggler: bool = False
+    steps: float = 0.0
+    """In the interval."""
+    problem: str = ""
+    """Why nothing is known of it."""
+
+
+@dataclass(frozen=True)
+class JobRates:
+    """What the chief told of the job."""
+
+    step: int | None
+    steps_per_second: float | None
+    epoch: int | None
+    loss: float | None
+    workers_present: int | None
+    load_skew: float | None
+    """Bytes exchanged with the heaviest shard, as a multiple of the mean."""
+
+
+def task_rates(before: Scrape, after: Scrape) -> TaskRates:
+    """What a task did between two scrapes."""
+    between = _Between(before, after)
+    if between.is_restarted():
+        return TaskRates(problem="its program was started again meanwhile")
+    worker = "pstraining_worker_"
+    dropped = between.increase(f"{worker}dropped_total")
+    return TaskRates(
+        steps_per_second=between.rate(f"{worker}steps_total"),
+        examples_per_second=between.rate(f"{worker}samples_total"),
+        step_seconds=between.mean(f"{worker}step_seconds"),
+        staleness=between.mean(f"{worker}staleness"),
+        dropped=None if dropped is None else int(dropped),
+        sent_bytes_per_second=_total(between.by_peer("pstraining_sent_bytes_total")),
+        received_bytes_per_second=_total(between.by_peer("pstraining_received_bytes_total")),
+        steps=between.increase(f"{worker}steps_total") or 0.0,
+    )
+
+
+def stragglers(found: Mapping[str, TaskRates]) -> set[str]:
+    """The workers that make far fewer steps than the median worker."""
+    steps = {name: rates for name, rates in found.items() if rates.steps_per_second is not None}
+    if len(steps) < 2 or median(r.steps for r in steps.values()) < ENOUGH_STEPS:
+        return set()
+    usual = median(r.steps_per_second or 0.0 for r in steps.values())
+    return {name for name, rates in steps.items() if (rates.steps_per_second or 0.0) < SLOW * usual}
+
+
+def server_rates(pairs: Sequence[tuple[Scrape, Scrape]]) -> list[dict[str, Any]]:
+    """What parameter servers exchanged with all tasks together, as the tasks counted it."""
+    found: dict[str, dict[str, float]] = {}
+    directions = {"received": "pstraining_sent_bytes_total", "sent": "pstraining_received_bytes_total"}
+    for before, after in pairs:
+        between = _Between(before, after)
+        if between.is_restarted():
+            continue
+        for direction, name in directions.items():
+            for peer, rate in between.by_peer(name).items():
+                both = found.setdefault(peer, dict.fromkeys(directions, 0.0))
+                both[direction] += rate
+    return [
+        {"server": peer, "receivedBytesPerSecond": both["received"], "sentBytesPerSecond": both["sent"]}
+        for peer, both in sorted(found.items(), key=lambda item: (len(item[0]), item[0]))
+    ]
+
+
+def job_rates(pairs: Sequence[tuple[Scrape, Scrape]]) -> JobRates | None:
+    """What the task with the chief's duties told; None if none did."""
+    name = "pstraining_global_step"
+    for before, after in pairs:
+        samples = after.samples
+        if samples.value(name) is None:
+            continue
+        return JobRates(
+            step=_whole(samples.value(name)),
+            # A restored checkpoint may take the step back.
+            steps_per_second=_Between(before, after).rate(name),
+            epoch=_whole(samples.value("pstraining_epoch")),
+            loss=_finite(samples.value("pstraining_loss")),
+            workers_present=_whole(samples.value("pstraining_workers_present")),
+            load_skew=_finite(samples.value("pstraining_load_skew")),
+        )
+    return None
+
+
+def as_data(rates: TaskRates | JobRates) -> dict[str, Any]:
+    """For programs, in the API's spelling."""
+    return {_camel(name): value for name, value in asdict(rates).items()}
+
+
+class _Between:
+    """Two scrapes of one process."""
+
+    def __init__(self, before: Scrape, after: Scrape) -> None:
+        self._before, self._after = before.samples, after.samples
+        self._seconds = after.at - before.at
+
+    def is_restarted(self) -> bool:
+        """Whether a counter went back."""
+        return any(
+            name.endswith("_total") and self._after.values.get((name, labels), math.inf) < value
+            for (name, labels), value in self._before.values.items()
+        )
+
+    def increase(self, name: str) -> float | None:
+        """How much a metric grew; None if one scrape lacks it, or it shrank."""
+        before, after = self._before.value(name), self._after.value(name)
+        return None if before is None or after is None or after < before else after - before
+
+    def rate(self, name: str) -> float | None:
+        """How much it grew each second."""
+        grown = self.increase(name)
+        return None if grown is None or self._seconds <= 0 else grown / self._seconds
+
+    def mean(self, name: str) -> float | None:
+        """The mean of what a histogram got."""
+        count, total = self.increase(f"{name}_count"), self.increase(f"{name}_sum")
+        return None if not count or total is None else total / count
+
+    def by_peer(self, name: str) -> dict[str, float]:
+        """Rates by the label `peer`; one that is new has counted from 0."""
+        before, after = self._before.by(name, "peer"), self._after.by(name, "peer")
+        if self._seconds <= 0:
+            return {}
+        return {peer: (value - before.get(peer, 0.0)) / self._seconds for peer, value in after.items()}
+
+
+def _total(rates: Mapping[str, float]) -> float | None:
+    return sum(rates.values()) if rates else None
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _whole(value: float | None) -> int | None:
+    return None if _finite(value) is None else int(value or 0)
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)

@@ -1,0 +1,1 @@
+"""The states of pods, and how `status` shows a job."""

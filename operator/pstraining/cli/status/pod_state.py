@@ -1,0 +1,89 @@
+"""How a pod stands, in a word, and why it waits or has failed, in Kubernetes' own words as far as it has any."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from pstraining.api import names
+from pstraining.cli.jobs import one_line
+from pstraining.cli.tasks import TaskPod
+from pstraining.core.policies.failure_counts import last_line
+
+READY: Final = "Ready"
+TERMINATING: Final = "Terminating"
+_NO_NEWS: Final = ("ContainerCreating", "PodInitializing")
+"""What a container waits for while nothing is wrong, or while only an event of the pod tells what is."""
+
+
+def state(task: TaskPod) -> str:
+    """One word, such as Ready, Running (and not ready), Pending, Succeeded, OOMKilled or ImagePullBackOff."""
+    pod = task.pod
+    container = pod.blocked_init or pod.container
+    if pod.deleting:
+        return TERMINATING
+    if pod.phase == "Succeeded":
+        return pod.phase
+    if pod.phase == "Failed":
+        return pod.reason or (container.terminated.reason if container.terminated else "") or pod.phase
+    if pod.unschedulable:
+        return "Unschedulable"
+    if pod.gates:
+        return "SchedulingGated"
+    if container.waiting_reason or container.terminated:
+        return container.waiting_reason or (container.terminated.reason if container.terminated else "")
+    return READY if pod.ready else pod.phase
+
+
+def why(task: TaskPod) -> list[str]:
+    """Why it is not ready, or has run more than once; empty for a task that has always run, or has ended well."""
+    status = task.manifest.get("status") or {}
+    found = [one_line(told) for told in (*_of_pod(status), *_of_containers(status))]
+    pod = task.pod
+    if not found and pod.container.running and not (pod.ready or pod.deleting or pod.terminal):
+        serves = "its server does not answer, or is not in sync" if pod.role == names.PS else "its probe fails"
+        found.append(f"runs, and is not ready: {serves}")
+    return found
+
+
+def is_unexplained(task: TaskPod) -> bool:
+    """Whether it waits and its status does not say why: an event of the pod may."""
+    pod = task.pod
+    starts = not (pod.ready or pod.deleting or pod.terminal or pod.container.running)
+    return starts and not why(task)
+
+
+def _of_pod(status: Mapping[str, Any]) -> Iterator[str]:
+    if status.get("reason"):
+        yield _said(status["reason"], status.get("message"))
+    for condition in status.get("conditions") or ():
+        waits = condition.get("type") == "PodScheduled" and condition.get("status") == "False"
+        disrupted = condition.get("type") == "DisruptionTarget" and condition.get("status") == "True"
+        if (waits or disrupted) and condition.get("reason"):
+            yield _said(condition["reason"], condition.get("message"))
+
+
+def _of_containers(status: Mapping[str, Any]) -> Iterator[str]:
+    for kind, what in (("initContainerStatuses", "init container"), ("containerStatuses", "container")):
+        for container in status.get(kind) or ():
+            yield from _of_container(f"{what} {container.get('name', '')}", container)
+
+
+def _of_container(who: str, container: Mapping[str, Any]) -> Iterator[str]:
+    present = container.get("state") or {}
+    waiting, ended = present.get("waiting") or {}, present.get("terminated")
+    if waiting.get("reason") and (waiting["reason"] not in _NO_NEWS or waiting.get("message")):
+        yield f"{who} waits: {_said(waiting['reason'], waiting.get('message'))}"
+    if ended and ended.get("exitCode"):
+        yield f"{who} ended with {_end(ended)}"
+    restarts, last = int(container.get("restartCount") or 0), (container.get("lastState") or {}).get("terminated")
+    if restarts and last and not ended:
+        times = "once" if restarts == 1 else f"{restarts} times"
+        yield f"{who} was restarted {times}; its last run ended with {_end(last)}"
+
+
+def _end(ended: Mapping[str, Any]) -> str:
+    reason = f" ({ended['reason']})" if ended.get("reason") not in (None, "", "Error") else ""
+    return _said(f"exit code {ended.get('exitCode', 0)}{reason}", last_line(ended.get("message") or ""))
+
+
+def _said(what: str, message: str | None) -> str:
+    return f"{what}: {message}" if message else what

@@ -1,0 +1,90 @@
+"""The findings for each document of a file: which documents are jobs, and which of them can be submitted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import typer
+from rich.text import Text
+
+from pstraining.api import names
+from pstraining.cli.errors import CommandError
+from pstraining.cli.manifests import Document
+from pstraining.cli.validation.schema import Finding, Severity, did_you_mean
+from pstraining.cli.validation.schema import validate as findings
+from pstraining.cli.validation.templates import refused
+
+
+@dataclass(frozen=True)
+class CheckedDocument:
+    """What is to be said of a document."""
+
+    document: Document
+    findings: Sequence[Finding] = field(default=())
+
+    @property
+    def skipped(self) -> bool:
+        """It is no PSTrainingJob."""
+        return not self.document.is_job
+
+    @property
+    def errors(self) -> list[Finding]:
+        """What makes it wrong."""
+        return [f for f in self.findings if f.severity is Severity.ERROR]
+
+    @property
+    def word(self) -> str:
+        """The result in one word."""
+        return "skipped" if self.skipped else "wrong" if self.errors else "ok"
+
+
+def check_documents(found: Sequence[Document]) -> list[CheckedDocument]:
+    """What is wrong with each document.
+
+    Raises:
+        CommandError: none of them is a PSTrainingJob.
+    """
+    if not any(document.is_job for document in found):
+        others = ", ".join(dict.fromkeys(d.kind for d in found))
+        raise CommandError(f"There is no {names.KIND} in what was given{f', only {others}' if others else ''}.")
+    return [CheckedDocument(d, wrong_with(d.body) if d.is_job else ()) for d in found]
+
+
+def wrong_with(job: dict[str, Any]) -> list[Finding]:
+    """All that is wrong with a job, as a user writes it: errors first."""
+    for key, right in (("apiVersion", names.API_VERSION), ("kind", names.KIND)):
+        if job.get(key) != right:
+            return [Finding(key, f"must be {right}, is {job.get(key)}{did_you_mean(str(job.get(key)), [right])}")]
+    found = findings(job)
+    if not any(f.severity is Severity.ERROR for f in found):
+        found += refused(job)
+    return sorted(found, key=lambda f: f.severity is not Severity.ERROR)
+
+
+def lines(checked: CheckedDocument) -> list[Text]:
+    """What is said of one document."""
+    if checked.skipped:
+        return [Text(f"{checked.document}: skipped: no {names.KIND}", style="dim")]
+    if not checked.findings:
+        return [Text.assemble(f"{checked.document}: ", ("ok", "green"))]
+    styles = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
+    return [
+        Text.assemble(f"{checked.document}: ", (str(f.severity), styles[f.severity]), f": {f}")
+        for f in checked.findings
+    ]
+
+
+def require_valid(found: Sequence[CheckedDocument]) -> list[Document]:
+    """The jobs among what was checked; what else is to be said goes to standard error.
+
+    Raises:
+        CommandError: a job is wrong.
+    """
+    for checked in found:
+        if checked.skipped or checked.findings:
+            for line in lines(checked):
+                typer.echo(line.plain, err=True)
+    wrong = sum(f.severity is Severity.ERROR for v in found for f in v.findings)
+    if wrong:
+        raise CommandError(f"Nothing was submitted: {wrong} error{'s' if wrong > 1 else ''} in what was given.")
+    return [v.document for v in found if not v.skipped]

@@ -1,0 +1,140 @@
+"""What the CRD leaves open, because Kubernetes' own objects are opaque to it: pod templates, volumes and claims.
+
+The API server would say it of the operator's pods only: the job is then taken, and its condition InvalidTemplate tells.
+Names and types of fields are those of the Kubernetes client, and some things are asked of the pods as the operator
+would make them; what only admission can know (quotas, policies, values of a field) is not seen here.
+"""
+
+import typing
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from pstraining.api import names
+from pstraining.api.models import PSTrainingJob
+from pstraining.cli.validation.schema import Finding, Severity, did_you_mean, path_of
+from pstraining.resources import pods
+from pstraining.resources.pods import Task
+
+Steps = tuple[str | int, ...]
+
+_QUANTITIES = {"limits", "requests", "sizeLimit", "divisor"}
+"""Where a number stands for a text."""
+
+
+def refused(job: Mapping[str, Any]) -> list[Finding]:
+    """What Kubernetes would refuse of a job that keeps to its CRD.
+
+    Args:
+        job: as a user writes it.
+    """
+    found = [f for steps, value, model in _parts(job) for f in _misfits(steps, value, model)]
+    if any(f.severity is Severity.ERROR for f in found):
+        return found
+    # Several roles may use one template.
+    roles: dict[Finding, list[str]] = {}
+    for role, finding in _rendered(job):
+        roles.setdefault(finding, []).append(role)
+    return [*found, *(replace(f, message=f"{f.message} (pods of {', '.join(r)})") for f, r in roles.items())]
+
+
+def _parts(job: Mapping[str, Any]) -> Iterator[tuple[Steps, Any, type[BaseModel]]]:
+    """The parts that are Kubernetes' own, each with its path and model."""
+    from kubernetes import client
+
+    spec = job["spec"]
+    yield ("metadata",), job["metadata"], client.V1ObjectMeta
+    for role in (names.PS, names.WORKER, names.CHIEF, names.EVALUATOR):
+        template = (spec.get(role) or {}).get("template")
+        if template is not None:
+            yield ("spec", role, "template"), template, client.V1PodTemplateSpec
+    checkpoint = spec.get("checkpoint") or {}
+    if checkpoint.get("volume"):
+        yield ("spec", "checkpoint", "volume"), {"name": "checkpoint", **checkpoint["volume"]}, client.V1Volume
+    claim = client.V1PersistentVolumeClaimSpec
+    if checkpoint.get("volumeClaimTemplate"):
+        yield ("spec", "checkpoint", "volumeClaimTemplate"), checkpoint["volumeClaimTemplate"], claim
+    for index, one in enumerate((spec.get(names.PS) or {}).get("volumeClaimTemplates") or ()):
+        yield ("spec", names.PS, "volumeClaimTemplates", index, "spec"), one["spec"], claim
+
+
+def _misfits(steps: Steps, value: Any, model: type[BaseModel]) -> Iterator[Finding]:
+    """What does not fit the client's model: fields that it does not know, and values of another type."""
+    try:
+        model.model_validate(value)
+    except ValidationError as error:
+        for one in error.errors(include_url=False):
+            place, given = one["loc"], one["input"]
+            path = path_of((*steps, *place))
+            if one["type"] == "extra_forbidden":
+                hint = did_you_mean(str(place[-1]), _fields(_model_at(model, place[:-1])))
+                yield Finding(path, f"is no field that Kubernetes is known to have{hint}", Severity.WARNING)
+            elif one["type"] == "missing":
+                yield Finding(path, "is required")
+            elif not (isinstance(given, (int, float)) and one["type"] == "string_type" and _QUANTITIES & {*place}):
+                yield Finding(path, f"{one['msg'].replace('Input should', 'must')}, is {given!r}")
+
+
+def _model_at(model: type[BaseModel] | None, place: Sequence[str | int]) -> type[BaseModel] | None:
+    for step in place:
+        if isinstance(step, str) and model is not None:
+            field = next((f for name, f in model.model_fields.items() if (f.serialization_alias or name) == step), None)
+            model = None if field is None else _inner(field.annotation)
+    return model
+
+
+def _inner(annotation: Any) -> type[BaseModel] | None:
+    """The model inside Optional, List and their like."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in typing.get_args(annotation) if (found := _inner(part)) is not None), None)
+
+
+def _fields(model: type[BaseModel] | None) -> list[str]:
+    return [] if model is None else [f.serialization_alias or name for name, f in model.model_fields.items()]
+
+
+def _rendered(job: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+    """What is wrong with the pods as the operator would make them, each with the pods' role."""
+    typed = PSTrainingJob.model_validate({"spec": job["spec"], "metadata": {"name": "job", "namespace": "", "uid": ""}})
+    spec = typed.spec
+    roles = {
+        names.WORKER: spec.worker.template,
+        names.PS: spec.ps.template,
+        names.CHIEF: spec.chief.template if spec.chief.enabled else {},
+        names.EVALUATOR: spec.evaluator.template if spec.evaluator.enabled else {},
+    }
+    for role, template in roles.items():
+        if template != {}:
+            made = pods.build(typed, Task(role, None if role == names.PS else 0, 1), "launcher")["spec"]
+            claims = [c.metadata.name for c in spec.ps.volume_claim_templates] if role == names.PS else []
+            owner = names.WORKER if template is None else role
+            yield from ((role, f) for f in _asked_of_pod(made, claims, f"spec.{owner}.template.spec"))
+
+
+def _asked_of_pod(spec: Mapping[str, Any], claims: list[str], path: str) -> Iterator[Finding]:
+    volumes = [v["name"] for v in spec.get("volumes") or ()]
+    for name in _twice(volumes):
+        ours = ": the operator adds a volume of this name; choose another" if name in names.VOLUMES else ""
+        yield Finding(f"{path}.volumes", f"has {name} twice{ours}")
+    containers = [*spec["containers"], *(spec.get("initContainers") or ())]
+    for name in _twice([c["name"] for c in containers]):
+        yield Finding(f"{path}.containers", f"has {name} twice")
+    for container in containers:
+        where = f"container {container['name']}"
+        if not container.get("image"):
+            yield Finding(f"{path}.containers", f"{where} has no image")
+        mounts = container.get("volumeMounts") or ()
+        for mounted in _twice([m["mountPath"] for m in mounts]):
+            ours = "; the operator mounts /pstraining, /run/pstraining and, in the chief, spec.checkpoint.path"
+            yield Finding(f"{path}.containers", f"{where} mounts {mounted} twice{ours}")
+        for name in {m["name"]: None for m in mounts}:
+            if name not in (*volumes, *claims):
+                yield Finding(f"{path}.containers", f"{where} mounts {name}, which is no volume")
+
+
+def _twice(items: list[str]) -> list[str]:
+    return [item for item, times in Counter(items).items() if times > 1]

@@ -1,0 +1,252 @@
+"""The requests of commands, to a server on this machine: what is asked for, and what every kind of answer becomes."""
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pstraining.cli.client import PAGE, KubeconfigClient, lines
+from pstraining.cli.errors import CommandError, ConflictError, DeniedError, RequestError
+from tests.support.api_answers import NO_PAGE, Answer, Server, kubeconfig, status
+from tests.support.builders import job
+from tests.support.ports import free_port
+
+JOBS = "/apis/pstraining.dev/v1alpha1/namespaces/team/pstrainingjobs"
+DIGITS = "/apis/pstraining.dev/v1alpha1/namespaces/default/pstrainingjobs/digits"
+PODS = "/api/v1/namespaces/team/pods"
+
+
+def forbidden(what: str, where: str = ' in the namespace "team"') -> Answer:
+    return status(403, "Forbidden", f'{what.split()[2]} is forbidden: User "jane" cannot {what}{where}')
+
+
+def pointed_at(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as made:
+        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def cluster(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KubeconfigClient:
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    pointed_at(monkeypatch, kubeconfig(tmp_path, url, namespace="team"))
+    return KubeconfigClient("test")
+
+
+def test_who_asks_and_where(server: Server, cluster: KubeconfigClient) -> None:
+    server.answers[f"{JOBS}/digits"] = (200, json.dumps({"kind": "PSTrainingJob"}))
+    server.answers[PODS] = (200, json.dumps({"items": [], "metadata": {}}))
+    assert cluster.namespace == "team"
+    assert cluster.job("team", "digits") == {"kind": "PSTrainingJob"}
+    assert cluster.pods("team", "digits") == []
+    assert [asked.authorization for asked in server.asked] == ["Bearer secret"] * 2
+    assert server.asked[1].query["labelSelector"] == ["pstraining.dev/job-name=digits"]
+
+
+def test_a_namespace_stays_one_part_of_the_path(server: Server, cluster: KubeconfigClient) -> None:
+    with pytest.raises(RequestError):
+        cluster.pods("../team", "digits")
+    assert server.asked[0].path == "/api/v1/namespaces/..%2Fteam/pods"
+
+
+def test_long_lists_come_in_pages(server: Server, cluster: KubeconfigClient) -> None:
+    first = {"items": [{"a": 1}], "metadata": {"continue": "more"}}
+    server.answers[JOBS] = [(200, json.dumps(first)), (200, json.dumps({"items": [{"a": 2}], "metadata": {}}))]
+    assert cluster.jobs("team") == [{"a": 1}, {"a": 2}]
+    assert [asked.query.get("continue") for asked in server.asked] == [None, ["more"]]
+    assert server.asked[0].query["limit"] == [str(PAGE)]
+
+
+@pytest.mark.parametrize("text", ["<html>", "[]", "{}", "1"])
+def test_something_else_that_answers(server: Server, cluster: KubeconfigClient, text: str) -> None:
+    server.answers[JOBS] = (200, text)
+    with pytest.raises(RequestError, match="does not answer as a Kubernetes API server does"):
+        cluster.jobs("team")
+
+
+def test_certificates_are_found_beside_their_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = kubeconfig(tmp_path, "https://127.0.0.1:1")
+    told = yaml.safe_load(path.read_text())
+    told["clusters"][0]["cluster"]["certificate-authority"] = "ca.crt"
+    path.write_text(yaml.safe_dump(told))
+    (tmp_path / "ca.crt").write_text("certificate")
+    pointed_at(monkeypatch, path)
+    assert KubeconfigClient("test")._client.configuration.ssl_ca_cert == str(tmp_path / "ca.crt")
+
+
+def test_a_log_comes_in_lines(server: Server, cluster: KubeconfigClient) -> None:
+    server.answers[f"{PODS}/digits-ps-0/log"] = (200, "one\ntwo\n\nünd drei")
+    found = cluster.log("team", "digits-ps-0", {"container": "tensorflow", "tailLines": "4"})
+    assert list(found) == ["one", "two", "", "ünd drei"]
+    assert server.asked[0].query == {"container": ["tensorflow"], "tailLines": ["4"]}
+
+
+def test_lines_stay_whole_however_they_are_cut() -> None:
+    text = "eins\nzwö\n".encode()
+    assert list(lines(text[i : i + 1] for i in range(len(text)))) == ["eins", "zwö"]
+    assert list(lines([b"no text: \xff\n"])) == ["no text: \ufffd"]
+
+
+def test_metrics_come_through_the_api_server(server: Server, cluster: KubeconfigClient) -> None:
+    server.answers[f"{PODS}/digits-worker-0:2240/proxy/metrics"] = (200, "a 1\n")
+    assert cluster.metrics("team", "digits-worker-0", 2240) == "a 1\n"
+
+
+def test_no_such_job_is_not_no_such_kind(server: Server, cluster: KubeconfigClient) -> None:
+    absent = status(404, "NotFound", 'pstrainingjobs.pstraining.dev "digits" not found')
+    server.answers[f"{JOBS}/digits"] = absent
+    assert cluster.job("team", "digits") is None
+    for answer in (NO_PAGE, status(404, "NotFound", "the server could not find the requested resource")):
+        server.answers = {JOBS: answer, f"{JOBS}/digits": answer}
+        with pytest.raises(RequestError, match=r"does not know PSTrainingJobs: pstrainingjobs\.pstraining\.dev is not"):
+            cluster.job("team", "digits")
+        with pytest.raises(RequestError, match="does not know PSTrainingJobs"):
+            cluster.jobs("team")
+
+
+def test_what_is_not_allowed_names_verb_and_resource(server: Server, cluster: KubeconfigClient) -> None:
+    get = 'get resource "pstrainingjobs" in API group "pstraining.dev"'
+    server.answers[f"{JOBS}/digits"] = forbidden(get)
+    with pytest.raises(DeniedError) as caught:
+        cluster.job("team", "digits")
+    assert str(caught.value) == (
+        "You (jane) may not get pstrainingjobs.pstraining.dev in namespace team: ask for a role with the verb get on "
+        "pstrainingjobs.pstraining.dev."
+    )
+    path = f"{PODS}/digits-worker-0:2240/proxy/metrics"
+    server.answers[path] = forbidden('get resource "pods/proxy" in API group ""')
+    with pytest.raises(DeniedError, match="may not get pods/proxy in namespace team"):
+        cluster.metrics("team", "digits-worker-0", 2240)
+    server.answers["/apis/pstraining.dev/v1alpha1/pstrainingjobs"] = forbidden(
+        'list resource "pstrainingjobs" in API group "pstraining.dev"', " at the cluster scope"
+    )
+    with pytest.raises(DeniedError, match=r"may not list pstrainingjobs\.pstraining\.dev in all namespaces"):
+        cluster.jobs(None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (status(401, "Unauthorized", "Unauthorized"), "does not know you: Unauthorized. Log in again"),
+        (status(403, "Forbidden", "pods is forbidden: no"), "does not allow it: pods is forbidden: no"),
+        (status(500, "InternalError", "etcd is away"), "The API server refused: etcd is away"),
+        ((503, "no backend"), "The API server refused: no backend"),
+    ],
+)
+def test_refusals_keep_the_servers_words(server: Server, cluster: KubeconfigClient, answer: Answer, words: str) -> None:
+    server.answers = {PODS: answer, f"{JOBS}/digits": answer}
+    with pytest.raises(RequestError) as caught:
+        cluster.pods("team", "digits")
+    assert words in str(caught.value)
+    assert caught.value.status == answer[0]
+    with pytest.raises(RequestError) as caught:
+        cluster.job("team", "digits")
+    assert words in str(caught.value)
+
+
+def test_what_a_pod_refuses_is_not_a_refusal_of_the_api_server(server: Server, cluster: KubeconfigClient) -> None:
+    server.answers[f"{PODS}/digits-worker-0:2240/proxy/metrics"] = (403, "go away")
+    with pytest.raises(RequestError) as caught:
+        cluster.metrics("team", "digits-worker-0", 2240)
+    assert not isinstance(caught.value, DeniedError)
+
+
+def test_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    pointed_at(monkeypatch, kubeconfig(tmp_path, url))
+    cluster = KubeconfigClient("test")
+    assert cluster.namespace == "default"
+    for ask in (lambda: cluster.jobs(None), lambda: cluster.job("team", "digits")):
+        with pytest.raises(RequestError) as caught:
+            ask()
+        said = str(caught.value)
+        assert said.startswith(f"No answer from the API server {url} (context test): [Errno 111] Connection refused.")
+        assert caught.value.status == 0
+    assert capsys.readouterr().err == "", "urllib3's warnings are not for people"
+
+
+@pytest.mark.parametrize(
+    ("text", "context", "words"),
+    [
+        (None, None, "there is no kubeconfig at"),
+        ("just words", None, "No cluster from the kubeconfig"),
+        ("{", None, "No cluster from the kubeconfig"),
+        ("", None, "is empty"),
+        ("whole", "other", "other"),
+        ("whole", None, "current-context"),
+    ],
+)
+def test_no_cluster_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, context: str | None, words: str
+) -> None:
+    path = tmp_path / "config"
+    if text == "whole":
+        kubeconfig(tmp_path, "http://127.0.0.1:1")
+    elif text is not None:
+        path.write_text(text)
+    pointed_at(monkeypatch, path)
+    with pytest.raises(CommandError, match=words):
+        KubeconfigClient(context)
+
+
+def test_an_apply_is_strict_and_has_a_field_manager(server: Server, cluster: KubeconfigClient) -> None:
+    server.answers[DIGITS] = (200, json.dumps(job()))
+    assert cluster.apply(job(), dry_run=True, force=True) == job()
+    cluster.apply(job())
+    query = {"fieldManager": ["kubectl-pstraining"], "fieldValidation": ["Strict"]}
+    assert [(asked.method, asked.kind, asked.body) for asked in server.asked] == [
+        ("PATCH", "application/apply-patch+yaml", job())
+    ] * 2
+    assert [asked.query for asked in server.asked] == [{**query, "dryRun": ["All"], "force": ["true"]}, query]
+
+
+def test_changes_are_merge_patches(server: Server, cluster: KubeconfigClient) -> None:
+    server.answers = {path: (200, json.dumps(job())) for path in (DIGITS, f"{DIGITS}/scale")}
+    cluster.patch("default", "digits", {"spec": {"a": False}})
+    cluster.scale("default", "digits", 3)
+    assert [(asked.path, asked.body) for asked in server.asked] == [
+        (DIGITS, {"spec": {"a": False}}),
+        (f"{DIGITS}/scale", {"spec": {"replicas": 3}}),
+    ]
+    assert {(asked.method, asked.kind) for asked in server.asked} == {("PATCH", "application/merge-patch+json")}
+    assert all(asked.query == {"fieldManager": ["kubectl-pstraining"]} for asked in server.asked)
+
+
+def test_rights_are_asked_of_the_api_server(server: Server, cluster: KubeconfigClient) -> None:
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    server.answers[path] = [(201, json.dumps({"status": {"allowed": allowed}})) for allowed in (True, False)]
+    assert cluster.allowed("patch", "pstrainingjobs", "team", "scale") is True
+    assert cluster.allowed("get", "pstrainingjobs", "team") is False
+    assert server.asked[0].body["spec"]["resourceAttributes"] == {
+        "verb": "patch",
+        "group": "pstraining.dev",
+        "resource": "pstrainingjobs",
+        "subresource": "scale",
+        "namespace": "team",
+    }
+
+
+def test_texts_are_read_as_they_are(server: Server, cluster: KubeconfigClient) -> None:
+    server.answers["/metrics"] = (200, "pstraining_jobs 1\n")
+    assert cluster.read("/metrics") == "pstraining_jobs 1\n"
+
+
+def test_a_conflict_names_the_fields_and_who_has_set_them(server: Server, cluster: KubeconfigClient) -> None:
+    cause = {"reason": "FieldManagerConflict", "message": 'conflict with "hpa"', "field": ".spec.worker.replicas"}
+    server.answers[DIGITS] = status(409, "Conflict", "Apply failed with 1 conflict", causes=[cause])
+    with pytest.raises(ConflictError, match="Somebody else has changed it at the same time: Apply failed") as caught:
+        cluster.apply(job())
+    assert caught.value.fields == ('spec.worker.replicas (conflict with "hpa")',)

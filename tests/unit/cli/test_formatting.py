@@ -1,0 +1,51 @@
+"""Durations and amounts, as people read and write them."""
+
+from datetime import timedelta
+
+import pytest
+
+from pstraining.cli import formatting
+from tests.support.builders import NOW, stamp
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("30s", 30), ("5m", 300), ("1h30m", 5400), ("2d", 172800), ("0.5s", 0.5), ("1m1s", 61)]
+)
+def test_durations_are_read(text: str, seconds: float) -> None:
+    assert formatting.seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "5", "5x", "m", "-5m", "5m ", "1h 30m"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no duration: write it as 30s, 5m, 1h30m or 2d"):
+        formatting.seconds(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-3, "0s"),
+        (59.9, "59s"),
+        (60, "1m"),
+        (200, "3m20s"),
+        (3600, "1h"),
+        (5400, "1h30m"),
+        (86399, "23h59m"),
+        (183600, "2d3h"),
+    ],
+)
+def test_durations_are_written_to_two_units(seconds: float, text: str) -> None:
+    assert formatting.duration(seconds) == text
+
+
+def test_how_long_ago() -> None:
+    assert formatting.since(stamp(NOW), NOW + timedelta(seconds=61)) == "1m1s"
+    assert formatting.since(None, NOW) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (0, "0 B/s"), (999.4, "999 B/s"), (999.6, "1 kB/s"), (1.5e6, "1.5 MB/s"), (2e15, "2000 TB/s")],
+)
+def test_bytes_each_second(value: float | None, text: str) -> None:
+    assert formatting.bytes_rate(value) == text

@@ -1,0 +1,212 @@
+"""`plan`: what would be created, changed and deleted, by the operator's own planner; what the network would carry."""
+
+import copy
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+from typer.testing import CliRunner
+
+from pstraining.cli.commands.plan import Change, Planned, changes, details, looked, picture, report, seconds_at
+from pstraining.cli.errors import CommandError, RequestError
+from pstraining.cli.main import app
+from pstraining.core.actions import Apply, Create, Delete, Kind
+from tests.support.builders import NOW, job
+from tests.support.job_cluster import JobCluster
+from tests.support.simulation import running
+
+REQUESTS = {"requests": {"cpu": "500m", "memory": "256Mi"}}
+
+
+def manifest(**spec: Any) -> dict[str, Any]:
+    """A job as a user writes it."""
+    made = job(spec=spec)
+    made["metadata"] = {"name": "digits", "namespace": "default"}
+    return made
+
+
+def run(tmp_path: Path, *arguments: str, **spec: Any) -> Any:
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(manifest(**spec)))
+    return CliRunner().invoke(app, ["plan", "-f", str(file), *arguments])
+
+
+def of(planned: Planned) -> list[tuple[str, str, str]]:
+    return [(type(a).__name__, str(a.kind), a.name) for a in planned.actions]
+
+
+def as_there(cluster: JobCluster) -> dict[str, Any]:
+    """The job as it is, as a user would send it."""
+    found = copy.deepcopy(cluster.world.job)
+    assert found is not None
+    return {
+        "apiVersion": found["apiVersion"],
+        "kind": found["kind"],
+        "metadata": found["metadata"],
+        "spec": found["spec"],
+    }
+
+
+def test_a_new_job_is_all_that_the_operator_then_makes() -> None:
+    world = running()
+    made = {(kind, name) for kind, name in world.children if kind != "Pod"}
+    planned = looked(None, manifest(), NOW)
+    created = {(str(a.kind), a.name) for a in planned.actions if isinstance(a, Create)}
+    (carried,) = created - made
+    assert carried[1].startswith("digits-launcher-"), "this CLI's own, as an operator of its version has it"
+    assert {name for _, name in made - created} == {"digits-launcher-v1"}
+    assert not planned.exists
+
+
+def test_what_is_told_of_what_would_be_made(tmp_path: Path) -> None:
+    claim = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "10Gi"}},
+        "storageClassName": "fast",
+    }
+    spec = {
+        "ps": {"replicas": 3, "resources": REQUESTS, "standby": {"mode": "Warm"}},
+        "checkpoint": {"path": "/c", "volumeClaimTemplate": claim},
+    }
+    lines = [line.split(maxsplit=2) for line in run(tmp_path, **spec).output.splitlines() if line.startswith("create")]
+    told = {tuple(line[:2]) + tuple(line[2].split("  ", 1)[:1]): line[2].split("  ", 1)[-1].strip() for line in lines}
+    assert told["create", "StatefulSet", "digits-ps"] == "3 pods, 0.5 CPU and 256Mi each"
+    assert told["create", "PersistentVolumeClaim", "digits-checkpoint"] == "10Gi fast"
+    assert told["create", "PodDisruptionBudget", "digits-ps-0 ... digits-ps-2 (3)"] == "minAvailable 1"
+    assert told["create", "Service", "digits-hs"] == "ports 2222, 2223"
+
+
+def test_a_job_that_is_as_the_manifest_says_asks_for_nothing() -> None:
+    cluster = JobCluster(running())
+    planned = looked(cluster, as_there(cluster), cluster.world.now)
+    assert (planned.actions, planned.changes) == ((), ())
+    assert report(planned, None)["exists"]
+    assert cluster.asked == [("apply", {"dry_run": True, "force": True})], "nothing is stored"
+
+
+GANG = {"schedulingPolicy": {"gang": "SchedulerPlugins"}}
+
+
+def test_a_gangs_group_is_seen_where_there_is_one() -> None:
+    cluster = JobCluster(running(runPolicy=GANG))
+    assert of(looked(cluster, as_there(cluster), NOW)) == []
+    first, *_ = looked(None, manifest(runPolicy=GANG), NOW).actions
+    assert (first.kind, details(Planned({}, (first,)), first)) == (Kind.POD_GROUP, "minMember 4")
+
+
+def test_a_gang_whose_kind_is_not_there_is_planned_all_the_same() -> None:
+    class Without(JobCluster):
+        def listed(self, path: str, **query: str) -> list[dict[str, Any]]:
+            if "podgroups" in path:
+                raise RequestError("The cluster does not know it", 404)
+            return super().listed(path, **query)
+
+    cluster = Without(running(runPolicy=GANG))
+    del cluster.world.children["PodGroup", "digits"]
+    assert of(looked(cluster, as_there(cluster), NOW)) == [("Create", "PodGroup", "digits")]
+    plain = Without(running())
+    assert of(looked(plain, as_there(plain), NOW)) == []
+
+
+def test_a_change_is_told_with_what_the_operator_then_does() -> None:
+    cluster = JobCluster(running())
+    body = as_there(cluster)
+    body["spec"]["worker"]["replicas"] = 3
+    planned = looked(cluster, body, cluster.world.now)
+    assert planned.changes == (Change("spec.worker.replicas", 2, 3),)
+    said = report(planned, None)
+    assert said["changes"] == [{"field": "spec.worker.replicas", "before": 2, "after": 3}]
+    assert ("Create", "Deployment", "digits-worker-2") in of(planned)
+    assert said["newPods"]["number"] == 1
+    cluster.apply(body)
+    before = set(cluster.world.children)
+    cluster.world.settle()
+    new = {(kind, name) for kind, name in set(cluster.world.children) - before if kind != "Pod"}
+    assert new == {(str(a.kind), a.name) for a in planned.actions if isinstance(a, Create)}
+
+
+def test_corrections_and_deletions_are_told() -> None:
+    cluster = JobCluster(running())
+    cluster.world.children["Service", "digits-hs"]["spec"]["selector"] = {"a": "b"}
+    body = as_there(cluster)
+    body["spec"]["worker"]["replicas"] = 1
+    planned = looked(cluster, body, cluster.world.now)
+    deleted = next(a for a in planned.actions if isinstance(a, Delete))
+    assert (deleted.kind, deleted.name) == (Kind.DEPLOYMENT, "digits-worker-1")
+    corrected = next(a for a in planned.actions if isinstance(a, Apply) and a.kind is Kind.SERVICE)
+    assert details(planned, corrected).startswith("spec.selector")
+    console = Console(width=200)
+    with console.capture() as said:
+        console.print(picture(planned, None))
+    assert re.search(r"delete +Deployment +digits-worker-1\b", said.get())
+    assert "That is the next step" in said.get()
+
+
+def test_servers_that_get_another_size_are_told() -> None:
+    cluster = JobCluster(running(ps={"standby": {"mode": "Hot"}}, training={"mode": "Sync"}))
+    body = as_there(cluster)
+    body["spec"]["ps"]["resources"] = {"requests": {"memory": "4Gi"}}
+    planned = looked(cluster, body, cluster.world.now)
+    assert of(planned) == [("Replace", "StatefulSet", "digits-ps"), ("Replace", "StatefulSet", "digits-standby")]
+    assert {details(planned, action) for action in planned.actions} == {"/spec/template"}
+
+
+def test_a_job_that_is_suspended_stops_in_order() -> None:
+    cluster = JobCluster(running())
+    body = as_there(cluster)
+    body["spec"]["runPolicy"] = {**body["spec"].get("runPolicy", {}), "suspend": True}
+    planned = looked(cluster, body, cluster.world.now)
+    assert {a.kind for a in planned.actions} == {Kind.JOB}, "the chief first"
+
+
+def test_what_the_api_server_refuses_is_its_own_word() -> None:
+    cluster = JobCluster(running())
+    cluster.refusal = CommandError("spec.ps.server is immutable while the job runs")
+    with pytest.raises(CommandError, match=r"digits in default was not submitted\. spec\.ps\.server is immutable"):
+        looked(cluster, as_there(cluster), NOW)
+
+
+def test_only_what_differs_is_told() -> None:
+    assert list(changes({"a": {"b": 1, "c": [1]}}, {"a": {"b": 1, "c": [2]}, "d": 3}, "")) == [
+        Change("a.c", [1], [2]),
+        Change("d", None, 3),
+    ]
+    assert str(Change("x", None, "y" * 99)) == f"x: nothing -> {'y' * 57}..."
+
+
+def test_the_bandwidth_is_the_jobs_unless_another_is_given() -> None:
+    made = manifest(network={"bandwidthMegabits": 25_000})
+    assert seconds_at(made, None) == 25_000
+    assert seconds_at(made, 10.0) == 10.0
+    assert seconds_at(manifest(), None) is None
+
+
+def test_what_the_network_carries(tmp_path: Path) -> None:
+    spec: dict[str, Any] = {"ps": {"replicas": 10}, "worker": {"replicas": 100}}
+    done = run(tmp_path, "--parameters", "25.6M", "--bandwidth", "10G", "-o", "json", **spec)
+    network = json.loads(done.output)["network"]
+    assert network["busiestLinkBytes"] == 1_024_000_000
+    assert network["seconds"] == pytest.approx(0.8192)
+    assert network["recommendedParameterServers"] == 100
+    assert [row["number"] for row in network["parameterServers"]] == [1, 2, 4, 8, 10, 16, 32, 64, 100]
+    unknown = json.loads(run(tmp_path, "--parameters", "25.6M", "-o", "json", **spec).output)["network"]
+    assert unknown["seconds"] is None
+    assert "network" not in json.loads(run(tmp_path, "-o", "json", **spec).output)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "spec", "message"),
+    [
+        (["--parameters", "many"], {}, "Error: --parameters: 'many' is no number of things: write it as 138000000"),
+        (["--parameters", "1M", "--bandwidth", "0"], {}, "Error: --bandwidth: '0' is no number of things"),
+        ([], {"ps": {"replicas": 0}}, "spec.ps.replicas: must be at least 1, is 0"),
+    ],
+)
+def test_what_cannot_be_planned(tmp_path: Path, arguments: list[str], spec: dict[str, Any], message: str) -> None:
+    done = run(tmp_path, *arguments, **spec)
+    assert done.exit_code == 1
+    assert message in done.output + done.stderr + (f"Error: {done.exception}" if done.exception else "")

@@ -1,0 +1,116 @@
+"""`scale`: what it changes, what the API's rules refuse, and what it waits for."""
+
+from typing import Any
+
+import pytest
+
+from pstraining.cli.commands.scale import scale_to
+from pstraining.cli.errors import CommandError
+from tests.support.job_cluster import JobCluster
+from tests.support.simulation import running
+
+
+def scaled(cluster: JobCluster, workers: int, name: str = "digits", *, wait: bool = False) -> None:
+    scale_to(cluster, name, workers, None, cluster.patience if wait else None)
+
+
+def test_the_number_is_changed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = JobCluster(running())
+    scaled(cluster, 1)
+    scaled(cluster, 1)
+    assert cluster.asked == [("scale", 1)]
+    assert capsys.readouterr().out.splitlines() == [
+        "digits in default: scaled from 2 to 1 worker",
+        "digits in default: has 1 worker already: nothing to do",
+    ]
+
+
+HOT: dict[str, Any] = {"ps": {"standby": {"mode": "Hot"}}, "training": {"mode": "Sync"}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "workers", "message"),
+    [
+        ({}, 0, "digits cannot have 0 workers: spec.worker.replicas: must be at least 1, is 0"),
+        ({}, 10001, "digits cannot have 10001 workers: spec.worker.replicas: must be at most 10000, is 10001"),
+        (
+            {"worker": {"minReplicas": 2}},
+            1,
+            "digits cannot have 1 worker: spec.worker.minReplicas must not be greater than spec.worker.replicas",
+        ),
+        (
+            HOT,
+            3,
+            "digits cannot have 3 workers: spec.worker: with hot standbys the first minReplicas workers, or all, ",
+        ),
+    ],
+)
+def test_what_the_rules_refuse_is_not_sent(spec: dict[str, Any], workers: int, message: str) -> None:
+    cluster = JobCluster(running(**spec))
+    with pytest.raises(CommandError) as caught:
+        scaled(cluster, workers)
+    assert str(caught.value).startswith(message)
+    assert not cluster.asked
+
+
+def test_what_was_wrong_before_does_not_stand_in_the_way() -> None:
+    cluster = JobCluster(running())
+    assert cluster.world.job is not None
+    cluster.world.job["spec"]["network"] = {"isolation": "Nonsense"}
+    scaled(cluster, 3)
+    assert cluster.asked == [("scale", 3)]
+
+
+def test_no_such_job_and_one_that_has_ended() -> None:
+    cluster = JobCluster(running())
+    with pytest.raises(CommandError, match="There is no PSTrainingJob other in namespace default"):
+        scaled(cluster, 3, "other")
+    cluster.world.end("chief")
+    cluster.world.settle()
+    with pytest.raises(CommandError, match=r"digits has ended \(Succeeded\): it has no workers any more"):
+        scaled(cluster, 3)
+
+
+def test_it_waits_until_they_are_ready(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = JobCluster(running())
+    scaled(cluster, 4, wait=True)
+    assert capsys.readouterr().out.splitlines()[-1] == "digits: 4 of 4 workers ready."
+    assert cluster.now > 0, "it was not so at once"
+    scaled(cluster, 1, wait=True)
+    assert capsys.readouterr().out.splitlines()[-1] == "digits: 1 of 1 worker ready."
+
+
+def test_workers_that_are_done_are_not_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = JobCluster(running())
+    cluster.world.children["Deployment", "digits-worker-1"]["metadata"]["annotations"] = {
+        "pstraining.dev/succeeded": "true"
+    }
+    cluster.world.settle()
+    scaled(cluster, 3, wait=True)
+    assert capsys.readouterr().out.splitlines()[-1] == "digits: 2 of 3 workers ready, 1 done."
+
+
+def test_a_suspended_job_is_not_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = JobCluster(running())
+    cluster.world.edit({"runPolicy": {"suspend": True}})
+    scaled(cluster, 4, wait=True)
+    assert capsys.readouterr().out.splitlines()[-1] == "digits is suspended: it gets its workers when it resumes."
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_job_that_ends_meanwhile(capsys: pytest.CaptureFixture[str], code: int) -> None:
+    cluster = JobCluster(running(chief={"restartPolicy": "Never"}))
+    cluster.world.end("chief", code=code, message="no data")
+    if code:
+        with pytest.raises(CommandError, match=r"digits has failed meanwhile: .*no data"):
+            scaled(cluster, 4, wait=True)
+    else:
+        scaled(cluster, 4, wait=True)
+        assert capsys.readouterr().out.splitlines()[-1] == "digits has succeeded meanwhile."
+
+
+def test_an_operator_that_is_away() -> None:
+    cluster = JobCluster(running())
+    cluster.away = True
+    with pytest.raises(CommandError, match="digits: not within 10 s"):
+        scaled(cluster, 4, wait=True)

@@ -1,0 +1,369 @@
+"""What `status` finds of jobs and how it shows it: of a simulated world, and of pods in every kind of trouble."""
+
+import copy
+import json
+from datetime import timedelta
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console, RenderableType
+
+from pstraining.cli.commands import status
+from pstraining.cli.errors import CommandError, DeniedError
+from pstraining.cli.jobs import listed, why
+from pstraining.cli.output import Output
+from pstraining.cli.status import pod_state
+from pstraining.cli.status.picture import table, tree
+from pstraining.cli.tasks import tasks_of
+from tests.support.builders import NOW, job, pod, stamp, terminated
+from tests.support.cli_cluster import Object, WithJobs
+from tests.support.simulation import World, running
+
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "watch-a-job.md"
+
+
+def rendered(found: RenderableType, width: int = 110) -> str:
+    console = Console(file=StringIO(), width=width, highlight=False)
+    console.print(found)
+    assert isinstance(console.file, StringIO)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+
+
+def of(world: World) -> WithJobs:
+    assert world.job is not None
+    return WithJobs(world.job, pods=list(world.pods.values()))
+
+
+def look(world: World) -> dict[str, Any]:
+    return status.look(of(world), "default", "digits")
+
+
+def role(found: dict[str, Any], name: str) -> dict[str, Any]:
+    (only,) = [r for r in found["roles"] if r["role"] == name]
+    return dict(only)
+
+
+def event(reason: str, message: str, *, seconds: int = 0, kind: str = "Normal", **fields: Any) -> Object:
+    moment = stamp(NOW + timedelta(seconds=seconds))
+    metadata = {"name": f"digits.{reason}", "creationTimestamp": moment}
+    return {"metadata": metadata, "type": kind, "reason": reason, "message": message, "eventTime": moment, **fields}
+
+
+def why_of(made: Object, **extra: Any) -> tuple[str, list[str]]:
+    made["status"] |= extra
+    (task,) = tasks_of(job(), [made])
+    return pod_state.state(task), pod_state.why(task)
+
+
+def test_a_job_that_runs() -> None:
+    found = look(running(ps={"replicas": 2, "standby": {"mode": "Warm"}}, evaluator={"enabled": True}))
+    assert (found["phase"], found["ps"], found["workers"], found["why"]) == ("Running", "2/2", "2/2", "")
+    assert [r["role"] for r in found["roles"]] == ["chief", "ps", "worker", "evaluator"]
+    servers = role(found, "ps")["pods"]
+    assert [(p["task"], p["pod"], p["state"], p["primary"]) for p in servers] == [
+        ("ps-0", "digits-ps-0", "Ready", True),
+        ("ps-1", "digits-ps-1", "Ready", True),
+        ("standby-0", "digits-standby-0", "Ready", False),
+        ("standby-1", "digits-standby-1", "Ready", False),
+    ]
+    assert [(s["primary"], s["readyStandbys"], s["standbys"]) for s in found["shards"]] == [
+        ("digits-ps-0", 1, 1),
+        ("digits-ps-1", 1, 1),
+    ]
+    assert found["notes"] == []
+    assert all(not r["withoutPod"] and not r["givenUp"] for r in found["roles"])
+    json.dumps(found, allow_nan=False)
+
+
+def test_a_job_in_trouble_as_the_docs_show_it() -> None:
+    world = running(ps={"replicas": 1, "standby": {"mode": "Warm"}})
+    assert world.job is not None
+    world.end("worker", 1, 137, "loading\nKilled", member=0)
+    world.pods["digits-standby-0"]["status"] = {
+        "phase": "Pending",
+        "conditions": [
+            {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": "0/2 nodes are available: 2 Insufficient memory.",
+            }
+        ],
+    }
+    world.pods["digits-standby-0"]["spec"].pop("nodeName")
+    world.now += timedelta(seconds=40)
+    world.settle()
+    cluster = of(world)
+    message = "Shard 0: pod digits-standby-0 cannot be scheduled"
+    cluster.there_events[world.job["metadata"]["uid"]] = [event("StandbyMissing", message, seconds=4, kind="Warning")]
+    found = status.look(cluster, "default", "digits")
+    shown = rendered(tree(found, world.now + timedelta(seconds=30)))
+    assert shown in PAGE.read_text(), shown
+    table_shown = rendered(table([status.summary(world.job)], world.now, namespaces=False))
+    assert table_shown in PAGE.read_text(), table_shown
+
+
+def test_the_table_keeps_a_row_a_line_and_shows_namespaces_for_all() -> None:
+    rows = [status.summary(running().job or {}) for _ in range(2)]
+    rows[0]["why"] = "Unschedulable: " + "a long story [with brackets] " * 20
+    lines = rendered(table(rows, NOW, namespaces=True), 80).splitlines()
+    assert len(lines) == 3
+    assert lines[0].split() == ["NAMESPACE", "NAME", "STATE", "PS", "WORKERS", "RESTARTS", "AGE", "WHY"]
+    assert lines[1].startswith("default    digits  Running  1/1  2/2")
+    assert lines[1].endswith("…")
+
+
+def test_markup_in_messages_is_shown_as_it_is() -> None:
+    found = look(running())
+    found["notes"] = ["[red]not a colour[/red]"]
+    assert "[red]not a colour[/red]" in rendered(tree(found, NOW))
+
+
+@pytest.mark.parametrize(
+    ("made", "state", "words"),
+    [
+        (pod("worker"), "Ready", []),
+        (pod("worker", deleting=True), "Terminating", []),
+        (pod("chief", term=1, state=terminated(0), phase="Succeeded", ready=False), "Succeeded", []),
+        (
+            pod("chief", term=1, state=terminated(3, "a\nValueError: b\n"), phase="Failed", ready=False),
+            "Error",
+            ["container tensorflow ended with exit code 3: ValueError: b"],
+        ),
+        (
+            pod("worker", last=terminated(137, reason="OOMKilled"), restarts=2),
+            "Ready",
+            ["container tensorflow was restarted 2 times; its last run ended with exit code 137 (OOMKilled)"],
+        ),
+        (
+            pod("worker", state={"waiting": {"reason": "ImagePullBackOff", "message": "Back-off"}}, ready=False),
+            "ImagePullBackOff",
+            ["container tensorflow waits: ImagePullBackOff: Back-off"],
+        ),
+        (
+            pod("worker", state={"waiting": {"reason": "ContainerCreating"}}, ready=False, phase="Pending"),
+            "ContainerCreating",
+            [],
+        ),
+        (
+            pod(
+                "worker",
+                state={"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}},
+                last=terminated(1, "no data"),
+                restarts=1,
+                ready=False,
+            ),
+            "CrashLoopBackOff",
+            [
+                "container tensorflow waits: CrashLoopBackOff: back-off 10s",
+                "container tensorflow was restarted once; its last run ended with exit code 1: no data",
+            ],
+        ),
+        (
+            pod("ps", unschedulable="0/2 nodes", phase="Pending", state={}, ready=False),
+            "Unschedulable",
+            ["Unschedulable: 0/2 nodes"],
+        ),
+        (
+            pod("ps", ready=False),
+            "Running",
+            ["runs, and is not ready: its server does not answer, or is not in sync"],
+        ),
+        (pod("worker", ready=False), "Running", ["runs, and is not ready: its probe fails"]),
+    ],
+)
+def test_what_is_said_of_a_pod(made: Object, state: str, words: list[str]) -> None:
+    assert why_of(made) == (state, words)
+
+
+def test_init_containers_and_evictions_are_told() -> None:
+    failing = {"name": "fetch", "restartCount": 0, "state": terminated(4, "no such bucket")}
+    created = pod("worker", state={"waiting": {"reason": "PodInitializing"}}, ready=False, phase="Pending")
+    assert why_of(created, initContainerStatuses=[failing]) == (
+        "Error",
+        ["init container fetch ended with exit code 4: no such bucket"],
+    )
+    evicted = pod("worker", phase="Failed", ready=False, state={})
+    message = "The node was low on\nresource: memory."
+    assert why_of(evicted, reason="Evicted", message=message) == (
+        "Evicted",
+        ["Evicted: The node was low on resource: memory."],
+    )
+
+
+def test_a_pod_that_waits_without_a_word_is_asked_for_its_events() -> None:
+    world = running()
+    (silent,) = (p for p in world.pods.values() if p["metadata"]["labels"].get("pstraining.dev/index") == "1")
+    silent["status"] = pod("worker", 1, state={"waiting": {"reason": "ContainerCreating"}}, ready=False)["status"]
+    silent["status"]["phase"] = "Pending"
+    cluster = of(world)
+    cluster.there_events[silent["metadata"]["uid"]] = [
+        event("FailedMount", 'secret "keys" not found', seconds=9, kind="Warning"),
+        event("FailedMount", "an older one", seconds=3, kind="Warning"),
+        event("Scheduled", "somewhere", seconds=10),
+    ]
+    workers = role(status.look(cluster, "default", "digits"), "worker")["pods"]
+    assert [p["why"] for p in workers] == [[], ['FailedMount: secret "keys" not found']]
+
+
+def test_tasks_without_a_pod_are_named_unless_they_may_be_done() -> None:
+    world = running(worker={"replicas": 3})
+    assert world.job is not None
+    gone = [name for name, p in world.pods.items() if p["metadata"]["labels"].get("pstraining.dev/index") == "2"]
+    for name in gone:
+        del world.pods[name]
+    assert role(look(world), "worker")["withoutPod"] == ["worker-2"]
+    assert "no pod: worker-2" in rendered(tree(look(world), NOW))
+    done = copy.deepcopy(world)
+    assert done.job is not None
+    done.job["status"]["worker"]["succeeded"] = 1
+    assert role(look(done), "worker")["withoutPod"] == []
+    world.job["status"]["replicaRecords"] = [{"role": "worker", "index": 2, "givenUp": True}]
+    found = role(look(world), "worker")
+    assert (found["withoutPod"], found["givenUp"]) == ([], ["worker-2"])
+
+
+def test_the_last_failure_of_a_role_is_shown() -> None:
+    world = running()
+    world.end("chief", code=1, message="NameError: x")
+    world.settle()
+    found = look(world)
+    assert role(found, "chief")["lastFailure"]["exitCode"] == 1
+    assert "exit code 1" in rendered(tree(found, world.now))
+    assert "NameError: x" in rendered(tree(found, world.now))
+
+
+def test_only_the_jobs_own_pods_are_shown() -> None:
+    world = running()
+    world.pods["former"] = pod("worker", 0, job_uid="of a job of the same name")
+    assert len(role(look(world), "worker")["pods"]) == 2
+
+
+def test_the_newest_events_come_last() -> None:
+    world = running()
+    assert world.job is not None
+    cluster = of(world)
+    made = [event(f"E{n}", "m", seconds=n) for n in (8, 1, 2, 3, 4)]
+    late = {"lastObservedTime": stamp(NOW + timedelta(seconds=30)), "count": 7}
+    made += [event("Again", "m", series=late), event("Old", "m", eventTime=None, lastTimestamp=stamp(NOW), count=2)]
+    cluster.there_events[world.job["metadata"]["uid"]] = made
+    events = status.look(cluster, "default", "digits")["events"]
+    assert [(e["reason"], e["count"]) for e in events] == [("E2", 1), ("E3", 1), ("E4", 1), ("E8", 1), ("Again", 7)]
+    assert "Again (x7): m" in rendered(tree(status.look(cluster, "default", "digits"), NOW))
+
+
+def notes(made: Object) -> list[str]:
+    found: list[str] = status.look(WithJobs(made), "default", "digits")["notes"]
+    return found
+
+
+def test_what_nobody_has_written_into_the_status_yet_is_noted() -> None:
+    assert notes(running().job or {}) == []
+    new = job()
+    assert "Does the operator run" in notes(new)[0]
+    assert status.summary(new)["phase"] == "Unknown"
+    changed = running().job or {}
+    changed["metadata"]["generation"] += 1
+    assert "has not acted on that yet" in notes(changed)[0]
+    assert "is being deleted" in notes(job() | {"metadata": job()["metadata"] | {"deletionTimestamp": stamp(NOW)}})[0]
+    assert "kueue" in notes(job(spec={"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}}))[0]
+
+
+def conditions(**held: str) -> Object:
+    told = [{"type": t, "status": s, "reason": f"{t}Reason", "message": "why\nso"} for t, s in held.items()]
+    return job() | {"status": {"conditions": told}}
+
+
+@pytest.mark.parametrize(
+    ("held", "said"),
+    [
+        ({}, ""),
+        ({"Running": "True"}, ""),
+        ({"Running": "False"}, "RunningReason: why so"),
+        ({"Running": "False", "Succeeded": "True"}, ""),
+        ({"Running": "False", "Failed": "True"}, "FailedReason: why so"),
+        ({"Running": "False", "Suspended": "True"}, "SuspendedReason: why so"),
+        ({"Running": "True", "Degraded": "True"}, "DegradedReason: why so"),
+        ({"Running": "True", "Rescaling": "True"}, "RescalingReason: why so"),
+        ({"Running": "True", "Updating": "True"}, "UpdatingReason: why so"),
+        ({"Running": "True", "Updating": "True", "Degraded": "True"}, "DegradedReason: why so"),
+        ({"Running": "True", "Updating": "False"}, ""),
+    ],
+)
+def test_why_in_one_line(held: dict[str, str], said: str) -> None:
+    assert why(conditions(**held)) == said
+
+
+def test_that_other_servers_were_refused_is_told_until_something_else_is_asked_for() -> None:
+    found = conditions(Running="True", Updating="False")
+    found["status"]["conditions"][1]["reason"] = "UpdateRefused"
+    assert why(found) == "UpdateRefused: why so"
+
+
+@pytest.mark.parametrize(
+    ("name", "namespace", "there", "said"),
+    [
+        ("digitz", "default", ["digits", "other"], "Is digits meant?"),
+        ("zzz", "default", ["digits", "other"], "Jobs there: digits, other."),
+        ("digits", "team", ["digits"], "There are no jobs there."),
+    ],
+)
+def test_a_job_that_is_not_there(name: str, namespace: str, there: list[str], said: str) -> None:
+    with pytest.raises(CommandError) as caught:
+        status.look(WithJobs(*(job(n) for n in there)), namespace, name)
+    assert str(caught.value) == f"There is no PSTrainingJob {name} in namespace {namespace}. {said}"
+
+
+def test_who_may_not_list_jobs_still_hears_that_there_is_none() -> None:
+    class NoLists(WithJobs):
+        def jobs(self, namespace: str | None) -> list[Object]:
+            raise DeniedError("no", 403)
+
+    with pytest.raises(CommandError) as caught:
+        status.look(NoLists(), "default", "digits")
+    assert str(caught.value) == "There is no PSTrainingJob digits in namespace default."
+
+
+def test_an_empty_name() -> None:
+    with pytest.raises(CommandError, match="name is empty"):
+        status.look(WithJobs(job()), "default", "")
+
+
+def test_of_many_names_the_first_are_listed() -> None:
+    assert listed("abcdefghijkl") == "a, b, c, d, e, f, g, h, i, j and 2 more"
+
+
+def shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cluster: WithJobs, **arguments: Any
+) -> str:
+    monkeypatch.setattr(status, "KubeconfigClient", lambda context: cluster)
+    status.status(**arguments)
+    return capsys.readouterr().out
+
+
+def test_the_command_prints_tables_trees_and_data(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = running().job or {}, job("other")
+    other["metadata"]["namespace"] = "team"
+    show = partial(shown, monkeypatch, capsys, WithJobs(one, other))
+    assert show().splitlines()[1].split()[:2] == ["digits", "Running"]
+    assert len(show().splitlines()) == 2
+    assert [row.split()[:3] for row in show(all_namespaces=True).splitlines()[1:]] == [
+        ["default", "digits", "Running"],
+        ["team", "other", "Unknown"],
+    ]
+    assert show(job="digits").startswith("digits  Running  namespace default")
+    assert json.loads(show(job="digits", output=Output.JSON))["name"] == "digits"
+    assert [j["name"] for j in yaml.safe_load(show(namespace="team", output=Output.YAML))] == ["other"]
+    assert show(namespace="nobody") == "No PSTrainingJobs in namespace nobody.\n"
+    assert show(namespace="nobody", output=Output.JSON) == "[]\n"
+
+
+def test_all_namespaces_and_one_job_exclude_each_other() -> None:
+    with pytest.raises(CommandError, match="take away the job's name and --namespace"):
+        status.status(job="digits", all_namespaces=True)

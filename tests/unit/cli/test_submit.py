@@ -1,0 +1,206 @@
+"""`submit`: what is sent where, what it says, and how it waits."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from pstraining.cli.commands.submit import apply, outcome
+from pstraining.cli.errors import AbsentError, CommandError, ConflictError
+from pstraining.cli.main import app
+from pstraining.cli.manifests import Document
+from pstraining.cli.submission import placed
+from pstraining.cli.waiting import follow, running_or_ended
+from tests.support.builders import job
+from tests.support.job_cluster import JobCluster
+from tests.support.simulation import World, running
+
+
+def manifest(**spec: Any) -> dict[str, Any]:
+    made = job(spec=spec)
+    made["metadata"] = {"name": "digits"}
+    return made
+
+
+def document(body: dict[str, Any]) -> Document:
+    return Document("f.yaml", "1", body)
+
+
+def sent(body: dict[str, Any], namespace: str | None = None) -> dict[str, Any]:
+    return placed(document(body), namespace, "default")
+
+
+@pytest.mark.parametrize(
+    ("own", "wanted", "namespace"), [(None, None, "default"), ("a", None, "a"), (None, "b", "b"), ("b", "b", "b")]
+)
+def test_where_a_job_goes(own: str | None, wanted: str | None, namespace: str) -> None:
+    body = manifest()
+    body["metadata"]["namespace"] = own
+    assert sent(body, wanted)["metadata"]["namespace"] == namespace
+
+
+def test_two_namespaces_are_one_too_many() -> None:
+    body = manifest()
+    body["metadata"]["namespace"] = "a"
+    with pytest.raises(CommandError, match=r"document 1 \(PSTrainingJob digits\): metadata.namespace is a, and .* b"):
+        sent(body, "b")
+
+
+def test_what_only_the_server_writes_is_not_sent() -> None:
+    body = {**job(), "status": {"phase": "Running"}}
+    body["metadata"] |= {"managedFields": [], "labels": {"a": "b"}}
+    before = copy.deepcopy(body)
+    assert sent(body)["metadata"] == {"name": "digits", "namespace": "default", "labels": {"a": "b"}}
+    assert "status" not in sent(body)
+    assert body == before, "what was read stays as it is"
+
+
+def test_a_job_without_a_name_of_its_own() -> None:
+    with pytest.raises(CommandError, match=r"metadata\.name is needed"):
+        sent({**manifest(), "metadata": {"generateName": "d-"}})
+
+
+def test_created_changed_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = JobCluster(World(None))
+    for body in (manifest(), manifest(), manifest(worker={"replicas": 3})):
+        apply(cluster, sent(body), dry_run=False, force=False)
+    apply(cluster, sent(manifest(worker={"replicas": 4})), dry_run=True, force=True)
+    assert capsys.readouterr().out.splitlines() == [
+        "digits in default: created",
+        "digits in default: unchanged",
+        "digits in default: changed",
+        "digits in default: changed (dry run)",
+    ]
+    assert cluster.asked[-1] == ("apply", {"dry_run": True, "force": True})
+    assert cluster.world.job is not None
+    assert cluster.world.job["spec"]["worker"]["replicas"] == 3
+
+
+def test_a_changed_label_is_a_change() -> None:
+    before, after = job(), job()
+    after["metadata"]["labels"] = {"a": "b"}
+    assert outcome(before, after) == "changed"
+    after["metadata"] = {**before["metadata"], "resourceVersion": "2"}
+    assert outcome(before, after) == "unchanged"
+
+
+def test_others_have_set_it() -> None:
+    cluster = JobCluster(World(job()))
+    cluster.refusal = ConflictError("conflict", 409, ("spec.worker.replicas (conflict with hpa)",))
+    with pytest.raises(CommandError) as caught:
+        apply(cluster, sent(manifest()), dry_run=False, force=False)
+    assert str(caught.value) == (
+        "digits in default: others have set what the file sets otherwise: spec.worker.replicas (conflict with hpa). "
+        "Leave these fields out of the file, or take them over with --force."
+    )
+
+
+def test_a_refusal_names_the_job() -> None:
+    cluster = JobCluster(World(None))
+    cluster.refusal = AbsentError('namespaces "default" not found.', 404)
+    with pytest.raises(CommandError, match=r'digits in default was not submitted\. namespaces "default" not found'):
+        apply(cluster, sent(manifest()), dry_run=False, force=False)
+
+
+def test_a_job_that_is_being_deleted() -> None:
+    going = job()
+    going["metadata"]["deletionTimestamp"] = "2030-01-01T12:00:00Z"
+    cluster = JobCluster(World(going))
+    with pytest.raises(CommandError, match="is being deleted: submit again once it is gone"):
+        apply(cluster, sent(manifest()), dry_run=False, force=False)
+    assert not cluster.asked
+
+
+def waited(cluster: JobCluster) -> str:
+    stored = cluster.job("default", "digits")
+    assert stored is not None
+    return follow(cluster, stored, running_or_ended, cluster.patience)
+
+
+def test_it_waits_until_the_job_runs_and_says_what_happens() -> None:
+    cluster = JobCluster(World(job()))
+    assert waited(cluster) == "digits runs."
+    cluster.world.end("chief")
+    cluster.world.settle()
+    assert waited(cluster) == "digits has succeeded."
+
+
+def test_a_line_for_each_change_on_the_way() -> None:
+    cluster = JobCluster(World(job()))
+    cluster.world.reconcile()
+    found = waited(cluster)
+    assert (found, cluster.told) == (
+        "digits runs.",
+        ["digits: Pending: Waiting for the parameter servers, the chief and a worker."],
+    )
+
+
+def test_a_job_that_fails() -> None:
+    cluster = JobCluster(running(chief={"restartPolicy": "Never"}))
+    cluster.world.end("chief", code=3, message="no data")
+    cluster.world.settle()
+    with pytest.raises(CommandError, match=r"digits has failed: .*no data"):
+        waited(cluster)
+
+
+def test_a_job_that_can_never_start() -> None:
+    cluster = JobCluster(World(job(), refuse=lambda create: "spec.x: unknown field"))
+    with pytest.raises(CommandError, match=r"digits cannot start: .* was refused: spec\.x: unknown field"):
+        waited(cluster)
+
+
+def test_a_job_that_is_suspended_as_it_says() -> None:
+    assert waited(JobCluster(World(job(spec={"runPolicy": {"suspend": True}})))) == "digits is suspended."
+
+
+def test_an_operator_that_is_away() -> None:
+    cluster = JobCluster(World(job()))
+    cluster.away = True
+    with pytest.raises(CommandError, match=r"digits: not within 10 s\. Nobody has acted on it yet: does the operator"):
+        waited(cluster)
+
+
+def test_what_was_said_of_the_former_spec_does_not_count() -> None:
+    cluster = JobCluster(running())
+    cluster.away = True
+    cluster.world.edit({"runPolicy": {"backoffLimit": 3}})
+    with pytest.raises(CommandError, match="Nobody has acted on it yet"):
+        waited(cluster)
+
+
+def test_a_job_that_is_replaced_meanwhile() -> None:
+    cluster = JobCluster(World(job()))
+    stored = copy.deepcopy(cluster.world.job)
+    assert stored is not None
+    stored["metadata"]["uid"] = "former"
+    with pytest.raises(CommandError, match="digits was deleted meanwhile"):
+        follow(cluster, stored, running_or_ended, cluster.patience)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "jobs.yaml"
+    path.write_text(yaml.safe_dump_all([manifest(), {"kind": "ConfigMap", "metadata": {"name": "c"}}]))
+    return path
+
+
+def test_a_dry_run_of_the_client_needs_no_cluster(file: Path) -> None:
+    result = CliRunner().invoke(app, ["submit", "-f", str(file), "--dry-run", "client"])
+    assert result.exit_code == 0
+    assert result.stdout == "digits: would be submitted (checked offline)\n"
+    assert "document 2 (ConfigMap c): skipped" in result.stderr
+
+
+def test_nothing_is_sent_if_one_is_wrong(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "pstraining.cli.commands.submit.KubeconfigClient", lambda context: pytest.fail("a cluster is asked")
+    )
+    with file.open("a") as more:
+        more.write("---\n" + yaml.safe_dump(manifest(ps={"replicas": 0})))
+    result = CliRunner().invoke(app, ["submit", "-f", str(file)])
+    assert isinstance(result.exception, CommandError)
+    assert str(result.exception) == "Nothing was submitted: 1 error in what was given."
+    assert "document 3 (PSTrainingJob digits): error: spec.ps.replicas: must be at least 1, is 0" in result.stderr

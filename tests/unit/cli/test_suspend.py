@@ -1,0 +1,61 @@
+"""`suspend` and `resume`: one field, both ways, and nothing where nothing is to be done."""
+
+import pytest
+
+from pstraining.cli.commands.suspend import set_suspended
+from pstraining.cli.errors import CommandError
+from tests.support.job_cluster import JobCluster
+from tests.support.simulation import running
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return capsys.readouterr().out.splitlines()
+
+
+def test_both_ways_and_nothing_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = JobCluster(running())
+    for suspended in (False, True, True, False):
+        set_suspended(cluster, "digits", suspended)
+    assert told(capsys) == [
+        "digits in default: is not suspended: nothing to do",
+        "digits in default: suspended",
+        "digits in default: is suspended: nothing to do",
+        "digits in default: resumed",
+    ]
+    changes = [{"spec": {"runPolicy": {"suspend": suspended}}} for suspended in (True, False)]
+    assert cluster.asked == [("patch", change) for change in changes]
+
+
+def test_it_waits_until_nothing_runs_and_until_it_runs_again(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = JobCluster(running())
+    set_suspended(cluster, "digits", True, patience=cluster.patience)
+    assert not cluster.world.pods
+    set_suspended(cluster, "digits", False, patience=cluster.patience)
+    assert cluster.world.pods
+    assert told(capsys) == [
+        "digits in default: suspended",
+        "digits is suspended.",
+        "digits in default: resumed",
+        "digits runs.",
+    ]
+
+
+def test_pods_that_take_their_time(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = JobCluster(running())
+    cluster.world.lingering = {"chief"}
+    with pytest.raises(CommandError, match=r"digits: not within 10 s\. digits: Stopping"):
+        set_suspended(cluster, "digits", True, patience=cluster.patience)
+    cluster.world.gone("chief")
+    set_suspended(cluster, "digits", True, patience=cluster.patience)
+    assert told(capsys)[-2:] == ["digits in default: is suspended: nothing to do", "digits is suspended."]
+
+
+def test_a_job_that_has_ended_and_one_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = JobCluster(running())
+    with pytest.raises(CommandError, match="There is no PSTrainingJob other in namespace default"):
+        set_suspended(cluster, "other", True)
+    cluster.world.end("chief")
+    cluster.world.settle()
+    set_suspended(cluster, "digits", True)
+    assert told(capsys) == ["digits in default: has ended (Succeeded): nothing to do"]
+    assert not cluster.asked

@@ -1,0 +1,86 @@
+"""The command that asks for a take-over: what it writes, what it says, and what it refuses."""
+
+from typing import Any
+
+import pytest
+
+from pstraining.api import names
+from pstraining.cli.commands.takeover import take_over
+from pstraining.cli.errors import CommandError
+from tests.support.job_cluster import JobCluster
+from tests.support.simulation import running
+
+
+class FakeCluster(JobCluster):
+    def take_over(self, name: str = "digits", shard: int = 0, namespace: str | None = None) -> str:
+        return take_over(self, name, shard, namespace, 10, lambda: self.now, self.sleep)
+
+
+def warm() -> FakeCluster:
+    return FakeCluster(running(ps={"replicas": 2, "standby": {"mode": "Warm"}}))
+
+
+def test_it_asks_once_and_says_who_has_taken_over() -> None:
+    cluster = warm()
+    assert cluster.take_over(shard=1) == (
+        "Shard 1 of digits: digits-standby-1 has taken over from digits-ps-1 (take-over 1)."
+    )
+    assert cluster.world.job is not None
+    assert cluster.world.job["metadata"]["annotations"] == {names.ANNOTATION_TAKEOVER: "1@0"}
+    cluster.world.settle()
+    assert "digits-ps-1 has taken over from digits-standby-1 (take-over 2)" in cluster.take_over(shard=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": "other"}, "There is no PSTrainingJob other in namespace default. Jobs there: digits."),
+        ({"namespace": "team"}, "There is no PSTrainingJob digits in namespace team. There are no jobs there."),
+        ({"shard": 2}, "digits has no shard 2: its shards are 0 to 1."),
+        ({"shard": -1}, "digits has no shard -1: its shards are 0 to 1."),
+    ],
+)
+def test_what_does_not_exist(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(CommandError) as caught:
+        warm().take_over(**arguments)
+    assert str(caught.value) == message
+
+
+def test_a_job_without_standbys() -> None:
+    with pytest.raises(CommandError, match=r"has no standbys: spec\.ps\.standby\.mode is None"):
+        FakeCluster(running()).take_over()
+
+
+def test_a_job_whose_chief_chooses() -> None:
+    world = running(ps={"replicas": 2, "standby": {"mode": "Hot"}}, training={"mode": "Sync"})
+    with pytest.raises(CommandError, match=r"has hot standbys, of which its chief chooses.* delete its pod"):
+        FakeCluster(world).take_over()
+    assert names.ANNOTATION_TAKEOVER not in (world.job or {})["metadata"].get("annotations", {})
+
+
+def test_a_shard_whose_standby_is_not_ready_is_told_with_the_reason() -> None:
+    cluster = warm()
+    found = cluster.world.pods["digits-standby-0"]["status"]
+    found["conditions"] = [{"type": "Ready", "status": "False"}]
+    cluster.world.settle()
+    with pytest.raises(CommandError) as caught:
+        cluster.take_over()
+    assert str(caught.value) == (
+        "Shard 0 of digits has no ready standby. Shard 0: pod digits-standby-0 is not ready yet"
+    )
+    assert "annotations" not in (cluster.world.job or {})["metadata"], "nothing was asked"
+
+
+def test_a_job_that_has_ended() -> None:
+    cluster = warm()
+    cluster.world.end("chief")
+    cluster.world.settle()
+    with pytest.raises(CommandError, match="does not run: it is Succeeded"):
+        cluster.take_over()
+
+
+def test_an_operator_that_is_away() -> None:
+    cluster = warm()
+    cluster.away = True
+    with pytest.raises(CommandError, match=r"within 10 s; digits-ps-0 is still primary\. Does the operator run\?"):
+        cluster.take_over()

@@ -1,0 +1,204 @@
+"""`validate`: what it says of jobs, for people and for programs, and what the operator's pods would be refused for."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from pstraining.cli.errors import CommandError
+from pstraining.cli.main import app
+from pstraining.cli.manifests import Document
+from pstraining.cli.validation.documents import check_documents, wrong_with
+from tests.support.builders import TEMPLATE, job
+from tests.tfjob.cases import CASES
+
+ROOT = Path(__file__).parents[3]
+CONTAINER = TEMPLATE["spec"]["containers"][0]
+POD = "spec.worker.template.spec"
+
+
+def with_container(**fields: Any) -> dict[str, Any]:
+    return {"worker": {"template": {"spec": {"containers": [{**CONTAINER, **fields}]}}}}
+
+
+def with_pod(**fields: Any) -> dict[str, Any]:
+    return {"worker": {"template": {"spec": fields}}}
+
+
+VOLUME = {"name": "data", "emptyDir": {}}
+MOUNT = {"name": "data", "mountPath": "/data"}
+AT_C = {"name": "data", "mountPath": "/c"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            with_container(imagePullPolcy="Always"),
+            f"warning {POD}.containers[0].imagePullPolcy: is no field that Kubernetes is known to have; did you mean "
+            "imagePullPolicy?",
+        ),
+        (
+            {"worker": {"template": {"metadata": {"label": {}}}}},
+            "warning spec.worker.template.metadata.label: is no field that Kubernetes is known to have; did you mean "
+            "labels?",
+        ),
+        (
+            {"checkpoint": {"volume": {"emptyDirr": {}}}},
+            "warning spec.checkpoint.volume.emptyDirr: is no field that Kubernetes is known to have; did you mean "
+            "emptyDir?",
+        ),
+        (
+            with_container(env=[{"name": "A", "value": 1}]),
+            f"error {POD}.containers[0].env[0].value: must be a valid string, is 1",
+        ),
+        (with_container(ports=[{}]), f"error {POD}.containers[0].ports[0].containerPort: is required"),
+        (
+            with_container(image=None),
+            f"error {POD}.containers: container tensorflow has no image (pods of worker, ps, chief)",
+        ),
+        (
+            with_container(volumeMounts=[MOUNT]),
+            f"error {POD}.containers: container tensorflow mounts data, which is no volume (pods of worker, ps, chief)",
+        ),
+        (
+            with_pod(volumes=[VOLUME, VOLUME]),
+            f"error {POD}.volumes: has data twice (pods of worker, ps, chief)",
+        ),
+        (
+            with_pod(volumes=[{"name": "pstraining-run", "emptyDir": {}}]),
+            f"error {POD}.volumes: has pstraining-run twice: the operator adds a volume of this name; choose another "
+            "(pods of worker, ps, chief)",
+        ),
+        (
+            {
+                **with_pod(volumes=[VOLUME], containers=[{**CONTAINER, "volumeMounts": [AT_C]}]),
+                "checkpoint": {"path": "/c", "volume": {"emptyDir": {}}},
+            },
+            f"error {POD}.containers: container tensorflow mounts /c twice; the operator mounts /pstraining, "
+            "/run/pstraining and, in the chief, spec.checkpoint.path (pods of chief)",
+        ),
+        (
+            with_pod(containers=[CONTAINER, CONTAINER]),
+            f"error {POD}.containers: has tensorflow twice (pods of worker, ps, chief)",
+        ),
+        (
+            {"ps": {"volumeClaimTemplates": [{"metadata": {"name": "shard"}, "spec": {
+                "accessModes": ["ReadWriteOnce"], "resources": {}, "storageClass": "fast"}}]}},
+            "warning spec.ps.volumeClaimTemplates[0].spec.storageClass: is no field that Kubernetes is known to have; "
+            "did you mean storageClassName?",
+        ),
+    ],
+)  # fmt: skip
+def test_what_pods_would_be_refused_for(spec: dict[str, Any], message: str) -> None:
+    assert [f"{f.severity} {f}" for f in wrong_with(job(spec=spec))] == [message]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        with_container(resources={"limits": {"cpu": 1, "memory": "1Gi"}}, args=["x"]),
+        with_pod(volumes=[VOLUME], containers=[{**CONTAINER, "volumeMounts": [MOUNT]}]),
+        # A claim template is a volume of the parameter servers, and of no other role.
+        {
+            "ps": {
+                "template": {"spec": {"containers": [{**CONTAINER, "volumeMounts": [{**MOUNT, "name": "shard"}]}]}},
+                "volumeClaimTemplates": [
+                    {"metadata": {"name": "shard"}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": {}}}
+                ],
+            }
+        },
+    ],
+)
+def test_what_pods_are_not_refused_for(spec: dict[str, Any]) -> None:
+    assert not wrong_with(job(spec=spec))
+
+
+def test_all_manifests_of_users_that_an_api_server_takes_are_right() -> None:
+    assert {c.name: found for c in CASES if not c.refused and (found := wrong_with(c.manifest()))} == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"apiVersion": "pstraining.dev/v1"}, "apiVersion: must be pstraining.dev/v1alpha1, is pstraining.dev/v1; did"),
+        ({"kind": "pstrainingjob"}, "kind: must be PSTrainingJob, is pstrainingjob; did you mean PSTrainingJob?"),
+        ({"metadata": {"name": "x", "label": {}}}, "metadata.label: is no field that Kubernetes is known to have; did"),
+    ],
+)
+def test_the_head_of_an_object(change: dict[str, Any], message: str) -> None:
+    (found,) = wrong_with({**job(), **change})
+    assert str(found).startswith(message)
+
+
+def test_nothing_to_check() -> None:
+    with pytest.raises(CommandError, match="There is no PSTrainingJob in what was given, only ConfigMap, Secret"):
+        check_documents([Document("f", "1", {"kind": kind}) for kind in ("ConfigMap", "Secret", "Secret")])
+    with pytest.raises(CommandError, match=r"There is no PSTrainingJob in what was given\."):
+        check_documents([])
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    good, wrong = job(), job("other", spec={"ps": {"replicas": 0, "replica": 1}})
+    path = tmp_path / "jobs.yaml"
+    path.write_text(yaml.safe_dump_all([good, {"kind": "ConfigMap", "metadata": {"name": "c"}}, wrong]))
+    return path
+
+
+def test_for_people(file: Path) -> None:
+    result = CliRunner().invoke(app, ["validate", "-f", str(file)])
+    assert result.exit_code == 1
+    assert result.output.splitlines() == [
+        f"{file}: document 1 (PSTrainingJob digits): ok",
+        f"{file}: document 2 (ConfigMap c): skipped: no PSTrainingJob",
+        f"{file}: document 3 (PSTrainingJob other): error: spec.ps.replicas: must be at least 1, is 0",
+        f"{file}: document 3 (PSTrainingJob other): warning: spec.ps.replica: is no field of this version; did you "
+        "mean replicas?",
+        "2 jobs, 1 error, 1 warning",
+    ]
+
+
+def test_what_the_documentation_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "how-to" / "submit-and-change-a-job.md").read_text()
+    manifest, shown = (page.split(before)[1].split("```")[0] for before in ("```yaml\n", "```\n$ "))
+    monkeypatch.chdir(tmp_path)
+    Path("jobs.yaml").write_text(manifest)
+    command, _, output = shown.partition("\n")
+    result = CliRunner().invoke(app, command.split()[2:])
+    assert result.output == output
+
+
+@pytest.mark.parametrize(("output", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_for_programs(file: Path, output: str, read: Any) -> None:
+    result = CliRunner().invoke(app, ["validate", "-f", str(file), "-o", output])
+    assert result.exit_code == 1
+    found = read(result.output)
+    assert (found["errors"], found["warnings"]) == (1, 1)
+    assert [d["verdict"] for d in found["documents"]] == ["ok", "skipped", "wrong"]
+    assert found["documents"][2] == {
+        "file": str(file),
+        "document": "3",
+        "kind": "PSTrainingJob",
+        "name": "other",
+        "verdict": "wrong",
+        "findings": [
+            {"severity": "error", "field": "spec.ps.replicas", "message": "must be at least 1, is 0"},
+            {
+                "severity": "warning",
+                "field": "spec.ps.replica",
+                "message": "is no field of this version; did you mean replicas?",
+            },
+        ],
+    }
+
+
+def test_a_warning_alone_is_no_failure() -> None:
+    text = yaml.safe_dump(job(spec={"ps": {"other": 1}}))
+    result = CliRunner().invoke(app, ["validate", "-f", "-"], input=text)
+    assert result.exit_code == 0
+    assert "standard input: document 1 (PSTrainingJob digits): warning: spec.ps.other: is no field" in result.output

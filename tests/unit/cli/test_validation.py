@@ -1,0 +1,205 @@
+"""What validation offline says of jobs: the same as the API server, whose words other tests hold to one table."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pstraining.api import contract
+from pstraining.api.rules import FIXED_WHILE_RUNNING, MADE_ANEW
+from pstraining.cli.validation.schema import Finding, Severity, defaulted, did_you_mean, path_of, validate
+from tests.support.builders import job
+from tests.support.refused import REFUSED, edit, simple
+from tests.tfjob.cases import CASES
+from tests.tfjob.table import Case
+
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*/job.yaml"))
+CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+
+
+def said(found: list[Finding]) -> list[str]:
+    return [f"{f.severity} {f}" for f in found]
+
+
+def means(found: Finding, words: str) -> bool:
+    """Whether it says what the API server says in its own words."""
+    if words.startswith("unknown field"):
+        return f'"{found.field}"' in words and "is no field" in found.message
+    return words.replace(":", " ").split()[0] == found.field or words in str(found)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_api_server_refuses(name: str) -> None:
+    made = simple("default")
+    assert not validate(made)
+    change, words = REFUSED[name]
+    change(made)
+    assert any(means(f, words) for f in validate(made)), said(validate(made))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_manifests_of_users_are_taken_or_refused(case: Case) -> None:
+    found = validate(case.manifest())
+    if case.refused:
+        assert any(means(f, case.refused) for f in found), said(found)
+    else:
+        assert not found
+
+
+def test_a_template_may_make_the_settings_that_are_its_own() -> None:
+    made = copy.deepcopy(job())
+    made["spec"]["worker"]["template"]["spec"]["containers"][0]["env"] = [
+        {"name": name, "value": "0"} for name in contract.ENV_OF_TEMPLATES
+    ]
+    assert not validate(made)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.parent.name)
+def test_examples_are_right(path: Path) -> None:
+    assert not validate(yaml.safe_load(path.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("spec.ps.replicas", "2", "error spec.ps.replicas: must be an integer, is '2'"),
+        ("spec.ps.replicas", True, "error spec.ps.replicas: must be an integer, is True"),
+        ("spec.ps.replicas", 1.5, "error spec.ps.replicas: must be an integer, is 1.5"),
+        ("spec.ps.replicas", 1001, "error spec.ps.replicas: must be at most 1000, is 1001"),
+        ("spec.ps", [], "error spec.ps: must be an object, is []"),
+        ("spec.chief.enabled", "yes", "error spec.chief.enabled: must be a boolean, is 'yes'"),
+        (
+            "spec.ps.server",
+            "builtin",
+            "error spec.ps.server: must be one of Program, Builtin, is 'builtin'; did you mean Builtin?",
+        ),
+        ("spec.worker.replica", 2, "warning spec.worker.replica: is no field of this version; did you mean replicas?"),
+        ("spec.zzz", 2, "warning spec.zzz: is no field of this version"),
+        ("spec.network.topologyKey", "", "error spec.network.topologyKey: must have at least 1 characters: ''"),
+        ("spec.checkpoint.path", "c", "error spec.checkpoint.path: must match ^/[^:]*$: 'c'"),
+        ("spec.failurePolicy.rules", [{}], "error spec.failurePolicy.rules[0].action: is required"),
+        (
+            "spec.failurePolicy.rules",
+            [{"action": "Ignore", "exitCodes": {"values": [1, 1]}}],
+            "error spec.failurePolicy.rules[0].exitCodes.values: has 1 twice",
+        ),
+        (
+            "spec.ps.resources.limits.cpu",
+            [],
+            "error spec.ps.resources.limits.cpu: must be an integer or a string, is []",
+        ),
+        ("metadata.name", None, "error metadata.name: is required"),
+        ("spec", None, "error spec: is required"),
+    ],
+)
+def test_a_wrong_field_is_named(path: str, value: Any, message: str) -> None:
+    made = job()
+    edit(path, value)(made)
+    assert said(validate(made)) == [message]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("spec.ps.replicas", 2.0),  # as programs write it
+        ("spec.checkpoint", {"volumeClaimTemplate": CLAIM}),
+        ("spec.ps.resources", {"limits": {"cpu": 1, "memory": "1Gi"}}),
+        ("spec.worker.template.spec.anything", 1),
+        ("spec.runPolicy.schedulingPolicy", {"gang": "Volcano", "queue": "q", "minAvailable": 4}),
+        ("spec.runPolicy.schedulingPolicy", {"gang": "SchedulerPlugins", "timeoutSeconds": 9}),
+        ("metadata.labels", {"a": "b"}),
+        ("status", {"phase": "Nonsense", "other": 1}),
+    ],
+)
+def test_what_is_taken(path: str, value: Any) -> None:
+    made = job()
+    edit(path, value)(made)
+    assert not validate(made)
+
+
+def test_nulls_are_as_if_they_were_not_there() -> None:
+    made = job(spec={"checkpoint": None, "chief": None, "training": {"mode": None}})
+    assert not validate(made)
+    made["spec"]["ps"]["replicas"] = None
+    assert said(validate(made)) == ["error spec.ps.replicas: is required"]
+
+
+def test_defaults_are_filled_in_on_every_level() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"default": {}, "properties": {"b": {"default": 1}}}, "c": {"default": 2}, "d": {}},
+    }
+    assert defaulted(schema, {"c": None, "d": None}) == {"a": {"b": 1}, "c": 2}
+    assert defaulted({"items": schema}, [{"c": 3}]) == [{"a": {"b": 1}, "c": 3}]
+
+
+def test_a_generated_name_is_checked_as_long_as_it_will_be() -> None:
+    made = job()
+    made["metadata"] = {"generateName": "a" * 35}
+    assert not validate(made)
+    made["metadata"] = {"generateName": "a" * 36}
+    assert "at most 40 characters" in said(validate(made))[0]
+
+
+@pytest.mark.parametrize("path", [*FIXED_WHILE_RUNNING, *MADE_ANEW])
+def test_what_is_immutable_is_free_while_suspended(path: str) -> None:
+    old = job(spec={"checkpoint": {"volume": {"emptyDir": {}}}} if path.startswith("checkpoint") else {})
+    path = f"spec.{path.rstrip('?')}"
+    new = copy.deepcopy(old)
+    edit(path, OTHER[path])(new)
+    (finding,) = [f for f in validate(new, old) if "immutable" in f.message]
+    while_ = "runs without hot standbys" if f"{path.removeprefix('spec.')}?" in MADE_ANEW else "runs"
+    assert finding == Finding(
+        path, f"{path} is immutable while the job {while_}: set spec.runPolicy.suspend to true, change it, and resume"
+    )
+    assert not validate(old, old)
+    new["spec"]["runPolicy"] = {**new["spec"].get("runPolicy", {}), "suspend": True}
+    assert not [f for f in validate(new, old) if "immutable" in f.message]
+
+
+@pytest.mark.parametrize("path", MADE_ANEW)
+def test_what_servers_are_made_from_may_change_beside_hot_standbys(path: str) -> None:
+    old = job(spec={"ps": {"replicas": 1, "standby": {"mode": "Hot"}}, "training": {"mode": "Sync"}})
+    path = f"spec.{path.rstrip('?')}"
+    new = copy.deepcopy(old)
+    edit(path, OTHER[path])(new)
+    assert not [f for f in validate(new, old) if "immutable" in f.message]
+    new["spec"]["ps"]["standby"] = {"mode": "Warm"}
+    assert [f for f in validate(new, old) if f.field == "spec.ps.standby"], "but not together with these"
+
+
+POD = {"spec": {"containers": [{"name": "other", "image": "i", "command": ["c"]}]}}
+OTHER: dict[str, Any] = {
+    **{f"spec.{role}.template": POD for role in ("ps", "worker", "chief", "evaluator")},
+    **{f"spec.{role}.resources": {"limits": {"cpu": 1}} for role in ("ps", "chief", "evaluator")},
+    **{f"spec.{role}.restartPolicy": "Never" for role in ("ps", "worker", "chief", "evaluator")},
+    "spec.ps.server": "Builtin",
+    "spec.ps.standby": {"mode": "Warm"},
+    "spec.ps.onChiefRestart": "Keep",
+    "spec.ps.volumeClaimTemplates": [{"metadata": {"name": "shard"}, "spec": CLAIM}],
+    "spec.ps.persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete"},
+    "spec.worker.addressing": "ClusterIP",
+    "spec.chief.enabled": False,
+    "spec.evaluator.enabled": True,
+    "spec.evaluator.inCluster": True,
+    "spec.checkpoint": {"volume": {"hostPath": {"path": "/c"}}},
+    "spec.training": {"steps": 3},
+    "spec.network.topologyKey": "zone",
+    "spec.network.packTopologyKey": "zone",
+    "spec.runPolicy.nodeLossSeconds": 7,
+    "spec.runPolicy.schedulingPolicy": {"priorityClass": "high"},
+}
+
+
+def test_a_finding_reads_well_whether_or_not_its_message_names_the_field() -> None:
+    assert str(Finding("spec.a", "must be b")) == "spec.a: must be b"
+    assert str(Finding("spec.a", "spec.a and c do not go together")) == "spec.a and c do not go together"
+    assert Finding("spec.a", "x").severity is Severity.ERROR
+
+
+def test_hints_and_paths() -> None:
+    assert did_you_mean("REPLICA", ["replicas", "other"]) == "; did you mean replicas?"
+    assert did_you_mean("zzz", ["replicas"]) == ""
+    assert path_of(("spec", "rules", 0, "action")) == "spec.rules[0].action"
