@@ -67,7 +67,7 @@ format: install ## Format the code
 	@$(VENV)/bin/ruff check --fix .
 
 image: python ## Build the images with buildah, without a registry
-	@$(PYTHON) -m hack.cluster build-images
+	@$(PYTHON) -m localcluster build-images
 
 sbom: install ## List what the images install, as CycloneDX, into build/sbom
 	@mkdir -p build/sbom
@@ -75,10 +75,10 @@ sbom: install ## List what the images install, as CycloneDX, into build/sbom
 		--pyproject pyproject.toml --output-reproducible --output-file build/sbom/$$image.cdx.json || exit 1; done
 
 cluster-up: python ## Bring the local cluster up
-	@$(PYTHON) -m hack.cluster up
+	@$(PYTHON) -m localcluster up
 
 cluster-down: python ## Take the local cluster down; built programs and images stay cached
-	@$(PYTHON) -m hack.cluster down
+	@$(PYTHON) -m localcluster down
 
 clean: ## Remove what was built in this folder
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

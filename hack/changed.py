@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from hack.layers import LAYERS, ROOT, Layer
 
-PACKAGES = ("pstraining", "hack", "bench", "examples", "tests")
+PACKAGES = ("pstraining", "hack", "localcluster", "bench", "examples", "tests")
 ALWAYS = ("lint", "drift")
 WHOLE = (*ALWAYS, "unit")
 """Layers that are run whole, or not at all."""
@@ -25,7 +25,7 @@ EVERYTHING = ("pyproject.toml", "hack/install.py", "hack/locks/")
 FOLDERS: Mapping[str, tuple[str, ...]] = {
     "charts/": ("unit", "chart", "controlplane"),
     "crds/": ("unit", "chart", "controlplane"),
-    "hack/cluster/": ("unit", "e2e"),
+    "localcluster/": ("unit", "e2e"),
     "Dockerfile": ("e2e",),
     ".dockerignore": ("e2e",),
     "Makefile": ("unit",),

@@ -12,7 +12,7 @@ PYTHON = sys.executable
 BIN = Path(PYTHON).parent
 OWN = "not installed and not alone"
 """Selects the end-to-end tests with an operator of their own."""
-CHECKED = ("operator/pstraining", "hack", "tests", "examples", "bench")
+CHECKED = ("operator/pstraining", "hack", "localcluster", "tests", "examples", "bench")
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Layer:
     """A failure ends the run at once."""
     helm: bool = False
     tools: tuple[str, ...] = ()
-    """Programs of hack/cluster/tools.py that its tests run: built before, not while others are measured."""
+    """Programs of localcluster/tools.py that its tests run: built before, not while others are measured."""
     cluster: bool = False
     images: bool = False
     """The project's images must be on the cluster's nodes."""

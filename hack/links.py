@@ -18,7 +18,7 @@ if str(ROOT) not in sys.path:
 from hack import functions  # noqa: E402 (the path comes first)
 from hack.pages import Page, Piece, pages  # noqa: E402
 
-FOLDERS = (".ci", "bench", "charts", "crds", "docs", "examples", "hack", "operator", "tests")
+FOLDERS = (".ci", "bench", "charts", "crds", "docs", "examples", "hack", "localcluster", "operator", "tests")
 """What begins with one of them is taken for a path from the root."""
 _PATH = re.compile(rf"(?:\./)?((?:{'|'.join(map(re.escape, FOLDERS))})/[\w.*/-]+)(::\w+)?")
 _NO_PATHS = {"examples/s": "a rate", "docs/decisions/NNNN-title.md": "how records are named"}

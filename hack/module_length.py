@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LIMIT = 400
-FOLDERS = ("operator", "hack", "examples", "tests")
+FOLDERS = ("operator", "hack", "localcluster", "examples", "tests")
 
 
 def too_long(root: Path) -> Iterator[tuple[Path, int]]:

@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 ROOT = Path(__file__).resolve().parents[1]
-PATTERNS = ("*.md", "docs/**/*.md", "charts/*/*.md", "examples/**/*.md")
+PATTERNS = ("*.md", "docs/**/*.md", "charts/*/*.md", "examples/**/*.md", "localcluster/*.md")
 """Where pages are."""
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hack.cluster.progress import format_grid
 from hack.layers import ROOT
 from hack.level import Level
 from hack.processor import NOTHING, Cores
+from localcluster.progress import format_grid
 
 SLOWEST = 20
 SUMMARY = "summary.json"

@@ -29,12 +29,12 @@ if str(ROOT) not in sys.path:
 
 from hack import changed, processor, pytest_progress, quiet  # noqa: E402 (the path comes first)
 from hack.children import EndlessError, interrupted, run_child  # noqa: E402
-from hack.cluster.errors import ClusterError  # noqa: E402
-from hack.cluster.progress import Progress  # noqa: E402
 from hack.layers import LAYERS, PYTHON, Layer, Part, names  # noqa: E402
 from hack.level import Level, LevelError, read_level  # noqa: E402
 from hack.reports import Outcome, Summary, read_report  # noqa: E402
 from hack.stand import Stand  # noqa: E402
+from localcluster.errors import ClusterError  # noqa: E402
+from localcluster.progress import Progress  # noqa: E402
 
 REPORTS = ROOT / "build" / "test-reports"
 LONGEST_S: Mapping[Level, float] = {Level.QUICK: 60 * 60, Level.ALL: 2 * 60 * 60, Level.SOAK: 8 * 60 * 60}

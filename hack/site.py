@@ -31,7 +31,7 @@ PARTS = {
     "Reference": ("docs/reference/*.md", "charts/*/README.md"),
     "Measured": ("docs/benchmarks/*.md",),
     "Why, and what not": ("docs/known-limits.md", "docs/decisions/*.md"),
-    "The project": ("*.md", "charts/*/CHANGELOG.md", "examples/**/*.md"),
+    "The project": ("*.md", "charts/*/CHANGELOG.md", "examples/**/*.md", "localcluster/*.md"),
 }
 """What is listed beside every page: patterns of pages, each in the first part that has it."""
 

@@ -12,14 +12,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from hack.cluster import lifecycle, load
-from hack.cluster.errors import ClusterError
-from hack.cluster.images import TARGETS, Image, ImageStore
-from hack.cluster.layout import ClusterPlan, Layout, read_layout
-from hack.cluster.packages import ensure_packages
-from hack.cluster.progress import Progress
-from hack.cluster.shell import run
-from hack.cluster.tools import CLUSTER_TOOLS, Toolbox
+from localcluster import lifecycle, load
+from localcluster.errors import ClusterError
+from localcluster.images import TARGETS, Image, ImageStore
+from localcluster.layout import ClusterPlan, Layout, read_layout
+from localcluster.packages import ensure_packages
+from localcluster.progress import Progress
+from localcluster.shell import run
+from localcluster.tools import CLUSTER_TOOLS, Toolbox
 
 ROOT = Path(__file__).resolve().parents[1]
 NODES = 2

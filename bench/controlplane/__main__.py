@@ -20,7 +20,7 @@ from bench.controlplane import poison, report, runs
 from bench.controlplane.place import Bench, Renew, opened
 from bench.controlplane.runs import Figures
 from bench.controlplane.shapes import Shape
-from hack.cluster.layout import read_layout
+from localcluster.layout import read_layout
 from pstraining import __version__
 from pstraining.kube.connection import CONTEXT, KUBECONFIG
 
@@ -161,10 +161,10 @@ def _renew() -> None:
 
 def _hack(*arguments: str) -> None:
     """The local cluster's commands; what they say is shown when one fails."""
-    command = [sys.executable, "-m", "hack.cluster", *arguments]
+    command = [sys.executable, "-m", "localcluster", *arguments]
     done = subprocess.run(command, check=False, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode != 0:
-        raise RuntimeError(f"hack.cluster {' '.join(arguments)} failed: {done.stdout.decode()[-2000:]}")
+        raise RuntimeError(f"localcluster {' '.join(arguments)} failed: {done.stdout.decode()[-2000:]}")
 
 
 def _say(text: str) -> None:

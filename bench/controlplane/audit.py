@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 
-from hack.cluster.auditlog import AuditFiles, Mark
+from localcluster.auditlog import AuditFiles, Mark
 
 OPERATOR = "pstraining-operator"
 FLOOR = "bench-floor"

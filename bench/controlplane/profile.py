@@ -17,7 +17,7 @@ from bench.controlplane.__main__ import shape
 from bench.controlplane.place import Bench, opened
 from bench.controlplane.runs import QUIET, all_run
 from bench.controlplane.shapes import Shape
-from hack.cluster.layout import read_layout
+from localcluster.layout import read_layout
 from pstraining.kube.connection import CONTEXT, KUBECONFIG
 
 OURS = tuple(f"pstraining/{part}" for part in ("core", "resources", "controller", "kube", "api"))

@@ -12,10 +12,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hack.cluster.errors import ClusterError
-from hack.cluster.progress import Progress
 from hack.demo.job import ChiefLog, Job, JobFailedError, read_result
 from hack.stand import ROOT, Stand, Target
+from localcluster.errors import ClusterError
+from localcluster.progress import Progress
 
 EXAMPLE = "examples/digits/job.yaml"
 CHART = "charts/pstraining"

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hack.cluster.errors import ClusterError
-from hack.cluster.progress import Progress
 from hack.stand import Target
+from localcluster.errors import ClusterError
+from localcluster.progress import Progress
 
 POLL_S = 1.0
 UNSEEN_S = 60.0

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import yaml
 
-from hack.cluster.progress import Progress
 from hack.stand import Stand
+from localcluster.progress import Progress
 from tests.campaign.campaign import opened, run_all, say
 from tests.campaign.faults import Plan, plans, thinned
 from tests.campaign.oracle import Run

@@ -1,6 +1,6 @@
 """Rendering the chart with helm: `render(values)` gives the objects, `helm(*args)` the raw command.
 
-The helm binary is $HELM, else the one that hack.cluster builds from its pinned module.
+The helm binary is $HELM, else the one that localcluster builds from its pinned module.
 """
 
 import functools
@@ -64,7 +64,7 @@ def helm() -> Helm:
     if given:
         return Helm(given)
     found = subprocess.run(
-        [sys.executable, "-m", "hack.cluster", "tool", "helm"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "localcluster", "tool", "helm"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
     )
     return Helm(found.stdout.strip())
 

@@ -136,7 +136,7 @@ CASES = {
 
 @pytest.fixture(scope="session")
 def promtool() -> str:
-    command = [sys.executable, "-m", "hack.cluster", "tool", "promtool"]
+    command = [sys.executable, "-m", "localcluster", "tool", "promtool"]
     return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 

@@ -26,7 +26,7 @@ WANTED = {
 
 @pytest.fixture(scope="module")
 def program() -> str:
-    command = [sys.executable, "-m", "hack.cluster", "tool", "kube-score"]
+    command = [sys.executable, "-m", "localcluster", "tool", "kube-score"]
     return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 

@@ -21,7 +21,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from hack.cluster.layout import read_layout
+from localcluster.layout import read_layout
 from pstraining.core.actions import Kind
 from pstraining.kube.client import APPLY, KubeClient
 from pstraining.kube.connection import CONTEXT, KUBECONFIG, load_configuration
@@ -56,7 +56,7 @@ def cluster() -> dict[str, str]:
         return {KUBECONFIG: path, CONTEXT: context}
     layout = read_layout(os.environ)
     if not layout.kubeconfig.exists():
-        pytest.fail(f"no cluster: run `python3 -m hack.cluster up`, or set {KUBECONFIG} and {CONTEXT}")
+        pytest.fail(f"no cluster: run `python3 -m localcluster up`, or set {KUBECONFIG} and {CONTEXT}")
     return {KUBECONFIG: str(layout.kubeconfig), CONTEXT: layout.context}
 
 

@@ -42,7 +42,7 @@ AGAIN = 25
 
 def scheduler_plugins() -> dict[str, Any]:
     """The CRD as scheduler-plugins has it."""
-    command = [sys.executable, "-m", "hack.cluster", "tool", "scheduler-plugins"]
+    command = [sys.executable, "-m", "localcluster", "tool", "scheduler-plugins"]
     folder = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
     file = Path(folder) / "bases" / "scheduling.x-k8s.io_podgroups.yaml"
     found: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
 """Fixtures of the end-to-end tests: a real cluster, the operator as the chart installs it, a namespace a test.
 
-The cluster is the one that PSTRAINING_CONTEXT names beside KUBECONFIG, else the local one of hack/cluster, which must
-be up: `python3 -m hack.cluster up`.
+The cluster is the one that PSTRAINING_CONTEXT names beside KUBECONFIG, else the local one of localcluster, which must
+be up: `python3 -m localcluster up`.
 
 Several tests run at a time (hack/layers.py): first those with an operator of their own, then those that share the one
 that the chart installs. Tests marked `trains` keep the cores busy with TensorFlow: two at a time are enough. Tests
@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from kubernetes import config
 
-from hack.cluster import faults
+from localcluster import faults
 from tests.support.kube import Kube, Target, named_target, wait_for
 from tests.support.nodes import ready
 from tests.support.operator_process import OperatorProcess
@@ -41,16 +41,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("alone")
 
 
-def hack(*arguments: str) -> str:
-    """What a command of hack.cluster prints."""
-    command = [sys.executable, "-m", "hack.cluster", *arguments]
+def cluster_command(*arguments: str) -> str:
+    """What a command of localcluster prints."""
+    command = [sys.executable, "-m", "localcluster", *arguments]
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.fixture(scope="session")
 def target() -> Target:
     named = named_target()
-    return named or Target(hack("kubeconfig"), "pstraining-local")
+    return named or Target(cluster_command("kubeconfig"), "pstraining-local")
 
 
 @pytest.fixture(scope="session")
@@ -69,7 +69,7 @@ def began() -> datetime:
 
 @pytest.fixture(scope="session")
 def helm() -> str:
-    return hack("tool", "helm")
+    return cluster_command("tool", "helm")
 
 
 @contextmanager
@@ -129,9 +129,9 @@ def run_helm(kube: Kube, command: list[str]) -> None:
 def fake_nodes() -> Iterator[int]:
     """How many fake nodes there are, in three zones; they run whatever tolerates and selects them."""
     number = 6
-    hack("kwok", "up", "--nodes", str(number))
+    cluster_command("kwok", "up", "--nodes", str(number))
     yield number
-    hack("kwok", "down")
+    cluster_command("kwok", "down")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from bench.controlplane.__main__ import measure, parser
 from bench.controlplane.place import opened
 from bench.controlplane.runs import Figures
 from pstraining.kube.connection import CONTEXT, KUBECONFIG
-from tests.e2e.conftest import hack
+from tests.e2e.conftest import cluster_command
 from tests.support.cover import in_all, in_soak
 from tests.support.kube import Target
 
@@ -21,7 +21,7 @@ POISONED = "--shapes= --live 0 --finished= --rounds 1 --poisoned 20 --limit 90"
 def measured(target: Target, folder: Path, options: str) -> Figures:
     async def run() -> Figures:
         named = {KUBECONFIG: target.kubeconfig, CONTEXT: target.context}
-        async with opened(named, Path(hack("audit")), folder, 90) as bench:
+        async with opened(named, Path(cluster_command("audit")), folder, 90) as bench:
             return await measure(bench, parser().parse_args(options.split()))
 
     return asyncio.run(run())

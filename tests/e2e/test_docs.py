@@ -14,9 +14,9 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from hack.cluster import faults
 from hack.pages import ROOT, pages
-from tests.e2e.conftest import hack, shared_folder
+from localcluster import faults
+from tests.e2e.conftest import cluster_command, shared_folder
 from tests.e2e.test_hot_standby import ONE_SHARD, Watched
 from tests.support.documented import PROMPT, REFUSED, documents, job_of, shell_lines
 from tests.support.examples import Example
@@ -108,7 +108,7 @@ class Scene:
             if entry["name"] == kube.target.context:
                 entry["context"]["namespace"] = namespace
         (folder / "kubeconfig").write_text(yaml.safe_dump(known))
-        path = [str(Path(sys.executable).parent), hack("bin"), os.environ["PATH"]]
+        path = [str(Path(sys.executable).parent), cluster_command("bin"), os.environ["PATH"]]
         environment = {
             **os.environ,
             "KUBECONFIG": str(folder / "kubeconfig"),

@@ -27,12 +27,12 @@ GRACE = 45
 
 @pytest.fixture
 def gang_scheduler() -> Iterator[None]:
-    hack = [sys.executable, "-m", "hack.cluster"]
-    subprocess.run([*hack, "kwok", "up", "--nodes", str(FAKE_NODES)], cwd=ROOT, check=True)
-    subprocess.run([*hack, "gang", "up"], cwd=ROOT, check=True)
+    cluster = [sys.executable, "-m", "localcluster"]
+    subprocess.run([*cluster, "kwok", "up", "--nodes", str(FAKE_NODES)], cwd=ROOT, check=True)
+    subprocess.run([*cluster, "gang", "up"], cwd=ROOT, check=True)
     yield
-    subprocess.run([*hack, "gang", "down"], cwd=ROOT, check=True)
-    subprocess.run([*hack, "kwok", "down"], cwd=ROOT, check=True)
+    subprocess.run([*cluster, "gang", "down"], cwd=ROOT, check=True)
+    subprocess.run([*cluster, "kwok", "down"], cwd=ROOT, check=True)
 
 
 def wide_job(namespace: str, name: str, gang: str) -> Object:

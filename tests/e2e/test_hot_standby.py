@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hack.cluster import faults
+from localcluster import faults
 from tests.e2e.test_nodes import HOME
 from tests.e2e.test_standby import evict
 from tests.e2e.test_training_faults import SAFE

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import yaml
 
-from hack.cluster import faults
-from hack.cluster.layout import read_layout
+from localcluster import faults
+from localcluster.layout import read_layout
 from pstraining.runtime.replication.acceptor_ops import LEASE_SECONDS
-from tests.e2e.conftest import hack
+from tests.e2e.conftest import cluster_command
 from tests.e2e.test_hot_standby import SERVER, SPEC, Watched
 from tests.e2e.test_nodes import HOME, PREFERS_HOME
 from tests.e2e.test_training_faults import ONE_ON_EACH_NODE, SAFE
@@ -77,7 +77,7 @@ def test_without_an_api_server_a_standby_takes_over_and_the_truth_is_told_afterw
 
 def test_every_node_is_drained_in_turn(kube: Kube, watched: Watched, capsys: pytest.CaptureFixture[str]) -> None:
     """By kubectl: whatever runs there, the chief as well, and no disruption budget is broken for it."""
-    example, kubectl = watched.example, hack("tool", "kubectl")
+    example, kubectl = watched.example, cluster_command("tool", "kubectl")
     all_is_well(watched, "at first")
     for node in (SAFE, HOME):
         lives, began, term = watched.lives(), time.time(), int(example.job()["status"]["term"])

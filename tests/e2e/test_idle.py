@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hack.cluster.auditlog import AuditFiles
-from tests.e2e.conftest import hack
+from localcluster.auditlog import AuditFiles
+from tests.e2e.conftest import cluster_command
 from tests.support.cover import ALL, THOROUGH
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.puppet import fake_template, manifest
@@ -35,7 +35,7 @@ class Audit:
     """The operator's writes in one namespace, by the API server's audit log, from now on."""
 
     def __init__(self, user: str, namespace: str) -> None:
-        self.files = AuditFiles(Path(hack("audit")))
+        self.files = AuditFiles(Path(cluster_command("audit")))
         self.user, self.namespace = user, namespace
         self.start = self.files.mark()
 

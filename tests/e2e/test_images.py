@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from hack.cluster import pipconfig
-from hack.cluster.buildah import Buildah
-from hack.cluster.layout import read_layout
-from tests.e2e.conftest import ROOT, hack
+from localcluster import pipconfig
+from localcluster.buildah import Buildah
+from localcluster.layout import read_layout
+from tests.e2e.conftest import ROOT, cluster_command
 from tests.support.cover import in_soak
 
 pytestmark = in_soak
@@ -16,7 +16,7 @@ pytestmark = in_soak
 
 @pytest.mark.parametrize("image", ["operator", "runtime"])
 def test_an_image_that_is_built_again_is_the_same(image: str, tmp_path: Path) -> None:
-    hack("build-images", image)  # its base, and the storage, are there then
+    cluster_command("build-images", image)  # its base, and the storage, are there then
     layout = read_layout(os.environ, ROOT)
     buildah, settings, conf = Buildah(layout), pipconfig.read_settings(os.environ), tmp_path / "pip.conf"
     conf.write_text(pipconfig.render(settings), encoding="utf-8")

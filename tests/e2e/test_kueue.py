@@ -26,9 +26,9 @@ CPU = 30
 
 @pytest.fixture
 def kueue(fake_nodes: int) -> Iterator[None]:
-    subprocess.run([sys.executable, "-m", "hack.cluster", "kueue", "up"], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "-m", "localcluster", "kueue", "up"], cwd=ROOT, check=True)
     yield
-    subprocess.run([sys.executable, "-m", "hack.cluster", "kueue", "down"], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "-m", "localcluster", "kueue", "down"], cwd=ROOT, check=True)
 
 
 class Queue:

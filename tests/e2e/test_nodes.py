@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hack.cluster import faults
+from localcluster import faults
 from tests.e2e.test_standby import pointer, progress, resumed, start
 from tests.support.cover import in_all, in_soak
 from tests.support.examples import Example

@@ -11,10 +11,10 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-from hack.cluster import faults
 from hack.picture import filled, picture
 from hack.prometheus import Access, Prometheus, configuration, lately
-from tests.e2e.conftest import RELEASE, RELEASE_NAMESPACE, ROOT, hack
+from localcluster import faults
+from tests.e2e.conftest import RELEASE, RELEASE_NAMESPACE, ROOT, cluster_command
 from tests.support.cover import THOROUGH, in_all
 from tests.support.examples import Example
 from tests.support.kube import DeadlineError, Kube, wait_for
@@ -68,7 +68,7 @@ def prometheus(kube: Kube, chart: dict[str, list[Any]], namespace: str, tmp_path
         if monitor["spec"].get("namespaceSelector") == {"any": True}:
             monitor["spec"]["namespaceSelector"] = {"matchNames": [namespace]}
     settings = configuration(chart["PodMonitor"], access, rules)
-    running = Prometheus(hack("tool", "prometheus"), tmp_path, settings, free_port())
+    running = Prometheus(cluster_command("tool", "prometheus"), tmp_path, settings, free_port())
     yield running
     running.stop()
 

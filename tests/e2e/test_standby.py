@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hack.cluster import faults
+from localcluster import faults
 from tests.support.cover import in_all, in_soak
 from tests.support.examples import Example
 from tests.support.kube import ApiError, Kube, Object, wait_for

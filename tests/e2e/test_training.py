@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from hack.cluster import faults
+from localcluster import faults
 from pstraining.api import contract
 from tests.support.cover import in_all, in_soak, some
 from tests.support.examples import Example

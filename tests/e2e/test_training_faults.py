@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hack.cluster import faults
+from localcluster import faults
 from tests.e2e.test_nodes import HOME
 from tests.support.cover import in_soak
 from tests.support.examples import ROOT, Example

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.conftest import RELEASE, ROOT, hack
+from tests.e2e.conftest import RELEASE, ROOT, cluster_command
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.puppet import Puppet
 
@@ -163,7 +163,7 @@ def test_an_owner_of_one_namespace_installs_it_there(
 @pytest.fixture
 def monitoring(kube: Kube) -> Iterator[None]:
     """The Prometheus operator's CRDs that the chart has objects of, for as long as a test takes."""
-    folder = Path(hack("tool", "prometheus-operator")) / "prometheus-operator-crd"
+    folder = Path(cluster_command("tool", "prometheus-operator")) / "prometheus-operator-crd"
     kinds = ("podmonitors", "prometheusrules")
     made = [f"customresourcedefinition.apiextensions.k8s.io/{kind}.monitoring.coreos.com" for kind in kinds]
     files = [f"--filename={folder}/monitoring.coreos.com_{kind}.yaml" for kind in kinds]
@@ -176,7 +176,7 @@ def monitoring(kube: Kube) -> Iterator[None]:
 def kubectl(kube: Kube, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
     """What a command of kubectl said; it did not fail, or was given text that may be refused."""
     place = ["--kubeconfig", kube.target.kubeconfig, "--context", kube.target.context]
-    command = [hack("tool", "kubectl"), *place, *arguments]
+    command = [cluster_command("tool", "kubectl"), *place, *arguments]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     assert text or done.returncode == 0, done.stderr
     return done

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from hack.cluster.auditlog import AuditFiles
-from hack.cluster.config import WATCHED_USERS
+from localcluster.auditlog import AuditFiles
+from localcluster.config import WATCHED_USERS
 from tests.chart.test_rbac import CLUSTER, LEASE
-from tests.e2e.conftest import ROOT, hack
+from tests.e2e.conftest import ROOT, cluster_command
 from tests.support.cover import ALL
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
@@ -30,7 +30,7 @@ NOT_SEEN = {("scheduling.volcano.sh", "podgroups"): {"create", "delete", "get", 
 
 def entries(since: datetime) -> Iterator[dict[str, Any]]:
     """The audit log's from then on."""
-    for line in AuditFiles(Path(hack("audit"))).lines():
+    for line in AuditFiles(Path(cluster_command("audit"))).lines():
         entry = json.loads(line)
         if datetime.fromisoformat(entry["requestReceivedTimestamp"]) >= since:
             yield entry

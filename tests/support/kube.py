@@ -1,7 +1,7 @@
 """A small synchronous client for tests on a real cluster: objects as dicts, waiting on conditions with a deadline.
 
 A cluster is only ever used when it was named: by PSTRAINING_CONTEXT beside KUBECONFIG, or as the local cluster of
-hack/cluster.
+localcluster.
 """
 
 import json

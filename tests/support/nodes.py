@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from hack.cluster import faults
+from localcluster import faults
 from tests.support.kube import Kube, Object, wait_for
 
 

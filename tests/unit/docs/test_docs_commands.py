@@ -196,7 +196,7 @@ def test_commands_of_every_kind_are_found() -> None:
     found = [text for _, text in COMMANDS]
     for begin in ("make demo", "helm install", "kubectl pstraining logs", "python -m tests.campaign", "kubectl wait"):
         assert any(text.startswith(begin) for text in found), begin
-    assert "python3 -m hack.cluster kubeconfig" in found
+    assert "python3 -m localcluster kubeconfig" in found
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_commands_of_every_kind_are_found() -> None:
     [
         ("$ make test", ["make test"]),
         ("    A=1 B=.. make test-e2e", ["make test-e2e"]),
-        ("export X=$(python3 -m hack.cluster bin):$PATH", ["python3 -m hack.cluster bin"]),
+        ("export X=$(python3 -m localcluster bin):$PATH", ["python3 -m localcluster bin"]),
         ("make a && helm list; kubectl get x", ["make a", "helm list", "kubectl get x"]),
         ("kubectl get x 2>/dev/null | python -m y > z", ["kubectl get x", "python -m y"]),
         ("digits  Running  1/1", []),
@@ -226,9 +226,9 @@ def test_continued_lines_are_one() -> None:
         ("make test-<layer>", ""),
         ("make tests", "make has no target tests"),
         ("make .venv", "make has no target .venv"),
-        ("python -m hack.cluster up --nodes 3", ""),
-        ("python -m hack.clusters up", "there is no module hack.clusters"),
-        ("python -m hack.cluster start", "hack.cluster has no command start"),
+        ("python -m localcluster up --nodes 3", ""),
+        ("python -m localclusters up", "there is no module localclusters"),
+        ("python -m localcluster start", "localcluster has no command start"),
         ("python -m tests.campaign --thinner 4", "tests.campaign has no option --thinner"),
         ("python -m pstraining.runtime.local --ps 1 -m examples.digits --own", "examples.digits has no option --own"),
         ("python -m pstraining.runtime.local --pss=1 train.py", "pstraining.runtime.local has no option --pss=1"),

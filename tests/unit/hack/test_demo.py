@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from hack.cluster.errors import ClusterError
 from hack.demo import job as demo
 from hack.stand import given_context
+from localcluster.errors import ClusterError
 
 
 def pod(role: str, *, term: int = 0, index: int = 0) -> dict[str, Any]:

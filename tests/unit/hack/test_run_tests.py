@@ -12,11 +12,11 @@ import pytest
 
 from hack import layers, run_tests
 from hack.children import interrupted
-from hack.cluster.errors import ClusterError
 from hack.layers import Budget, Layer, Part
 from hack.level import Level, LevelError, read_level
 from hack.reports import Summary
 from hack.run_tests import Runner
+from localcluster.errors import ClusterError
 
 GOOD, BAD = ("true",), ("false",)
 PASSES = "def test_it_passes() -> None:\n    pass\n"

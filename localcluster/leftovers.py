@@ -1,0 +1,51 @@
+"""Files that programs of ours write outside our folders, because their paths are fixed.
+
+Only what is certainly ours, or empty, is removed: another instance, a container engine or a real
+kubelet may live on the same machine.
+"""
+
+import contextlib
+from pathlib import Path
+
+from localcluster import network
+
+CNI_RESULTS = Path("/var/lib/cni/results")
+KUBELET = Path("/var/lib/kubelet")
+SHARED = (
+    Path("/var/log/containers"),
+    CNI_RESULTS,
+    CNI_RESULTS.parent,
+    Path("/run/containerd/s"),
+    Path("/run/containerd/runc/k8s.io"),
+    Path("/run/containerd/runc"),
+    Path("/run/containerd"),
+)
+
+
+def remove(prefix: str) -> None:
+    """Remove what an instance left; its namespaces must be gone already.
+
+    Args:
+        prefix: the instance's prefix, which is also the name of its pod network.
+    """
+    for path in CNI_RESULTS.glob(f"{prefix}-*-eth0"):
+        pod = path.name.removeprefix(f"{prefix}-").removesuffix("-eth0")
+        (CNI_RESULTS / f"cni-loopback-{pod}-lo").unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+    if not any("-node-" in name and name.startswith("pst") for name in network.namespaces()):
+        _remove_device_plugins(KUBELET)
+    for folder in SHARED:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _remove_device_plugins(kubelet: Path) -> None:
+    """Every kubelet makes this folder, whatever its root; a real one has more beside it."""
+    folder = kubelet / "device-plugins"
+    if not folder.is_dir() or [path.name for path in kubelet.iterdir()] != [folder.name]:
+        return
+    for name in ("kubelet.sock", "kubelet_internal_checkpoint", "DEPRECATION"):
+        (folder / name).unlink(missing_ok=True)
+    for empty in (folder, kubelet):
+        with contextlib.suppress(OSError):
+            empty.rmdir()

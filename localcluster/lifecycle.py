@@ -1,0 +1,283 @@
+"""Bringing the cluster up, and taking it down without a trace.
+
+Both are idempotent and repair: ``up`` keeps what runs as wanted and replaces the rest; ``down``
+works from what it finds (cgroups, mounts, namespaces), not only from what it remembers.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from localcluster import cgroups, leftovers, network, procs
+from localcluster.controlplane import NAMES, ControlPlane, mount_points, write
+from localcluster.errors import ClusterError
+from localcluster.layout import ClusterPlan, Layout, plan_cluster, plan_node
+from localcluster.node import DAEMONS, Node, pod_log_links
+from localcluster.packages import ensure_packages
+from localcluster.progress import Progress
+from localcluster.shell import run
+from localcluster.tools import CLUSTER_TOOLS, Toolbox
+
+LOCK_DEADLINE_S = 1800
+
+
+@dataclass
+class Cluster:
+    """A running (or starting) cluster: everything the other commands need of it."""
+
+    layout: Layout
+    plan: ClusterPlan
+    toolbox: Toolbox
+    supervisor: procs.Supervisor
+    control: ControlPlane
+    nodes: list[Node]
+
+    def kubectl(self, *args: str, check: bool = True) -> str:
+        """What a command of kubectl prints.
+
+        Raises:
+            ClusterError: it failed, unless `check` is false.
+        """
+        command = [str(self.toolbox.binary("kubectl")), f"--kubeconfig={self.layout.kubeconfig}"]
+        return run([*command, *args], check=check)
+
+
+def build_cluster(layout: Layout, plan: ClusterPlan, toolbox: Toolbox) -> Cluster:
+    """Tie the parts together; starts nothing."""
+    supervisor = procs.Supervisor(layout, cgroups.create_system(plan.system_cgroup))
+    control = ControlPlane(layout, plan, supervisor, toolbox.binary)
+    nodes = [Node(layout, plan, node, supervisor, toolbox.binary) for node in plan.nodes]
+    return Cluster(layout, plan, toolbox, supervisor, control, nodes)
+
+
+def saved_plan(layout: Layout) -> ClusterPlan | None:
+    """The plan of the cluster that was brought up here, if any."""
+    state = _read_state(layout)
+    return plan_cluster(layout.instance, int(state["nodes"])) if state.get("boot") == procs.boot_id() else None
+
+
+def _read_state(layout: Layout) -> dict[str, Any]:
+    try:
+        state = json.loads(layout.state_file.read_text(encoding="utf-8"))
+        return dict(state) if isinstance(state.get("nodes"), int) else {}
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+def require_plan(layout: Layout) -> ClusterPlan:
+    """The plan of the running cluster.
+
+    Raises:
+        ClusterError: there is none.
+    """
+    plan = saved_plan(layout)
+    if plan is None:
+        raise ClusterError("no cluster here: run 'python3 -m localcluster up' first")
+    return plan
+
+
+@contextmanager
+def locked(layout: Layout, progress: Progress) -> Iterator[None]:
+    """One ``up`` or ``down`` at a time for an instance; the second waits."""
+    layout.cache.mkdir(parents=True, exist_ok=True)
+    with layout.lock.open("w") as stream:
+        end = time.monotonic() + LOCK_DEADLINE_S
+        told = False
+        while True:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise ClusterError(f"another up or down holds {layout.lock}") from None
+                if not told:
+                    progress.say("waiting for another up or down to end")
+                    told = True
+                time.sleep(0.2)
+        yield
+
+
+def require_root() -> None:
+    """Namespaces, mounts and cgroups need root.
+
+    Raises:
+        ClusterError: we are not.
+    """
+    if os.geteuid() != 0:
+        raise ClusterError("root is needed for network namespaces, mounts and cgroups (try sudo -E)")
+
+
+def up(layout: Layout, nodes: int | None, progress: Progress) -> Cluster:
+    """Bring the cluster up or repair it; ``None`` keeps the number of nodes it has (else 2)."""
+    require_root()
+    before = saved_plan(layout)
+    count = nodes or (len(before.nodes) if before else 2)
+    plan = plan_cluster(layout.instance, count)
+    toolbox = Toolbox(layout, progress)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        packages: Future[None] = pool.submit(ensure_packages, layout, progress)
+        toolbox.ensure(CLUSTER_TOOLS)
+        packages.result()
+    if before and len(before.nodes) > count:
+        _shrink(layout, before, count, progress)
+    if before is None and layout.run.exists():
+        progress.say("removing what an unfinished start or an earlier boot left")
+        down(layout, progress)
+    layout.run.mkdir(parents=True, exist_ok=True)
+    write(layout.state_file, json.dumps({"nodes": count, "boot": procs.boot_id()}))
+    with progress.step("network, certificates and configuration", announce=False):
+        network.ensure_control(plan)
+        for node in plan.nodes:
+            network.ensure_node(plan, node)
+        network.ensure_routes(plan)
+        cluster = build_cluster(layout, plan, toolbox)
+        cluster.control.write_files()
+        for node_ in cluster.nodes:
+            node_.write_files()
+    _start(cluster, progress)
+    return cluster
+
+
+def _start(cluster: Cluster, progress: Progress) -> None:
+    """Start everything in order of need; runtimes start while the API server does."""
+    control, nodes = cluster.control, cluster.nodes
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        with progress.step("starting etcd, API server and container runtimes", announce=False):
+            runtimes = [pool.submit(node.start_runtime) for node in nodes]
+            control.start_store()
+            control.start_api()
+            control.wait_api()
+            for runtime in runtimes:
+                runtime.result()
+        with progress.step("starting controllers, DNS and nodes", announce=False):
+            control.start_controllers()
+            control.start_dns()
+            for job in [pool.submit(node.start_agents) for node in nodes]:
+                job.result()
+            waits = [pool.submit(node.wait_ready, control.api) for node in nodes]
+            control.wait_settled()
+            for wait in waits:
+                wait.result()
+
+
+def _shrink(layout: Layout, before: ClusterPlan, count: int, progress: Progress) -> None:
+    """Take away the nodes beyond ``count``: their processes, folders and objects."""
+    gone = before.nodes[count:]
+    progress.say(f"removing {', '.join(node.name for node in gone)}")
+    supervisor = procs.Supervisor(layout, Path(os.devnull))
+    for node in gone:
+        supervisor.stop([f"{node.name}-{program}" for program in reversed(DAEMONS)])
+        _kill_shims(layout.node(node.name))
+        cgroups.kill(node.cgroup)
+        cgroups.remove(node.cgroup)
+        unmount_below(layout.node(node.name))
+        run(["ip", "netns", "delete", node.netns], check=False)
+        _remove_node_folders(layout, node.name)
+        control = ControlPlane(layout, before, supervisor, Path)
+        with contextlib.suppress(ClusterError):
+            control.api.delete(f"/api/v1/nodes/{node.name}")
+
+
+def down(layout: Layout, progress: Progress, *, purge: bool = False) -> None:
+    """Take everything away but the cache; ``purge`` also drops the nodes' image stores."""
+    require_root()
+    prefix = f"pst{layout.instance}"
+    names = known_nodes(layout)
+    records = procs.read_records(layout.records)
+    with progress.step("stopping", announce=False):
+        agents = [record for record in records if not record.name.endswith("containerd")]
+        procs.stop(agents, grace_s=0.3)
+        for name in names:
+            cgroups.kill(f"{prefix}-{name}")
+        # etcd and containerds end cleanly, so that the kept stores are whole.
+        procs.stop([record for record in records if record.name.endswith("containerd")])
+        cgroups.kill(f"{prefix}-system")
+    with progress.step("removing mounts, namespaces and folders", announce=False):
+        for name in names:
+            _unlink_shim_sockets(layout.node(name))
+        unmount_below(layout.run)
+        network.remove_all(prefix)
+        for name in names:
+            cgroups.remove(f"{prefix}-{name}")
+            _remove_node_folders(layout, name)
+        cgroups.remove(f"{prefix}-system")
+        remove_tree(layout.run)
+        leftovers.remove(prefix)
+        if purge:
+            remove_tree(layout.disk)
+    if layout.run.exists():
+        raise ClusterError(f"could not remove all of {layout.run}")
+
+
+def known_nodes(layout: Layout) -> list[str]:
+    """Every node there are traces of: folders, namespaces or cgroups."""
+    names = {path.name for path in layout.run.glob("node-*")} | {path.name for path in layout.disk.glob("node-*")}
+    prefix = f"pst{layout.instance}-"
+    names |= {name.removeprefix(prefix) for name in network.namespaces() if name.startswith(f"{prefix}node-")}
+    for tree in cgroups.hierarchies():
+        names |= {path.name.removeprefix(prefix) for path in tree.path.glob(f"{prefix}node-*")}
+    return sorted(names)
+
+
+def unmount_below(folder: Path) -> None:
+    """Unmount everything at or below a folder, the last mounted first."""
+    inside = [point for point in mount_points() if point == str(folder) or point.startswith(f"{folder}/")]
+    for start in range(0, len(inside), 100):
+        chunk = list(reversed(inside))[start : start + 100]
+        run(["umount", "-l", *chunk], check=False)
+
+
+def remove_tree(folder: Path) -> None:
+    """Delete a folder, but never what is mounted in it: that may be somebody's data.
+
+    Raises:
+        ClusterError: something is mounted there and stays.
+    """
+    unmount_below(folder)
+    left = [point for point in mount_points() if point.startswith(f"{folder}/") or point == str(folder)]
+    if left:
+        raise ClusterError(f"cannot unmount, so nothing in {folder} is deleted: {', '.join(left)}")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_node_folders(layout: Layout, name: str) -> None:
+    for link in pod_log_links(layout.node(name)):
+        link.unlink(missing_ok=True)
+    remove_tree(layout.kubelet_disk(name))
+    remove_tree(layout.node(name))
+
+
+def _shims(node: Path) -> list[Path]:
+    return list((node / "containerd").glob("io.containerd.runtime.v2.task/*/*"))
+
+
+def _unlink_shim_sockets(node: Path) -> None:
+    """Shims keep their sockets in a fixed folder outside ours; their address files name them."""
+    for bundle in _shims(node):
+        with contextlib.suppress(OSError):
+            address = (bundle / "address").read_text(encoding="utf-8").strip()
+            Path(address.removeprefix("unix://")).unlink(missing_ok=True)
+
+
+def _kill_shims(node: Path) -> None:
+    """End the shims of one node while others go on (``down`` ends all through their cgroup)."""
+    for bundle in _shims(node):
+        with contextlib.suppress(OSError, ValueError):
+            pid = int((bundle / "shim.pid").read_text(encoding="utf-8"))
+            cgroups.kill_one(pid)
+    _unlink_shim_sockets(node)
+
+
+def component_names(plan: ClusterPlan) -> list[str]:
+    """The names under which all daemons are recorded."""
+    nodes = [plan_node(plan.instance, node.index).name for node in plan.nodes]
+    return [*NAMES, *(f"{name}-{program}" for name in nodes for program in DAEMONS)]

@@ -1,0 +1,135 @@
+"""Loading images into the nodes' containerds, all nodes at once.
+
+A node that has the image's digest already is skipped; one that has some of its layers is sent the
+others only. The stores outlive ``down``, so a warm start loads nothing.
+"""
+
+import json
+import subprocess
+import tarfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO
+
+from localcluster.buildah import Buildah
+from localcluster.errors import ClusterError
+from localcluster.images import Image
+from localcluster.layerstore import CHUNK, MANIFEST_TYPE, LayerStore, StoredImage
+from localcluster.layout import ClusterPlan, Layout
+from localcluster.progress import Progress
+from localcluster.shell import run
+
+
+def node_names(plan: ClusterPlan, wanted: str) -> list[str]:
+    """The nodes meant by "all" or by names with commas.
+
+    Raises:
+        ClusterError: a name is not a node's.
+    """
+    known = [node.name for node in plan.nodes]
+    names = known if wanted == "all" else [name for name in wanted.split(",") if name]
+    for name in names:
+        if name not in known:
+            raise ClusterError(f"no node {name!r}; there are: {', '.join(known)}")
+    return names
+
+
+def load(layout: Layout, plan: ClusterPlan, images: Sequence[Image], progress: Progress, nodes: str = "all") -> None:
+    """Load images into nodes; several images of one node go one after the other."""
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        jobs = [pool.submit(_load_node, layout, name, images, progress) for name in node_names(plan, nodes)]
+        for job in jobs:
+            job.result()
+
+
+def load_archive(layout: Layout, plan: ClusterPlan, archive: Path, progress: Progress, nodes: str = "all") -> None:
+    """Import an image archive (docker or OCI format) into nodes."""
+
+    def one(name: str) -> None:
+        with progress.step(f"loading {archive.name} into {name}"):
+            run([*_ctr(layout, name), "images", "import", str(archive)], timeout=600)
+
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        list(pool.map(one, node_names(plan, nodes)))
+
+
+def _ctr(layout: Layout, node: str) -> list[str]:
+    return ["ctr", "-a", str(layout.containerd_socket(node)), "-n", "k8s.io"]
+
+
+def _load_node(layout: Layout, node: str, images: Sequence[Image], progress: Progress) -> None:
+    for image in images:
+        if loaded_digest(run([*_ctr(layout, node), "images", "ls"]), image.name) == image.digest:
+            continue
+        with progress.step(f"loading {image.name.rpartition('/')[2]} into {node}"):
+            _import(layout, node, image)
+
+
+def loaded_digest(listing: str, name: str) -> str:
+    """An image's digest in the output of ``ctr images ls``; empty when it is not there."""
+    for line in listing.splitlines():
+        fields = line.split()
+        if len(fields) >= 3 and fields[0] == name:
+            return fields[2]
+    return ""
+
+
+def _import(layout: Layout, node: str, image: Image) -> None:
+    ctr = _ctr(layout, node)
+    store = Buildah(layout).store()
+    present = set(run([*ctr, "content", "ls", "-q"]).split())
+    with subprocess.Popen(
+        [*ctr, "images", "import", "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        bufsize=CHUNK,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            write_archive(process.stdin, image.name, store, store.find(image.name), present)
+            process.stdin.close()
+        except BrokenPipeError:
+            pass  # the program's own words below say why
+        said = process.stdout.read().decode(errors="replace")
+    if process.returncode != 0:
+        raise ClusterError(f"loading {image.name} into {node}: {said.strip()[-2000:]}")
+
+
+def write_archive(out: IO[bytes], name: str, store: LayerStore, image: StoredImage, present: Iterable[str]) -> None:
+    """Stream an OCI archive that holds what the node lacks, and always the manifest."""
+    entry = {
+        "mediaType": MANIFEST_TYPE,
+        "digest": image.digest,
+        "size": len(image.manifest),
+        "annotations": {"io.containerd.image.name": name},
+    }
+    index = {"schemaVersion": 2, "manifests": [entry]}
+    here = set(present)
+    _add(out, "oci-layout", [b'{"imageLayoutVersion": "1.0.0"}'])
+    _add(out, blob_path(image.digest), [image.manifest])
+    _add(out, blob_path(image.config_digest), [image.config])
+    for layer in image.layers:
+        if layer.digest not in here:
+            here.add(layer.digest)
+            _add(out, blob_path(layer.digest), store.stream(layer), size=layer.size)
+    _add(out, "index.json", [json.dumps(index).encode()])
+    out.write(bytes(2 * tarfile.BLOCKSIZE))
+
+
+def blob_path(digest: str) -> str:
+    """Where an OCI archive holds a blob."""
+    return f"blobs/{digest.replace(':', '/')}"
+
+
+def _add(out: IO[bytes], name: str, pieces: Iterable[bytes], size: int | None = None) -> None:
+    """Write one member; by hand, for tarfile copies in small blocks and wants a file."""
+    known = list(pieces) if size is None else pieces
+    member = tarfile.TarInfo(name)
+    member.size = sum(map(len, known)) if size is None else size
+    out.write(member.tobuf(tarfile.GNU_FORMAT))
+    for piece in known:
+        out.write(piece)
+    out.write(bytes(-member.size % tarfile.BLOCKSIZE))

@@ -1,0 +1,52 @@
+"""The pause image, made by hand: one static program in one layer."""
+
+import hashlib
+import io
+import json
+import platform
+import tarfile
+from pathlib import Path
+
+from localcluster.config import PAUSE_IMAGE
+from localcluster.layout import Layout
+
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def ensure_archive(layout: Layout, program: Path) -> Path:
+    """The image as an archive in the cache, named after the program's folder (its key)."""
+    archive = layout.cache / "images" / f"{program.parent.name}.tar"
+    if not archive.exists():
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        fresh = archive.with_name(f".{archive.name}.new")
+        fresh.write_bytes(build_archive(program.read_bytes(), PAUSE_IMAGE))
+        fresh.rename(archive)
+    return archive
+
+
+def build_archive(program: bytes, name: str) -> bytes:
+    """An archive in docker's format that holds one program as /pause."""
+    layer = tar_of({"pause": program}, mode=0o755)
+    settings = json.dumps(
+        {
+            "architecture": ARCHITECTURES.get(platform.machine(), platform.machine()),
+            "os": "linux",
+            "config": {"Entrypoint": ["/pause"], "User": "65535:65535"},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
+        }
+    ).encode()
+    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
+    files = {"config.json": settings, "layer.tar": layer, "manifest.json": json.dumps(manifest).encode()}
+    return tar_of(files)
+
+
+def tar_of(files: dict[str, bytes], mode: int = 0o644) -> bytes:
+    """A tar file with fixed times, so that equal content gives equal bytes."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            entry.mode = mode
+            archive.addfile(entry, io.BytesIO(content))
+    return out.getvalue()

@@ -1,0 +1,57 @@
+"""Choosing what to kill: never by guess, and with a message that helps."""
+
+from typing import Any
+
+import pytest
+
+from localcluster import network
+from localcluster.errors import ClusterError
+from localcluster.faults import choose_container
+from localcluster.node import is_ready, renewed
+from localcluster.packages import missing_packages
+
+
+def pod(*names: str, state: dict[str, Any] | None = None) -> dict[str, Any]:
+    status = [
+        {"name": name, "state": state or {"running": {}}, "containerID": f"containerd://{name}"} for name in names
+    ]
+    return {"metadata": {"name": "p"}, "status": {"containerStatuses": status}}
+
+
+def test_the_only_container_needs_no_name() -> None:
+    assert choose_container(pod("a"), None)["name"] == "a"
+    assert choose_container(pod("a", "b"), "b")["name"] == "b"
+
+
+@pytest.mark.parametrize(
+    ("body", "container", "message"),
+    [
+        (pod("a", "b"), None, "several containers, name one: a, b"),
+        (pod("a"), "c", "no such container; there are: a"),
+        (pod("a", state={"waiting": {"reason": "CrashLoopBackOff"}}), None, "CrashLoopBackOff"),
+        ({"metadata": {"name": "p"}}, None, "none yet"),
+    ],
+)
+def test_an_unclear_choice_is_refused(body: dict[str, Any], container: str | None, message: str) -> None:
+    with pytest.raises(ClusterError, match=message):
+        choose_container(body, container)
+
+
+def test_readiness_and_leases_are_read() -> None:
+    ready = {"type": "Ready", "status": "True"}
+    assert is_ready({"status": {"conditions": [{"type": "DiskPressure", "status": "True"}, ready]}})
+    assert not is_ready({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}})
+    assert not is_ready({})
+    assert renewed({"spec": {"renewTime": "1970-01-01T00:00:05.500000Z"}}) == 5.5
+    assert renewed({}) == 0.0
+
+
+def test_links_are_up_by_their_flags() -> None:
+    assert network.is_up({"flags": ["BROADCAST", "UP"]})
+    assert not network.is_up({"flags": ["BROADCAST"]})
+
+
+def test_packages_are_installed_for_missing_programs_only() -> None:
+    assert missing_packages(lambda _: True, has_cni=True) == []
+    assert missing_packages(lambda program: program != "nsenter", has_cni=True) == ["util-linux"]
+    assert missing_packages(lambda _: True, has_cni=False) == ["containernetworking-plugins"]

@@ -1,0 +1,91 @@
+"""Folders and addresses: every module agrees on them, and instances never collide."""
+
+import ipaddress
+from pathlib import Path
+
+import pytest
+
+from localcluster.errors import ClusterError
+from localcluster.layout import MAX_INSTANCE, MAX_NODES, plan_cluster, read_layout
+
+
+def test_defaults_come_from_the_home_folder() -> None:
+    layout = read_layout({"HOME": "/home/ada"}, repo=Path("/src"))
+    assert layout.cache == Path("/home/ada/.cache/pstraining")
+    assert layout.run == Path("/run/pstraining")
+    assert layout.context == "pstraining-local"
+    assert layout.tools == Path("/src/localcluster/tools")
+
+
+def test_the_environment_moves_cache_and_run_folder() -> None:
+    env = {"HOME": "/home/ada", "XDG_CACHE_HOME": "/var/c", "PSTRAINING_RUN": "/run/x"}
+    assert read_layout(env).cache == Path("/var/c/pstraining")
+    assert read_layout({**env, "PSTRAINING_CACHE": "/big"}).cache == Path("/big")
+    assert read_layout(env).run == Path("/run/x")
+
+
+def test_another_instance_has_other_folders_and_another_context() -> None:
+    first, second = read_layout({"HOME": "/h"}), read_layout({"HOME": "/h", "PSTRAINING_INSTANCE": "3"})
+    assert second.run == Path("/run/pstraining-3")
+    assert second.context == "pstraining-local-3"
+    assert first.disk != second.disk
+    assert first.lock != second.lock
+
+
+@pytest.mark.parametrize("value", ["-1", "64", "one", "1.5"])
+def test_a_wrong_instance_is_refused(value: str) -> None:
+    with pytest.raises(ClusterError, match="PSTRAINING_INSTANCE"):
+        read_layout({"HOME": "/h", "PSTRAINING_INSTANCE": value})
+
+
+def test_a_run_folder_too_long_for_sockets_is_refused() -> None:
+    with pytest.raises(ClusterError, match="too long"):
+        read_layout({"HOME": "/h", "PSTRAINING_RUN": "/run/" + "x" * 60})
+
+
+@pytest.mark.parametrize("count", [0, MAX_NODES + 1])
+def test_a_wrong_number_of_nodes_is_refused(count: int) -> None:
+    with pytest.raises(ClusterError, match="number of nodes"):
+        plan_cluster(0, count)
+
+
+def test_addresses_are_unique_and_lie_in_their_networks() -> None:
+    plan = plan_cluster(0, MAX_NODES)
+    addresses = [plan.gateway, *(node.address for node in plan.nodes)]
+    assert len(set(addresses)) == len(addresses)
+    fabric = ipaddress.IPv4Network(f"{plan.gateway}/{plan.fabric_prefix}", strict=False)
+    assert all(ipaddress.IPv4Address(address) in fabric for address in addresses)
+    pods = [ipaddress.IPv4Network(node.pod_cidr) for node in plan.nodes]
+    assert len(set(pods)) == len(pods)
+    whole = ipaddress.IPv4Network(plan.pod_cidr)
+    assert all(pod.subnet_of(whole) for pod in pods)
+    assert ipaddress.IPv4Address(plan.service_ip) in ipaddress.IPv4Network(plan.service_cidr)
+
+
+def test_the_networks_do_not_overlap() -> None:
+    plan = plan_cluster(MAX_INSTANCE, 2)
+    networks = [
+        ipaddress.IPv4Network(f"{plan.gateway}/{plan.fabric_prefix}", strict=False),
+        ipaddress.IPv4Network(plan.pod_cidr),
+        ipaddress.IPv4Network(plan.service_cidr),
+        ipaddress.IPv4Network(f"{plan.host_address}/30", strict=False),
+    ]
+    for index, network in enumerate(networks):
+        assert not any(network.overlaps(other) for other in networks[index + 1 :])
+
+
+def test_instances_share_nothing_on_the_host() -> None:
+    plans = [plan_cluster(instance, 2) for instance in range(MAX_INSTANCE + 1)]
+    for field in ("host_link", "host_address", "api_address", "control_netns", "system_cgroup"):
+        assert len({getattr(plan, field) for plan in plans}) == len(plans)
+    assert len({node.netns for plan in plans for node in plan.nodes}) == 2 * len(plans)
+
+
+def test_link_names_fit_into_the_kernel() -> None:
+    plan = plan_cluster(MAX_INSTANCE, MAX_NODES)
+    for name in [plan.host_link, plan.bridge, *(node.port for node in plan.nodes)]:
+        assert len(name) <= 15
+
+
+def test_a_node_does_not_move_when_others_join() -> None:
+    assert plan_cluster(0, 2).nodes == plan_cluster(0, 5).nodes[:2]
