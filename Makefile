@@ -60,7 +60,7 @@ generate: install ## Write all generated files: the CRD, pages of the docs, the 
 	@$(PY) hack/generate.py
 
 site: install ## Build the documentation as a site, into build/site; a link that leads nowhere is an error
-	@$(PY) hack/site.py
+	@$(PY) hack/docs/site.py
 
 format: install ## Format the code
 	@$(VENV)/bin/ruff format .

@@ -1,4 +1,4 @@
-"""Sphinx's settings for the site; `python hack/site.py` builds it."""
+"""Sphinx's settings for the site; `python hack/docs/site.py` builds it."""
 
 project = "pstraining"
 root_doc = "README"

@@ -1,4 +1,4 @@
-"""Write every generated file: the CRD, pages of the docs; the chart's CRD, dashboard and table of values.
+"""Write every generated file: the CRD, pages of the docs; the chart's CRD and table of values.
 
 What is made of the TFJobs in tests/tfjob/convert is written, too: read the difference when you change that.
 
@@ -18,11 +18,11 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from hack import fields, mechanisms, tiers  # noqa: E402 (the path comes first)
-from hack.dashboard import dashboard  # noqa: E402 (the path comes first)
-from hack.failure_table import failure_table  # noqa: E402
-from hack.reference import reference  # noqa: E402 (the path comes first)
-from hack.tfjob_table import tfjob_table  # noqa: E402 (the path comes first)
+from hack import mechanisms, tiers  # noqa: E402 (the path comes first)
+from hack.docs.failure_table import failure_table  # noqa: E402
+from hack.docs.reference import reference  # noqa: E402 (the path comes first)
+from hack.docs.tfjob_table import tfjob_table  # noqa: E402 (the path comes first)
+from hack.field_mutation import fields  # noqa: E402 (the path comes first)
 from tests.tfjob.converted import expected_files  # noqa: E402 (the path comes first)
 
 CRD = ROOT / "crds" / "pstraining.dev_pstrainingjobs.yaml"
@@ -93,7 +93,6 @@ def generated() -> dict[Path, str]:
     return {
         CRD: definition,
         CHART / "files" / "crd.yaml": definition,
-        CHART / "files" / "dashboard.json": dashboard(),
         REFERENCE.with_name("failures.md"): failure_table(),
         REFERENCE.with_name("mechanisms.md"): mechanisms.page(),
         REFERENCE.with_name("test-tiers.md"): tiers.checked_page(ROOT),

@@ -27,8 +27,10 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from hack import failure_table, fields, level, tiers  # noqa: E402 (the path comes first)
-from hack.functions import exists  # noqa: E402
+from hack import level, tiers  # noqa: E402 (the path comes first)
+from hack.docs import failure_table  # noqa: E402
+from hack.field_mutation import fields  # noqa: E402
+from hack.field_mutation.functions import exists  # noqa: E402
 from hack.layers import LAYERS  # noqa: E402
 from pstraining.api.models import StandbyMode  # noqa: E402
 from pstraining.api.training import Codec, Mode  # noqa: E402
@@ -125,7 +127,7 @@ def entries(text: str) -> list[Entry]:
 
 
 def causes() -> list[Entry]:
-    """What a failure is taken for, each with its test on real kubelets: the mapping of hack/failure_table.py."""
+    """What a failure is taken for, each with its test on real kubelets: the mapping of hack/docs/failure_table.py."""
     shown = failure_table._TESTS.items()
     return [Entry("cause", str(why), tests={"e2e": (f"tests/e2e/{test}",)}) for why, test in shown]
 

@@ -32,7 +32,7 @@ from hack.children import EndlessError, interrupted, run_child  # noqa: E402
 from hack.layers import LAYERS, PYTHON, Layer, Part, names  # noqa: E402
 from hack.level import Level, LevelError, read_level  # noqa: E402
 from hack.reports import Outcome, Summary, read_report  # noqa: E402
-from hack.stand import Stand  # noqa: E402
+from hack.test_cluster import ClusterSession  # noqa: E402
 from localcluster.errors import ClusterError  # noqa: E402
 from localcluster.progress import Progress  # noqa: E402
 
@@ -52,11 +52,11 @@ class Surroundings:
     progress: Progress
     images: bool
     """Some layer needs the images: they are built while the cluster comes up, and not while tests run."""
-    stand: Stand = field(init=False)
+    session: ClusterSession = field(init=False)
     _cluster: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        self.stand = Stand(self.progress)
+        self.session = ClusterSession(self.progress)
 
     def environment(self, layer: Layer) -> dict[str, str]:
         """The variables for a layer's tests.
@@ -65,23 +65,23 @@ class Surroundings:
             ClusterError: what it needs could not be made.
         """
         found = dict(os.environ)
-        if layer.tools and self.stand.context is None:
-            self.stand.toolbox.ensure(layer.tools)
+        if layer.tools and self.session.context is None:
+            self.session.toolbox.ensure(layer.tools)
         if layer.helm and not layer.cluster:
-            found["HELM"] = self.stand.helm()
+            found["HELM"] = self.session.helm()
         if layer.cluster:
             if self._cluster is None:
-                target = self.stand.up(with_images=self.images)
+                target = self.session.up(with_images=self.images)
                 if self.images:
-                    self.stand.load_all()
+                    self.session.load_all()
                 self._cluster = target.environment()
             found.update(self._cluster)
         return found
 
     def close(self) -> None:
         """Leave the machine as it was found."""
-        self.stand.close()
-        self.stand.down()
+        self.session.close()
+        self.session.down()
 
 
 @dataclass

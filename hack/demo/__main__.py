@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from hack.demo.job import ChiefLog, Job, JobFailedError, read_result
-from hack.stand import ROOT, Stand, Target
+from hack.test_cluster import ROOT, ClusterSession, Target
 from localcluster.errors import ClusterError
 from localcluster.progress import Progress
 
@@ -26,10 +26,10 @@ DEADLINE_S = 600
 WANTED_ACCURACY = 0.95
 
 
-def install(stand: Stand, target: Target) -> None:
+def install(session: ClusterSession, target: Target) -> None:
     """Install or upgrade the operator with the chart, and wait until it is ready."""
-    progress = stand.progress
-    image = stand.load("operator")
+    progress = session.progress
+    image = session.load("operator")
     command = ["upgrade", "--install", "pstraining", CHART, "-n", RELEASE_NAMESPACE, "--create-namespace", "--wait"]
     progress.say("$ helm " + " ".join(command))
     if image is not None:
@@ -43,35 +43,35 @@ def install(stand: Stand, target: Target) -> None:
             raise
 
 
-def checkpoint_folder(stand: Stand) -> Path:
+def checkpoint_folder(session: ClusterSession) -> Path:
     """An empty folder of this machine for the job's checkpoints: the local cluster's nodes share its file system."""
-    folder = stand.layout.disk / "demo-checkpoints"
+    folder = session.layout.disk / "demo-checkpoints"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     os.chown(folder, TRAINING_USER, TRAINING_USER)
     return folder
 
 
-def read_example(stand: Stand, target: Target) -> dict[str, Any]:
+def read_example(session: ClusterSession, target: Target) -> dict[str, Any]:
     """The example's job; on the local cluster with its checkpoints in a folder of this machine."""
     text = target.kubectl("create", "--dry-run=client", "--validate=false", "-o", "json", "-f", str(ROOT / EXAMPLE))
     job: dict[str, Any] = json.loads(text)
-    if stand.context is None:
-        folder = {"path": str(checkpoint_folder(stand)), "type": "Directory"}
+    if session.context is None:
+        folder = {"path": str(checkpoint_folder(session)), "type": "Directory"}
         job["spec"].setdefault("checkpoint", {}).pop("volumeClaimTemplate", None)
         job["spec"]["checkpoint"]["volume"] = {"hostPath": folder}
     return job
 
 
-def run_job(stand: Stand, target: Target) -> tuple[Job, str]:
+def run_job(session: ClusterSession, target: Target) -> tuple[Job, str]:
     """Apply the example and wait for its end; the job and its chief's log."""
-    progress = stand.progress
+    progress = session.progress
     # Only with the operator's CRD does the API server know a job.
-    example = read_example(stand, target)
+    example = read_example(session, target)
     job = Job(target, JOB_NAMESPACE, example["metadata"]["name"])
     with progress.step("removing the job of an earlier demo", announce=False):
         job.kubectl("delete", "pstj", job.name, "--ignore-not-found", "--cascade=foreground", "--timeout=120s")
-    where = "" if stand.context else "   (with its checkpoints on this machine's disk)"
+    where = "" if session.context else "   (with its checkpoints on this machine's disk)"
     progress.say(f"$ kubectl apply -f {EXAMPLE}{where}")
     target.kubectl("-n", JOB_NAMESPACE, "apply", "-f", "-", stdin=json.dumps(example))
     with progress.step("training", announce=False):
@@ -98,7 +98,7 @@ def operator_diagnosis(target: Target) -> str:
     )
 
 
-def report(stand: Stand, target: Target, job: Job, log: str) -> int:
+def report(session: ClusterSession, target: Target, job: Job, log: str) -> int:
     """Show the job and its accuracy; the exit status."""
     result = read_result(log)
     print("\n$ kubectl get pstj")
@@ -106,10 +106,10 @@ def report(stand: Stand, target: Target, job: Job, log: str) -> int:
     if result is None:
         print("The chief's log holds no result:\n" + log[-3000:], file=sys.stderr)
         return 1
-    source = "" if stand.context else ", computed from the restored checkpoint"
+    source = "" if session.context else ", computed from the restored checkpoint"
     print(f"test accuracy {result.test_accuracy:.4f}{source}")
-    print(f"\nWhere the time went:\n{stand.progress.table()}")
-    if stand.context is None:
+    print(f"\nWhere the time went:\n{session.progress.table()}")
+    if session.context is None:
         print(f"""
 The cluster is still up. Look around:
   export KUBECONFIG={target.kubeconfig}
@@ -124,14 +124,14 @@ Take it down:
     return 0
 
 
-def demo(stand: Stand) -> int:
+def demo(session: ClusterSession) -> int:
     """All steps; the exit status."""
-    target = stand.up()
-    runtime = stand.aside(lambda: stand.load("runtime"))
-    install(stand, target)
+    target = session.up()
+    runtime = session.aside(lambda: session.load("runtime"))
+    install(session, target)
     runtime.result()
-    job, log = run_job(stand, target)
-    return report(stand, target, job, log)
+    job, log = run_job(session, target)
+    return report(session, target, job, log)
 
 
 def interrupted(_signal: int, _frame: FrameType | None) -> None:
@@ -143,10 +143,10 @@ def main() -> int:
     """Run the demo; the exit status."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, interrupted)
-    stand = None
+    session = None
     try:
-        stand = Stand(Progress())
-        return demo(stand)
+        session = ClusterSession(Progress())
+        return demo(session)
     except ClusterError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -154,8 +154,8 @@ def main() -> int:
         print("interrupted; what is up stays up: make cluster-down", file=sys.stderr)
         return 130
     finally:
-        if stand is not None:
-            stand.close()
+        if session is not None:
+            session.close()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hack.stand import Target
+from hack.test_cluster import Target
 from localcluster.errors import ClusterError
 from localcluster.progress import Progress
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import yaml
 
-from hack.stand import Stand
+from hack.test_cluster import ClusterSession
 from localcluster.progress import Progress
 from tests.campaign.campaign import opened, run_all, say
 from tests.campaign.faults import Plan, plans, thinned
@@ -43,9 +43,9 @@ def main() -> int:
     parser.add_argument("--parts", type=Path, help="add the results to those that earlier parts kept in this file")
     parser.add_argument("--guards", action="store_true", help="then show that every fault class can be found")
     asked = parser.parse_args()
-    stand = Stand(Progress())
+    session = ClusterSession(Progress())
     try:
-        target = stand.up(with_images=False)
+        target = session.up(with_images=False)
         environment = target.environment()
         status = asyncio.run(_campaign(asked, environment))
         if asked.guards:
@@ -53,8 +53,8 @@ def main() -> int:
             status |= subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}, check=False).returncode
         return status
     finally:
-        stand.close()
-        stand.down()
+        session.close()
+        session.down()
 
 
 async def _campaign(asked: argparse.Namespace, environment: Mapping[str, str]) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from hack.pages import ROOT, pages
+from hack.docs.pages import ROOT, pages
 from localcluster import faults
 from tests.e2e.conftest import cluster_command, shared_folder
 from tests.e2e.test_hot_standby import ONE_SHARD, Watched

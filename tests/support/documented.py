@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import yaml
 
-from hack.pages import ROOT, Page, pages
+from hack.docs.pages import ROOT, Page, pages
 from pstraining.api.crd import custom_resource_definition
 
 SCHEMA: Final[Mapping[str, Any]] = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"][

@@ -1,12 +1,13 @@
 """What a PromQL expression names, and what the code exports: simple enough for the expressions that are ours."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
 from prometheus_client import CollectorRegistry
 
-from hack.pages import ROOT
+from hack.docs.pages import ROOT
 from pstraining.api import names
 from pstraining.controller import metrics as operator
 from pstraining.core.actions import Kind
@@ -23,6 +24,11 @@ TARGET = {"namespace", "pod"} | {
     re.sub(r"\W", "_", label) for label in (names.LABEL_JOB, names.LABEL_ROLE, names.LABEL_INDEX)
 }
 """Labels that the PodMonitors give to whatever is scraped."""
+
+
+def filled(expression: str, variables: Mapping[str, str]) -> str:
+    """An expression with the values of Grafana's variables."""
+    return re.sub(r"\$(\w+)", lambda found: variables[found[1]], expression)
 
 
 def named_metrics(expression: str) -> set[str]:

@@ -8,7 +8,7 @@ import yaml
 from kubernetes.client import V1CustomResourceDefinition
 from pydantic import BaseModel
 
-from hack.reference import fields
+from hack.docs.reference import fields
 from pstraining.api.crd import custom_resource_definition, structural
 from pstraining.api.models import PSTrainingJobSpec
 from pstraining.api.rules import FIXED_WHILE_RUNNING, MADE_ANEW

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hack.pages import ROOT, pages
+from hack.docs.pages import ROOT, pages
 from tests.support.promql import TARGET, alerts, exported, named_labels, named_metrics
 
 PAGE = pages()[ROOT / "docs" / "how-to" / "alerts.md"]

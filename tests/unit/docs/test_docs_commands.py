@@ -14,7 +14,7 @@ import pytest
 import typer
 import yaml
 
-from hack.pages import ROOT, pages
+from hack.docs.pages import ROOT, pages
 from pstraining.api.conditions import Condition
 from pstraining.cli.main import app
 from tests.support.documented import LEFT_OUT, PROMPT, lines, shell_lines, where
@@ -80,7 +80,7 @@ def _make(words: Sequence[str]) -> str:
 
 def _python(words: Sequence[str]) -> str:
     if "-m" not in words:
-        return ""  # files are looked for by hack/links.py
+        return ""  # files are looked for by hack/docs/links.py
     at = words.index("-m") + 1
     source = module_file(words[at]) if at < len(words) else None
     if source is None:

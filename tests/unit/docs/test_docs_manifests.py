@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hack.pages import ROOT, Piece, pages
+from hack.docs.pages import ROOT, Piece, pages
 from pstraining.cli.validation.schema import validate
 from tests.support.documented import REFUSED, SCHEMA, complete, documents, job_of, where
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import yaml
 
-from hack.pages import ROOT
+from hack.docs.pages import ROOT
 from pstraining.api import contract
 from pstraining.api.models import Isolation
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hack import site
-from hack.pages import pages
+from hack.docs import site
+from hack.docs.pages import pages
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hack.pages import ROOT, pages
+from hack.docs.pages import ROOT, pages
 from pstraining.api.conditions import ALWAYS_TOLD, Condition, Phase, Reason
 from pstraining.api.crd import custom_resource_definition
 from pstraining.api.run_policy import FailureReason

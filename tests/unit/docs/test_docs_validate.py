@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from hack.pages import ROOT, pages
+from hack.docs.pages import ROOT, pages
 from pstraining.cli.main import app
 
 PAGE = ROOT / "docs" / "how-to" / "submit-and-change-a-job.md"

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from hack.dashboard import COLUMNS, dashboard
+from hack.docs.pages import ROOT
 from tests.support.promql import TARGET, exported, named_labels, named_metrics
 
-BODY: dict[str, Any] = json.loads(dashboard())
+BODY: dict[str, Any] = json.loads((ROOT / "charts/pstraining/files/dashboard.json").read_text(encoding="utf-8"))
+COLUMNS = 24
+"""Of Grafana's grid."""
 PANELS = [panel for panel in BODY["panels"] if panel["type"] != "row"]
 OTHERS = {"container_memory_working_set_bytes": {"container"}}
 """The kubelet's."""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hack.demo import job as demo
-from hack.stand import given_context
+from hack.test_cluster import given_context
 from localcluster.errors import ClusterError
 
 

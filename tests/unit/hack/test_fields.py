@@ -4,8 +4,10 @@ import re
 
 import pytest
 
-from hack import failure_table, fields, switch_off
-from hack.fields import FieldError
+from hack.docs import failure_table
+from hack.field_mutation import __main__ as switch_off
+from hack.field_mutation import fields
+from hack.field_mutation.fields import FieldError
 from pstraining.api.crd import custom_resource_definition
 from pstraining.api.run_policy import FailureReason
 

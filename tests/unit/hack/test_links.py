@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hack import links
-from hack.pages import pages, read, slug
+from hack.docs import links
+from hack.docs.pages import pages, read, slug
 
 
 def tree(root: Path, **files: str) -> Path:

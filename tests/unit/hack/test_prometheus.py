@@ -1,18 +1,13 @@
-"""What a PodMonitor means to Prometheus, and how the dashboard is drawn."""
+"""What a PodMonitor means to Prometheus."""
 
-import math
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
-from hack.dashboard import ROWS
-from hack.picture import filled, picture, shown
-from hack.prometheus import Access, Series, configuration
+from hack.prometheus import Access, configuration
 
 ACCESS = Access("https://10.0.0.1:6443", "ca", "certificate", "key")
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def monitor(**spec: Any) -> dict[str, Any]:
@@ -68,44 +63,3 @@ def test_what_is_not_known_is_refused() -> None:
     odd = {"matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]}
     with pytest.raises(ValueError, match="not In"):
         scraped(monitor(selector=odd))
-
-
-def test_every_panel_is_drawn_with_its_lines_names_and_gaps() -> None:
-    values = ((0.0, 1.0), (1.0, 2500.0), (2.0, math.nan), (3.0, 4.0))
-    line = Series({"peer": "ps-<0>", "pod": "p"}, values)
-    drawn = picture(lambda expression: [line], {"namespace": "n", "job": "j", "__rate_interval": "1m"})
-    graphs = ElementTree.fromstring(drawn).findall(f"{SVG}g")
-    panels = [panel for row in ROWS.values() for panel in row]
-    assert [graph.findtext(f"{SVG}text") for graph in graphs] == [panel.title for panel in panels]
-    assert all(
-        len(graph.findall(f"{SVG}polyline")) == 2 * len(p.queries) for graph, p in zip(graphs, panels, strict=True)
-    )
-    assert "Job n/j" in drawn
-    assert "ps-&lt;0&gt;: 4 B/s" in drawn
-    assert "no data" not in drawn
-
-
-def test_a_panel_without_data_says_so() -> None:
-    drawn = picture(lambda expression: [], {"namespace": "n", "job": "j", "__rate_interval": "1m"})
-    assert drawn.count("no data") == sum(len(row) for row in ROWS.values())
-
-
-def test_variables_are_filled_in() -> None:
-    assert filled('a{x="$job"}[$__rate_interval]', {"job": "j", "__rate_interval": "1m"}) == 'a{x="j"}[1m]'
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "text"),
-    [
-        (0.25, "percentunit", "25%"),
-        (1234.0, "short", "1.23 k"),
-        (2_500_000.0, "Bps", "2.5 MB/s"),
-        (3e9, "bytes", "3 GB"),
-        (12.0, "bytes", "12 B"),
-        (0.05, "s", "0.05 s"),
-        (math.nan, "s", "-"),
-        (7.0, "short", "7"),
-    ],
-)
-def test_values_are_short(value: float, unit: str, text: str) -> None:
-    assert shown(value, unit) == text

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from hack.functions import exists
+from hack.field_mutation.functions import exists
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.run_policy import FailureReason, RestartPolicy
 from pstraining.core.policies.failures import FIRST_RETRYABLE, TABLE, Consequence, decide
@@ -29,7 +29,7 @@ _WORDS = {
     Consequence.RESTART_FREE: "started again, free",
     Consequence.FAIL_JOB: "the job fails",
 }
-_E2E = Path(__file__).resolve().parents[1] / "tests" / "e2e"
+_E2E = Path(__file__).resolve().parents[2] / "tests" / "e2e"
 _CAUSES, _CODES_TEST = "test_failure_causes.py::test_causes", "test_failures.py::test_exit_codes_under_every_policy"
 _TESTS: dict[FailureReason, str] = {
     FailureReason.ERROR: _CODES_TEST,
@@ -64,7 +64,7 @@ def _lines() -> Iterator[str]:
     yield "|---|---|---|" + "---|" * len(policies) + "---|"
     for why, row in TABLE.items():
         if not exists(_E2E, _TESTS[why]):
-            raise FailureTableError(f"hack/failure_table.py: tests/e2e has no {_TESTS[why]}, which shows {why}")
+            raise FailureTableError(f"hack/docs/failure_table.py: tests/e2e has no {_TESTS[why]}, which shows {why}")
         for code in _CODES.get(why, (137,)):
             seen = row.seen
             if why is FailureReason.ERROR:

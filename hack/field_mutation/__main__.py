@@ -1,10 +1,10 @@
 """Shows that every field of a job's spec has a test that fails when the field is ignored.
 
-    python hack/switch_off.py                      all fields
-    python hack/switch_off.py spec.network ...     those that begin so
+    python -m hack.field_mutation                      all fields
+    python -m hack.field_mutation spec.network ...     those that begin so
 
-The field's test (hack/fields.toml) runs twice: as it is, when it must pass, and with the field taken away from every
-job before the operator's code reads it (hack/switched_off.py), when it must fail.
+The field's test (fields.toml) runs twice: as it is, when it must pass, and with the field taken away from every job
+before the operator's code reads it (plugin.py), when it must fail.
 """
 
 import json
@@ -15,11 +15,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+from hack.field_mutation import fields
 
-from hack import fields  # noqa: E402 (the path comes first)
+ROOT = Path(__file__).resolve().parents[2]
 
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider")
 FAILED = 1
@@ -30,7 +28,7 @@ def run(tests: Sequence[str], switched_off: fields.Entry | None = None) -> int:
     """Run tests; pytest's exit code."""
     command, environment = [*PYTEST], dict(os.environ)
     if switched_off is not None:
-        command += ["-p", "hack.switched_off"]
+        command += ["-p", "hack.field_mutation.plugin"]
         environment["PSTRAINING_SWITCHED_OFF"] = switched_off.path
         environment["PSTRAINING_INSTEAD"] = json.dumps(switched_off.instead)
     paths = [os.path.relpath(fields.TESTS / test, ROOT) for test in tests]

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import unquote
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from hack import functions  # noqa: E402 (the path comes first)
-from hack.pages import Page, Piece, pages  # noqa: E402
+from hack.docs.pages import Page, Piece, pages  # noqa: E402 (the path comes first)
+from hack.field_mutation import functions  # noqa: E402
 
 FOLDERS = (".ci", "bench", "charts", "crds", "docs", "examples", "hack", "localcluster", "operator", "tests")
 """What begins with one of them is taken for a path from the root."""

@@ -1,4 +1,4 @@
-"""A plugin for pytest: one field of a job's spec is not there, whatever the job says. Used by switch_off.py."""
+"""A plugin for pytest that takes one field of the spec away from every job; `python -m hack.field_mutation` uses it."""
 
 import copy
 import json

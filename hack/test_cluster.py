@@ -64,7 +64,7 @@ def given_context(env: Mapping[str, str]) -> str | None:
     return context or None
 
 
-class Stand:
+class ClusterSession:
     """Brings the local cluster up, doing at once what does not wait for each other.
 
     Compiling keeps the cores busy, installing the images' packages the network: both go on at once, and helm, which is

@@ -1,7 +1,7 @@
 """Build the documentation as a site, from the pages as they lie in the repository.
 
-    python hack/site.py             into build/site
-    python hack/site.py --out DIR   elsewhere
+    python hack/docs/site.py             into build/site
+    python hack/docs/site.py --out DIR   elsewhere
 
 Sphinx reads the pages with MyST, which is CommonMark, as GitHub is. They link to what lies outside of docs/, too: so
 every page and every linked file is laid out as in the repository, and a folder that is linked gets a page that lists
@@ -17,12 +17,12 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from hack.links import target_of  # noqa: E402 (the path comes first)
-from hack.pages import Page, pages  # noqa: E402
+from hack.docs.links import target_of  # noqa: E402 (the path comes first)
+from hack.docs.pages import Page, pages  # noqa: E402
 
 START = "README.md"
 PARTS = {
