@@ -111,7 +111,7 @@ class Running:
         self._names = load.reporters or tuple(f"worker-{index}" for index in range(load.workers))
         self._wait_for(1 if effort.small else WARM_REPORTS)
         if load.standbys:  # beside training, workers make ready what they need after a loss
-            self._wait_for(1, event="prepared")
+            self._wait_for(1, event="failover_ready")
 
     def watch(self) -> Figures:
         """What it does in the time that was asked for, from one report to another.
@@ -177,22 +177,22 @@ class Running:
 
     def heal(self, task: str) -> float:
         """Kill a process, and wait until its successor is in sync; seconds that a worker stood still for both."""
-        before = [len(self._reports(f"worker-{worker}", "went_on")) for worker in range(self._load.workers)]
+        before = [len(self._reports(f"worker-{worker}", "resumed")) for worker in range(self._load.workers)]
         self.lose(task)
         chief, deadline = self._job.leader.task.label, time.monotonic() + LIMIT
-        while any(len(own) <= self._load.standbys for own in self._reports(chief, "roster")[-1]["members"]):
+        while any(len(own) <= self._load.standbys for own in self._reports(chief, "view")[-1]["members"]):
             self._supervise(deadline, f"{task} does not come back")
             time.sleep(0.1)
-        told = self._reports(chief, "roster")[-1]
+        told = self._reports(chief, "view")[-1]
         for name in (f"worker-{worker}" for worker in range(self._load.workers)):
             while self._reports(name)[-1]["monotonic"] < told["monotonic"]:
                 self._supervise(deadline, "nobody goes on")
                 time.sleep(0.1)
-        stood = [self._reports(f"worker-{worker}", "went_on")[first:] for worker, first in enumerate(before)]
+        stood = [self._reports(f"worker-{worker}", "resumed")[first:] for worker, first in enumerate(before)]
         return max(sum(float(event["seconds"]) for event in events) for events in stood)
 
     def _stood(self, worker: int) -> list[dict[str, Any]]:
-        return [event for event in self._reports(f"worker-{worker}", "went_on") if event["after"] == "lost"]
+        return [event for event in self._reports(f"worker-{worker}", "resumed") if event["after"] == "lost"]
 
     def pause(self) -> None:
         """Let all its processes stand still."""

@@ -13,7 +13,7 @@ from pstraining.launcher import launch, members, sights
         "RUN_DIR",
         "SUCCESS_MARKER",
         "IN_SYNC_MARKER",
-        "OWNED_MARKER",
+        "OWNED_MARKERS",
         "ENV_TERM",
         "ENV_NAMESPACE",
         "ENV_TASK_TYPE",
@@ -33,7 +33,7 @@ def test_literals(name: str) -> None:
 
 
 def test_literals_of_hot_standbys() -> None:
-    for name in ("ENV_NODE", "NODE_FILE", "LEAVING_MARKER"):
+    for name in ("ENV_NODE", "NODE_FILE", "DRAINING_MARKERS"):
         assert getattr(members, name) == getattr(contract, name)
 
 

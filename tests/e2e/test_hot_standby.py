@@ -48,11 +48,11 @@ class Watched:
         self.shard_count = shards
         self.all_in_sync = f"{shards}/{shards}"
 
-    def rosters(self) -> list[Any]:
-        return [event["members"] for event in self.example.events("chief") if event["event"] == "roster"]
+    def views(self) -> list[Any]:
+        return [event["members"] for event in self.example.events("chief") if event["event"] == "view"]
 
     def is_whole(self) -> bool:
-        return self.rosters()[-1:] == [self._all]
+        return self.views()[-1:] == [self._all]
 
     def shards(self) -> list[Object]:
         return list((self.example.job().get("status") or {}).get("shards") or ())
@@ -74,12 +74,12 @@ class Watched:
         told = self.example.events("chief")
         assert sum(e["event"] == "initialized" for e in told) == 1
         assert not [e for e in told if e["event"] in ("restored", "not_marked")], "not one step was lost"
-        assert {e["term"] for e in told if e["event"] == "roster"} == {1}
+        assert {e["term"] for e in told if e["event"] == "view"} == {1}
 
     def wait_prepared(self, times: int) -> None:
         """Wait until both workers have everything ready for a loss, so often since they began."""
         for index in (0, 1):
-            self.example.wait_event("prepared", "worker", index, count=times)
+            self.example.wait_event("failover_ready", "worker", index, count=times)
 
     def steps(self, index: int = 0, since: float = 0.0) -> list[Any]:
         """A worker's lines about its steps since then."""
@@ -88,7 +88,7 @@ class Watched:
     def handed_over(self, since: float) -> list[str]:
         """Members that others did without before they ended."""
         found = self.example.events("chief")
-        return [e["server"] for e in found if e["event"] == "handed_over" and e["time"] >= since]
+        return [e["server"] for e in found if e["event"] == "switchover" and e["time"] >= since]
 
     def stood(self, why: str, since: float) -> float:
         """How long the workers made no step since then, until the first one after what happened."""
@@ -105,7 +105,7 @@ class Watched:
 
         def told() -> list[Any]:
             lines = self.example.events("worker", index)
-            found = [e for e in lines if e["event"] == "went_on" and e["time"] >= since]
+            found = [e for e in lines if e["event"] == "resumed" and e["time"] >= since]
             return [e for e in found if why in ("", e["after"])]
 
         try:
@@ -187,12 +187,12 @@ def test_whatever_is_lost_costs_no_step(
 
 def _a_member_is_lost(watched: Watched, lose: Callable[[Example, str], None], pod: str, causes: set[str]) -> str:
     example, shard, struck = watched.example, int(pod[-1]), time.time()
-    before, taken = len(watched.rosters()), {s["index"]: s["takeovers"] for s in watched.shards()}
+    before, taken = len(watched.views()), {s["index"]: s["takeovers"] for s in watched.shards()}
     lose(example, pod)
     wait_for(lambda: watched.condition("Degraded")["status"] == "True", "it is told", 30, every=0.05)
     degraded = watched.condition("Degraded")["message"]
     assert pod in degraded, degraded
-    wait_for(lambda: watched.is_whole() and len(watched.rosters()) >= before + 2, "both are in sync", 60)
+    wait_for(lambda: watched.is_whole() and len(watched.views()) >= before + 2, "both are in sync", 60)
     back = time.time() - struck
     wait_for(lambda: watched.summary() == watched.all_in_sync, f"it is told: {example.job()['status']}", 30)
     planned = watched.handed_over(struck)
@@ -236,16 +236,16 @@ def test_each_of_many_hand_overs_is_told(
 
 
 def _a_member_goes(watched: Watched, pod: str) -> None:
-    struck, before = time.time(), len(watched.rosters())
+    struck, before = time.time(), len(watched.views())
     delete(watched.example, pod)
-    wait_for(lambda: len(watched.rosters()) > before, "the other one goes on alone", 30)
+    wait_for(lambda: len(watched.views()) > before, "the other one goes on alone", 30)
     wait_for(lambda: watched.handed_over(struck), f"that {pod} has handed over is told", 10)
 
 
 def _the_chief_is_lost(watched: Watched) -> None:
     example = watched.example
     example.kube.delete("Pod", example.namespace, example.pod("chief"))
-    example.wait_event("roster", "chief", term=2)
+    example.wait_event("view", "chief", term=2)
     step = watched.steps()[-1]["step"]
     wait_for(lambda: watched.steps()[-1]["step"] > step, "training goes on", 60)
     told = example.events("chief", term=2)

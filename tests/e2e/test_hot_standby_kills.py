@@ -73,9 +73,9 @@ def test_losses_at_random_moments_leave_no_trace(
     for number, lose in enumerate(losses):
         watched.wait_prepared(number + 1)
         time.sleep(dice.random())  # that is the random moment
-        struck, before = time.time(), len(watched.rosters())
+        struck, before = time.time(), len(watched.views())
         lose(watched.example, dice.choice(members))
-        wait_for(lambda: watched.is_whole() and len(watched.rosters()) >= before + 2, "both are in sync", 120)  # noqa: B023
+        wait_for(lambda: watched.is_whole() and len(watched.views()) >= before + 2, "both are in sync", 120)  # noqa: B023
         stood.append(watched.standstills(struck)[0])
         with capsys.disabled():
             print(f"\n{number + 1}: {lose.__name__}: {stood[-1]:.2f} s", end="")

@@ -141,10 +141,10 @@ def test_a_chief_on_the_minority_side_stops_and_the_next_one_goes_on(
     watched = begun(kube, namespace, shared, spec_of_sides(workers_apart=False))
     example, struck = watched.example, time.time()
     lost = cut(kube, HOME).timestamp()
-    went_on = example.wait_event("roster", "chief", term=2)
+    went_on = example.wait_event("view", "chief", term=2)
     with capsys.disabled():
         after = went_on["time"] - lost
-        print(f"\nits node given up {lost - struck:.0f} s after the cut: the next chief's roster {after:.1f} s later")
+        print(f"\nits node given up {lost - struck:.0f} s after the cut: the next chief's view {after:.1f} s later")
     assert after <= NEXT_CHIEF + STARTS
     assert [len(own) for own in went_on["members"]] == [1, 1]
     gone = watched.steps(0, struck + LEASE_SECONDS + 1)
@@ -168,7 +168,7 @@ def on_disk(node: str, namespace: str, pod: str) -> list[Any]:
 def test_two_halves_never_go_on_beside_each_other(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, healed: None
 ) -> None:
-    """A worker and a member of each shard on both sides: three of six seats, and no side has a majority."""
+    """A worker and a member of each shard on both sides: three of six votes, and no side has a majority."""
     own_operator.start()
     watched = begun(kube, namespace, shared, spec_of_sides(workers_apart=True))
     example, struck = watched.example, time.time()
@@ -181,7 +181,7 @@ def test_two_halves_never_go_on_beside_each_other(
     late = struck + LEASE_SECONDS + 1
     assert not [e for e in on_disk(HOME, namespace, pods[island]) if e["event"] == "worker" and e["time"] >= late]
     assert not watched.steps(mainland, late)
-    assert not [e for e in example.events("chief", term=2) if e["event"] == "roster"]
+    assert not [e for e in example.events("chief", term=2) if e["event"] == "view"]
     last = max(e["step"] for e in on_disk(HOME, namespace, pods[island]) if e["event"] == "worker")
     faults.restore(HOME)
     wait_for(lambda: ready(kube, HOME)["status"] == "True", f"{HOME} is back", 120)

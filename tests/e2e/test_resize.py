@@ -77,7 +77,7 @@ def test_servers_are_resized_while_they_train(
     assert others(watched) == rest, "nobody else was touched"
     assert len(watched.handed_over(struck)) == 2, "each was in sync when it was told to go"
     watched.nothing_is_restored()
-    lines = [e for i in (0, 1) for e in watched.example.events("worker", i) if e["event"] == "went_on"]
+    lines = [e for i in (0, 1) for e in watched.example.events("worker", i) if e["event"] == "resumed"]
     stood = [float(e["seconds"]) for e in lines if e["time"] >= struck]
     assert max(stood) <= WENT_ON
     with capsys.disabled():

@@ -22,7 +22,7 @@ class Member:
         self.port, self.primary = free_neighbours(), FakePs()
         servers = ["127.0.0.1:1", self.primary.address, "127.0.0.1:1", f"127.0.0.1:{self.port}"]
         self.pod = make("ps", {"ps": servers}, 1, PSTRAINING_MEMBER="1")
-        self.pod.write_cluster({"ps": servers}, members=2, seats=[])
+        self.pod.write_cluster({"ps": servers}, members=2, witnesses=[])
         (self.pod.folder / "listen").touch()
 
     def is_ready(self) -> bool:
@@ -84,14 +84,14 @@ def test_a_member_in_sync_stays_until_others_do_without_it(member: Member, word:
     member.pod.start(*COMMAND)
     eventually(lambda: member.status().get("state") == "Serving")
     member.is_told(word)
-    leaving = member.pod.run_dir / "leaving"
+    draining = [member.pod.run_dir / name for name in ("draining", "leaving")]
     member.pod.kill(signal.SIGTERM)
     if word:
-        eventually(leaving.exists)
+        eventually(lambda: all(file.exists() for file in draining))
         assert "stopping" not in member.pod.log()
         member.is_told("")
     eventually(lambda: "stopping" in member.pod.log())
-    assert leaving.exists() == bool(word)
+    assert [file.exists() for file in draining] == [bool(word)] * 2
     (member.pod.folder / "end").write_text("0")
     assert member.pod.wait() == 128 + signal.SIGTERM
 

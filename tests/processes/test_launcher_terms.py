@@ -48,7 +48,7 @@ class Server:
     @property
     def owned(self) -> Path:
         """What the runtime's chief writes."""
-        return self.pod.run_dir / "owned"
+        return self.pod.run_dir / "runtime-owned"
 
 
 def write_map(pod: Pod, cluster: dict[str, list[str]], term: int, policy: str | None = None) -> None:

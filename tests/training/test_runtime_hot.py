@@ -68,11 +68,16 @@ def assert_same(found: Any, expected: Any) -> None:
 
 
 def whole(run: LocalJob) -> bool:
-    return all(len(own) == 2 for own in rosters(run)[-1])
+    return all(len(own) == 2 for own in views(run)[-1])
 
 
-def rosters(run: LocalJob) -> list[list[list[str]]]:
-    return [event["members"] for event in run.processes["chief"].events("roster")]
+def views(run: LocalJob) -> list[list[list[str]]]:
+    return [event["members"] for event in run.processes["chief"].events("view")]
+
+
+def transfers(run: LocalJob, phase: str) -> list[dict[str, Any]]:
+    """Return the chief's events of state transfers that have come to a phase."""
+    return [event for event in run.processes["chief"].events("state_transfer") if event["phase"] == phase]
 
 
 def step(run: LocalJob) -> int:
@@ -89,11 +94,11 @@ def test_killed_servers_cost_no_step_and_come_back(tmp_path: Path, undisturbed: 
     with job(tmp_path, standbys=1) as run:
         until(run, lambda: step(run) > 0, "training")
         for shard in (0, 1) if THOROUGH else (0,):
-            members = rosters(run)[-1]
+            members = views(run)[-1]
             run.kill(dice.choice(members[shard]) if shard else members[shard][0])
-            before = len(rosters(run))
-            until(run, lambda: len(rosters(run)) > before, "a view without it")  # noqa: B023 - it is waited for here
-            assert len(rosters(run)[before][shard]) == 1
+            before = len(views(run))
+            until(run, lambda: len(views(run)) > before, "a view without it")  # noqa: B023 - it is waited for here
+            assert len(views(run)[before][shard]) == 1
             until(run, lambda: whole(run), "all members in sync again")
             at = step(run)
             until(run, lambda: step(run) > at, "more steps")  # noqa: B023
@@ -113,13 +118,13 @@ def test_processes_are_renewed_in_place(tmp_path: Path, monkeypatch: pytest.Monk
         until(run, lambda: step(run) > 0 and whole(run), "training")
         chief, long_lived = run.processes["chief"], ("chief", "worker-0")
         before = [run.processes[name].popen.pid for name in long_lived]
-        run.kill(rosters(run)[-1][0][0])
+        run.kill(views(run)[-1][0][0])
         for name in long_lived:
             until(run, lambda: run.processes[name].events("renewed"), f"{name} renewed")  # noqa: B023
         at = step(run)
         until(run, lambda: step(run) > at + 5, "more steps")
         assert [run.processes[name].popen.pid for name in long_lived] == before
-        assert {event["term"] for event in chief.events("roster")} == {1}
+        assert {event["term"] for event in chief.events("view")} == {1}
         assert not chief.events("restored")
         assert len(chief.events("initialized")) == 1
 
@@ -134,14 +139,14 @@ def test_processes_are_renewed_and_cost_no_step(
         until(run, lambda: step(run) > 0, "training")
         long_lived = {name: run.processes[name].popen.pid for name in ("chief", "worker-0", "worker-1")}
         for times in range(1, 3 if THOROUGH else 2):
-            run.kill(rosters(run)[-1][0][0])
+            run.kill(views(run)[-1][0][0])
             for name in long_lived:
                 until(run, lambda: len(run.processes[name].events("renewed")) == times, f"{name} renewed")  # noqa: B023
                 at = step(run)
             until(run, lambda: step(run) > at + 5, "more steps")  # noqa: B023
         assert {name: run.processes[name].popen.pid for name in long_lived} == long_lived
         chief = run.processes["chief"]
-        told = {(event["term"], event["epoch"], str(event["members"])) for event in chief.events("roster")}
+        told = {(event["term"], event["epoch"], str(event["members"])) for event in chief.events("view")}
         assert len(told) == len({(term, epoch) for term, epoch, _ in told}), "no epoch has two views"
         assert {term for term, *_ in told} == {1}
         assert finished(run, LONG) == 0, transcript(run)
@@ -161,17 +166,17 @@ def test_a_large_state_is_learned_while_training_goes_on(
         chief = run.processes["chief"]
         until(run, lambda: step(run) > 0, "training")
         run.kill("ps-0")
-        until(run, lambda: any("learners" in event for event in chief.events("roster")), "it learns")
-        learning = next(event for event in chief.events("roster") if "learners" in event)
+        until(run, lambda: any("learners" in event for event in chief.events("view")), "it learns")
+        learning = next(event for event in chief.events("view") if "learners" in event)
         assert (learning["members"][0], learning["learners"]) == (["ps-2"], ["ps-0"])
         run.kill("ps-0")
-        until(run, lambda: chief.events("learned") and whole(run), "all members in sync again")
+        until(run, lambda: transfers(run, "chunks") and whole(run), "all members in sync again")
         at = step(run)
         until(run, lambda: step(run) > at, "more steps")
         run.kill("ps-2")
-        until(run, lambda: rosters(run)[-1][0] == ["ps-0"], "a view without it")
+        until(run, lambda: views(run)[-1][0] == ["ps-0"], "a view without it")
         assert finished(run, LONG) == 0, transcript(run)
-        assert not chief.events("copied")
+        assert not transfers(run, "whole")
         assert not chief.events("restored")
         assert len(chief.events("initialized")) == 1
     assert_same(last(tmp_path), undisturbed)
@@ -186,11 +191,11 @@ def test_a_lost_chief_costs_no_step_and_a_lost_shard_those_since_the_checkpoint(
         chief = run.processes["chief"]
         until(run, lambda: step(run) > 0, "training")
         run.kill("chief")
-        until(run, lambda: {event["term"] for event in chief.events("roster")} == {1, 2}, "the next chief's view")
+        until(run, lambda: {event["term"] for event in chief.events("view")} == {1, 2}, "the next chief's view")
         assert not chief.events("restored"), "the servers have it all"
         saved = len(chief.events("checkpoint"))
         until(run, lambda: len(chief.events("checkpoint")) > saved, "a checkpoint")
-        for name in rosters(run)[-1][1]:
+        for name in views(run)[-1][1]:
             run.kill(name)
         until(run, lambda: chief.events("restored"), "the checkpoint on the servers")
         assert finished(run, LONG) == 0, transcript(run)
@@ -205,11 +210,11 @@ def test_a_silent_primary_is_left_by_a_majority_and_follows_when_it_is_back(tmp_
         until(run, lambda: step(run) > 0, "training")
         stopped = run.processes["ps-0"].popen
         stopped.send_signal(signal.SIGSTOP)
-        until(run, lambda: rosters(run)[-1] == [["ps-1"]], "a view without it")
+        until(run, lambda: views(run)[-1] == [["ps-1"]], "a view without it")
         at = step(run)
         until(run, lambda: step(run) > at + 10, "steps without it")
         stopped.send_signal(signal.SIGCONT)
-        until(run, lambda: rosters(run)[-1] == [["ps-0", "ps-1"]], "it follows again")
+        until(run, lambda: views(run)[-1] == [["ps-0", "ps-1"]], "it follows again")
         assert finished(run, LONG) == 0, transcript(run)
         assert not run.processes["chief"].events("restored")
         assert run.processes["ps-0"].starts == 1
@@ -246,9 +251,9 @@ def test_an_asynchronous_update_that_a_worker_was_told_of_is_never_lost(
             at = step(run)
             until(run, lambda: step(run) > at, "more steps")  # noqa: B023 - it is waited for here
             time.sleep(dice.random())  # that is the random moment
-            before = len(rosters(run))
-            run.kill(dice.choice(rosters(run)[-1][dice.randrange(2)]))
-            until(run, lambda: len(rosters(run)) > before, "a view without it")  # noqa: B023
+            before = len(views(run))
+            run.kill(dice.choice(views(run)[-1][dice.randrange(2)]))
+            until(run, lambda: len(views(run)) > before, "a view without it")  # noqa: B023
         assert step(run) < samples // counting.BATCH, "it was killed while they trained"
         assert finished(run, LONG * kills) == 0, transcript(run)
         assert not run.processes["chief"].events("restored")
@@ -274,7 +279,7 @@ def test_many_kills_cost_no_step_and_little_time(
             until(run, lambda: ready(run) > number, "all is ready for the next loss")  # noqa: B023 - it is waited for
             sizes.append(resident(run))
             time.sleep(dice.random())  # that is the random moment
-            run.kill(dice.choice(rosters(run)[-1][dice.randrange(2)]))
+            run.kill(dice.choice(views(run)[-1][dice.randrange(2)]))
             until(run, lambda: min(map(len, stood(run))) > number, "workers go on")  # noqa: B023
             costs.append(max(seconds[number] for seconds in stood(run)))
             until(run, lambda: whole(run), "all members in sync again")
@@ -304,9 +309,9 @@ def test_nothing_grows_over_many_take_overs(
         until(run, lambda: ready(run), "all is ready for the first loss")
         for _ in range(kills):
             sizes.append(resident(run, "ps-1"))
-            made, before = prepared(run), len(rosters(run))
+            made, before = prepared(run), len(views(run))
             run.kill("ps-0")
-            until(run, lambda: len(rosters(run)) > before, "a view without it")  # noqa: B023 - it is waited for here
+            until(run, lambda: len(views(run)) > before, "a view without it")  # noqa: B023 - it is waited for here
             until(run, lambda: whole(run), "all members in sync again")
             until(run, lambda: all(n > m for n, m in zip(prepared(run), made, strict=True)), "all is ready", 600)  # noqa: B023
         quiet = renewal.QUIET_SECONDS + 3 * renewal.TURN_SECONDS + 60.0
@@ -326,7 +331,7 @@ def test_nothing_grows_over_many_take_overs(
 
 def prepared(run: LocalJob) -> list[int]:
     """How often each worker had everything ready for a loss."""
-    return [len(run.processes[name].events("prepared")) for name in ("worker-0", "worker-1")]
+    return [len(run.processes[name].events("failover_ready")) for name in ("worker-0", "worker-1")]
 
 
 def ready(run: LocalJob) -> int:
@@ -337,7 +342,7 @@ def ready(run: LocalJob) -> int:
 def stood(run: LocalJob) -> list[list[float]]:
     """Seconds that each worker made no step after each loss."""
     return [
-        [event["seconds"] for event in run.processes[name].events("went_on") if event["after"] == "lost"]
+        [event["seconds"] for event in run.processes[name].events("resumed") if event["after"] == "lost"]
         for name in ("worker-0", "worker-1")
     ]
 

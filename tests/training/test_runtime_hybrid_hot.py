@@ -16,7 +16,7 @@ import pytest
 from pstraining.runtime.local import LocalJob
 from tests.support.cover import THOROUGH, in_all, in_soak
 from tests.training.test_runtime_faults import finished, transcript, until
-from tests.training.test_runtime_hot import LONG, assert_same, last, ready, rosters, step, stood, whole
+from tests.training.test_runtime_hot import LONG, assert_same, last, ready, step, stood, transfers, views, whole
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(1100)]
 STEPS, PAUSE = 300, 0.2
@@ -65,14 +65,14 @@ def test_killed_servers_cost_no_step_of_tables_or_dense_parameters(tmp_path: Pat
     with beside_undisturbed(tmp_path, steps=STEPS, seconds=LONG) as run:
         until(run, lambda: step(run) > 0, "training", LONG)  # two jobs come up
         for shard in (0, 1) if THOROUGH else (0,):
-            before = len(rosters(run))
-            run.kill(rosters(run)[-1][shard][0])
-            until(run, lambda: len(rosters(run)) > before, "a view without it")  # noqa: B023 - it is waited for here
-            assert len(rosters(run)[before][shard]) == 1
+            before = len(views(run))
+            run.kill(views(run)[-1][shard][0])
+            until(run, lambda: len(views(run)) > before, "a view without it")  # noqa: B023 - it is waited for here
+            assert len(views(run)[before][shard]) == 1
             until(run, lambda: whole(run), "all members in sync again", LONG)
             at = step(run)
             until(run, lambda: step(run) > at, "more steps")  # noqa: B023
-        assert run.processes["chief"].events("copied"), "who comes back gets the state"
+        assert transfers(run, "whole"), "who comes back gets the state"
         assert run.processes["chief"].events("checkpoint"), "what is saved on the way disturbs nothing"
 
 
@@ -115,7 +115,7 @@ def test_many_kills_cost_no_step_and_little_time(tmp_path: Path, capsys: pytest.
         for number in range(kills):
             until(run, lambda: ready(run) > number, "all is ready for the next loss")  # noqa: B023 - it is waited for
             time.sleep(dice.random())  # that is the random moment
-            run.kill(dice.choice(rosters(run)[-1][dice.randrange(2)]))
+            run.kill(dice.choice(views(run)[-1][dice.randrange(2)]))
             until(run, lambda: min(map(len, stood(run))) > number, "workers go on")  # noqa: B023
             costs.append(max(seconds[number] for seconds in stood(run)))
             until(run, lambda: whole(run), "all members in sync again", LONG)

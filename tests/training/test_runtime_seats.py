@@ -67,15 +67,16 @@ def test_what_a_member_says_of_itself() -> None:
     assert (empty.promised, empty.is_voter, empty.view, empty.step) == (NO_BALLOT, False, None, None)
 
 
-def test_a_member_says_that_it_is_leaving(client: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["draining", "leaving"])
+def test_a_member_says_that_it_is_draining(client: Any, tmp_path: Path, name: str) -> None:
     import keras
     import tensorflow as tf
 
-    word = tmp_path / "leaving"
+    markers = [str(tmp_path / "draining"), str(tmp_path / "leaving")]
     rig = Rig(client, keras.optimizers.SGD, ps=1, build=small, members=2, mode="Sync")
     acceptor = AcceptorOps(rig.store.member(0, 1))
-    read = tf.function(lambda name: client.to_local(acceptor.read(name)), autograph=False)
-    for name in ("", str(word)):
-        assert not client.call(read, tf.constant(name))[-1]
-    word.touch()
-    assert client.call(read, tf.constant(str(word)))[-1]
+    read = tf.function(lambda names: client.to_local(acceptor.read(names)), autograph=False)
+    for names in ([""], markers):
+        assert not client.call(read, tf.constant(names))[-1]
+    (tmp_path / name).touch()
+    assert client.call(read, tf.constant(markers))[-1]

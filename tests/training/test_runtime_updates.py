@@ -195,8 +195,9 @@ def test_another_optimizers_checkpoint_is_named_as_the_reason(client: Any) -> No
 
 def test_every_server_is_marked_where_it_runs(client: Any, tmp_path: Path) -> None:
     rig = Rig(client, optimizers()["SGD"], ps=1, build=small)
-    rig.control.mark(str(tmp_path / "owned"))
-    assert (tmp_path / "owned").read_bytes() == b""
+    markers = [tmp_path / "runtime-owned", tmp_path / "owned"]
+    rig.control.mark(*map(str, markers))
+    assert [marker.read_bytes() for marker in markers] == [b"", b""]
 
 
 def test_an_empty_server_has_an_empty_record_and_no_session(client: Any) -> None:

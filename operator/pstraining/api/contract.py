@@ -15,10 +15,10 @@ STATUS_PORT: Final = 2223
 STATUS_PORT_NAME: Final = "status"
 RING_PORTS: Final = range(2224, 2239)
 """Kept for all-reduce among workers."""
-SEAT_PORT: Final = 2239
-"""A worker's seat, where it votes on who is lost of parameter servers with hot standbys. The ports so far are those of
-training, one range, which only the job's own pods reach."""
-SEAT_PORT_NAME: Final = "pst-seat"
+WITNESS_PORT: Final = 2239
+"""The witness of a worker, which votes on the members in sync of parameter servers with hot standbys. The ports so far
+are those of training, one range, which only the job's own pods reach."""
+WITNESS_PORT_NAME: Final = "pst-witness"
 METRICS_PORT: Final = 2240
 """Where the runtime serves metrics on a chief and on workers: no port of training, which are closed to others."""
 METRICS_PORT_NAME: Final = "pst-metrics"
@@ -29,16 +29,21 @@ LAUNCHER_FILE: Final = "launch.py"
 CLUSTER_FILE: Final = "cluster.json"
 """The cluster map: job, namespace, cluster (task type to addresses), training and checkpoint settings, as JSON. With
 hot standbys also `members`, how many servers each shard has (of n shards, task i + m n is member m of shard i), and
-`seats`, the addresses where workers vote."""
+`witnesses`, the addresses of the workers that vote."""
+WITNESSES_KEYS: Final = ("witnesses", "seats")
+"""Keys of the witnesses in the cluster map. The operator writes both, and the runtime reads the first that is there:
+a task's image may hold a runtime that is older or newer than the operator, and knows only one of them."""
 RUN_DIR: Final = "/run/pstraining"
 """A writable emptyDir that lives as long as the pod: markers, the state of the task."""
 SUCCESS_MARKER: Final = "succeeded"
 """File in RUN_DIR: the program has ended with 0 and must not run again in this pod."""
 FAILED_MARKER: Final = "failed"
 """File in RUN_DIR: the program has failed for good and must not run again in this pod; it holds the exit code."""
-OWNED_MARKER: Final = "owned"
-"""File in RUN_DIR of a PS that pstraining.runtime's chief writes through the PS's own device: it owns the server's
-state, fences it by its term, and wants it kept when a new attempt of the chief starts."""
+OWNED_MARKERS: Final = ("runtime-owned", "owned")
+"""Files in RUN_DIR of a PS that pstraining.runtime's chief writes through the PS's own device: it owns the server's
+state, fences it by its term, and wants it kept when a new attempt of the chief starts. The second is the name of former
+versions. The launcher comes with the operator and the runtime with the job's image, so their versions differ: the chief
+writes both files, and the launcher looks for either."""
 NODE_FILE: Final = "node"
 """File in RUN_DIR of a PS with hot standbys, or that is one: the name of its node. Workers read it through the PS's own
 device: who shares a node may be lost together."""
@@ -46,9 +51,10 @@ IN_SYNC_MARKER: Final = "in-sync"
 """File in RUN_DIR of a PS with hot standbys, or that is one. The chief writes it through the PS's own device: the term
 and epoch since which the server has its shard's state and makes every step; empty, it has not. The launcher serves it,
 and such a PS is ready only while it is in sync, or nobody is."""
-LEAVING_MARKER: Final = "leaving"
-"""File in RUN_DIR of such a PS: its pod has been told to end. The chief reads it through the PS's own device, goes on
-with the others, and takes back that this one is in sync; the launcher waits for it, some seconds at most."""
+DRAINING_MARKERS: Final = ("draining", "leaving")
+"""Files in RUN_DIR of such a PS: its pod is being terminated. The launcher writes both, and the chief looks for either,
+as with OWNED_MARKERS. The chief reads them through the PS's own device, switches over to the other members, and empties
+IN_SYNC_MARKER; the launcher waits for that, some seconds at most."""
 
 LAUNCH_COMMAND: Final = ("python3", f"{MOUNT_DIR}/{LAUNCHER_FILE}", "--")
 

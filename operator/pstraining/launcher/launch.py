@@ -23,7 +23,7 @@ from importlib import import_module
 from typing import Any, Callable, List, Mapping  # noqa: UP035 - Python 3.8
 
 CLUSTER_FILE, RUN_DIR, SUCCESS_MARKER, IN_SYNC_MARKER = "cluster.json", "/run/pstraining", "succeeded", "in-sync"
-OWNED_MARKER, ENV_TERM = "owned", "PSTRAINING_TERM"
+OWNED_MARKERS, ENV_TERM = ("runtime-owned", "owned"), "PSTRAINING_TERM"
 ENV_NAMESPACE, ENV_TASK_TYPE, ENV_TASK_INDEX = "PSTRAINING_NAMESPACE", "PSTRAINING_TASK_TYPE", "PSTRAINING_TASK_INDEX"
 ENV_SERVER, ENV_START_TIMEOUT = "PSTRAINING_SERVER", "PSTRAINING_START_TIMEOUT_SECONDS"
 ENV_RESTART_POLICY, ENV_MEMBER, FAILED_MARKER = "PSTRAINING_RESTART_POLICY", "PSTRAINING_MEMBER", "failed"
@@ -186,7 +186,7 @@ class Launcher:
         self.command = [sys.executable, __file__, "serve"] if builtin else command
         self.hot_standbys: Any = beside("members")
         self.sights: Any = beside("sights")
-        self.terms = beside("terms").Terms(self.map_file(), os.path.join(RUN_DIR, OWNED_MARKER))
+        self.terms = beside("terms").Terms(self.map_file(), *(os.path.join(RUN_DIR, m) for m in OWNED_MARKERS))
         self.terms.wait_for(int(env.get(ENV_TERM) or 1) if self.task[0] == "chief" else 1)
         self.marker, self.in_sync = os.path.join(RUN_DIR, SUCCESS_MARKER), os.path.join(RUN_DIR, IN_SYNC_MARKER)
         self.leave = self.hot_standbys.Leave(RUN_DIR, self.in_sync)

@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from typing import Any, Collection, Iterable, List, Mapping  # noqa: UP035 - Python 3.8
 
-ENV_NODE, NODE_FILE, LEAVING_MARKER = "PSTRAINING_NODE", "node", "leaving"
+ENV_NODE, NODE_FILE, DRAINING_MARKERS = "PSTRAINING_NODE", "node", ("draining", "leaving")
 LEAVE_SECONDS = 5.0
 """For so long at most a server that is in sync is kept running after its pod was told to end: the chief looks once a
 second, and lets the others go on without it."""
@@ -75,11 +75,11 @@ class Leave:
     """
 
     def __init__(self, folder: str, marker: str) -> None:
-        self._file, self._marker = os.path.join(folder, LEAVING_MARKER), marker
+        self._files, self._marker = [os.path.join(folder, name) for name in DRAINING_MARKERS], marker
 
     def begin_anew(self) -> None:
-        """A server that was just started is not in sync, and not leaving."""
-        for file in (self._marker, self._file):
+        """A server that was just started is not in sync, and not draining."""
+        for file in (self._marker, *self._files):
             with suppress(FileNotFoundError):
                 os.unlink(file)
 
@@ -91,7 +91,8 @@ class Leave:
         """
         until = time.monotonic() + LEAVE_SECONDS
         if is_in_sync(self._marker):
-            open(self._file, "w", encoding="utf-8").close()
+            for file in self._files:
+                open(file, "w", encoding="utf-8").close()
         while is_in_sync(self._marker) and time.monotonic() < until:
             time.sleep(0.05)
 

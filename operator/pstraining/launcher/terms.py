@@ -13,9 +13,14 @@ from typing import Any
 
 
 class Terms:
-    """The chief's attempts, as the cluster map tells them to one server."""
+    """The chief's attempts, as the cluster map reports them to one server.
 
-    def __init__(self, cluster_map: str, owned: str) -> None:
+    Args:
+        cluster_map: path of the map.
+        owned: files of which the runtime's chief writes at least one if it owns the server's state.
+    """
+
+    def __init__(self, cluster_map: str, *owned: str) -> None:
         self._map, self._owned = cluster_map, owned
         self._seen: object = None
         self._told, self._policy, self._awaited = 0, "", 0
@@ -24,8 +29,9 @@ class Terms:
 
     def started(self) -> None:
         """A server starts: it holds nothing."""
-        with suppress(FileNotFoundError):
-            os.unlink(self._owned)
+        for file in self._owned:
+            with suppress(FileNotFoundError):
+                os.unlink(file)
         self._read()
         self.term = self._told
 
@@ -34,7 +40,7 @@ class Terms:
         self._read()
         if self._told <= self.term:
             return False
-        if self._policy == "Keep" or (not self._policy and os.path.exists(self._owned)):
+        if self._policy == "Keep" or (not self._policy and any(map(os.path.exists, self._owned))):
             self.term = self._told
             return False
         return True

@@ -58,7 +58,8 @@ def document(job: PSTrainingJob, term: int = 1, *, ended: bool = False) -> str:
     }
     if redundancy.is_hot(job):
         content["members"] = redundancy.members(job)
-        content["seats"] = [f"{_worker(job, index)}:{contract.SEAT_PORT}" for index in range(redundancy.seats(job))]
+        witnesses = [f"{_worker(job, index)}:{contract.WITNESS_PORT}" for index in range(redundancy.witnesses(job))]
+        content.update(dict.fromkeys(contract.WITNESSES_KEYS, witnesses))
     if spec.ps.on_chief_restart is not None:
         content["onChiefRestart"] = spec.ps.on_chief_restart
     if spec.checkpoint is not None:

@@ -33,7 +33,7 @@ def build(job: PSTrainingJob) -> dict[str, Any] | None:
 
 def _open_ports() -> list[dict[str, Any]]:
     """All ports but those of training, which are one range of TCP."""
-    first, last = contract.TF_PORT, contract.SEAT_PORT
+    first, last = contract.TF_PORT, contract.WITNESS_PORT
     return [
         {"protocol": "TCP", "port": 1, "endPort": first - 1},
         {"protocol": "TCP", "port": last + 1, "endPort": _LAST_PORT},

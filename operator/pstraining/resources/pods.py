@@ -153,11 +153,13 @@ def _wrap(job: PSTrainingJob, task: Task, container: dict[str, Any]) -> None:
 
 
 def _own_ports(job: PSTrainingJob, task: Task) -> dict[int, str]:
-    seat = {contract.SEAT_PORT: contract.SEAT_PORT_NAME} if (task.index or 0) < redundancy.seats(job) else {}
+    witness = (
+        {contract.WITNESS_PORT: contract.WITNESS_PORT_NAME} if (task.index or 0) < redundancy.witnesses(job) else {}
+    )
     further = {
         names.PS: {contract.STATUS_PORT: contract.STATUS_PORT_NAME},
         names.CHIEF: {contract.METRICS_PORT: contract.METRICS_PORT_NAME},
-        names.WORKER: {contract.METRICS_PORT: contract.METRICS_PORT_NAME} | seat,
+        names.WORKER: {contract.METRICS_PORT: contract.METRICS_PORT_NAME} | witness,
     }
     return {contract.TF_PORT: contract.TF_PORT_NAME} | further.get(task.role, {})
 

@@ -32,8 +32,8 @@ def tasks(job: PSTrainingJob) -> Iterator[tuple[int, int]]:
     return ((index, member) for member in range(each) for index in range(job.spec.ps.replicas))
 
 
-def seats(job: PSTrainingJob) -> int:
-    """How many workers vote on who is lost: those that the job always has."""
+def witnesses(job: PSTrainingJob) -> int:
+    """Return the number of workers that vote on the members in sync: those that the job always has."""
     worker = job.spec.worker
     return (worker.min_replicas or worker.replicas) if is_hot(job) else 0
 

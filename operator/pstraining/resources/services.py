@@ -66,8 +66,8 @@ def build_worker(job: PSTrainingJob, index: int) -> dict[str, Any]:
     """One worker's address, where workers are addressed by ClusterIP."""
     name = names.worker_name(job.metadata.name, index)
     found = _service(job, name, names.WORKER, role_selector(job, names.WORKER, index))
-    if index < redundancy.seats(job):
-        found["spec"]["ports"].append(_port(contract.SEAT_PORT_NAME, contract.SEAT_PORT))
+    if index < redundancy.witnesses(job):
+        found["spec"]["ports"].append(_port(contract.WITNESS_PORT_NAME, contract.WITNESS_PORT))
     return found
 
 

@@ -124,7 +124,7 @@ class LocalJob:
             "namespace": "local",
             "cluster": self.cluster,
             "members": 1 + standbys,
-            "seats": [
+            "witnesses": [
                 f"{place(Task('worker', index)).host}:{hold_port(self._stack)}"
                 for index in range(workers if standbys else 0)
             ],

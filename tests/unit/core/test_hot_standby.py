@@ -61,20 +61,21 @@ def test_every_member_is_a_task_with_an_address_of_its_own() -> None:
 def test_workers_vote_at_an_address_that_does_not_change_with_their_number() -> None:
     worker = {"replicas": 3, "minReplicas": 2, "addressing": "ClusterIP"}
     world = hot(worker=worker)
-    assert document(world)["seats"] == ["digits-worker-0:2239", "digits-worker-1:2239"]
+    assert document(world)["witnesses"] == ["digits-worker-0:2239", "digits-worker-1:2239"]
     ports = [
         [port["port"] for port in world.children["Service", f"digits-worker-{index}"]["spec"]["ports"]]
         for index in range(3)
     ]
     assert ports == [[2222, 2239], [2222, 2239], [2222]]
-    assert document(hot())["seats"] == ["digits-worker-0.digits-hs:2239", "digits-worker-1.digits-hs:2239"]
+    assert document(hot())["witnesses"] == ["digits-worker-0.digits-hs:2239", "digits-worker-1.digits-hs:2239"]
+    assert document(world)["seats"] == document(world)["witnesses"], "an image of a former version reads that"
 
 
 @pytest.mark.parametrize("mode", ["None", "Warm"])
 def test_others_know_nothing_of_it(mode: str) -> None:
     world = running(ps={"replicas": 2, "standby": {"mode": mode}}, training=TRAINING)
     assert document(world)["cluster"]["ps"] == ["digits-ps-0:2222", "digits-ps-1:2222"]
-    assert not {"members", "seats"} & document(world).keys()
+    assert not {"members", "witnesses", "seats"} & document(world).keys()
 
 
 def test_the_next_member_in_sync_is_primary_and_nothing_is_written_for_it() -> None:

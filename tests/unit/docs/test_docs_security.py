@@ -37,8 +37,8 @@ def test_the_operators_rights() -> None:
 
 def test_ports() -> None:
     assert f"TCP port {contract.TF_PORT} of every task" in TEXT
-    assert f"TCP ports {contract.TF_PORT} to {contract.SEAT_PORT}" in TEXT
-    assert f"ports {contract.RING_PORTS[0]} to {contract.SEAT_PORT}" in TEXT
+    assert f"TCP ports {contract.TF_PORT} to {contract.WITNESS_PORT}" in TEXT
+    assert f"ports {contract.RING_PORTS[0]} to {contract.WITNESS_PORT}" in TEXT
     assert f"on port {contract.STATUS_PORT}" in TEXT
     assert f"port {contract.METRICS_PORT}" in TEXT
 

@@ -7,6 +7,23 @@ import pytest
 from pstraining.launcher.terms import Terms
 
 
+@pytest.mark.parametrize("name", ["runtime-owned", "owned"])
+def test_a_server_whose_state_the_runtime_owns_goes_on_whichever_version_it_is(tmp_path: Path, name: str) -> None:
+    file, markers = tmp_path / "cluster.json", [tmp_path / "runtime-owned", tmp_path / "owned"]
+    file.write_text('{"term": 1}')
+    for marker in markers:
+        marker.touch()
+    terms = Terms(str(file), *map(str, markers))
+    terms.started()
+    assert not any(marker.exists() for marker in markers), "a server that starts holds nothing"
+    (tmp_path / name).touch()
+    file.write_text('{"term": 20}')
+    assert not terms.is_over()
+    (tmp_path / name).unlink()
+    file.write_text('{"term": 300}')
+    assert terms.is_over()
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"term": "x"}', '{"term": null}', None])
 def test_a_map_that_cannot_be_read_changes_nothing(tmp_path: Path, text: str | None) -> None:
     file = tmp_path / "cluster.json"

@@ -67,7 +67,7 @@ def test_a_stranger_on_every_port_there_is(isolation: str) -> None:
 
 
 def test_the_ports_of_training_are_one_range() -> None:
-    own = [contract.TF_PORT, contract.STATUS_PORT, *contract.RING_PORTS, contract.SEAT_PORT]
+    own = [contract.TF_PORT, contract.STATUS_PORT, *contract.RING_PORTS, contract.WITNESS_PORT]
     assert own == list(TRAINING_PORTS)
 
 

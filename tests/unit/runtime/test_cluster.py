@@ -57,6 +57,22 @@ def test_the_cluster_file_brings_the_jobs_settings(tmp_path: Path) -> None:
     assert moved.checkpoint["path"] == "/elsewhere"
 
 
+@pytest.mark.parametrize(
+    ("shared", "expected"),
+    [
+        ({"witnesses": ["w:1"], "seats": ["w:1"]}, ("w:1",)),
+        ({"witnesses": ["w:1"]}, ("w:1",)),
+        ({"seats": ["w:1"]}, ("w:1",)),
+        ({"witnesses": [], "seats": ["w:1"]}, ()),
+        ({}, ()),
+    ],
+)
+def test_witnesses_are_read_from_the_map_of_any_operator(tmp_path: Path, shared: Any, expected: Any) -> None:
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps(shared))
+    assert read(environment(PSTRAINING_CLUSTER_FILE=str(file))).witnesses == expected
+
+
 def test_addresses_by_index_are_put_in_order() -> None:
     sparse = {"worker": {"1": "b:1", "0": "a:1"}, "ps": ["p:1"]}
     assert read(environment(("worker", 1), sparse)).own_address == "127.0.0.1:1"

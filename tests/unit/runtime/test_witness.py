@@ -22,7 +22,7 @@ def address() -> Iterator[str]:
     server.close()
 
 
-def test_it_promises_adopts_and_remembers(address: str) -> None:
+def test_it_promises_accepts_and_remembers(address: str) -> None:
     assert ask(address, request("on_prepare", ME, Ballot(2, 1)), 5).promised == Ballot(2, 1)
     assert ask(address, request("on_prepare", ME, Ballot(1, 9)), 5).promised == Ballot(2, 1), "no lower one"
     assert ask(address, request("on_accept", ME, VIEW.ballot, VIEW), 5).view == VIEW
@@ -32,13 +32,13 @@ def test_it_promises_adopts_and_remembers(address: str) -> None:
     assert ask(address, request("on_accept", ME, later.ballot, later), 5).view == VIEW, "it has not promised that"
 
 
-def test_it_takes_a_seat_once(address: str) -> None:
+def test_it_is_admitted_once(address: str) -> None:
     assert ask(address, request("on_admit", ME, VIEW.ballot, VIEW), 5).is_voter
     later = View(Ballot(3, 1), VIEW.shards)
     assert ask(address, request("on_admit", ME, later.ballot, later), 5).view == VIEW
 
 
-def test_a_renewed_process_has_the_seat_that_it_had_and_the_former_one_is_no_more() -> None:
+def test_a_renewed_process_votes_as_before_and_the_former_one_does_not() -> None:
     voter = Witness(ME.incarnation)
     voter.do(request("on_admit", ME, VIEW.ballot, VIEW))
     kept = json.loads(json.dumps(voter.hand_on()))
@@ -57,7 +57,8 @@ def test_what_is_meant_for_a_former_process_is_not_done(address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"{", b"[]", b'{"do": "promise", "life": 7}', b'{"do": "dance", "life": 7, "roster": null}']
+    "line",
+    [b"", b"{", b"[]", b'{"do": "prepare", "incarnation": 7}', b'{"do": "dance", "incarnation": 7, "view": null}'],
 )
 def test_what_is_no_request_is_answered_and_changes_nothing(address: str, line: bytes) -> None:
     host, _, port = address.rpartition(":")
@@ -68,7 +69,7 @@ def test_what_is_no_request_is_answered_and_changes_nothing(address: str, line: 
     assert ask(address, READ, 5).promised == Ballot(0, 0)
 
 
-def test_somebody_else_there_is_no_seat() -> None:
+def test_another_server_there_is_not_a_witness() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(TimeoutError):

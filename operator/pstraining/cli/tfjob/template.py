@@ -18,7 +18,7 @@ _TF_CONFIG = "TF_CONFIG"
 _RESERVED_ENV = "PSTRAINING_"
 _DEVICES = {"name": "CUDA_VISIBLE_DEVICES", "value": ""}
 _OPERATORS_PORTS = range(contract.STATUS_PORT, contract.METRICS_PORT + 1)
-_PORT_NAMES = (contract.TF_PORT_NAME, contract.STATUS_PORT_NAME, contract.SEAT_PORT_NAME, contract.METRICS_PORT_NAME)
+_PORT_NAMES = (contract.TF_PORT_NAME, contract.STATUS_PORT_NAME, contract.WITNESS_PORT_NAME, contract.METRICS_PORT_NAME)
 _LABELS = re.compile(r"training\.kubeflow\.org/|\btf-(job-name|replica-type|replica-index)\b")
 """Labels that TFJob puts on its pods, now and formerly."""
 

@@ -255,7 +255,7 @@ class Chief:
         """Mark the state as owned by the runtime, so that the launchers keep it when a new chief starts."""
         if self._client.cluster.in_pod:
             try:
-                self._admin.mark(f"{contract.RUN_DIR}/{contract.OWNED_MARKER}")
+                self._admin.mark(*(f"{contract.RUN_DIR}/{name}" for name in contract.OWNED_MARKERS))
             except tf.errors.OpError as error:  # a new chief then finds empty servers, and restores them
                 event("not_owned", reason=str(error).partition("\n")[0])
 

@@ -185,12 +185,13 @@ class StoreAdmin:
         known = rates[np.isfinite(rates)]
         return float(known[0]) if known.size else None
 
-    def mark(self, file: str) -> None:
-        """Write an empty file where each server runs, also where there is nothing of the model."""
+    def mark(self, *files: str) -> None:
+        """Write empty files where each server runs, also where there is nothing of the model."""
 
         def write(device: str) -> Any:
             with tf.device(device):
-                written = with_dependencies([tf.raw_ops.WriteFile(filename=file, contents="")], applied())
+                markers = [tf.raw_ops.WriteFile(filename=file, contents="") for file in files]
+                written = with_dependencies(markers, applied())
             return self.client.to_local(written)
 
         there = [self.client.shards[index] for index in sorted(self.client.connected)]

@@ -121,7 +121,7 @@ def read(environ: Mapping[str, str] | None = None) -> Cluster:
         addresses=addresses,
         own_host=env.get(contract.ENV_POD_IP) or "127.0.0.1",
         term=_term(env.get(contract.ENV_TERM) or "1"),
-        witnesses=tuple(str(address) for address in shared.get("seats") or ()),
+        witnesses=_witnesses(shared),
         members=_members(shared.get("members", 1), len(addresses["ps"])),
         in_pod=bool(env.get(contract.ENV_POD_NAME)),
         training=dict(shared.get("training") or {}),
@@ -154,6 +154,12 @@ def _members(number: Any, servers: int) -> int:
             f"the cluster file's members do not divide the job's {servers} parameter servers: {number!r}"
         )
     return number
+
+
+def _witnesses(shared: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the addresses of the witnesses, also from the map of an operator of another version."""
+    found = next((shared[key] for key in contract.WITNESSES_KEYS if key in shared), ())
+    return tuple(str(address) for address in found)
 
 
 def _term(text: str) -> int:

@@ -16,10 +16,10 @@ from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.replication.encoding import BALLOT, CHUNKS, INCARNATION, IS_VOTER, TRANSFERRED_IN
 
-MARKERS: Final = tuple(f"{contract.RUN_DIR}/{name}" for name in (contract.IN_SYNC_MARKER, contract.OWNED_MARKER))
+MARKERS: Final = tuple(f"{contract.RUN_DIR}/{name}" for name in (contract.IN_SYNC_MARKER, *contract.OWNED_MARKERS))
 """Files by which a launcher knows its server's state."""
-DRAINING: Final = f"{contract.RUN_DIR}/{contract.LEAVING_MARKER}"
-"""The file that a launcher writes when its pod has been told to end."""
+DRAINING: Final = tuple(f"{contract.RUN_DIR}/{name}" for name in contract.DRAINING_MARKERS)
+"""Files of which a launcher writes at least one when its pod is being terminated."""
 LEASE_SECONDS: Final = 10.0
 """Seconds that members apply steps without hearing from the chief."""
 
@@ -31,13 +31,13 @@ class AcceptorOps:
         assert shard.acceptor is not None  # noqa: S101 - the job has standbys
         self._shard, self._acceptor = shard, shard.acceptor
 
-    def read(self, marker: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the record, the acceptor's vector, whether the lease holds, and whether a file exists.
+    def read(self, markers: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the record, the acceptor's vector, whether the lease holds, and whether one of some files exists.
 
-        All but the file are read at one moment. The vectors are zeros where the server is empty.
+        All but the files are read at one moment. The vectors are zeros where the server is empty.
 
         Args:
-            marker: the file's name; TensorFlow would look up a constant once, and in this process. string[].
+            markers: the files' names; TensorFlow would look up a constant once, and in this process. string[n].
 
         Returns:
             int64[5], int64[n], bool[], bool[].
@@ -51,7 +51,7 @@ class AcceptorOps:
 
         record, acceptor, leased = self._critical([], body)
         with tf.device(self._shard.device):
-            return record, acceptor, leased, tf.size(tf.io.matching_files(marker)) > 0
+            return record, acceptor, leased, tf.size(tf.io.matching_files(markers)) > 0
 
     def on_prepare(self, incarnation: Tensor, fence: Tensor, new_incarnation: Tensor) -> Tensor:
         """Promise to follow no lower ballot; the member applies no steps until it is activated.

@@ -40,7 +40,7 @@ class MemberMonitor:
         """Addresses of the witnesses, by task."""
         members = tuple(tuple(self.names[index] for index in own) for own in self._indices)
         self.voters = Voters(members, tuple(self.witnesses))
-        self._draining = acceptor_ops.DRAINING if cluster.in_pod else ""
+        self._draining = acceptor_ops.DRAINING if cluster.in_pod else ("",)
         self._reads = {index: self._reader(self.acceptor(index)) for own in self._indices for index in own}
         self._node_of = {index: self._node(index) for index in self._reads}
         number = len(self._reads) + len(self.witnesses)
@@ -118,7 +118,7 @@ class MemberMonitor:
         return tf.function(emit, autograph=False)
 
     def _reader(self, acceptor: AcceptorOps) -> Any:
-        return tf.function(lambda file: self._client.to_local(acceptor.read(file)), autograph=False)
+        return tf.function(lambda files: self._client.to_local(acceptor.read(files)), autograph=False)
 
     def _ask_member(self, index: int) -> ProcessStatus | Unreachable:
         if self._was_suspected_just_now(index):

@@ -110,11 +110,14 @@ class StateTransfer:
         self._received[target] = received
         if late >= MAX_MISSED_STEPS:
             self._given_up.add(target)
-            reason = f"{late} times a step was made while a piece was on its way: the state is copied between two steps"
-            event("not_learned", target=target.task, pieces=received, reason=reason)
+            reason = (
+                f"a step was applied while a chunk was sent, {late} times: the whole state is sent between two steps"
+            )
+            event("state_transfer", phase="given_up", target=target.task, chunks=received, reason=reason)
         elif received > number and self._is_done(target, received):
             seconds = round(time.monotonic() - self._began, 3)
-            event("learned", source=source.task, target=target.task, pieces=received, seconds=seconds)
+            names = {"source": source.task, "target": target.task}
+            event("state_transfer", phase="chunks", **names, chunks=received, seconds=seconds)
         return True
 
     def _ops_of(self, process: Process) -> StateTransferOps:

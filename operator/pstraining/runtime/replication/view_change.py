@@ -225,7 +225,7 @@ class ViewChanger:
         if not was_active:
             learners = [process.task for process in view.learners]
             listed = {"members": _listed(view)} | ({"learners": learners} if learners else {})
-            event("roster", term=view.ballot.term, epoch=view.ballot.epoch, **listed)
+            event("view", term=view.ballot.term, epoch=view.ballot.epoch, **listed)
         return done
 
     def _begin_transfer(self, process: Process, view: View, fence: int) -> bool:
@@ -277,7 +277,7 @@ class ViewChanger:
             self._counters.on_new_view(lost=lost, whole=whole)
             self._markers_written = False
             for process in left:
-                event("handed_over", server=process.task)
+                event("switchover", server=process.task)
                 if process in statuses:
                     with suppress(ShardLostError):  # it ends when its launcher has read that, maybe unanswered
                         self._write_sync_marker(process, "")
@@ -303,7 +303,7 @@ class ViewChanger:
         self._write_sync_marker(target, "")  # it may have been in sync before it was suspected
         began, index = time.monotonic(), self._monitor.index
         if self._state_transfer and self._state_transfer.finish(source, target, fence, former):
-            event("joined", source=source.task, target=target.task, seconds=round(time.monotonic() - began, 3))
+            _report_transfer("complete", source, target, began)
             return
         key = f"copy from {index(source)}", index(target)
         if key not in self._functions:
@@ -314,7 +314,7 @@ class ViewChanger:
 
             self._functions[key] = tf.function(copy, autograph=False)
         self._client.call(self._functions[key], int64(target.incarnation), int64(fence))
-        event("copied", source=source.task, target=target.task, seconds=round(time.monotonic() - began, 3))
+        _report_transfer("whole", source, target, began)
 
     def _restore_on(self, to: Sequence[Process], fence: int) -> None:
         shards = self._monitor.voters.shards
@@ -379,6 +379,11 @@ class ViewChanger:
             emit, home = getattr(rounds, what.split(maxsplit=1)[0]), self._client.to_local
             self._functions[what, index] = tf.function(lambda *inputs: home(emit(*inputs)), autograph=False)
         return self._client.call(self._functions[what, index], *arguments)
+
+
+def _report_transfer(phase: str, source: Process, target: Process, began: float) -> None:
+    seconds = round(time.monotonic() - began, 3)
+    event("state_transfer", phase=phase, source=source.task, target=target.task, seconds=seconds)
 
 
 def _padded(entries: Any, length: int) -> list[int]:

@@ -24,7 +24,7 @@ CONNECTIONS: Final = 512
 """Maximum connections at a time: every worker polls every witness after a loss."""
 
 
-WIRE_VERBS: Final = {"on_prepare": "promise", "on_accept": "adopt", "on_admit": "seat"}
+WIRE_VERBS: Final = {"on_prepare": "prepare", "on_accept": "accept", "on_admit": "admit"}
 """The verb of a request in JSON, by the acceptor's function."""
 
 
@@ -56,7 +56,7 @@ class Witness:
             if self._is_handed_on:
                 raise ValueError("this process is being renewed")
             try:
-                if request["do"] != "read" and request["life"] == self._status.incarnation:
+                if request["do"] != "read" and request["incarnation"] == self._status.incarnation:
                     self._status = _apply(self._status, request)
             except (KeyError, TypeError, IndexError) as error:
                 raise ValueError(f"{type(error).__name__}: {error}") from None
@@ -144,9 +144,9 @@ def request(
     """
     return {
         "do": WIRE_VERBS[what],
-        "life": process.incarnation,
+        "incarnation": process.incarnation,
         "ballot": list(ballot),
-        "roster": view and _encode_view(view),
+        "view": view and _encode_view(view),
         "founding": founding,
     }
 
@@ -154,32 +154,32 @@ def request(
 def to_json(status: ProcessStatus) -> dict[str, Any]:
     """Return a witness's status as it is sent."""
     return {
-        "life": status.incarnation,
+        "incarnation": status.incarnation,
         "promised": list(status.promised),
-        "votes": status.is_voter,
-        "roster": status.view and _encode_view(status.view),
+        "is_voter": status.is_voter,
+        "view": status.view and _encode_view(status.view),
     }
 
 
 def from_json(encoded: Mapping[str, Any]) -> ProcessStatus:
     """Return the status that `to_json` encoded."""
-    view = encoded["roster"]
+    view = encoded["view"]
     return replace(
-        ProcessStatus(int(encoded["life"])),
+        ProcessStatus(int(encoded["incarnation"])),
         promised=Ballot(*encoded["promised"]),
-        is_voter=bool(encoded["votes"]),
+        is_voter=bool(encoded["is_voter"]),
         view=_decode_view(view) if view else None,
     )
 
 
 def _apply(status: ProcessStatus, asked: dict[str, Any]) -> ProcessStatus:
-    view = _decode_view(asked["roster"]) if asked["roster"] else None
+    view = _decode_view(asked["view"]) if asked["view"] else None
     match asked["do"]:
-        case "promise":
+        case "prepare":
             return acceptor.on_prepare(status, Ballot(*asked["ballot"]))
-        case "adopt" if view:
+        case "accept" if view:
             return acceptor.on_accept(status, view, founding=asked["founding"])
-        case "seat" if view:
+        case "admit" if view:
             return acceptor.on_admit(status, view)
     raise ValueError(f"a witness cannot do {asked['do']!r}")
 

@@ -163,10 +163,11 @@ class Client:
     def reconnect_available(self) -> frozenset[int]:
         """Reconnect to the servers that answer now; return their numbers."""
         with self._exclusive():
+            started = time.monotonic()
             self._wait_for_servers()
             self._connect_all(first=False)
             self._connection += 1
-            event("reached", servers=sorted(self.connected))
+            event("reconnected", servers=sorted(self.connected), seconds=round(time.monotonic() - started, 3))
             return self.connected
 
     def _definition(self, servers: Iterable[int]) -> Any:

@@ -215,7 +215,7 @@ class Worker:
         since, self._stepped = self._stepped, time.monotonic()
         if self._stands:
             seconds = round(self._stepped - since, 3)
-            event("went_on", worker=self._identity.worker, after=self._stands, step=step, seconds=seconds)
+            event("resumed", worker=self._identity.worker, after=self._stands, step=step, seconds=seconds)
             self._stands = None
 
     def _term(self, session: records.Session) -> int:

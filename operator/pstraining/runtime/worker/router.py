@@ -151,7 +151,7 @@ class FailoverRouter:
                 else:
                     # The last assignment may have been prepared in a pass that a change interrupted.
                     if unreported and not has_learners:
-                        event("prepared", losses=len(anticipated))
+                        event("failover_ready", losses=len(anticipated))
                         unreported = False
                     self._changed.wait()
             except ShardLostError:
