@@ -57,6 +57,8 @@ class World:
     serial: int = 0
     nodes: dict[str, str] | None = None
     """The status of the nodes' condition Ready, by name, and None where the operator may not look at nodes."""
+    beside: bool = False
+    """Whether each pod has another container, which never ends by itself."""
     lingering: set[str] = field(default_factory=set)
     """Roles whose pods take their time when they are told to stop, until `gone`."""
 
@@ -100,6 +102,7 @@ class World:
 
     def controllers(self) -> None:
         """What Kubernetes does: a pod for every wanted replica, none for the others."""
+        self._pass_deadlines()
         wanted = {}
         for (kind, _), child in self.children.items():
             if kind in _SELECTED:
@@ -121,7 +124,15 @@ class World:
             self._start(*key, wanted[key])
 
     def end(
-        self, role: str, index: int = 0, code: int = 0, message: str = "", *, term: int | None = None, member: int = 0
+        self,
+        role: str,
+        index: int = 0,
+        code: int = 0,
+        message: str = "",
+        *,
+        term: int | None = None,
+        member: int = 0,
+        reason: str = "",
     ) -> None:
         """A task's program ends."""
         for found in self.pods.values():
@@ -129,11 +140,21 @@ class World:
             if key[:2] == (role, index) and (term is None or key[2] == term) and key[3] == member:
                 state = found["status"]["containerStatuses"][0]
                 if role in (names.CHIEF, names.EVALUATOR):
-                    found["status"]["phase"] = "Failed" if code else "Succeeded"
-                    state["state"] = terminated(code, message)
+                    if not self.beside:
+                        found["status"]["phase"] = "Failed" if code else "Succeeded"
+                    state["state"] = terminated(code, message, reason)
                 else:
                     state |= {"restartCount": state["restartCount"] + 1, "lastState": terminated(code, message)}
                     state["state"] = {"running": {}}
+
+    def _pass_deadlines(self) -> None:
+        """What a kubelet does with pods that are older than they may become."""
+        for found in self.pods.values():
+            over = found["spec"].get("activeDeadlineSeconds") and found["status"]["phase"] == "Running"
+            if over and not self._is_cut(found):
+                found["status"] |= {"phase": "Failed", "reason": "DeadlineExceeded"}
+                for state in found["status"]["containerStatuses"]:
+                    state["state"] = state["state"] if "terminated" in state["state"] else terminated(143)
 
     def gone(self, role: str) -> None:
         """The lingering pods of a role end at last."""
@@ -196,6 +217,9 @@ class World:
         round_ = child["spec"]["template"]["metadata"]["labels"].get(names.LABEL_ROUND)
         made["metadata"]["labels"] |= {names.LABEL_ROUND: round_} if round_ else {}
         made["metadata"]["annotations"] = dict(annotations)
+        if self.beside:
+            made["spec"]["containers"].append({"name": "shipper"})
+            made["status"]["containerStatuses"].append({"name": "shipper", "state": {"running": {}}})
         if role != names.PS:
             made["metadata"]["name"] = f"digits-{role}-{index}-{term}-{self.serial}"
         if self.nodes:

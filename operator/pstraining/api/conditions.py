@@ -102,6 +102,7 @@ class Reason(StrEnum):
     SPEC_CHANGED = "SpecChanged"
     WORKER_SUCCEEDED = "WorkerSucceeded"
     CLUSTER_MAP_CHANGED = "ClusterMapChanged"
+    PROGRAM_ENDED = "ProgramEnded"
     STUCK_IN_BACK_OFF = "StuckInBackOff"
     NEXT_TERM = "NextTerm"
     NEXT_ATTEMPT = "NextAttempt"

@@ -183,7 +183,7 @@ class Reconciler:
     ) -> float:
         """Seconds for which a new status waits; 0 to write it now."""
         if all(o.verdict is Verdict.DONE and isinstance(o.action, Create) for o in outcomes.outcomes):
-            sound = not any(p.terminal or p.deleting or p.container.restarts for p in snapshot.pods)
+            sound = not any(p.finished or p.deleting or p.container.restarts for p in snapshot.pods)
             if sound and only_comes_up(snapshot.status, status) and not self._turns.may_tell(key):
                 return LOOK_AGAIN
         return 0.0 if outcomes.outcomes else pace.hold(snapshot.status, status, now)

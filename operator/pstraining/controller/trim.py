@@ -18,6 +18,7 @@ POD_METADATA = (
     *("deletionTimestamp", "deletionGracePeriodSeconds"),
 )
 POD_LABELS = (names.LABEL_POD_INDEX,)
+POD_SPEC = ("nodeName", "schedulingGates", "activeDeadlineSeconds")
 POD_CONDITIONS = ("PodScheduled", "Ready", "DisruptionTarget")
 CONTAINER_FIELDS = ("name", "ready", "restartCount", "state", "lastState", "image")
 
@@ -68,7 +69,9 @@ def _pod_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def _pod_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
     containers = [{"name": c.get("name", "")} for c in spec.get("containers") or ()]
-    return {"containers": containers} | {k: spec[k] for k in ("nodeName", "schedulingGates") if k in spec}
+    trimmed = {"containers": containers} | {k: spec[k] for k in POD_SPEC if k in spec}
+    inits = [{k: c[k] for k in ("name", "restartPolicy") if k in c} for c in spec.get("initContainers") or ()]
+    return trimmed | ({"initContainers": inits} if inits else {})
 
 
 def _pod_status(status: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,8 +17,9 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Manifest, Replace
 from pstraining.core.facts import Facts
 from pstraining.core.policies import gang, job_restart, retired_workers, rolling_update
+from pstraining.core.policies.attempts import success_recorded
 from pstraining.core.policies.clean_up import CleanUpStep
-from pstraining.core.snapshot import Child, Pod, Snapshot
+from pstraining.core.snapshot import PASSED_DEADLINE, Child, Pod, Snapshot
 from pstraining.resources import cluster_map, launcher, network_policy, redundancy, services, workloads
 from pstraining.resources.launcher import Launcher
 from pstraining.resources.services import Pointer
@@ -167,10 +168,39 @@ def refreshed(job: PSTrainingJob, snapshot: Snapshot, term: int) -> Iterator[App
     digests = {role: cluster_map.digest(job, role, term) for role in {p.role for p in snapshot.pods}}
     for pod in snapshot.pods:
         digest = digests[pod.role]
-        if pod.cluster_hash != digest and not pod.deleting and not pod.terminal:
+        if pod.cluster_hash != digest and not pod.deleting and not pod.finished:
             body = _identity(snapshot, {"apiVersion": "v1", "kind": "Pod"}, pod)
             body["metadata"]["annotations"] = {names.ANNOTATION_CLUSTER_HASH: digest}
             yield Apply(Kind.POD, pod.name, pod.uid, body, Reason.CLUSTER_MAP_CHANGED)
+
+
+def ended(facts: Facts, going: Container[Child] = ()) -> Iterator[Apply]:
+    """End the containers that run on beside a program that has ended: a pod with them would stay Running for ever.
+
+    A deadline that has passed makes the kubelet stop them in order. Unlike a deleted pod, the pod then keeps its logs
+    and its place as the Job's only one, and costs no quota: it is as if those containers had never been.
+
+    Args:
+        facts: the facts of this pass.
+        going: the Jobs that are deleted in this pass.
+    """
+    for pod in facts.snapshot.pods:
+        attempts = facts.attempts.get(pod.role)
+        child = None if attempts is None or pod.term != attempts.newest else attempts.jobs.get(pod.term)
+        if attempts is None or child is None or child in going or not _outlives_program(pod):
+            continue
+        if not attempts.succeeded or success_recorded(facts.status, pod.role):
+            body = _identity(facts.snapshot, {"apiVersion": "v1", "kind": "Pod"}, pod)
+            # A field that was applied before and is left out now would be removed.
+            body["metadata"]["annotations"] = {names.ANNOTATION_CLUSTER_HASH: pod.cluster_hash}
+            body["spec"] = {"activeDeadlineSeconds": PASSED_DEADLINE}
+            yield Apply(Kind.POD, pod.name, pod.uid, body, Reason.PROGRAM_ENDED)
+
+
+def _outlives_program(pod: Pod) -> bool:
+    """Whether other containers run on, and nobody ends them yet."""
+    ending = pod.terminal or pod.deleting or pod.active_deadline == PASSED_DEADLINE
+    return pod.finished and pod.others_run and not ending
 
 
 def kept(facts: Facts, clean_up: CleanUpStep) -> Iterator[Apply]:

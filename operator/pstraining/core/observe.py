@@ -88,6 +88,9 @@ def _pod(manifest: Manifest, job_uid: str) -> Pod | None:
     conditions = {c.get("type"): c for c in status.get("conditions") or ()}
     scheduled = conditions.get("PodScheduled", {})
     containers, annotations = spec.get("containers") or (), metadata.get("annotations") or {}
+    main, statuses = main_container_name(containers), status.get("containerStatuses") or ()
+    container = _container(statuses, main)
+    inits = _init_containers(spec, status, started=container.running or container.terminated is not None)
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -103,16 +106,18 @@ def _pod(manifest: Manifest, job_uid: str) -> Pod | None:
         reason=status.get("reason", ""),
         cluster_hash=annotations.get(names.ANNOTATION_CLUSTER_HASH, ""),
         server_template=annotations.get(names.ANNOTATION_SERVER_TEMPLATE, ""),
-        container=_container(status.get("containerStatuses") or (), main_container_name(containers)),
+        container=container,
         member=int(member),
         deleted_at=_deleted_at(metadata),
         ends_at=parse_time(metadata.get("deletionTimestamp")),
         forced=bool(metadata.get("deletionTimestamp")) and metadata.get("deletionGracePeriodSeconds") == 0,
         node=spec.get("nodeName", ""),
         ready_changed=parse_time(conditions.get("Ready", {}).get("lastTransitionTime")),
-        blocked_init=_blocked_init(status.get("initContainerStatuses") or ()),
-        init_failures=_init_failures(status.get("initContainerStatuses") or ()),
+        blocked_init=next((c for c in inits if _is_blocked(c)), None),
+        init_failures=_init_failures(c for c in inits if c.name not in _sidecars(spec)),
         job_restarts=int(restarts),
+        others_run=any(s.get("name") != main and "terminated" not in (s.get("state") or {}) for s in statuses),
+        active_deadline=spec.get("activeDeadlineSeconds"),
         gates=tuple(gate.get("name", "") for gate in spec.get("schedulingGates") or ()),
     )
 
@@ -178,21 +183,29 @@ def _disruption(condition: Mapping[str, Any], status: Mapping[str, Any]) -> str:
     return reason if reason in ("Evicted", "NodeLost", "Preempting", "Shutdown", "Terminated") else ""
 
 
-def _init_failures(statuses: Iterable[Mapping[str, Any]]) -> int:
-    """Failed runs; a sidecar, which runs on, is none of them."""
+def _sidecars(spec: Mapping[str, Any]) -> set[str]:
+    """The names of native sidecars: init containers that run on beside the others (KEP-753)."""
+    return {str(c.get("name")) for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"}
+
+
+def _init_containers(spec: Mapping[str, Any], status: Mapping[str, Any], *, started: bool) -> list[Container]:
+    """The init containers that can still matter: once the program has started, a native sidecar's end is no failure."""
+    ignored = _sidecars(spec) if started else ()
+    found = (_container_state(s) for s in status.get("initContainerStatuses") or ())
+    return [c for c in found if c.name not in ignored]
+
+
+def _init_failures(containers: Iterable[Container]) -> int:
+    """The failed runs of init containers."""
     found = 0
-    for status in statuses:
-        container = _container_state(status)
+    for container in containers:
         failed = container.terminated is not None and container.terminated.exit_code != 0
         if container.terminated is not None or container.waiting_reason == "CrashLoopBackOff":
             found += container.restarts + (failed or container.waiting_reason == "CrashLoopBackOff")
     return found
 
 
-def _blocked_init(statuses: Iterable[Mapping[str, Any]]) -> Container | None:
-    for status in statuses:
-        container = _container_state(status)
-        failed = container.terminated is not None and container.terminated.exit_code != 0
-        if failed or container.waiting_reason not in ("", "PodInitializing"):
-            return container
-    return None
+def _is_blocked(container: Container) -> bool:
+    """Whether an init container keeps the program from starting."""
+    failed = container.terminated is not None and container.terminated.exit_code != 0
+    return failed or container.waiting_reason not in ("", "PodInitializing")

@@ -80,7 +80,7 @@ def _clean_up(facts: Facts, end: Condition) -> Plan:
         return Plan((Delete(Kind.PS_TRAINING_JOB, job.name, job.uid, Reason.TTL_EXPIRED),))
     step = clean_up.clean_up(facts, end)
     kept, deletions = desired_state.kept(facts, step), _deletions(step.delete, Reason.JOB_FINISHED)
-    return Plan((*kept, *deletions), _earliest(expiry, step.until))
+    return Plan((*kept, *desired_state.ended(facts, step.delete), *deletions), _earliest(expiry, step.until))
 
 
 def _stop(facts: Facts, reason: Reason) -> Plan:
@@ -126,6 +126,7 @@ def _changes(facts: Facts, launcher: Launcher) -> Iterator[Action]:
     yield from desired_state.retired(facts)
     yield from _without(desired_state.refreshed(facts.job, snapshot, desired.term), fences)
     yield from (deletion for step in steps.values() for deletion in _deletions(step.delete, Reason.OLD_TERM))
+    yield from desired_state.ended(facts) if facts.failures_recorded else ()
     yield from desired_state.surplus(snapshot, desired.children)
     yield from pvc_retention.left_over(facts.job, snapshot)
     yield from stuck

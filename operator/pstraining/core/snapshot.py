@@ -10,6 +10,10 @@ from pstraining.api import names
 from pstraining.core.actions import Kind, Manifest
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+PASSED_DEADLINE = 1
+"""The shortest spec.activeDeadlineSeconds of a pod; it cannot get a longer one afterwards."""
+RUN_ONCE = (names.CHIEF, names.EVALUATOR)
+"""The roles whose pods have restartPolicy Never: each attempt is a pod of its own."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,10 @@ class Pod:
     """How often the whole job had been restarted when the pod was rendered."""
     server_template: str = ""
     """What a PS with hot standbys was made from, as a hash."""
+    others_run: bool = False
+    """A container beside the training container has not ended; native sidecars, which end with it, do not count."""
+    active_deadline: int | None = None
+    """spec.activeDeadlineSeconds."""
     gates: tuple[str, ...] = ()
     """Names of its scheduling gates: no scheduler looks at it until somebody has opened them (KEP-3521)."""
 
@@ -93,9 +101,14 @@ class Pod:
         return self.phase in ("Succeeded", "Failed")
 
     @property
+    def finished(self) -> bool:
+        """The program has ended and never runs again in this pod, whatever other containers of the pod do."""
+        return self.terminal or (self.role in RUN_ONCE and self.container.terminated is not None)
+
+    @property
     def over(self) -> bool:
-        """No process of this pod runs, or none that still counts."""
-        return self.terminal or self.lost
+        """The program does not run, or does not count any more."""
+        return self.finished or self.lost
 
 
 @dataclass(frozen=True)

@@ -180,6 +180,13 @@ def test_what_is_said_of_a_pod(made: Object, state: str, words: list[str]) -> No
     assert why_of(made) == (state, words)
 
 
+def test_what_the_operator_ended_beside_a_program_says_nothing_of_it() -> None:
+    made = pod("chief", term=1, state=terminated(0), phase="Failed", ready=False)
+    made["spec"]["activeDeadlineSeconds"] = 1
+    made["status"] |= {"reason": "DeadlineExceeded", "message": "Pod was active on the node longer than ..."}
+    assert why_of(made) == ("Succeeded", [])
+
+
 def test_init_containers_and_evictions_are_told() -> None:
     failing = {"name": "fetch", "restartCount": 0, "state": terminated(4, "no such bucket")}
     created = pod("worker", state={"waiting": {"reason": "PodInitializing"}}, ready=False, phase="Pending")

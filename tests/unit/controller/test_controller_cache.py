@@ -174,7 +174,10 @@ def test_any_order_of_events_and_answers_ends_with_the_newest() -> None:
 
 
 def test_trimming_keeps_all_that_is_observed() -> None:
-    full = builders.pod("worker", 1)
+    full = builders.pod("chief", term=1, state=builders.terminated(3))
+    full["spec"] |= {"initContainers": [{"name": "proxy", "restartPolicy": "Always"}], "activeDeadlineSeconds": 1}
+    full["status"]["initContainerStatuses"] = [{"name": "proxy", "state": builders.terminated(143)}]
+    full["status"]["containerStatuses"].append({"name": "shipper", "state": {"running": {}}})
     noise = copy.deepcopy(full)
     noise["metadata"] |= {"managedFields": [{"manager": "kubelet"}], "generateName": "x-"}
     noise["metadata"].setdefault("annotations", {})["cni.example.com/ip"] = "10.0.0.1"
@@ -183,6 +186,7 @@ def test_trimming_keeps_all_that_is_observed() -> None:
     noise["status"] |= {"podIP": "10.0.0.1", "qosClass": "BestEffort"}
     job = builders.job()
     assert observe(job, [], [trim(noise)]).pods == observe(job, [], [full]).pods
+    assert observe(job, [], [full]).pods[0].others_run
     assert len(str(trim(noise))) < len(str(noise))
     assert "managedFields" not in trim(noise)["metadata"]
 

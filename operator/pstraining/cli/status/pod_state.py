@@ -7,6 +7,7 @@ from pstraining.api import names
 from pstraining.cli.jobs import one_line
 from pstraining.cli.tasks import TaskPod
 from pstraining.core.policies.failure_counts import last_line
+from pstraining.core.snapshot import PASSED_DEADLINE
 
 READY: Final = "Ready"
 TERMINATING: Final = "Terminating"
@@ -20,6 +21,8 @@ def state(task: TaskPod) -> str:
     container = pod.blocked_init or pod.container
     if pod.deleting:
         return TERMINATING
+    if pod.finished and pod.container.terminated is not None and pod.active_deadline == PASSED_DEADLINE:
+        return pod.container.terminated.reason if pod.container.terminated.exit_code else "Succeeded"
     if pod.phase == "Succeeded":
         return pod.phase
     if pod.phase == "Failed":
@@ -36,8 +39,10 @@ def state(task: TaskPod) -> str:
 def why(task: TaskPod) -> list[str]:
     """Why it is not ready, or has run more than once; empty for a task that has always run, or has ended well."""
     status = task.manifest.get("status") or {}
-    found = [one_line(told) for told in (*_of_pod(status), *_of_containers(status))]
     pod = task.pod
+    # The operator has ended what ran on beside the program: that is no news of the program.
+    of_pod = () if pod.finished and pod.active_deadline == PASSED_DEADLINE else _of_pod(status)
+    found = [one_line(told) for told in (*of_pod, *_of_containers(status))]
     if not found and pod.container.running and not (pod.ready or pod.deleting or pod.terminal):
         serves = "its server does not answer, or is not in sync" if pod.role == names.PS else "its probe fails"
         found.append(f"runs, and is not ready: {serves}")

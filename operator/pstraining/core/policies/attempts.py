@@ -1,8 +1,9 @@
 """Which attempt of the chief, and of the evaluator, is to exist?
 
 Each attempt is a Job with one pod that never restarts. A number is never reused, and at most one attempt is alive: the
-next one is created only when no pod of an older one can still run. A pod on a lost node may still run; then only the
-newest attempt counts. The chief's number is its term, the fencing token, so it is the maximum of the recorded and the
+next one is created only when no program of an older one can still run. The training container decides: its end is the
+attempt's, whatever other containers of the pod do. A program on a lost node may still run; then only the newest attempt
+counts. The chief's number is its term, the fencing token, so it is the maximum of the recorded and the
 observed number.
 """
 
@@ -60,7 +61,8 @@ def observed(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus
     jobs = {j.number(NUMBER[role]): j for j in children}
     newest_seen = max((*jobs, *(p.term for p in snapshot.pods_of(role))), default=0)
     recorded = status.term if role == names.CHIEF else status.evaluator_attempt
-    done = _has_succeeded(job, snapshot, role, newest_seen, jobs.get(newest_seen))
+    told = recorded == newest_seen and success_recorded(status, role)
+    done = _has_succeeded(job, snapshot, role, newest_seen, jobs.get(newest_seen), told=told)
     return Attempts(role, is_wanted(job, role), jobs, max(recorded, newest_seen), done)
 
 
@@ -81,8 +83,17 @@ def next_step(attempts: Attempts, snapshot: Snapshot, *, failures_recorded: bool
     return Step(create, tuple(older) if failures_recorded else ())
 
 
-def _has_succeeded(job: PSTrainingJob, snapshot: Snapshot, role: str, number: int, child: Child | None) -> bool:
-    if child is not None and snapshot.is_of_current_restart(child) and child.true_condition("Complete"):
+def success_recorded(status: PSTrainingJobStatus, role: str) -> bool:
+    """Whether the stored status has the success of a role's newest attempt."""
+    stored = status.chief if role == names.CHIEF else status.evaluator
+    return stored is not None and stored.succeeded > 0
+
+
+def _has_succeeded(
+    job: PSTrainingJob, snapshot: Snapshot, role: str, number: int, child: Child | None, *, told: bool
+) -> bool:
+    # A Job whose other containers were ended is Failed for Kubernetes: once its pod is gone, only status remembers.
+    if child is not None and snapshot.is_of_current_restart(child) and (told or child.true_condition("Complete")):
         return True
     pods = (p for p in snapshot.pods_of(role) if p.term == number and snapshot.is_of_current_restart(p))
     return any(succeeded(job, p) for p in pods)

@@ -138,8 +138,7 @@ def _is_over(facts: Facts, child: Child) -> bool:
         return True  # an operator that has just started may observe pods in an outdated state
     number = child.number(NUMBER.get(role, names.LABEL_ATTEMPT))
     pods = [p for p in facts.snapshot.pods_of(role) if p.term == number]
-    # The container's end is observed a moment before the pod's.
-    return all(p.over or p.container.terminated is not None for p in pods)
+    return all(p.over for p in pods)
 
 
 def _first(child: Child) -> int:

@@ -48,7 +48,7 @@ def diagnose(snapshot: Snapshot, now: datetime, among: Iterable[Pod] | None = No
         among: the pods that matter; all if not given.
     """
     found = sorted(snapshot.pods if among is None else among, key=by_role)
-    pods = [p for p in found if not p.deleting and not p.terminal]
+    pods = [p for p in found if not p.deleting and not p.finished]
     known = (d for p in pods if (d := diagnosis_of(p, now)) is not None)
     unknown = (_unexplained(p) for p in pods if _waits_since(p, now) <= now - PATIENCE)
     return next(chain(known, _refusals(snapshot, now), unknown), None)
@@ -56,7 +56,7 @@ def diagnose(snapshot: Snapshot, now: datetime, among: Iterable[Pod] | None = No
 
 def requeue_at(snapshot: Snapshot, now: datetime) -> datetime | None:
     """Return when the next grace period ends, after which a waiting pod is reported."""
-    here = [p for p in snapshot.pods if not p.deleting and not p.terminal]
+    here = [p for p in snapshot.pods if not p.deleting and not p.finished]
     ends = [p.created + UNSCHEDULABLE_GRACE for p in here if p.unschedulable or p.gates]
     ends += [_waits_since(p, now) + PATIENCE for p in here if _waits_since(p, now) <= now]
     ends += [since + PATIENCE for c in _lacking(snapshot) if (since := _lacks_since(snapshot, c)) is not None]

@@ -118,10 +118,11 @@ def newest_end(pod: Pod) -> Termination | None:
 
 def cause(pod: Pod) -> FailureReason:
     """Why a pod's newest run ended; asked only of pods of which a run has ended."""
-    if pod.disruption in _DISRUPTIONS:
-        return _DISRUPTIONS[pod.disruption]
-    if pod.deleting:
-        return FailureReason.DELETED
+    if not _had_ended(pod):
+        if pod.disruption in _DISRUPTIONS:
+            return _DISRUPTIONS[pod.disruption]
+        if pod.deleting:
+            return FailureReason.DELETED
     if pod.blocked_init is not None:
         return FailureReason.INIT_FAILED
     end = newest_end(pod)
@@ -130,6 +131,14 @@ def cause(pod: Pod) -> FailureReason:
     if end is not None and end.exit_code == contract.EXIT_START_TIMEOUT:
         return FailureReason.START_TIMEOUT
     return FailureReason.ERROR
+
+
+def _had_ended(pod: Pod) -> bool:
+    """Whether the program had ended before somebody asked for the deletion of a pod whose other containers ran on."""
+    end = pod.container.terminated
+    if not pod.finished or end is None or end.finished_at is None or pod.deleted_at is None:
+        return False
+    return end.finished_at < pod.deleted_at
 
 
 def is_given_up_with_its_node(pod: Pod) -> bool:

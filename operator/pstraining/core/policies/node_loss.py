@@ -55,7 +55,11 @@ def diagnose(job: PSTrainingJob, snapshot: Snapshot) -> Diagnosis | None:
     held = (
         p
         for p in snapshot.pods
-        if p.lost and p.role in _FENCED and (p.role, p.index) not in replaced and is_held(job, snapshot, p)
+        if p.lost
+        and not p.finished
+        and p.role in _FENCED
+        and (p.role, p.index) not in replaced
+        and is_held(job, snapshot, p)
     )
     follows = {(p.role, p.index) for p in snapshot.pods if not (p.silent or p.deleting or p.terminal)}
     silent = (p for p in snapshot.pods if p.silent and (p.role, p.index) not in follows and _is_wanted(snapshot, p))
@@ -75,7 +79,7 @@ def is_held(job: PSTrainingJob, snapshot: Snapshot, pod: Pod) -> bool:
 
 def _marked(snapshot: Snapshot, pod: Pod, now: datetime) -> Pod:
     node, lost = (snapshot.nodes or {}).get(pod.node), _is_lost(snapshot, pod, now)
-    silent = lost or (node is not None and not node.answers and not pod.terminal)
+    silent = lost or (node is not None and not node.answers and not pod.finished)
     return replace(pod, silent=silent, lost=lost) if silent else pod
 
 
