@@ -195,17 +195,7 @@ def _out_of_bounds(schema: Schema, value: Any) -> str:
 
 def _broken(schema: Schema, value: Any, old: Any, path: str) -> Iterator[Finding]:
     """The CEL rules that a value and all below it break."""
-    for rule in schema.get("x-kubernetes-validations") or ():
-        if old is None and "oldSelf" in rule["rule"]:
-            continue  # what may change is asked of changes only
-        scope = {"self": value} if old is None else {"self": value, "oldSelf": old}
-        try:
-            broken = cel.read(rule["rule"])(scope) is not True
-        except cel.CelError as error:
-            yield Finding(path, f"rule: {error}: {rule['rule']}")
-            continue
-        if broken:
-            yield Finding(path + rule.get("fieldPath", "") if path else rule.get("fieldPath", "")[1:], rule["message"])
+    yield from _broken_here(schema.get("x-kubernetes-validations") or (), value, old, path)
     if isinstance(value, list) and "items" in schema:
         # Items of lists have no counterpart in the former object that could be told for certain.
         for index, item in enumerate(value):
@@ -214,6 +204,21 @@ def _broken(schema: Schema, value: Any, old: Any, path: str) -> Iterator[Finding
         for name, item in value.items():
             before = old.get(name) if isinstance(old, Mapping) else None
             yield from _broken(_below(schema, name), item, before, _join(path, name))
+
+
+def _broken_here(rules: Iterable[Schema], value: Any, old: Any, path: str) -> Iterator[Finding]:
+    # As in the API server, only a change is checked by the rules that compare with the old object.
+    asked = [rule for rule in rules if old is not None or "oldSelf" not in rule["rule"]]
+    if not asked:
+        return
+    variables = cel.context({"self": value} if old is None else {"self": value, "oldSelf": old})
+    for rule in asked:
+        below = rule.get("fieldPath", "")
+        try:
+            if cel.evaluate(rule["rule"], variables) is not True:
+                yield Finding(path + below if path else below[1:], rule["message"])
+        except cel.CelError as error:
+            yield Finding(path, f"rule: {error}: {rule['rule']}")
 
 
 def _unreadable(spec: Mapping[str, Any]) -> Iterator[Finding]:
