@@ -16,8 +16,8 @@ from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
 from pstraining.cli.errors import CommandError, DeniedError, RequestError
 from pstraining.cli.formatting import bytes_rate, rate
 from pstraining.cli.jobs import job_named, listed, phase, why
-from pstraining.cli.metrics.exposition import read
 from pstraining.cli.metrics.rates import Scrape, TaskRates, as_data, job_rates, server_rates, stragglers, task_rates
+from pstraining.cli.metrics.samples import read
 from pstraining.cli.options import Context, Format, Job, Namespace
 from pstraining.cli.output import Output, show
 from pstraining.cli.status.pod_state import state

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Final
 
-from pstraining.cli.metrics.exposition import Samples
+from pstraining.cli.metrics.samples import Samples
 
 SLOW: Final = 0.75
 """A worker is a straggler that makes less than this share of the median worker's steps."""
