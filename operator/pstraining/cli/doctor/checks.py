@@ -12,6 +12,7 @@ from pstraining import __version__
 from pstraining.api import names
 from pstraining.api.crd import custom_resource_definition
 from pstraining.cli.errors import DEFINITION
+from pstraining.resources.requests import of_pod, parse
 
 Object = Mapping[str, Any]
 
@@ -69,10 +70,7 @@ class Amount:
     @classmethod
     def of(cls, quantities: Object) -> "Amount":
         """From a mapping of Kubernetes' quantities."""
-        from kubernetes.utils.quantity import parse_quantity
-
-        parse: Any = parse_quantity  # untyped upstream
-        return cls(*(Decimal(parse(quantities.get(what, 0))) for what in ("cpu", "memory")))
+        return cls(*(parse(quantities.get(what, 0)) for what in ("cpu", "memory")))
 
     def __add__(self, other: "Amount") -> "Amount":
         return Amount(self.cpu + other.cpu, self.memory + other.memory)
@@ -83,10 +81,6 @@ class Amount:
     def holds(self, other: "Amount") -> bool:
         """Whether the other fits in."""
         return self.cpu >= other.cpu and self.memory >= other.memory
-
-    def most(self, other: "Amount") -> "Amount":
-        """The larger of both, one by one."""
-        return Amount(max(self.cpu, other.cpu), max(self.memory, other.memory))
 
 
 NOTHING = Amount(Decimal(0), Decimal(0))
@@ -248,25 +242,11 @@ def nodes(found: Sequence[Object], pods: Sequence[Object] | Unavailable, need: A
 
 
 def requests(pod: Object) -> Amount:
-    """What a pod keeps on its node; nothing once it has ended."""
+    """What a pod keeps on its node, as the scheduler counts it; nothing once the pod has ended."""
     if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return NOTHING
-
-    def asked(container: Object) -> Amount:
-        return Amount.of((container.get("resources") or {}).get("requests") or {})
-
-    # Init containers run one after the other before the rest; those that are always restarted stay.
-    stays, peak = NOTHING, NOTHING
-    for container in pod["spec"].get("initContainers") or ():
-        if container.get("restartPolicy") == "Always":
-            stays += asked(container)
-            peak = peak.most(stays)
-        else:
-            peak = peak.most(stays + asked(container))
-    running = stays
-    for container in pod["spec"]["containers"]:
-        running += asked(container)
-    return peak.most(running) + Amount.of(pod["spec"].get("overhead") or {})
+    found = of_pod(pod["spec"])
+    return Amount(found.get("cpu", Decimal(0)), found.get("memory", Decimal(0)))
 
 
 def _is_usable(node: Object) -> bool:
