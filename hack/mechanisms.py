@@ -330,7 +330,7 @@ def _is_parametrised(file: Path, function: str) -> bool:
 
 
 def _is_slow(mark: pytest.Mark) -> bool:
-    """Whether a skipif is one of tests/support/cover.py's, and holds."""
+    """Whether a skipif is one of tests/support/soak_marks.py's, and holds."""
     return bool(mark.args and mark.args[0] is True and str(mark.kwargs.get("reason", "")).startswith("slow:"))
 
 

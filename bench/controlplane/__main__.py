@@ -16,10 +16,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.controlplane import poison, report, runs
-from bench.controlplane.place import Bench, Renew, opened
+from bench.controlplane import hung_requests, report, runs
+from bench.controlplane.namespace import Bench, Renew, opened
 from bench.controlplane.runs import Figures
-from bench.controlplane.shapes import Shape
+from bench.controlplane.workloads import Shape
 from localcluster.layout import read_layout
 from pstraining import __version__
 from pstraining.kube.connection import CONTEXT, KUBECONFIG
@@ -76,7 +76,7 @@ async def measure(
         _say(f"finished: {found['finished']}, {found['growth']}")
         keep(found)
     if options.poisoned:
-        async for found["poisoned"] in poison.measure(bench, options.poisoned, options.rounds):
+        async for found["poisoned"] in hung_requests.measure(bench, options.poisoned, options.rounds):
             _say(f"poisoned: {found['poisoned']}")
             keep(found)
     return found

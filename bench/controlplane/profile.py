@@ -14,9 +14,9 @@ from collections import Counter
 from pathlib import Path
 
 from bench.controlplane.__main__ import shape
-from bench.controlplane.place import Bench, opened
+from bench.controlplane.namespace import Bench, opened
 from bench.controlplane.runs import QUIET, all_run
-from bench.controlplane.shapes import Shape
+from bench.controlplane.workloads import Shape
 from localcluster.layout import read_layout
 from pstraining.kube.connection import CONTEXT, KUBECONFIG
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from bench.controlplane import audit
 from bench.controlplane.audit import FLOOR, OPERATOR
-from bench.controlplane.floor import write_plan
-from bench.controlplane.place import Bench, sample, together
+from bench.controlplane.lower_bound import write_plan
+from bench.controlplane.namespace import Bench, sample, together
 from bench.controlplane.programs import Program
-from bench.controlplane.shapes import Shape, job, rendered
+from bench.controlplane.workloads import Shape, job, rendered
 from pstraining.api import names
 from pstraining.core.actions import Kind
 from pstraining.kube.errors import ApiError
@@ -27,7 +27,7 @@ async def floor(bench: Bench, shape: Shape, concurrency: int, *, watched: bool =
         watcher = await bench.starter.watcher(namespace) if watched else None
         before = watcher.usage() if watcher else None
         mark = bench.audit.mark()
-        program = bench.starter.start(namespace, "-m", "bench.controlplane.floor", str(plan), str(concurrency))
+        program = bench.starter.start(namespace, "-m", "bench.controlplane.lower_bound", str(plan), str(concurrency))
         status = await program.ended(bench.limit)
         plan.unlink()
         if status != 0:

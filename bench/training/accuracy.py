@@ -20,8 +20,8 @@ import numpy as np
 from bench.training import pairs
 from bench.training.tasks import FOLDS, TASKS, Task
 from pstraining.runtime.ps.record import Session
-from tests.support.crew import Crew
 from tests.support.servers import Rig, connected, warm_up
+from tests.support.worker_threads import Crew
 
 PS: Final = 2
 WORKERS: Final = 2

@@ -21,8 +21,8 @@ import numpy as np
 
 from bench.training import network
 from pstraining.runtime.compression.auto_select import CODED, PLAIN
-from tests.support.crew import Crew
 from tests.support.servers import Rig, connected, warm_up
+from tests.support.worker_threads import Crew
 
 WORKERS: Final = 2
 BATCH: Final = 8

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.cover import in_soak
+from tests.support.soak_marks import in_soak
 
 from .conftest import ROOT, Render
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from bench.controlplane.__main__ import measure, parser
-from bench.controlplane.place import opened
+from bench.controlplane.namespace import opened
 from bench.controlplane.runs import Figures
 from pstraining.kube.connection import CONTEXT, KUBECONFIG
 from tests.e2e.conftest import cluster_command
-from tests.support.cover import in_all, in_soak
 from tests.support.kube import Target
+from tests.support.soak_marks import in_all, in_soak
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 SMALL = "--shapes 5x1+2 --rounds 1 --live 4 --idle 4 --reactions 2 --finished 3,6 --poisoned 0 --limit 90"

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cover import in_all
 from tests.support.examples import Example
 from tests.support.kube import Kube, wait_for
 from tests.support.operator_process import OperatorProcess
-from tests.support.puppet import Puppet
+from tests.support.scripted_program import Puppet
+from tests.support.soak_marks import in_all
 
 pytestmark = pytest.mark.cluster
 

@@ -23,7 +23,7 @@ from pstraining.cli.main import app
 from tests.support.cli_runs import nobody_here
 from tests.support.kube import Kube, wait_for
 from tests.support.operator_process import OperatorProcess
-from tests.support.puppet import PROGRAM, Puppet, manifest, template
+from tests.support.scripted_program import PROGRAM, Puppet, manifest, template
 
 pytestmark = pytest.mark.cluster
 

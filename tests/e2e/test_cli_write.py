@@ -16,8 +16,8 @@ from pstraining.cli.validation.schema import Severity, defaulted, validate
 from tests.support.cli_runs import failed, nobody_here, run
 from tests.support.kube import CHILD_KINDS, ApiError, Kube, Object, Target, wait_for
 from tests.support.operator_process import ROOT, OperatorProcess
-from tests.support.puppet import manifest, share
 from tests.support.refused import REFUSED, container, edit, simple
+from tests.support.scripted_program import manifest, share
 from tests.tfjob.cases import CASES
 
 pytestmark = pytest.mark.cluster

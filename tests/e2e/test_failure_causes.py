@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.kube import Kube, Object, job_condition, wait_for
 from tests.support.operator_process import OperatorProcess
-from tests.support.puppet import PROGRAM, Puppet, template
+from tests.support.scripted_program import PROGRAM, Puppet, template
 
 pytestmark = pytest.mark.cluster
 

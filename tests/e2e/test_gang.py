@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.conftest import ROOT
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.operator_process import OperatorProcess
-from tests.support.puppet import fake_template, manifest
+from tests.support.scripted_program import fake_template, manifest
 
 pytestmark = pytest.mark.cluster
 

@@ -16,10 +16,10 @@ from localcluster import faults
 from tests.e2e.test_nodes import HOME
 from tests.e2e.test_standby import evict
 from tests.e2e.test_training_faults import SAFE
-from tests.support.cover import THOROUGH, in_all, in_soak
 from tests.support.examples import ROOT, Example
 from tests.support.kube import ApiError, DeadlineError, Kube, Object, wait_for
 from tests.support.operator_process import OperatorProcess
+from tests.support.soak_marks import THOROUGH, in_all, in_soak
 
 pytestmark = [pytest.mark.cluster, pytest.mark.trains]
 

@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from tests.e2e.test_hot_standby import SPEC, Watched, delete, kill_container, kill_server
-from tests.support.cover import in_all, in_soak
 from tests.support.examples import ROOT, Example
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.operator_process import OperatorProcess
+from tests.support.soak_marks import in_all, in_soak
 
 pytestmark = [pytest.mark.alone, pytest.mark.cluster, pytest.mark.timeout(4 * 3600)]
 

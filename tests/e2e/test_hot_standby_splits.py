@@ -22,11 +22,11 @@ from tests.e2e.conftest import cluster_command
 from tests.e2e.test_hot_standby import SERVER, SPEC, Watched
 from tests.e2e.test_nodes import HOME, PREFERS_HOME
 from tests.e2e.test_training_faults import ONE_ON_EACH_NODE, SAFE
-from tests.support.cover import in_soak
 from tests.support.examples import ROOT, Example
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.nodes import cut, ready
 from tests.support.operator_process import OperatorProcess
+from tests.support.soak_marks import in_soak
 
 pytestmark = [pytest.mark.alone, pytest.mark.cluster, in_soak, pytest.mark.timeout(1800)]
 

@@ -14,9 +14,9 @@ import pytest
 
 from localcluster.auditlog import AuditFiles
 from tests.e2e.conftest import cluster_command
-from tests.support.cover import ALL, THOROUGH
 from tests.support.kube import Kube, Object, wait_for
-from tests.support.puppet import fake_template, manifest
+from tests.support.scripted_program import fake_template, manifest
+from tests.support.soak_marks import ALL, THOROUGH
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 

@@ -9,7 +9,7 @@ from localcluster import pipconfig
 from localcluster.buildah import Buildah
 from localcluster.layout import read_layout
 from tests.e2e.conftest import ROOT, cluster_command
-from tests.support.cover import in_soak
+from tests.support.soak_marks import in_soak
 
 pytestmark = in_soak
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.conftest import ROOT
-from tests.support.cover import in_soak
 from tests.support.kube import Kube, Object, job_condition, wait_for
 from tests.support.operator_process import OperatorProcess
-from tests.support.puppet import fake_template, manifest
+from tests.support.scripted_program import fake_template, manifest
+from tests.support.soak_marks import in_soak
 
 pytestmark = [pytest.mark.alone, pytest.mark.cluster, in_soak]
 

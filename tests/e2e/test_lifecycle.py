@@ -9,7 +9,7 @@ import pytest
 from tests.support.api_proxy import ThreadedProxy
 from tests.support.kube import Kube, Object, job_condition, wait_for
 from tests.support.operator_process import OperatorProcess
-from tests.support.puppet import Puppet
+from tests.support.scripted_program import Puppet
 
 pytestmark = pytest.mark.cluster
 

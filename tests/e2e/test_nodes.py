@@ -13,12 +13,12 @@ import pytest
 
 from localcluster import faults
 from tests.e2e.test_standby import pointer, progress, resumed, start
-from tests.support.cover import in_all, in_soak
 from tests.support.examples import Example
 from tests.support.kube import Kube, Object, job_condition, wait_for
 from tests.support.nodes import cut, moment, ready
 from tests.support.operator_process import OperatorProcess
-from tests.support.puppet import Puppet, template
+from tests.support.scripted_program import Puppet, template
+from tests.support.soak_marks import in_all, in_soak
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 

@@ -1,7 +1,7 @@
 """The operator dies, is stopped or is replaced: jobs go on, nothing is doubled, nothing of anybody else's is touched.
 
-Real pods run puppet programs (tests/support/puppet.py) under the real launcher; the operator is a process of this
-machine, so that it can be killed between any two of its writes.
+Real pods run scripted programs (tests/support/scripted_program.py) under the real launcher; the operator is a process
+of this machine, so that it can be killed between any two of its writes.
 """
 
 import shutil
@@ -12,10 +12,10 @@ import pytest
 
 from pstraining.api import names
 from tests.support.api_proxy import ThreadedProxy
-from tests.support.cover import ALL
 from tests.support.kube import CHILD_KINDS, Kube, job_condition, wait_for
 from tests.support.operator_process import ROOT, OperatorProcess
-from tests.support.puppet import Puppet, template
+from tests.support.scripted_program import Puppet, template
+from tests.support.soak_marks import ALL
 
 pytestmark = pytest.mark.cluster
 

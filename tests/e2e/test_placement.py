@@ -7,7 +7,7 @@ import pytest
 from pstraining.api import names
 from tests.support.kube import Kube, wait_for
 from tests.support.operator_process import OperatorProcess
-from tests.support.puppet import fake_template
+from tests.support.scripted_program import fake_template
 
 pytestmark = pytest.mark.cluster
 

@@ -13,11 +13,11 @@ import yaml
 from hack.prometheus import Access, Prometheus, configuration, lately
 from localcluster import faults
 from tests.e2e.conftest import RELEASE, RELEASE_NAMESPACE, ROOT, cluster_command
-from tests.support.cover import in_all
 from tests.support.examples import Example
 from tests.support.kube import DeadlineError, Kube, wait_for
 from tests.support.ports import free_port
 from tests.support.promql import filled, named_metrics
+from tests.support.soak_marks import in_all
 
 pytestmark = pytest.mark.cluster
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.cover import in_all
 from tests.support.examples import Example
 from tests.support.kube import Kube, Object, job_condition, wait_for
 from tests.support.operator_process import OperatorProcess
-from tests.support.puppet import PROGRAM, Puppet, template
+from tests.support.scripted_program import PROGRAM, Puppet, template
 from tests.support.servers import SPREAD
+from tests.support.soak_marks import in_all
 
 pytestmark = pytest.mark.cluster
 

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from localcluster import faults
-from tests.support.cover import in_all, in_soak
 from tests.support.examples import Example
 from tests.support.kube import ApiError, Kube, Object, wait_for
 from tests.support.operator_process import OperatorProcess
+from tests.support.soak_marks import in_all, in_soak
 from tests.support.watching import Watch
 
 pytestmark = [pytest.mark.cluster, pytest.mark.trains]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cover import in_all, in_soak
 from tests.support.kube import Kube
 from tests.support.operator_process import OperatorProcess
+from tests.support.soak_marks import in_all, in_soak
 from tests.tfjob.cases import CASES
 from tests.tfjob.converted import EXAMPLES
 from tests.tfjob.puppets import Played, claim

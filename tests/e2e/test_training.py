@@ -12,9 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from localcluster import faults
 from pstraining.api import contract
-from tests.support.cover import in_all, in_soak, some
 from tests.support.examples import Example
 from tests.support.kube import Kube, Object, wait_for
+from tests.support.soak_marks import in_all, in_soak, some
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("installed")]
 

@@ -14,11 +14,11 @@ import yaml
 
 from localcluster import faults
 from tests.e2e.test_nodes import HOME
-from tests.support.cover import in_soak
 from tests.support.examples import ROOT, Example
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.nodes import cut
 from tests.support.operator_process import OperatorProcess
+from tests.support.soak_marks import in_soak
 
 pytestmark = pytest.mark.cluster
 

@@ -16,7 +16,7 @@ import yaml
 
 from tests.e2e.conftest import RELEASE, ROOT, cluster_command
 from tests.support.kube import Kube, Object, wait_for
-from tests.support.puppet import Puppet
+from tests.support.scripted_program import Puppet
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 

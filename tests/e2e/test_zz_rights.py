@@ -17,7 +17,7 @@ from localcluster.auditlog import AuditFiles
 from localcluster.config import WATCHED_USERS
 from tests.chart.test_rbac import CLUSTER, LEASE
 from tests.e2e.conftest import ROOT, cluster_command
-from tests.support.cover import ALL
+from tests.support.soak_marks import ALL
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pstraining.core.actions import Plan
 from pstraining.kube.stages import stages
 from tests.support.builders import job
-from tests.support.cover import ALL
 from tests.support.simulation import World
+from tests.support.soak_marks import ALL
 
 SPECS = st.fixed_dictionaries(
     {

@@ -13,8 +13,8 @@ from pstraining.core.facts import read_job
 from pstraining.resources.redundancy import server_template
 from tests.property.test_planner_properties import EXAMPLES
 from tests.support.builders import job
-from tests.support.cover import ALL
 from tests.support.simulation import World
+from tests.support.soak_marks import ALL
 
 SHARDS, STANDBYS = 2, 2
 SIZE, PICK = st.sampled_from(["1Gi", "2Gi", "4Gi"]), st.integers(0, SHARDS * (STANDBYS + 1) - 1)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pstraining.runtime.updates.hybrid import protocol
 from pstraining.runtime.updates.hybrid.protocol import HybridAction, HybridObservation, WorkerState, is_made
 from pstraining.runtime.updates.synchronous.protocol import ShardRound
-from tests.support.cover import ALL
+from tests.support.soak_marks import ALL
 
 WORKERS, SERVERS, STEPS = 4, 2, 5
 Gradient = tuple[int, int]

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from tests.support.kube import DeadlineError, Kube, Object, wait_for
-from tests.support.puppet import share
+from tests.support.scripted_program import share
 
 ROOT = Path(__file__).parents[2]
 PACED = (ROOT / "tests" / "support" / "paced.py").read_text()

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from pstraining.runtime.ps.record import Assignment, Session
-from tests.support.crew import Crew
 from tests.support.servers import GENERATION, Rig, batches
+from tests.support.worker_threads import Crew
 
 PRIMARY, STANDBY = 0, 1
 SHARDS, WORKERS, STEPS = 2, 2, 3

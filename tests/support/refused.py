@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.support.kube import Object
-from tests.support.puppet import IMAGE, manifest
+from tests.support.scripted_program import IMAGE, manifest
 
 SCHEDULING = "spec.runPolicy.schedulingPolicy"
 SIMPLE: Object = {

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.kube import Kube, wait_for
-from tests.support.puppet import Puppet, share, template
+from tests.support.scripted_program import Puppet, share, template
 from tests.tfjob.simulated import all_tasks
 from tests.tfjob.table import Case, DeletePod, Exit, Later, Scale, Sees, Step, Suspend, differences, split
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pstraining.runtime.compression.auto_select import CODED
-from tests.support.cover import in_all, in_soak
+from tests.support.soak_marks import in_all, in_soak
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 

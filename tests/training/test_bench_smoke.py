@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.training.registry import MEASUREMENTS
-from tests.support.cover import THOROUGH, in_all
+from tests.support.soak_marks import THOROUGH, in_all
 
 ROOT = Path(__file__).parents[2]
 KINDS: list[Any] = [

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pstraining.runtime.local import LocalJob
-from tests.support.cover import in_all
+from tests.support.soak_marks import in_all
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 

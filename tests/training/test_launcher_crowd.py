@@ -26,7 +26,7 @@ def test_clients_that_connect_at_once_do_not_kill_the_server() -> None:
         ps = subprocess.Popen([sys.executable, str(Path(launch.__file__)), "serve"], env=environment)
         try:
             eventually(partial(_accepts, *sights.host_and_port(address)))
-            crowd = [sys.executable, "-m", "tests.support.crowd", address, str(CLIENTS)]
+            crowd = [sys.executable, "-m", "tests.support.connection_storm", address, str(CLIENTS)]
             said = subprocess.run(crowd, check=True, capture_output=True, text=True, timeout=60).stdout
             assert ps.poll() is None, f"round {number}: the server ended with {ps.returncode}"
             assert said.split()[-1] == str(CLIENTS), f"round {number}: served {said}"

@@ -7,8 +7,8 @@ import pytest
 
 from pstraining.runtime.ps.record import Assignment
 from pstraining.runtime.telemetry.counters import total
-from tests.support.cover import in_all, some
 from tests.support.servers import SESSION, Rig, batches, large, small
+from tests.support.soak_marks import in_all, some
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(400)]
 SHARDS = 2

@@ -9,9 +9,9 @@ import pytest
 
 from pstraining.api.training import Codec as Name
 from pstraining.runtime.compression.auto_select import CODED, PLAIN
-from tests.support.cover import ALL, in_all, in_soak, some
-from tests.support.crew import Crew
 from tests.support.servers import SESSION, Rig, batches, large, warm_up
+from tests.support.soak_marks import ALL, in_all, in_soak, some
+from tests.support.worker_threads import Crew
 from tests.training.test_runtime_compression import with_one_to_spare
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]

@@ -8,7 +8,7 @@ import pytest
 
 from pstraining.runtime.checkpoint.storage import Checkpoints, name_of
 from pstraining.runtime.local import LocalJob
-from tests.support.cover import in_soak
+from tests.support.soak_marks import in_soak
 from tests.support.volumes import filled, small_disk
 from tests.training.test_runtime_faults import finished, job, steps_of, transcript, until
 

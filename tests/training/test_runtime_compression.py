@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from pstraining.api.sizes import encoded
 from pstraining.api.training import Codec as Name
-from tests.support.cover import in_all, some
-from tests.support.crew import Crew
 from tests.support.servers import SESSION, Rig, batches, large
+from tests.support.soak_marks import in_all, some
+from tests.support.worker_threads import Crew
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 

@@ -10,7 +10,7 @@ import pytest
 from bench.usage import usage
 from pstraining.runtime.transport import client as clients
 from pstraining.runtime.transport.client import FULL_RESET_EVERY
-from tests.support.cover import ALL
+from tests.support.soak_marks import ALL
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
 BRANCHES = 100

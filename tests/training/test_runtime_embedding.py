@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from pstraining.runtime.checkpoint.storage import Checkpoints
-from tests.support.cover import cover, in_all, some
-from tests.support.crew import Crew
 from tests.support.servers import Rig, in_float64
+from tests.support.soak_marks import cover, in_all, some
+from tests.support.worker_threads import Crew
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 ROWS, WIDTH, FEATURES = 50, 4, 3

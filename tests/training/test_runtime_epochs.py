@@ -11,9 +11,9 @@ import pytest
 
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.local import LocalJob
-from tests.support import fitting
-from tests.support.cover import in_all, in_soak, some
+from tests.support import fit_program
 from tests.support.servers import SPREAD, Rig, batches, small
+from tests.support.soak_marks import in_all, in_soak, some
 from tests.training.test_runtime_faults import finished, steps_of, transcript, until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(400)]
@@ -31,7 +31,7 @@ def job(monkeypatch: pytest.MonkeyPatch, plan: dict[str, Any], folder: Path | No
     monkeypatch.setenv("FITTING_PLAN", json.dumps(plan))
     checkpoint = {"path": str(folder / "checkpoints"), "keep": 3, "intervalSeconds": 1} if folder else None
     more: dict[str, Any] = {"workers": 2, "ps": 2, "training": SPREAD, **options}
-    return LocalJob(["-m", "tests.support.fitting"], checkpoint=checkpoint, **more)
+    return LocalJob(["-m", "tests.support.fit_program"], checkpoint=checkpoint, **more)
 
 
 @pytest.mark.parametrize(
@@ -49,10 +49,10 @@ def test_every_epoch_is_told_once_with_its_snapshot(mode: str, folder: Path, mon
         assert finished(run) == 0, transcript(run)
         chief = run.processes["chief"]
         result, epochs = chief.events("result")[0], chief.events("epoch")
-    calls = [(line["call"], line.get("epoch")) for line in fitting.notes(folder) if line["call"] != "test_begin"]
+    calls = [(line["call"], line.get("epoch")) for line in fit_program.notes(folder) if line["call"] != "test_begin"]
     expected = [(name, epoch) for epoch in range(4) for name in ("epoch_begin", "epoch_end")]
     assert calls == [("train_begin", None), *expected, ("train_end", None)]
-    begin, ends = fitting.notes(folder, "train_begin")[0], fitting.notes(folder, "epoch_end")
+    begin, ends = fit_program.notes(folder, "train_begin")[0], fit_program.notes(folder, "epoch_end")
     assert (begin["epochs"], begin["steps"]) == (4, 60)
     assert len({line["weights"] for line in ends}) == 4, "each looks at a snapshot of its own"
     logs = [line["logs"] for line in ends]
@@ -60,7 +60,7 @@ def test_every_epoch_is_told_once_with_its_snapshot(mode: str, folder: Path, mon
     assert all(0 < line["hits"] <= 1 and line["learning_rate"] == pytest.approx(0.01) for line in logs)
     assert logs[3]["hits"] > logs[0]["hits"], "a training step of one's own tells metrics"
     assert ["val_loss" in line for line in logs] == [False, True, False, True], "every second epoch is validated"
-    assert len(fitting.notes(folder, "test_begin")) == 2
+    assert len(fit_program.notes(folder, "test_begin")) == 2
     for line in (ends[1], ends[3]):
         assert line["accuracy"] == pytest.approx(line["logs"]["val_accuracy"]), "one snapshot for both"
     assert result["test_accuracy"] == pytest.approx(logs[3]["val_accuracy"]), "the last one is the result"
@@ -78,7 +78,7 @@ def test_keras_own_callbacks_stop_the_job_for_good(folder: Path, monkeypatch: py
         assert chief.events("ended_early")
         assert step < 400, "patience is 2 epochs"
         assert run.processes["worker-0"].popen.wait(30) == 0
-    ends = [line["epoch"] for line in fitting.notes(folder, "epoch_end")]
+    ends = [line["epoch"] for line in fit_program.notes(folder, "epoch_end")]
     assert len(ends) == 3
     with (folder / "log.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -92,7 +92,7 @@ def test_keras_own_callbacks_stop_the_job_for_good(folder: Path, monkeypatch: py
         assert finished(again) == 0, transcript(again)
         assert again.processes["chief"].events("result")[0]["step"] == step
         assert not again.processes["worker-0"].events("worker")
-    assert len(fitting.notes(folder, "epoch_end")) == 3
+    assert len(fit_program.notes(folder, "epoch_end")) == 3
     assert Checkpoints(folder / "checkpoints", keep=3).steps()[-1] == step
 
 
@@ -109,22 +109,22 @@ def test_a_chief_that_dies_when_training_was_stopped_early_does_not_train_on(
         assert chief.term == 2
         ended = chief.events("ended_early")[0]["step"]
         assert ended <= chief.events("result")[-1]["step"] < 50 * 50 / 2, "what was under way, and no epochs more"
-    assert {line["term"] for line in fitting.notes(folder)} == {1}
+    assert {line["term"] for line in fit_program.notes(folder)} == {1}
 
 
 def test_the_next_chief_goes_on_in_the_epoch_that_is_under_way(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # So slow that training lasts longer than a chief takes to start.
     plan = {"trainer": {"epochs": 8, "steps_per_epoch": 60}, "pace": 0.08}
     with job(monkeypatch, plan, folder, restarts=1, **SMALL) as run:
-        until(run, lambda: len(fitting.notes(folder, "epoch_end")) >= 2, "two epochs")
+        until(run, lambda: len(fit_program.notes(folder, "epoch_end")) >= 2, "two epochs")
         run.kill("chief")
         assert finished(run) == 0, transcript(run)
-    ends = [(line["term"], line["epoch"]) for line in fitting.notes(folder, "epoch_end")]
+    ends = [(line["term"], line["epoch"]) for line in fit_program.notes(folder, "epoch_end")]
     assert {term for term, _ in ends} == {1, 2}
     numbers = [epoch for _, epoch in ends]
     assert numbers == sorted(set(numbers)), "no epoch is told twice"
     assert numbers[-1] == 7
-    begins = [line["epoch"] for line in fitting.notes(folder, "epoch_begin") if line["term"] == 2]
+    begins = [line["epoch"] for line in fit_program.notes(folder, "epoch_begin") if line["term"] == 2]
     assert begins[0] >= 2, "it does not begin anew"
 
 
@@ -137,13 +137,13 @@ def test_epochs_that_are_done_are_not_run_again_and_more_of_them_go_on(
         with job(monkeypatch, plan, folder) as run:
             assert finished(run) == 0, transcript(run)
             step = run.processes["chief"].events("result")[0]["step"]
-        return step, [line["epoch"] for line in fitting.notes(folder, "epoch_end")]
+        return step, [line["epoch"] for line in fit_program.notes(folder, "epoch_end")]
 
     step, epochs = run_again(2)
     assert epochs == [0, 1]
     assert run_again(2) == (step, epochs)
     assert run_again(4)[1] == [0, 1, 2, 3]
-    weights = [line["weights"] for line in fitting.notes(folder, "epoch_end")]
+    weights = [line["weights"] for line in fit_program.notes(folder, "epoch_end")]
     assert len(set(weights)) == 4, "it goes on from what the first run has learned"
 
 
@@ -155,17 +155,17 @@ def test_validation_holds_up_neither_training_nor_the_restoring_of_a_lost_server
     plan = {"trainer": {"epochs": 400, "steps_per_epoch": 20}, "pace": 0.02, **slow}
     with job(monkeypatch, plan, folder, restarts=1) as run:
         chief = run.processes["chief"]
-        until(run, lambda: fitting.notes(folder, "test_begin"), "a validation")
+        until(run, lambda: fit_program.notes(folder, "test_begin"), "a validation")
         until(run, lambda: chief.events("checkpoint"), "something to restore")
         run.kill("ps-1")
         until(run, lambda: chief.events("restored"), "the state that is back")
         restored = chief.events("restored")[0]["step"]
         until(run, lambda: steps_of(run, "worker-0") > restored + 20, "steps after it")
-        assert not fitting.notes(folder, "epoch_end"), "the validation still goes on"
-        end = until(run, lambda: fitting.notes(folder, "epoch_end"), "its end")[0]
+        assert not fit_program.notes(folder, "epoch_end"), "the validation still goes on"
+        end = until(run, lambda: fit_program.notes(folder, "epoch_end"), "its end")[0]
         assert 0 < end["logs"]["val_accuracy"] <= 1
         assert end["accuracy"] == pytest.approx(end["logs"]["val_accuracy"]), "the snapshot is as it was taken"
-        second = until(run, lambda: fitting.notes(folder, "epoch_end")[1:], "the next one")[0]
+        second = until(run, lambda: fit_program.notes(folder, "epoch_end")[1:], "the next one")[0]
         assert second["epoch"] > end["epoch"] + 1, "epochs that ended meanwhile are told as one"
 
 
@@ -182,7 +182,7 @@ def test_a_learning_rate_that_callbacks_set_is_the_servers(folder: Path, monkeyp
     with job(monkeypatch, plan, folder, restarts=2, workers=1) as run:
         assert finished(run) == 0, transcript(run)
         assert [line["value"] for line in run.processes["chief"].events("learning_rate")] == [0.0]
-    weights = [line["weights"] for line in fitting.notes(folder, "epoch_end")]
+    weights = [line["weights"] for line in fit_program.notes(folder, "epoch_end")]
     assert weights[0] != weights[1], "it trains at first"
     assert weights[3] == weights[4] == weights[5], "and does not move without a learning rate"
 

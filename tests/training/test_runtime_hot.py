@@ -15,7 +15,7 @@ from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.local import LocalJob
 from pstraining.runtime.replication import renewal
 from tests.support import counting
-from tests.support.cover import THOROUGH, in_all, in_soak
+from tests.support.soak_marks import THOROUGH, in_all, in_soak
 from tests.training.test_runtime_faults import finished, transcript, until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(1100)]
@@ -30,7 +30,7 @@ def job(
     folder: Path, *, standbys: int, seconds: int = 3600, ps: int = 2, workers: int = 2, epochs: int = EPOCHS
 ) -> LocalJob:
     return LocalJob(
-        ["-m", "tests.support.ordered"],
+        ["-m", "tests.support.deterministic_program"],
         ps=ps,
         standbys=standbys,
         workers=workers,

@@ -13,9 +13,9 @@ import pytest
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.ps.data_ledger import Progress
 from pstraining.runtime.updates.base import Identity
-from tests.support.cover import in_all, some
-from tests.support.crew import Crew
 from tests.support.servers import GENERATION, SESSION, Rig, batches, in_float64, large, small
+from tests.support.soak_marks import in_all, some
+from tests.support.worker_threads import Crew
 from tests.training import test_runtime_embedding as embedding
 from tests.training.test_runtime_sync import STEPS, alone, convolutional, optimizer
 

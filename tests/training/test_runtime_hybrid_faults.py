@@ -10,8 +10,8 @@ import pytest
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.local import LocalJob
 from tests.support import counting
-from tests.support.cover import in_soak
 from tests.support.servers import SPREAD
+from tests.support.soak_marks import in_soak
 from tests.training.test_runtime_faults import finished, job, steps_of, transcript, until
 from tests.training.test_runtime_sync_faults import lose_a_server
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from pstraining.runtime.local import LocalJob
-from tests.support.cover import THOROUGH, in_all, in_soak
+from tests.support.soak_marks import THOROUGH, in_all, in_soak
 from tests.training.test_runtime_faults import finished, transcript, until
 from tests.training.test_runtime_hot import LONG, assert_same, last, ready, step, stood, transfers, views, whole
 

@@ -9,9 +9,9 @@ import pytest
 
 from pstraining.runtime.allreduce import transport as ring_transport
 from pstraining.runtime.ps import worker_registry
-from tests.support.cover import ALL, THOROUGH
 from tests.support.pairs import PRIMARY, STANDBY, STEPS, WORKERS, Message, losses, rounds_messages
 from tests.support.ring_pairs import RingPairs
+from tests.support.soak_marks import ALL, THOROUGH
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
 CUTS = int(os.environ.get("PSTRAINING_CUTS", "20" if ALL else "10"))

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from pstraining.runtime.replication import chunks, state_transfer
 from pstraining.runtime.replication.view import View
-from tests.support.cover import in_all, in_soak, some
-from tests.support.school import SHARDS, School
+from tests.support.replicated_job import SHARDS, School
 from tests.support.servers import Rig, batches, large
+from tests.support.soak_marks import in_all, in_soak, some
 from tests.training.test_runtime_embedding import batches as clicked
 from tests.training.test_runtime_embedding import ours
 

@@ -19,9 +19,9 @@ from pstraining.runtime.data.sources import Ranges
 from pstraining.runtime.local import LocalJob
 from pstraining.runtime.ps.data_ledger import Progress
 from tests.support import counting
-from tests.support.cover import ALL, in_all
-from tests.support.mortal import Kills, Line, mortal
+from tests.support.crashing_workers import Kills, Line, mortal
 from tests.support.servers import SESSION, SPREAD, Rig, batches, small
+from tests.support.soak_marks import ALL, in_all
 from tests.training.test_runtime_faults import finished, steps_of, transcript, until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(900)]

@@ -9,9 +9,9 @@ import pytest
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.local import LocalJob
 from pstraining.runtime.ps.data_ledger import Progress
-from tests.support.cover import in_all, in_soak, some
-from tests.support.crew import Crew
 from tests.support.servers import SESSION, Rig, batches, small
+from tests.support.soak_marks import in_all, in_soak, some
+from tests.support.worker_threads import Crew
 from tests.training.test_runtime_faults import finished, transcript, until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
@@ -84,7 +84,7 @@ def test_a_job_that_is_begun_again_from_a_checkpoint_ends_with_the_same_bits(tmp
 
     def job(folder: Path) -> LocalJob:
         return LocalJob(
-            ["-m", "tests.support.ordered"],
+            ["-m", "tests.support.deterministic_program"],
             ps=2,
             workers=3,
             training={"mode": "Sync", "orderedSums": True, "epochs": 6},

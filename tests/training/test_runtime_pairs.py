@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pstraining.runtime.ps import worker_registry
-from tests.support.cover import ALL, THOROUGH
 from tests.support.pairs import Message, Pairs, losses, rounds_messages
 from tests.support.servers import small
+from tests.support.soak_marks import ALL, THOROUGH
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
 CUTS = int(os.environ.get("PSTRAINING_CUTS", "30" if ALL else "15"))

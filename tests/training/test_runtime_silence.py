@@ -16,9 +16,9 @@ from pstraining.runtime.local import LocalJob, LocalProcess
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.transport import http2_probe, watchdog
 from tests.support import counting
-from tests.support.cover import THOROUGH, in_soak
 from tests.support.netns import cut_off, own_network
 from tests.support.servers import SPREAD, Rig, batches, small
+from tests.support.soak_marks import THOROUGH, in_soak
 from tests.training.test_runtime_faults import finished, steps_of, transcript, until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]

@@ -8,9 +8,9 @@ import pytest
 
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.local import LocalJob, LocalProcess
-from tests.support.cover import in_all, in_soak, some
 from tests.support.kube import wait_for
 from tests.support.servers import SPREAD
+from tests.support.soak_marks import in_all, in_soak, some
 from tests.support.volumes import filled, small_disk
 from tests.training.test_runtime_faults import PACED, finished, job, steps_of, transcript, until
 

@@ -11,9 +11,9 @@ import pytest
 
 from pstraining.runtime.ps import worker_registry
 from pstraining.runtime.updates.base import Identity
-from tests.support.cover import cover, in_all, some
-from tests.support.crew import Crew
 from tests.support.servers import SESSION, Rig, batches, in_float64, small, warm_up
+from tests.support.soak_marks import cover, in_all, some
+from tests.support.worker_threads import Crew
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 STEPS = int(os.environ.get("PSTRAINING_SYNC_STEPS", "50"))

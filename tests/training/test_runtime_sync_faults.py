@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cover import in_all, in_soak
+from tests.support.soak_marks import in_all, in_soak
 from tests.training.test_runtime_faults import finished, job, made_since, steps_of, transcript, unattended, until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pstraining.runtime.local import LocalJob
-from tests.support import counted_job
-from tests.support.cover import in_soak
+from tests.support import metered_job
+from tests.support.soak_marks import in_soak
 from tests.training.test_runtime_faults import steps_of, until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
@@ -24,7 +24,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path
     if os.geteuid() != 0:
         pytest.skip("a network of its own needs root")
     folder = tmp_path_factory.mktemp("counted")
-    command = [sys.executable, "-m", "tests.support.counted_job", str(folder)]
+    command = [sys.executable, "-m", "tests.support.metered_job", str(folder)]
     found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=220).stdout
     return json.loads(found.splitlines()[-1]), folder
 
@@ -39,14 +39,14 @@ def test_the_links_account_is_what_the_network_has_carried(seen: tuple[dict[str,
 def test_every_task_tells_its_numbers(seen: tuple[dict[str, Any], Path]) -> None:
     before, after = seen[0]["before"], seen[0]["after"]
     chief = after["chief"]
-    steps = sum(after[worker]["pstraining_worker_steps_total"] for worker in counted_job.TASKS[1:])
+    steps = sum(after[worker]["pstraining_worker_steps_total"] for worker in metered_job.TASKS[1:])
     assert before["chief"]["pstraining_global_step"] < chief["pstraining_global_step"] <= steps + 2
     assert chief["pstraining_epoch"] == chief["pstraining_global_step"] // 40
     assert chief["pstraining_workers_present"] == 2
     assert chief["pstraining_checkpoints_total"] >= 1
     assert chief["pstraining_checkpoint_bytes"] > 3 * 4 * 200_000, "parameters and two slots of 220,002"
     assert any(chief["pstraining_epoch_log{loss}"] == pytest.approx(loss) for loss in seen[0]["losses"])
-    for worker in counted_job.TASKS[1:]:
+    for worker in metered_job.TASKS[1:]:
         found = after[worker]
         made = found["pstraining_worker_steps_total"]
         assert made > before[worker]["pstraining_worker_steps_total"]
@@ -77,7 +77,7 @@ def test_the_chiefs_line_tells_epoch_samples_and_bytes(seen: tuple[dict[str, Any
 def test_a_shard_that_carries_more_is_told_of(monkeypatch: pytest.MonkeyPatch, stride: int) -> None:
     monkeypatch.setenv("UNEVEN_STRIDE", str(stride))
     training = {"mode": "Async", "steps": 1_000_000, "minShardBytes": 0}
-    with LocalJob(["-m", "tests.support.uneven"], ps=2, workers=1, training=training) as run:
+    with LocalJob(["-m", "tests.support.skewed_program"], ps=2, workers=1, training=training) as run:
         chief = run.processes["chief"]
         if stride == 2:
             until(run, lambda: chief.events("uneven_load"), "it is told", 120)

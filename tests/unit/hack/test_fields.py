@@ -12,7 +12,7 @@ from pstraining.api.crd import custom_resource_definition
 from pstraining.api.run_policy import FailureReason
 
 SPEC = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-CODE, TEST = "core/planner.py::plan", "core/test_life.py::test_time_to_live"
+CODE, TEST = "core/planner.py::plan", "core/test_job_lifecycle.py::test_time_to_live"
 
 
 def entry(path: str, by: str = CODE, test: str = TEST) -> dict[str, fields.Entry]:
@@ -39,7 +39,7 @@ def test_one_path_may_stand_for_several() -> None:
         (entry("spec.x") | entry("spec.y"), "spec.y is no field"),
         (entry("spec.x", by="core/planner.py::plans"), "there is no core/planner.py::plans"),
         (entry("spec.x", by="core/plan.py::plan"), "there is no core/plan.py::plan"),
-        (entry("spec.x", test="core/test_life.py::test_of_nothing"), "there is no core/test_life.py::test_of_nothing"),
+        (entry("spec.x", test="core/test_gang.py::test_of_nothing"), "there is no core/test_gang.py::test_of_nothing"),
         (entry("spec.x", test=""), "there is no"),
     ],
 )

@@ -12,7 +12,7 @@ from pstraining.api.training import Codec, Mode
 
 MARKED = """
 import pytest
-from tests.support.cover import in_all, in_soak
+from tests.support.soak_marks import in_all, in_soak
 
 def test_quick(): ...
 
@@ -35,7 +35,7 @@ def root(tmp_path: Path) -> Path:
     folder.mkdir(parents=True)
     (folder / "test_a.py").write_text(MARKED)
     (folder / "test_b.py").write_text(
-        "from tests.support import cover\npytestmark = [cover.in_soak]\ndef test_any(): ..."
+        "from tests.support import soak_marks\npytestmark = [soak_marks.in_soak]\ndef test_any(): ..."
     )
     return tmp_path
 

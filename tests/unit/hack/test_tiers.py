@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hack import layers, tiers
-from tests.support import cover
+from tests.support import soak_marks
 
 HOLDER = "tests/unit/test_a.py"
 HOLDS = "import pytest\n\ndef test_holds() -> None: ...\n\n@in_soak\ndef test_is_out() -> None: ...\n"
@@ -67,6 +67,6 @@ def test_a_wrong_mark_makes_no_page(tmp_path: Path) -> None:
 
 
 def test_a_test_that_is_left_out_says_where_it_runs() -> None:
-    mark = vars(cover)[tiers.IN_ALL](f"{HOLDER}::test_holds").mark  # not by its name, which would be read as a mark
-    assert mark.args == (not cover.ALL,)
+    mark = vars(soak_marks)[tiers.IN_ALL](f"{HOLDER}::test_holds").mark  # not by its name: that would be read as a mark
+    assert mark.args == (not soak_marks.ALL,)
     assert mark.kwargs["reason"] == f"slow: make test-all runs it; here {HOLDER}::test_holds holds its mechanism"

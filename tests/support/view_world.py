@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pstraining.runtime.replication import acceptor
 from pstraining.runtime.replication import view as views
 from pstraining.runtime.replication.view import Action, Ballot, Process, ProcessStatus, Unreachable, View, Voters
-from tests.support.roster_state import Call, Chief, Event, Faults, ForkedError, History, Running, Step, World
+from tests.support.view_state import Call, Chief, Event, Faults, ForkedError, History, Running, Step, World
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A program with epochs, validation, callbacks and a training step of its own: `python -m tests.support.fitting`.
+"""A program with epochs, validation, callbacks and a training step of its own: `python -m tests.support.fit_program`.
 
 The folder FITTING_FOLDER says what happens: callbacks note there what they saw, and look there for what they are to do.
 """

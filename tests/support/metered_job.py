@@ -1,6 +1,6 @@
 """A job in a network of its own: what its tasks say that they sent, beside what the network's interface has carried.
 
-`python -m tests.support.counted_job FOLDER` needs root; it prints one JSON object.
+`python -m tests.support.metered_job FOLDER` needs root; it prints one JSON object.
 """
 
 import json
@@ -71,7 +71,7 @@ def main(folder: str) -> None:
     plan = {"width": 20_000, "pace": 0.02, "validation": False, "trainer": {"epochs": 1000, "steps_per_epoch": 40}}
     os.environ |= {"PSTRAINING_METRICS_PORT": "0", "FITTING_FOLDER": folder, "FITTING_PLAN": json.dumps(plan)}
     checkpoint = {"path": str(Path(folder) / "checkpoints"), "intervalSeconds": 2}
-    command = ["-m", "tests.support.fitting"]
+    command = ["-m", "tests.support.fit_program"]
     with LocalJob(command, ps=2, workers=2, restarts=2, training=SPREAD, checkpoint=checkpoint) as job:
 
         def all_scraped() -> dict[str, dict[str, float]]:

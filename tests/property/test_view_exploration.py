@@ -2,17 +2,17 @@
 
 One shard of two members and a worker; chiefs poll all tasks at once. Where members learn, the state is one chunk or
 two, read and received in two events, and the chief may transfer all of it instead. The random histories of
-`test_rosters` are longer and wider, and are a sample.
+`test_views` are longer and wider, and are a sample.
 """
 
 import pytest
 
 from pstraining.runtime.replication.view import Voters
-from tests.support.cover import ALL, THOROUGH, in_soak
-from tests.support.roster_explorer import explore
-from tests.support.roster_rules import AnyNumber, careless, forgetful, lenient
-from tests.support.roster_state import Faults, ForkedError
-from tests.support.roster_world import Rules, Scope
+from tests.support.soak_marks import ALL, THOROUGH, in_soak
+from tests.support.view_explorer import explore
+from tests.support.view_rules import AnyNumber, careless, forgetful, lenient
+from tests.support.view_state import Faults, ForkedError
+from tests.support.view_world import Rules, Scope
 
 LIMIT = 5_000_000
 """States; a bound that has more is not explored whole, and the test fails."""

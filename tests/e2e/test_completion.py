@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cover import in_soak
 from tests.support.kube import Kube, Object, job_condition, wait_for
 from tests.support.operator_process import OperatorProcess
-from tests.support.puppet import Puppet, template
+from tests.support.scripted_program import Puppet, template
+from tests.support.soak_marks import in_soak
 
 pytestmark = pytest.mark.cluster
 

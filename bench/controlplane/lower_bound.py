@@ -1,6 +1,6 @@
 """The floor: POST jobs and their children, rendered in advance, and do nothing else.
 
-    python -m bench.controlplane.floor PLAN CONCURRENCY
+    python -m bench.controlplane.lower_bound PLAN CONCURRENCY
 
 The plan is a JSON file: a list of jobs, each with its path and body and those of its children. A child waits for its
 job's answer, as the uid in it is needed for the owner reference; nothing else waits for anything.
@@ -15,7 +15,7 @@ import aiohttp
 from kubernetes.aio.client import ApiClient
 
 from bench.controlplane.audit import FLOOR
-from bench.controlplane.shapes import UID, Shape, rendered
+from bench.controlplane.workloads import UID, Shape, rendered
 from pstraining.core.actions import Kind
 from pstraining.kube.connection import load_configuration
 from pstraining.kube.paths import RESOURCES

@@ -1,4 +1,4 @@
-"""Clients of one parameter server that all connect at once: `python -m tests.support.crowd ADDRESS CLIENTS`.
+"""Clients of one parameter server that all connect at once: `python -m tests.support.connection_storm ADDRESS CLIENTS`.
 
 Threads with a TensorFlow context each, through its C API, as processes would take seconds to start. Prints how many of
 them were served.

@@ -1,4 +1,4 @@
-"""A program on the digits whose data is handed out: `python -m tests.support.ordered`.
+"""A program on the digits whose data is handed out: `python -m tests.support.deterministic_program`.
 
 ORDERED_PAUSE makes it wait so many seconds for each chunk, so that there is time to disturb it on any machine.
 ORDERED_EACH is the number of connections after which processes are renewed, at once. With ORDERED_PIECE members that

@@ -1,4 +1,4 @@
-"""What there is in the world of `roster_world` at one moment."""
+"""What there is in the world of `view_world` at one moment."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple

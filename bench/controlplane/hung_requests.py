@@ -15,9 +15,9 @@ from kubernetes.aio.client import ApiClient, Configuration
 
 from bench.controlplane import audit, report
 from bench.controlplane.audit import OPERATOR
-from bench.controlplane.place import Bench
+from bench.controlplane.namespace import Bench
 from bench.controlplane.runs import QUIET, Figures, percentile
-from bench.controlplane.shapes import job
+from bench.controlplane.workloads import job
 
 REFUSE, HANG = "500", "hang"
 

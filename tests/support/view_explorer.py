@@ -4,8 +4,8 @@ from collections import deque
 from dataclasses import dataclass, replace
 
 from pstraining.runtime.replication.view import Process
-from tests.support.roster_state import Chief, ForkedError, World
-from tests.support.roster_world import Scope
+from tests.support.view_state import Chief, ForkedError, World
+from tests.support.view_world import Scope
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from pstraining.runtime.replication.view import Action, Ballot, Observation, Process, ProcessStatus, Voters, next_action
-from tests.support.roster_rules import AnyNumber, careless, credulous, forgetful, lenient
-from tests.support.roster_state import Faults, ForkedError, World
-from tests.support.roster_world import Rules, Scope, walk
+from tests.support.view_rules import AnyNumber, careless, credulous, forgetful, lenient
+from tests.support.view_state import Faults, ForkedError, World
+from tests.support.view_world import Rules, Scope, walk
 
 WALKS = 300
 ENOUGH = 500
