@@ -8,7 +8,7 @@ from typing import Any
 from pstraining.api import names
 from pstraining.cli.client import Object
 from pstraining.cli.errors import CommandError
-from pstraining.core.observe import main_container_name, observe
+from pstraining.core.observe import observe
 from pstraining.core.snapshot import Pod
 
 
@@ -33,7 +33,7 @@ class TaskPod:
     @property
     def container(self) -> str:
         """The name of the container that the launcher is in."""
-        return main_container_name((self.manifest.get("spec") or {}).get("containers") or ())
+        return self.pod.main
 
 
 def tasks_of(job: Object, pods: Iterable[Object]) -> list[TaskPod]:

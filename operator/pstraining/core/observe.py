@@ -35,7 +35,7 @@ def observe(
         if controller_uid(manifest) == uid or _is_claim_of(manifest, uid):
             child = _child(manifest, (refusals or {}).get(manifest["metadata"]["uid"], ""))
             owned[child.kind, child.name] = child
-    mine = [p for m in pods if (p := _pod(m, uid)) is not None]
+    mine = [p for m in pods if (p := _pod(m, job)) is not None]
     found = None if nodes is None else {n.name: n for n in map(_node, nodes)}
     return Snapshot(job=job, children=owned, pods=tuple(sorted(mine, key=lambda p: (p.created, p.name))), nodes=found)
 
@@ -71,13 +71,13 @@ def _child(manifest: Manifest, refusal: str) -> Child:
     )
 
 
-def _pod(manifest: Manifest, job_uid: str) -> Pod | None:
+def _pod(manifest: Manifest, job: Manifest) -> Pod | None:
     metadata, spec, status = manifest["metadata"], manifest.get("spec") or {}, manifest.get("status") or {}
     labels = metadata.get("labels") or {}
     role, created = labels.get(names.LABEL_ROLE), parse_time(metadata.get("creationTimestamp"))
     # Labels alone don't make a pod ours, but a pod's owner is a child of ours and not the job: the uid label, which no
     # other job shares, stands for the chain.
-    if labels.get(names.LABEL_JOB_UID) != job_uid or role is None or created is None:
+    if labels.get(names.LABEL_JOB_UID) != job["metadata"]["uid"] or role is None or created is None:
         return None
     index = labels.get(names.LABEL_INDEX) or labels.get(names.LABEL_POD_INDEX) or "0"
     term = labels.get(names.LABEL_TERM) or labels.get(names.LABEL_ATTEMPT) or "0"
@@ -88,7 +88,7 @@ def _pod(manifest: Manifest, job_uid: str) -> Pod | None:
     conditions = {c.get("type"): c for c in status.get("conditions") or ()}
     scheduled = conditions.get("PodScheduled", {})
     containers, annotations = spec.get("containers") or (), metadata.get("annotations") or {}
-    main, statuses = main_container_name(containers), status.get("containerStatuses") or ()
+    main, statuses = training_container(job, role, containers, annotations), status.get("containerStatuses") or ()
     container = _container(statuses, main)
     inits = _init_containers(spec, status, started=container.running or container.terminated is not None)
     return Pod(
@@ -106,6 +106,7 @@ def _pod(manifest: Manifest, job_uid: str) -> Pod | None:
         reason=status.get("reason", ""),
         cluster_hash=annotations.get(names.ANNOTATION_CLUSTER_HASH, ""),
         server_template=annotations.get(names.ANNOTATION_SERVER_TEMPLATE, ""),
+        main=main,
         container=container,
         member=int(member),
         deleted_at=_deleted_at(metadata),
@@ -135,10 +136,30 @@ def _deleted_at(metadata: Mapping[str, Any]) -> datetime | None:
     return end and end - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
 
 
-def main_container_name(containers: Iterable[Mapping[str, Any]]) -> str:
-    """The wrapped container: the one named `tensorflow`, else the first, which is then the only one."""
-    found = [str(c.get("name", "")) for c in containers]
-    return names.MAIN_CONTAINER if names.MAIN_CONTAINER in found or not found else found[0]
+def training_container(
+    job: Manifest, role: str, containers: Iterable[Mapping[str, Any]], annotations: Mapping[str, str]
+) -> str:
+    """Return the name of a pod's training container: what its annotation says, else what the job's template says.
+
+    Its place in the pod says nothing: admission may put a proxy in front of it.
+
+    Args:
+        job: the PSTrainingJob.
+        role: the role of the pod.
+        containers: the pod's.
+        annotations: the pod's.
+    """
+    there = {str(c.get("name", "")) for c in containers}
+    rendered = annotations.get(names.ANNOTATION_CONTAINER, "")
+    return rendered if rendered in there else _of_template(job, role)
+
+
+def _of_template(job: Manifest, role: str) -> str:
+    """The name that the template has: pods of an older version of the operator lack the annotation."""
+    spec = job.get("spec") or {}
+    own, workers = ((spec.get(r) or {}).get("template") for r in (role, names.WORKER))
+    found = [str(c.get("name", "")) for c in (((own or workers) or {}).get("spec") or {}).get("containers") or ()]
+    return found[0] if len(found) == 1 else names.MAIN_CONTAINER
 
 
 def _container(statuses: Iterable[Mapping[str, Any]], name: str) -> Container:

@@ -64,7 +64,10 @@ class Pod:
     """The scheduler's message, or empty."""
     reason: str
     cluster_hash: str
+    main: str
+    """The name of the training container, which has the launcher around its program."""
     container: Container
+    """The training container."""
     member: int = 0
     """Which member of its shard a PS is."""
     deleted_at: datetime | None = None

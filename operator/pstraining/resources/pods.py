@@ -45,7 +45,11 @@ def build(job: PSTrainingJob, task: Task, launcher: str) -> dict[str, Any]:
         labels |= {names.LABEL_MEMBER: str(task.member)}
         if redundancy.standbys(job):
             redundancy.keep_apart(job, spec)
-    annotations = {names.ANNOTATION_CLUSTER_HASH: cluster_map.digest(job, task.role, task.term or 1)}
+    container = main_container(spec)
+    annotations = {
+        names.ANNOTATION_CLUSTER_HASH: cluster_map.digest(job, task.role, task.term or 1),
+        names.ANNOTATION_CONTAINER: container["name"],
+    }
     if task.role == names.PS and redundancy.is_hot(job):
         annotations |= {names.ANNOTATION_SERVER_TEMPLATE: redundancy.server_template(job)}
     template["metadata"] = {
@@ -53,7 +57,6 @@ def build(job: PSTrainingJob, task: Task, launcher: str) -> dict[str, Any]:
         "labels": (metadata.get("labels") or {}) | labels,
         "annotations": (metadata.get("annotations") or {}) | annotations,
     }
-    container = main_container(spec)
     if defaulted:
         drop_devices(spec)
     _set_resources(job, task.role, container)
