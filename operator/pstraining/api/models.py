@@ -8,19 +8,22 @@ together with its behaviour, never before.
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from pstraining.api import schemas
 from pstraining.api.base import Model
+from pstraining.api.nulls import without_nulls
 from pstraining.api.run_policy import Backoff, CleanPodPolicy, FailurePolicy, RestartPolicy, RunPolicy, SuccessPolicy
 from pstraining.api.training import TrainingSpec
 
-PodTemplate = Annotated[dict[str, Any], Field(json_schema_extra=schemas.pod_template)]
+_Kubernetes = Annotated[dict[str, Any], BeforeValidator(without_nulls)]
+"""Part of one of Kubernetes' own objects."""
+PodTemplate = Annotated[_Kubernetes, Field(json_schema_extra=schemas.pod_template)]
 """A pod template, opaque but for a skeleton of its containers."""
-Resources = Annotated[dict[str, Any], Field(json_schema_extra=schemas.resources)]
+Resources = Annotated[_Kubernetes, Field(json_schema_extra=schemas.resources)]
 """A container's resources: limits and requests."""
-VolumeSource = Annotated[dict[str, Any], Field(json_schema_extra=schemas.opaque)]
-ClaimTemplate = Annotated[dict[str, Any], Field(json_schema_extra=schemas.claim_template)]
+VolumeSource = Annotated[_Kubernetes, Field(json_schema_extra=schemas.opaque)]
+ClaimTemplate = Annotated[_Kubernetes, Field(json_schema_extra=schemas.claim_template)]
 
 
 class Server(StrEnum):

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
+from pstraining.api.nulls import without_nulls
 from pstraining.cli.validation.schema import Finding, Severity, did_you_mean, path_of
 from pstraining.resources import pods
 from pstraining.resources.pods import Task
@@ -31,6 +32,7 @@ def refused(job: Mapping[str, Any]) -> list[Finding]:
     Args:
         job: as a user writes it.
     """
+    job = {**job, "metadata": without_nulls(job["metadata"]), "spec": without_nulls(job["spec"])}
     found = [f for steps, value, model in _parts(job) for f in _misfits(steps, value, model)]
     if any(f.severity is Severity.ERROR for f in found):
         return found
