@@ -3,6 +3,7 @@
 import pytest
 
 from pstraining.runtime.updates.synchronous.protocol import (
+    PushObservation,
     PushStatus,
     RoundAction,
     RoundObservation,
@@ -58,18 +59,18 @@ def test_a_closed_round_without_this_worker_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arbiter", "other", "expected"),
+    ("observation", "expected"),
     [
-        ((1, 0, 5, 0, 1, 2, 2, 0), (1, 0, 5, 0, 0, 0, 2, 0), PushStatus.COMPLETE),
-        ((1, 0, 5, 0, 0, 2, 2, 0), (1, 0, 5, 0, 0, 0, 2, 0), PushStatus.INCOMPLETE),
-        ((1, 0, 5, 0, 1, 2, 2, 0), (1, 0, 5, 0, 0, 0, 1, 0), PushStatus.INCOMPLETE),
-        ((1, 0, 5, 0, 1, 2, 1, 0), (1, 0, 5, 0, 0, 0, 2, 0), PushStatus.INCOMPLETE),
-        ((1, 0, 5, 0, 1, 2, 2, 0), (0, 0, 5, 0, 0, 0, 2, 0), PushStatus.INCOMPLETE),
-        ((0, 0, 5, 0, 0, 0, 0, 1), (0, 0, 5, 0, 0, 0, 0, 0), PushStatus.VOID),
+        (PushObservation((True, True), (2, 2), admitted=2, closed=True, void=False), PushStatus.COMPLETE),
+        (PushObservation((True, True), (2, 2), admitted=2, closed=False, void=False), PushStatus.INCOMPLETE),
+        (PushObservation((True, True), (2, 1), admitted=2, closed=True, void=False), PushStatus.INCOMPLETE),
+        (PushObservation((True, True), (1, 2), admitted=2, closed=True, void=False), PushStatus.INCOMPLETE),
+        (PushObservation((True, False), (2, 2), admitted=2, closed=True, void=False), PushStatus.INCOMPLETE),
+        (PushObservation((False, False), (0, 0), admitted=0, closed=False, void=True), PushStatus.VOID),
     ],
 )
-def test_what_handing_in_comes_to(arbiter: tuple[int, ...], other: tuple[int, ...], expected: PushStatus) -> None:
-    assert push_status([arbiter, other]) is expected
+def test_what_handing_in_comes_to(observation: PushObservation, expected: PushStatus) -> None:
+    assert push_status(observation) is expected
 
 
 @pytest.mark.parametrize(

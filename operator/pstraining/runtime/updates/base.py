@@ -14,6 +14,7 @@ from pstraining.runtime.ps.record import Session, ShardRecord
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.transport.client import Client
 from pstraining.runtime.updates.gradients import GradientComputer
+from pstraining.runtime.updates.messages import Sender, SessionToken
 
 FIRST_PAUSE: Final = 0.0002
 LONGEST_PAUSE: Final = 0.01
@@ -52,7 +53,7 @@ class Identity:
 
     def tensor(self) -> Tensor:
         """Index and incarnation. int64[2]."""
-        return tf.constant([self.worker, self.incarnation], tf.int64)
+        return Sender.pack(self.worker, self.incarnation)
 
 
 def as_numbers(progress: Progress | None) -> Sequence[int]:
@@ -137,4 +138,4 @@ class OnAnyMembers(ABC):
     def _session_tensor(self, session: Session) -> Tensor:
         """Return a session in the servers' form. int64[2]."""
         with tf.device(self._client.local):
-            return tf.constant([session.fence, session.generation], tf.int64)
+            return SessionToken.pack(session)

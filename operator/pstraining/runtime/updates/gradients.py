@@ -12,12 +12,8 @@ from pstraining.runtime.model.keras_model import STATE, ModelError, Touched
 from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.model.training_step import samples
 from pstraining.runtime.ps.store import ParameterStore
+from pstraining.runtime.updates.messages import GradientStats
 
-WEIGHT: Final = 0
-LOSS: Final = 1
-FINITE: Final = 2
-PARTS: Final = 3
-"""Indices into the stats of a `LocalGradient`."""
 NEVER: Final = -2
 """A step number that never occurs. Nothing is computed for it, and every server rejects it."""
 
@@ -30,7 +26,7 @@ class LocalGradient(NamedTuple):
     """A worker's gradient for one update, on its own device."""
 
     stats: Tensor
-    """Number of samples, mean loss, 1 if the gradient is finite, and the divisor already applied. float64[4]."""
+    """See `GradientStats`. float64[4]."""
     vectors: list[list[Tensor]]
     """A vector for every segment of every server: the mean gradient, or the change of a segment of state."""
     rows: Rows
@@ -132,7 +128,7 @@ class GradientComputer:
                 ]
                 for shard in self._store.shards
             ]
-            return tf.zeros([4], tf.float64), rows
+            return tf.zeros([len(GradientStats._fields)], tf.float64), rows
 
     def _moved(self, batches: Sequence[Any]) -> LocalGradient:
         """Train locally from what the servers hold, and go back there."""
@@ -143,7 +139,7 @@ class GradientComputer:
         return LocalGradient(stats, vectors, rows=[[] for _ in self._store.shards])
 
     def _emit_walk(self, batch: Any) -> Tensor:
-        """One step of this worker's own optimizer. Samples, loss and whether all is finite."""
+        """Emit one step of this worker's own optimizer; return the batch's `GradientStats`. float64[4]."""
         model = self._store.model
         loss, gradients, _ = model.loss_and_gradients(batch, self._store.fetch_rows)
         model.optimizer.apply(gradients, model.trainable)
@@ -157,11 +153,11 @@ class GradientComputer:
         with tf.control_dependencies(scaled):
             for variable, value in zip(model.variables, before, strict=True):
                 variable.value.assign(value)
-        stats = tf.stack(told)
-        weight = tf.reduce_sum(stats[:, WEIGHT])
-        loss = tf.reduce_sum(stats[:, WEIGHT] * stats[:, LOSS]) / weight
-        told = [weight, loss, tf.reduce_min(stats[:, FINITE]), tf.ones([], tf.float64)]
-        return tf.stack(told), self._store.pack(scaled)
+        steps = GradientStats.read_all(tf.stack(told))
+        number = tf.reduce_sum(steps.samples)
+        loss = tf.reduce_sum(steps.samples * steps.loss) / number
+        together = GradientStats(number, loss, tf.reduce_min(steps.finite), parts=tf.ones([], tf.float64))
+        return together.pack(), self._store.pack(scaled)
 
     def _emit_one(self, batch: Any) -> tuple[Tensor, list[list[Tensor]], list[Touched]]:
         """Emit stats, vectors, and the touched rows of every table."""
@@ -178,33 +174,39 @@ class GradientComputer:
                 changes = [change / self._parts for change in changes]
             vectors = self._store.pack([*gradients, *changes])
             finite = are_finite([*tf.nest.flatten(vectors), *(gradient for _, gradient in touched)])
-            stats = tf.concat([_stats(batch, loss, finite), tf.constant([self._parts], tf.float64)], 0)
-            return stats, vectors, touched
+            return _stats(batch, loss, finite, self._parts), vectors, touched
 
     def _emit_sum(self, total: Any, new: Any) -> Any:
         """Sums so far: of the samples, the losses and the gradients, each times its samples."""
-        stats, vectors, touched = new
-        weight = stats[WEIGHT]
-        summed = tf.stack([weight, weight * stats[LOSS], stats[FINITE], stats[PARTS]])
+        packed, vectors, touched = new
+        stats = GradientStats.read(packed)
+        weight = stats.samples
+        summed = stats._replace(loss=weight * stats.loss)  # a sum over samples, until `_emit_mean`
         parts = self._per_segment(lambda vector, is_state: vector if is_state else _times(vector, weight), vectors)
         weighted = [(indices, _times(gradient, weight)) for indices, gradient in touched]
         if total is None:
-            return summed, parts, weighted
-        before, earlier, rows = total
-        added, finite = (before + summed)[:FINITE], tf.minimum(before[FINITE], summed[FINITE])
-        summed = tf.stack([*tf.unstack(added), finite, summed[PARTS]])
+            return summed.pack(), parts, weighted
+        packed_total, earlier, rows = total
+        before = GradientStats.read(packed_total)
+        summed = GradientStats(
+            before.samples + summed.samples,
+            before.loss + summed.loss,
+            tf.minimum(before.finite, summed.finite),
+            summed.parts,
+        )
         together = [sparse_optimizer.merged(pair) for pair in zip(rows, weighted, strict=True)]
-        return summed, tf.nest.map_structure(tf.add, earlier, parts), together
+        return summed.pack(), tf.nest.map_structure(tf.add, earlier, parts), together
 
     def _emit_mean(self, total: Any, summed: bool) -> tuple[Tensor, list[list[Tensor]], Rows]:
         """Means of sums, or of one batch as it is; each server's share of the touched rows."""
         stats, vectors, touched = total
         with tf.device(self._store.client.local):
             if summed:
-                share = 1.0 / stats[WEIGHT]
+                sums = GradientStats.read(stats)
+                share = 1.0 / sums.samples
                 vectors = self._per_segment(lambda vector, state: vector if state else _times(vector, share), vectors)
                 touched = [(indices, _times(gradient, share)) for indices, gradient in touched]
-                stats = tf.stack([stats[WEIGHT], stats[LOSS] * share, stats[FINITE], stats[PARTS]])
+                stats = sums._replace(loss=sums.loss * share).pack()
             servers = len(self._store.shards)
             shares = [sparse_optimizer.split(indices, gradient, servers) for indices, gradient in touched]
             return stats, vectors, [[table[number] for table in shares] for number in range(servers)]
@@ -216,8 +218,8 @@ class GradientComputer:
         ]
 
 
-def _stats(batch: Any, loss: Tensor, finite: Tensor) -> Tensor:
-    return tf.stack([tf.cast(value, tf.float64) for value in (samples(batch), loss, finite)])
+def _stats(batch: Any, loss: Tensor, finite: Tensor, parts: int = 1) -> Tensor:
+    return GradientStats(samples(batch), loss, finite, tf.constant(parts, tf.float64)).pack()
 
 
 def _times(vector: Tensor, factor: Tensor) -> Tensor:

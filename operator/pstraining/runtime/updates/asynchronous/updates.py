@@ -27,9 +27,11 @@ from pstraining.runtime.ps.data_ledger import Progress
 from pstraining.runtime.ps.record import RecordField, Session, ShardRecord
 from pstraining.runtime.ps.shard import ServerHooks, Shard
 from pstraining.runtime.ps.store import ParameterStore
+from pstraining.runtime.updates.asynchronous.messages import PushResult, UpdateHeader, UpdateReply
 from pstraining.runtime.updates.asynchronous.staleness import Clocks, ask
 from pstraining.runtime.updates.base import Identity, OnAnyMembers, StepResult, as_numbers
-from pstraining.runtime.updates.gradients import FINITE, LOSS, GradientComputer, LocalGradient, Rows
+from pstraining.runtime.updates.gradients import GradientComputer, LocalGradient, Rows
+from pstraining.runtime.updates.messages import GradientStats, Sender, SessionToken
 
 FIRST_PAUSE: Final = 0.001
 LONGEST_PAUSE: Final = 0.05
@@ -177,38 +179,33 @@ class AsyncUpdates(OnAnyMembers):
             worker_progress.number, worker_progress.sent = worker_progress.number + 1, batches
             worker_progress.encoded = None
         started = time.perf_counter()
-        (session_valid, done, step, ahead, loss, finite, version), residual, fmt = self._push_or_resend(
-            batches, self._selector.current, progress
-        )
-        if session_valid and finite:
+        result, residual, fmt = self._push_or_resend(batches, self._selector.current, progress)
+        if result.accepted and result.finite:
             self._compressor.commit_residual(residual)
-        if session_valid:
+        if result.accepted:
             worker_progress.encoded = None
-            self._selector.note(fmt, time.perf_counter() - started, step=int(step))
-        worker_progress.ahead = int(ahead)
+            self._selector.note(fmt, time.perf_counter() - started, step=int(result.step))
+        worker_progress.ahead = int(result.ahead)
         return StepResult(
-            session_valid=bool(session_valid),
-            applied=bool(session_valid),
-            done=bool(done),
-            step=int(step),
-            loss=float(loss),
-            finite=bool(finite),
-            staleness=max(0, int(step - version) - 1),
+            session_valid=bool(result.accepted),
+            applied=bool(result.accepted),
+            done=bool(result.done),
+            step=int(result.step),
+            loss=result.loss,
+            finite=bool(result.finite),
+            staleness=max(0, int(result.step - result.version) - 1),
             ahead=worker_progress.ahead,
         )
 
     def _push_or_resend(
         self, batches: Sequence[Any], fmt: int, progress: Progress | None
-    ) -> tuple[Sequence[float], Residual, int]:
-        """Pull, compute and push in this format, or resend; return the servers' reply, the residual and the format."""
+    ) -> tuple[PushResult[float], Residual, int]:
+        """Pull, compute and push in this format, or resend; return the result, the residual and the format."""
         who, worker_progress = (self._session, self._identity, self._numbered(progress)), self._worker_progress
         if worker_progress.encoded is None:
             if self._is_one_call(batches, fmt):
-                return (
-                    self._client.call(self._compute_and_push[fmt], batches[0], *who),
-                    Residual([], has_residual=False),
-                    fmt,
-                )
+                reply = self._client.call(self._compute_and_push[fmt], batches[0], *who)
+                return PushResult.unpack(reply), Residual([], has_residual=False), fmt
             version = int(self._client.call(self._pull[fmt]))
             gradient = self._computer.compute(batches)
             worker_progress.encoded = SentUpdate(
@@ -216,16 +213,17 @@ class AsyncUpdates(OnAnyMembers):
             )
         sent = worker_progress.encoded
         load = (sent.gradient.stats, sent.parts, sent.gradient.rows)
-        return [*self._client.call(self._push[sent.fmt], *load, *who), sent.version], sent.residual, sent.fmt
+        result = PushResult.unpack(self._client.call(self._push[sent.fmt], *load, *who))
+        return result._replace(version=sent.version), sent.residual, sent.fmt
 
     def _is_one_call(self, batches: Sequence[Any], fmt: int) -> bool:
         """Whether nothing stands between computing a gradient and pushing it."""
         return self._computer.is_one_pass(batches) and self._compressor.is_plain(fmt)
 
     def _numbered(self, progress: Progress | None) -> Tensor:
-        """What goes with an update. int64[4]."""
+        """Return the `UpdateHeader` of the current update. int64[4]."""
         with tf.device(self._client.local):
-            return tf.constant([*as_numbers(progress), self._worker_progress.number], tf.int64)
+            return UpdateHeader.pack(as_numbers(progress), self._worker_progress.number)
 
     def _wait_for_the_slowest(self) -> StepResult | None:
         """Return once this worker is within its bound; with a reply if its session is over."""
@@ -233,10 +231,10 @@ class AsyncUpdates(OnAnyMembers):
         while self._worker_progress.ahead >= self._bound:
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
-            allowed, done, step, ahead = self._client.call(self._ask, self._session, self._identity)
-            if done or not allowed:
-                return StepResult(False, False, bool(done), int(step), math.nan)
-            self._worker_progress.ahead = int(ahead)
+            reply = UpdateReply.unpack(self._client.call(self._ask, self._session, self._identity))
+            if reply.done or not reply.accepted:
+                return StepResult(False, False, bool(reply.done), reply.step, math.nan)
+            self._worker_progress.ahead = reply.ahead
         return None
 
     def _emit_fetch(self, fmt: int) -> Tensor:
@@ -254,29 +252,30 @@ class AsyncUpdates(OnAnyMembers):
         return version, self._store.emit_pull(self._formats[fmt].fetched_as, [version, *others])
 
     def _emit_ask(self, session: Tensor, identity: Tensor) -> Tensor:
-        """Whether the session goes on, done, the step, and how far this worker is ahead. int64[4]."""
+        """Emit an `UpdateReply` without an update. int64[4]."""
         first = self._store.shards[0]
 
         def body(session: Tensor, identity: Tensor) -> Tensor:
-            record = first.record.read_value()
-            allowed = first.in_session(record, session) & first.registry.is_current(identity[0], identity[1])
-            ahead = tf.cond(allowed, lambda: ask(_clocks(first), identity[0]), not_applied)
-            return tf.stack([tf.cast(allowed, tf.int64), record[RecordField.DONE], record[RecordField.STEP], ahead])
+            record, sender = first.record.read_value(), Sender.unpack(identity)
+            allowed = first.in_session(record, session) & first.registry.is_current(*sender)
+            ahead = tf.cond(allowed, lambda: ask(_clocks(first), sender.worker), not_applied)
+            return UpdateReply(allowed, record[RecordField.DONE], record[RecordField.STEP], ahead).pack()
 
         return self._client.to_local(critical(first.device, first.container, [session, identity], body))
 
     def _emit_compute_or_nothing(self, fmt: int, batch: Any, session: Tensor, identity: Tensor, what: Tensor) -> Tensor:
         """Compute and push, or do nothing under the session (0, 0). AutoGraph turns this into a condition."""
-        if session[0] == 0:  # noqa: SIM108 - AutoGraph reads the user's code only in a statement's branches
-            told = self._nothing()
+        fence = without_autograph(SessionToken.unpack)(session).fence
+        if fence == 0:  # a statement, because AutoGraph reads the user's code only in its branches
+            told = without_autograph(self._nothing)()
         else:
             told = self._emit_compute_and_push(fmt, batch, session, identity, what)
         return told
 
     def _nothing(self) -> Tensor:
-        """In the shape of what servers say."""
+        """Emit zeros in the shape of a result."""
         with tf.device(self._client.local):
-            return tf.zeros([7], tf.float64)
+            return PushResult.empty()
 
     def _emit_compute_and_push(self, fmt: int, batch: Any, session: Tensor, identity: Tensor, what: Tensor) -> Tensor:
         version, held = without_autograph(self._emit_pull)(fmt)
@@ -296,7 +295,7 @@ class AsyncUpdates(OnAnyMembers):
         what: Tensor,
         version: Tensor | None = None,
     ) -> Tensor:
-        """What the servers say, the loss, whether it is finite, and the version if it is given. float64[6 or 7]."""
+        """Push the gradient to every server and standby; return the `PushResult`. float64[7]."""
         who = (session, identity, what, stats)
         replies, standbys = [], []
         for number, shard in enumerate(self._store.shards):
@@ -308,15 +307,14 @@ class AsyncUpdates(OnAnyMembers):
                 vectors = self._compressor.decode(standby, handed, fmt)
                 standbys.append(_push(standby, *who, vectors, touched, moves=self._moves))
         first = replies[0]
-        if version is not None:  # it travels with the reply: every tensor on its own is a round trip
+        size = len(UpdateReply._fields)
+        if version is not None:  # it travels with the reply: every tensor that crosses is a round trip
             with tf.device(self._store.shards[0].device):
                 first = tf.concat([first, tf.reshape(version, [1])], 0)
         with tf.device(self._client.local):
             first, *others = [tf.identity(reply) for reply in (first, *replies[1:], *standbys)]
-            stacked = tf.stack([first[:2], *(reply[:2] for reply in others)])
-            heads = [tf.reduce_min(stacked[:, 0]), tf.reduce_max(stacked[:, 1]), first[2], first[3]]
-            told = [tf.cast(tf.stack(heads), tf.float64), stats[LOSS : FINITE + 1]]
-            return tf.concat([*told, *([] if version is None else [tf.cast(first[4:], tf.float64)])], 0)
+            everyone = [UpdateReply.read(reply) for reply in (first[:size], *others)]
+            return PushResult.pack(everyone, stats, None if version is None else first[size])
 
 
 def _clocks(shard: Shard) -> Clocks:
@@ -348,20 +346,21 @@ def _push(
         moves: the vectors are moves.
 
     Returns:
-        Whether it was let in, done, the shard's step, and how far the worker is ahead. int64[4].
+        The `UpdateReply`. int64[4].
     """
 
     def body(session: Tensor, identity: Tensor, what: Tensor, stats: Tensor, *arrived: Tensor) -> Tensor:
         gradients, touched = tf.nest.pack_sequence_as([list(vectors), list(rows)], arrived)
         record, clocks, ledger = shard.record.read_value(), _clocks(shard), shard.ledger
-        worker, progress, number = identity[0], what[:3], what[3]
+        sender, header, numbers = Sender.unpack(identity), UpdateHeader.unpack(what), GradientStats.read(stats)
+        worker, progress, number = sender.worker, header.progress, header.number
         is_new = clocks.is_new(worker, number)
-        allowed = shard.in_session(record, session) & shard.registry.is_current(worker, identity[1])
+        allowed = shard.in_session(record, session) & shard.registry.is_current(*sender)
         if ledger:
             allowed &= ledger.is_expected(worker, progress) | ~is_new
 
         def apply() -> Tensor:
-            written = shard.apply(gradients, touched, tf.stack([stats[LOSS], tf.ones([], tf.float64)]), moves=moves)
+            written = shard.apply(gradients, touched, tf.stack([numbers.loss, tf.ones([], tf.float64)]), moves=moves)
             return with_dependencies([*written, shard.registry.touch(worker)], applied())
 
         def move_on() -> Tensor:
@@ -369,12 +368,10 @@ def _push(
             with tf.control_dependencies([*advanced, *clocks.note(worker, number)]):
                 return clocks.ahead(worker)
 
-        added = tf.cond(allowed & is_new & tf.equal(stats[FINITE], 1), apply, not_applied)
+        added = tf.cond(allowed & is_new & tf.equal(numbers.finite, 1), apply, not_applied)
         with tf.control_dependencies([added]):
             ahead = tf.cond(allowed, move_on, not_applied)
-            return tf.stack(
-                [tf.cast(allowed, tf.int64), record[RecordField.DONE], record[RecordField.STEP] + added, ahead]
-            )
+            return UpdateReply(allowed, record[RecordField.DONE], record[RecordField.STEP] + added, ahead).pack()
 
     return critical(
         shard.device, shard.container, [session, identity, what, stats, *tf.nest.flatten([vectors, rows])], body

@@ -6,11 +6,13 @@ from typing import Any
 import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Tensor
-from pstraining.runtime.ps.critical_section import arbiter_first
+from pstraining.runtime.ps.critical_section import arbiter_first, without_autograph
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.gradients import NEVER, GradientComputer, LocalGradient, Rows, ShardGradient
+from pstraining.runtime.updates.hybrid.messages import FollowReply
 from pstraining.runtime.updates.hybrid.server import HybridRoundOps
 from pstraining.runtime.updates.hybrid.two_phase_commit import HybridStandbyRoundOps
+from pstraining.runtime.updates.synchronous.messages import ApplyReply, Place
 from pstraining.runtime.updates.synchronous.two_phase_commit import decided
 
 
@@ -63,7 +65,8 @@ class HybridOperations:
 
     def _emit_compute(self, batch: Any, place: Tensor) -> LocalGradient:
         """A gradient; nothing for a step that is never made. AutoGraph makes a condition of it."""
-        if place[0] == NEVER:  # noqa: SIM108 - AutoGraph reads the user's code only in a statement's branches
+        step = without_autograph(Place.unpack)(place).step
+        if step == NEVER:  # noqa: SIM108 - AutoGraph reads the user's code only in a statement's branches
             found = self._computer.zeros()
         else:
             found = self._computer.emit(batch)
@@ -79,32 +82,34 @@ class HybridOperations:
     ) -> Tensor:
         def emit(number: int, arbiters: Tensor) -> Tensor:
             server, gradient = self.servers[number], ShardGradient(stats, [], rows[number])
-            return server.push(session, who, place, progress, tf.constant(0, tf.int64), server.word(arbiters), gradient)
+            go = server.verdict(arbiters)
+            return server.push(session, who, place, progress, tf.constant(0, tf.int64), go, gradient)
 
         return self._stacked(arbiter_first(self.servers, emit))
 
     def _emit_apply(self, session: Tensor, who: Tensor, place: Tensor) -> Tensor:
         request = session, who, place
-        return self._emit_follow(*request, self.servers[0].least(decided(self.servers, self._standbys, request)))
+        return self._emit_follow(*request, self.servers[0].unanimous(decided(self.servers, self._standbys, request)))
 
     def _emit_follow(self, session: Tensor, who: Tensor, place: Tensor, go: Tensor | None = None) -> Tensor:
         """Let the arbiter make the step, if `go` is 1 and it may, and the others after it.
 
         Returns:
-            Whether all have made it, and the attempt in which the arbiter made its last one. int64[2].
+            The `FollowReply`. int64[2].
         """
         followed: list[Tensor] = []
 
         def emit(number: int, arbiters: Tensor) -> Tensor:
             server = self.servers[number]
             for standby in self._standbys[number] if number else ():
-                followed.append(standby.apply(session, who, place, standby.word(arbiters), tf.constant(0, tf.int64)))
-            return server.apply(session, who, place, server.word(arbiters), tf.constant(0, tf.int64))
+                followed.append(standby.apply(session, who, place, standby.verdict(arbiters), tf.constant(0, tf.int64)))
+            return server.apply(session, who, place, server.verdict(arbiters), tf.constant(0, tf.int64))
 
         heads = self._home(arbiter_first(self.servers, emit, tf.constant(0, tf.int64) if go is None else go))
         with tf.device(self._local):
-            there = tf.reduce_min(tf.stack([answer[0] for answer in (*heads, *self._home(followed))]))
-            return tf.stack([there, heads[0][1]])
+            replies = [ApplyReply.read(reply) for reply in (*heads, *self._home(followed))]
+            everywhere = tf.reduce_min(tf.stack([reply.applied for reply in replies]))
+            return FollowReply(everywhere, made_in=replies[0].last_round).pack()
 
     def _stacked(self, replies: Sequence[Tensor]) -> Tensor:
         with tf.device(self._local):

@@ -18,7 +18,8 @@ from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.critical_section import with_dependencies
 from pstraining.runtime.ps.store import ParameterStore
-from pstraining.runtime.updates.gradients import FINITE, LOSS, WEIGHT, LocalGradient
+from pstraining.runtime.updates.gradients import LocalGradient
+from pstraining.runtime.updates.messages import GradientStats
 
 
 class DenseState:
@@ -52,9 +53,9 @@ class DenseState:
 
     def load(self, gradient: LocalGradient) -> list[Array]:
         """Put a gradient where it is to be added up: the vectors to hand to the ring, each time its weight."""
-        stats = gradient.stats.numpy()
-        weight = float(stats[WEIGHT] * stats[FINITE])
-        self._stats[:] = (weight, weight * stats[LOSS] if weight else 0.0)
+        stats = GradientStats.unpack(gradient.stats)
+        weight = stats.samples * stats.finite
+        self._stats[:] = (weight, weight * stats.loss if weight else 0.0)
         vectors = [vector for row in gradient.vectors for vector in row]
         for (kind, begin, end), vector in zip(self._places, vectors, strict=True):
             target = self._sums[kind][begin:end]

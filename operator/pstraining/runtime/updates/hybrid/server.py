@@ -15,9 +15,12 @@ from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.critical_section import applied, clock, not_applied, with_dependencies
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
-from pstraining.runtime.ps.tensors import WORKER_SLOTS, at, bits, put
+from pstraining.runtime.ps.tensors import WORKER_SLOTS, at, put
 from pstraining.runtime.ps.worker_registry import LAPSE_SECONDS
+from pstraining.runtime.updates.hybrid.messages import ArbiterState, DenseAge, HybridLookReply, RingMembers
+from pstraining.runtime.updates.messages import Sender, SessionToken
 from pstraining.runtime.updates.synchronous.accumulators import Accumulators, RoundConfig, RoundResult
+from pstraining.runtime.updates.synchronous.messages import Place
 from pstraining.runtime.updates.synchronous.server import RoundOps
 
 BARRED_SECONDS: Final = LAPSE_SECONDS
@@ -66,10 +69,13 @@ class HybridRoundOps(RoundOps):
         """
 
         def body(session: Tensor, identity: Tensor, peer: Tensor) -> Tensor:
-            current = self._shard.registry.is_current(identity[0], identity[1])
+            sender = Sender.unpack(identity)
+            current = self._shard.registry.is_current(*sender)
             allowed = self._shard.in_session(self._shard.record.read_value(), session) & current
             return tf.cond(
-                allowed, lambda: with_dependencies([put(self._hybrid.peers, identity[0], peer)], applied()), not_applied
+                allowed,
+                lambda: with_dependencies([put(self._hybrid.peers, sender.worker, peer)], applied()),
+                not_applied,
             )
 
         return self._critical([session, identity, peer], body)
@@ -78,42 +84,27 @@ class HybridRoundOps(RoundOps):
         """What this server knows of the round.
 
         Returns:
-            The record, attempt, closed, the attempt of the last step, steps since the dense parameters were written;
-            and of the arbiter whether workers that have not come are waited for, whether the chief holds steps up,
-            whether this process has its index, whether the round is prepared. int64[13]. And who delivered, and on the
-            arbiter who is admitted, a member, ready, a bit a worker: uint8[1 or 4, WORKER_SLOTS / 8].
+            The packed `HybridLookReply`. int64[13], uint8[1 or 4, WORKER_SLOTS / 8].
         """
 
         def body(identity: Tensor) -> tuple[Tensor, Tensor]:
             own, registry = self._hybrid, self._shard.registry
-            state = [
-                own.attempt.read_value(),
-                own.closed.read_value(),
-                own.made_in.read_value(),
-                own.behind.read_value(),
-            ]
-            sets, words = (
-                [own.pushed.read_value()],
-                [
-                    tf.constant(0, tf.int64),
-                    tf.constant(0, tf.int64),
-                    tf.constant(0, tf.int64),
-                    tf.constant(0, tf.int64),
-                ],
-            )
+            sender, no = Sender.unpack(identity), tf.constant(False)
+            state = [variable.read_value() for variable in (own.attempt, own.closed, own.made_in, own.behind)]
+            sets, arbiter = [own.pushed.read_value()], ArbiterState(no, no, no, no)
             if self._arbiter:
-                current = registry.is_current(identity[0], identity[1])
+                current = registry.is_current(*sender)
                 heard = tf.cond(
-                    current, lambda: with_dependencies([registry.touch(identity[0])], applied()), not_applied
+                    current, lambda: with_dependencies([registry.touch(sender.worker)], applied()), not_applied
                 )
                 with tf.control_dependencies([heard]):
                     ready = self._ready()
                     paused = own.paused_until.read_value() > clock()
-                    told = (self._waits(ready), paused, current, tf.logical_not(self._may_renew()))
-                    words = [tf.cast(word, tf.int64) for word in told]
+                    prepared = tf.logical_not(self._may_renew())
+                    arbiter = ArbiterState(self._waits(ready), paused, current, prepared)
                     sets += [own.admitted.read_value(), own.members.read_value(), ready]
-            with tf.control_dependencies([*state, *words, *sets]):
-                return tf.concat([self._shard.record.read_value(), tf.stack([*state, *words])], 0), bits(tf.stack(sets))
+            with tf.control_dependencies([*state, *arbiter, *sets]):
+                return HybridLookReply.pack(self._shard.record.read_value(), state, arbiter, sets)
 
         found: tuple[Tensor, Tensor] = self._critical([identity], body)
         return found
@@ -128,8 +119,9 @@ class HybridRoundOps(RoundOps):
         """
 
         def body(session: Tensor, place: Tensor, suspects: Tensor) -> Tensor:
-            record, own = self._shard.record.read_value(), self._hybrid
-            same = tf.equal(record[RecordField.STEP], place[0]) & tf.equal(own.attempt.read_value(), place[1])
+            record, own, round_ = self._shard.record.read_value(), self._hybrid, Place.unpack(place)
+            same = tf.equal(record[RecordField.STEP], round_.step)
+            same &= tf.equal(own.attempt.read_value(), round_.attempt)
 
             def bar() -> Tensor:
                 found = tf.one_hot(suspects[:, 0], WORKER_SLOTS, dtype=tf.int64) * suspects[:, 1:]
@@ -145,19 +137,19 @@ class HybridRoundOps(RoundOps):
         return self._critical([session, place, suspects], body)
 
     def members(self) -> Tensor:
-        """The attempt, and for every member of its ring index and card: on the arbiter. int64[1 + members, 6]."""
+        """Return the packed `RingMembers` of the arbiter's attempt. int64[1 + number of members, 1 + PEER_SIZE]."""
 
         def body() -> Tensor:
             own = self._hybrid
-            who = tf.where(tf.equal(own.members.read_value(), 1))
-            head = tf.reshape(tf.one_hot(0, 1 + PEER_SIZE, dtype=tf.int64) * own.attempt.read_value(), [1, -1])
-            return tf.concat([head, tf.concat([who, tf.gather(own.peers.read_value(), who[:, 0])], 1)], 0)
+            return RingMembers.pack(own.attempt.read_value(), own.members.read_value(), own.peers.read_value())
 
         return self._critical([], body)
 
     def pause_steps(self, seconds: Tensor) -> Tensor:
-        """Let the arbiter make no step for so long; this server's step, and how many since its dense parameters were
-        written, with the one that cannot be held up any more, if there is one. int64[2]."""
+        """Apply no step on the arbiter for a number of seconds; return the `DenseAge`, int64[2].
+
+        The age includes a step that can no longer be stopped.
+        """
 
         def body(seconds: Tensor) -> Tensor:
             own = self._hybrid
@@ -168,7 +160,8 @@ class HybridRoundOps(RoundOps):
                     if not self._arbiter
                     else tf.cast(tf.logical_not(self._may_renew()), tf.int64)
                 )
-                return tf.stack([self._shard.record.read_value()[RecordField.STEP], own.behind.read_value() + coming])
+                step = self._shard.record.read_value()[RecordField.STEP]
+                return DenseAge(step, own.behind.read_value() + coming).pack()
 
         return self._critical([seconds], body)
 
@@ -189,7 +182,8 @@ class HybridRoundOps(RoundOps):
             own, now = self._hybrid, clock()
             claim = own.claim.read_value()
             holder = claim[:2]
-            lives = tf.equal(self._ready()[holder[0]], 1) & self._shard.registry.is_current(holder[0], holder[1])
+            worker, incarnation = Sender.unpack(holder)
+            lives = tf.equal(self._ready()[worker], 1) & self._shard.registry.is_current(worker, incarnation)
             lives &= ~tf.reduce_any(tf.reduce_all(tf.equal(suspects, holder), 1))
             held = lives & tf.equal(claim[2], step) & (own.claimed_until.read_value() > now)
             free = ~held | tf.reduce_all(tf.equal(holder, identity))
@@ -220,15 +214,11 @@ class HybridRoundOps(RoundOps):
         return self._critical([session, step, *values], body)
 
     def load(self) -> tuple[Tensor, list[Tensor]]:
-        """This server's step, how many since its dense state was written, and that state.
-
-        Returns:
-            int64[2], and what is in `Shard.dense`.
-        """
+        """Return the `DenseAge`, int64[2], and this server's dense state in the order of `Shard.dense`."""
 
         def body() -> tuple[Tensor, list[Tensor]]:
-            head = tf.stack([self._shard.record.read_value()[RecordField.STEP], self._hybrid.behind.read_value()])
-            return head, [variable.read_value() for variable in self._shard.dense]
+            age = DenseAge(self._shard.record.read_value()[RecordField.STEP], self._hybrid.behind.read_value())
+            return age.pack(), [variable.read_value() for variable in self._shard.dense]
 
         found: tuple[Tensor, list[Tensor]] = self._critical([], body)
         return found
@@ -261,8 +251,8 @@ class HybridRoundOps(RoundOps):
     def _is_of(self, session: Tensor, step: Tensor) -> Tensor:
         """Whether this server is at a step of the set of parameters; also when training is over, or updates are shut
         out. bool[]."""
-        record = self._shard.record.read_value()
-        return tf.equal(tf.abs(record[RecordField.GENERATION]), session[1]) & tf.equal(record[RecordField.STEP], step)
+        record, generation = self._shard.record.read_value(), SessionToken.unpack(session).generation
+        return tf.equal(tf.abs(record[RecordField.GENERATION]), generation) & tf.equal(record[RecordField.STEP], step)
 
     def _ready(self) -> Tensor:
         """Workers that live, have said how they are reached, and are not suspected. int64[WORKER_SLOTS]."""
@@ -307,11 +297,11 @@ class HybridRoundOps(RoundOps):
         """The one in which the step is made. int64[]."""
         return self._hybrid.attempt.read_value()
 
-    def _last_round(self, identity: Tensor) -> Tensor:
-        del identity
+    def _last_round(self, sender: Sender) -> Tensor:
+        del sender
         return self._hybrid.made_in.read_value()
 
-    def _may_apply(self, place: Tensor) -> Tensor:
+    def _may_apply(self, place: Place) -> Tensor:
         return super()._may_apply(place) & ~self._is_paused()
 
     def _is_paused(self) -> Tensor:

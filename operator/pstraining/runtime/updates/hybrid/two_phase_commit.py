@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.shard import Shard
+from pstraining.runtime.updates.hybrid.messages import StandbyState
 from pstraining.runtime.updates.hybrid.server import HybridAccumulators, HybridRoundOps
 from pstraining.runtime.updates.synchronous.accumulators import RoundConfig
 from pstraining.runtime.updates.synchronous.two_phase_commit import (
@@ -51,15 +52,15 @@ class HybridStandbyRoundOps(HybridRoundOps, StandbyRoundOps):
     """Emits a standby's part."""
 
     def stand(self) -> Tensor:
-        """The record, and steps since this server's dense parameters were written. int64[6]."""
+        """Return the packed `StandbyState`. int64[6]."""
 
         def body() -> Tensor:
-            return tf.concat([self._shard.record.read_value(), [self._hybrid.behind.read_value()]], 0)
+            return StandbyState.pack(self._shard.record.read_value(), self._hybrid.behind.read_value())
 
         return self._critical([], body)
 
     def _attempt(self) -> Tensor:
-        return self._replicated.place.read_value()[1]
+        return self._staged_place().attempt
 
     def _is_paused(self) -> Tensor:
         return tf.constant(False)  # that is the arbiter's to say: it has prepared the round

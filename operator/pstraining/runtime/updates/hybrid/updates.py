@@ -14,12 +14,12 @@ from typing import Any, Final
 import tensorflow as tf
 
 from pstraining.api import contract
-from pstraining.runtime.allreduce.topology import Peer, RingTopology
+from pstraining.runtime.allreduce.topology import RingTopology
 from pstraining.runtime.allreduce.transport import RingTransport
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.data_ledger import Progress
-from pstraining.runtime.ps.record import RECORD_SIZE, Session, ShardRecord
+from pstraining.runtime.ps.record import Session, ShardRecord
 from pstraining.runtime.ps.shard import ServerHooks, Shard
 from pstraining.runtime.ps.store import ParameterStore, int64
 from pstraining.runtime.telemetry.events import event
@@ -28,6 +28,14 @@ from pstraining.runtime.updates.gradients import NEVER, GradientComputer, LocalG
 from pstraining.runtime.updates.hybrid import protocol as hybrid_protocol
 from pstraining.runtime.updates.hybrid.client import HybridOperations
 from pstraining.runtime.updates.hybrid.dense_state import DenseState
+from pstraining.runtime.updates.hybrid.messages import (
+    DenseAge,
+    FollowReply,
+    HybridLookReply,
+    RingMembers,
+    StandbyState,
+    pack_suspects,
+)
 from pstraining.runtime.updates.hybrid.protocol import HybridAction
 from pstraining.runtime.updates.hybrid.ring_member import RingMember
 from pstraining.runtime.updates.hybrid.server import HybridAccumulators, HybridRoundOps
@@ -37,8 +45,10 @@ from pstraining.runtime.updates.hybrid.two_phase_commit import (
     ReplicatedHybridAccumulators,
     on_primary,
 )
+from pstraining.runtime.updates.messages import GradientStats
 from pstraining.runtime.updates.synchronous import protocol as sync_protocol
 from pstraining.runtime.updates.synchronous.accumulators import RoundConfig
+from pstraining.runtime.updates.synchronous.messages import Place, push_observation
 from pstraining.runtime.updates.synchronous.protocol import PushStatus
 
 LOST_SECONDS: Final = 10.0
@@ -175,11 +185,11 @@ class HybridUpdates(OnAnyMembers):
         with tf.device(self._client.local):
             self._progress = as_tensor(progress)
         gradient = self._compute(batches)
-        _, loss, finite, _ = gradient.stats.numpy().tolist()
-        worker_progress.tried, worker_progress.loss = batches, loss
-        result = self._run_round(gradient, loss)
+        stats = GradientStats.unpack(gradient.stats)
+        worker_progress.tried, worker_progress.loss = batches, stats.loss
+        result = self._run_round(gradient, stats.loss)
         assert result is not None  # noqa: S101 - a round with a gradient comes to an end
-        return replace(result, finite=bool(finite))
+        return replace(result, finite=bool(stats.finite))
 
     def close(self) -> None:
         """Leave the ring, and listen no more."""
@@ -246,7 +256,7 @@ class HybridUpdates(OnAnyMembers):
         replies = self._client.call(
             self._ops.push, self._session, self._identity_tensor, place, self._progress, mine.stats, mine.rows
         )
-        return sync_protocol.push_status(replies.tolist())
+        return sync_protocol.push_status(push_observation(replies))
 
     def _discard(self, loss: float) -> StepResult:
         """The gradient must not count, and is in the ring's sum: that must not either."""
@@ -259,7 +269,8 @@ class HybridUpdates(OnAnyMembers):
         arbiter, goes_on = observation.arbiter, True
         if action is HybridAction.FOLLOW:
             place = self._place(observation.slowest, arbiter.attempt)
-            goes_on = bool(self._client.call(self._ops.follow, self._session, self._identity_tensor, place)[0])
+            reply = self._client.call(self._ops.follow, self._session, self._identity_tensor, place)
+            goes_on = bool(FollowReply.unpack(reply).applied)
         elif action is HybridAction.FORM:
             place = self._place(arbiter.step, arbiter.attempt)
             if goes_on := bool(self._client.call(self._ops.form_ring, self._session, place, self._barred())):
@@ -284,30 +295,26 @@ class HybridUpdates(OnAnyMembers):
     def _look(self, loss: float) -> tuple[hybrid_protocol.HybridObservation, StepResult | None]:
         """What the servers say; with it a reply if this worker's session is over."""
         answers, standbys = self._client.call(self._ops.look, self._identity_tensor)
-        records = [ShardRecord.from_vector(heads[:RECORD_SIZE]) for heads, _ in answers]
-        words = [[int(word) for word in heads[RECORD_SIZE:]] for heads, _ in answers]
-        shards = tuple(
-            sync_protocol.ShardRound(record.step, attempt=own[0], pushed=sync_protocol.mask(sets[0].tobytes()))
-            for record, own, (_, sets) in zip(records, words, answers, strict=True)
-        )
-        _, closed, made_in, _, waits, paused, current, prepared = words[0]
-        admitted, members, ready = (sync_protocol.mask(found.tobytes()) for found in answers[0][1][1:])
+        replies = [HybridLookReply.unpack(*answer) for answer in answers]
+        followers = [StandbyState.unpack(state) for state in standbys]
+        arbiter = replies[0]
         observation = hybrid_protocol.HybridObservation(
-            shards,
-            admitted,
-            bool(closed),
-            made_in,
-            members,
-            ready,
-            waits=bool(waits),
-            paused=bool(paused),
-            prepared=bool(prepared),
-            standbys=tuple(ShardRecord.from_vector(found[:RECORD_SIZE]).step for found in standbys),
+            tuple(sync_protocol.ShardRound(reply.record.step, reply.attempt, reply.pushed) for reply in replies),
+            arbiter.admitted,
+            arbiter.closed,
+            arbiter.made_in,
+            arbiter.members,
+            arbiter.ready,
+            waits=arbiter.arbiter.waits,
+            paused=arbiter.arbiter.paused,
+            prepared=arbiter.arbiter.prepared,
+            standbys=tuple(follower.record.step for follower in followers),
         )
-        self._behind = max([*(own[3] for own in words), *(int(found[RECORD_SIZE]) for found in standbys)])
+        self._behind = max([*(reply.behind for reply in replies), *(follower.behind for follower in followers)])
+        records = [reply.record for reply in replies]
         done = any(record.done for record in records)
         mine = all(Session(record.fence, record.generation) == self._token for record in records)
-        if done or not mine or not current:
+        if done or not mine or not arbiter.arbiter.current:
             return observation, StepResult(False, False, done, observation.arbiter.step, loss)
         return observation, None
 
@@ -318,19 +325,18 @@ class HybridUpdates(OnAnyMembers):
 
     def _join(self, observation: hybrid_protocol.HybridObservation) -> None:
         """Become part of the newest ring."""
-        (number, *_), *rows = self._client.call(self._ops.members).tolist()
-        peers = [Peer.of(row[0], row[1:]) for row in rows]
+        number, peers = RingMembers.unpack(self._client.call(self._ops.members))
         own = (self._identity.worker, self._identity.incarnation)
         places = [place for place, peer in enumerate(peers) if (peer.worker, peer.incarnation) == own]
         if number != observation.arbiter.attempt or not places:
             return
-        topology, step = RingTopology(self._token.generation, number, tuple(peers), places[0]), observation.arbiter.step
+        topology, step = RingTopology(self._token.generation, number, peers, places[0]), observation.arbiter.step
         self._member.join(topology, step, still=self._is_ring_current, load=lambda: self._load_dense(step))
 
     def _load_dense(self, step: int) -> list[Array] | None:
         """The dense parameters from the servers, if they are of this step there."""
         found = self._client.call(self._ops.load)
-        if any(head.tolist() != [step, 0] for head, _ in found):
+        if any(DenseAge.unpack(age) != DenseAge(step, behind=0) for age, _ in found):
             return None
         return [value for _, values in found for value in values]
 
@@ -358,7 +364,8 @@ class HybridUpdates(OnAnyMembers):
     def _apply(self, step: int | None, attempt: int | None) -> bool:
         """Make a step on every server; True if all have made it, of the sum that this worker holds."""
         place = self._place(step, attempt)
-        made, made_in = self._client.call(self._ops.apply, self._session, self._identity_tensor, place).tolist()
+        reply = self._client.call(self._ops.apply, self._session, self._identity_tensor, place)
+        made, made_in = FollowReply.unpack(reply)
         if not made:
             time.sleep(LONGEST_PAUSE)  # it is refused: whatever stands in the way, the servers may say so for long
         return bool(made) and (self._dense.step, self._member.held) == (step, made_in)
@@ -374,11 +381,10 @@ class HybridUpdates(OnAnyMembers):
             return tf.constant(peer.numbers(), tf.int64)
 
     def _barred(self) -> Tensor:
-        """The suspects as the arbiter takes them. int64[2, 2]."""
-        rows = [[peer.worker, peer.incarnation] for peer in self._member.suspects][:2]
+        """Return the suspects as the arbiter takes them. int64[SUSPECTS_MAX, 2]."""
         with tf.device(self._client.local):
-            return tf.constant([*rows, *[[-1, -1]] * (2 - len(rows))], tf.int64)
+            return pack_suspects(self._member.suspects)
 
     def _place(self, step: int | None, attempt: int | None = 0) -> Tensor:
         with tf.device(self._client.local):
-            return tf.constant([step, attempt], tf.int64)
+            return Place.pack(step, attempt)

@@ -15,7 +15,7 @@ from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.critical_section import applied, clock, not_applied, with_dependencies
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.tensors import WORKER_SLOTS, put
-from pstraining.runtime.updates.gradients import FINITE, LOSS, PARTS, WEIGHT
+from pstraining.runtime.updates.messages import GradientStats
 
 WAIT_SECONDS: Final = 60.0
 """How long after a restore a round waits for workers that have not come yet."""
@@ -102,11 +102,12 @@ class Accumulators:
         touched: Sequence[Touched],
     ) -> list[Any]:
         """Emits adding a gradient; one of a later attempt than the sum's begins it anew. The operations to wait for."""
-        weight = stats[WEIGHT] * stats[FINITE]
-        counts = weight * stats[PARTS]  # of the vectors as they come
+        numbers = GradientStats.read(stats)
+        weight = numbers.samples * numbers.finite
+        counts = weight * numbers.parts  # of the vectors as they come
         kept = tf.where(same, self.weights.read_value(), tf.zeros_like(self.weights.read_value()))
         losses = tf.where(same, self.losses.read_value(), tf.zeros([], tf.float64)) + tf.math.multiply_no_nan(
-            stats[LOSS], weight
+            numbers.loss, weight
         )
         pushed = tf.where(same, self.pushed.read_value(), 0) + tf.one_hot(worker, WORKER_SLOTS, dtype=tf.int64)
         if self.config.ordered:

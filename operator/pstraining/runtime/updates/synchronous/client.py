@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
 from pstraining.runtime.compression.push import Parts, PushCompressor, as_parts
-from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.critical_section import (
     applied,
@@ -18,38 +17,16 @@ from pstraining.runtime.ps.critical_section import (
 )
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.gradients import NEVER, GradientComputer, LocalGradient, Rows, ShardGradient
+from pstraining.runtime.updates.synchronous.messages import (
+    ApplyReply,
+    FetchReply,
+    Place,
+    PushReply,
+    ShardPushReply,
+    StepRequest,
+)
 from pstraining.runtime.updates.synchronous.server import RoundOps
 from pstraining.runtime.updates.synchronous.two_phase_commit import StandbyRoundOps, decided
-
-SERVED: Final = 1
-FORMAT: Final = 2
-THERE: Final = 3
-"""Places in what is said about a step that may be fetched; see `RoundOps.apply_and_fetch`."""
-
-
-class StepRequest(NamedTuple):
-    """The arguments of every request of a step."""
-
-    session: Tensor
-    """Fence and generation. int64[2]."""
-    identity: Tensor
-    """Worker and incarnation. int64[2]."""
-    place: Tensor
-    """Step and attempt. int64[2]."""
-    progress: Tensor
-    """The worker's progress in its data. int64[3]."""
-    proposed: Tensor
-    """The format that this worker proposes for the next round. int64[]."""
-
-
-class PushReply(NamedTuple):
-    """The servers' replies to a pushed gradient."""
-
-    replies: Array
-    """Each server's reply, see `RoundOps.push`. int64[servers, 8]."""
-    fetched: Array
-    """What has come of it: the arbiter's word, as `RoundOps.apply_and_fetch` says it; at THERE 1 if the local
-    parameters are those of the next step now. int64[4]."""
 
 
 class SyncOperations:
@@ -97,14 +74,14 @@ class SyncOperations:
         """`apply` applies the step; `fetch` checks whether another worker has applied it."""
 
     def _emit_pull(self, place: Tensor) -> Tensor:
-        """Pull the parameters; return each server's step and format. int64[servers, 2]."""
+        """Pull the parameters; return each server's `PullHeader`. int64[servers, 2]."""
         found = [self._home(server.pull()) for server in self._servers]
 
         def assign() -> Tensor:
             return with_dependencies([self._store.emit_hold([vectors for _, vectors in found])], applied())
 
         with tf.device(self._local):
-            held = tf.cond(tf.equal(place[0], NEVER), not_applied, assign)
+            held = tf.cond(tf.equal(Place.unpack(place).step, NEVER), not_applied, assign)
             return with_dependencies([held], tf.stack([head for head, _ in found]))
 
     def _emit_compute_and_push(self, fmt: int, batch: Any, request: StepRequest) -> tuple[LocalGradient, PushReply]:
@@ -116,7 +93,8 @@ class SyncOperations:
 
     def _emit_compute_or_nothing(self, fmt: int, batch: Any, request: StepRequest) -> tuple[LocalGradient, PushReply]:
         """Do the same, or nothing for the step NEVER. AutoGraph turns this into a condition."""
-        if request.place[0] == NEVER:  # noqa: SIM108 - AutoGraph reads the user's code only in a statement's branches
+        step = without_autograph(Place.unpack)(request.place).step
+        if step == NEVER:  # noqa: SIM108 - AutoGraph reads the user's code only in a statement's branches
             found = self._nothing()
         else:
             found = self._emit_compute_and_push(fmt, batch, request)
@@ -125,8 +103,7 @@ class SyncOperations:
     def _nothing(self) -> tuple[LocalGradient, PushReply]:
         """Return zeros in the shape of a batch's result."""
         with tf.device(self._local):
-            reply = PushReply(tf.zeros([len(self._store.shards), 8], tf.int64), tf.zeros([4], tf.int64))
-            return self._computer.zeros(), reply
+            return self._computer.zeros(), PushReply.empty(len(self._store.shards))
 
     def _emit_push(self, fmt: int, stats: Tensor, parts: Parts, rows: Rows, request: StepRequest) -> PushReply:
         """Push the gradient; if every server then has all gradients, apply the step and fetch the result.
@@ -138,19 +115,19 @@ class SyncOperations:
         def emit(number: int, arbiters: Tensor) -> Tensor:
             vectors = self._compressor.decode(self._store.shards[number], parts[number], fmt)
             server = self._servers[number]
-            return server.push(*request, server.word(arbiters), ShardGradient(stats, vectors, rows[number]))
+            return server.push(*request, server.verdict(arbiters), ShardGradient(stats, vectors, rows[number]))
 
         answers = arbiter_first(self._servers, emit)
         home = self._home(answers)
         with tf.device(self._local):
             replies = tf.stack(home)
             if self._store.standbys:
-                return PushReply(replies, tf.zeros([4], tf.int64))
+                return PushReply.empty(len(self._store.shards))._replace(replies=replies)
         with tf.device(self._store.shards[0].device):
-            told = tf.stack(answers)
-            inside, closed, admitted, counts = told[:, 0], told[0, 4], told[0, 5], told[:, 6]
-            is_complete = tf.reduce_all(tf.equal(inside, 1) & tf.equal(counts, admitted)) & tf.equal(closed, 1)
-            go = tf.cast(is_complete, tf.int64)
+            everyone = ShardPushReply.read_all(tf.stack(answers))
+            closed, admitted = everyone.closed[0], everyone.admitted[0]  # the arbiter's
+            everywhere = tf.reduce_all(tf.equal(everyone.in_sum, 1) & tf.equal(everyone.pushed, admitted))
+            go = tf.cast(everywhere & tf.equal(closed, 1), tf.int64)
         return PushReply(replies, self._emit_follow(fmt, request, [go]))
 
     def _emit_look(self, identity: Tensor) -> tuple[list[Any], list[Tensor]]:
@@ -159,37 +136,36 @@ class SyncOperations:
         return [self._home(server.look(identity)) for server in self._servers], self._home(standbys)
 
     def _emit_apply(self, fmt: int, request: StepRequest) -> Tensor:
-        """Make the step, if nothing is missing for it, and fetch it if it is made. int64[4]; see `PushReply`."""
+        """Apply the step if no input is missing, and fetch the result if it was applied. `FetchReply`, int64[4]."""
         words = decided(self._servers, self._standbys, request[:3])
         return self._emit_follow(fmt, request, words, is_decided=bool(self._standbys[0]))
 
     def _emit_fetch(self, fmt: int, request: StepRequest) -> Tensor:
-        """Bring the local parameters to the next step, if the arbiter has made just that. int64[4]; see `PushReply`.
+        """Fetch the next step if the arbiter has applied exactly that one. `FetchReply`, int64[4].
 
-        The others make it then, if they have not: what the arbiter sends would else be sent for nothing.
+        Other servers apply it first if they have not: otherwise the arbiter would send its part for nothing.
         """
         return self._emit_follow(fmt, request, [tf.constant(0, tf.int64)])
 
     def _emit_follow(
         self, fmt: int, request: StepRequest, words: Sequence[Tensor], *, is_decided: bool = False
     ) -> Tensor:
-        """Let the arbiter make the step, if all `words` begin with a 1, and the others after it; fetch it.
+        """Apply the step on the arbiter if the verdict of all `words` is yes, then on the other servers; fetch it.
 
-        Where standbys of the arbiter have decided, the words are theirs, and the others do not wait for the arbiter.
-        int64[4]; see `PushReply`.
+        If standbys of the arbiter have decided, the words are theirs, and other servers do not wait for the arbiter.
+        Returns the `FetchReply`, int64[4].
         """
         session, identity, place, *_ = request
         heads, fetched, followed = [], [], []
         for number, (server, standbys) in enumerate(zip(self._servers, self._standbys, strict=True)):
-            following = (
-                server.word(words[0], FORMAT) if number else tf.constant(0, tf.int64)
-            )  # that of the arbiter, which chooses it
-            head, parts = server.apply_and_fetch(fmt, session, identity, place, server.least(words), following)
+            # The arbiter chooses the next format.
+            following = server.chosen_format(words[0]) if number else tf.constant(0, tf.int64)
+            head, parts = server.apply_and_fetch(fmt, session, identity, place, server.unanimous(words), following)
             heads.append(self._home(head))
             fetched.append(self._home(parts))
             for standby in standbys if number else ():
-                told = standby.least(words), standby.word(words[0], FORMAT)
-                followed.append(standby.apply(session, identity, place, *told))
+                go, following = standby.unanimous(words), standby.chosen_format(words[0])
+                followed.append(standby.apply(session, identity, place, go, following))
             if not number and not is_decided:
                 words = [head]
         return self._emit_move(fmt, heads, fetched, self._home(followed))
@@ -202,7 +178,9 @@ class SyncOperations:
         followed: Sequence[Tensor],
     ) -> Tensor:
         with tf.device(self._local):
-            there = tf.reduce_min(tf.stack([*(head[THERE] for head in heads), *(answer[0] for answer in followed)]))
+            replies = [FetchReply.read(head) for head in heads]
+            on_primaries = [reply.fetched for reply in replies]
+            there = tf.reduce_min(tf.stack([*on_primaries, *(ApplyReply.read(reply).applied for reply in followed)]))
 
             def move() -> Tensor:
                 servers = zip(self._servers, fetched, strict=True)
@@ -215,7 +193,7 @@ class SyncOperations:
                 return with_dependencies(done, applied())
 
             moved = tf.cond(tf.equal(there, 1), move, not_applied)
-            return tf.concat([heads[0][:THERE], [moved]], 0)
+            return replies[0]._replace(fetched=moved).pack()
 
 
 def _shadowed(servers: Sequence[RoundOps], store: ParameterStore, fmt: int) -> list[bool]:

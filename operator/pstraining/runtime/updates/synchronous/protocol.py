@@ -13,7 +13,6 @@ slowest ones, whose gradients are dropped.
 Pure: sets of workers are bit masks, worker i is bit i. No clock, no TensorFlow.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -106,13 +105,28 @@ class PushStatus(Enum):
     VOID = "its batches are not this worker's to train"
 
 
-def push_status(replies: Sequence[Sequence[int]]) -> PushStatus:
-    """Return the status of a push from the servers' replies, the arbiter's first; see `RoundOps.push`."""
-    _, _, _, _, closed, admitted, _, void = replies[0]
-    if void:
+@dataclass(frozen=True)
+class PushObservation:
+    """All servers' replies to a pushed gradient, the arbiter's first."""
+
+    in_sum: tuple[bool, ...]
+    """For each server whether the gradient is in its sum."""
+    pushed: tuple[int, ...]
+    """For each server the number of workers whose gradients are in its sum."""
+    admitted: int
+    """Number of workers that the arbiter admitted."""
+    closed: bool
+    """Whether the arbiter admits no more workers."""
+    void: bool
+    """Whether the batches are not this worker's to train."""
+
+
+def push_status(observation: PushObservation) -> PushStatus:
+    """Return the status of a push from the servers' replies."""
+    if observation.void:
         return PushStatus.VOID
-    whole = closed and all(inside and pushed == admitted for inside, *_, pushed, _ in replies)
-    return PushStatus.COMPLETE if whole else PushStatus.INCOMPLETE
+    everywhere = all(observation.in_sum) and all(pushed == observation.admitted for pushed in observation.pushed)
+    return PushStatus.COMPLETE if observation.closed and everywhere else PushStatus.INCOMPLETE
 
 
 def pause(waited: float, *, usual: float) -> float:

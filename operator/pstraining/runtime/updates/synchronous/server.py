@@ -6,27 +6,23 @@ ordered sums each worker has a row, and rows are added in the order of the worke
 bit, at the cost of one copy of the parameters per worker.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Tensor
-from pstraining.runtime.ps.critical_section import applied, clock, critical, not_applied, with_dependencies
+from pstraining.runtime.ps.critical_section import applied, clock, not_applied, with_dependencies
 from pstraining.runtime.ps.record import RecordField
-from pstraining.runtime.ps.shard import Shard
-from pstraining.runtime.ps.tensors import at, bits, put
+from pstraining.runtime.ps.tensors import at, put
 from pstraining.runtime.updates.gradients import ShardGradient
-from pstraining.runtime.updates.synchronous.accumulators import Accumulators, RoundConfig, RoundResult
+from pstraining.runtime.updates.messages import Sender
+from pstraining.runtime.updates.synchronous.accumulators import RoundResult
+from pstraining.runtime.updates.synchronous.fetch import FetchOps
+from pstraining.runtime.updates.synchronous.messages import ApplyReply, LookReply, Place, ShardPushReply
 
 
-class RoundOps:
-    """Emits the operations of rounds on one server. The first server is the arbiter."""
-
-    def __init__(self, shard: Shard, config: RoundConfig) -> None:
-        assert isinstance(shard.mode_state, Accumulators)  # noqa: S101 - `ServerHooks.make_mode_state` has made it
-        self._shard, self._config, self._arbiter = shard, config, shard.number == 0
-        self._state, self.device = shard.mode_state, shard.device
+class RoundOps(FetchOps):
+    """Emits the operations of rounds on one server."""
 
     def admit(self, session: Tensor, identity: Tensor, place: Tensor) -> Tensor:
         """Ask the arbiter for a part in the round, before anything is sent to the others; 1 if it has one. int64[].
@@ -38,9 +34,10 @@ class RoundOps:
         """
 
         def body(session: Tensor, identity: Tensor, place: Tensor) -> Tensor:
-            valid = self._is_valid(self._shard.record.read_value(), session, identity, place)
-            valid &= self._is_open(identity[0])
-            return tf.cond(valid, lambda: with_dependencies(self._enter(identity[0]), applied()), not_applied)
+            sender = Sender.unpack(identity)
+            valid = self._is_valid(self._shard.record.read_value(), session, sender, Place.unpack(place))
+            valid &= self._is_open(sender.worker)
+            return tf.cond(valid, lambda: with_dependencies(self._enter(sender.worker), applied()), not_applied)
 
         return self._critical([session, identity, place], body)
 
@@ -66,8 +63,7 @@ class RoundOps:
             gradient: this server's part; one that is not finite counts as pushed, and is skipped.
 
         Returns:
-            Whether it is in the sum, done, step, attempt, closed, how many are admitted and delivered, and whether it
-            is void: of batches that are not the worker's to train. int64[8].
+            The `ShardPushReply`. int64[8].
         """
 
         load = [list(gradient.vectors), list(gradient.rows)]
@@ -83,18 +79,19 @@ class RoundOps:
             *arrived: Tensor,
         ) -> Tensor:
             gradients, touched = tf.nest.pack_sequence_as(load, arrived)
-            state, worker = self._state, identity[0]
+            sender, round_ = Sender.unpack(identity), Place.unpack(place)
+            state, worker = self._state, sender.worker
             record = self._shard.record.read_value()
             ledger = self._shard.ledger
             owed = ledger.is_expected(worker, progress) if ledger else tf.constant(True)
-            valid = self._is_valid(record, session, identity, place) & tf.equal(go, 1)
+            valid = self._is_valid(record, session, sender, round_) & tf.equal(go, 1)
             void, valid = valid & tf.logical_not(owed), valid & owed
-            same = tf.equal(state.attempt.read_value(), place[1])
+            same = tf.equal(state.attempt.read_value(), round_.attempt)
             there = same & tf.equal(at(state.pushed, worker), 1)
             wanted = self._is_open(worker) if self._arbiter else tf.constant(True)
 
             def add() -> Tensor:
-                written = self._state.add(worker, place[1], same, stats, gradients, touched)
+                written = self._state.add(worker, round_.attempt, same, stats, gradients, touched)
                 with tf.control_dependencies(written):
                     entered = [*self._enter(worker), *state.propose_format(worker, proposed)] if self._arbiter else []
                     if ledger:
@@ -103,9 +100,16 @@ class RoundOps:
 
             taken = tf.cond(valid & wanted & tf.logical_not(there), add, not_applied)
             with tf.control_dependencies([taken]):
-                inside = tf.maximum(taken, tf.cast(valid & there, tf.int64))
-                head = tf.stack([inside, record[RecordField.DONE], record[RecordField.STEP]])
-                return tf.concat([head, self._counts(), [tf.cast(void, tf.int64)]], 0)
+                return ShardPushReply(
+                    in_sum=tf.maximum(taken, tf.cast(valid & there, tf.int64)),
+                    done=record[RecordField.DONE],
+                    step=record[RecordField.STEP],
+                    attempt=state.attempt.read_value(),
+                    closed=state.closed.read_value(),
+                    admitted=tf.reduce_sum(state.admitted.read_value()),
+                    pushed=tf.reduce_sum(state.pushed.read_value()),
+                    void=void,
+                ).pack()
 
         return self._critical(
             [session, identity, place, progress, proposed, go, gradient.stats, *tf.nest.flatten(load)], body
@@ -115,26 +119,28 @@ class RoundOps:
         """What this server knows of the round; the arbiter closes it if enough are admitted meanwhile.
 
         Returns:
-            The record, attempt, closed, the step that the worker was last part of: int64[8]; and who delivered, and on
-            the arbiter who is admitted and alive, a bit a worker: uint8[1 or 3, WORKER_SLOTS / 8].
+            The packed `LookReply`. int64[8], uint8[1 or 3, WORKER_SLOTS / 8].
         """
 
         def body(identity: Tensor) -> tuple[Tensor, Tensor]:
-            state, registry, worker = self._state, self._shard.registry, identity[0]
+            state, registry, sender = self._state, self._shard.registry, Sender.unpack(identity)
             record = self._shard.record.read_value()
             changed: list[Any] = []
             sets = [state.pushed.read_value()]
             if self._arbiter:
-                current = registry.is_current(identity[0], identity[1])
-                heard = tf.cond(current, lambda: with_dependencies([registry.touch(worker)], applied()), not_applied)
+                current = registry.is_current(*sender)
+                heard = tf.cond(
+                    current, lambda: with_dependencies([registry.touch(sender.worker)], applied()), not_applied
+                )
                 with tf.control_dependencies([heard]):
                     alive = registry.alive()
                     admitted = state.admitted.read_value()
                     changed = [self._close(admitted, alive)]
                 sets += [admitted, tf.cast(alive, tf.int64)]
             with tf.control_dependencies(changed):
-                rest = [state.attempt.read_value(), state.closed.read_value(), self._last_round(identity)]
-                return tf.concat([record, tf.stack(rest)], 0), bits(tf.stack(sets))
+                return LookReply.pack(
+                    record, state.attempt.read_value(), state.closed.read_value(), self._last_round(sender), sets
+                )
 
         found: tuple[Tensor, Tensor] = self._critical([identity], body)
         return found
@@ -150,8 +156,7 @@ class RoundOps:
             fmt: elsewhere than on the arbiter, the one that the arbiter gives the next round. int64[].
 
         Returns:
-            Whether this server has applied the step, the last step that the worker was part of, and the format of the
-            current round. int64[3].
+            The `ApplyReply`. int64[3].
         """
 
         return self._critical([session, identity, place, go, fmt], self._make)
@@ -172,71 +177,30 @@ class RoundOps:
             following: the format of the next round, as above. int64[].
 
         Returns:
-            Whether this server has applied the step, the last step that the worker was part of, the format of the
-            current round, and whether the step can be fetched in this format: int64[4]. And the tensors; if not, empty.
+            The `FetchReply`, int64[4]; and the tensors, which are empty if the step cannot be fetched.
         """
 
-        def body(*told: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
-            _, identity, place, *_ = told
-            with tf.control_dependencies([self._make(*told)]):
-                return self._read_update(fmt, identity, place)
+        def body(
+            session: Tensor, identity: Tensor, place: Tensor, go: Tensor, following: Tensor
+        ) -> tuple[Tensor, list[list[Tensor]]]:
+            with tf.control_dependencies([self._make(session, identity, place, go, following)]):
+                return self._read_update(fmt, Sender.unpack(identity), Place.unpack(place))
 
         found: tuple[Tensor, list[list[Tensor]]] = self._critical([session, identity, place, go, following], body)
         return found
 
     def _make(self, session: Tensor, identity: Tensor, place: Tensor, go: Tensor, following: Tensor) -> Tensor:
-        record = self._shard.record.read_value()
-        same = tf.equal(record[RecordField.STEP], place[0])
+        record, round_ = self._shard.record.read_value(), Place.unpack(place)
+        same = tf.equal(record[RecordField.STEP], round_.step)
         allowed = self._shard.in_session(record, session) & same & tf.equal(go, 1)
-        allowed &= self._may_apply(place) if self._arbiter else self._may_follow(place)
+        allowed &= self._may_apply(round_) if self._arbiter else self._may_follow(round_)
         made = tf.cond(allowed, self._apply, not_applied)
         with tf.control_dependencies([made]):
-            there = tf.cast(tf.equal(record[RecordField.STEP] + made, place[0] + 1), tf.int64)
-            return tf.stack([there, self._last_round(identity), self._begin_next(made, following)])
-
-    def _read_update(self, fmt: int, identity: Tensor, place: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
-        moved, shadow = self.moved(fmt), self._state.shadow
-        sources = [
-            shadow.moves[number] if shadow and number in moved else [vector]
-            for number, vector in enumerate(self._shard.vectors)
-        ]
-        flat = tf.nest.flatten(sources)
-        made = tf.equal(self._shard.record.read_value()[RecordField.STEP], place[0] + 1)
-        fits = tf.equal(shadow.is_held(), bool(moved)) if shadow and shadow.numbers else tf.constant(True)
-        parts = tf.cond(
-            made & fits,
-            lambda: [source.read_value() for source in flat],
-            lambda: [tf.zeros([0] * len(source.shape), source.dtype) for source in flat],
-        )
-        answers = [made, self._last_round(identity), self._format(), made & fits]
-        head = tf.stack([tf.cast(answer, tf.int64) for answer in answers])
-        return head, tf.nest.pack_sequence_as(sources, tf.nest.flatten(parts))
-
-    def pull(self) -> tuple[Tensor, list[Tensor]]:
-        """Return this server's step and the current round's format, int64[2], and every segment as workers hold it."""
-
-        def body() -> tuple[Tensor, list[Tensor]]:
-            shadow = self._state.shadow
-            vectors = [
-                shadow.as_workers_hold(number) if shadow and number in shadow.moves else vector.read_value()
-                for number, vector in enumerate(self._shard.vectors)
-            ]
-            return tf.stack([self._shard.record.read_value()[RecordField.STEP], self._format()]), vectors
-
-        found: tuple[Tensor, list[Tensor]] = self._critical([], body)
-        return found
-
-    def moved(self, fmt: int) -> list[int]:
-        """Numbers of the segments that are fetched as moves in this format."""
-        shadow = self._state.shadow
-        return shadow.numbers if shadow and self._config.pulls[fmt] is not None else []
-
-    def unshadowed(self, fmt: int, parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-        """Emits, on the worker: a vector per segment from what was fetched, a move where there is a shadow."""
-        shadow, moved = self._state.shadow, self.moved(fmt)
-        return [
-            shadow.decode(number, sent) if shadow and number in moved else sent[0] for number, sent in enumerate(parts)
-        ]
+            return ApplyReply(
+                applied=tf.equal(record[RecordField.STEP] + made, round_.step + 1),
+                last_round=self._last_round(Sender.unpack(identity)),
+                format=self._begin_next(made, following),
+            ).pack()
 
     def follow(self, session: Tensor, step: Tensor) -> Tensor:
         """Make the step after `step` of the sum, which the arbiter has made; 1 if this call did. int64[]."""
@@ -257,8 +221,9 @@ class RoundOps:
         """Begin another attempt at the round, by compare-and-set on the arbiter; 1 if this call did. int64[]."""
 
         def body(session: Tensor, place: Tensor) -> Tensor:
-            record = self._shard.record.read_value()
-            same = tf.equal(record[RecordField.STEP], place[0]) & tf.equal(self._state.attempt.read_value(), place[1])
+            record, round_ = self._shard.record.read_value(), Place.unpack(place)
+            same = tf.equal(record[RecordField.STEP], round_.step)
+            same &= tf.equal(self._state.attempt.read_value(), round_.attempt)
             allowed = self._shard.in_session(record, session) & same & self._may_renew()
             return tf.cond(allowed, lambda: with_dependencies(self._renew(), applied()), not_applied)
 
@@ -271,25 +236,12 @@ class RoundOps:
         held = newcomer & tf.equal(at(self._state.admitted, worker), 1) & self._may_renew()
         return [tf.cond(held, lambda: with_dependencies(self._renew(), applied()), not_applied)]
 
-    def word(self, answer: Tensor, number: int = 0) -> Tensor:
-        """One of the words of another server's answer, read here, so that the answer comes by no detour. int64[]."""
-        with tf.device(self.device):
-            return tf.reshape(answer, [-1])[number]
-
-    def least(self, answers: Sequence[Tensor]) -> Tensor:
-        """Whether all of other servers' answers begin with a yes. int64[]."""
-        with tf.device(self.device):
-            return tf.reduce_min(tf.stack([self.word(answer) for answer in answers]))
-
-    def _critical(self, inputs: Sequence[Tensor], body: Any) -> Any:
-        return critical(self.device, self._shard.container, inputs, body)
-
-    def _is_valid(self, record: Tensor, session: Tensor, identity: Tensor, place: Tensor) -> Tensor:
+    def _is_valid(self, record: Tensor, session: Tensor, sender: Sender, place: Place) -> Tensor:
         """Whether a gradient is of this round: of the arbiter's attempt, or elsewhere of that or a later one."""
         attempt = self._state.attempt.read_value()
-        current = self._shard.registry.is_current(identity[0], identity[1])
-        now = tf.equal(attempt, place[1]) if self._arbiter else place[1] >= attempt
-        return self._shard.in_session(record, session) & current & tf.equal(record[RecordField.STEP], place[0]) & now
+        current = self._shard.registry.is_current(*sender)
+        now = tf.equal(attempt, place.attempt) if self._arbiter else place.attempt >= attempt
+        return self._shard.in_session(record, session) & current & tf.equal(record[RecordField.STEP], place.step) & now
 
     def _is_open(self, worker: Tensor) -> Tensor:
         return tf.equal(self._state.closed.read_value(), 0) | tf.equal(at(self._state.admitted, worker), 1)
@@ -310,11 +262,6 @@ class RoundOps:
         reached = tf.reduce_sum(admitted) >= tf.maximum(wanted, 1)
         closed = tf.maximum(self._state.closed.read_value(), tf.cast(reached, tf.int64))
         return self._state.closed.assign(closed, read_value=False)
-
-    def _counts(self) -> Tensor:
-        state = self._state
-        admitted, pushed = (tf.reduce_sum(found.read_value()) for found in (state.admitted, state.pushed))
-        return tf.stack([state.attempt.read_value(), state.closed.read_value(), admitted, pushed])
 
     def _apply(self) -> Tensor:
         """Make the step of what is in the sums. 1."""
@@ -340,10 +287,6 @@ class RoundOps:
             followed = shadow.follow(fmt) if shadow else []
         with tf.control_dependencies([moved, *followed]):
             return applied()
-
-    def _format(self) -> Tensor:
-        """The format of the round under way. int64[]."""
-        return tf.constant(0, tf.int64) if self._state.format is None else self._state.format.read_value()
 
     def _begin_next(self, made: Tensor, following: Tensor) -> Tensor:
         """Start the next round in its format if this call applied the step; return the format. int64[]."""
@@ -371,16 +314,12 @@ class RoundOps:
             noted.append(self._wait_no_longer(admitted))
         return noted
 
-    def _last_round(self, identity: Tensor) -> Tensor:
-        """Return the last step that the worker's gradient is part of. int64[]."""
-        return at(self._state.served, identity[0])
-
-    def _may_apply(self, place: Tensor) -> Tensor:
+    def _may_apply(self, place: Place) -> Tensor:
         """Whether the arbiter may make the step. bool[]."""
         state = self._state
-        return tf.equal(state.attempt.read_value(), place[1]) & tf.equal(state.closed.read_value(), 1)
+        return tf.equal(state.attempt.read_value(), place.attempt) & tf.equal(state.closed.read_value(), 1)
 
-    def _may_follow(self, place: Tensor) -> Tensor:
+    def _may_follow(self, place: Place) -> Tensor:
         """Whether another server may make the step that the arbiter has made. bool[]."""
         del place
         return tf.constant(True)

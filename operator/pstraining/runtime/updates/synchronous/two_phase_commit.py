@@ -18,6 +18,7 @@ from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.tensors import WORKER_SLOTS, bits, from_bits
 from pstraining.runtime.updates.synchronous.accumulators import Accumulators, RoundConfig, RoundResult
+from pstraining.runtime.updates.synchronous.messages import Place, StagedStats
 from pstraining.runtime.updates.synchronous.server import RoundOps
 
 PREPARED: Final = 1
@@ -70,8 +71,8 @@ class ReplicatedAccumulators(Accumulators):
             news: of the ledger, where there is one.
         """
         found = self.result()
-        stats = [[found.weight], found.losses, [tf.cast(self.next_format(), tf.float64)]]
-        flat = [tf.concat(stats, 0), *(found.mean() if self._segments else [])]
+        stats = StagedStats(found.weight, found.losses, tf.cast(self.next_format(), tf.float64))
+        flat = [stats.pack(), *(found.mean() if self._segments else [])]
         for indices, gradients in found.touched():
             flat += [indices, gradients]
         if len(self.staged) > len(flat):
@@ -81,14 +82,15 @@ class ReplicatedAccumulators(Accumulators):
 
     def from_staged(self) -> tuple[RoundResult, list[Tensor]]:
         """Emits the same on the standby again, and the ledger's news."""
-        stats, *rest = [variable.read_value() for variable in self.staged]
+        packed_stats, *rest = [variable.read_value() for variable in self.staged]
+        stats = StagedStats.unpack(packed_stats)
         vectors, rest = rest[: self._segments], rest[self._segments :]
         rows, rest = rest[: 2 * self._tables], rest[2 * self._tables :]
         packed = tf.reshape(tf.bitcast(rest[0], tf.uint8), [-1]) if rest else None
         admitted = tf.zeros([WORKER_SLOTS], tf.int64) if packed is None else from_bits(packed)
         found = RoundResult(
-            stats[0],
-            stats[1:3],
+            stats.weight,
+            stats.losses,
             lambda: vectors,
             lambda: list(zip(rows[::2], rows[1::2], strict=True)),
             admitted,
@@ -136,13 +138,13 @@ class PrimaryRoundOps(MemberRoundOps):
         """
 
         def body(session: Tensor, place: Tensor, go: Tensor) -> tuple[Tensor, list[Tensor]]:
-            record = self._shard.record.read_value()
+            record, round_ = self._shard.record.read_value(), Place.unpack(place)
             open_ = self._shard.in_session(record, session) & tf.equal(go, 1)
-            same = tf.equal(self._replicated.attempt.read_value(), place[1])
-            ready = open_ & same & tf.equal(record[RecordField.STEP], place[0])
+            same = tf.equal(self._replicated.attempt.read_value(), round_.attempt)
+            ready = open_ & same & tf.equal(record[RecordField.STEP], round_.step)
             if self._arbiter:
-                ready &= self._may_apply(place)
-            made = open_ & (record[RecordField.STEP] > place[0])
+                ready &= self._may_apply(round_)
+            made = open_ & (record[RecordField.STEP] > round_.step)
 
             def prepared_parts() -> list[Tensor]:
                 ledger = self._shard.ledger
@@ -187,10 +189,10 @@ class StandbyRoundOps(MemberRoundOps):
         """
 
         def body(session: Tensor, place: Tensor, word: Tensor, *load: Tensor) -> Tensor:
-            record = self._shard.record.read_value()
+            record, round_ = self._shard.record.read_value(), Place.unpack(place)
             open_ = self._shard.in_session(record, session)
-            here = tf.equal(record[RecordField.STEP], place[0])
-            fits = here & (place[1] >= self._replicated.place.read_value()[1])  # a call that stood still may come late
+            here = tf.equal(record[RecordField.STEP], round_.step)
+            fits = here & (round_.attempt >= self._staged_place().attempt)  # a delayed call may arrive late
 
             def keep() -> Tensor:
                 targets = zip([self._replicated.place, *self._replicated.staged], [place, *load], strict=True)
@@ -200,14 +202,18 @@ class StandbyRoundOps(MemberRoundOps):
 
             kept = tf.cond(open_ & fits & tf.equal(word, PREPARED), keep, not_applied)
             with tf.control_dependencies([kept]):
-                held = here & self._may_follow(place)
-            made = record[RecordField.STEP] > place[0]
+                held = here & self._may_follow(round_)
+            made = record[RecordField.STEP] > round_.step
             return tf.cast(open_ & (word > 0) & (held | made), tf.int64)
 
         return self._critical([session, place, word, *load], body)
 
+    def _staged_place(self) -> Place:
+        """Emit the round whose input is staged here; -1 for none."""
+        return Place.unpack(self._replicated.place.read_value())
+
     def _has_step_after(self, step: Tensor) -> Tensor:
-        return tf.equal(self._replicated.place.read_value()[0], step)
+        return tf.equal(self._staged_place().step, step)
 
     def _apply(self) -> Tensor:
         result, news = self._replicated.from_staged()
@@ -219,13 +225,14 @@ class StandbyRoundOps(MemberRoundOps):
                 return with_dependencies([*self._replicated.clear()], applied())
 
     def _next_format(self) -> Tensor:
-        return tf.cast(self._replicated.staged[0].read_value()[-1], tf.int64)
+        return tf.cast(StagedStats.unpack(self._replicated.staged[0].read_value()).format, tf.int64)
 
-    def _may_apply(self, place: Tensor) -> Tensor:
-        return tf.reduce_all(tf.equal(self._replicated.place.read_value(), place))
+    def _may_apply(self, place: Place) -> Tensor:
+        staged = self._staged_place()
+        return tf.equal(staged.step, place.step) & tf.equal(staged.attempt, place.attempt)
 
-    def _may_follow(self, place: Tensor) -> Tensor:
-        return self._has_step_after(place[0])
+    def _may_follow(self, place: Place) -> Tensor:
+        return self._has_step_after(place.step)
 
 
 def decided(
@@ -252,7 +259,7 @@ def decided(
             word, load = server.prepare(session, place, tf.constant(1, tf.int64))
             held += [standby.stage(session, place, word, load) for standby in own]
     return [
-        standby.apply(session, identity, place, standby.least(held), tf.constant(0, tf.int64))
+        standby.apply(session, identity, place, standby.unanimous(held), tf.constant(0, tf.int64))
         for standby in standbys[0]
     ] or held
 

@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from pstraining.runtime.compression.push import Parts, PushCompressor, Residual
 from pstraining.runtime.compression.wire_format import FormatSelector, WireFormat
-from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.data_ledger import Progress
 from pstraining.runtime.ps.record import Session, ShardRecord
@@ -23,9 +22,19 @@ from pstraining.runtime.ps.shard import ServerHooks, Shard
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.base import Identity, OnAnyMembers, StepResult, as_tensor
 from pstraining.runtime.updates.gradients import NEVER, GradientComputer, Rows
+from pstraining.runtime.updates.messages import GradientStats
 from pstraining.runtime.updates.synchronous import protocol as sync_protocol
 from pstraining.runtime.updates.synchronous.accumulators import Accumulators, RoundConfig
-from pstraining.runtime.updates.synchronous.client import FORMAT, SERVED, THERE, PushReply, StepRequest, SyncOperations
+from pstraining.runtime.updates.synchronous.client import SyncOperations
+from pstraining.runtime.updates.synchronous.messages import (
+    FetchReply,
+    LookReply,
+    Place,
+    PullHeader,
+    PushReply,
+    StepRequest,
+    push_observation,
+)
 from pstraining.runtime.updates.synchronous.protocol import PushStatus, RoundAction
 from pstraining.runtime.updates.synchronous.server import RoundOps
 from pstraining.runtime.updates.synchronous.two_phase_commit import (
@@ -182,14 +191,14 @@ class SyncUpdates(OnAnyMembers):
             self._progress = as_tensor(progress)
         started, fmt = time.perf_counter(), self._format
         encoded, reply = self._compute(batches)
-        _, loss, finite, _ = encoded.stats.numpy().tolist()
-        self._worker_progress.loss = loss
+        stats = GradientStats.unpack(encoded.stats)
+        self._worker_progress.loss = loss = stats.loss
         result = self._run_round(encoded, reply, loss)
-        if result.applied and finite:
+        if result.applied and stats.finite:
             self._compressor.commit_residual(encoded.residual)
         if result.applied and self._step is not None:  # one that missed a step says nothing about the format
             self._selector.note(fmt, time.perf_counter() - started, step=result.step)
-        return replace(result, finite=bool(finite))
+        return replace(result, finite=bool(stats.finite))
 
     def _applied_before(self, batches: Sequence[Any]) -> StepResult | None:
         """A reply if these batches are part of the step that they were tried for before the session changed."""
@@ -211,9 +220,10 @@ class SyncUpdates(OnAnyMembers):
             if min(observation.steps) != max(observation.steps):
                 self._client.call(self._ops.apply[self._format], self._request(min(observation.steps)))
                 continue
-            heads = self._client.call(self._ops.pull, self._request(min(observation.steps)).place)
-            if (heads[:, 0] == heads[0, 0]).all():  # else others made a step meanwhile: these are no step's parameters
-                self._step, self._format = (int(number) for number in heads[0])
+            headers = self._client.call(self._ops.pull, self._request(min(observation.steps)).place)
+            first, *others = [PullHeader.unpack(header) for header in headers]
+            if all(other.step == first.step for other in others):  # else a step was applied between two servers' reads
+                self._step, self._format = first
                 self._worker_progress.held = self._step
                 return None
 
@@ -242,18 +252,18 @@ class SyncUpdates(OnAnyMembers):
             if action is RoundAction.PUSH:
                 reply, since = self._push(encoded), time.perf_counter()
             if reply:
-                status: PushStatus | None = sync_protocol.push_status(reply.replies.tolist())
-                fetched: Array | None = reply.fetched
+                status: PushStatus | None = sync_protocol.push_status(push_observation(reply.replies))
+                fetched: FetchReply[int] | None = FetchReply.unpack(reply.fetched)
                 if status is PushStatus.VOID:
                     return StepResult(False, False, False, step, loss)
             else:
                 status = None
                 fetched = self._perform(action, step, since)
-            if fetched is not None and fetched[THERE]:
+            if fetched is not None and fetched.fetched:
                 self._worker_progress.usual_wait = (self._worker_progress.usual_wait + time.perf_counter() - since) / 2
-                self._step, self._format = step + 1, int(fetched[FORMAT])
+                self._step, self._format = step + 1, fetched.format
                 self._worker_progress.held = self._step
-                return StepResult(True, int(fetched[SERVED]) == step + 1, False, step + 1, loss)
+                return StepResult(True, fetched.last_round == step + 1, False, step + 1, loss)
             if action is RoundAction.PULL:  # this worker is more than one step behind, or the format changed
                 self._step = None
                 return StepResult(True, self._served == step + 1, False, made, loss)
@@ -272,7 +282,7 @@ class SyncUpdates(OnAnyMembers):
             action = sync_protocol.next_action(observation, worker=self._worker, step=step)
             made = observation.arbiter.step
 
-    def _perform(self, action: RoundAction, step: int, since: float) -> Array | None:
+    def _perform(self, action: RoundAction, step: int, since: float) -> FetchReply[int] | None:
         """Perform an action; return the fetched result if it was requested."""
         if action is RoundAction.GIVE_UP:
             self._client.call(self._ops.give_up, self._request(step))
@@ -280,8 +290,7 @@ class SyncUpdates(OnAnyMembers):
         if action is RoundAction.WAIT:
             time.sleep(sync_protocol.pause(time.perf_counter() - since, usual=self._worker_progress.usual_wait))
         operation = self._ops.apply if action is RoundAction.APPLY else self._ops.fetch
-        fetched: Array = self._client.call(operation[self._format], self._request(step))
-        return fetched
+        return FetchReply.unpack(self._client.call(operation[self._format], self._request(step)))
 
     def _push(self, encoded: EncodedGradient) -> PushReply | None:
         """Push the gradient, and apply the step if it completes the round; return None if the round is full."""
@@ -296,22 +305,17 @@ class SyncUpdates(OnAnyMembers):
     def _look(self, loss: float) -> tuple[sync_protocol.RoundObservation, StepResult | None]:
         """Return the servers' state, and a result if this worker's session is over."""
         answers, standbys = self._client.call(self._ops.look, self._identity)
-        records = [ShardRecord.from_vector(heads) for heads, _ in answers]
-        shards = tuple(
-            sync_protocol.ShardRound(
-                step=int(heads[3]), attempt=int(heads[5]), pushed=sync_protocol.mask(sets[0].tobytes())
-            )
-            for heads, sets in answers
-        )
-        head, sets = answers[0]
-        self._attempt, self._served = int(head[5]), int(head[7])
+        replies = [LookReply.unpack(*answer) for answer in answers]
+        arbiter = replies[0]
+        self._attempt, self._served = arbiter.attempt, arbiter.last_round
         observation = sync_protocol.RoundObservation(
-            shards,
-            admitted=sync_protocol.mask(sets[1].tobytes()),
-            closed=bool(head[6]),
-            alive=sync_protocol.mask(sets[2].tobytes()),
+            tuple(sync_protocol.ShardRound(reply.record.step, reply.attempt, reply.pushed) for reply in replies),
+            admitted=arbiter.admitted,
+            closed=arbiter.closed,
+            alive=arbiter.alive,
             standbys=tuple(ShardRecord.from_vector(record).step for record in standbys),
         )
+        records = [reply.record for reply in replies]
         done = any(record.done for record in records)
         mine = all(Session(record.fence, record.generation) == self._token for record in records)
         if done or not mine:
@@ -321,11 +325,11 @@ class SyncUpdates(OnAnyMembers):
     def _empty_request(self) -> StepRequest:
         """Return a request without a session and a step."""
         with tf.device(self._client.local):
-            place = tf.constant([NEVER, 0], tf.int64)
+            place = Place.pack(NEVER, 0)
             return StepRequest(tf.zeros([2], tf.int64), self._identity, place, as_tensor(None), tf.zeros([], tf.int64))
 
     def _request(self, step: int) -> StepRequest:
         with tf.device(self._client.local):
-            place = tf.constant([step, self._attempt], tf.int64)
+            place = Place.pack(step, self._attempt)
             proposed = tf.constant(self._selector.propose_next(self._format), tf.int64)
         return StepRequest(self._session, self._identity, place, self._progress, proposed)
