@@ -18,7 +18,17 @@ OPERATOR = ROOT / "operator" / "pstraining"
 QUIET = {
     "it goes well": {"ChildrenCreated", "Training", "NotRestarting", "NotSuspended", "NotFinished", "JobFinished"},
     "why an action is taken, beside what its condition says": {
-        *("Desired", "NotDesired", "Drifted", "ClusterMapChanged", "NextTerm", "NextAttempt", "OldTerm", "TakeOver"),
+        *(
+            "Desired",
+            "NotDesired",
+            "Drifted",
+            "ClusterMapChanged",
+            "NextTerm",
+            "NextAttempt",
+            "OldTerm",
+            "ProgramEnded",
+            "TakeOver",
+        ),
     },
 }
 """Reasons that ask nothing of anyone, and so are not on the page."""
