@@ -45,15 +45,15 @@ def ran_all(
 
 def no_cluster(kube: Kube, folder: Path) -> tuple[Target, str]:
     target = kubeconfig(kube, folder, "nowhere", server="https://127.0.0.1:9")
-    return target, "No answer from the API server https://127.0.0.1:9 (context here): "
+    return target, "The API server https://127.0.0.1:9 (context here) did not respond: "
 
 
 def no_credentials(kube: Kube, folder: Path) -> tuple[Target, str]:
-    return kubeconfig(kube, folder, "stranger"), "The API server does not know you: "
+    return kubeconfig(kube, folder, "stranger"), "The API server did not authenticate you: "
 
 
 def no_kubeconfig(kube: Kube, folder: Path) -> tuple[Target, str]:
-    return Target(str(folder / "none"), "here"), "No cluster: "
+    return Target(str(folder / "none"), "here"), "There is no kubeconfig at "
 
 
 @pytest.mark.parametrize("make", [no_cluster, no_credentials, no_kubeconfig])
@@ -64,13 +64,13 @@ def test_no_cluster(kube: Kube, tmp_path: Path, make: Callable[[Kube, Path], tup
 
 
 def test_no_right(kube: Kube, tmp_path: Path, crd: None, namespace: str) -> None:
-    words = f"may not get pstrainingjobs.pstraining.dev in namespace {namespace}: ask for a role"
+    words = f"may not get pstrainingjobs.pstraining.dev in namespace {namespace}: request a role"
     for command, said in ran_all(nobody_here(kube, namespace, tmp_path), namespace).items():
         assert words in said, (command, said)
 
 
 def test_no_such_job(target: Target, crd: None, namespace: str) -> None:
-    words = f"Error: There is no PSTrainingJob none in namespace {namespace}. There are no jobs there."
+    words = f"Error: There is no PSTrainingJob none in namespace {namespace}. The namespace has no jobs."
     for command, said in ran_all(target, namespace, of_manifests=False).items():
         assert said == words, (command, said)
 
@@ -79,7 +79,7 @@ def test_no_crd(target: Target, crd: None, namespace: str) -> None:
     """To delete the CRD would delete everybody's jobs: it is another version that the cluster does not know."""
     version = f"{names.GROUP}/v9"
     for command, said in ran_all(target, namespace, program=("-c", NO_SUCH_VERSION), version=version).items():
-        assert said.startswith("Error: The cluster does not know PSTrainingJobs: "), (command, said)
+        assert said.startswith("Error: The cluster does not serve PSTrainingJobs: "), (command, said)
 
 
 def test_what_is_converted_is_valid_and_taken(kube: Kube, target: Target, crd: None, namespace: str) -> None:

@@ -142,21 +142,21 @@ def _top_shows_who_is_slow_and_who_tells_nothing(say: Say) -> None:
     assert first["examplesPerSecond"] == pytest.approx(32 * first["stepsPerSecond"], rel=0.2)
     assert first["staleness"] == pytest.approx(1, rel=0.2)
     assert [t["straggler"] for t in (first, slow, silent)] == [False, True, False]
-    assert silent["problem"].startswith("nothing listens on port 2240")
+    assert silent["problem"].startswith("port 2240 refuses connections")
     (server,) = found["servers"]
     assert server["server"] == "ps-0"
     assert server["sentBytesPerSecond"] == pytest.approx(2 * server["receivedBytesPerSecond"], rel=0.2)
-    assert "worker-2: nothing listens on port 2240" in say("top", "digits", "--interval", "0.1")
+    assert "worker-2: port 2240 refuses connections" in say("top", "digits", "--interval", "0.1")
 
 
 def _what_is_not_there_is_named(say: Say, namespace: str) -> None:
     for command in ("status", "logs", "top"):
         with pytest.raises(CommandError) as caught:
             say(command, "digit")
-        assert str(caught.value) == f"There is no PSTrainingJob digit in namespace {namespace}. Is digits meant?"
+        assert str(caught.value) == f"There is no PSTrainingJob digit in namespace {namespace}. Did you mean digits?"
     with pytest.raises(CommandError, match=r"digits has no evaluator: spec\.evaluator\.enabled is false"):
         say("logs", "digits", "--role", "evaluator")
-    with pytest.raises(CommandError, match="digits has no worker of index 7: there are 0 to 2"):
+    with pytest.raises(CommandError, match="digits has no worker with index 7: its indices are 0 to 2"):
         say("logs", "digits", "--role", "worker", "--index", "7")
 
 
@@ -183,10 +183,10 @@ def test_who_may_not_and_what_is_not_installed(
 ) -> None:
     assert say("status") == f"No PSTrainingJobs in namespace {namespace}.\n"
     kube.create(manifest(namespace, "digits"))
-    assert "Does the operator run, and does it watch this namespace?" in say("status", "digits")
-    with pytest.raises(CommandError, match=r"digits has no pods now: it is Unknown\."):
+    assert "Check that it is running and watches this namespace." in say("status", "digits")
+    with pytest.raises(CommandError, match=r"digits currently has no pods, and its phase is Unknown\."):
         say("logs", "digits")
-    with pytest.raises(CommandError, match=r"digits has no chief and no workers now: it is Unknown\."):
+    with pytest.raises(CommandError, match=r"digits currently has no chief and no workers, and its phase is Unknown\."):
         say("top", "digits")
 
     nobody = nobody_here(kube, namespace, tmp_path)
@@ -213,7 +213,7 @@ def test_who_may_not_and_what_is_not_installed(
         monkeypatch.setattr(names, "VERSION", version)
         monkeypatch.setattr(names, "API_VERSION", f"{group}/{version}")
         for ask in (lambda: cluster.jobs(namespace), lambda: cluster.job(namespace, "digits")):
-            with pytest.raises(RequestError, match="does not know PSTrainingJobs: "):
+            with pytest.raises(RequestError, match="does not serve PSTrainingJobs: "):
                 ask()
 
 

@@ -105,7 +105,7 @@ def test_a_jobs_life_by_commands(
     started = run(target, "submit", "-f", "-", "--wait", *where, given=text)
     assert started.returncode == 0, started
     assert started.stdout.splitlines()[0] == f"job in {namespace}: created"
-    assert started.stdout.splitlines()[-1] == "job runs."
+    assert started.stdout.splitlines()[-1] == "job is running."
 
     live = ("plan", "-f", "-", "--live", "-o", "json", *where)
     same = json.loads(run(target, *live, given=text).stdout)
@@ -138,7 +138,7 @@ def test_a_jobs_life_by_commands(
     again = run(target, "suspend", "job", *where)
     assert (again.returncode, again.stdout) == (0, f"job in {namespace}: is suspended: nothing to do\n")
     resumed = run(target, "resume", "job", "--wait", *where)
-    assert resumed.stdout.splitlines()[-1] == "job runs.", resumed
+    assert resumed.stdout.splitlines()[-1] == "job is running.", resumed
 
 
 def test_a_job_that_cannot_start_ends_the_wait(
@@ -148,7 +148,7 @@ def test_a_job_that_cannot_start_ends_the_wait(
     job = simple(namespace)
     container(job)["imagePullPolcy"] = "Never"
     ran = run(target, "submit", "-f", "-", "--wait", "--timeout", "60", given=yaml.safe_dump(job))
-    assert "imagePullPolcy: is no field that Kubernetes is known to have; did you mean imagePullPolicy?" in ran.stderr
+    assert "imagePullPolcy: is not a known field of Kubernetes; did you mean imagePullPolicy?" in ran.stderr
     assert re.search("bad cannot start: .*imagePullPolcy", failed(ran))
 
 

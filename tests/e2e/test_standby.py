@@ -75,7 +75,7 @@ def lose(example: Example, what: str) -> None:
         command = (sys.executable, "-m", "pstraining.cli.main", "takeover", example.name, "--shard", "0")
         where = ("--namespace", example.namespace, "--context", os.environ["PSTRAINING_CONTEXT"])
         said = subprocess.run([*command, *where], check=True, capture_output=True, text=True).stdout
-        assert "plain-tensorflow-standby-0 has taken over from plain-tensorflow-ps-0 (take-over 1)" in said
+        assert "switched over from plain-tensorflow-ps-0 to plain-tensorflow-standby-0 (epoch 1)" in said
     else:
         evict(example, "plain-tensorflow-ps-0")
         with pytest.raises(ApiError) as refused:

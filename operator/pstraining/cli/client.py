@@ -108,7 +108,7 @@ class KubeconfigClient:
         try:
             found = library.KubeConfigMerger(path)
             if found.config is None:
-                raise CommandError(f"No cluster: there is no kubeconfig at {path}. KUBECONFIG may name another.")
+                raise CommandError(f"There is no kubeconfig at {path}. Set KUBECONFIG to use another file.")
             # No base path: relative paths of certificates are those of the file that they stand in.
             settings = {"config_base_path": None, "config_persister": found.save_changes}
             loader = library.KubeConfigLoader(found.config, active_context=context, **settings)
@@ -116,7 +116,7 @@ class KubeconfigClient:
         except (ConfigException, YAMLError, OSError, TypeError) as error:
             why = " ".join(str(error).split()).rstrip(".")
             raise CommandError(
-                f"No cluster from the kubeconfig {path}: {why}. Set KUBECONFIG, or choose another --context."
+                f"The kubeconfig {path} is not usable: {why}. Set KUBECONFIG, or select another --context."
             ) from error
         chosen = loader.current_context
         self.namespace = str(chosen["context"].get("namespace") or "default")
@@ -252,7 +252,7 @@ class KubeconfigClient:
                 raise self._stranger() from error
 
     def _stranger(self) -> RequestError:
-        return RequestError(f"{self._where} does not answer as a Kubernetes API server does.")
+        return RequestError(f"{self._where} does not respond like a Kubernetes API server.")
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
@@ -267,8 +267,8 @@ class KubeconfigClient:
                 raise
             why = error.reason if isinstance(error, (MaxRetryError, ApiException)) else error
             raise RequestError(
-                f"No answer from the API server {self._where}: {_last_part(why)}. Is this the cluster that is meant, "
-                "and is it up?"
+                f"The API server {self._where} did not respond: {_last_part(why)}. Check that this is the intended "
+                "cluster and that it is running."
             ) from error
 
 

@@ -58,28 +58,31 @@ def refusal(status: int, body: bytes | str) -> RequestError:
         return AbsentError(f"{told.message}.", status)
     if status == 404:
         return RequestError(
-            f"The cluster does not know {names.KIND}s: {DEFINITION} is not installed, or is of another version. "
-            "Install pstraining there with its chart (`kubectl pstraining doctor` says more), or choose another "
-            "cluster with --context.",
+            f"The cluster does not serve {names.KIND}s: {DEFINITION} is not installed, or has another version. "
+            "Install the chart of pstraining, or select another cluster with --context. `kubectl pstraining doctor` "
+            "reports details.",
             status,
         )
     if status == 409:
         fields = tuple(f"{c.field.removeprefix('.')} ({c.message})" for c in told.causes if c.field)
-        return ConflictError(f"Somebody else has changed it at the same time: {told.message}", status, fields)
+        return ConflictError(f"Conflict with a concurrent change: {told.message}", status, fields)
     if status == 401 and told.reason:
-        return DeniedError(f"The API server does not know you: {told.message}. Log in again, or see --context.", status)
+        return DeniedError(
+            f"The API server did not authenticate you: {told.message}. Log in again, or select another --context.",
+            status,
+        )
     if status == 403 and told.reason:
         return DeniedError(_denial(told.message), status)
-    return RequestError(f"The API server refused: {told.message}", status)
+    return RequestError(f"The API server rejected the request: {told.message}", status)
 
 
 def _denial(message: str) -> str:
     found = _DENIED.search(message)
     if found is None:
-        return f"The API server does not allow it: {message}"
+        return f"The API server denied the request: {message}"
     resource = ".".join(part for part in (found["resource"], found["group"]) if part)
     where = f"in namespace {found['namespace']}" if found["namespace"] else "in all namespaces"
     return (
-        f"You ({found['user']}) may not {found['verb']} {resource} {where}: ask for a role with the verb "
+        f"You ({found['user']}) may not {found['verb']} {resource} {where}: request a role with the verb "
         f"{found['verb']} on {resource}."
     )

@@ -19,7 +19,7 @@ def seconds(text: str) -> float:
         ValueError: it is none.
     """
     if not _DURATION.fullmatch(text):
-        raise ValueError(f"{text!r} is no duration: write it as 30s, 5m, 1h30m or 2d")
+        raise ValueError(f"{text!r} is not a duration such as 30s, 5m, 1h30m or 2d")
     return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
 
 
@@ -74,7 +74,7 @@ def count(text: str) -> int:
     """
     found = _COUNT.fullmatch(text)
     if not found or not (number := round(float(found[1]) * _TIMES[found[2]])):
-        raise ValueError(f"{text!r} is no number of things: write it as 138000000, 25.6M or 1.5B")
+        raise ValueError(f"{text!r} is not a number such as 138000000, 25.6M or 1.5B")
     return number
 
 

@@ -90,5 +90,5 @@ def _instead(cluster: ClusterClient, namespace: str, name: str) -> str:
     except RequestError:
         return ""  # that there is no such job is the answer; who may not list jobs gets no more
     if close := get_close_matches(name, there):
-        return f"Is {' or '.join(close)} meant?"
-    return f"Jobs there: {listed(there)}." if there else "There are no jobs there."
+        return f"Did you mean {' or '.join(close)}?"
+    return f"Jobs in this namespace: {listed(there)}." if there else "The namespace has no jobs."

@@ -20,11 +20,11 @@ from pstraining.cli.errors import CommandError
 COMMANDS = (validate, plan, submit, status, logs, top, scale, suspend, resume, takeover, convert, doctor)
 """One file each, in the order of the help."""
 
-app = typer.Typer(help="Parameter-server training jobs.", no_args_is_help=True)
+app = typer.Typer(help="Submit, watch and change parameter-server training jobs.", no_args_is_help=True)
 
 
 def root() -> None:
-    """Parameter-server training jobs on Kubernetes."""
+    """Submit, watch and change parameter-server training jobs on Kubernetes."""
 
 
 # A callback keeps the name of the command, also while it is the only one.

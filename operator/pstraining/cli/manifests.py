@@ -73,7 +73,7 @@ def parsed(file: str, text: str) -> Iterator[Document]:
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
         raise CommandError(f"{file}{where}: {error.problem}") from error
     except yaml.YAMLError as error:
-        raise CommandError(f"{file} is no YAML: {error}") from error
+        raise CommandError(f"{file} is not YAML: {error}") from error
     for number, body in enumerate(found, 1):
         if body is not None:
             yield from _flat(file, str(number), body)
@@ -81,7 +81,7 @@ def parsed(file: str, text: str) -> Iterator[Document]:
 
 def _flat(file: str, number: str, body: Any) -> Iterator[Document]:
     if not isinstance(body, dict):
-        raise CommandError(f"{file}: document {number} is no Kubernetes object: a mapping with apiVersion and kind is")
+        raise CommandError(f"{file}: document {number} is not a Kubernetes object, a mapping with apiVersion and kind")
     items = body.get("items")
     if str(body.get("kind", "")).endswith("List") and isinstance(items, list):
         for index, item in enumerate(items, 1):
@@ -108,7 +108,7 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 key.tag = "tag:yaml.org,2002:str"
                 if key.value in seen:
-                    raise yaml.constructor.ConstructorError(None, None, f"{key.value} is there twice", key.start_mark)
+                    raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key.value}", key.start_mark)
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
 

@@ -9,20 +9,22 @@ from pstraining.cli.output import Output
 from pstraining.cli.tasks import TaskRole
 
 Namespace = Annotated[
-    str | None, typer.Option("--namespace", "-n", help="The job's namespace; the context's own by default.")
+    str | None, typer.Option("--namespace", "-n", help="Namespace of the job. Default: the context's namespace.")
 ]
-Context = Annotated[str | None, typer.Option(help="The context of the kubeconfig; the current one by default.")]
-Format = Annotated[Output, typer.Option("--output", "-o", help="For people, or for programs.")]
-Job = Annotated[str, typer.Argument(help="The job.")]
+Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig. Default: the current context.")]
+Format = Annotated[
+    Output, typer.Option("--output", "-o", help="Output format: text to read, json or yaml for programs.")
+]
+Job = Annotated[str, typer.Argument(help="Name of the job.")]
 Files = Annotated[
     list[Path],
-    typer.Option(
-        "--filename", "-f", help="A file of manifests, YAML or JSON; - for standard input. May be given several times."
-    ),
+    typer.Option("--filename", "-f", help="File of manifests, YAML or JSON; - reads standard input. Can be repeated."),
 ]
 RoleOption = Annotated[
-    TaskRole | None, typer.Option("--role", help="Only tasks of this role; standbys are of role ps.")
+    TaskRole | None, typer.Option("--role", help="Show only tasks with this role. Standbys have the role ps.")
 ]
-IndexOption = Annotated[int | None, typer.Option("--index", help="Only the task of this index; needs --role.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Follow the job until it is so; the exit status tells.")]
-Timeout = Annotated[float, typer.Option(help="Seconds to wait at most.", min=0)]
+IndexOption = Annotated[
+    int | None, typer.Option("--index", help="Show only the task with this index. Requires --role.")
+]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait for the result. The exit status reports it.")]
+Timeout = Annotated[float, typer.Option(help="Maximum seconds to wait.", min=0)]

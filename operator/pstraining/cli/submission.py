@@ -26,12 +26,12 @@ def placed(document: Document, wanted: str | None, default: str) -> Object:
     metadata = job["metadata"]
     if not metadata.get("name"):
         raise CommandError(
-            f"{document}: metadata.name is needed: generateName gives a new job each time; kubectl create does."
+            f"{document}: metadata.name is required. For a new job each time (generateName), use kubectl create."
         )
     named = metadata.get("namespace")
     if wanted and named and wanted != named:
         raise CommandError(
-            f"{document}: metadata.namespace is {named}, and --namespace {wanted}: leave one of them out."
+            f"{document}: metadata.namespace is {named}, but --namespace is {wanted}: remove one of them."
         )
     metadata["namespace"] = wanted or named or default
     # What only the API server and the operator write; exported manifests have it.
@@ -50,15 +50,15 @@ def sent(cluster: ClusterClient, job: Object, *, dry_run: bool, force: bool) -> 
     namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
     before = cluster.job(namespace, name)
     if before is not None and before["metadata"].get("deletionTimestamp"):
-        raise CommandError(f"{name} in {namespace} is being deleted: submit again once it is gone.")
+        raise CommandError(f"{name} in {namespace} is being deleted: submit it again after the deletion.")
     try:
         stored = cluster.apply(job, dry_run=dry_run, force=force)
     except ConflictError as error:
         if not error.fields:
             raise
         raise CommandError(
-            f"{name} in {namespace}: others have set what the file sets otherwise: {', '.join(error.fields)}. Leave "
-            "these fields out of the file, or take them over with --force."
+            f"{name} in {namespace}: other field managers own fields that the file changes: "
+            f"{', '.join(error.fields)}. Remove these fields from the file, or take ownership with --force."
         ) from error
     except CommandError as error:
         raise CommandError(f"{name} in {namespace} was not submitted. {error}") from error

@@ -74,12 +74,12 @@ def check_choice(job: Object, tasks: Sequence[TaskPod], role: TaskRole | None, i
     name = job["metadata"]["name"]
     if role is None:
         if index is not None:
-            raise CommandError("--index needs --role: every role counts its tasks from 0.")
+            raise CommandError("--index requires --role, because each role counts its tasks from 0.")
         return
     count = desired(job, role)
     if count == 0:
         raise CommandError(f"{name} has no {role}: spec.{role}.enabled is false.")
     if index is None or 0 <= index < count or chosen(tasks, role, index):
         return
-    there = "its only one is 0" if count == 1 else f"there are 0 to {count - 1}"
-    raise CommandError(f"{name} has no {role} of index {index}: {there}.")
+    there = "its only index is 0" if count == 1 else f"its indices are 0 to {count - 1}"
+    raise CommandError(f"{name} has no {role} with index {index}: {there}.")

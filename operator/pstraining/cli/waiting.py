@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import typer
 
+from pstraining.api import names
 from pstraining.api.conditions import Condition
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.errors import CommandError
@@ -45,7 +46,7 @@ def follow(cluster: ClusterClient, job: Object, reached: Callable[[Object], str]
     while True:
         now = cluster.job(namespace, name)
         if now is None or now["metadata"]["uid"] != uid:
-            raise CommandError(f"{name} was deleted meanwhile.")
+            raise CommandError(f"{name} was deleted in the meantime.")
         # What is said of an older spec says nothing of this one.
         if is_seen(now, int(job["metadata"].get("generation") or 0)):
             found = reached(now)
@@ -56,7 +57,7 @@ def follow(cluster: ClusterClient, job: Object, reached: Callable[[Object], str]
                 patience.tell(line)
                 told = line
         if patience.clock() >= end:
-            raise CommandError(f"{name}: not within {patience.seconds:g} s. {told or _unseen(now)}")
+            raise CommandError(f"{name}: timed out after {patience.seconds:g} s. {told or _unseen(now)}")
         patience.sleep(EVERY)
 
 
@@ -80,7 +81,7 @@ def running_or_ended(job: Object) -> str:
     for bad, words in ((Condition.FAILED, "has failed"), (Condition.INVALID_TEMPLATE, "cannot start")):
         if is_true(job, bad):
             raise CommandError(f"{name} {words}: {condition(job, bad)['message']}")
-    for good, words in ((Condition.SUCCEEDED, "has succeeded"), (Condition.RUNNING, "runs")):
+    for good, words in ((Condition.SUCCEEDED, "has succeeded"), (Condition.RUNNING, "is running")):
         if is_true(job, good):
             return f"{name} {words}."
     return f"{name} is suspended." if is_suspended(job) and is_true(job, Condition.SUSPENDED) else ""
@@ -95,5 +96,5 @@ def state(job: Object) -> str:
 
 
 def _unseen(job: Object) -> str:
-    manager = (job["spec"].get("runPolicy") or {}).get("managedBy", "")
-    return f"Nobody has acted on it yet: does the operator run ({manager})? `kubectl pstraining doctor` says more."
+    manager = (job["spec"].get("runPolicy") or {}).get("managedBy", names.MANAGED_BY)
+    return f"{manager} has not processed the job yet. Check that it is running, with `kubectl pstraining doctor`."

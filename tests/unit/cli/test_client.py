@@ -73,7 +73,7 @@ def test_long_lists_come_in_pages(server: Server, cluster: KubeconfigClient) -> 
 @pytest.mark.parametrize("text", ["<html>", "[]", "{}", "1"])
 def test_something_else_that_answers(server: Server, cluster: KubeconfigClient, text: str) -> None:
     server.answers[JOBS] = (200, text)
-    with pytest.raises(RequestError, match="does not answer as a Kubernetes API server does"):
+    with pytest.raises(RequestError, match="does not respond like a Kubernetes API server"):
         cluster.jobs("team")
 
 
@@ -111,9 +111,11 @@ def test_no_such_job_is_not_no_such_kind(server: Server, cluster: KubeconfigClie
     assert cluster.job("team", "digits") is None
     for answer in (NO_PAGE, status(404, "NotFound", "the server could not find the requested resource")):
         server.answers = {JOBS: answer, f"{JOBS}/digits": answer}
-        with pytest.raises(RequestError, match=r"does not know PSTrainingJobs: pstrainingjobs\.pstraining\.dev is not"):
+        with pytest.raises(
+            RequestError, match=r"does not serve PSTrainingJobs: pstrainingjobs\.pstraining\.dev is not"
+        ):
             cluster.job("team", "digits")
-        with pytest.raises(RequestError, match="does not know PSTrainingJobs"):
+        with pytest.raises(RequestError, match="does not serve PSTrainingJobs"):
             cluster.jobs("team")
 
 
@@ -123,7 +125,7 @@ def test_what_is_not_allowed_names_verb_and_resource(server: Server, cluster: Ku
     with pytest.raises(DeniedError) as caught:
         cluster.job("team", "digits")
     assert str(caught.value) == (
-        "You (jane) may not get pstrainingjobs.pstraining.dev in namespace team: ask for a role with the verb get on "
+        "You (jane) may not get pstrainingjobs.pstraining.dev in namespace team: request a role with the verb get on "
         "pstrainingjobs.pstraining.dev."
     )
     path = f"{PODS}/digits-worker-0:2240/proxy/metrics"
@@ -140,10 +142,10 @@ def test_what_is_not_allowed_names_verb_and_resource(server: Server, cluster: Ku
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (status(401, "Unauthorized", "Unauthorized"), "does not know you: Unauthorized. Log in again"),
-        (status(403, "Forbidden", "pods is forbidden: no"), "does not allow it: pods is forbidden: no"),
-        (status(500, "InternalError", "etcd is away"), "The API server refused: etcd is away"),
-        ((503, "no backend"), "The API server refused: no backend"),
+        (status(401, "Unauthorized", "Unauthorized"), "did not authenticate you: Unauthorized. Log in again"),
+        (status(403, "Forbidden", "pods is forbidden: no"), "denied the request: pods is forbidden: no"),
+        (status(500, "InternalError", "etcd is away"), "The API server rejected the request: etcd is away"),
+        ((503, "no backend"), "The API server rejected the request: no backend"),
     ],
 )
 def test_refusals_keep_the_servers_words(server: Server, cluster: KubeconfigClient, answer: Answer, words: str) -> None:
@@ -173,7 +175,7 @@ def test_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
         with pytest.raises(RequestError) as caught:
             ask()
         said = str(caught.value)
-        assert said.startswith(f"No answer from the API server {url} (context test): [Errno 111] Connection refused.")
+        assert said.startswith(f"The API server {url} (context test) did not respond: [Errno 111] Connection refused.")
         assert caught.value.status == 0
     assert capsys.readouterr().err == "", "urllib3's warnings are not for people"
 
@@ -181,9 +183,9 @@ def test_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
 @pytest.mark.parametrize(
     ("text", "context", "words"),
     [
-        (None, None, "there is no kubeconfig at"),
-        ("just words", None, "No cluster from the kubeconfig"),
-        ("{", None, "No cluster from the kubeconfig"),
+        (None, None, "There is no kubeconfig at"),
+        ("just words", None, "The kubeconfig"),
+        ("{", None, "The kubeconfig"),
         ("", None, "is empty"),
         ("whole", "other", "other"),
         ("whole", None, "current-context"),
@@ -247,6 +249,6 @@ def test_texts_are_read_as_they_are(server: Server, cluster: KubeconfigClient) -
 def test_a_conflict_names_the_fields_and_who_has_set_them(server: Server, cluster: KubeconfigClient) -> None:
     cause = {"reason": "FieldManagerConflict", "message": 'conflict with "hpa"', "field": ".spec.worker.replicas"}
     server.answers[DIGITS] = status(409, "Conflict", "Apply failed with 1 conflict", causes=[cause])
-    with pytest.raises(ConflictError, match="Somebody else has changed it at the same time: Apply failed") as caught:
+    with pytest.raises(ConflictError, match="Conflict with a concurrent change: Apply failed") as caught:
         cluster.apply(job())
     assert caught.value.fields == ('spec.worker.replicas (conflict with "hpa")',)

@@ -153,7 +153,7 @@ def test_exit_status_where_something_has_no_counterpart() -> None:
     assert strict.exit_code == 1
     assert strict.stdout == ""
     assert "no counterpart: spec.runPolicy.schedulingPolicy.scheduleTimeoutSeconds" in strict.stderr
-    assert "with --strict nothing is printed" in str(strict.exception)
+    assert "with --strict, no manifest is printed" in str(strict.exception)
     nothing = run("-f", "-", "--no-comments", text=json.dumps(tfjob(PS=None)))
     assert (nothing.exit_code, nothing.stdout) == (3, "")
     assert run("-f", "-", "--strict", text=json.dumps(tfjob())).exit_code == 0
@@ -165,7 +165,7 @@ def test_what_is_no_tfjob_is_named_with_its_place() -> None:
     assert done.stdout == ""
     assert isinstance(done.exception, CommandError)
     assert str(done.exception).startswith("standard input: document 2 (PersistentVolumeClaim data): It is a Persistent")
-    assert str(run("-f", "-", text="---\n").exception) == "There is no TFJob in what was given."
+    assert str(run("-f", "-", text="---\n").exception) == "The input has no TFJob."
 
 
 def test_the_page_shows_what_the_command_prints() -> None:

@@ -120,7 +120,7 @@ def test_a_crd_of_another_version() -> None:
     found = checks.definition(made)
     assert found.result is WARN
     assert "spec.ps.properties" not in found.message
-    assert "spec.ps.replicas, spec.network (only here), spec.new (only there)" in found.message
+    assert "spec.ps.replicas, spec.network (only in this CLI), spec.new (only in the cluster)" in found.message
 
 
 def test_operators() -> None:
@@ -131,12 +131,12 @@ def test_operators() -> None:
     assert (found.result, found.todo) == (FAIL, "kubectl -n sys get pods; kubectl -n sys logs deployment/op")
     (found,) = checks.operators([deployment(version="0.0.1")], "team")
     assert found.result is WARN
-    assert "is of version 0.0.1, this CLI of" in found.message
+    assert "has version 0.0.1, this CLI has" in found.message
 
 
 def test_an_operator_that_looks_after_other_namespaces() -> None:
     _, found = checks.operators([deployment("a,b")], "team")
-    assert verdict(found) == (FAIL, "nobody looks after jobs in namespace team")
+    assert verdict(found) == (FAIL, "no operator watches namespace team")
     assert found.todo.endswith("use one of: a, b.")
     assert [c.result for c in checks.operators([deployment("a,team")], "team")] == [OK]
     assert [c.result for c in checks.operators([deployment("a"), deployment()], "team")] == [OK, OK]
@@ -147,8 +147,8 @@ def test_an_operator_that_looks_after_other_namespaces() -> None:
     [
         (lease(), OK, "op-1 holds Lease s/n"),
         (lease(29), OK, "op-1 holds Lease s/n"),
-        (lease(31), FAIL, "op-1 has last renewed Lease s/n 31 s ago by this machine's clock; it may take 15"),
-        (lease(holder=""), FAIL, "nobody holds Lease s/n"),
+        (lease(31), FAIL, "op-1 last renewed Lease s/n 31 s ago by this machine's clock; the limit is 15 s"),
+        (lease(holder=""), FAIL, "no operator holds Lease s/n"),
         (None, FAIL, "there is no Lease s/n: no operator has started yet"),
     ],
 )
@@ -177,7 +177,7 @@ def test_rooms_on_nodes() -> None:
     found = checks.nodes(two, full, NEED)
     assert verdict(found) == (
         WARN,
-        "only b has room for a parameter server of 0.5 CPU and 1 GiB: standbys need a second node",
+        "only b has room for a parameter server of 0.5 CPU and 1 GiB: standbys require a second node",
     )
     found = checks.nodes(two, [*full, pod("b", asking("0", "7500Mi"))], NEED)
     assert found.result is WARN
@@ -196,7 +196,7 @@ def test_room_without_the_right_to_see_pods_is_a_guess() -> None:
     found = checks.nodes([node("a"), node("b")], Unavailable("eve may not list pods"), NEED)
     assert found.result is WARN
     assert "2 of 2 nodes have room" in found.message
-    assert "(if nothing else ran there: eve may not list pods)" in found.message
+    assert "(if the nodes run nothing else: eve may not list pods)" in found.message
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_storage_and_network_and_metrics() -> None:
     mark = {"storageclass.kubernetes.io/is-default-class": "true"}
     classes: list[Any] = [{"metadata": {"name": "slow"}}, {"metadata": {"name": "fast", "annotations": mark}}]
     assert verdict(checks.storage(classes)) == (OK, "the default StorageClass is fast")
-    assert verdict(checks.storage(classes[:1])) == (WARN, "no StorageClass is the default (there: slow)")
+    assert verdict(checks.storage(classes[:1])) == (WARN, "no StorageClass is the default (available: slow)")
     assert checks.network([{"metadata": {"name": "cilium"}}]).result is OK
     assert checks.network([{"metadata": {"name": "kindnet"}}]).result is WARN
     assert checks.metrics("pstraining_jobs 1").result is OK
@@ -362,4 +362,4 @@ def test_without_a_kubeconfig(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_need_that_is_no_quantity(quantity: str) -> None:
     result = CliRunner().invoke(app, ["doctor", "--memory", quantity])
     assert isinstance(result.exception, CommandError)
-    assert "are no quantities" in str(result.exception)
+    assert "not quantities" in str(result.exception)

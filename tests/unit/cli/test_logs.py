@@ -58,14 +58,14 @@ def test_tasks_in_order_and_what_has_no_lines_is_said() -> None:
     cluster.logs = {
         "digits-worker-1": ["a", "b"],
         "digits-standby-0": ["stands by"],
-        "digits-ps-0": RequestError("The API server refused: container is waiting to start", 400),
+        "digits-ps-0": RequestError("The API server rejected the request: container is waiting to start", 400),
     }
     said, remarks = read(cluster)
     assert said == ["standby-0: stands by", "worker-1: a", "worker-1: b"]
     assert remarks == [
-        "chief-0 (digits-chief-1): no lines",
-        "ps-0 (digits-ps-0): no log: The API server refused: container is waiting to start",
-        "worker-0 (digits-worker-0): no lines",
+        "chief-0 (digits-chief-1): the log is empty",
+        "ps-0 (digits-ps-0): no log: The API server rejected the request: container is waiting to start",
+        "worker-0 (digits-worker-0): the log is empty",
     ]
 
 
@@ -98,10 +98,10 @@ def test_how_much_of_a_log() -> None:
 @pytest.mark.parametrize(
     ("role", "index", "said"),
     [
-        (None, 0, "--index needs --role"),
-        (TaskRole.WORKER, 2, r"digits has no worker of index 2: there are 0 to 1\."),
-        (TaskRole.WORKER, -1, "digits has no worker of index -1"),
-        (TaskRole.CHIEF, 1, r"digits has no chief of index 1: its only one is 0\."),
+        (None, 0, "--index requires --role"),
+        (TaskRole.WORKER, 2, r"digits has no worker with index 2: its indices are 0 to 1\."),
+        (TaskRole.WORKER, -1, "digits has no worker with index -1"),
+        (TaskRole.CHIEF, 1, r"digits has no chief with index 1: its only index is 0\."),
         (TaskRole.EVALUATOR, None, r"digits has no evaluator: spec\.evaluator\.enabled is false\."),
     ],
 )
@@ -119,10 +119,12 @@ def test_a_job_that_is_scaled_down_still_has_what_runs() -> None:
 
 
 def test_no_job_and_no_pods() -> None:
-    with pytest.raises(CommandError, match=r"Is digits meant\?"):
+    with pytest.raises(CommandError, match=r"Did you mean digits\?"):
         read(Logged(job()), name="digit")
     gone = ended(job(), "Failed")
-    with pytest.raises(CommandError, match=r"digits has no pods of role worker now: it is Failed\. R"):
+    with pytest.raises(
+        CommandError, match=r"digits currently has no pods with role worker, and its phase is Failed\. R"
+    ):
         read(Logged(gone, pods=[]), LogSelection(TaskRole.WORKER))
 
 
@@ -288,7 +290,7 @@ EMPTY: list[tuple[list[Object], dict[str, list[str] | RequestError]]] = [([], {}
 def test_a_job_without_pods_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
     follow(Script(*EMPTY))
     assert capsys.readouterr().err.splitlines() == [
-        "digits has no pods that are asked for yet; waiting for them.",
+        "digits has no matching pods yet. Waiting for them.",
         "digits has ended: Succeeded.",
     ]
 
@@ -310,7 +312,7 @@ class Away(Script):
 def test_an_api_server_that_is_away_is_waited_for_a_while(capsys: pytest.CaptureFixture[str]) -> None:
     short = Away(10)
     follow(short, clock=lambda: short.now)
-    assert capsys.readouterr().err.count("No answer. Trying again.") == 1
+    assert capsys.readouterr().err.count("No answer. Retrying.") == 1
     long = Away(PATIENCE + 10)
     with pytest.raises(RequestError, match=r"No answer\."):
         follow(long, clock=lambda: long.now)
@@ -354,8 +356,8 @@ def test_a_job_that_is_deleted_meanwhile(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"since": "5"}, "--since: '5' is no duration"),
-        ({"follow": True, "previous": True}, "take away --follow"),
+        ({"since": "5"}, "--since: '5' is not a duration"),
+        ({"follow": True, "previous": True}, "remove --follow"),
     ],
 )
 def test_options_that_make_no_sense(arguments: dict[str, Any], said: str) -> None:

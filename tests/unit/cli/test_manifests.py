@@ -47,12 +47,12 @@ def test_dates_and_keys_are_texts_and_json_is_yaml() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("spec: {a: 1,\n  a: 2}", "f, line 2, column 3: a is there twice"),
+        ("spec: {a: 1,\n  a: 2}", "f, line 2, column 3: duplicate key a"),
         ("a: [", "f, line 1, column 5: "),
-        ("- a", "f: document 1 is no Kubernetes object"),
-        ("kind: List\nitems: [3]", "f: document 1.1 is no Kubernetes object"),
+        ("- a", "f: document 1 is not a Kubernetes object"),
+        ("kind: List\nitems: [3]", "f: document 1.1 is not a Kubernetes object"),
         ("? [1]\n: 2", "f, line 1, column 3: "),
-        ("a: \x07", "f is no YAML: "),
+        ("a: \x07", "f is not YAML: "),
     ],
 )
 def test_what_cannot_be_read(text: str, message: str) -> None:

@@ -143,7 +143,7 @@ def test_corrections_and_deletions_are_told() -> None:
     with console.capture() as said:
         console.print(picture(planned, None))
     assert re.search(r"delete +Deployment +digits-worker-1\b", said.get())
-    assert "That is the next step" in said.get()
+    assert "These are the next actions" in said.get()
 
 
 def test_servers_that_get_another_size_are_told() -> None:
@@ -201,8 +201,8 @@ def test_what_the_network_carries(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "spec", "message"),
     [
-        (["--parameters", "many"], {}, "Error: --parameters: 'many' is no number of things: write it as 138000000"),
-        (["--parameters", "1M", "--bandwidth", "0"], {}, "Error: --bandwidth: '0' is no number of things"),
+        (["--parameters", "many"], {}, "Error: --parameters: 'many' is not a number such as 138000000"),
+        (["--parameters", "1M", "--bandwidth", "0"], {}, "Error: --bandwidth: '0' is not a number"),
         ([], {"ps": {"replicas": 0}}, "spec.ps.replicas: must be at least 1, is 0"),
     ],
 )

@@ -21,7 +21,7 @@ def test_the_number_is_changed_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert cluster.asked == [("scale", 1)]
     assert capsys.readouterr().out.splitlines() == [
         "digits in default: scaled from 2 to 1 worker",
-        "digits in default: has 1 worker already: nothing to do",
+        "digits in default: already has 1 worker: nothing to do",
     ]
 
 
@@ -67,7 +67,7 @@ def test_no_such_job_and_one_that_has_ended() -> None:
         scaled(cluster, 3, "other")
     cluster.world.end("chief")
     cluster.world.settle()
-    with pytest.raises(CommandError, match=r"digits has ended \(Succeeded\): it has no workers any more"):
+    with pytest.raises(CommandError, match=r"digits has ended \(Succeeded\) and has no workers"):
         scaled(cluster, 3)
 
 
@@ -94,7 +94,7 @@ def test_a_suspended_job_is_not_waited_for(capsys: pytest.CaptureFixture[str]) -
     cluster = JobCluster(running())
     cluster.world.edit({"runPolicy": {"suspend": True}})
     scaled(cluster, 4, wait=True)
-    assert capsys.readouterr().out.splitlines()[-1] == "digits is suspended: it gets its workers when it resumes."
+    assert capsys.readouterr().out.splitlines()[-1] == "digits is suspended and will start its workers when it resumes."
 
 
 @pytest.mark.parametrize("code", [0, 3])
@@ -102,15 +102,15 @@ def test_a_job_that_ends_meanwhile(capsys: pytest.CaptureFixture[str], code: int
     cluster = JobCluster(running(chief={"restartPolicy": "Never"}))
     cluster.world.end("chief", code=code, message="no data")
     if code:
-        with pytest.raises(CommandError, match=r"digits has failed meanwhile: .*no data"):
+        with pytest.raises(CommandError, match=r"digits has failed in the meantime: .*no data"):
             scaled(cluster, 4, wait=True)
     else:
         scaled(cluster, 4, wait=True)
-        assert capsys.readouterr().out.splitlines()[-1] == "digits has succeeded meanwhile."
+        assert capsys.readouterr().out.splitlines()[-1] == "digits has succeeded in the meantime."
 
 
 def test_an_operator_that_is_away() -> None:
     cluster = JobCluster(running())
     cluster.away = True
-    with pytest.raises(CommandError, match="digits: not within 10 s"):
+    with pytest.raises(CommandError, match="digits: timed out after 10 s"):
         scaled(cluster, 4, wait=True)

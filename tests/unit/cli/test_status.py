@@ -142,7 +142,7 @@ def test_markup_in_messages_is_shown_as_it_is() -> None:
         (
             pod("worker", state={"waiting": {"reason": "ImagePullBackOff", "message": "Back-off"}}, ready=False),
             "ImagePullBackOff",
-            ["container tensorflow waits: ImagePullBackOff: Back-off"],
+            ["container tensorflow is waiting: ImagePullBackOff: Back-off"],
         ),
         (
             pod("worker", state={"waiting": {"reason": "ContainerCreating"}}, ready=False, phase="Pending"),
@@ -159,7 +159,7 @@ def test_markup_in_messages_is_shown_as_it_is() -> None:
             ),
             "CrashLoopBackOff",
             [
-                "container tensorflow waits: CrashLoopBackOff: back-off 10s",
+                "container tensorflow is waiting: CrashLoopBackOff: back-off 10s",
                 "container tensorflow was restarted once; its last run ended with exit code 1: no data",
             ],
         ),
@@ -171,9 +171,9 @@ def test_markup_in_messages_is_shown_as_it_is() -> None:
         (
             pod("ps", ready=False),
             "Running",
-            ["runs, and is not ready: its server does not answer, or is not in sync"],
+            ["running, but not ready: its server does not respond, or is not in sync"],
         ),
-        (pod("worker", ready=False), "Running", ["runs, and is not ready: its probe fails"]),
+        (pod("worker", ready=False), "Running", ["running, but not ready: its probe fails"]),
     ],
 )
 def test_what_is_said_of_a_pod(made: Object, state: str, words: list[str]) -> None:
@@ -271,11 +271,11 @@ def notes(made: Object) -> list[str]:
 def test_what_nobody_has_written_into_the_status_yet_is_noted() -> None:
     assert notes(running().job or {}) == []
     new = job()
-    assert "Does the operator run" in notes(new)[0]
+    assert "Check that it is running" in notes(new)[0]
     assert status.summary(new)["phase"] == "Unknown"
     changed = running().job or {}
     changed["metadata"]["generation"] += 1
-    assert "has not acted on that yet" in notes(changed)[0]
+    assert "has not processed the last change" in notes(changed)[0]
     assert "is being deleted" in notes(job() | {"metadata": job()["metadata"] | {"deletionTimestamp": stamp(NOW)}})[0]
     assert "kueue" in notes(job(spec={"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}}))[0]
 
@@ -314,9 +314,9 @@ def test_that_other_servers_were_refused_is_told_until_something_else_is_asked_f
 @pytest.mark.parametrize(
     ("name", "namespace", "there", "said"),
     [
-        ("digitz", "default", ["digits", "other"], "Is digits meant?"),
-        ("zzz", "default", ["digits", "other"], "Jobs there: digits, other."),
-        ("digits", "team", ["digits"], "There are no jobs there."),
+        ("digitz", "default", ["digits", "other"], "Did you mean digits?"),
+        ("zzz", "default", ["digits", "other"], "Jobs in this namespace: digits, other."),
+        ("digits", "team", ["digits"], "The namespace has no jobs."),
     ],
 )
 def test_a_job_that_is_not_there(name: str, namespace: str, there: list[str], said: str) -> None:
@@ -372,5 +372,5 @@ def test_the_command_prints_tables_trees_and_data(
 
 
 def test_all_namespaces_and_one_job_exclude_each_other() -> None:
-    with pytest.raises(CommandError, match="take away the job's name and --namespace"):
+    with pytest.raises(CommandError, match="remove the job's name and --namespace"):
         status.status(job="digits", all_namespaces=True)

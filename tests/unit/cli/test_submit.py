@@ -45,7 +45,7 @@ def test_where_a_job_goes(own: str | None, wanted: str | None, namespace: str) -
 def test_two_namespaces_are_one_too_many() -> None:
     body = manifest()
     body["metadata"]["namespace"] = "a"
-    with pytest.raises(CommandError, match=r"document 1 \(PSTrainingJob digits\): metadata.namespace is a, and .* b"):
+    with pytest.raises(CommandError, match=r"document 1 \(PSTrainingJob digits\): metadata.namespace is a, but .* b"):
         sent(body, "b")
 
 
@@ -59,7 +59,7 @@ def test_what_only_the_server_writes_is_not_sent() -> None:
 
 
 def test_a_job_without_a_name_of_its_own() -> None:
-    with pytest.raises(CommandError, match=r"metadata\.name is needed"):
+    with pytest.raises(CommandError, match=r"metadata\.name is required"):
         sent({**manifest(), "metadata": {"generateName": "d-"}})
 
 
@@ -93,8 +93,8 @@ def test_others_have_set_it() -> None:
     with pytest.raises(CommandError) as caught:
         apply(cluster, sent(manifest()), dry_run=False, force=False)
     assert str(caught.value) == (
-        "digits in default: others have set what the file sets otherwise: spec.worker.replicas (conflict with hpa). "
-        "Leave these fields out of the file, or take them over with --force."
+        "digits in default: other field managers own fields that the file changes: spec.worker.replicas (conflict with "
+        "hpa). Remove these fields from the file, or take ownership with --force."
     )
 
 
@@ -109,7 +109,7 @@ def test_a_job_that_is_being_deleted() -> None:
     going = job()
     going["metadata"]["deletionTimestamp"] = "2030-01-01T12:00:00Z"
     cluster = JobCluster(World(going))
-    with pytest.raises(CommandError, match="is being deleted: submit again once it is gone"):
+    with pytest.raises(CommandError, match="is being deleted: submit it again after the deletion"):
         apply(cluster, sent(manifest()), dry_run=False, force=False)
     assert not cluster.asked
 
@@ -122,7 +122,7 @@ def waited(cluster: JobCluster) -> str:
 
 def test_it_waits_until_the_job_runs_and_says_what_happens() -> None:
     cluster = JobCluster(World(job()))
-    assert waited(cluster) == "digits runs."
+    assert waited(cluster) == "digits is running."
     cluster.world.end("chief")
     cluster.world.settle()
     assert waited(cluster) == "digits has succeeded."
@@ -133,7 +133,7 @@ def test_a_line_for_each_change_on_the_way() -> None:
     cluster.world.reconcile()
     found = waited(cluster)
     assert (found, cluster.told) == (
-        "digits runs.",
+        "digits is running.",
         ["digits: Pending: Waiting for the parameter servers, the chief and a worker."],
     )
 
@@ -159,7 +159,9 @@ def test_a_job_that_is_suspended_as_it_says() -> None:
 def test_an_operator_that_is_away() -> None:
     cluster = JobCluster(World(job()))
     cluster.away = True
-    with pytest.raises(CommandError, match=r"digits: not within 10 s\. Nobody has acted on it yet: does the operator"):
+    with pytest.raises(
+        CommandError, match=r"digits: timed out after 10 s\. pstraining.dev/operator has not processed the job yet"
+    ):
         waited(cluster)
 
 
@@ -167,7 +169,7 @@ def test_what_was_said_of_the_former_spec_does_not_count() -> None:
     cluster = JobCluster(running())
     cluster.away = True
     cluster.world.edit({"runPolicy": {"backoffLimit": 3}})
-    with pytest.raises(CommandError, match="Nobody has acted on it yet"):
+    with pytest.raises(CommandError, match="has not processed the job yet"):
         waited(cluster)
 
 
@@ -176,7 +178,7 @@ def test_a_job_that_is_replaced_meanwhile() -> None:
     stored = copy.deepcopy(cluster.world.job)
     assert stored is not None
     stored["metadata"]["uid"] = "former"
-    with pytest.raises(CommandError, match="digits was deleted meanwhile"):
+    with pytest.raises(CommandError, match="digits was deleted in the meantime"):
         follow(cluster, stored, running_or_ended, cluster.patience)
 
 
@@ -202,5 +204,5 @@ def test_nothing_is_sent_if_one_is_wrong(file: Path, monkeypatch: pytest.MonkeyP
         more.write("---\n" + yaml.safe_dump(manifest(ps={"replicas": 0})))
     result = CliRunner().invoke(app, ["submit", "-f", str(file)])
     assert isinstance(result.exception, CommandError)
-    assert str(result.exception) == "Nothing was submitted: 1 error in what was given."
+    assert str(result.exception) == "Nothing was submitted: the input has 1 error."
     assert "document 3 (PSTrainingJob digits): error: spec.ps.replicas: must be at least 1, is 0" in result.stderr

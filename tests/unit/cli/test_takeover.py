@@ -23,19 +23,19 @@ def warm() -> FakeCluster:
 def test_it_asks_once_and_says_who_has_taken_over() -> None:
     cluster = warm()
     assert cluster.take_over(shard=1) == (
-        "Shard 1 of digits: digits-standby-1 has taken over from digits-ps-1 (take-over 1)."
+        "Shard 1 of digits: switched over from digits-ps-1 to digits-standby-1 (epoch 1)."
     )
     assert cluster.world.job is not None
     assert cluster.world.job["metadata"]["annotations"] == {names.ANNOTATION_TAKEOVER: "1@0"}
     cluster.world.settle()
-    assert "digits-ps-1 has taken over from digits-standby-1 (take-over 2)" in cluster.take_over(shard=1)
+    assert "switched over from digits-standby-1 to digits-ps-1 (epoch 2)" in cluster.take_over(shard=1)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"name": "other"}, "There is no PSTrainingJob other in namespace default. Jobs there: digits."),
-        ({"namespace": "team"}, "There is no PSTrainingJob digits in namespace team. There are no jobs there."),
+        ({"name": "other"}, "There is no PSTrainingJob other in namespace default. Jobs in this namespace: digits."),
+        ({"namespace": "team"}, "There is no PSTrainingJob digits in namespace team. The namespace has no jobs."),
         ({"shard": 2}, "digits has no shard 2: its shards are 0 to 1."),
         ({"shard": -1}, "digits has no shard -1: its shards are 0 to 1."),
     ],
@@ -53,7 +53,7 @@ def test_a_job_without_standbys() -> None:
 
 def test_a_job_whose_chief_chooses() -> None:
     world = running(ps={"replicas": 2, "standby": {"mode": "Hot"}}, training={"mode": "Sync"})
-    with pytest.raises(CommandError, match=r"has hot standbys, of which its chief chooses.* delete its pod"):
+    with pytest.raises(CommandError, match=r"has hot standbys, and its chief selects the primary.* delete its pod"):
         FakeCluster(world).take_over()
     assert names.ANNOTATION_TAKEOVER not in (world.job or {})["metadata"].get("annotations", {})
 
@@ -75,12 +75,14 @@ def test_a_job_that_has_ended() -> None:
     cluster = warm()
     cluster.world.end("chief")
     cluster.world.settle()
-    with pytest.raises(CommandError, match="does not run: it is Succeeded"):
+    with pytest.raises(CommandError, match="is not running: it is Succeeded"):
         cluster.take_over()
 
 
 def test_an_operator_that_is_away() -> None:
     cluster = warm()
     cluster.away = True
-    with pytest.raises(CommandError, match=r"within 10 s; digits-ps-0 is still primary\. Does the operator run\?"):
+    with pytest.raises(
+        CommandError, match=r"within 10 s: digits-ps-0 is still the primary\. Check that the operator is running\."
+    ):
         cluster.take_over()

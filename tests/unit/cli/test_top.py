@@ -138,16 +138,27 @@ def test_numbers_that_are_none_are_none_for_programs_too() -> None:
     json.dumps(found, allow_nan=False)
 
 
-REFUSED = "The API server refused: error trying to reach service: dial tcp 10.0.0.7:2240: connect: connection refused"
+REFUSED = (
+    "The API server rejected the request: error trying to reach service: dial tcp 10.0.0.7:2240: connect: "
+    "connection refused"
+)
 
 
 @pytest.mark.parametrize(
     ("answer", "spec", "said"),
     [
-        (RequestError(REFUSED, 503), {}, "nothing listens on port 2240: it does not train yet, or not with"),
+        (
+            RequestError(REFUSED, 503),
+            {},
+            "port 2240 refuses connections: the task is not training yet, or does not use",
+        ),
         (RequestError("error: i/o timeout", 503), {}, "port 2240: error: i/o timeout"),
-        (RequestError("No answer", 0), {"network": {"isolation": "Full"}}, "with spec.network.isolation Full only the"),
-        ("<html>", {}, "port 2240 serves something else: invalid metric name:<html>"),
+        (
+            RequestError("No answer", 0),
+            {"network": {"isolation": "Full"}},
+            "with spec.network.isolation Full, only the",
+        ),
+        ("<html>", {}, "port 2240 does not serve metrics: invalid metric name:<html>"),
     ],
 )
 def test_a_task_that_serves_nothing_is_shown_with_the_reason(
@@ -177,7 +188,7 @@ def test_where_nobody_tells_anything_nobody_waits() -> None:
     assert (found["job"], found["examplesPerSecond"], found["servers"]) == (None, None, [])
     head, reason = rendered(found).split("\n\n")
     assert head == "digits  Running"
-    assert reason.startswith("chief-0, worker-0, worker-1, worker-2: nothing listens on port 2240")
+    assert reason.startswith("chief-0, worker-0, worker-1, worker-2: port 2240 refuses connections")
 
 
 def test_who_may_not_read_metrics_is_told() -> None:
@@ -196,14 +207,14 @@ def test_pods_that_do_not_run() -> None:
     found = Scraped(job(), [pod("worker", 0), waits, done], answers).measure()
     assert [(t["task"], t["problem"]) for t in found["tasks"]] == [
         ("worker-0", ""),
-        ("worker-1", "does not run: ImagePullBackOff"),
+        ("worker-1", "is not running: ImagePullBackOff"),
     ]
 
 
 def test_a_job_without_tasks_and_no_job() -> None:
-    with pytest.raises(CommandError, match=r"digits has no chief and no workers now: it is Unknown\."):
+    with pytest.raises(CommandError, match=r"digits currently has no chief and no workers, and its phase is Unknown\."):
         Scraped(job(), [pod("ps")], {}).measure()
-    with pytest.raises(CommandError, match="Is digits meant"):
+    with pytest.raises(CommandError, match="Did you mean digits"):
         Scraped(job(), [], {}).measure("digit")
 
 
@@ -220,8 +231,8 @@ def with_port(*variables: Object) -> Object:
         ([{"name": "OTHER", "value": "1"}], 2240),
         ([{"name": "PSTRAINING_METRICS_PORT", "value": "9100"}], 9100),
         ([{"name": "PSTRAINING_METRICS_PORT", "value": ""}], 2240),
-        ([{"name": "PSTRAINING_METRICS_PORT", "value": "0"}], "its port is not known: its template sets"),
-        ([{"name": "PSTRAINING_METRICS_PORT", "valueFrom": {}}], "its port is not known: its template sets"),
+        ([{"name": "PSTRAINING_METRICS_PORT", "value": "0"}], "its port is unknown: its template sets"),
+        ([{"name": "PSTRAINING_METRICS_PORT", "valueFrom": {}}], "its port is unknown: its template sets"),
     ],
 )
 def test_the_port_is_the_contracts_or_the_templates(variables: list[Object], port: int | str) -> None:
@@ -232,7 +243,7 @@ def test_the_port_is_the_contracts_or_the_templates(variables: list[Object], por
 
 def test_a_program_that_was_started_again_has_no_rate() -> None:
     before = at(0, told(worker=worker(50, seconds=1)))
-    assert "started again" in task_rates(before, at(5, told(worker=worker(3, seconds=1)))).problem
+    assert "restarted" in task_rates(before, at(5, told(worker=worker(3, seconds=1)))).problem
 
 
 @pytest.mark.parametrize(

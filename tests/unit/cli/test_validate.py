@@ -38,17 +38,17 @@ AT_C = {"name": "data", "mountPath": "/c"}
     [
         (
             with_container(imagePullPolcy="Always"),
-            f"warning {POD}.containers[0].imagePullPolcy: is no field that Kubernetes is known to have; did you mean "
+            f"warning {POD}.containers[0].imagePullPolcy: is not a known field of Kubernetes; did you mean "
             "imagePullPolicy?",
         ),
         (
             {"worker": {"template": {"metadata": {"label": {}}}}},
-            "warning spec.worker.template.metadata.label: is no field that Kubernetes is known to have; did you mean "
+            "warning spec.worker.template.metadata.label: is not a known field of Kubernetes; did you mean "
             "labels?",
         ),
         (
             {"checkpoint": {"volume": {"emptyDirr": {}}}},
-            "warning spec.checkpoint.volume.emptyDirr: is no field that Kubernetes is known to have; did you mean "
+            "warning spec.checkpoint.volume.emptyDirr: is not a known field of Kubernetes; did you mean "
             "emptyDir?",
         ),
         (
@@ -62,7 +62,8 @@ AT_C = {"name": "data", "mountPath": "/c"}
         ),
         (
             with_container(volumeMounts=[MOUNT]),
-            f"error {POD}.containers: container tensorflow mounts data, which is no volume (pods of worker, ps, chief)",
+            f"error {POD}.containers: container tensorflow mounts data, which is not a volume "
+            "(pods of worker, ps, chief)",
         ),
         (
             with_pod(volumes=[VOLUME, VOLUME]),
@@ -70,8 +71,8 @@ AT_C = {"name": "data", "mountPath": "/c"}
         ),
         (
             with_pod(volumes=[{"name": "pstraining-run", "emptyDir": {}}]),
-            f"error {POD}.volumes: has pstraining-run twice: the operator adds a volume of this name; choose another "
-            "(pods of worker, ps, chief)",
+            f"error {POD}.volumes: has pstraining-run twice: the operator adds a volume with this name; choose another "
+            "name (pods of worker, ps, chief)",
         ),
         (
             {
@@ -88,7 +89,7 @@ AT_C = {"name": "data", "mountPath": "/c"}
         (
             {"ps": {"volumeClaimTemplates": [{"metadata": {"name": "shard"}, "spec": {
                 "accessModes": ["ReadWriteOnce"], "resources": {}, "storageClass": "fast"}}]}},
-            "warning spec.ps.volumeClaimTemplates[0].spec.storageClass: is no field that Kubernetes is known to have; "
+            "warning spec.ps.volumeClaimTemplates[0].spec.storageClass: is not a known field of Kubernetes; "
             "did you mean storageClassName?",
         ),
     ],
@@ -127,7 +128,7 @@ def test_all_manifests_of_users_that_an_api_server_takes_are_right() -> None:
     [
         ({"apiVersion": "pstraining.dev/v1"}, "apiVersion: must be pstraining.dev/v1alpha1, is pstraining.dev/v1; did"),
         ({"kind": "pstrainingjob"}, "kind: must be PSTrainingJob, is pstrainingjob; did you mean PSTrainingJob?"),
-        ({"metadata": {"name": "x", "label": {}}}, "metadata.label: is no field that Kubernetes is known to have; did"),
+        ({"metadata": {"name": "x", "label": {}}}, "metadata.label: is not a known field of Kubernetes; did"),
     ],
 )
 def test_the_head_of_an_object(change: dict[str, Any], message: str) -> None:
@@ -136,9 +137,9 @@ def test_the_head_of_an_object(change: dict[str, Any], message: str) -> None:
 
 
 def test_nothing_to_check() -> None:
-    with pytest.raises(CommandError, match="There is no PSTrainingJob in what was given, only ConfigMap, Secret"):
+    with pytest.raises(CommandError, match="The input has no PSTrainingJob, only ConfigMap, Secret"):
         check_documents([Document("f", "1", {"kind": kind}) for kind in ("ConfigMap", "Secret", "Secret")])
-    with pytest.raises(CommandError, match=r"There is no PSTrainingJob in what was given\."):
+    with pytest.raises(CommandError, match=r"The input has no PSTrainingJob\."):
         check_documents([])
 
 
@@ -155,9 +156,9 @@ def test_for_people(file: Path) -> None:
     assert result.exit_code == 1
     assert result.output.splitlines() == [
         f"{file}: document 1 (PSTrainingJob digits): ok",
-        f"{file}: document 2 (ConfigMap c): skipped: no PSTrainingJob",
+        f"{file}: document 2 (ConfigMap c): skipped: not a PSTrainingJob",
         f"{file}: document 3 (PSTrainingJob other): error: spec.ps.replicas: must be at least 1, is 0",
-        f"{file}: document 3 (PSTrainingJob other): warning: spec.ps.replica: is no field of this version; did you "
+        f"{file}: document 3 (PSTrainingJob other): warning: spec.ps.replica: is not a field of this version; did you "
         "mean replicas?",
         "2 jobs, 1 error, 1 warning",
     ]
@@ -191,7 +192,7 @@ def test_for_programs(file: Path, output: str, read: Any) -> None:
             {
                 "severity": "warning",
                 "field": "spec.ps.replica",
-                "message": "is no field of this version; did you mean replicas?",
+                "message": "is not a field of this version; did you mean replicas?",
             },
         ],
     }
@@ -201,4 +202,4 @@ def test_a_warning_alone_is_no_failure() -> None:
     text = yaml.safe_dump(job(spec={"ps": {"other": 1}}))
     result = CliRunner().invoke(app, ["validate", "-f", "-"], input=text)
     assert result.exit_code == 0
-    assert "standard input: document 1 (PSTrainingJob digits): warning: spec.ps.other: is no field" in result.output
+    assert "standard input: document 1 (PSTrainingJob digits): warning: spec.ps.other: is not a field" in result.output

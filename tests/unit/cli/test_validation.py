@@ -26,7 +26,7 @@ def said(found: list[Finding]) -> list[str]:
 def means(found: Finding, words: str) -> bool:
     """Whether it says what the API server says in its own words."""
     if words.startswith("unknown field"):
-        return f'"{found.field}"' in words and "is no field" in found.message
+        return f'"{found.field}"' in words and "is not a field" in found.message
     return words.replace(":", " ").split()[0] == found.field or words in str(found)
 
 
@@ -75,8 +75,12 @@ def test_examples_are_right(path: Path) -> None:
             "builtin",
             "error spec.ps.server: must be one of Program, Builtin, is 'builtin'; did you mean Builtin?",
         ),
-        ("spec.worker.replica", 2, "warning spec.worker.replica: is no field of this version; did you mean replicas?"),
-        ("spec.zzz", 2, "warning spec.zzz: is no field of this version"),
+        (
+            "spec.worker.replica",
+            2,
+            "warning spec.worker.replica: is not a field of this version; did you mean replicas?",
+        ),
+        ("spec.zzz", 2, "warning spec.zzz: is not a field of this version"),
         ("spec.network.topologyKey", "", "error spec.network.topologyKey: must have at least 1 characters: ''"),
         ("spec.checkpoint.path", "c", "error spec.checkpoint.path: must match ^/[^:]*$: 'c'"),
         ("spec.failurePolicy.rules", [{}], "error spec.failurePolicy.rules[0].action: is required"),

@@ -26,7 +26,7 @@ _WIDTH = 118
 
 
 class Manifests(StrEnum):
-    """How manifests are written."""
+    """Format of the manifests."""
 
     YAML = "yaml"
     JSON = "json"
@@ -34,22 +34,22 @@ class Manifests(StrEnum):
 
 def convert(
     files: Files,
-    output: Annotated[Manifests, typer.Option("--output", "-o", help="How manifests are written.")] = Manifests.YAML,
+    output: Annotated[Manifests, typer.Option("--output", "-o", help="Format of the manifests.")] = Manifests.YAML,
     no_comments: Annotated[
-        bool, typer.Option("--no-comments", help="Write no notes above manifests, as YAML comments.")
+        bool, typer.Option("--no-comments", help="Do not write the notes as YAML comments above the manifests.")
     ] = False,
     strict: Annotated[
         bool,
-        typer.Option("--strict", help="Print no manifest and end with 1 if something of a TFJob has no counterpart."),
+        typer.Option("--strict", help="Print no manifest and exit with 1 if a field of a TFJob has no counterpart."),
     ] = False,
 ) -> None:
-    """Turn manifests of TFJobs (kubeflow.org/v1) into manifests of PSTrainingJobs; no cluster is asked.
+    """Convert manifests of TFJobs (kubeflow.org/v1) to manifests of PSTrainingJobs, without a cluster.
 
-    The manifests go to standard output, as in `kubectl pstraining convert -f tfjob.yaml > job.yaml`. What became of
-    fields that are not simply there goes to standard error, and into comments above each manifest: each note names the
-    TFJob's field, says whether it is changed, behaves differently or has no counterpart, and what to do.
+    The manifests go to standard output, as in `kubectl pstraining convert -f tfjob.yaml > job.yaml`. Notes on fields
+    without an identical counterpart go to standard error, and into comments above each manifest. Each note names the
+    TFJob's field, reports whether it is changed, behaves differently or has no counterpart, and what to do.
 
-    Exit status 0: everything has a counterpart. 3: something has none. 1: a document is no TFJob, or with --strict.
+    Exit status 0: every field has a counterpart. 3: a field has none. 1: a document is not a TFJob, or with --strict.
     """
     found = []
     for document in documents(files):
@@ -60,11 +60,12 @@ def convert(
         found.append(conversion)
         typer.echo("\n".join([f"{document}:", *(f"  {line}" for line in lines(conversion.notes))]), err=True)
     if not found:
-        raise CommandError("There is no TFJob in what was given.")
+        raise CommandError("The input has no TFJob.")
     missing = [note for conversion in found for note in conversion.notes if note.missing]
     if missing and strict:
         raise CommandError(
-            f"{len(missing)} of the notes above say that there is no counterpart; with --strict nothing is printed."
+            f"{len(missing)} of the notes above report fields without a counterpart; "
+            "with --strict, no manifest is printed."
         )
     typer.echo(as_json(found) if output is Manifests.JSON else as_yaml(found, not no_comments), nl=False)
     if missing:

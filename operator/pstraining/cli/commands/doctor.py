@@ -22,23 +22,23 @@ from pstraining.cli.output import Output, show
 
 def doctor(
     namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Where jobs are to run; the context's own by default.")
+        str | None, typer.Option("--namespace", "-n", help="Namespace of the jobs. Default: the context's namespace.")
     ] = None,
     context: Context = None,
     output: Format = Output.TEXT,
-    cpu: Annotated[str, typer.Option(help="What a parameter server needs, to see whether nodes have room.")] = "500m",
-    memory: Annotated[str, typer.Option(help="The same, of memory.")] = "1Gi",
+    cpu: Annotated[str, typer.Option(help="CPU of a parameter server, to check the capacity of nodes.")] = "500m",
+    memory: Annotated[str, typer.Option(help="Memory of a parameter server, to check the capacity of nodes.")] = "1Gi",
 ) -> None:
-    """Check cluster and install: each check says ok, warn or fail, and what to do next; exit status 1 if one fails.
+    """Check the cluster and the installation. Each check reports ok, warn or fail, and what to do next.
 
-    It looks at the API server's version, the CRD (is it this version's?), the operator and its Lease, your rights, room
-    on nodes, storage for checkpoints, the network, and the operator's metrics. It changes nothing, and works with few
-    rights: what you may not read is a warning.
+    The checks cover the version of the API server, the CRD, the operator and its Lease, your rights, the capacity of
+    nodes, storage for checkpoints, the network, and the operator's metrics. They change nothing. A check that you have
+    no right for is a warning. The exit status is 1 if a check fails.
     """
     try:
         need = Amount.of({"cpu": cpu, "memory": memory})
     except ValueError as error:
-        raise CommandError(f"--cpu {cpu} --memory {memory}: these are no quantities, such as 500m and 1Gi") from error
+        raise CommandError(f"--cpu {cpu} --memory {memory}: not quantities such as 500m and 1Gi") from error
     found = list(_all(context, namespace, need))
     show(report(found), output, lambda: picture(found))
     if any(c.result is Result.FAIL for c in found):

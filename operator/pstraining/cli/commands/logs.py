@@ -24,22 +24,29 @@ def logs(  # noqa: PLR0913, PLR0917 - one for each option
     job: Job,
     role: RoleOption = None,
     index: IndexOption = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the logs until the job ends.")] = False,
     previous: Annotated[
-        bool, typer.Option("--previous", "-p", help="The run before the present one, of containers that have one.")
+        bool, typer.Option("--previous", "-p", help="Show the previous run of containers that were restarted.")
     ] = False,
-    tail: Annotated[int | None, typer.Option(min=0, help="The last lines of each task; all by default.")] = None,
-    since: Annotated[str | None, typer.Option(help="Lines younger than this, such as 30s, 5m or 1h30m.")] = None,
+    tail: Annotated[
+        int | None, typer.Option(min=0, help="Lines to show from the end of each log. Default: all.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Show only lines newer than this, such as 30s, 5m or 1h30m.")
+    ] = None,
     namespace: Namespace = None,
     context: Context = None,
 ) -> None:
-    """Print the logs of a job's tasks; with --follow as they come, also of pods that come up later."""
+    """Print the logs of a job's tasks.
+
+    With --follow, new lines are printed as they arrive, also from pods that start later.
+    """
     try:
         young = None if since is None else seconds(since)
     except ValueError as error:
         raise CommandError(f"--since: {error}.") from error
     if follow and previous:
-        raise CommandError("--previous is of runs that are over: take away --follow.")
+        raise CommandError("--previous shows runs that have ended: remove --follow.")
     selection = LogSelection(role, index, previous, tail, young)
     writer = LogWriter(coloured=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
     cluster = KubeconfigClient(context)
@@ -79,8 +86,8 @@ def read(
     check_choice(job, tasks, selection.role, selection.index)
     wanted = chosen(tasks, selection.role, selection.index)
     if not wanted:
-        which = f" of role {selection.role}" if selection.role else ""
-        raise CommandError(f"{name} has no pods{which} now: it is {phase(job)}. {why(job)}".rstrip())
+        which = f" with role {selection.role}" if selection.role else ""
+        raise CommandError(f"{name} currently has no pods{which}, and its phase is {phase(job)}. {why(job)}".rstrip())
     for task in wanted:
         count = 0
         try:
@@ -95,4 +102,4 @@ def read(
             remark(f"{task.name} ({task.pod.name}): no log: {error}")
         else:
             if not count:
-                remark(f"{task.name} ({task.pod.name}): no lines")
+                remark(f"{task.name} ({task.pod.name}): the log is empty")

@@ -70,24 +70,25 @@ class Planned:
 def plan(
     files: Files,
     live: Annotated[
-        bool, typer.Option("--live", help="Against the job and its objects in the cluster. Nothing is stored.")
+        bool, typer.Option("--live", help="Compare with the job and its objects in the cluster. Nothing is stored.")
     ] = False,
     parameters: Annotated[
-        str, typer.Option(help="How many dense parameters the model has, such as 25.6M: adds what the network carries.")
+        str, typer.Option(help="Dense parameters of the model, such as 25.6M. Adds the network traffic to the output.")
     ] = "",
     bandwidth: Annotated[
         str,
-        typer.Option(help="Bits a second that a node carries each way, such as 10G; else the job's own hint."),
+        typer.Option(help="Bandwidth of a node in bits per second each way, such as 10G. Default: the job's hint."),
     ] = "",
     namespace: Namespace = None,
     context: Context = None,
     output: Format = Output.TEXT,
 ) -> None:
-    """Show what the operator would do about jobs: every object, by its own planner; nothing is stored.
+    """Show every object that the operator would create, change or delete for jobs. Nothing is stored.
 
-    Offline for jobs that are not there yet; with --live for those that are, by a dry run, which needs the right to
-    change them. With --parameters also the bytes on every link for a batch of every worker, the seconds at a bandwidth,
-    how many parameter servers would be best, and what other ways to exchange updates would carry.
+    The operator's own planner decides, offline for jobs that do not exist yet. With --live, the command compares with
+    existing jobs by a dry run, which requires the right to change them. With --parameters, the output adds the bytes on
+    every link when each worker processes one batch, their duration at the bandwidth, the best number of parameter
+    servers, and the traffic of other settings.
     """
     values = _number(parameters, "--parameters") if parameters else 0
     asked = _number(bandwidth, "--bandwidth") / 1e6 if bandwidth else None
@@ -265,10 +266,10 @@ def picture(planned: Planned, carried: Carried | None) -> RenderableType:
             table.add_row(Text(word, style=style), str(action.kind), name, details(planned, action))
         pods, amount = total(planned)
         summed = f"{several(len(planned.actions), 'object')}; {several(pods, 'new pod')}"
-        asked = f" that ask for {told_amount(amount)} together" if told_amount(amount) else ""
+        asked = f" that request {told_amount(amount)} in total" if told_amount(amount) else ""
         parts += [Text(), table, Text(), Text(summed + (asked if pods else "") + ".")]
     if planned.exists and planned.actions:
-        parts.append(Text("That is the next step; what follows depends on how it goes."))
+        parts.append(Text("These are the next actions. Later ones depend on their results."))
     if carried:
         parts += [Text(), bandwidth_table.picture(carried)]
     return Group(*parts)
@@ -278,8 +279,8 @@ def _headline(planned: Planned, where: str) -> str:
     if not planned.exists:
         return f"{where} would be created:"
     if not planned.changes:
-        return f"{where} is there as the manifest says" + (":" if planned.actions else "; nothing is to be done.")
-    return f"{where} would be changed" + ("" if planned.actions else ", which asks for no other object") + ":"
+        return f"{where} already matches the manifest" + (":" if planned.actions else ": nothing to do.")
+    return f"{where} would be changed" + ("" if planned.actions else ", without a change of its objects") + ":"
 
 
 def _rendered(before: Any, after: Any, path: str) -> Iterator[Change]:

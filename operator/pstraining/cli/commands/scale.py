@@ -16,16 +16,16 @@ from pstraining.cli.waiting import Patience, follow, is_suspended
 
 def scale(
     job: Job,
-    workers: Annotated[int, typer.Option(help="How many workers the job is to have.")],
+    workers: Annotated[int, typer.Option(help="New number of workers.")],
     namespace: Namespace = None,
     context: Context = None,
     wait: Wait = False,
     timeout: Timeout = 300,
 ) -> None:
-    """Change a job's number of workers (spec.worker.replicas); parameter servers, chief and other workers go on.
+    """Change a job's number of workers (spec.worker.replicas). All other tasks keep running.
 
-    What the API's rules refuse is said before anything is sent. With --wait, until every worker is ready, has ended
-    well, or was given up.
+    The API's rules are checked before the change is sent. With --wait, the command waits until every worker is ready,
+    has succeeded or was given up.
     """
     scale_to(KubeconfigClient(context), job, workers, namespace, Patience(timeout) if wait else None)
 
@@ -50,9 +50,9 @@ def scale_to(
     before = int(job["spec"]["worker"]["replicas"])
     end = end_of(job)
     if end is not None:
-        raise CommandError(f"{name} has ended ({end}): it has no workers any more.")
+        raise CommandError(f"{name} has ended ({end}) and has no workers.")
     if before == workers:
-        typer.echo(f"{name} in {namespace}: has {workers} {_workers(workers)} already: nothing to do")
+        typer.echo(f"{name} in {namespace}: already has {workers} {_workers(workers)}: nothing to do")
     else:
         check(job, workers)
         cluster.scale(namespace, name, workers)
@@ -86,11 +86,11 @@ def _scaled(job: Object, workers: int) -> str:
     """
     name, status = job["metadata"]["name"], job["status"].get("worker") or {}
     if is_true(job, Condition.FAILED):
-        raise CommandError(f"{name} has failed meanwhile: {condition(job, Condition.FAILED)['message']}")
+        raise CommandError(f"{name} has failed in the meantime: {condition(job, Condition.FAILED)['message']}")
     if is_true(job, Condition.SUCCEEDED):
-        return f"{name} has succeeded meanwhile."
+        return f"{name} has succeeded in the meantime."
     if is_suspended(job):
-        return f"{name} is suspended: it gets its {_workers(workers)} when it resumes."
+        return f"{name} is suspended and will start its {_workers(workers)} when it resumes."
     # Those asked for are neither done nor given up.
     asked, ready = int(status.get("replicas") or 0), int(status.get("ready") or 0)
     if status.get("desired") != workers or ready != asked:

@@ -22,19 +22,19 @@ EVENTS: Final = 5
 ASKED_PODS: Final = 5
 """Of how many pods that wait without a word the events are read."""
 
-AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Jobs of all namespaces.")]
+AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Show the jobs of all namespaces.")]
 
 
 def status(
-    job: Annotated[str | None, typer.Argument(help="The job; a table of all jobs if not given.")] = None,
+    job: Annotated[str | None, typer.Argument(help="Name of the job. Default: a table of all jobs.")] = None,
     all_namespaces: AllNamespaces = False,
     namespace: Namespace = None,
     context: Context = None,
     output: Format = Output.TEXT,
 ) -> None:
-    """Show how jobs stand; of one job every pod, and why something waits or has failed."""
+    """Show the state of jobs. For one job, show every pod and why it waits or has failed."""
     if all_namespaces and (job is not None or namespace is not None):
-        raise CommandError("--all-namespaces shows all jobs: take away the job's name and --namespace.")
+        raise CommandError("--all-namespaces shows all jobs: remove the job's name and --namespace.")
     cluster, now = KubeconfigClient(context), datetime.now(UTC)
     where = namespace or cluster.namespace
     if job is None:
@@ -106,13 +106,13 @@ def _notes(job: Object) -> list[str]:
     metadata, told = job["metadata"], job.get("status") or {}
     manager = (job["spec"].get("runPolicy") or {}).get("managedBy", names.MANAGED_BY)
     if manager != names.MANAGED_BY:
-        return [f"It is {manager} that looks after this job (spec.runPolicy.managedBy)."]
+        return [f"{manager} manages this job (spec.runPolicy.managedBy)."]
     if metadata.get("deletionTimestamp"):
         return ["The job is being deleted."]
     if not told:
-        return ["Nobody has acted on this job yet. Does the operator run, and does it watch this namespace?"]
+        return ["The operator has not processed this job yet. Check that it is running and watches this namespace."]
     if told.get("observedGeneration", 0) < metadata.get("generation", 0):
-        return ["The spec was changed, and the operator has not acted on that yet. Does it run?"]
+        return ["The operator has not processed the last change of the spec yet. Check that it is running."]
     return []
 
 

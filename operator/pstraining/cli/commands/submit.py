@@ -30,20 +30,20 @@ def submit(
     context: Context = None,
     dry_run: Annotated[
         DryRun | None,
-        typer.Option(
-            help="Store nothing. client: check offline, without a cluster. server: have the API server check."
-        ),
+        typer.Option(help="Do not store the jobs. client: check without a cluster. server: let the API server check."),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Take over fields that others have set since, such as an autoscaler.")
+        bool,
+        typer.Option("--force", help="Take ownership of fields that other managers have set, such as an autoscaler."),
     ] = False,
     wait: Wait = False,
     timeout: Timeout = 300,
 ) -> None:
-    """Create jobs, or change those that exist, once all of them have been checked offline (see validate).
+    """Create jobs, or change existing ones, after an offline check of all of them (see validate).
 
-    If one is wrong, none is sent. With --wait, follow each until it runs or has ended: exit status 0 once it runs, has
-    succeeded, or is suspended as its manifest says; 1 if it has failed, cannot start, or time is up.
+    If one job is invalid, none is sent. With --wait, the command waits until each job runs or has ended. The exit
+    status is 0 if the job runs, has succeeded, or is suspended by its manifest. It is 1 if the job has failed, cannot
+    start, or the timeout has expired.
     """
     found = require_valid(check_documents(documents(files)))
     if dry_run is DryRun.CLIENT:

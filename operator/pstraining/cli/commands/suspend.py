@@ -12,9 +12,10 @@ from pstraining.cli.waiting import Patience, follow, is_suspended, running_or_en
 def suspend(
     job: Job, namespace: Namespace = None, context: Context = None, wait: Wait = False, timeout: Timeout = 300
 ) -> None:
-    """Stop a job and free its pods: the chief first, which may save its state. `resume` goes on from the checkpoint.
+    """Stop a job and delete its pods. The chief stops first and may save its state; `resume` loads the checkpoint.
 
-    While a job is suspended, fields can be changed that are immutable while it runs. With --wait, until nothing runs.
+    Fields that are immutable while a job runs can change while it is suspended. With --wait, the command waits until
+    no pod runs.
     """
     set_suspended(KubeconfigClient(context), job, True, namespace, Patience(timeout) if wait else None)
 
@@ -22,7 +23,10 @@ def suspend(
 def resume(
     job: Job, namespace: Namespace = None, context: Context = None, wait: Wait = False, timeout: Timeout = 300
 ) -> None:
-    """Let a suspended job go on from its newest checkpoint. With --wait, until it runs; exit status 1 if it fails."""
+    """Resume a suspended job from its newest checkpoint.
+
+    With --wait, the command waits until the job runs. The exit status is 1 if the job fails.
+    """
     set_suspended(KubeconfigClient(context), job, False, namespace, Patience(timeout) if wait else None)
 
 
@@ -60,5 +64,5 @@ def _stopped(job: Object) -> str:
     """That nothing of a job runs any more; empty until then."""
     name, end = job["metadata"]["name"], end_of(job)
     if end is not None:
-        return f"{name} has ended meanwhile ({end})."
+        return f"{name} has ended in the meantime ({end})."
     return f"{name} is suspended." if is_true(job, Condition.SUSPENDED) else ""

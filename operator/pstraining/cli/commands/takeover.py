@@ -23,12 +23,12 @@ EVERY = 0.2
 
 def takeover(
     job: Job,
-    shard: Annotated[int, typer.Option(help="The shard whose standby is to take over.")],
+    shard: Annotated[int, typer.Option(help="Index of the shard to switch over.")],
     namespace: Namespace = None,
     context: Context = None,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait.")] = 60,
+    timeout: Annotated[float, typer.Option(help="Maximum seconds to wait.")] = 60,
 ) -> None:
-    """Let a standby take over a shard now; a plain program goes on from its newest checkpoint."""
+    """Switch a shard over to its standby. A program without the runtime resumes from its newest checkpoint."""
     typer.echo(take_over(KubeconfigClient(context), job, shard, namespace, timeout))
 
 
@@ -68,11 +68,12 @@ def take_over(
     while True:
         epoch, now = _pointer(cluster, namespace, name, shard)
         if epoch > before:
-            return f"Shard {shard} of {name}: {now} has taken over from {primary} (take-over {epoch})."
+            return f"Shard {shard} of {name}: switched over from {primary} to {now} (epoch {epoch})."
         if clock() >= end:
-            why = _degraded(cluster.job(namespace, name) or {}) or "Does the operator run?"
+            why = _degraded(cluster.job(namespace, name) or {}) or "Check that the operator is running."
             raise CommandError(
-                f"Shard {shard} of {name} was not taken over within {seconds:.0f} s; {primary} is still primary. {why}"
+                f"Shard {shard} of {name} was not switched over within {seconds:.0f} s: {primary} is still the "
+                f"primary. {why}"
             )
         sleep(EVERY)
 
@@ -83,14 +84,15 @@ def _checked(job: Object, name: str, shard: int) -> Object:
         raise CommandError(f"{name} has no standbys: spec.ps.standby.mode is None.")
     if servers["standby"]["mode"] == "Hot":
         raise CommandError(
-            f"{name} has hot standbys, of which its chief chooses. To move a member, delete its pod: no step is lost."
+            f"{name} has hot standbys, and its chief selects the primary. To move a member, delete its pod: no step "
+            "is lost."
         )
     count = int(servers["replicas"])
     if not 0 <= shard < count:
         raise CommandError(f"{name} has no shard {shard}: its shards are 0 to {count - 1}.")
     for kind in (Condition.SUCCEEDED, Condition.FAILED, Condition.SUSPENDED):
         if is_true(job, kind):
-            raise CommandError(f"{name} does not run: it is {kind}.")
+            raise CommandError(f"{name} is not running: it is {kind}.")
     return job
 
 

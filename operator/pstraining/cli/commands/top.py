@@ -34,7 +34,7 @@ def top(
     context: Context = None,
     output: Format = Output.TEXT,
 ) -> None:
-    """Show how fast a job trains: steps and examples a second, staleness, bytes each way, stragglers."""
+    """Show a job's training rates: steps and examples per second, staleness, traffic and stragglers."""
     cluster = KubeconfigClient(context)
     found = measure(cluster, namespace or cluster.namespace, job, interval)
     show(found, output, lambda: picture(found))
@@ -64,7 +64,9 @@ def measure(
     job = job_named(cluster, namespace, name)
     tasks = [t for t in tasks_of(job, cluster.pods(namespace, name)) if _trains(t)]
     if not tasks:
-        raise CommandError(f"{name} has no chief and no workers now: it is {phase(job)}. {why(job)}".rstrip())
+        raise CommandError(
+            f"{name} currently has no chief and no workers, and its phase is {phase(job)}. {why(job)}".rstrip()
+        )
 
     def scrape(task: TaskPod) -> Scrape | str:
         return _scrape(cluster, job, task, clock)
@@ -184,7 +186,7 @@ def _again(pair: tuple[TaskPod, Scrape | str], scrape: Callable[[TaskPod], Scrap
 def _scrape(cluster: ClusterClient, job: Object, task: TaskPod, clock: Callable[[], float]) -> Scrape | str:
     """What a task tells, or why it tells nothing."""
     if not task.pod.container.running:
-        return f"does not run: {state(task)}"
+        return f"is not running: {state(task)}"
     port = metrics_port(task)
     if isinstance(port, str):
         return port
@@ -196,7 +198,7 @@ def _scrape(cluster: ClusterClient, job: Object, task: TaskPod, clock: Callable[
     except RequestError as error:
         return _unserved(str(error), port, isolated=_isolation(job) == "Full")
     except ValueError as error:
-        return f"port {port} serves something else: {error}"
+        return f"port {port} does not serve metrics: {error}"
 
 
 def metrics_port(task: TaskPod) -> int | str:
@@ -212,16 +214,14 @@ def metrics_port(task: TaskPod) -> int | str:
         return contract.METRICS_PORT
     if text.isdecimal() and 0 < int(text) < 65536:
         return int(text)
-    return (
-        f"its port is not known: its template sets {contract.ENV_METRICS_PORT} to {text or 'what it finds elsewhere'}"
-    )
+    return f"its port is unknown: its template sets {contract.ENV_METRICS_PORT} to {text or 'a value from elsewhere'}"
 
 
 def _unserved(message: str, port: int, *, isolated: bool) -> str:
     if "connection refused" in message:
-        return f"nothing listens on port {port}: it does not train yet, or not with pstraining.runtime"
+        return f"port {port} refuses connections: the task is not training yet, or does not use pstraining.runtime"
     if isolated:
-        return f"port {port} does not answer: with spec.network.isolation Full only the job's own pods reach it"
+        return f"port {port} does not respond: with spec.network.isolation Full, only the job's own pods can reach it"
     return f"port {port}: {message}"
 
 

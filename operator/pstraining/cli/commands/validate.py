@@ -19,12 +19,12 @@ from pstraining.cli.validation.schema import Severity
 
 
 def validate(files: Files, output: Format = Output.TEXT) -> None:
-    """Check manifests of jobs without a cluster, by the API server's own rules; exit status 1 if one is wrong.
+    """Check manifests of jobs by the API server's own rules, without a cluster. Exit status 1 if one is invalid.
 
-    Besides the rules of the API (types, bounds, required fields, and how fields go together), pod templates are checked
-    for what the operator's pods would be refused for: wrong types, missing images, volumes that are not there. A field
-    that this version does not know is a warning, since a newer CRD or Kubernetes may know it; the API server refuses
-    what it does not know itself. Other objects in the files are named and skipped.
+    The rules of the API cover types, bounds, required fields and combinations of fields. Pod templates are checked for
+    errors that Kubernetes would reject in the operator's pods: wrong types, missing images, missing volumes. An unknown
+    field is a warning, because a newer CRD or Kubernetes may have it; the API server rejects fields that it does not
+    have. Other objects in the files are listed as skipped.
     """
     found = check_documents(documents(files))
     show(report(found), output, lambda: picture(found))

@@ -57,7 +57,7 @@ class Unavailable:
 
     def as_check(self, name: str) -> Check:
         """A warning: nothing is known of it."""
-        return Check(name, Result.WARN, f"not known: {self.why}")
+        return Check(name, Result.WARN, f"unknown: {self.why}")
 
 
 @dataclass(frozen=True)
@@ -111,14 +111,16 @@ def definition(found: Object | None) -> Check:
     versions = {v["name"]: v for v in found["spec"]["versions"] if v["served"]}
     if names.VERSION not in versions:
         served = ", ".join(versions)
-        return Check("crd", Result.FAIL, f"{names.VERSION} is not served, only {served}", "Use this CLI's own version.")
+        return Check(
+            "crd", Result.FAIL, f"{names.VERSION} is not served, only {served}", "Use the CLI of that version."
+        )
     ours = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     apart = list(differences(ours, versions[names.VERSION]["schema"]["openAPIV3Schema"]))
     if not apart:
         return Check("crd", Result.OK, f"{names.VERSION}, the same as this CLI's ({__version__})")
     first = ", ".join(apart[:3]) + (f" and {len(apart) - 3} more" if len(apart) > 3 else "")
-    message = f"differs from this CLI's ({__version__}): {first}; what validate says may differ, too"
-    return Check("crd", Result.WARN, message, "Upgrade whichever is older, chart or CLI: docs/how-to/install.md.")
+    message = f"differs from this CLI's ({__version__}): {first}; the findings of validate may also differ"
+    return Check("crd", Result.WARN, message, "Upgrade the older one, chart or CLI: docs/how-to/install.md.")
 
 
 def differences(ours: Any, theirs: Any, path: str = "") -> Iterable[str]:
@@ -135,9 +137,9 @@ def differences(ours: Any, theirs: Any, path: str = "") -> Iterable[str]:
     for name in dict.fromkeys((*mine, *other)):
         below = f"{path}.{name}".lstrip(".")
         if name not in other:
-            yield f"{below} (only here)"
+            yield f"{below} (only in this CLI)"
         elif name not in mine:
-            yield f"{below} (only there)"
+            yield f"{below} (only in the cluster)"
         else:
             yield from differences(mine[name], other[name], below)
 
@@ -151,7 +153,7 @@ def operators(found: Sequence[Object], namespace: str) -> list[Check]:
     if not any(not listed or namespace in listed for listed in watched):
         listed = ", ".join(n for names_ in watched for n in names_)
         todo = f"Add it to watch.namespaces of the chart, or use one of: {listed}."
-        told.append(Check("operator", Result.FAIL, f"nobody looks after jobs in namespace {namespace}", todo))
+        told.append(Check("operator", Result.FAIL, f"no operator watches namespace {namespace}", todo))
     return told
 
 
@@ -177,32 +179,34 @@ def _operator(deployment: Object) -> Check:
         return Check("operator", Result.FAIL, f"{told}, is not ready", todo)
     labelled = str((metadata.get("labels") or {}).get("app.kubernetes.io/version", ""))
     if labelled and labelled != __version__:
-        message = f"{told}, is of version {labelled}, this CLI of {__version__}"
-        return Check("operator", Result.WARN, message, "Upgrade whichever is older.")
+        message = f"{told}, has version {labelled}, this CLI has {__version__}"
+        return Check("operator", Result.WARN, message, "Upgrade the older one.")
     return Check("operator", Result.OK, f"{told}, is ready")
 
 
 def lease(found: Object | None, name: str, now: datetime) -> Check:
     """Whether an operator holds its Lease, and has said so lately."""
     if found is None:
-        return Check("lease", Result.FAIL, f"there is no Lease {name}: no operator has started yet", "Look at its log.")
+        return Check(
+            "lease", Result.FAIL, f"there is no Lease {name}: no operator has started yet", "Check the operator's log."
+        )
     spec = found.get("spec") or {}
     holder = str(spec.get("holderIdentity") or "")
     if not holder:
-        return Check("lease", Result.FAIL, f"nobody holds Lease {name}", "Look at the operator's log.")
+        return Check("lease", Result.FAIL, f"no operator holds Lease {name}", "Check the operator's log.")
     ago = (now - datetime.fromisoformat(str(spec["renewTime"]))).total_seconds()
     duration = int(spec.get("leaseDurationSeconds") or 0)
     if ago > 2 * duration:
         message = (
-            f"{holder} has last renewed Lease {name} {ago:.0f} s ago by this machine's clock; it may take {duration}"
+            f"{holder} last renewed Lease {name} {ago:.0f} s ago by this machine's clock; the limit is {duration} s"
         )
-        return Check("lease", Result.FAIL, message, "Look at the operator's log, and at this machine's clock.")
+        return Check("lease", Result.FAIL, message, "Check the operator's log, and this machine's clock.")
     return Check("lease", Result.OK, f"{holder} holds Lease {name}")
 
 
 def no_namespace(namespace: str) -> Check:
     """What is said in place of rights in a namespace that is not there."""
-    todo = f"kubectl create namespace {namespace}, or name another one by -n."
+    todo = f"kubectl create namespace {namespace}, or select another one with -n."
     return Check("rights", Result.FAIL, f"there is no namespace {namespace}", todo)
 
 
@@ -213,7 +217,7 @@ def rights(found: Mapping[tuple[str, str], bool], namespace: str) -> Check:
         return Check("rights", Result.OK, f"you may read, create, change and delete jobs in namespace {namespace}")
     listed = ", ".join(f"{verb} {names.PLURAL}{'/' * bool(sub)}{sub}" for verb, sub in missing)
     result = Result.FAIL if {*missing} & {*NEEDED} else Result.WARN
-    todo = "Ask for the role edit in that namespace: the chart adds jobs to it (rbac.aggregate)."
+    todo = "Request the role edit in that namespace: the chart adds jobs to it (rbac.aggregate)."
     return Check("rights", result, f"you may not {listed} in namespace {namespace}", todo)
 
 
@@ -229,13 +233,13 @@ def nodes(found: Sequence[Object], pods: Sequence[Object] | Unavailable, need: A
         taken[node] = taken.get(node, NOTHING) + requests(pod)
     free = {n["metadata"]["name"]: Amount.of(n["status"]["allocatable"]) for n in usable}
     fitting = [name for name, all_of_it in free.items() if (all_of_it - taken.get(name, NOTHING)).holds(need)]
-    guess = f" (if nothing else ran there: {pods.why})" if isinstance(pods, Unavailable) else ""
+    guess = f" (if the nodes run nothing else: {pods.why})" if isinstance(pods, Unavailable) else ""
     asked = f"a parameter server of {need.cpu.normalize():f} CPU and {need.memory / 2**30:.3g} GiB{guess}"
     if not fitting:
-        todo = "Unless nodes are added on demand, free some room; --cpu and --memory say what you need."
+        todo = "Free capacity unless the cluster adds nodes on demand. Set --cpu and --memory to your needs."
         return Check("nodes", Result.WARN, f"none of {len(usable)} nodes has room for {asked}", todo)
     if len(fitting) == 1:
-        message = f"only {fitting[0]} has room for {asked}: standbys need a second node"
+        message = f"only {fitting[0]} has room for {asked}: standbys require a second node"
         return Check("nodes", Result.WARN, message, "Add a node, or leave spec.ps.standby.mode at None.")
     result = Result.WARN if guess else Result.OK
     return Check("nodes", result, f"{len(fitting)} of {len(found)} nodes have room for {asked}")
@@ -263,9 +267,9 @@ def storage(classes: Sequence[Object]) -> Check:
     default = [c["metadata"]["name"] for c in classes if (c["metadata"].get("annotations") or {}).get(mark) == "true"]
     if default:
         return Check("storage", Result.OK, f"the default StorageClass is {default[0]}")
-    todo = "Name one in checkpoint.volumeClaimTemplate.storageClassName, or use checkpoint.volume."
+    todo = "Set one in checkpoint.volumeClaimTemplate.storageClassName, or use checkpoint.volume."
     there = ", ".join(c["metadata"]["name"] for c in classes) or "none"
-    return Check("storage", Result.WARN, f"no StorageClass is the default (there: {there})", todo)
+    return Check("storage", Result.WARN, f"no StorageClass is the default (available: {there})", todo)
 
 
 def network(daemon_sets: Sequence[Object]) -> Check:
@@ -274,12 +278,12 @@ def network(daemon_sets: Sequence[Object]) -> Check:
     known = next((name for name in ENFORCERS if name in there), None)
     if known:
         return Check("network", Result.OK, f"{known} enforces NetworkPolicies")
-    message = "no network that is known to enforce NetworkPolicies was found: every pod may reach TensorFlow's ports"
-    return Check("network", Result.WARN, message, "Ask who runs the cluster; see SECURITY.md.")
+    message = "no network plugin known to enforce NetworkPolicies was found: every pod may reach TensorFlow's ports"
+    return Check("network", Result.WARN, message, "Ask the cluster's administrator; see SECURITY.md.")
 
 
 def metrics(text: Any) -> Check:
     """Whether the operator's metrics can be read."""
     if isinstance(text, str) and "pstraining_" in text:
         return Check("metrics", Result.OK, "the operator's metrics can be read")
-    return Check("metrics", Result.WARN, "the operator's metrics are not what was expected")
+    return Check("metrics", Result.WARN, "the operator's metrics have an unexpected format")

@@ -158,7 +158,7 @@ class Follower:
         except RequestError as error:
             if isinstance(error, DeniedError) or self.clock() - self._answered > PATIENCE:
                 raise
-            self._remark(f"{error} Trying again.")
+            self._remark(f"{error} Retrying.")
             return
         self._answered = self.clock()
         if job is not None:
@@ -178,7 +178,7 @@ class Follower:
         if over and self._ended is None:
             self._end(over)
         elif not (over or self._cursors or self._remarks):
-            self._remark(f"{self.name} has no pods that are asked for yet; waiting for them.")
+            self._remark(f"{self.name} has no matching pods yet. Waiting for them.")
 
     def _end(self, how: str) -> None:
         self._ended = self.clock()

@@ -62,7 +62,7 @@ def task_rates(before: Scrape, after: Scrape) -> TaskRates:
     """What a task did between two scrapes."""
     between = _Between(before, after)
     if between.is_restarted():
-        return TaskRates(problem="its program was started again meanwhile")
+        return TaskRates(problem="its program was restarted between the scrapes")
     worker = "pstraining_worker_"
     dropped = between.increase(f"{worker}dropped_total")
     return TaskRates(

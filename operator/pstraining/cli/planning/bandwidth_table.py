@@ -61,7 +61,7 @@ def carried(job: Manifest, values: int, megabits: float | None) -> Carried:
     best, whole = bandwidth.recommended(how, values), SCALE * values / how.batches
     bounds = (
         ("all-reduce among the workers", bandwidth.all_reduce(how.workers) * whole),
-        ("the least that is possible uncompressed (BytePS)", bandwidth.optimum(how.workers, how.servers) * whole),
+        ("the minimum without compression (BytePS)", bandwidth.optimum(how.workers, how.servers) * whole),
     )
     return Carried(
         how,
@@ -113,18 +113,18 @@ def picture(found: Carried) -> RenderableType:
     links = _table("LINK OF", "SENDS", "RECEIVES", "SECONDS")
     busiest = bandwidth.busiest(found.links)
     for link in found.links:
-        mark = "   <- an update waits for it" if link is busiest else ""
+        mark = "   <- limits the update" if link is busiest else ""
         who = f"each of {several(link.number, link.task)}"
         links.add_row(who, size(link.sent), size(link.received), _seconds(found, link.busier) + mark)
-    best = f"{several(found.best, 'parameter server')}: with more no link would carry less than a worker's own."
+    best = f"{several(found.best, 'parameter server')}: with more, the link of a worker is the busiest."
     return Group(
-        Text(f"For a batch of every worker, with {model}{every}{known}:"),
+        Text(f"Traffic when every worker processes one batch, with {model}{every}{known}:"),
         links,
         Text(),
         Text(f"Best with {best}"),
         _compared(found, "PARAMETER SERVERS", [(f"{n}", most) for n, most in found.numbers]),
         Text(),
-        Text(f"Other ways with {several(how.servers, 'parameter server')}:"),
+        Text(f"Other settings with {several(how.servers, 'parameter server')}:"),
         _compared(found, "SPEC.TRAINING", found.ways),
         Text(),
         _compared(found, "TO COMPARE WITH", found.bounds),

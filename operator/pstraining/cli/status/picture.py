@@ -81,7 +81,7 @@ def _role(root: Tree, role: Found, now: datetime) -> None:
     for pod in role["pods"]:
         _pod(branch, pod, now)
     if role["givenUp"]:
-        branch.add(Text(f"given up, the job goes on without: {listed(role['givenUp'])}", "yellow"))
+        branch.add(Text(f"given up, and the job continues without: {listed(role['givenUp'])}", "yellow"))
     if role["withoutPod"]:
         branch.add(Text(f"no pod: {listed(role['withoutPod'])}", "yellow"))
     if failure := role["lastFailure"]:
@@ -89,7 +89,7 @@ def _role(root: Tree, role: Found, now: datetime) -> None:
 
 
 def _pod(branch: Tree, pod: Found, now: datetime) -> None:
-    parts = [pod["pod"], f"on {pod['node']}" if pod["node"] else "on no node yet", since(pod["created"], now)]
+    parts = [pod["pod"], f"on {pod['node']}" if pod["node"] else "not on a node yet", since(pod["created"], now)]
     parts += ["primary" if pod["primary"] else "standby"] if "primary" in pod else []
     parts += [several(pod["restarts"], "restart")] if pod["restarts"] else []
     line = Text.assemble((pod["task"], "bold"), "  ", _word(pod["state"]), "  ", ", ".join(parts))
@@ -114,7 +114,7 @@ def _shards(root: Tree, shards: Sequence[Found]) -> None:
         ready, others = shard.get("readyStandbys", 0), shard["standbys"]
         line = f"shard {shard['index']}: primary {shard.get('primary') or 'none'}, {ready}/{others} standbys ready"
         if takeovers := shard.get("takeovers", 0):
-            line += f", {several(takeovers, 'take-over')}"
+            line += f", {several(takeovers, 'failover')}"
             line += f" (the last one: {one_line(shard['lastCause'])})" if shard.get("lastCause") else ""
         branch.add(Text(line, "" if ready >= others and shard.get("primary") else "yellow"))
 

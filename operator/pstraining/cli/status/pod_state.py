@@ -44,8 +44,8 @@ def why(task: TaskPod) -> list[str]:
     of_pod = () if pod.finished and pod.active_deadline == PASSED_DEADLINE else _of_pod(status)
     found = [one_line(told) for told in (*of_pod, *_of_containers(status))]
     if not found and pod.container.running and not (pod.ready or pod.deleting or pod.terminal):
-        serves = "its server does not answer, or is not in sync" if pod.role == names.PS else "its probe fails"
-        found.append(f"runs, and is not ready: {serves}")
+        serves = "its server does not respond, or is not in sync" if pod.role == names.PS else "its probe fails"
+        found.append(f"running, but not ready: {serves}")
     return found
 
 
@@ -76,7 +76,7 @@ def _of_container(who: str, container: Mapping[str, Any]) -> Iterator[str]:
     present = container.get("state") or {}
     waiting, ended = present.get("waiting") or {}, present.get("terminated")
     if waiting.get("reason") and (waiting["reason"] not in _NO_NEWS or waiting.get("message")):
-        yield f"{who} waits: {_said(waiting['reason'], waiting.get('message'))}"
+        yield f"{who} is waiting: {_said(waiting['reason'], waiting.get('message'))}"
     if ended and ended.get("exitCode"):
         yield f"{who} ended with {_end(ended)}"
     restarts, last = int(container.get("restartCount") or 0), (container.get("lastState") or {}).get("terminated")

@@ -46,7 +46,7 @@ def check_documents(found: Sequence[Document]) -> list[CheckedDocument]:
     """
     if not any(document.is_job for document in found):
         others = ", ".join(dict.fromkeys(d.kind for d in found))
-        raise CommandError(f"There is no {names.KIND} in what was given{f', only {others}' if others else ''}.")
+        raise CommandError(f"The input has no {names.KIND}{f', only {others}' if others else ''}.")
     return [CheckedDocument(d, wrong_with(d.body) if d.is_job else ()) for d in found]
 
 
@@ -64,7 +64,7 @@ def wrong_with(job: dict[str, Any]) -> list[Finding]:
 def lines(checked: CheckedDocument) -> list[Text]:
     """What is said of one document."""
     if checked.skipped:
-        return [Text(f"{checked.document}: skipped: no {names.KIND}", style="dim")]
+        return [Text(f"{checked.document}: skipped: not a {names.KIND}", style="dim")]
     if not checked.findings:
         return [Text.assemble(f"{checked.document}: ", ("ok", "green"))]
     styles = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
@@ -86,5 +86,5 @@ def require_valid(found: Sequence[CheckedDocument]) -> list[Document]:
                 typer.echo(line.plain, err=True)
     wrong = sum(f.severity is Severity.ERROR for v in found for f in v.findings)
     if wrong:
-        raise CommandError(f"Nothing was submitted: {wrong} error{'s' if wrong > 1 else ''} in what was given.")
+        raise CommandError(f"Nothing was submitted: the input has {wrong} error{'s' if wrong > 1 else ''}.")
     return [v.document for v in found if not v.skipped]

@@ -144,7 +144,7 @@ def _checked_fields(schema: Schema, value: Mapping[str, Any], path: str) -> Iter
     for name, item in value.items():
         if closed and not _known(schema, name):
             hint = did_you_mean(name, schema["properties"])
-            yield Finding(_join(path, name), f"is no field of this version{hint}", Severity.WARNING)
+            yield Finding(_join(path, name), f"is not a field of this version{hint}", Severity.WARNING)
         elif item is not None:
             yield from _checked(_below(schema, name), item, _join(path, name))
 

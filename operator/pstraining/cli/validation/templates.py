@@ -73,7 +73,7 @@ def _misfits(steps: Steps, value: Any, model: type[BaseModel]) -> Iterator[Findi
             path = path_of((*steps, *place))
             if one["type"] == "extra_forbidden":
                 hint = did_you_mean(str(place[-1]), _fields(_model_at(model, place[:-1])))
-                yield Finding(path, f"is no field that Kubernetes is known to have{hint}", Severity.WARNING)
+                yield Finding(path, f"is not a known field of Kubernetes{hint}", Severity.WARNING)
             elif one["type"] == "missing":
                 yield Finding(path, "is required")
             elif not (isinstance(given, (int, float)) and one["type"] == "string_type" and _QUANTITIES & {*place}):
@@ -120,7 +120,7 @@ def _rendered(job: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
 def _asked_of_pod(spec: Mapping[str, Any], claims: list[str], path: str) -> Iterator[Finding]:
     volumes = [v["name"] for v in spec.get("volumes") or ()]
     for name in _twice(volumes):
-        ours = ": the operator adds a volume of this name; choose another" if name in names.VOLUMES else ""
+        ours = ": the operator adds a volume with this name; choose another name" if name in names.VOLUMES else ""
         yield Finding(f"{path}.volumes", f"has {name} twice{ours}")
     containers = [*spec["containers"], *(spec.get("initContainers") or ())]
     for name in _twice([c["name"] for c in containers]):
@@ -135,7 +135,7 @@ def _asked_of_pod(spec: Mapping[str, Any], claims: list[str], path: str) -> Iter
             yield Finding(f"{path}.containers", f"{where} mounts {mounted} twice{ours}")
         for name in {m["name"]: None for m in mounts}:
             if name not in (*volumes, *claims):
-                yield Finding(f"{path}.containers", f"{where} mounts {name}, which is no volume")
+                yield Finding(f"{path}.containers", f"{where} mounts {name}, which is not a volume")
 
 
 def _twice(items: list[str]) -> list[str]:
