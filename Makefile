@@ -50,8 +50,17 @@ bench: install ## Measure the control plane and the runtime beside others, and c
 campaign: install ## Disturb the operator at every write and every watch; results in docs/benchmarks/campaign.md
 	@$(PY) -m tests.campaign --guards --table docs/benchmarks/campaign.md
 
-lock: install ## Write the locks of all versions after a change of pyproject.toml (hack/locks.py --upgrade: the newest)
-	@$(PY) hack/locks.py
+# Images install from locks with hashes, so that the same commit is the same image. Development has constraints: pip cannot
+# check the hash of a package that is edited in place. Versions are resolved for every platform and Python (--universal).
+COMPILE := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-header
+COMPILE += $(if $(UPGRADE),--upgrade)
+lock: install ## Write the locks of all versions after a change of pyproject.toml (UPGRADE=1: the newest)
+	@$(COMPILE) --generate-hashes pyproject.toml --extra operator -o hack/locks/operator.txt >/dev/null
+	@$(COMPILE) --generate-hashes pyproject.toml --extra runtime --extra examples -o hack/locks/runtime.txt >/dev/null
+	@$(COMPILE) --generate-hashes pyproject.toml --extra runtime-cpu --extra examples -o hack/locks/runtime-cpu.txt >/dev/null
+	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' | \
+		$(COMPILE) --generate-hashes - -o hack/locks/build.txt >/dev/null
+	@$(COMPILE) pyproject.toml $(foreach extra,operator cli runtime-cpu examples dev,--extra $(extra)) -o hack/locks/development.txt >/dev/null
 
 install: python ## Make .venv with the package and what its tests need
 	@$(PYTHON) hack/install.py
@@ -60,7 +69,8 @@ generate: install ## Write all generated files: the CRD, pages of the docs, the 
 	@$(PY) hack/generate.py
 
 site: install ## Build the documentation as a site, into build/site; a link that leads nowhere is an error
-	@$(PY) hack/docs/site.py
+	@$(VENV)/bin/sphinx-build -c docs -W --keep-going -q -j auto -E . build/site
+	@echo "the documentation is in build/site/index.html"
 
 format: install ## Format the code
 	@$(VENV)/bin/ruff format .

@@ -1,11 +1,8 @@
-"""What the pages of the documentation hold: links, anchors, code, as CommonMark reads them."""
+"""What the pages of the documentation hold: links, code, as CommonMark reads them."""
 
-import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -41,7 +38,6 @@ class Page:
 
     path: Path
     links: tuple[Piece, ...]
-    anchors: frozenset[str]
     spans: tuple[Piece, ...]
     blocks: tuple[Block, ...]
 
@@ -65,15 +61,9 @@ def read(path: Path, text: str) -> Page:
             for name in ("href", "src")
             if name in token.attrs
         ),
-        anchors=frozenset(_anchors(tokens)),
         spans=tuple(Piece(line, token.content) for line, token in children if token.type == "code_inline"),
         blocks=tuple(_blocks(tokens)),
     )
-
-
-def slug(heading: str) -> str:
-    """A heading's anchor as GitHub makes it."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def _inline(tokens: Sequence[Token]) -> Iterator[tuple[int, Token]]:
@@ -86,16 +76,6 @@ def _inline(tokens: Sequence[Token]) -> Iterator[tuple[int, Token]]:
         for child in token.children or ():
             yield at, child
             at += child.type in ("softbreak", "hardbreak")
-
-
-def _anchors(tokens: Sequence[Token]) -> Iterator[str]:
-    seen: Counter[str] = Counter()
-    for before, token in pairwise(tokens):
-        if before.type == "heading_open":
-            words = (child.content for child in token.children or () if child.type in ("text", "code_inline"))
-            anchor = slug("".join(words))
-            yield f"{anchor}-{seen[anchor]}" if seen[anchor] else anchor
-            seen[anchor] += 1
 
 
 def _blocks(tokens: Sequence[Token]) -> Iterator[Block]:

@@ -1,11 +1,11 @@
-"""Links, anchors and paths in the documentation's pages."""
+"""Paths in the documentation's pages, and pages that no link leads to."""
 
 from pathlib import Path
 
 import pytest
 
 from hack.docs import links
-from hack.docs.pages import pages, read, slug
+from hack.docs.pages import pages, read
 
 
 def tree(root: Path, **files: str) -> Path:
@@ -19,25 +19,6 @@ def tree(root: Path, **files: str) -> Path:
     return root
 
 
-@pytest.mark.parametrize(
-    ("heading", "anchor"),
-    [
-        ("A training step of your own", "a-training-step-of-your-own"),
-        ("[Unreleased]", "unreleased"),
-        ("What the `ps` is, and isn't", "what-the-ps-is-and-isnt"),
-        ("1. Build & push", "1-build--push"),
-        ("snake_case - Über", "snake_case---über"),
-    ],
-)
-def test_anchors_are_githubs(heading: str, anchor: str) -> None:
-    assert read(Path("x.md"), f"## {heading}\n").anchors == {anchor}
-
-
-def test_a_heading_that_comes_again_is_numbered() -> None:
-    assert read(Path("x.md"), "# Added\n\ntext\n\n# Added\n\n# *Added*\n").anchors == {"added", "added-1", "added-2"}
-    assert slug("Added") == "added"
-
-
 def test_what_is_read_of_a_page_has_its_line() -> None:
     page = read(Path("x.md"), "one\n`two`\n\n| a |\n|---|\n| `b` |\n\n```sh -x\nthree\n```\n\n    four\n    five\n")
     assert [(p.line, p.text) for p in page.spans] == [(2, "two"), (6, "b")]
@@ -47,11 +28,6 @@ def test_what_is_read_of_a_page_has_its_line() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "[b](b.md) and [c][1]\n\n[1]: b.md#b",
-        "[here](#here)\n\n# Here",
-        "[up](../hack/tool.py) ![picture](../hack/tool.py) [folder](../hack)",
-        "[site](https://example.com/nothing) [mail](mailto:a@example.com)",
-        "`[no](link.md)`\n\n    [no](link.md)",
         "`hack/tool.py`, `./hack/*.py`, `python hack/tool.py x`, `hack/tool.py::test_it`",
         "`<job>/x`, `a/b.py`, `hack/<name>.py`, `tests`, `hack.tool`",
     ],
@@ -63,12 +39,6 @@ def test_good_pages(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("x\n[c](c.md)", "docs/a.md:2: c.md: there is no such file"),
-        ("[b](b.md#c)", "docs/a.md:1: b.md#c: there is no such heading"),
-        ("[b](#b)", "docs/a.md:1: #b: there is no such heading"),
-        ("![p](p.png)", "docs/a.md:1: p.png: there is no such file"),
-        ("[out](../../x.md)", "docs/a.md:1: ../../x.md: there is no such file"),
-        ("[line](../hack/tool.py#L1)", "docs/a.md:1: ../hack/tool.py#L1: there is no such heading"),
         ("text\n`hack/tools.py`", "docs/a.md:2: hack/tools.py: there is no such file"),
         ("`hack/*.go`", "docs/a.md:1: hack/*.go: there is no such file"),
         ("`hack/tool.py::test_that`", "docs/a.md:1: hack/tool.py::test_that: there is no such file"),
@@ -76,7 +46,6 @@ def test_good_pages(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_bad_pages(tmp_path: Path, text: str, problem: str) -> None:
-    (tmp_path.parent / "x.md").write_text("# outside\n", encoding="utf-8")
     assert list(links.problems(tree(tmp_path, docs__a=text))) == [problem]
 
 
