@@ -44,7 +44,7 @@ if role == "chief" or (role == "worker" and index != "2"):
     threading.Thread(target=train, daemon=True).start()
     mine = {"worker": worker, "chief": None} if role == "worker" else {"worker": None, "chief": chief}
     links = lambda: {"ps-0": Traffic(1000 * made[0], 2000 * made[0])}
-    prometheus.serve(prometheus.Metrics(**mine, links=links, reconnects=lambda: 0), in_pod=True)
+    prometheus.serve(prometheus.TaskMetrics(**mine, links=links, reconnects=lambda: 0), in_pod=True)
 """
 """Worker 1 is ten times as slow as worker 0, and worker 2 serves nothing."""
 TASKS = ("chief-0", "ps-0", "worker-0", "worker-1", "worker-2")

@@ -52,7 +52,7 @@ def exported() -> dict[str, set[str]]:
     mine.failed(OSError(), retried=True)
     mine.told(("ns", "job"), {}, {"phase": "Running", "worker": {"restarts": 1}})
     chief = ChiefCounters(checkpoint_time=0.0, checkpoint_interval=1.0, scalars={"loss": 0.5})
-    tasks = runtime.Metrics(
+    tasks = runtime.TaskMetrics(
         worker=WorkerCounters(), chief=chief, links=lambda: {"ps-0": Traffic(1, 2)}, reconnects=lambda: 0
     )
     registry = CollectorRegistry(auto_describe=False)

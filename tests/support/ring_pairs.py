@@ -45,10 +45,8 @@ class RingPairs(Pairs):
         """The next process of a worker, which has nothing."""
         who = self.rig.identities[worker]
         who = self.rig.identities[worker] = replace(who, incarnation=who.incarnation + 1)
-        self._workers_on(left)
-        for updates in (self.rig.workers[worker], *(own[worker] for own in self._workers.values())):
-            updates._identity, updates._identity_tensor = who, who.tensor()
         updates = self._workers_on(left)[worker]
+        updates._shared.identity = who.tensor()
         member, memory = updates._member, updates._worker_progress
         member.leave()
         member.identity, memory.tried, memory.generation = who, None, 0

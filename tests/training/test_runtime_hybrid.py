@@ -292,7 +292,7 @@ def claims(rig: HybridRig, worker: int) -> int:
     import tensorflow as tf
 
     updates = rig.workers[worker]
-    arguments = updates._session, updates._identity_tensor, tf.constant(2, tf.int64), updates._barred()
+    arguments = updates._session, updates._shared.identity, tf.constant(2, tf.int64), updates._barred()
     return int(rig.control.client.call(updates._ops.claim, *arguments))
 
 

@@ -106,8 +106,8 @@ class LocalJob:
         workers: int = 1,
         chief: bool = True,
         restarts: int = 0,
-        training: Mapping[str, Any] | None = None,
-        checkpoint: Mapping[str, Any] | None = None,
+        training: Mapping[str, object] | None = None,
+        checkpoint: Mapping[str, object] | None = None,
         echo: TextIO | None = None,
         place: Callable[[Task], Place] = _here,
     ) -> None:
@@ -232,8 +232,7 @@ class LocalJob:
         return {**memory_settings(task.type), **inherited, "PYTHONPATH": os.pathsep.join(paths), **environment}
 
     def _drain(self, process: LocalProcess, popen: subprocess.Popen[str]) -> None:
-        assert popen.stdout is not None  # noqa: S101 - opened as a pipe above
-        for line in popen.stdout:
+        for line in popen.stdout or ():
             process.lines.append(line.rstrip("\n"))
             if self._echo:
                 self._echo.write(f"[{process.task.label}] {line}")

@@ -14,16 +14,19 @@ from pstraining.runtime.config.loading import loading
 from pstraining.runtime.config.server import become_server
 from pstraining.runtime.config.settings import CheckpointSettings, SettingsError, TrainingSettings, resolve
 from pstraining.runtime.data.sources import Source
+from pstraining.runtime.model.tensor import Dataset
 from pstraining.runtime.replication.renewal import Renewal, RenewalDueError
 from pstraining.runtime.transport import http2_probe, sockets
 
 if TYPE_CHECKING:
+    import keras
+
     from pstraining.runtime.chief.chief import Chief
     from pstraining.runtime.data.epochs import Epochs
     from pstraining.runtime.ps.store import ParameterStore
     from pstraining.runtime.telemetry.counters import ChiefCounters, WorkerCounters
     from pstraining.runtime.transport.client import Client
-    from pstraining.runtime.updates.factory import Mode
+    from pstraining.runtime.updates.factory import UpdateFactory
     from pstraining.runtime.worker.loop import Worker
 
 
@@ -66,23 +69,23 @@ class Trainer:
 
     def __init__(  # noqa: PLR0913 - one argument for each thing that a program decides
         self,
-        model: Callable[[], Any],
-        optimizer: Callable[[], Any],
+        model: "Callable[[], keras.Model]",
+        optimizer: "Callable[[], keras.optimizers.Optimizer]",
         loss: Any,
-        data: Callable[[int, int], Any] | Source,
+        data: Callable[[int, int], Dataset] | Source,
         *,
         steps: int | None = None,
         epochs: int | None = None,
-        evaluate: Callable[[], Any] | None = None,
+        evaluate: Callable[[], Dataset] | None = None,
         metrics: Sequence[Any] | Callable[[], Sequence[Any]] | None = None,
         steps_per_epoch: int | None = None,
-        validation: Callable[[], Any] | None = None,
+        validation: Callable[[], Dataset] | None = None,
         validation_every: int = 1,
-        callbacks: Callable[[], Sequence[Any]] | None = None,
+        callbacks: "Callable[[], Sequence[keras.callbacks.Callback]] | None" = None,
         train_step: Callable[[Any, Any], Any] | None = None,
         tensorboard: str | Path | bool | None = None,
         checkpoint: CheckpointSettings | None = None,
-        training: Mapping[str, Any] | None = None,
+        training: Mapping[str, object] | None = None,
     ) -> None:
         self._model, self._optimizer, self._loss, self._metrics = model, optimizer, loss, metrics
         self._data, self._evaluate = data, evaluate
@@ -97,7 +100,7 @@ class Trainer:
         self._checkpoint = (checkpoint or CheckpointSettings()).model_dump()
 
     def run(self) -> dict[str, float] | None:
-        """Do this task's part.
+        """Run this task's part of the job.
 
         Returns:
             On the chief the result: "step", and "test_loss" and "test_<metric>" if there is something to evaluate.
@@ -163,9 +166,9 @@ class Trainer:
         client.connect()
         renewal.connected(client.leave)
         counters, chiefs = WorkerCounters(), ChiefCounters()
-        part = _Part(client, training, checkpoint, renewal, mode, source, divided, counters, chiefs)
+        context = _TaskContext(client, training, checkpoint, renewal, mode, source, divided, counters, chiefs)
         prometheus.serve(
-            prometheus.Metrics(
+            prometheus.TaskMetrics(
                 worker=counters if cluster.task.type == "worker" else None,
                 chief=chiefs if cluster.is_chief else None,
                 links=client.links.look,
@@ -176,79 +179,79 @@ class Trainer:
 
         def work() -> None:
             with tf.device(client.local):
-                self._build_worker(part).run()
+                self._build_worker(context).run()
 
         if not cluster.is_chief:
             work()
             return None
-        worker = _Beside(work if cluster.task.type == "worker" else None)
+        worker = _WorkerThread(work if cluster.task.type == "worker" else None)
         stop = GracefulStop()
         stop.install()
         with tf.device(client.local):
-            chief = self._build_chief(part, stop, worker.check_abort)
+            chief = self._build_chief(context, stop, worker.check_abort)
             worker.start()
             result = chief.run()
         worker.join()
         return result
 
-    def _build_worker(self, part: "_Part") -> "Worker":
+    def _build_worker(self, context: "_TaskContext") -> "Worker":
         """This task's worker, on its device."""
         from pstraining.runtime.replication.witness import serve_witness
         from pstraining.runtime.updates.base import Identity
         from pstraining.runtime.worker.loop import Worker
         from pstraining.runtime.worker.router import make_router
 
-        cluster, renewal = part.client.cluster, part.renewal
-        store, identity = self._build_store(part, with_tables=False), Identity(cluster.task.index, time.time_ns())
+        cluster, renewal = context.client.cluster, context.renewal
+        store, identity = self._build_store(context, with_tables=False), Identity(cluster.task.index, time.time_ns())
         renewal.witness = serve_witness(cluster.witnesses, identity.worker, identity.incarnation, renewal.kept.witness)
-        data = part.source or partial(
-            cast("Callable[[int, int], Any]", self._data), cluster.task.index, cluster.workers
+        data = context.source or partial(
+            cast("Callable[[int, int], Dataset]", self._data), cluster.task.index, cluster.workers
         )
-        where = make_router(store, part.mode.make(store, identity))
-        return Worker(where, identity, data, training=part.training, counters=part.counters, renewal=renewal)
+        where = make_router(store, context.mode.make(store, identity))
+        return Worker(where, identity, data, training=context.training, counters=context.counters, renewal=renewal)
 
-    def _build_chief(self, part: "_Part", stop: GracefulStop, check_abort: Callable[[], None]) -> "Chief":
+    def _build_chief(self, context: "_TaskContext", stop: GracefulStop, check_abort: Callable[[], None]) -> "Chief":
         """This task's chief, on its device."""
         from pstraining.runtime.chief.callbacks import check
         from pstraining.runtime.chief.chief import Chief, ChiefOptions
         from pstraining.runtime.chief.reporting import FitOptions
 
-        training, source, renewal = part.training, part.source, part.renewal
+        training, source, renewal = context.training, context.source, context.renewal
         callbacks = list(self._callbacks()) if self._callbacks else []
         check(callbacks)
         options = ChiefOptions(
             training,
-            part.checkpoint,
+            context.checkpoint,
             self._evaluate,
             positions=training.positions(source.count) if source and training.epochs else None,
             by_splits=source is not None,
-            counters=part.chiefs,
+            counters=context.chiefs,
             fit=FitOptions(
-                part.epochs,
+                context.epochs,
                 self._validation,
                 self._validation_every,
                 callbacks,
-                summaries=self._summaries(part.checkpoint.path),
+                summaries=self._summaries(context.checkpoint.path),
                 local_optimizers=training.local_steps > 1,
             ),
         )
         return Chief(
-            part.client,
-            self._build_store(part, with_tables=True),
+            context.client,
+            self._build_store(context, with_tables=True),
             options,
             check_abort=check_abort,
             stop=stop,
-            may_be_renewed=lambda quiet: renewal.is_due(part.client.connection, whole=quiet),
+            may_be_renewed=lambda quiet: renewal.is_due(context.client.connection, whole=quiet),
             epoch=renewal.kept.epoch,
         )
 
-    def _build_store(self, part: "_Part", *, with_tables: bool) -> "ParameterStore":
+    def _build_store(self, context: "_TaskContext", *, with_tables: bool) -> "ParameterStore":
         """The program's model on the servers."""
         from pstraining.runtime.model.keras_model import Model
         from pstraining.runtime.ps.store import ParameterStore
         from pstraining.runtime.replication import encoding
 
-        cluster = part.client.cluster
+        cluster = context.client.cluster
         model = Model(
             self._model,
             self._optimizer,
@@ -258,10 +261,10 @@ class Trainer:
             with_tables=with_tables,
         )
         return ParameterStore(
-            part.client,
+            context.client,
             model,
-            part.mode.hooks,
-            min_bytes=part.training.min_shard_bytes,
+            context.mode.hooks,
+            min_bytes=context.training.min_shard_bytes,
             members=cluster.members,
             acceptor_size=encoding.size(cluster.shards, cluster.members) if cluster.members > 1 else 0,
         )
@@ -274,14 +277,14 @@ class Trainer:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _TaskContext:
     """What a task's worker and its chief are built from."""
 
     client: "Client"
     training: TrainingSettings
     checkpoint: CheckpointSettings
     renewal: Renewal
-    mode: "Mode"
+    mode: "UpdateFactory"
     source: Source | None
     """Data that is handed out; None: each worker has its own."""
     epochs: "Epochs"
@@ -289,7 +292,7 @@ class _Part:
     chiefs: "ChiefCounters"
 
 
-class _Beside:
+class _WorkerThread:
     """Worker 0's training in a job without a chief, beside the chief's duty in the main thread."""
 
     def __init__(self, run: Callable[[], None] | None) -> None:

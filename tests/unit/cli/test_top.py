@@ -18,7 +18,7 @@ from pstraining.cli.metrics import samples
 from pstraining.cli.metrics.rates import Scrape, TaskRates, stragglers, task_rates
 from pstraining.cli.tasks import tasks_of
 from pstraining.runtime.telemetry.counters import ChiefCounters, Traffic, WorkerCounters
-from pstraining.runtime.telemetry.prometheus import Metrics
+from pstraining.runtime.telemetry.prometheus import TaskMetrics
 from tests.support.builders import job, pod, terminated
 from tests.support.cli_cluster import Object, WithJobs
 
@@ -30,7 +30,7 @@ def told(
 ) -> str:
     """What the runtime serves."""
     registry = CollectorRegistry(auto_describe=False)
-    made: Any = Metrics(worker=worker, chief=chief, links=lambda: links or {}, reconnects=lambda: 0)
+    made: Any = TaskMetrics(worker=worker, chief=chief, links=lambda: links or {}, reconnects=lambda: 0)
     registry.register(made)
     return generate_latest(registry).decode()
 

@@ -39,7 +39,7 @@ def status(port: int) -> Callable[[], None]:
 def task_metrics(port: int) -> Callable[[], None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PSTRAINING_METRICS_PORT", str(port))
-        prometheus.serve(prometheus.Metrics(worker=None, chief=None, links=dict, reconnects=lambda: 0), in_pod=True)
+        prometheus.serve(prometheus.TaskMetrics(worker=None, chief=None, links=dict, reconnects=lambda: 0), in_pod=True)
     return lambda: None
 
 

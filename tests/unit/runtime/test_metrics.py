@@ -13,7 +13,7 @@ from pstraining.runtime.telemetry import prometheus
 from pstraining.runtime.telemetry.counters import ChiefCounters, Traffic, WorkerCounters
 
 
-def everything() -> prometheus.Metrics:
+def everything() -> prometheus.TaskMetrics:
     worker = WorkerCounters()
     for step in (3, 5):
         worker.record_step(step, 0.5, samples=32, applied=True, staleness=step - 3)
@@ -27,7 +27,7 @@ def everything() -> prometheus.Metrics:
         checkpoint_failures=2,
         checkpoint_interval=7.5,
     )
-    return prometheus.Metrics(
+    return prometheus.TaskMetrics(
         worker=worker, chief=chief, links=lambda: {"ps-0": Traffic(10, 20), "ps": Traffic(1, 2)}, reconnects=lambda: 4
     )
 

@@ -19,7 +19,7 @@ def trainer(data: Any = lambda worker, workers: None, **options: Any) -> Trainer
     [
         ({"steps_per_epoch": 0}, "at least 1"),
         ({"validation_every": 0}, "at least 1"),
-        ({"data": Ranges(10, 5, lambda begin, end: None), "steps_per_epoch": 5}, "an epoch of Ranges or Files is all"),
+        ({"data": Ranges(10, 5, lambda begin, end: []), "steps_per_epoch": 5}, "an epoch of Ranges or Files is all"),
     ],
 )
 def test_an_epoch_that_cannot_be_is_refused(options: dict[str, Any], words: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, Final
+from typing import Final
 
 import keras
 import numpy as np
@@ -19,6 +19,7 @@ from keras.src.callbacks.callback_list import CallbackList
 
 from pstraining.runtime.checkpoint.state import State
 from pstraining.runtime.model.keras_model import Model
+from pstraining.runtime.model.tensor import Dataset, KerasOptimizer
 from pstraining.runtime.telemetry.events import event
 
 BATCH_HOOKS: Final = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
@@ -52,7 +53,7 @@ class EpochEnd:
     """The number of the epoch under way, None: training is over."""
 
 
-def check(callbacks: Sequence[Any]) -> None:
+def check(callbacks: Sequence["keras.callbacks.Callback"]) -> None:
     """Refuse what cannot work.
 
     Raises:
@@ -79,7 +80,7 @@ def check(callbacks: Sequence[Any]) -> None:
             )
 
 
-def _is_own(callback: Any, hook: str) -> bool:
+def _is_own(callback: "keras.callbacks.Callback", hook: str) -> bool:
     """Whether the program has written this method, not Keras."""
     if hook in vars(callback):
         return not getattr(vars(callback)[hook], "__module__", "keras").startswith("keras.")
@@ -102,8 +103,8 @@ class EpochEnds:
         self,
         model: Model,
         device: str,
-        callbacks: Sequence[Any],
-        validation: Callable[[], Any] | None,
+        callbacks: Sequence["keras.callbacks.Callback"],
+        validation: Callable[[], Dataset] | None,
         done: Callable[[EpochEnd], None] = lambda end: None,
     ) -> None:
         self._model, self._device, self._validation, self._done = model, device, validation, done
@@ -119,7 +120,7 @@ class EpochEnds:
         """Whether anybody looks at the parameters at every epoch's end."""
         return self._callbacks is not None
 
-    def begin(self, epoch: int, **params: Any) -> None:
+    def begin(self, epoch: int, **params: object) -> None:
         """Training begins, or goes on in this epoch."""
         self._model.keras.stop_training = False
         self._thread.start()
@@ -167,7 +168,7 @@ class EpochEnds:
                 finally:
                     self._busy.release()
 
-    def _begin(self, epoch: int, params: dict[str, Any]) -> None:
+    def _begin(self, epoch: int, params: dict[str, object]) -> None:
         if self._callbacks:
             self._callbacks.set_params({"verbose": 0, **params})
             self._callbacks.on_train_begin()
@@ -189,7 +190,7 @@ class EpochEnds:
                 self._callbacks.on_epoch_begin(end.following)
 
 
-def learning_rate(optimizer: Any, step: int) -> float | None:
+def learning_rate(optimizer: KerasOptimizer, step: int) -> float | None:
     """The optimizer's learning rate at a step; None: it has none that is a number."""
     rate = getattr(optimizer, "_learning_rate", None)
     with suppress(TypeError, ValueError):

@@ -1,10 +1,9 @@
-"""The chief's duty: it owns the state's life, and takes no part in training.
+"""The chief: it leads a job, and takes no part in training.
 
-It puts the parameter servers under its term, initialises or restores their state, saves checkpoints, watches for
-servers that lost their state, ends training at the step budget or when a callback asks for it, and evaluates what it
-restored from the last checkpoint. It can die at any moment: the next term finds whole state on the servers or a
-checkpoint, and one that finds training at its end evaluates it and ends without training. Told to stop by SIGTERM, it
-lets no update in any more and saves the newest state first, if it has a folder for checkpoints.
+It fences the parameter servers, initialises or restores their state, saves checkpoints, restores servers that lost
+their state, ends training at the step budget or on a callback's request, and evaluates the last checkpoint. It can
+crash at any moment: the next chief finds complete state on the servers, or a checkpoint. After SIGTERM it accepts no
+more updates, and saves the newest state first if it has a folder for checkpoints.
 """
 
 import json
@@ -13,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import tensorflow as tf
@@ -29,6 +28,7 @@ from pstraining.runtime.chief.shutdown import GracefulStop, StoppedError
 from pstraining.runtime.chief.store_admin import FencedError, StoreAdmin
 from pstraining.runtime.config.settings import CheckpointSettings, TrainingSettings
 from pstraining.runtime.model.keras_model import Model
+from pstraining.runtime.model.tensor import Dataset, KerasModel
 from pstraining.runtime.ps.record import EARLY, Assignment
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.replication import encoding
@@ -58,7 +58,7 @@ class ChiefOptions:
 
     training: TrainingSettings
     checkpoint: CheckpointSettings
-    evaluate: Callable[[], Any] | None
+    evaluate: Callable[[], Dataset] | None
     positions: int | None = None
     """How many positions of handed out data there are; None: the data ends nothing."""
     by_splits: bool = False
@@ -389,7 +389,7 @@ def conclude(model: Model, options: ChiefOptions, final: State, saver: Saver | N
     return result
 
 
-def _save_weights(model: Any, path: Path) -> None:
+def _save_weights(model: KerasModel, path: Path) -> None:
     """Keras wants its own suffix."""
     named = path.with_name(f"{path.name}.weights.h5")
     try:

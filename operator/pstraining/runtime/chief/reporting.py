@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from pstraining.runtime.checkpoint.state import State
 from pstraining.runtime.chief.callbacks import SCHEDULE, CallbackError, EpochEnd, EpochEnds, learning_rate
 from pstraining.runtime.chief.store_admin import StoreAdmin
 from pstraining.runtime.data.epochs import Ends, Epochs
+from pstraining.runtime.model.tensor import Dataset
 from pstraining.runtime.telemetry.aggregation import LINK, RECEIVED, SAMPLES, SENT, CounterAggregate, Window
 from pstraining.runtime.telemetry.counters import ChiefCounters
 from pstraining.runtime.telemetry.events import event
@@ -20,16 +21,19 @@ from pstraining.runtime.telemetry.load_skew import SkewDetector, heaviest
 from pstraining.runtime.telemetry.progress import PROGRESS_SECONDS, Rate, Seen, show
 from pstraining.runtime.telemetry.tensorboard import Summaries
 
+if TYPE_CHECKING:
+    import keras
+
 
 @dataclass(frozen=True)
 class FitOptions:
     """The program's options for `fit`: epochs, validation, callbacks and summaries."""
 
     epochs: Epochs = field(default_factory=lambda: Epochs(number=1))
-    validation: Callable[[], Any] | None = None
+    validation: Callable[[], Dataset] | None = None
     validation_every: int = 1
     """Epochs from one validation to the next."""
-    callbacks: Sequence[Any] = ()
+    callbacks: Sequence["keras.callbacks.Callback"] = ()
     """Keras callbacks."""
     summaries: Path | None = None
     """Folder for TensorBoard."""
@@ -109,7 +113,8 @@ class TrainingReporter:
         Raises:
             CallbackError: a callback, or the validation, has failed.
         """
-        assert self._watch is not None  # noqa: S101 - training has begun
+        if (watch := self._watch) is None:  # before `begin` there is nothing to report
+            return
         busy = self._ends.busy
         self._take_learning_rate(fence)
         if (seconds := time.monotonic() - self._told) >= PROGRESS_SECONDS:
@@ -117,9 +122,9 @@ class TrainingReporter:
             self._tell(step, done)
             self._weigh(seconds)
             self._line = Window(self._aggregate)
-        waiting = self._watch.waiting(done)
+        waiting = watch.waiting(done)
         if waiting and not busy and not self.stop_asked:  # else with the next ones: nobody waits for the chief
-            self._end_epoch(waiting, step, snapshot, following=self._fit.epochs.under_way(done))
+            self._end_epoch(watch, waiting, step, snapshot, following=self._fit.epochs.under_way(done))
 
     def finish(self, final: State, done: int, *, early: bool, wait: Callable[[], None]) -> None:
         """Training is over: tell the last epoch's end, and return when every callback is done.
@@ -130,11 +135,11 @@ class TrainingReporter:
             early: a callback has ended it; what was trained since is no epoch.
             wait: called over and over meanwhile.
         """
-        if self._watch is None:
+        if (watch := self._watch) is None:
             return
         self._drain(wait)
-        if not early and (waiting := self._watch.waiting(done, over=True)):
-            self._end_epoch(waiting, final.step, lambda: final, following=None)
+        if not early and (waiting := watch.waiting(done, over=True)):
+            self._end_epoch(watch, waiting, final.step, lambda: final, following=None)
         self._ends.close()
         self._drain(wait)
 
@@ -157,9 +162,10 @@ class TrainingReporter:
         while self._ends.busy:
             wait()
 
-    def _end_epoch(self, number: int, step: int, snapshot: Callable[[], State], following: int | None) -> None:
-        assert self._watch is not None  # noqa: S101 - training has begun
-        every, told = self._fit.validation_every, self._watch.told
+    def _end_epoch(
+        self, watch: Ends, number: int, step: int, snapshot: Callable[[], State], following: int | None
+    ) -> None:
+        every, told = self._fit.validation_every, watch.told
         validate = self._fit.validation is not None and told // every != (told + number) // every
         state = snapshot() if validate or self._ends.wants_state else None
         self._collect()
@@ -168,7 +174,7 @@ class TrainingReporter:
         if (rate := learning_rate(self._optimizer, step)) is not None:
             logs["learning_rate"] = rate
         self._epoch = Window(self._aggregate)
-        epoch = self._watch.tell(number)
+        epoch = watch.tell(number)
         following = None if following is None or following <= epoch else following
         self._ends.end(EpochEnd(epoch, state.step if state else step, logs, state, validate, following))
 

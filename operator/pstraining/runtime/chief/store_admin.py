@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import tensorflow as tf
@@ -11,7 +11,7 @@ import tensorflow as tf
 from pstraining.runtime.checkpoint.state import State, StateMismatchError
 from pstraining.runtime.model import partition
 from pstraining.runtime.model.partition import Array
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import Tensor, TracedFunction
 from pstraining.runtime.ps import ledger_ops
 from pstraining.runtime.ps.critical_section import applied, with_dependencies
 from pstraining.runtime.ps.data_ledger import Ledger
@@ -19,6 +19,7 @@ from pstraining.runtime.ps.record import RECORD_SIZE, RecordField, ShardRecord
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.store import ParameterStore, int64
 from pstraining.runtime.telemetry.events import event
+from pstraining.runtime.updates.hybrid.messages import DenseAge
 
 PAUSE_SECONDS: Final = 5.0
 """Seconds for which steps are paused while the chief saves; each call renews the pause."""
@@ -105,8 +106,9 @@ class StoreAdmin:
         """
         while self._pause:
             found = self.client.call(self._pause, self._same(tf.constant(PAUSE_SECONDS, tf.float64)))
-            steps = {int(step) for step, _ in found}
-            if len(steps) == 1 and not any(int(behind) for _, behind in found):
+            ages = [DenseAge.unpack(age) for age in found]
+            steps = {age.step for age in ages}
+            if len(steps) == 1 and not any(age.behind for age in ages):
                 return steps.pop()
             wait()
         return None
@@ -143,7 +145,7 @@ class StoreAdmin:
             session = tf.constant([fence, taken[0][0][RecordField.GENERATION]], tf.int64)
             self.client.call(self._follow, [(session, int64(min(steps)))] * len(steps))
 
-    def _as_state(self, taken: Sequence[Any], fence: int) -> State:
+    def _as_state(self, taken: Sequence[tuple[Array, Sequence[Array]]], fence: int) -> State:
         vectors: list[tuple[partition.Segment, Array]] = []
         slots: dict[str, list[tuple[partition.Segment, Array]]] = {}
         scalars: dict[str, Array] = {}
@@ -188,7 +190,7 @@ class StoreAdmin:
     def mark(self, *files: str) -> None:
         """Write empty files where each server runs, also where there is nothing of the model."""
 
-        def write(device: str) -> Any:
+        def write(device: str) -> Tensor:
             with tf.device(device):
                 markers = [tf.raw_ops.WriteFile(filename=file, contents="") for file in files]
                 written = with_dependencies(markers, applied())
@@ -240,19 +242,20 @@ class StoreAdmin:
             ) from None
         return vectors, own
 
-    def _on_all(self, emit: Callable[..., Any]) -> Any:
+    def _on_all(self, emit: Callable[..., Tensor]) -> TracedFunction:
         """A traced function over a list of arguments, one tuple a server; it returns a list of results."""
         return self._on(self.store.every, emit)
 
-    def _on_primaries(self, emit: Callable[..., Any]) -> Any:
+    def _on_primaries(self, emit: Callable[..., Tensor]) -> TracedFunction:
         """The same of the servers that rounds are made on."""
         return self._on(self.store.shards, emit)
 
-    def _on(self, shards: Sequence[Shard], emit: Callable[..., Any]) -> Any:
-        def everywhere(arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def _on(self, shards: Sequence[Shard], emit: Callable[..., Tensor]) -> TracedFunction:
+        def everywhere(arguments: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
             return [self.client.to_local(emit(shard, *own)) for shard, own in zip(shards, arguments, strict=True)]
 
-        return tf.function(everywhere, autograph=False)
+        function: TracedFunction = tf.function(everywhere, autograph=False)
+        return function
 
     def _emit_losses(self) -> Tensor:
         """Take the losses of the first server; its standbys have added the same up."""
@@ -260,7 +263,7 @@ class StoreAdmin:
         with tf.control_dependencies(taken):
             return self.client.to_local(taken[0])
 
-    def _demand(self, function: Any, arguments: Sequence[tuple[Any, ...]]) -> None:
+    def _demand(self, function: TracedFunction, arguments: Sequence[tuple[Tensor, ...]]) -> None:
         """Call a function whose result is 1 on every server that agrees."""
         replies = self.client.call(function, list(arguments))
         if refused := [index for index, reply in enumerate(replies) if not int(reply)]:

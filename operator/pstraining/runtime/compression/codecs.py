@@ -11,22 +11,22 @@ feedback replaces; OneBit is 1-bit SGD (Seide et al., 2014) with one scale a blo
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from pstraining.api.sizes import INT8_BLOCK, ONE_BIT_BLOCK, SMALLEST, TOP_K_BLOCK
-from pstraining.api.training import Codec as Name
+from pstraining.api.training import Codec
 from pstraining.runtime.model.keras_model import STATE
 from pstraining.runtime.model.partition import Segment
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import DType, Tensor
 
-Part = tuple[tuple[int | None, ...], Any]
+Part = tuple[tuple[int | None, ...], DType]
 """Shape and dtype of one of the tensors that a vector becomes; None is a length that depends on the values."""
 
 
-class Codec(Protocol):
+class VectorCodec(Protocol):
     """A way to write a float32 vector."""
 
     def parts(self, size: int) -> tuple[Part, ...]:
@@ -147,14 +147,14 @@ class TopK:
         return tf.scatter_nd(places[:, tf.newaxis], tf.cast(values, tf.float32), [size])
 
 
-def find(name: Name, *, permille: int) -> Codec | None:
+def find(name: Codec, *, permille: int) -> VectorCodec | None:
     """The codec of a name; None for none."""
-    made: dict[Name, Codec | None] = {
-        Name.NONE: None,
-        Name.BF16: Bf16(),
-        Name.INT8: Int8(),
-        Name.ONE_BIT: OneBit(),
-        Name.TOP_K: TopK(permille),
+    made: dict[Codec, VectorCodec | None] = {
+        Codec.NONE: None,
+        Codec.BF16: Bf16(),
+        Codec.INT8: Int8(),
+        Codec.ONE_BIT: OneBit(),
+        Codec.TOP_K: TopK(permille),
     }
     return made[name]
 

@@ -1,14 +1,13 @@
 """Compression of pulled parameters: servers send encoded moves, and keep a shadow of the workers' copy."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
 from pstraining.runtime.compression.auto_select import CODED
-from pstraining.runtime.compression.codecs import Codec, is_coded
+from pstraining.runtime.compression.codecs import VectorCodec, is_coded
 from pstraining.runtime.model.partition import Segment
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import DType, Operation, Tensor, Variable
 from pstraining.runtime.ps.critical_section import applied, not_applied, with_dependencies
 
 
@@ -26,7 +25,9 @@ class PullShadow:
         optional: whether a step may also be made without: workers then fetch the parameters themselves, and hold those.
     """
 
-    def __init__(self, segments: Sequence[Segment], vectors: Sequence[Any], codec: Codec, *, optional: bool) -> None:
+    def __init__(
+        self, segments: Sequence[Segment], vectors: Sequence[Variable], codec: VectorCodec, *, optional: bool
+    ) -> None:
         self._codec = codec
         self.numbers = [number for number, segment in enumerate(segments) if is_coded(segment)]
         """Of the segments that are fetched through the codec."""
@@ -41,8 +42,8 @@ class PullShadow:
         """The last step's, encoded."""
         self._coded = tf.Variable(tf.zeros([], tf.int64)) if optional else None
 
-    def _room(self, size: int) -> list[Any]:
-        room = []
+    def _room(self, size: int) -> list[Variable]:
+        room: list[Variable] = []
         for shape, dtype in self._codec.parts(size):
             empty = [length or 0 for length in shape]
             room.append(tf.Variable(_zeros(empty, dtype), dtype=dtype, shape=list(shape)))
@@ -57,7 +58,7 @@ class PullShadow:
         own = self.values[number].read_value
         return own() if self._coded is None else tf.cond(self.is_held(), own, self._vectors[number].read_value)
 
-    def begin(self, fmt: Tensor) -> list[Any]:
+    def begin(self, fmt: Tensor) -> list[Operation]:
         """Emits, in the critical section and before a step of this format: be what the workers hold."""
         if self._coded is None:
             return []
@@ -68,7 +69,7 @@ class PullShadow:
 
         return [tf.cond(tf.equal(fmt, CODED) & tf.logical_not(self.is_held()), catch_up, not_applied)]
 
-    def follow(self, fmt: Tensor) -> list[Any]:
+    def follow(self, fmt: Tensor) -> list[Operation]:
         """Emits, in the critical section and after a step of this format: move on; what is yet to be waited for."""
         if self._coded is None:
             return self._move()
@@ -76,8 +77,8 @@ class PullShadow:
         with tf.control_dependencies([tf.cond(coded, lambda: with_dependencies(self._move(), applied()), not_applied)]):
             return [self._coded.assign(tf.cast(coded, tf.int64), read_value=False)]
 
-    def _move(self) -> list[Any]:
-        done = []
+    def _move(self) -> list[Operation]:
+        done: list[Operation] = []
         for number in self.numbers:
             shadow, size = self.values[number], self._sizes[number]
             parts = self._codec.encode(self._vectors[number].read_value() - shadow.read_value())
@@ -90,5 +91,5 @@ class PullShadow:
         return self._codec.decode(parts, self._sizes[number])
 
 
-def _zeros(shape: list[int], dtype: Any) -> Any:
+def _zeros(shape: list[int], dtype: DType) -> Callable[[], Tensor]:
     return lambda: tf.zeros(shape, dtype)

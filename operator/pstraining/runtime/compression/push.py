@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from pstraining.runtime.compression.codecs import Codec, is_coded
+from pstraining.runtime.compression.codecs import VectorCodec, is_coded
 from pstraining.runtime.model.partition import Segment
 from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.shard import Shard
@@ -41,7 +41,7 @@ class PushCompressor:
         feedback: whether a codec's loss is sent later.
     """
 
-    def __init__(self, store: ParameterStore, codecs: Sequence[Codec | None], *, feedback: bool = True) -> None:
+    def __init__(self, store: ParameterStore, codecs: Sequence[VectorCodec | None], *, feedback: bool = True) -> None:
         used = any(codecs)
         self._store, self._codecs, self._feedback = store, codecs, feedback and used
         self._coded = [[used and is_coded(s) for s in shard.segments] for shard in store.shards]
@@ -96,7 +96,7 @@ class PushCompressor:
     def _of(self, number: int) -> list[tuple[Segment, bool]]:
         return list(zip(self._store.shards[number].segments, self._coded[number], strict=True))
 
-    def _emit_encode(self, codec: Codec, vectors: Sequence[Sequence[Tensor]]) -> tuple[Parts, list[list[Tensor]]]:
+    def _emit_encode(self, codec: VectorCodec, vectors: Sequence[Sequence[Tensor]]) -> tuple[Parts, list[list[Tensor]]]:
         parts: Parts = []
         residual: list[list[Tensor]] = []
         for number, row in enumerate(vectors):

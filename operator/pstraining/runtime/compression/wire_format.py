@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from pstraining.api.training import Codec as Name
+from pstraining.api.training import Codec
 from pstraining.runtime.compression import auto_select, codecs
-from pstraining.runtime.compression.codecs import Codec
+from pstraining.runtime.compression.codecs import VectorCodec
 from pstraining.runtime.config.settings import CompressionSettings
 from pstraining.runtime.telemetry.events import event
 
@@ -15,8 +15,8 @@ from pstraining.runtime.telemetry.events import event
 class WireFormat:
     """The codecs of gradients and parameters on the network; None: without a codec."""
 
-    push: Codec | None = None
-    pull: Codec | None = None
+    push: VectorCodec | None = None
+    pull: VectorCodec | None = None
 
     @property
     def fetched_as(self) -> str | None:
@@ -29,16 +29,16 @@ def plan(compression: CompressionSettings, *, with_shadow: bool) -> tuple[WireFo
 
     The codec is Int8, which loses the least accuracy for its bytes; parameters without a shadow travel as Bf16.
     """
-    cheap = (Name.INT8, Name.INT8 if with_shadow else Name.BF16)
+    cheap = (Codec.INT8, Codec.INT8 if with_shadow else Codec.BF16)
     wanted = (compression.push, compression.pull)
 
-    def fmt(names: Sequence[Name]) -> WireFormat:
+    def fmt(names: Sequence[Codec]) -> WireFormat:
         return WireFormat(*(codecs.find(name, permille=compression.top_k_permille) for name in names))
 
-    if Name.AUTO not in wanted:
+    if Codec.AUTO not in wanted:
         return (fmt(wanted),)
-    plain = [Name.NONE if name is Name.AUTO else name for name in wanted]
-    coded = [codec if name is Name.AUTO else name for name, codec in zip(wanted, cheap, strict=True)]
+    plain = [Codec.NONE if name is Codec.AUTO else name for name in wanted]
+    coded = [codec if name is Codec.AUTO else name for name, codec in zip(wanted, cheap, strict=True)]
     return fmt(plain), fmt(coded)
 
 

@@ -4,11 +4,12 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import tensorflow as tf
 
 from pstraining.runtime.data.sources import Source
+from pstraining.runtime.model.tensor import Batch, Dataset
 from pstraining.runtime.ps.data_ledger import Progress
 
 
@@ -20,7 +21,7 @@ class EndOfDataError(Exception):
 class UpdateBatches:
     """Batches for one update."""
 
-    batches: list[Any]
+    batches: list[Batch]
     progress: Progress | None = None
     """The worker's position in its split after the update; None: the data is not in the ledger."""
 
@@ -36,7 +37,7 @@ class Batches(Protocol):
             ValueError: the user's function returned an empty dataset.
         """
 
-    def sample(self, number: int) -> list[Any]:
+    def sample(self, number: int) -> list[Batch]:
         """At most so many batches to try functions on; drawing goes on as if there had been none."""
 
     def reset(self) -> bool:
@@ -49,17 +50,17 @@ class Batches(Protocol):
 class DatasetBatches:
     """Batches of the user's dataset without end: one that ends is begun again."""
 
-    def __init__(self, make: Callable[[], Any], device: str) -> None:
+    def __init__(self, make: Callable[[], Dataset], device: str) -> None:
         self._make, self._device = make, device
-        self._iterator: Iterator[Any] | None = None
-        self._sampled: list[Any] = []
+        self._iterator: Iterator[Batch] | None = None
+        self._sampled: list[Batch] = []
 
     def draw(self, number: int) -> UpdateBatches:
         """So many batches."""
         found, self._sampled = self._sampled[:number], self._sampled[number:]
         return UpdateBatches([*found, *(self._next() for _ in range(number - len(found)))])
 
-    def sample(self, number: int) -> list[Any]:
+    def sample(self, number: int) -> list[Batch]:
         """The first ones; they are drawn again."""
         self._sampled += [self._next() for _ in range(number - len(self._sampled))]
         return self._sampled[:number]
@@ -70,10 +71,11 @@ class DatasetBatches:
 
     def close(self) -> None:
         """Give the iterator free."""
-        held, self._iterator = [self._iterator], None
+        held: list[object] = [self._iterator]
+        self._iterator = None
         _let_go(held)
 
-    def _next(self) -> Any:
+    def _next(self) -> Batch:
         with tf.device(self._device):
             if self._iterator is not None:
                 for batch in self._iterator:
@@ -112,7 +114,7 @@ class AssignedBatches:
         with tf.device(self._device):
             return self._split.draw(number)
 
-    def sample(self, number: int) -> list[Any]:
+    def sample(self, number: int) -> list[Batch]:
         """Return batches of the first split."""
         with tf.device(self._device):
             found = list(itertools.islice(iter(self._source.open(0)), number))
@@ -127,11 +129,12 @@ class AssignedBatches:
 
     def close(self) -> None:
         """Release the current split."""
-        held, self._split = [self._split], None
+        held: list[object] = [self._split]
+        self._split = None
         _let_go(held)
 
 
-def _let_go(held: list[Any]) -> None:
+def _let_go(held: list[object]) -> None:
     """Empty a list of an iterator of a dataset, or none, beside training.
 
     Whoever destroys one waits until its tuner has slept to the end (tensorflow::data::model::Model::OptimizeLoop), in
@@ -144,7 +147,7 @@ def _let_go(held: list[Any]) -> None:
 class _Split:
     """A split that is read one batch ahead, so that the last batch is known as such."""
 
-    def __init__(self, position: int, done: int, batches: Iterator[Any]) -> None:
+    def __init__(self, position: int, done: int, batches: Iterator[Batch]) -> None:
         self._position, self._done, self._batches = position, 0, batches
         self._ahead = next(batches, None)
         while self._done < done and not self.is_over:
@@ -157,12 +160,12 @@ class _Split:
 
     def draw(self, number: int) -> UpdateBatches:
         """The next ones."""
-        found: list[Any] = []
+        found: list[Batch] = []
         while len(found) < number and not self.is_over:
             found.append(self._advance())
         return UpdateBatches(found, Progress(self._position, self._done, self.is_over))
 
-    def _advance(self) -> Any:
+    def _advance(self) -> Batch:
         batch, self._ahead = self._ahead, next(self._batches, None)
         self._done += 1
         return batch

@@ -12,9 +12,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-Open = Callable[..., Any]
+from pstraining.runtime.model.tensor import Dataset
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 class Source(Protocol):
@@ -24,7 +28,7 @@ class Source(Protocol):
     def count(self) -> int:
         """How many pieces there are."""
 
-    def open(self, position: int) -> Any:
+    def open(self, position: int) -> Dataset:
         """A `tf.data.Dataset` of the batches at a position, the same ones whenever it is asked for."""
 
 
@@ -41,7 +45,7 @@ class Ranges:
 
     size: int
     block: int
-    read: Callable[[int, int], Any]
+    read: Callable[[int, int], Dataset]
     seed: int | None = 0
 
     def __post_init__(self) -> None:
@@ -58,7 +62,7 @@ class Ranges:
         begin = place(position, self.count, self.seed) * self.block
         return begin, min(begin + self.block, self.size)
 
-    def open(self, position: int) -> Any:
+    def open(self, position: int) -> Dataset:
         """The batches of the block at a position."""
         return self.read(*self.bounds(position))
 
@@ -74,7 +78,7 @@ class Files:
     """
 
     paths: Sequence[str]
-    read: Callable[[str], Any]
+    read: Callable[[str], Dataset]
     seed: int | None = 0
 
     def __post_init__(self) -> None:
@@ -86,7 +90,7 @@ class Files:
         """How many files there are."""
         return len(self.paths)
 
-    def open(self, position: int) -> Any:
+    def open(self, position: int) -> Dataset:
         """The batches of the file at a position."""
         return self.read(self.paths[place(position, self.count, self.seed)])
 
@@ -98,7 +102,7 @@ def place(position: int, count: int, seed: int | None) -> int:
 
 
 @lru_cache(maxsize=4)
-def _order(count: int, seed: int, epoch: int) -> Any:
+def _order(count: int, seed: int, epoch: int) -> "npt.NDArray[np.int64]":
     import numpy as np
 
     return np.random.default_rng([seed, epoch]).permutation(count)

@@ -8,12 +8,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import keras
 import tensorflow as tf
 
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import KerasVariable, Shape, Tensor
 
 _local = threading.local()
 
@@ -30,13 +29,15 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
     Input: integers of any shape, in [0, input_dim). Output: the same shape with a dimension of `output_dim` behind.
     """
 
-    def __init__(self, input_dim: int, output_dim: int, embeddings_initializer: Any = "uniform", **kwargs: Any) -> None:
+    def __init__(
+        self, input_dim: int, output_dim: int, embeddings_initializer: object = "uniform", **kwargs: object
+    ) -> None:
         super().__init__(**kwargs)
         self.input_dim, self.output_dim = int(input_dim), int(output_dim)
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
-        self.embeddings: Any = None
+        self.embeddings: KerasVariable | None = None
 
-    def build(self, _: Any) -> None:
+    def build(self, _: Shape) -> None:
         """Make the table, unless it lives elsewhere."""
         if not getattr(_local, "remote", False):
             self.embeddings = self.add_weight(
@@ -44,18 +45,18 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
             )
         self.built = True
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: Tensor) -> Tensor:
         """The rows."""
         lookups: Lookups | None = getattr(_local, "lookups", None)
         if lookups is None:
             return keras.ops.take(self.embeddings, inputs, axis=0)
         return tf.cast(lookups.rows(self, inputs), self.compute_dtype)
 
-    def compute_output_spec(self, inputs: Any) -> Any:
+    def compute_output_spec(self, inputs: Tensor) -> "keras.KerasTensor":
         """Shape and dtype, without a table."""
         return keras.KerasTensor((*inputs.shape, self.output_dim), dtype=self.compute_dtype)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         """What makes the layer again."""
         initializer = keras.initializers.serialize(self.embeddings_initializer)
         own = {"input_dim": self.input_dim, "output_dim": self.output_dim, "embeddings_initializer": initializer}
@@ -66,7 +67,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
 class Lookups:
     """The rows that one pass over a batch has fetched."""
 
-    tape: Any
+    tape: "tf.GradientTape"
     fetch: Callable[[Embedding, Tensor], Tensor]
     """Emits the rows of a layer's table: from indices without repetition, int64[n], to [n, output_dim]."""
     found: list[tuple[Embedding, Tensor, Tensor]] = field(default_factory=list)

@@ -7,8 +7,8 @@ number, the product need not be read. Measured with 100 MB in four dense layers 
 is 4 % of what a synchronous step costs.
 """
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import tensorflow as tf
 
@@ -53,7 +53,7 @@ def _is_small(value: Tensor, first: Tensor, second: Tensor) -> Tensor:
     return tf.sqrt(norms[0]) * tf.sqrt(norms[1]) < float(value.dtype.max) / 4
 
 
-def _sum_is_finite(value: Tensor) -> Any:
+def _sum_is_finite(value: Tensor) -> Callable[[], Tensor]:
     return lambda: tf.math.is_finite(_sum(value))
 
 

@@ -6,9 +6,9 @@ TensorFlow 1 parameter server. Integer state and random seeds stay with each pro
 different numbers. They are not part of a checkpoint.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any, Final
+from typing import Final
 
 import keras
 import numpy as np
@@ -17,7 +17,8 @@ from keras.src.utils import naming
 
 from pstraining.runtime.model import optimizer, partition, sparse_optimizer
 from pstraining.runtime.model.embedding import Embedding, Lookups, looking_up, remote_tables
-from pstraining.runtime.model.training_step import TrainingStep
+from pstraining.runtime.model.tensor import Batch, KerasModel, KerasOptimizer, KerasVariable, Tensor
+from pstraining.runtime.model.training_step import OwnStep, TrainingStep
 
 STATE: Final = "state"
 """The layout's group of variables that no optimizer touches."""
@@ -25,9 +26,9 @@ DTYPES: Final = ("float16", "float32", "float64")
 """What a variable may hold; mixed precision policies keep float32 variables."""
 
 
-Touched = tuple[Any, Any]
+Touched = tuple[Tensor, Tensor]
 """Rows of a table: indices without repetition, int64[n], and their gradients, [n, width]."""
-Fetch = Callable[[int, Any], Any]
+Fetch = Callable[[int, Tensor], Tensor]
 
 
 class ModelError(ValueError):
@@ -39,12 +40,12 @@ class Model:
 
     def __init__(
         self,
-        build: Callable[[], Any],
-        make_optimizer: Callable[[], Any],
-        loss: Any,
-        metrics: Any = None,
+        build: Callable[[], KerasModel],
+        make_optimizer: Callable[[], KerasOptimizer],
+        loss: object,
+        metrics: object = None,
         *,
-        train_step: Callable[[Any, Any], Any] | None = None,
+        train_step: OwnStep | None = None,
         with_tables: bool = True,
     ) -> None:
         # Names are numbered per process; every task, and every rebuild in one process, must count from the start.
@@ -98,7 +99,7 @@ class Model:
         """Copies of the local values by path; of tables, too, where they are here."""
         return {path: np.array(variable.numpy()) for path, variable in self._by_path()}
 
-    def _by_path(self) -> list[tuple[str, Any]]:
+    def _by_path(self) -> list[tuple[str, KerasVariable]]:
         found = [(tensor.path, variable) for tensor, variable in zip(self.tensors, self.variables, strict=True)]
         tables = zip(self.tables, self.embeddings, strict=True)
         return found + [(table.path, layer.embeddings) for table, layer in tables if layer.embeddings is not None]
@@ -115,8 +116,8 @@ class Model:
         return not halves and not optimizer.clips_by_norm(self.optimizer)
 
     def loss_and_gradients(
-        self, batch: Any, fetch: Fetch, *, share: float = 1.0
-    ) -> tuple[Any, list[Any], list[Touched]]:
+        self, batch: Batch, fetch: Fetch, *, share: float = 1.0
+    ) -> tuple[Tensor, list[Tensor], list[Touched]]:
         """Emit one forward and backward pass on the local values; gradients are clipped by norm, all together.
 
         Args:
@@ -147,7 +148,7 @@ class Model:
         return loss, clipped[: len(self.trainable)], touched
 
 
-def _paths(variables: list[Any]) -> list[str]:
+def _paths(variables: Sequence[KerasVariable | Embedding]) -> list[str]:
     """Keras's paths, made unique: layers of subclassed models may share a name."""
     seen: dict[str, int] = {}
     paths = []

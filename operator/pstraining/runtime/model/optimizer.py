@@ -7,13 +7,14 @@ the common optimizers inside the clone: half the server's time, and equal up to 
 weight decay, averages, clipping by value, stays Keras's own.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any, Final
 
 import keras
 import tensorflow as tf
 
 from pstraining.runtime.model.partition import LARGE_BYTES
+from pstraining.runtime.model.tensor import KerasOptimizer, KerasVariable, Operation, Tensor, UpdateStep
 
 ELEMENT_WISE: Final = (
     "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lion", "Nadam", "RMSprop", "SGD",
@@ -25,7 +26,7 @@ class OptimizerError(ValueError):
     """An optimizer that cannot be applied to packed vectors."""
 
 
-def check(optimizer: Any) -> None:
+def check(optimizer: KerasOptimizer) -> None:
     """Refuse an optimizer that is not known to be element-wise.
 
     Raises:
@@ -45,7 +46,7 @@ def check(optimizer: Any) -> None:
         raise OptimizerError("loss_scale_factor is not supported")
 
 
-def check_for_tables(optimizer: Any) -> None:
+def check_for_tables(optimizer: KerasOptimizer) -> None:
     """Refuse what cannot be done to some rows of a table alone.
 
     Raises:
@@ -60,26 +61,28 @@ def check_for_tables(optimizer: Any) -> None:
         )
 
 
-def group_of(optimizer: Any, variable: Any) -> str:
+def group_of(optimizer: KerasOptimizer, variable: KerasVariable) -> str:
     """The layout's group of a trainable variable: whether the optimizer decays it."""
     if getattr(optimizer, "weight_decay", None) is None:
         return "trainable"
     return "decayed" if optimizer._use_weight_decay(variable) else "undecayed"
 
 
-def clip(optimizer: Any, gradients: list[Any]) -> list[Any]:
+def clip(optimizer: KerasOptimizer, gradients: list[Tensor]) -> list[Tensor]:
     """Gradients clipped by norm as the optimizer says; clipping by value is left to the server."""
     if optimizer.clipvalue is not None:
         return gradients
     return list(optimizer._clip_gradients(gradients))
 
 
-def clips_by_norm(optimizer: Any) -> bool:
+def clips_by_norm(optimizer: KerasOptimizer) -> bool:
     """Whether `clip` changes gradients."""
     return optimizer.clipnorm is not None or optimizer.global_clipnorm is not None
 
 
-def clone(optimizer: Any, variables: list[Any], groups: list[str], *, fused: bool = True) -> Any:
+def clone(
+    optimizer: KerasOptimizer, variables: Sequence[KerasVariable], groups: Sequence[str], *, fused: bool = True
+) -> KerasOptimizer:
     """The same optimizer, built on vectors whose groups are `groups`; call it where variables go to the server.
 
     With `fused`, TensorFlow's kernels replace Keras's composed arithmetic on large vectors, where they do the same.
@@ -90,7 +93,7 @@ def clone(optimizer: Any, variables: list[Any], groups: list[str], *, fused: boo
     own = {type(rate).__name__: type(rate)} if isinstance(config["learning_rate"], dict) else {}
     if not isinstance(config["learning_rate"], dict):
         config["learning_rate"] = float(config["learning_rate"])
-    copy = type(optimizer).from_config(config, custom_objects=own)
+    copy: KerasOptimizer = type(optimizer).from_config(config, custom_objects=own)
     undecayed = [vector for vector, group in zip(variables, groups, strict=True) if group == "undecayed"]
     if undecayed:
         copy.exclude_from_weight_decay(var_list=undecayed)
@@ -98,7 +101,7 @@ def clone(optimizer: Any, variables: list[Any], groups: list[str], *, fused: boo
     kernel, composed = _fused(copy) if fused else None, copy.update_step
     if kernel is not None:
 
-        def update_step(gradient: Any, variable: Any, learning_rate: Any) -> Any:
+        def update_step(gradient: Tensor, variable: "keras.Variable", learning_rate: Tensor) -> Operation:
             large = variable.shape.num_elements() * variable.dtype.size >= LARGE_BYTES
             return (kernel if large else composed)(gradient, variable, learning_rate)
 
@@ -106,12 +109,12 @@ def clone(optimizer: Any, variables: list[Any], groups: list[str], *, fused: boo
     return copy
 
 
-def state_of(copy: Any) -> tuple[dict[tuple[str, int], Any], dict[str, Any]]:
+def state_of(copy: KerasOptimizer) -> tuple[dict[tuple[str, int], Any], dict[str, Any]]:
     """A clone's own state: slots by name and number of the vector, which is called segment<number>; and scalars.
 
     Without the learning rate: that is the program's, also after a restore.
     """
-    slots: dict[tuple[str, int], Any] = {}
+    slots: dict[tuple[str, int], Any] = {}  # a `PSVariable` on a server
     scalars: dict[str, Any] = {}
     for variable in copy.variables:
         head, _, slot = variable.name.partition("_")
@@ -122,10 +125,7 @@ def state_of(copy: Any) -> tuple[dict[tuple[str, int], Any], dict[str, Any]]:
     return slots, scalars
 
 
-UpdateStep = Callable[[Any, Any, Any], Any]
-
-
-def _fused(optimizer: Any) -> UpdateStep | None:
+def _fused(optimizer: KerasOptimizer) -> UpdateStep | None:
     """TensorFlow's kernel for the optimizer's arithmetic, where it has one that computes the same."""
     if isinstance(optimizer, keras.optimizers.SGD):
         return _fused_momentum(optimizer) if optimizer.momentum else _fused_descent()
@@ -136,7 +136,7 @@ def _fused(optimizer: Any) -> UpdateStep | None:
 
 
 def _fused_descent() -> UpdateStep:
-    def update_step(gradient: Any, variable: Any, learning_rate: Any) -> Any:
+    def update_step(gradient: Tensor, variable: "keras.Variable", learning_rate: Tensor) -> Operation:
         return tf.raw_ops.ResourceApplyGradientDescent(
             var=variable.handle,
             alpha=tf.cast(learning_rate, variable.dtype),
@@ -147,8 +147,8 @@ def _fused_descent() -> UpdateStep:
     return update_step
 
 
-def _fused_momentum(optimizer: Any) -> UpdateStep:
-    def update_step(gradient: Any, variable: Any, learning_rate: Any) -> Any:
+def _fused_momentum(optimizer: "keras.optimizers.SGD") -> UpdateStep:
+    def update_step(gradient: Tensor, variable: "keras.Variable", learning_rate: Tensor) -> Operation:
         accumulator = optimizer.momentums[optimizer._get_variable_index(variable)]
         return tf.raw_ops.ResourceApplyKerasMomentum(
             var=variable.handle,
@@ -163,8 +163,8 @@ def _fused_momentum(optimizer: Any) -> UpdateStep:
     return update_step
 
 
-def _fused_adam(optimizer: Any) -> UpdateStep:
-    def update_step(gradient: Any, variable: Any, learning_rate: Any) -> Any:
+def _fused_adam(optimizer: "keras.optimizers.Adam") -> UpdateStep:
+    def update_step(gradient: Tensor, variable: "keras.Variable", learning_rate: Tensor) -> Operation:
         dtype = variable.dtype
         index = optimizer._get_variable_index(variable)
         beta_1, beta_2 = tf.cast(optimizer.beta_1, dtype), tf.cast(optimizer.beta_2, dtype)

@@ -7,30 +7,29 @@ that a batch does not touch stay as they are: their momentum does not decay, nor
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import keras
 import tensorflow as tf
 
 from pstraining.runtime.model import optimizer as optimizers
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import DType, KerasOptimizer, KerasVariable, Operation, Shape, Tensor, Variable
 
 
 class Rows:
     """Some rows of a variable on a server, in the place of a variable: what is assigned is written by `store`."""
 
-    def __init__(self, variable: Any, indices: Tensor) -> None:
+    def __init__(self, variable: Variable, indices: Tensor) -> None:
         self._variable, self._indices = variable, indices
         self.dtype, self.name = variable.dtype, variable.name
         self._unique_id = variable._unique_id
         self.value = tf.raw_ops.ResourceGather(resource=variable.handle, indices=indices, dtype=variable.dtype)
 
     @property
-    def shape(self) -> Any:
+    def shape(self) -> Shape:
         """Of the rows."""
         return self.value.shape
 
-    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> Tensor:
+    def __tf_tensor__(self, dtype: DType = None, name: str | None = None) -> Tensor:
         del name
         return self.value if dtype is None else tf.cast(self.value, dtype)
 
@@ -46,7 +45,7 @@ class Rows:
         """Subtract from the rows."""
         self.value = self.value - value
 
-    def store(self) -> Any:
+    def store(self) -> Operation:
         """Emits writing the rows; the operation to wait for."""
         return tf.raw_ops.ResourceScatterUpdate(
             resource=self._variable.handle, indices=self._indices, updates=self.value
@@ -62,7 +61,7 @@ class RowOptimizer:
         decayed: for each table whether its touched rows decay.
     """
 
-    def __init__(self, optimizer: Any, tables: Sequence[Any], decayed: Sequence[bool]) -> None:
+    def __init__(self, optimizer: KerasOptimizer, tables: Sequence[KerasVariable], decayed: Sequence[bool]) -> None:
         groups = ["decayed" if decays else "undecayed" for decays in decayed]
         self.clone = optimizers.clone(optimizer, list(tables), groups, fused=False)
         self._tables, self._decayed = list(tables), list(decayed)
@@ -79,7 +78,7 @@ class RowOptimizer:
             )
         }
 
-    def apply(self, step: Tensor, touched: Sequence[tuple[Tensor, Tensor]]) -> list[Any]:
+    def apply(self, step: Tensor, touched: Sequence[tuple[Tensor, Tensor]]) -> list[Operation]:
         """Emits an update of the touched rows: the operations that are yet to be waited for.
 
         Args:

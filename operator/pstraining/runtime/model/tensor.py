@@ -1,6 +1,142 @@
-"""The one alias for TensorFlow's tensors, whose own types are not checked. Imports no TensorFlow."""
+"""Types for what the runtime uses of TensorFlow and Keras, whose own types are not checked. Imports neither."""
 
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 Tensor = Any
 """A `tf.Tensor`."""
+Operation = Any
+"""A `tf.Operation`, or a tensor that stands for it: a control dependency of what comes later."""
+DType = Any
+"""A `tf.DType`, or its name."""
+Shape = Any
+"""A `tf.TensorShape`, or a list of lengths."""
+Batch = object
+"""A batch of the program's dataset, any structure of tensors; only the training step knows which."""
+Dataset = Iterable[Batch]
+"""A `tf.data.Dataset` of batches."""
+
+
+class TracedFunction(Protocol):
+    """What is used of a `tf.function`."""
+
+    def __call__(self, *arguments: object) -> Tensor:
+        """Trace the function if it is new for such arguments, and run it."""
+
+    def get_concrete_function(self, *arguments: object) -> object:
+        """Trace the function for such arguments without running it."""
+
+
+class Variable(Protocol):
+    """What is used of a `tf.Variable`."""
+
+    name: str
+    dtype: DType
+    shape: Shape
+    handle: Tensor
+    _unique_id: str
+
+    def read_value(self) -> Tensor:
+        """Emit reading the value."""
+
+    def assign(self, value: Tensor, *, read_value: bool = True) -> Operation:
+        """Emit replacing the value."""
+
+    def assign_add(self, delta: Tensor, *, read_value: bool = True) -> Operation:
+        """Emit adding to the value."""
+
+    def numpy(self) -> Tensor:
+        """Return the value as a numpy array."""
+
+
+class KerasVariable(Protocol):
+    """What is used of a `keras.Variable`."""
+
+    name: str
+    path: str
+    dtype: str
+    shape: Shape
+    value: Variable
+
+    def assign(self, value: object) -> Operation:
+        """Replace the value."""
+
+    def numpy(self) -> Tensor:
+        """Return the value as a numpy array."""
+
+
+UpdateStep = Callable[[Tensor, Any, Tensor], Operation]
+"""An optimizer's arithmetic for one variable: gradient, variable and learning rate."""
+
+
+class KerasOptimizer(Protocol):
+    """What is used of a `keras.optimizers.Optimizer`."""
+
+    built: bool
+    variables: Sequence[KerasVariable]
+    iterations: KerasVariable
+    learning_rate: Tensor
+    clipvalue: float | None
+    clipnorm: float | None
+    global_clipnorm: float | None
+    weight_decay: float | None
+    use_ema: bool
+    gradient_accumulation_steps: int | None
+    loss_scale_factor: float | None
+    update_step: UpdateStep
+    _iterations: KerasVariable
+    _learning_rate: object
+
+    @classmethod
+    def from_config(cls, config: dict[str, Tensor], custom_objects: dict[str, type]) -> "KerasOptimizer":
+        """Return an optimizer with these settings."""
+
+    def get_config(self) -> dict[str, Tensor]:
+        """Return the settings by name."""
+
+    def build(self, variables: Sequence[KerasVariable]) -> None:
+        """Create the slots for these variables."""
+
+    def apply(self, grads: Sequence[Tensor], trainable_variables: Sequence[KerasVariable]) -> None:
+        """Emit one step."""
+
+    def exclude_from_weight_decay(self, *, var_list: Sequence[KerasVariable]) -> None:
+        """Never decay these variables."""
+
+    def _use_weight_decay(self, variable: KerasVariable) -> bool: ...
+
+    def _clip_gradients(self, grads: Sequence[Tensor]) -> Iterable[Tensor]: ...
+
+    def _get_current_learning_rate(self) -> Tensor: ...
+
+
+class KerasLayer(Protocol):
+    """What is used of a `keras.layers.Layer`."""
+
+    compute_dtype: str
+
+
+class KerasModel(Protocol):
+    """What is used of a `keras.Model`."""
+
+    built: bool
+    trainable_variables: Sequence[KerasVariable]
+    non_trainable_variables: Sequence[KerasVariable]
+    stop_training: bool
+
+    def __call__(self, inputs: Tensor, *, training: bool) -> Tensor:
+        """Emit the forward pass."""
+
+    def compile(self, **options: object) -> None:
+        """Set optimizer, loss and metrics."""
+
+    def compute_loss(self, **values: Tensor) -> Tensor:
+        """Emit the loss, with regularization."""
+
+    def evaluate(self, data: Dataset, **options: object) -> dict[str, Tensor]:
+        """Return loss and metrics by name; call it with `return_dict=True`."""
+
+    def save_weights(self, path: object) -> None:
+        """Write the weights to a file."""
+
+    def _flatten_layers(self) -> Iterable[KerasLayer]: ...

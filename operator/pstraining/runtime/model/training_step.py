@@ -1,14 +1,18 @@
 """The forward pass of one batch: Keras's own, or the program's, with the metrics that it tells."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 import keras
 import tensorflow as tf
 
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import Batch, KerasModel, Tensor, Variable
 
 RETURNS: Final = "train_step must return the loss, a scalar, or (loss, {name: scalar})"
+
+
+OwnStep = Callable[[KerasModel, Batch], object]
+"""The program's training step: returns a scalar loss, or the loss and metrics by name."""
 
 
 class TrainingStepError(TypeError):
@@ -24,12 +28,12 @@ class TrainingStep:
             what the model was compiled with. A loss that it computes has no regularization in it unless it adds some.
     """
 
-    def __init__(self, model: Any, own: Callable[[Any, Any], Any] | None = None) -> None:
+    def __init__(self, model: KerasModel, own: OwnStep | None = None) -> None:
         self._model, self._own = model, own
         self._names: list[str] = []
-        self._sums: Any = None
+        self._sums: Variable | None = None
 
-    def loss(self, batch: Any) -> Tensor:
+    def loss(self, batch: Batch) -> Tensor:
         """Emits one batch's mean loss, a scalar.
 
         Raises:
@@ -55,24 +59,25 @@ class TrainingStep:
     def _count(self, number: Tensor, metrics: Mapping[str, Tensor]) -> None:
         """Emits the sums' growth; batches of other shapes trace again and must tell the same metrics."""
         names = sorted(metrics)
-        if self._sums is None and names:
+        sums = self._sums
+        if sums is None and names:
             with tf.init_scope():
-                self._sums = tf.Variable(tf.zeros([len(names), 2], tf.float64), trainable=False)
+                sums = self._sums = tf.Variable(tf.zeros([len(names), 2], tf.float64), trainable=False)
             self._names = names
         if names != self._names:
             raise TrainingStepError(f"train_step told the metrics {self._names} for one batch and {names} for another")
-        if names:
+        if sums is not None and names:
             weight = tf.cast(number, tf.float64)
             rows = [tf.stack([tf.cast(metrics[name], tf.float64) * weight, weight]) for name in names]
-            self._sums.assign_add(tf.stack(rows), read_value=False)
+            sums.assign_add(tf.stack(rows), read_value=False)
 
 
-def samples(batch: Any) -> Tensor:
+def samples(batch: Batch) -> Tensor:
     """How many samples a batch has: the size of its first tensor's first dimension. int32[]."""
     return tf.shape(tf.nest.flatten(batch)[0])[0]
 
 
-def _scalar(value: Any) -> Tensor:
+def _scalar(value: object) -> Tensor:
     try:
         tensor = tf.convert_to_tensor(value)
     except (TypeError, ValueError) as error:

@@ -5,7 +5,7 @@ import math
 import sys
 import threading
 import time
-from typing import Any, Final
+from typing import Final
 
 ERASE: Final = "\r\x1b[K"
 _lock = threading.Lock()
@@ -13,7 +13,7 @@ _shown = threading.Event()
 """A terminal's last line is a progress line, which whatever comes next replaces."""
 
 
-def event(name: str, **fields: Any) -> None:
+def event(name: str, **fields: object) -> None:
     """Print one JSON line, with the time in seconds since 1970 (UTC) and on the machine's monotonic clock."""
     clean = {
         key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in fields.items()

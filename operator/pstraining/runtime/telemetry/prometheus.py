@@ -5,12 +5,15 @@ No label tells job, role or index: whoever scrapes knows them. Knows no TensorFl
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pstraining.api import contract
 from pstraining.launcher.listener import Listener
 from pstraining.runtime.telemetry.counters import ChiefCounters, Histogram, Traffic, WorkerCounters
 from pstraining.runtime.telemetry.events import event
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 WORKER: Final = {
     "steps": "Steps of this worker that are part of the parameters.",
@@ -42,7 +45,7 @@ STATE: Final = {
 """Gauges of the chief, and the field of its account."""
 
 
-class Metrics:
+class TaskMetrics:
     """What a scrape answers, read when it comes.
 
     Args:
@@ -62,7 +65,7 @@ class Metrics:
     ) -> None:
         self._worker, self._chief, self._links, self._reconnects = worker, chief, links, reconnects
 
-    def collect(self) -> Iterator[Any]:
+    def collect(self) -> Iterator["Metric"]:
         """The metrics, as prometheus_client's registry asks for them."""
         yield from self._of_connections()
         if self._worker:
@@ -70,7 +73,7 @@ class Metrics:
         if self._chief:
             yield from _of_chief(self._chief)
 
-    def _of_connections(self) -> Iterator[Any]:
+    def _of_connections(self) -> Iterator["Metric"]:
         from prometheus_client.core import CounterMetricFamily
 
         sent = CounterMetricFamily(
@@ -90,7 +93,7 @@ class Metrics:
         )
 
 
-def _of_worker(account: WorkerCounters) -> Iterator[Any]:
+def _of_worker(account: WorkerCounters) -> Iterator["Metric"]:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     for name, text in WORKER.items():
@@ -106,7 +109,7 @@ def _of_worker(account: WorkerCounters) -> Iterator[Any]:
     yield GaugeMetricFamily("pstraining_worker_longest_gap_seconds", "Longest step so far.", value=account.longest_gap)
 
 
-def _of_chief(account: ChiefCounters) -> Iterator[Any]:
+def _of_chief(account: ChiefCounters) -> Iterator["Metric"]:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     for name, text in CHIEF.items():
@@ -120,7 +123,7 @@ def _of_chief(account: ChiefCounters) -> Iterator[Any]:
     yield logs
 
 
-def _histogram(name: str, text: str, histogram: Histogram) -> Any:
+def _histogram(name: str, text: str, histogram: Histogram) -> "Metric":
     from prometheus_client.core import HistogramMetricFamily
 
     return HistogramMetricFamily(name, text, buckets=histogram.cumulative(), sum_value=histogram.sum)
@@ -137,7 +140,7 @@ def port(environ: Mapping[str, str], *, in_pod: bool) -> int | None:
     return contract.METRICS_PORT if in_pod else None
 
 
-def serve(metrics: Metrics, *, in_pod: bool) -> None:
+def serve(metrics: TaskMetrics, *, in_pod: bool) -> None:
     """Answer scrapes from now on, in threads that end with the process; where that cannot be, say so and go on."""
     wanted = port(os.environ, in_pod=in_pod)
     if wanted is None:

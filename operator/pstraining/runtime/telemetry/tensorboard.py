@@ -1,9 +1,8 @@
 """Scalars for TensorBoard, in event files that it reads while training goes on."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 
@@ -20,16 +19,16 @@ class Summaries:
 
     def __init__(self, folder: Path | None, device: str) -> None:
         self._device, self._lock = device, threading.Lock()
-        self._writer: Any = None
+        self._writer: tf.summary.SummaryWriter | None = None
         if folder is not None:
             self._guarded(lambda: self._open(folder))
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Write numbers at a global step."""
-        if self._writer is not None:
-            self._guarded(lambda: self._write(step, scalars))
+        if (writer := self._writer) is not None:
+            self._guarded(lambda: self._write(writer, step, scalars))
 
-    def _guarded(self, act: Any) -> None:
+    def _guarded(self, act: Callable[[], None]) -> None:
         with self._lock, tf.device(self._device):
             try:
                 act()
@@ -41,11 +40,11 @@ class Summaries:
         folder.mkdir(parents=True, exist_ok=True)
         self._writer = tf.summary.create_file_writer(str(folder))
 
-    def _write(self, step: int, scalars: Mapping[str, float]) -> None:
-        with self._writer.as_default(step=step):
+    def _write(self, writer: "tf.summary.SummaryWriter", step: int, scalars: Mapping[str, float]) -> None:
+        with writer.as_default(step=step):
             for name, value in scalars.items():
                 # As tf.summary.scalar does it, without the package tensorboard, which the image need not have.
                 metadata = tf.compat.v1.SummaryMetadata()
                 metadata.plugin_data.plugin_name = "scalars"
                 tf.summary.write(name, tf.constant(value, tf.float32), metadata=metadata)
-            self._writer.flush()
+            writer.flush()

@@ -1,24 +1,22 @@
-"""What all update modes share: the worker's side of them as a port, and what an update says about itself."""
+"""The port of all update modes on a worker, and the result of a step."""
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, Self
+from typing import Final, Protocol, Self
 
 import tensorflow as tf
 
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import Batch, Tensor, TracedFunction
 from pstraining.runtime.ps.data_ledger import NO_PROGRESS, Progress
 from pstraining.runtime.ps.record import Session, ShardRecord
 from pstraining.runtime.ps.store import ParameterStore
-from pstraining.runtime.transport.client import Client
 from pstraining.runtime.updates.gradients import GradientComputer
 from pstraining.runtime.updates.messages import Sender, SessionToken
 
 FIRST_PAUSE: Final = 0.0002
 LONGEST_PAUSE: Final = 0.01
-"""Seconds between looks while others have yet to deliver; doubled from the first to the longest."""
+"""Seconds between queries while other workers have yet to push; doubled from the first to the longest."""
 
 
 @dataclass(frozen=True)
@@ -45,35 +43,39 @@ class StepResult:
 
 @dataclass(frozen=True)
 class Identity:
-    """A worker's process, as the servers know it."""
+    """A worker's process in requests to the servers."""
 
     worker: int
+    """The worker's index, from 0."""
     incarnation: int
-    """When the process began, in nanoseconds since 1970: of two with the same index, the newer one counts."""
+    """Start of the process, in nanoseconds since 1970. The newest process with an index replaces the others."""
 
     def tensor(self) -> Tensor:
-        """Index and incarnation. int64[2]."""
+        """Return index and incarnation; see `Sender`. int64[2]."""
         return Sender.pack(self.worker, self.incarnation)
 
 
 def as_numbers(progress: Progress | None) -> Sequence[int]:
-    """A progress as servers take it, three numbers."""
+    """Return a progress as servers take it, three numbers."""
     return progress.numbers() if progress else NO_PROGRESS
 
 
 def as_tensor(progress: Progress | None) -> Tensor:
-    """The same. int64[3]."""
+    """Return a progress as servers take it. int64[3]."""
     return tf.constant(as_numbers(progress), tf.int64)
 
 
 class Updates(Protocol):
-    """How a worker's batches get into the parameters."""
+    """A worker's side of an update mode: turns batches into updates of the parameters."""
 
     is_idempotent: bool
     """Whether a step may be repeated after a lost reply: the same batches count once in one set of parameters."""
 
-    def warm_up(self, batches: Sequence[Any]) -> None:
-        """Trace every function of a step, without an effect. After `start_session` others may wait for this worker."""
+    def warm_up(self, batches: Sequence[Batch]) -> None:
+        """Trace every function of a step, without an effect.
+
+        After `start_session` it is too late: other workers may wait for this one.
+        """
 
     def start_session(self, session: Session) -> None:
         """Start a session on the servers' current state. Parameters that were fetched earlier are discarded."""
@@ -85,54 +87,47 @@ class Updates(Protocol):
             shards: the servers' current records.
 
         Raises:
-            ShardLostError: a server is gone.
+            ShardLostError: a server is unreachable.
         """
 
-    def step(self, batches: Sequence[Any], progress: Progress | None = None) -> StepResult:
-        """Apply one update with these batches, and advance the worker's data progress with it.
+    def step(self, batches: Sequence[Batch], progress: Progress | None = None) -> StepResult:
+        """Apply one update with these batches, and with it the worker's data progress.
 
         Raises:
             ShardLostError: from `Client.call`; some servers may have applied it.
         """
 
 
-class OnAnyMembers(ABC):
-    """The common base of the modes: a worker's side that can be bound to any members of the shards.
+class BoundUpdates(ABC):
+    """A worker's side of updates on one assignment of members; the common base of the modes.
 
-    See `worker.router.Rebindable`.
+    State that belongs to the worker, whichever members it trains with, is in an object that all its bound updates
+    share. See `worker.router.Rebindable`.
     """
 
-    _store: ParameterStore
-    _client: Client
-    _computer: GradientComputer
+    def __init__(self, store: ParameterStore, computer: GradientComputer) -> None:
+        self._store, self._client, self._computer = store, store.client, computer
 
+    @abstractmethod
     def bind(self, store: ParameterStore) -> Self:
-        """Return the same worker with other members of the shards; its progress and residuals are shared."""
-        other = copy.copy(self)
-        other._store, other._computer = store, self._computer.bind(store)
-        other._trace()
-        return other
+        """Return the worker's updates on other members of the shards."""
 
-    def trace(self, batches: Sequence[Any]) -> None:
+    def trace(self, batches: Sequence[Batch]) -> None:
         """Trace the functions of a usual step without running them; another thread may train meanwhile."""
         for function, arguments in self._usual_step_functions(batches):
             function.get_concrete_function(*arguments)
 
-    def dry_run(self, batches: Sequence[Any]) -> None:
+    def dry_run(self, batches: Sequence[Batch]) -> None:
         """Run the functions of a usual step without an effect; another thread may train meanwhile.
 
         Raises:
-            ShardLostError: a server is gone.
+            ShardLostError: a server is unreachable.
         """
         for function, arguments in self._usual_step_functions(batches):
             self._client.run(function, *arguments)
 
     @abstractmethod
-    def _trace(self) -> None:
-        """Create the functions for the store's servers; each is traced at its first call."""
-
-    @abstractmethod
-    def _usual_step_functions(self, batches: Sequence[Any]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    def _usual_step_functions(self, batches: Sequence[Batch]) -> Iterator[tuple[TracedFunction, tuple[object, ...]]]:
         """Yield the functions of a usual step, each with arguments that have no effect."""
 
     def _session_tensor(self, session: Session) -> Tensor:

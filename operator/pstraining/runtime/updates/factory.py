@@ -1,64 +1,77 @@
-"""Ways to bring workers' gradients into the parameters, one a module."""
+"""Chooses the update mode from the job's settings."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pstraining.api.training import Mode as UpdateMode
+from pstraining.api.training import Mode
 from pstraining.runtime.compression import wire_format
 from pstraining.runtime.compression.push import PushCompressor
 from pstraining.runtime.config.settings import TrainingSettings
 from pstraining.runtime.ps.shard import ServerHooks
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.asynchronous import updates as asynchronous
-from pstraining.runtime.updates.asynchronous.updates import AsyncUpdates
+from pstraining.runtime.updates.asynchronous.updates import AsyncUpdates, AsyncWorker
 from pstraining.runtime.updates.base import Identity, Updates
 from pstraining.runtime.updates.gradients import GradientComputer
 from pstraining.runtime.updates.hybrid import updates as hybrid
 from pstraining.runtime.updates.hybrid.updates import HybridUpdates
+from pstraining.runtime.updates.hybrid.worker import HybridWorker
 from pstraining.runtime.updates.synchronous import updates as synchronous
 from pstraining.runtime.updates.synchronous.accumulators import RoundConfig
-from pstraining.runtime.updates.synchronous.updates import SyncUpdates
+from pstraining.runtime.updates.synchronous.updates import SyncUpdates, SyncWorker
 
 
 @dataclass(frozen=True)
-class Mode:
-    """An update mode: what it wants of the servers, and the worker's side of it."""
+class UpdateFactory:
+    """Creates both sides of an update mode."""
 
     hooks: ServerHooks
+    """The servers' side."""
     make: Callable[[ParameterStore, Identity], Updates]
+    """Creates the worker's side."""
 
 
-def choose(training: TrainingSettings, *, workers: int, with_ledger: bool = False, paired: bool = False) -> Mode:
-    """The mode that the settings ask for, in a job of so many workers.
+def choose(
+    training: TrainingSettings, *, workers: int, with_ledger: bool = False, paired: bool = False
+) -> UpdateFactory:
+    """Return the factory of the mode that the settings ask for.
 
     Args:
-        training: the settings.
-        workers: of the job.
-        with_ledger: the first server hands data out.
-        paired: every shard has standbys that get the same updates.
+        training: the job's settings.
+        workers: number of workers of the job.
+        with_ledger: whether the first server assigns splits of the data.
+        paired: whether shards have standbys that apply the same updates.
     """
     name = _name(training) + (" with ledger" if with_ledger else "")
-    moves, is_sync = training.local_steps > 1, training.mode is UpdateMode.SYNC
+    moves, is_sync = training.local_steps > 1, training.mode is Mode.SYNC
     choices = wire_format.plan(training.compression, with_shadow=is_sync)
 
     def own_part(store: ParameterStore) -> tuple[GradientComputer, PushCompressor]:
-        # In the mode Sync the servers take the mean of the workers' moves; else each adds its share.
+        # In mode Sync the servers average the workers' moves; in mode Async each worker scales its own.
         together = max(1, workers - training.backup_workers) if is_sync and not training.ordered_sums else 1
         computer = GradientComputer(store, moves=moves, share=1.0 if is_sync else 1.0 / workers, parts=together)
         feedback = training.compression.error_feedback
         return computer, PushCompressor(store, [fmt.push for fmt in choices], feedback=feedback)
 
-    if training.mode is UpdateMode.HYBRID:
-        around = RoundConfig(workers=workers, dense=False)
-        hooks = replace(hybrid.hooks(name, around, paired=paired), with_ledger=with_ledger)
-        return Mode(hooks, lambda store, identity: HybridUpdates(store, identity, around, GradientComputer(store)))
+    if training.mode is Mode.HYBRID:
+        config = RoundConfig(workers=workers, dense=False)
+        hooks = replace(hybrid.hooks(name, config, paired=paired), with_ledger=with_ledger)
+        return UpdateFactory(
+            hooks,
+            lambda store, identity: HybridUpdates(
+                HybridWorker(store, identity), store, GradientComputer(store), config=config
+            ),
+        )
     if not is_sync:
         bound = training.max_staleness
         hooks = asynchronous.hooks(name, with_ledger=with_ledger, bound=bound, paired=paired)
-        return Mode(
-            hooks,
-            lambda store, identity: AsyncUpdates(store, identity, choices, *own_part(store), moves=moves, bound=bound),
-        )
+
+        def make_async(store: ParameterStore, identity: Identity) -> Updates:
+            computer, compressor = own_part(store)
+            worker = AsyncWorker(store, identity, choices, compressor)
+            return AsyncUpdates(worker, store, computer, moves=moves, bound=bound)
+
+        return UpdateFactory(hooks, make_async)
     config = RoundConfig(
         workers=workers,
         backups=training.backup_workers,
@@ -67,9 +80,14 @@ def choose(training: TrainingSettings, *, workers: int, with_ledger: bool = Fals
         pulls=tuple(fmt.pull for fmt in choices),
     )
     hooks = replace(synchronous.hooks(name, config, paired=paired), with_ledger=with_ledger)
-    return Mode(hooks, lambda store, identity: SyncUpdates(store, identity, config, choices, *own_part(store)))
+
+    def make_sync(store: ParameterStore, identity: Identity) -> Updates:
+        computer, compressor = own_part(store)
+        return SyncUpdates(SyncWorker(store, identity, choices, compressor), store, computer, config=config)
+
+    return UpdateFactory(hooks, make_sync)
 
 
 def _name(training: TrainingSettings) -> str:
-    """What tasks of a job must agree on: the variables on the servers, and what is sent to them, depend on it."""
+    """Return a text that all tasks of a job must agree on: the servers' variables and messages depend on it."""
     return training.model_dump_json(include={"mode", "local_steps", "ordered_sums", "compression"})

@@ -1,15 +1,14 @@
-"""Compute a worker's part of an update: the gradient of one or several batches on its local parameters."""
+"""Computes a worker's part of an update: the gradient of one or several batches on its local parameters."""
 
-import copy
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 import tensorflow as tf
 
 from pstraining.runtime.model import sparse_optimizer
 from pstraining.runtime.model.finite import are_finite
 from pstraining.runtime.model.keras_model import STATE, ModelError, Touched
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import Batch, Tensor
 from pstraining.runtime.model.training_step import samples
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.messages import GradientStats
@@ -17,9 +16,12 @@ from pstraining.runtime.updates.messages import GradientStats
 NEVER: Final = -2
 """A step number that never occurs. Nothing is computed for it, and every server rejects it."""
 
-
 Rows = list[list[Touched]]
 """For each server and table the touched rows: unique local indices, and their gradients."""
+Vectors = list[list[Tensor]]
+"""For each server and segment a vector."""
+BatchSums = tuple[Tensor, Vectors, list[Touched]]
+"""Stats, vectors, and for each table the touched rows: of one batch, or summed over batches."""
 
 
 class LocalGradient(NamedTuple):
@@ -27,32 +29,34 @@ class LocalGradient(NamedTuple):
 
     stats: Tensor
     """See `GradientStats`. float64[4]."""
-    vectors: list[list[Tensor]]
-    """A vector for every segment of every server: the mean gradient, or the change of a segment of state."""
+    vectors: Vectors
+    """The mean gradient of each segment, or the change of a segment of state."""
     rows: Rows
+    """The mean gradient of the touched rows."""
 
 
 class ShardGradient(NamedTuple):
     """The part of a `LocalGradient` that one server receives."""
 
     stats: Tensor
+    """See `GradientStats`. float64[4]."""
     vectors: Sequence[Tensor]
-    """One per segment."""
+    """One vector per segment."""
     rows: Sequence[Touched]
     """For each table local indices and gradients."""
 
 
 class GradientComputer:
-    """Computes a model's gradients on batches, in a call of its own or inside a traced function.
+    """Computes a model's gradients on batches, called directly or inside a traced function.
 
     Args:
         store: the model and the servers' segments.
-        moves: send how far this worker's own optimizer moves the parameters over several batches (local SGD), in
-            place of a gradient; its slots stay with this worker.
-        share: what a move counts.
-        parts: how many gradients make a step. Each is made of that part of its loss, for nothing, so that the sum of
-            those of equal batches is their mean. Where that is not exact, they are not divided: if it is no power of
-            two, and where gradients are no linear function of the loss.
+        moves: whether the worker sends how far its local optimizer moves the parameters over several batches (local
+            SGD), in place of a gradient. The optimizer's slots stay on the worker.
+        share: factor of a move.
+        parts: number of gradients in a step. Each gradient is computed of its loss divided by this number, which costs
+            nothing, so the sum over equal batches is their mean. The division is left out where it is not exact: if
+            the number is not a power of two, or gradients are not linear in the loss.
 
     Raises:
         ModelError: local steps cannot move the rows of tables.
@@ -60,35 +64,29 @@ class GradientComputer:
 
     def __init__(self, store: ParameterStore, *, moves: bool = False, share: float = 1.0, parts: int = 1) -> None:
         self._store, self._moves, self._share = store, moves, share
-        exact = parts & (parts - 1) == 0  # a power of two: nothing is rounded
+        exact = parts & (parts - 1) == 0  # division by a power of two rounds nothing
         self._parts = parts if exact and not moves and store.model.is_linear else 1
         if moves and store.model.tables:
             raise ModelError("spec.training.localSteps: embedding tables need every step; use accumulationSteps")
-        if moves:
+        if moves and not store.model.optimizer.built:
             with tf.device(store.client.local):
                 store.model.optimizer.build(store.model.trainable)
         self._is_state = [[segment.group == STATE for segment in shard.segments] for shard in store.shards]
-        self._trace()
-
-    def bind(self, store: ParameterStore) -> "GradientComputer":
-        """Return the same computer for other members of the shards."""
-        other = copy.copy(self)
-        other._store = store
-        other._trace()
-        return other
-
-    def _trace(self) -> None:
         self._one = tf.function(self._emit_one, reduce_retracing=True)
         self._mean = tf.function(self._emit_mean, autograph=False, reduce_retracing=True)
         self._walk = tf.function(self._emit_walk, reduce_retracing=True)
         self._return = tf.function(self._emit_return, autograph=False)
         self._sum = tf.function(self._emit_sum, autograph=False, reduce_retracing=True)
 
-    def is_one_pass(self, batches: Sequence[Any]) -> bool:
+    def bind(self, store: ParameterStore) -> "GradientComputer":
+        """Return a computer with the same settings for other members of the shards."""
+        return GradientComputer(store, moves=self._moves, share=self._share, parts=self._parts)
+
+    def is_one_pass(self, batches: Sequence[Batch]) -> bool:
         """Return whether `emit` can compute the gradient of these batches."""
         return len(batches) == 1 and not self._moves
 
-    def compute(self, batches: Sequence[Any]) -> LocalGradient:
+    def compute(self, batches: Sequence[Batch]) -> LocalGradient:
         """Return the gradient of the mean loss over all samples of the batches.
 
         Variables that change without a gradient change from batch to batch, as in one process.
@@ -106,7 +104,7 @@ class GradientComputer:
                 total = run(self._sum, total, run(self._one, batch))
         return LocalGradient(*run(self._mean, total, len(batches) > 1))
 
-    def emit(self, batch: Any) -> LocalGradient:
+    def emit(self, batch: Batch) -> LocalGradient:
         """Emit the gradient of one batch, on this task's device."""
         return LocalGradient(*self._emit_mean(self._emit_one(batch), summed=False))
 
@@ -130,22 +128,23 @@ class GradientComputer:
             ]
             return tf.zeros([len(GradientStats._fields)], tf.float64), rows
 
-    def _moved(self, batches: Sequence[Any]) -> LocalGradient:
-        """Train locally from what the servers hold, and go back there."""
+    def _moved(self, batches: Sequence[Batch]) -> LocalGradient:
+        """Train locally from the servers' parameters, return the change, and reset the parameters."""
         model, run = self._store.model, self._store.client.run
         before = [variable.value.read_value() for variable in model.variables]
-        told = [run(self._walk, batch) for batch in batches]
-        stats, vectors = run(self._return, before, told)
+        stats_of_steps = [run(self._walk, batch) for batch in batches]
+        stats, vectors = run(self._return, before, stats_of_steps)
         return LocalGradient(stats, vectors, rows=[[] for _ in self._store.shards])
 
-    def _emit_walk(self, batch: Any) -> Tensor:
+    def _emit_walk(self, batch: Batch) -> Tensor:
         """Emit one step of this worker's own optimizer; return the batch's `GradientStats`. float64[4]."""
         model = self._store.model
         loss, gradients, _ = model.loss_and_gradients(batch, self._store.fetch_rows)
         model.optimizer.apply(gradients, model.trainable)
         return _stats(batch, loss, are_finite(gradients))
 
-    def _emit_return(self, before: Sequence[Tensor], told: Sequence[Tensor]) -> tuple[Tensor, list[list[Tensor]]]:
+    def _emit_return(self, before: Sequence[Tensor], stats_of_steps: Sequence[Tensor]) -> tuple[Tensor, Vectors]:
+        """Emit the change since `before` as stats and vectors, and reset the parameters."""
         model = self._store.model
         changes = [variable.value.read_value() - value for variable, value in zip(model.variables, before, strict=True)]
         trained = len(model.trainable)
@@ -153,13 +152,13 @@ class GradientComputer:
         with tf.control_dependencies(scaled):
             for variable, value in zip(model.variables, before, strict=True):
                 variable.value.assign(value)
-        steps = GradientStats.read_all(tf.stack(told))
+        steps = GradientStats.read_all(tf.stack(stats_of_steps))
         number = tf.reduce_sum(steps.samples)
         loss = tf.reduce_sum(steps.samples * steps.loss) / number
         together = GradientStats(number, loss, tf.reduce_min(steps.finite), parts=tf.ones([], tf.float64))
         return together.pack(), self._store.pack(scaled)
 
-    def _emit_one(self, batch: Any) -> tuple[Tensor, list[list[Tensor]], list[Touched]]:
+    def _emit_one(self, batch: Batch) -> BatchSums:
         """Emit stats, vectors, and the touched rows of every table."""
         model = self._store.model
         state = model.variables[len(model.trainable) :]
@@ -176,8 +175,8 @@ class GradientComputer:
             finite = are_finite([*tf.nest.flatten(vectors), *(gradient for _, gradient in touched)])
             return _stats(batch, loss, finite, self._parts), vectors, touched
 
-    def _emit_sum(self, total: Any, new: Any) -> Any:
-        """Sums so far: of the samples, the losses and the gradients, each times its samples."""
+    def _emit_sum(self, total: BatchSums | None, new: BatchSums) -> BatchSums:
+        """Emit the sums over the batches so far: of samples, and of losses and gradients times their samples."""
         packed, vectors, touched = new
         stats = GradientStats.read(packed)
         weight = stats.samples
@@ -197,8 +196,8 @@ class GradientComputer:
         together = [sparse_optimizer.merged(pair) for pair in zip(rows, weighted, strict=True)]
         return summed.pack(), tf.nest.map_structure(tf.add, earlier, parts), together
 
-    def _emit_mean(self, total: Any, summed: bool) -> tuple[Tensor, list[list[Tensor]], Rows]:
-        """Means of sums, or of one batch as it is; each server's share of the touched rows."""
+    def _emit_mean(self, total: BatchSums, summed: bool) -> tuple[Tensor, Vectors, Rows]:
+        """Emit the means of sums, or one batch unchanged, with the touched rows split by server."""
         stats, vectors, touched = total
         with tf.device(self._store.client.local):
             if summed:
@@ -211,14 +210,14 @@ class GradientComputer:
             shares = [sparse_optimizer.split(indices, gradient, servers) for indices, gradient in touched]
             return stats, vectors, [[table[number] for table in shares] for number in range(servers)]
 
-    def _per_segment(self, change: Any, vectors: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    def _per_segment(self, change: Callable[[Tensor, bool], Tensor], vectors: Sequence[Sequence[Tensor]]) -> Vectors:
         return [
             [change(vector, is_state) for vector, is_state in zip(row, kinds, strict=True)]
             for row, kinds in zip(vectors, self._is_state, strict=True)
         ]
 
 
-def _stats(batch: Any, loss: Tensor, finite: Tensor, parts: int = 1) -> Tensor:
+def _stats(batch: Batch, loss: Tensor, finite: Tensor, parts: int = 1) -> Tensor:
     return GradientStats(samples(batch), loss, finite, tf.constant(parts, tf.float64)).pack()
 
 

@@ -9,12 +9,13 @@ Parameter Server, NIPS 2013). Clocks are on the first server, read and moved in 
 update.
 """
 
-from typing import Any, Final
+from typing import Final, Self
 
 import tensorflow as tf
 
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps.critical_section import with_dependencies
+from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.tensors import WORKER_SLOTS, at, put
 from pstraining.runtime.ps.worker_registry import WorkerRegistry
 
@@ -37,13 +38,24 @@ class Clocks:
         self.clocks = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64))
         """How many updates each worker has made, or was taken to have made when it came; the first server's count."""
 
-    # All of it emits operations on the server's device, inside its critical section.
+    @classmethod
+    def of(cls, shard: Shard) -> Self:
+        """Return a server's clocks.
+
+        Raises:
+            TypeError: the server has the variables of another update mode.
+        """
+        if not isinstance(shard.mode_state, cls):
+            raise TypeError(f"shard {shard.number} has no {cls.__name__}")
+        return shard.mode_state
+
+    # The methods emit operations on the server's device, inside its critical section.
 
     def is_new(self, worker: Tensor, number: Tensor) -> Tensor:
         """Whether this server has yet to apply the worker's update of this number. bool[]."""
         return number > at(self.made, worker)
 
-    def note(self, worker: Tensor, number: Tensor) -> list[Any]:
+    def note(self, worker: Tensor, number: Tensor) -> list[Operation]:
         """An update was let in: its number counts as applied, and the clock goes on; the operations to wait for."""
         tick = tf.cast(self.is_new(worker, number), tf.int64)
         moved = put(self.clocks, worker, self._caught_up(worker) + tick)
@@ -57,7 +69,7 @@ class Clocks:
         slowest = tf.reduce_min(tf.where(self._others(worker), self.clocks.read_value(), _NEVER))
         return tf.maximum(at(self.clocks, worker) - slowest, 0)
 
-    def begin(self, worker: Tensor, newcomer: Tensor) -> list[Any]:
+    def begin(self, worker: Tensor, newcomer: Tensor) -> list[Operation]:
         """A process takes the index: another one's numbers are void, and it starts where the slowest living one is.
 
         Args:
@@ -76,7 +88,7 @@ class Clocks:
             put(self.made, worker, tf.where(newcomer, tf.constant(0, tf.int64), made)),
         ]
 
-    def catch_up(self, worker: Tensor) -> Any:
+    def catch_up(self, worker: Tensor) -> Operation:
         """Forgive what a worker has missed while it was taken for dead; the operation to wait for."""
         return put(self.clocks, worker, self._caught_up(worker))
 

@@ -14,14 +14,14 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import tensorflow as tf
 
 from pstraining.runtime.compression.push import Parts, PushCompressor, Residual
 from pstraining.runtime.compression.wire_format import FormatSelector, WireFormat
 from pstraining.runtime.model.keras_model import Touched
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import Batch, Operation, Tensor, TracedFunction
 from pstraining.runtime.ps.critical_section import applied, critical, not_applied, with_dependencies, without_autograph
 from pstraining.runtime.ps.data_ledger import Progress
 from pstraining.runtime.ps.record import RecordField, Session, ShardRecord
@@ -29,7 +29,7 @@ from pstraining.runtime.ps.shard import ServerHooks, Shard
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.asynchronous.messages import PushResult, UpdateHeader, UpdateReply
 from pstraining.runtime.updates.asynchronous.staleness import Clocks, ask
-from pstraining.runtime.updates.base import Identity, OnAnyMembers, StepResult, as_numbers
+from pstraining.runtime.updates.base import BoundUpdates, Identity, StepResult, as_numbers
 from pstraining.runtime.updates.gradients import GradientComputer, LocalGradient, Rows
 from pstraining.runtime.updates.messages import GradientStats, Sender, SessionToken
 
@@ -54,19 +54,19 @@ class SentUpdate(NamedTuple):
 
 
 @dataclass
-class WorkerProgress:
-    """The progress of a worker that outlives a failover."""
+class AsyncProgress:
+    """The progress of a worker in mode Async; it outlives a failover."""
 
     number: int = 0
-    """Of the last update."""
-    sent: Sequence[Any] | None = None
-    """Its batches."""
+    """The worker's number of its last update; 0 before the first."""
+    sent: Sequence[Batch] | None = None
+    """The batches of the last update."""
     encoded: SentUpdate | None = None
-    """How it was sent, until the servers have taken it."""
+    """The last update as it was sent, until every server has accepted it."""
     ahead: int = 0
-    """How many updates this worker is ahead of the slowest one."""
+    """Updates by which this worker is ahead of the slowest live worker."""
     generation: int = 0
-    """The set of parameters that all this is of."""
+    """The set of parameters that the progress belongs to."""
 
 
 def hooks(name: str, *, with_ledger: bool, bound: int | None, paired: bool = False) -> ServerHooks:
@@ -83,57 +83,71 @@ def hooks(name: str, *, with_ledger: bool, bound: int | None, paired: bool = Fal
         with_ledger=with_ledger,
         paired=paired,
         make_mode_state=lambda shard: Clocks(shard.registry, bound=bound),
-        on_newcomer=lambda shard, worker, newcomer: _clocks(shard).begin(worker, newcomer),
+        on_newcomer=lambda shard, worker, newcomer: Clocks.of(shard).begin(worker, newcomer),
     )
 
 
-class AsyncUpdates(OnAnyMembers):
-    """A worker's steps in the mode Async.
+class AsyncWorker:
+    """A worker's state in mode Async, whichever members it trains with.
 
     Args:
         store: the model and the servers.
         identity: the worker.
         formats: the wire formats to choose from.
+        compressor: encodes gradients, and keeps the residual.
+    """
+
+    def __init__(
+        self, store: ParameterStore, identity: Identity, formats: Sequence[WireFormat], compressor: PushCompressor
+    ) -> None:
+        self.formats, self.compressor = formats, compressor
+        self.selector, self.progress = FormatSelector(formats, identity.worker), AsyncProgress()
+        with tf.device(store.client.local):
+            self.identity = identity.tensor()
+
+
+class AsyncUpdates(BoundUpdates):
+    """A worker's steps in mode Async on one assignment of members.
+
+    Args:
+        worker: the worker's state.
+        store: the model and the servers.
         computer: computes gradients.
-        compressor: encodes them.
-        moves: they are moves of the parameters.
-        bound: how many updates the worker may be ahead of the slowest living one; None: any number.
+        moves: whether gradients are moves of the parameters.
+        bound: number of updates that the worker may be ahead of the slowest live worker; None: any number.
     """
 
     is_idempotent = True
 
     def __init__(
         self,
+        worker: AsyncWorker,
         store: ParameterStore,
-        identity: Identity,
-        formats: Sequence[WireFormat],
         computer: GradientComputer,
-        compressor: PushCompressor,
         *,
         moves: bool = False,
         bound: int | None = None,
     ) -> None:
-        self._store, self._client, self._moves = store, store.client, moves
-        self._bound = math.inf if bound is None else bound
-        self._worker_progress = WorkerProgress()
-        self._computer, self._compressor = computer, compressor
-        self._formats, self._selector = formats, FormatSelector(formats, identity.worker)
-        with tf.device(self._client.local):
-            self._identity = identity.tensor()
-        self._trace()
-
-    def _trace(self) -> None:
+        super().__init__(store, computer)
+        self._shared, self._moves, self._bound = worker, moves, bound
+        self._identity, self._worker_progress = worker.identity, worker.progress
+        self._formats, self._selector, self._compressor = worker.formats, worker.selector, worker.compressor
         numbers = range(len(self._formats))
-        whole = self._emit_compute_or_nothing if self._store.updates.paired else self._emit_compute_and_push
-        self._compute_and_push = [tf.function(partial(whole, fmt), reduce_retracing=True) for fmt in numbers]
+        in_one = self._emit_compute_or_nothing if self._store.updates.paired else self._emit_compute_and_push
+        self._compute_and_push = [tf.function(partial(in_one, fmt), reduce_retracing=True) for fmt in numbers]
         self._pull = [tf.function(partial(self._emit_fetch, fmt), autograph=False) for fmt in numbers]
         self._push = [
             tf.function(partial(self._emit_push, fmt), autograph=False, reduce_retracing=True) for fmt in numbers
         ]
         self._ask = tf.function(self._emit_ask, autograph=False)
 
-    def warm_up(self, batches: Sequence[Any]) -> None:
-        """Trace all formats where there are several, with the token of no session; else there is nothing to do."""
+    def bind(self, store: ParameterStore) -> "AsyncUpdates":
+        """See `BoundUpdates`."""
+        computer = self._computer.bind(store)
+        return AsyncUpdates(self._shared, store, computer, moves=self._moves, bound=self._bound)
+
+    def warm_up(self, batches: Sequence[Batch]) -> None:
+        """Trace the functions of all formats, in a session that never exists; nothing to do for a single format."""
         if len(self._formats) == 1:
             return
         self.start_session(_OF_NONE)
@@ -144,15 +158,15 @@ class AsyncUpdates(OnAnyMembers):
             self._push_or_resend(batches, fmt, None)
         self._worker_progress.encoded = None
 
-    def trace(self, batches: Sequence[Any]) -> None:
-        """See `OnAnyMembers`; what cannot be run without an effect, as well."""
+    def trace(self, batches: Sequence[Batch]) -> None:
+        """See `BoundUpdates`; includes functions that cannot be run without an effect."""
         for fmt, function in enumerate(self._pull):
             if not self._is_one_call(batches, fmt):
                 function.get_concrete_function()
         super().trace(batches)
 
-    def _usual_step_functions(self, batches: Sequence[Any]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-        """See `OnAnyMembers`: those that can be run without an effect."""
+    def _usual_step_functions(self, batches: Sequence[Batch]) -> Iterator[tuple[TracedFunction, tuple[object, ...]]]:
+        """See `BoundUpdates`; only functions that can be run without an effect."""
         none = self._session_tensor(_OF_NONE)
         who = (none, self._identity, self._numbered(None))
         yield self._ask, who[:2]
@@ -170,7 +184,7 @@ class AsyncUpdates(OnAnyMembers):
             worker_progress.generation, worker_progress.encoded = session.generation, None
         self._session = self._session_tensor(session)
 
-    def step(self, batches: Sequence[Any], progress: Progress | None = None) -> StepResult:
+    def step(self, batches: Sequence[Batch], progress: Progress | None = None) -> StepResult:
         """Compute the gradient on the newest parameters and push it; in one call where nothing stands between."""
         if over := self._wait_for_the_slowest():
             return over
@@ -198,7 +212,7 @@ class AsyncUpdates(OnAnyMembers):
         )
 
     def _push_or_resend(
-        self, batches: Sequence[Any], fmt: int, progress: Progress | None
+        self, batches: Sequence[Batch], fmt: int, progress: Progress | None
     ) -> tuple[PushResult[float], Residual, int]:
         """Pull, compute and push in this format, or resend; return the result, the residual and the format."""
         who, worker_progress = (self._session, self._identity, self._numbered(progress)), self._worker_progress
@@ -216,7 +230,7 @@ class AsyncUpdates(OnAnyMembers):
         result = PushResult.unpack(self._client.call(self._push[sent.fmt], *load, *who))
         return result._replace(version=sent.version), sent.residual, sent.fmt
 
-    def _is_one_call(self, batches: Sequence[Any], fmt: int) -> bool:
+    def _is_one_call(self, batches: Sequence[Batch], fmt: int) -> bool:
         """Whether nothing stands between computing a gradient and pushing it."""
         return self._computer.is_one_pass(batches) and self._compressor.is_plain(fmt)
 
@@ -228,7 +242,7 @@ class AsyncUpdates(OnAnyMembers):
     def _wait_for_the_slowest(self) -> StepResult | None:
         """Return once this worker is within its bound; with a reply if its session is over."""
         pause = FIRST_PAUSE
-        while self._worker_progress.ahead >= self._bound:
+        while self._bound is not None and self._worker_progress.ahead >= self._bound:
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
             reply = UpdateReply.unpack(self._client.call(self._ask, self._session, self._identity))
@@ -243,7 +257,7 @@ class AsyncUpdates(OnAnyMembers):
         with tf.control_dependencies([held]):
             return self._client.to_local(version)
 
-    def _emit_pull(self, fmt: int) -> tuple[Tensor, Any]:
+    def _emit_pull(self, fmt: int) -> tuple[Tensor, Operation]:
         """The first server's step, on that server, and the operation to wait for, which has fetched what came of it."""
         first = self._store.shards[0]
         with tf.device(first.device):
@@ -258,26 +272,28 @@ class AsyncUpdates(OnAnyMembers):
         def body(session: Tensor, identity: Tensor) -> Tensor:
             record, sender = first.record.read_value(), Sender.unpack(identity)
             allowed = first.in_session(record, session) & first.registry.is_current(*sender)
-            ahead = tf.cond(allowed, lambda: ask(_clocks(first), sender.worker), not_applied)
+            ahead = tf.cond(allowed, lambda: ask(Clocks.of(first), sender.worker), not_applied)
             return UpdateReply(allowed, record[RecordField.DONE], record[RecordField.STEP], ahead).pack()
 
         return self._client.to_local(critical(first.device, first.container, [session, identity], body))
 
-    def _emit_compute_or_nothing(self, fmt: int, batch: Any, session: Tensor, identity: Tensor, what: Tensor) -> Tensor:
+    def _emit_compute_or_nothing(
+        self, fmt: int, batch: Batch, session: Tensor, identity: Tensor, what: Tensor
+    ) -> Tensor:
         """Compute and push, or do nothing under the session (0, 0). AutoGraph turns this into a condition."""
         fence = without_autograph(SessionToken.unpack)(session).fence
         if fence == 0:  # a statement, because AutoGraph reads the user's code only in its branches
-            told = without_autograph(self._nothing)()
+            result = without_autograph(self._nothing)()
         else:
-            told = self._emit_compute_and_push(fmt, batch, session, identity, what)
-        return told
+            result = self._emit_compute_and_push(fmt, batch, session, identity, what)
+        return result
 
     def _nothing(self) -> Tensor:
         """Emit zeros in the shape of a result."""
         with tf.device(self._client.local):
             return PushResult.empty()
 
-    def _emit_compute_and_push(self, fmt: int, batch: Any, session: Tensor, identity: Tensor, what: Tensor) -> Tensor:
+    def _emit_compute_and_push(self, fmt: int, batch: Batch, session: Tensor, identity: Tensor, what: Tensor) -> Tensor:
         version, held = without_autograph(self._emit_pull)(fmt)
         with tf.control_dependencies([held]), tf.device(self._client.local):
             stats, vectors, rows = self._computer.emit(batch)
@@ -317,11 +333,6 @@ class AsyncUpdates(OnAnyMembers):
             return PushResult.pack(everyone, stats, None if version is None else first[size])
 
 
-def _clocks(shard: Shard) -> Clocks:
-    assert isinstance(shard.mode_state, Clocks)  # noqa: S101 - `hooks` says so
-    return shard.mode_state
-
-
 def _push(
     shard: Shard,
     session: Tensor,
@@ -351,7 +362,7 @@ def _push(
 
     def body(session: Tensor, identity: Tensor, what: Tensor, stats: Tensor, *arrived: Tensor) -> Tensor:
         gradients, touched = tf.nest.pack_sequence_as([list(vectors), list(rows)], arrived)
-        record, clocks, ledger = shard.record.read_value(), _clocks(shard), shard.ledger
+        record, clocks, ledger = shard.record.read_value(), Clocks.of(shard), shard.ledger
         sender, header, numbers = Sender.unpack(identity), UpdateHeader.unpack(what), GradientStats.read(stats)
         worker, progress, number = sender.worker, header.progress, header.number
         is_new = clocks.is_new(worker, number)

@@ -1,11 +1,10 @@
 """The traced functions of a worker's hybrid steps."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import tensorflow as tf
 
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import Batch, Tensor, TracedFunction
 from pstraining.runtime.ps.critical_section import arbiter_first, without_autograph
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.gradients import NEVER, GradientComputer, LocalGradient, Rows, ShardGradient
@@ -17,12 +16,12 @@ from pstraining.runtime.updates.synchronous.two_phase_commit import decided
 
 
 class HybridOperations:
-    """Each returns only when every server that it asks has answered.
+    """Traced functions of a step; each returns when every server that it calls has replied.
 
     Args:
         store: the model and the servers.
-        servers: their part in rounds.
-        standbys: each server's, which make the same steps.
+        servers: the primaries' operations, the arbiter's first.
+        standbys: the operations of each server's standbys, which apply the same steps.
         computer: computes gradients.
     """
 
@@ -36,45 +35,45 @@ class HybridOperations:
         self._local, self._home = store.client.local, store.client.to_local
         self.servers, self._standbys, self._computer = servers, standbys, computer
         arbiter, home = servers[0], self._home
-        arbiters, everyone = (
-            [arbiter, *standbys[0]],
-            [[server, *own] for server, own in zip(servers, standbys, strict=True)],
-        )
+        arbiters = [arbiter, *standbys[0]]
+        shards = [[server, *own] for server, own in zip(servers, standbys, strict=True)]
 
-        def traced(emit: Callable[..., Any], *, autograph: bool = False) -> Any:
-            return tf.function(emit, autograph=autograph, reduce_retracing=True)
+        def traced(emit: Callable[..., Tensor], *, autograph: bool = False) -> TracedFunction:
+            function: TracedFunction = tf.function(emit, autograph=autograph, reduce_retracing=True)
+            return function
 
-        def on(members: Sequence[Any], what: str) -> Any:
-            return traced(lambda *told: self._stacked([getattr(member, what)(*told) for member in members]))
+        def on_each(operations: Sequence[Callable[..., Tensor]]) -> TracedFunction:
+            return traced(lambda *arguments: self._stacked([operation(*arguments) for operation in operations]))
 
         def store_all(session: Tensor, step: Tensor, values: Sequence[Sequence[Tensor]]) -> Tensor:
-            pairs = zip(everyone, values, strict=True)
+            pairs = zip(shards, values, strict=True)
             return self._stacked([member.store(session, step, own) for members, own in pairs for member in members])
 
         self.compute = traced(self._emit_compute, autograph=True)
         self.look = traced(self._emit_look)
         self.push = traced(self._emit_push)
         self.apply, self.follow = traced(self._emit_apply), traced(self._emit_follow)
-        """`apply` makes the step; `follow` lets the others make the one that the arbiter has made."""
-        self.register_peer, self.give_up_state = on(arbiters, "register_peer"), on(arbiters, "give_up_state")
-        self.form_ring = traced(lambda *told: home(arbiter.form_ring(*told)))
+        """`apply` applies the step; `follow` applies on other servers the step that the arbiter has applied."""
+        self.register_peer = on_each([member.register_peer for member in arbiters])
+        self.give_up_state = on_each([member.give_up_state for member in arbiters])
+        self.form_ring = traced(lambda *arguments: home(arbiter.form_ring(*arguments)))
         self.members = traced(lambda: home(arbiter.members()))
-        self.claim = traced(lambda *told: home(arbiter.claim(*told)))
+        self.claim = traced(lambda *arguments: home(arbiter.claim(*arguments)))
         self.load = traced(lambda: [home(server.load()) for server in servers])
         self.store = traced(store_all)
 
-    def _emit_compute(self, batch: Any, place: Tensor) -> LocalGradient:
-        """A gradient; nothing for a step that is never made. AutoGraph makes a condition of it."""
+    def _emit_compute(self, batch: Batch, place: Tensor) -> LocalGradient:
+        """Compute a gradient, or nothing for the step NEVER. AutoGraph turns this into a condition."""
         step = without_autograph(Place.unpack)(place).step
         if step == NEVER:  # noqa: SIM108 - AutoGraph reads the user's code only in a statement's branches
-            found = self._computer.zeros()
+            gradient = self._computer.zeros()
         else:
-            found = self._computer.emit(batch)
-        return found
+            gradient = self._computer.emit(batch)
+        return gradient
 
-    def _emit_look(self, who: Tensor) -> tuple[list[Any], list[Tensor]]:
-        """What every server knows of the round, and every standby of itself."""
-        standbys = [standby.stand() for own in self._standbys for standby in own]
+    def _emit_look(self, who: Tensor) -> tuple[list[tuple[Tensor, Tensor]], list[Tensor]]:
+        """Return every server's `HybridLookReply` and every standby's `StandbyState`, packed."""
+        standbys = [standby.state() for own in self._standbys for standby in own]
         return [self._home(server.look(who)) for server in self.servers], self._home(standbys)
 
     def _emit_push(

@@ -6,7 +6,6 @@ to them or fetched from them is the same list of vectors. All workers of a job a
 
 import zlib
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 import numpy as np
@@ -17,6 +16,7 @@ from pstraining.runtime.model.keras_model import STATE
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.critical_section import with_dependencies
+from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.gradients import LocalGradient
 from pstraining.runtime.updates.messages import GradientStats
@@ -29,7 +29,7 @@ class DenseState:
         self._store = store
         self.step: int | None = None
         with tf.device(store.client.local):
-            self._parts = [_Part(shard, store) for shard in store.shards]
+            self._parts = [_ShardState(shard, store) for shard in store.shards]
         dtypes = [segment.dtype for shard in store.shards for segment in shard.segments]
         kinds = [_carried_as(dtype) for dtype in dtypes]
         sizes = [segment.size for shard in store.shards for segment in shard.segments]
@@ -65,9 +65,14 @@ class DenseState:
                 target[:] = 0
         return [*self._sums.values(), self._stats]
 
-    def settle(self) -> None:
-        """Make the step of the sums that lie there."""
-        assert self.step is not None  # noqa: S101 - there is nothing to move otherwise
+    def settle(self) -> int:
+        """Apply the loaded sums as one step; return the step of the parameters afterwards.
+
+        Raises:
+            RuntimeError: this worker has no dense parameters.
+        """
+        if self.step is None:
+            raise RuntimeError("a worker without dense parameters has no step to apply")
         total = float(self._stats[0])
         with tf.device(self._store.client.local):
             if total:
@@ -75,6 +80,7 @@ class DenseState:
             else:
                 self._show()
         self.step += 1
+        return self.step
 
     def show(self) -> None:
         """Assign these values to the model's variables."""
@@ -111,7 +117,7 @@ class DenseState:
         """What one sum around the ring is of."""
         return sum(values.nbytes for values in self._sums.values())
 
-    def _sum_specs(self) -> list[Any]:
+    def _sum_specs(self) -> "list[tf.TensorSpec]":
         specs = [tf.TensorSpec(values.shape, values.dtype) for values in self._sums.values()]
         return [tf.TensorSpec([], tf.float64), *specs]
 
@@ -132,10 +138,10 @@ class DenseState:
         )
 
 
-class _Part:
-    """One server's dense state."""
+class _ShardState:
+    """One server's dense state, on this task."""
 
-    def __init__(self, shard: Any, store: ParameterStore) -> None:
+    def __init__(self, shard: Shard, store: ParameterStore) -> None:
         self.segments = shard.segments
         self.vectors = [
             keras.Variable(np.zeros([segment.size]), dtype=segment.dtype, name=f"segment{number}")

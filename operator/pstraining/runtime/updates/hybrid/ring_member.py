@@ -77,11 +77,10 @@ class RingMember:
         self.left = None
 
     def settle(self) -> int:
-        """Apply the sum; the step that the parameters are of now."""
-        self.dense.settle()
+        """Apply the sum; return the step of the parameters afterwards."""
+        step = self.dense.settle()
         self.held = None
-        assert self.dense.step is not None  # noqa: S101 - it has just been counted
-        return self.dense.step
+        return step
 
     def join(
         self, topology: RingTopology, step: int, *, still: Still, load: Callable[[], Sequence[Array] | None]
@@ -115,10 +114,10 @@ class RingMember:
         event("ring", worker=worker, ring=number, members=members, step=self.dense.step, seconds=seconds)
 
     def add_up(self, mine: LocalGradient, still: Still) -> bool:
-        """The sum of all members' gradients, where it is to be applied from; False if the ring has broken."""
+        """Sum all members' gradients into the dense state; return False if this worker is in no unbroken ring."""
         ring, step = self.ring, self.dense.step
-        assert ring is not None  # noqa: S101 - only who is in the ring sums
-        assert step is not None  # noqa: S101 - and only who has parameters
+        if ring is None or step is None:
+            return False
         self.held = None
         check = self.dense.checksum() if step % CHECK_STEPS == 0 else 0
         try:

@@ -6,12 +6,12 @@ newer ones, and bring them here when the chief wants to save.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import tensorflow as tf
 
 from pstraining.runtime.allreduce.topology import PEER_SIZE
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps.critical_section import applied, clock, not_applied, with_dependencies
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
@@ -56,8 +56,7 @@ class HybridRoundOps(RoundOps):
 
     def __init__(self, shard: Shard, config: RoundConfig) -> None:
         super().__init__(shard, config)
-        assert isinstance(shard.mode_state, HybridAccumulators)  # noqa: S101 - `ServerHooks.make_mode_state` has made it
-        self._hybrid = shard.mode_state
+        self._hybrid = HybridAccumulators.of(shard)
 
     def register_peer(self, session: Tensor, identity: Tensor, peer: Tensor) -> Tensor:
         """Note on the arbiter how a worker is reached; 1 if it has its index. int64[].
@@ -241,7 +240,7 @@ class HybridRoundOps(RoundOps):
 
         return self._critical([session, step], body)
 
-    def forget(self, worker: Tensor, newcomer: Tensor) -> list[Any]:
+    def forget(self, worker: Tensor, newcomer: Tensor) -> list[Operation]:
         """See `RoundOps.forget`: a ring that the former process was part of is no more."""
         if not self._arbiter:
             return []
@@ -267,13 +266,13 @@ class HybridRoundOps(RoundOps):
     def _is_open(self, worker: Tensor) -> Tensor:
         return tf.equal(at(self._hybrid.members, worker), 1)
 
-    def _close(self, admitted: Tensor, alive: Tensor) -> Any:
+    def _close(self, admitted: Tensor, alive: Tensor) -> Operation:
         del alive  # a member that died delivers no more, and the attempt is given up
         members = self._hybrid.members.read_value()
         whole = tf.reduce_all(admitted >= members) & (tf.reduce_sum(members) > 0)
         return self._hybrid.closed.assign(tf.cast(whole, tf.int64), read_value=False)
 
-    def _renew(self) -> list[Any]:
+    def _renew(self) -> list[Operation]:
         ready = self._ready()
         until = self._hybrid.wait_until.read_value()
         came = tf.reduce_sum(ready) >= self._config.workers
@@ -284,10 +283,10 @@ class HybridRoundOps(RoundOps):
         ]
         return [*kept, *super()._renew()]
 
-    def _move(self, result: RoundResult) -> list[Any]:
+    def _move(self, result: RoundResult) -> list[Operation]:
         return self._shard.apply_rows(result.touched(), result.losses)
 
-    def _note(self, admitted: Tensor) -> list[Any]:
+    def _note(self, admitted: Tensor) -> list[Operation]:
         own = self._hybrid
         made_in = own.made_in.assign(self._attempt(), read_value=False)
         noted = [made_in, own.behind.assign_add(tf.constant(1, tf.int64), read_value=False)]

@@ -6,11 +6,9 @@ is told by the attempt that the step was made in; so the standby keeps that, too
 over has no ring: workers form the next one.
 """
 
-from typing import Any
-
 import tensorflow as tf
 
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import Operation, Tensor, Variable
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.updates.hybrid.messages import StandbyState
 from pstraining.runtime.updates.hybrid.server import HybridAccumulators, HybridRoundOps
@@ -26,12 +24,12 @@ class ReplicatedHybridAccumulators(HybridAccumulators, ReplicatedAccumulators):
     """The variables of hybrid rounds on a server that is a primary or a standby."""
 
     @property
-    def transient(self) -> list[Any]:
-        """What is of the round under way, or of this server's clock."""
+    def transient(self) -> list[Variable]:
+        """Variables of the current round, and deadlines on this server's clock."""
         own = [self.members, self.barred_until, self.paused_until, self.claim, self.claimed_until]
         return [*super().transient, *own]
 
-    def void(self, attempt: Tensor) -> list[Any]:
+    def void(self, attempt: Tensor) -> list[Operation]:
         """Emits starting over under another view: without a ring, and nothing is held up."""
         anew = [self.members, self.paused_until, self.claimed_until]
         return [
@@ -51,7 +49,7 @@ class HybridPrimaryRoundOps(HybridRoundOps, PrimaryRoundOps):
 class HybridStandbyRoundOps(HybridRoundOps, StandbyRoundOps):
     """Emits a standby's part."""
 
-    def stand(self) -> Tensor:
+    def state(self) -> Tensor:
         """Return the packed `StandbyState`. int64[6]."""
 
         def body() -> Tensor:
@@ -66,8 +64,8 @@ class HybridStandbyRoundOps(HybridRoundOps, StandbyRoundOps):
         return tf.constant(False)  # that is the arbiter's to say: it has prepared the round
 
 
-def on_primary(shard: Shard, config: RoundConfig) -> HybridRoundOps:
-    """A primary's part in rounds."""
+def primary_hybrid_ops(shard: Shard, config: RoundConfig) -> HybridRoundOps:
+    """Return the round operations of a primary."""
     return (HybridPrimaryRoundOps if isinstance(shard.mode_state, ReplicatedAccumulators) else HybridRoundOps)(
         shard, config
     )

@@ -5,29 +5,25 @@ one step. The servers get the dense parameters when the chief saves. Where shard
 steps of the tables, and a worker moves its dense parameters once all have.
 """
 
-import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final, overload
 
 import tensorflow as tf
 
-from pstraining.api import contract
 from pstraining.runtime.allreduce.topology import RingTopology
-from pstraining.runtime.allreduce.transport import RingTransport
 from pstraining.runtime.model.partition import Array
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import Batch, Tensor, TracedFunction
 from pstraining.runtime.ps.data_ledger import Progress
 from pstraining.runtime.ps.record import Session, ShardRecord
-from pstraining.runtime.ps.shard import ServerHooks, Shard
+from pstraining.runtime.ps.shard import ServerHooks
 from pstraining.runtime.ps.store import ParameterStore, int64
 from pstraining.runtime.telemetry.events import event
-from pstraining.runtime.updates.base import FIRST_PAUSE, LONGEST_PAUSE, Identity, OnAnyMembers, StepResult, as_tensor
+from pstraining.runtime.updates.base import FIRST_PAUSE, LONGEST_PAUSE, BoundUpdates, StepResult, as_tensor
 from pstraining.runtime.updates.gradients import NEVER, GradientComputer, LocalGradient
 from pstraining.runtime.updates.hybrid import protocol as hybrid_protocol
 from pstraining.runtime.updates.hybrid.client import HybridOperations
-from pstraining.runtime.updates.hybrid.dense_state import DenseState
 from pstraining.runtime.updates.hybrid.messages import (
     DenseAge,
     FollowReply,
@@ -37,122 +33,108 @@ from pstraining.runtime.updates.hybrid.messages import (
     pack_suspects,
 )
 from pstraining.runtime.updates.hybrid.protocol import HybridAction
-from pstraining.runtime.updates.hybrid.ring_member import RingMember
-from pstraining.runtime.updates.hybrid.server import HybridAccumulators, HybridRoundOps
+from pstraining.runtime.updates.hybrid.server import HybridAccumulators
 from pstraining.runtime.updates.hybrid.two_phase_commit import (
-    HybridPrimaryRoundOps,
     HybridStandbyRoundOps,
     ReplicatedHybridAccumulators,
-    on_primary,
+    primary_hybrid_ops,
 )
+from pstraining.runtime.updates.hybrid.worker import HybridWorker
 from pstraining.runtime.updates.messages import GradientStats
 from pstraining.runtime.updates.synchronous import protocol as sync_protocol
 from pstraining.runtime.updates.synchronous.accumulators import RoundConfig
 from pstraining.runtime.updates.synchronous.messages import Place, push_observation
 from pstraining.runtime.updates.synchronous.protocol import PushStatus
+from pstraining.runtime.updates.synchronous.server import round_hooks
 
 LOST_SECONDS: Final = 10.0
 """How long workers wait for one that has the newest dense parameters, before they are given up."""
 
 
 def hooks(name: str, config: RoundConfig, *, paired: bool = False) -> ServerHooks:
-    """Return the hooks of hybrid updates for the servers.
+    """Return the servers' hooks of hybrid updates.
 
     Args:
-        name: theirs.
+        name: text that all tasks of the job must agree on.
         config: configuration of the rounds.
-        paired: standbys make the same steps.
+        paired: whether standbys apply the same steps.
     """
-
-    def on_newcomer(shard: Shard, worker: Tensor, newcomer: Tensor) -> list[Any]:
-        return on_primary(shard, config).forget(worker, newcomer)
-
-    def follow(shard: Shard, session: Tensor, step: Tensor) -> Tensor:
-        return on_primary(shard, config).follow(session, step)
-
-    def pause_steps(shard: Shard, seconds: Tensor) -> Tensor:
-        return on_primary(shard, config).pause_steps(seconds)
-
-    def member_round_ops(shard: Shard, standby: bool) -> HybridRoundOps:
-        return (HybridStandbyRoundOps if standby else HybridPrimaryRoundOps)(shard, config)
-
-    return ServerHooks(
-        name=name,
+    return replace(
+        round_hooks(
+            name,
+            primary=lambda shard: primary_hybrid_ops(shard, config),
+            standby=lambda shard: HybridStandbyRoundOps(shard, config),
+            paired=paired,
+        ),
         make_mode_state=lambda shard: (ReplicatedHybridAccumulators if paired else HybridAccumulators)(shard, config),
-        on_newcomer=on_newcomer,
-        follow=follow,
-        pause_steps=pause_steps,
-        paired=paired,
-        member_round_ops=member_round_ops if paired else None,
+        pause_steps=lambda shard, seconds: primary_hybrid_ops(shard, config).pause_steps(seconds),
     )
 
 
-@dataclass
-class WorkerProgress:
-    """The progress of a worker that outlives a failover."""
+class HybridUpdates(BoundUpdates):
+    """A worker's steps in mode Hybrid on one assignment of members.
 
-    generation: int = 0
-    """The set of parameters that all this is of."""
-    tried: Sequence[Any] | None = None
-    """The last batches whose gradient was brought into a ring, until it is told what came of them."""
-    loss: float = math.nan
-    """Theirs."""
-
-
-class HybridUpdates(OnAnyMembers):
-    """A worker's steps in the mode Hybrid."""
+    Args:
+        worker: the worker's state.
+        store: the model and the servers.
+        computer: computes gradients.
+        config: configuration of the rounds.
+    """
 
     def __init__(
-        self, store: ParameterStore, identity: Identity, config: RoundConfig, computer: GradientComputer
+        self, worker: HybridWorker, store: ParameterStore, computer: GradientComputer, *, config: RoundConfig
     ) -> None:
-        self._store, self._client, self._identity = store, store.client, identity
-        self._computer, self._config, self._dense = computer, config, DenseState(store)
-        cluster = self._client.cluster
-        transport = RingTransport(
-            self._client.container, cluster.own_host, contract.RING_PORTS if cluster.in_pod else ()
-        )
-        self._member, self._worker_progress = RingMember(identity, self._dense, transport), WorkerProgress()
+        super().__init__(store, computer)
+        self._shared, self._config = worker, config
+        self._dense, self._member, self._worker_progress = worker.dense, worker.member, worker.progress
+        self._progress = worker.no_data_progress
         self._token, self._behind = Session(0, 0), 0
-        self._is_current = False  # whether nothing stands between this worker and its next gradient
-        self._alone_since: float | None = None  # since when nobody has the newest dense parameters
-        with tf.device(self._client.local):
-            self._identity_tensor, self._none = identity.tensor(), as_tensor(None)
+        self._is_current = False  # whether the local parameters are those of the next gradient
+        self._alone_since: float | None = None  # since when no worker has the newest dense parameters
         self.is_idempotent = store.updates.paired
-        """See `Updates`: what came of a step that was tried is kept on several servers."""
-        self._trace()
-
-    def _trace(self) -> None:
-        store, config = self._store, self._config
-        servers = [on_primary(shard, config) for shard in store.shards]
+        """See `Updates`: the outcome of a step is stored on several servers."""
+        servers = [primary_hybrid_ops(shard, config) for shard in store.shards]
         standbys = [[HybridStandbyRoundOps(standby, config) for standby in own] for own in store.standbys_of]
-        self._ops = HybridOperations(store, servers, standbys, self._computer)
+        self._ops = HybridOperations(store, servers, standbys, computer)
 
-    def warm_up(self, batches: Sequence[Any]) -> None:
+    def bind(self, store: ParameterStore) -> "HybridUpdates":
+        """See `BoundUpdates`."""
+        return HybridUpdates(self._shared, store, self._computer.bind(store), config=self._config)
+
+    def warm_up(self, batches: Sequence[Batch]) -> None:
         """Trace every function that a step needs, with the token of no session, which the servers refuse."""
         self.start_session(Session(0, 0))
         gradient = self._compute(batches)
         self._dense.warm_up()
         call, ops, place = self._client.call, self._ops, self._place(0)
-        call(ops.look, self._identity_tensor)
+        call(ops.look, self._shared.identity)
         self._register()
         call(ops.form_ring, self._session, place, self._barred())
         call(ops.members)
-        call(ops.push, self._session, self._identity_tensor, place, self._none, gradient.stats, gradient.rows)
-        call(ops.apply, self._session, self._identity_tensor, place)
+        call(
+            ops.push,
+            self._session,
+            self._shared.identity,
+            place,
+            self._shared.no_data_progress,
+            gradient.stats,
+            gradient.rows,
+        )
+        call(ops.apply, self._session, self._shared.identity, place)
 
-    def _usual_step_functions(self, batches: Sequence[Any]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    def _usual_step_functions(self, batches: Sequence[Batch]) -> Iterator[tuple[TracedFunction, tuple[object, ...]]]:
         """Its functions, each with what makes it do nothing."""
         ops, session, place = self._ops, self._session_tensor(Session(0, 0)), self._place(NEVER)
-        request = session, self._identity_tensor, place
-        yield ops.look, (self._identity_tensor,)
-        yield ops.register_peer, (session, self._identity_tensor, self._peer())
+        request = session, self._shared.identity, place
+        yield ops.look, (self._shared.identity,)
+        yield ops.register_peer, (session, self._shared.identity, self._peer())
         yield ops.form_ring, (session, place, self._barred())
         yield ops.members, ()
         if self._computer.is_one_pass(batches):
             yield ops.compute, (batches[0], place)
         for length in (0, 1):  # what comes in two lengths is made ready for any
             stats, rows = self._computer.zero_rows(length)
-            yield ops.push, (*request, self._none, stats, rows)
+            yield ops.push, (*request, self._shared.no_data_progress, stats, rows)
         yield ops.apply, request
 
     def start_session(self, session: Session) -> None:
@@ -173,7 +155,7 @@ class HybridUpdates(OnAnyMembers):
         if observation.paused:
             self._push_dense(observation)
 
-    def step(self, batches: Sequence[Any], progress: Progress | None = None) -> StepResult:
+    def step(self, batches: Sequence[Batch], progress: Progress | None = None) -> StepResult:
         """Compute the gradient, add it up around the ring, push its rows, and return when the round is over."""
         worker_progress = self._worker_progress
         if not self._is_current:
@@ -188,7 +170,6 @@ class HybridUpdates(OnAnyMembers):
         stats = GradientStats.unpack(gradient.stats)
         worker_progress.tried, worker_progress.loss = batches, stats.loss
         result = self._run_round(gradient, stats.loss)
-        assert result is not None  # noqa: S101 - a round with a gradient comes to an end
         return replace(result, finite=bool(stats.finite))
 
     def close(self) -> None:
@@ -196,11 +177,17 @@ class HybridUpdates(OnAnyMembers):
         self._member.leave()
         self._member.transport.close()
 
-    def _compute(self, batches: Sequence[Any]) -> LocalGradient:
+    def _compute(self, batches: Sequence[Batch]) -> LocalGradient:
         """Their contribution; where there are standbys by a function that can be made ready beside training."""
         if not self._store.updates.paired or not self._computer.is_one_pass(batches):
             return self._computer.compute(batches)
         return LocalGradient(*self._client.run(self._ops.compute, batches[0], self._place(0)))
+
+    @overload
+    def _run_round(self, mine: LocalGradient, loss: float) -> StepResult: ...
+
+    @overload
+    def _run_round(self, mine: None, loss: float, *, again: bool = False) -> StepResult | None: ...
 
     def _run_round(self, mine: LocalGradient | None, loss: float, *, again: bool = False) -> StepResult | None:
         """Take part in the round of this worker's step until it is over.
@@ -254,7 +241,7 @@ class HybridUpdates(OnAnyMembers):
             return PushStatus.INCOMPLETE
         place = self._place(self._dense.step, member.held)
         replies = self._client.call(
-            self._ops.push, self._session, self._identity_tensor, place, self._progress, mine.stats, mine.rows
+            self._ops.push, self._session, self._shared.identity, place, self._progress, mine.stats, mine.rows
         )
         return sync_protocol.push_status(push_observation(replies))
 
@@ -269,7 +256,7 @@ class HybridUpdates(OnAnyMembers):
         arbiter, goes_on = observation.arbiter, True
         if action is HybridAction.FOLLOW:
             place = self._place(observation.slowest, arbiter.attempt)
-            reply = self._client.call(self._ops.follow, self._session, self._identity_tensor, place)
+            reply = self._client.call(self._ops.follow, self._session, self._shared.identity, place)
             goes_on = bool(FollowReply.unpack(reply).applied)
         elif action is HybridAction.FORM:
             place = self._place(arbiter.step, arbiter.attempt)
@@ -294,7 +281,7 @@ class HybridUpdates(OnAnyMembers):
 
     def _look(self, loss: float) -> tuple[hybrid_protocol.HybridObservation, StepResult | None]:
         """What the servers say; with it a reply if this worker's session is over."""
-        answers, standbys = self._client.call(self._ops.look, self._identity_tensor)
+        answers, standbys = self._client.call(self._ops.look, self._shared.identity)
         replies = [HybridLookReply.unpack(*answer) for answer in answers]
         followers = [StandbyState.unpack(state) for state in standbys]
         arbiter = replies[0]
@@ -326,7 +313,7 @@ class HybridUpdates(OnAnyMembers):
     def _join(self, observation: hybrid_protocol.HybridObservation) -> None:
         """Become part of the newest ring."""
         number, peers = RingMembers.unpack(self._client.call(self._ops.members))
-        own = (self._identity.worker, self._identity.incarnation)
+        own = (self._member.identity.worker, self._member.identity.incarnation)
         places = [place for place, peer in enumerate(peers) if (peer.worker, peer.incarnation) == own]
         if number != observation.arbiter.attempt or not places:
             return
@@ -346,7 +333,7 @@ class HybridUpdates(OnAnyMembers):
         if not self._behind or self._dense.step != step:
             return
         session = self._session_tensor(Session(self._token.fence, self._worker_progress.generation))
-        if self._client.call(self._ops.claim, session, self._identity_tensor, int64(step), self._barred()):
+        if self._client.call(self._ops.claim, session, self._shared.identity, int64(step), self._barred()):
             values = self._dense.per_server(self._dense.read())
             self._client.call(self._ops.store, session, int64(step), values)
 
@@ -358,26 +345,26 @@ class HybridUpdates(OnAnyMembers):
         now = time.monotonic()
         self._alone_since = self._alone_since or now
         if now - self._alone_since > LOST_SECONDS:
-            event("state_lost", worker=self._identity.worker, step=observation.arbiter.step)
+            event("state_lost", worker=self._member.identity.worker, step=observation.arbiter.step)
             self._client.call(self._ops.give_up_state, self._session, int64(observation.arbiter.step))
 
     def _apply(self, step: int | None, attempt: int | None) -> bool:
         """Make a step on every server; True if all have made it, of the sum that this worker holds."""
         place = self._place(step, attempt)
-        reply = self._client.call(self._ops.apply, self._session, self._identity_tensor, place)
+        reply = self._client.call(self._ops.apply, self._session, self._shared.identity, place)
         made, made_in = FollowReply.unpack(reply)
         if not made:
             time.sleep(LONGEST_PAUSE)  # it is refused: whatever stands in the way, the servers may say so for long
         return bool(made) and (self._dense.step, self._member.held) == (step, made_in)
 
     def _register(self) -> None:
-        self._client.call(self._ops.register_peer, self._session, self._identity_tensor, self._peer())
+        self._client.call(self._ops.register_peer, self._session, self._shared.identity, self._peer())
         self._registered = True
 
     def _peer(self) -> Tensor:
         """How this worker is reached. int64[PEER_SIZE]."""
         with tf.device(self._client.local):
-            peer = self._member.transport.peer(self._identity.worker, self._identity.incarnation)
+            peer = self._member.transport.peer(self._member.identity.worker, self._member.identity.incarnation)
             return tf.constant(peer.numbers(), tf.int64)
 
     def _barred(self) -> Tensor:

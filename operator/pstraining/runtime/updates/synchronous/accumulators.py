@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import tensorflow as tf
 
-from pstraining.runtime.compression.codecs import Codec
+from pstraining.runtime.compression.codecs import VectorCodec
 from pstraining.runtime.compression.pull import PullShadow
 from pstraining.runtime.model import sparse_optimizer
 from pstraining.runtime.model.keras_model import Touched
 from pstraining.runtime.model.partition import Segment
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import Operation, Tensor, Variable
 from pstraining.runtime.ps.critical_section import applied, clock, not_applied, with_dependencies
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.tensors import WORKER_SLOTS, put
@@ -35,7 +35,7 @@ class RoundConfig:
     """Whether gradients are added in the order of the workers."""
     moves: bool = False
     """Whether workers send how far their own optimizers have moved the parameters, in place of gradients."""
-    pulls: tuple[Codec | None, ...] = (None,)
+    pulls: tuple[VectorCodec | None, ...] = (None,)
     """How workers fetch the parameters, by format; None: as they are."""
     dense: bool = True
     """Whether gradients of dense parameters come to the servers; else those of tables alone."""
@@ -90,7 +90,18 @@ class Accumulators:
         self.proposal = tf.Variable(tf.constant([WORKER_SLOTS, 0], tf.int64))
         """The proposal for the next round's format: the lowest worker of this round, and its format."""
 
-    # All of it is emitted on the server's device, inside its critical section.
+    @classmethod
+    def of(cls, shard: Shard) -> Self:
+        """Return a server's accumulators.
+
+        Raises:
+            TypeError: the server has the variables of another update mode.
+        """
+        if not isinstance(shard.mode_state, cls):
+            raise TypeError(f"shard {shard.number} has no {cls.__name__}")
+        return shard.mode_state
+
+    # The methods emit operations on the server's device, inside its critical section.
 
     def add(
         self,
@@ -100,7 +111,7 @@ class Accumulators:
         stats: Tensor,
         vectors: Sequence[Tensor],
         touched: Sequence[Touched],
-    ) -> list[Any]:
+    ) -> list[Operation]:
         """Emits adding a gradient; one of a later attempt than the sum's begins it anew. The operations to wait for."""
         numbers = GradientStats.read(stats)
         weight = numbers.samples * numbers.finite
@@ -129,7 +140,7 @@ class Accumulators:
             self.pushed.assign(pushed, read_value=False),
         ]
 
-    def propose_format(self, worker: Tensor, fmt: Tensor) -> list[Any]:
+    def propose_format(self, worker: Tensor, fmt: Tensor) -> list[Operation]:
         """Emit storing a worker's proposal for the next round's format; return the operations to wait for.
 
         The lowest worker of a round decides: only one worker at a time explores which format is faster.
@@ -178,7 +189,7 @@ class Accumulators:
             self.admitted.read_value(),
         )
 
-    def clear(self) -> list[Any]:
+    def clear(self) -> list[Operation]:
         """Emit the reset of the round; return the operations to wait for."""
         cleared = [self.pushed, self.weights, self.losses, self.admitted, self.closed]
         nobody = tf.stack([tf.constant(WORKER_SLOTS, tf.int64), self.next_format()])
@@ -231,7 +242,7 @@ def _deadline(config: RoundConfig) -> Tensor:
 
 
 def accumulate(
-    targets: Sequence[Any], vectors: Sequence[Tensor], *, begins: Tensor, weight: Tensor, unit: Tensor
+    targets: Sequence[Variable], vectors: Sequence[Tensor], *, begins: Tensor, weight: Tensor, unit: Tensor
 ) -> Tensor:
     """Set or add vectors, in units of the first one's weight; nothing for one without weight."""
 

@@ -1,13 +1,12 @@
 """The traced functions of a worker's synchronous steps."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import tensorflow as tf
 
 from pstraining.runtime.compression.push import Parts, PushCompressor, as_parts
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import Batch, Tensor, TracedFunction
 from pstraining.runtime.ps.critical_section import (
     applied,
     arbiter_first,
@@ -57,10 +56,11 @@ class SyncOperations:
         self.is_shadowed = any(map(any, self._shadowed))
         """Whether a variable is fetched as a move of what is here."""
 
-        def traced(emit: Any, **options: Any) -> Any:
-            return tf.function(emit, **({"autograph": False} | options))
+        def traced(emit: Callable[..., Tensor], **options: bool) -> TracedFunction:
+            function: TracedFunction = tf.function(emit, **({"autograph": False} | options))
+            return function
 
-        def by_form(emit: Any, **options: Any) -> list[Any]:
+        def by_format(emit: Callable[..., Tensor], **options: bool) -> list[TracedFunction]:
             return [traced(partial(emit, fmt), **options) for fmt in range(formats)]
 
         self.pull = traced(self._emit_pull)
@@ -68,9 +68,9 @@ class SyncOperations:
         self.admit = traced(lambda request: self._home(servers[0].admit(*request[:3])))
         self.give_up = traced(lambda request: self._home(servers[0].give_up(request.session, request.place)))
         compute_and_push = self._emit_compute_or_nothing if store.updates.paired else self._emit_compute_and_push
-        self.compute_and_push = by_form(compute_and_push, autograph=True, reduce_retracing=True)
-        self.push = by_form(self._emit_push, reduce_retracing=True)
-        self.apply, self.fetch = by_form(self._emit_apply), by_form(self._emit_fetch)
+        self.compute_and_push = by_format(compute_and_push, autograph=True, reduce_retracing=True)
+        self.push = by_format(self._emit_push, reduce_retracing=True)
+        self.apply, self.fetch = by_format(self._emit_apply), by_format(self._emit_fetch)
         """`apply` applies the step; `fetch` checks whether another worker has applied it."""
 
     def _emit_pull(self, place: Tensor) -> Tensor:
@@ -84,14 +84,14 @@ class SyncOperations:
             held = tf.cond(tf.equal(Place.unpack(place).step, NEVER), not_applied, assign)
             return with_dependencies([held], tf.stack([head for head, _ in found]))
 
-    def _emit_compute_and_push(self, fmt: int, batch: Any, request: StepRequest) -> tuple[LocalGradient, PushReply]:
+    def _emit_compute_and_push(self, fmt: int, batch: Batch, request: StepRequest) -> tuple[LocalGradient, PushReply]:
         """Compute a gradient and push it."""
         gradient = self._computer.emit(batch)
         parts = as_parts(gradient.vectors)
         push = without_autograph(self._emit_push)
         return gradient, push(fmt, gradient.stats, parts, gradient.rows, request)
 
-    def _emit_compute_or_nothing(self, fmt: int, batch: Any, request: StepRequest) -> tuple[LocalGradient, PushReply]:
+    def _emit_compute_or_nothing(self, fmt: int, batch: Batch, request: StepRequest) -> tuple[LocalGradient, PushReply]:
         """Do the same, or nothing for the step NEVER. AutoGraph turns this into a condition."""
         step = without_autograph(Place.unpack)(request.place).step
         if step == NEVER:  # noqa: SIM108 - AutoGraph reads the user's code only in a statement's branches
@@ -130,7 +130,7 @@ class SyncOperations:
             go = tf.cast(everywhere & tf.equal(closed, 1), tf.int64)
         return PushReply(replies, self._emit_follow(fmt, request, [go]))
 
-    def _emit_look(self, identity: Tensor) -> tuple[list[Any], list[Tensor]]:
+    def _emit_look(self, identity: Tensor) -> tuple[list[tuple[Tensor, Tensor]], list[Tensor]]:
         """What every server knows of the round, and the records of the standbys."""
         standbys = [shard.read() for shard in self._store.standbys]
         return [self._home(server.look(identity)) for server in self._servers], self._home(standbys)

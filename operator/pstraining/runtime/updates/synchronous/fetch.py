@@ -1,7 +1,6 @@
 """What workers read of one parameter server in synchronous rounds, as operations to emit inside a traced function."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -19,9 +18,8 @@ class FetchOps:
     """Emits reads of one server's parameters and of other servers' replies. The first server is the arbiter."""
 
     def __init__(self, shard: Shard, config: RoundConfig) -> None:
-        assert isinstance(shard.mode_state, Accumulators)  # noqa: S101 - `ServerHooks.make_mode_state` has made it
         self._shard, self._config, self._arbiter = shard, config, shard.number == 0
-        self._state, self.device = shard.mode_state, shard.device
+        self._state, self.device = Accumulators.of(shard), shard.device
 
     def pull(self) -> tuple[Tensor, list[Tensor]]:
         """Return the `PullHeader`, int64[2], and every segment as workers hold it."""
@@ -64,7 +62,7 @@ class FetchOps:
         with tf.device(self.device):
             return ApplyReply.read(reply).format
 
-    def _critical(self, inputs: Sequence[Tensor], body: Any) -> Any:
+    def _critical(self, inputs: Sequence[Tensor], body: Callable[..., Tensor]) -> Tensor:
         return critical(self.device, self._shard.container, inputs, body)
 
     def _read_update(self, fmt: int, sender: Sender, place: Place) -> tuple[Tensor, list[list[Tensor]]]:

@@ -6,13 +6,14 @@ ordered sums each worker has a row, and rows are added in the order of the worke
 bit, at the cost of one copy of the parameters per worker.
 """
 
-from typing import Any
+from collections.abc import Callable
 
 import tensorflow as tf
 
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps.critical_section import applied, clock, not_applied, with_dependencies
 from pstraining.runtime.ps.record import RecordField
+from pstraining.runtime.ps.shard import ServerHooks, Shard
 from pstraining.runtime.ps.tensors import at, put
 from pstraining.runtime.updates.gradients import ShardGradient
 from pstraining.runtime.updates.messages import Sender
@@ -125,7 +126,7 @@ class RoundOps(FetchOps):
         def body(identity: Tensor) -> tuple[Tensor, Tensor]:
             state, registry, sender = self._state, self._shard.registry, Sender.unpack(identity)
             record = self._shard.record.read_value()
-            changed: list[Any] = []
+            changed: list[Operation] = []
             sets = [state.pushed.read_value()]
             if self._arbiter:
                 current = registry.is_current(*sender)
@@ -229,7 +230,7 @@ class RoundOps(FetchOps):
 
         return self._critical([session, place], body)
 
-    def forget(self, worker: Tensor, newcomer: Tensor) -> list[Any]:
+    def forget(self, worker: Tensor, newcomer: Tensor) -> list[Operation]:
         """In the critical section: what a worker's former process has delivered does not count for its newcomer."""
         if not self._arbiter:
             return []
@@ -246,13 +247,13 @@ class RoundOps(FetchOps):
     def _is_open(self, worker: Tensor) -> Tensor:
         return tf.equal(self._state.closed.read_value(), 0) | tf.equal(at(self._state.admitted, worker), 1)
 
-    def _enter(self, worker: Tensor) -> list[Any]:
+    def _enter(self, worker: Tensor) -> list[Operation]:
         state, registry = self._state, self._shard.registry
         entered = [put(state.admitted, worker, tf.constant(1, tf.int64)), registry.touch(worker)]
         with tf.control_dependencies(entered):
             return [*entered, self._close(state.admitted.read_value(), registry.alive())]
 
-    def _close(self, admitted: Tensor, alive: Tensor) -> Any:
+    def _close(self, admitted: Tensor, alive: Tensor) -> Operation:
         """Close the round if `updates.synchronous.protocol.quorum` is reached; a closed one stays so."""
         waits = clock() < self._state.wait_until.read_value()
         present, expected = tf.math.count_nonzero(alive), tf.constant(self._config.workers, tf.int64)
@@ -301,11 +302,11 @@ class RoundOps(FetchOps):
         """Return the format that the arbiter chose for the next round. int64[]."""
         return self._state.next_format()
 
-    def _move(self, result: RoundResult) -> list[Any]:
+    def _move(self, result: RoundResult) -> list[Operation]:
         """Move the parameters by the mean; the operations that are yet to be waited for."""
         return self._shard.apply(result.mean(), result.touched(), result.losses, moves=self._config.moves)
 
-    def _note(self, admitted: Tensor) -> list[Any]:
+    def _note(self, admitted: Tensor) -> list[Operation]:
         """Remember of whose gradients the step was made."""
         state, made = self._state, self._shard.record.read_value()[RecordField.STEP]
         served = tf.where(tf.equal(admitted, 1), made, state.served.read_value())
@@ -328,12 +329,46 @@ class RoundOps(FetchOps):
         """Whether the arbiter may give the attempt up. bool[]."""
         return tf.constant(True)
 
-    def _wait_no_longer(self, admitted: Tensor) -> Any:
+    def _wait_no_longer(self, admitted: Tensor) -> Operation:
         """Once all have come, a worker that is gone is not waited for as one that has yet to come."""
         state = self._state
         all_came = tf.reduce_sum(admitted) >= self._config.workers - self._config.backups
         until = state.wait_until.read_value()
         return state.wait_until.assign(tf.where(all_came, tf.zeros_like(until), until), read_value=False)
 
-    def _renew(self) -> list[Any]:
+    def _renew(self) -> list[Operation]:
         return [self._state.attempt.assign_add(tf.constant(1, tf.int64), read_value=False), *self._state.clear()]
+
+
+def round_hooks(
+    name: str,
+    primary: Callable[[Shard], RoundOps],
+    standby: Callable[[Shard], RoundOps],
+    *,
+    paired: bool,
+) -> ServerHooks:
+    """Return the servers' hooks that all modes with rounds share.
+
+    Args:
+        name: text that all tasks of the job must agree on.
+        primary: returns a primary's operations.
+        standby: returns a standby's operations.
+        paired: whether standbys apply the same steps.
+    """
+
+    def on_newcomer(shard: Shard, worker: Tensor, newcomer: Tensor) -> list[Operation]:
+        return primary(shard).forget(worker, newcomer)
+
+    def follow(shard: Shard, session: Tensor, step: Tensor) -> Tensor:
+        return primary(shard).follow(session, step)
+
+    def member_round_ops(shard: Shard, is_standby: bool) -> RoundOps:
+        return standby(shard) if is_standby else primary(shard)
+
+    return ServerHooks(
+        name=name,
+        on_newcomer=on_newcomer,
+        follow=follow,
+        paired=paired,
+        member_round_ops=member_round_ops if paired else None,
+    )

@@ -8,11 +8,11 @@ is the same on both members, so they stay equal bit for bit.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import tensorflow as tf
 
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import DType, Operation, Shape, Tensor, Variable
 from pstraining.runtime.ps.critical_section import applied, not_applied, told, with_dependencies
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
@@ -49,17 +49,17 @@ class ReplicatedAccumulators(Accumulators):
         self._segments, self._tables = len(segments), len(shard.tables)
 
     @property
-    def transient(self) -> list[Any]:
+    def transient(self) -> list[Variable]:
         """What is of the round under way."""
         rows = [v for table in self.rows for v in (table.indices, table.workers, table.gradients)]
         own = [self.pushed, self.weights, self.losses, *self.vectors, *rows]
         return [*own, self.prepared, self.place, *self.staged]
 
-    def clear(self) -> list[Any]:
+    def clear(self) -> list[Operation]:
         """Emits beginning a round anew; the operations to wait for."""
         return [*super().clear(), self.prepared.assign(tf.constant(0, tf.int64), read_value=False)]
 
-    def void(self, attempt: Tensor) -> list[Any]:
+    def void(self, attempt: Tensor) -> list[Operation]:
         """Emits starting over under another view, with this attempt; the operations to wait for."""
         nothing = self.place.assign(tf.fill([2], tf.constant(-1, tf.int64)), read_value=False)
         return [self.attempt.assign(attempt, read_value=False), nothing, *self.clear()]
@@ -103,8 +103,7 @@ class MemberRoundOps(RoundOps):
 
     def __init__(self, shard: Shard, config: RoundConfig) -> None:
         super().__init__(shard, config)
-        assert isinstance(shard.mode_state, ReplicatedAccumulators)  # noqa: S101 - `ServerHooks.make_mode_state` has made it
-        self._replicated = shard.mode_state
+        self._replicated = ReplicatedAccumulators.of(shard)
 
     def start(self, session: Tensor, attempt: Tensor) -> Tensor:
         """Under a new view: what was gathered, or held, for a step that is not decided is void; 1 if done. int64[].
@@ -255,8 +254,7 @@ def decided(
         for member in (server, *own):
             told(member.device, who)  # for all that this call has to say
         if own:
-            assert isinstance(server, PrimaryRoundOps)  # noqa: S101 - it has standbys
-            word, load = server.prepare(session, place, tf.constant(1, tf.int64))
+            word, load = _as_primary(server).prepare(session, place, tf.constant(1, tf.int64))
             held += [standby.stage(session, place, word, load) for standby in own]
     return [
         standby.apply(session, identity, place, standby.unanimous(held), tf.constant(0, tf.int64))
@@ -264,10 +262,21 @@ def decided(
     ] or held
 
 
-def _empty(shape: Any, dtype: Any) -> Tensor:
+def _as_primary(server: RoundOps) -> PrimaryRoundOps:
+    if not isinstance(server, PrimaryRoundOps):
+        raise TypeError("a server with standbys needs the operations of a primary")
+    return server
+
+
+def _empty(shape: Shape, dtype: DType) -> Tensor:
     return tf.zeros([length or 0 for length in tf.TensorShape(shape).as_list()], dtype)
 
 
-def _any_length(value: Tensor) -> Any:
+def _any_length(value: Tensor) -> Shape:
     """The shape of a variable for something of any length, where it is empty at first."""
     return value.shape if value.shape[0] else tf.TensorShape([None, *value.shape[1:]])
+
+
+def primary_round_ops(shard: Shard, config: RoundConfig) -> RoundOps:
+    """Return the round operations of a primary."""
+    return (PrimaryRoundOps if isinstance(shard.mode_state, ReplicatedAccumulators) else RoundOps)(shard, config)

@@ -9,18 +9,18 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import tensorflow as tf
 
 from pstraining.runtime.compression.push import Parts, PushCompressor, Residual
 from pstraining.runtime.compression.wire_format import FormatSelector, WireFormat
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import Batch, Tensor, TracedFunction
 from pstraining.runtime.ps.data_ledger import Progress
 from pstraining.runtime.ps.record import Session, ShardRecord
-from pstraining.runtime.ps.shard import ServerHooks, Shard
+from pstraining.runtime.ps.shard import ServerHooks
 from pstraining.runtime.ps.store import ParameterStore
-from pstraining.runtime.updates.base import Identity, OnAnyMembers, StepResult, as_tensor
+from pstraining.runtime.updates.base import BoundUpdates, Identity, StepResult, as_tensor
 from pstraining.runtime.updates.gradients import NEVER, GradientComputer, Rows
 from pstraining.runtime.updates.messages import GradientStats
 from pstraining.runtime.updates.synchronous import protocol as sync_protocol
@@ -36,11 +36,11 @@ from pstraining.runtime.updates.synchronous.messages import (
     push_observation,
 )
 from pstraining.runtime.updates.synchronous.protocol import PushStatus, RoundAction
-from pstraining.runtime.updates.synchronous.server import RoundOps
+from pstraining.runtime.updates.synchronous.server import round_hooks
 from pstraining.runtime.updates.synchronous.two_phase_commit import (
-    PrimaryRoundOps,
     ReplicatedAccumulators,
     StandbyRoundOps,
+    primary_round_ops,
 )
 
 STRAGGLER_FACTOR: Final = 2.0
@@ -57,89 +57,94 @@ class EncodedGradient(NamedTuple):
 
 
 def hooks(name: str, config: RoundConfig, *, paired: bool = False) -> ServerHooks:
-    """Return the hooks of synchronous updates for the servers.
+    """Return the servers' hooks of synchronous updates.
 
     Args:
-        name: theirs.
+        name: text that all tasks of the job must agree on.
         config: configuration of the rounds.
-        paired: standbys make the same steps.
+        paired: whether standbys apply the same steps.
     """
-
-    def on_newcomer(shard: Shard, worker: Tensor, newcomer: Tensor) -> list[Any]:
-        return primary_round_ops(shard, config).forget(worker, newcomer)
-
-    def follow(shard: Shard, session: Tensor, step: Tensor) -> Tensor:
-        return primary_round_ops(shard, config).follow(session, step)
-
-    return ServerHooks(
-        name=f"{name} of {config.workers}" if config.ordered else name,
+    return replace(
+        round_hooks(
+            f"{name} of {config.workers}" if config.ordered else name,
+            primary=lambda shard: primary_round_ops(shard, config),
+            standby=lambda shard: StandbyRoundOps(shard, config),
+            paired=paired,
+        ),
         fused=not config.ordered,  # one order of arithmetic on any number of servers
         make_mode_state=lambda shard: ReplicatedAccumulators(shard, config) if paired else Accumulators(shard, config),
-        on_newcomer=on_newcomer,
-        follow=follow,
         lockstep_workers=config.workers if config.ordered else 0,
-        paired=paired,
-        member_round_ops=(lambda shard, standby: (StandbyRoundOps if standby else PrimaryRoundOps)(shard, config))
-        if paired
-        else None,
     )
 
 
-def primary_round_ops(shard: Shard, config: RoundConfig) -> RoundOps:
-    """Return the round operations of a primary."""
-    return (PrimaryRoundOps if isinstance(shard.mode_state, ReplicatedAccumulators) else RoundOps)(shard, config)
-
-
 @dataclass
-class WorkerProgress:
-    """The progress of a worker that outlives a failover."""
+class SyncProgress:
+    """The progress of a worker in mode Sync; it outlives a failover."""
 
     usual_wait: float = 0.0
-    """Seconds that the others usually take after this worker."""
-    tried: tuple[Sequence[Any], int] | None = None
-    """The last batches, and the step that their gradient was brought into."""
+    """Seconds that this worker usually waits for the other workers after its push."""
+    tried: tuple[Sequence[Batch], int] | None = None
+    """The last batches, and the global step that their gradient was computed on."""
     loss: float = math.nan
-    """Theirs, if it was told."""
+    """Mean loss of the last batches."""
     generation: int = 0
-    """The set of parameters that all this is of."""
+    """The set of parameters that the progress belongs to."""
     held: int | None = None
-    """The step of it whose parameters are here; None: it is not known."""
+    """The global step of the local parameters; None if unknown."""
 
 
-class SyncUpdates(OnAnyMembers):
-    """A worker's steps in the mode Sync."""
+class SyncWorker:
+    """A worker's state in mode Sync, whichever members it trains with.
+
+    Args:
+        store: the model and the servers.
+        identity: the worker.
+        formats: the wire formats to choose from.
+        compressor: encodes gradients, and keeps the residual.
+    """
 
     def __init__(
-        self,
-        store: ParameterStore,
-        identity: Identity,
-        config: RoundConfig,
-        formats: Sequence[WireFormat],
-        computer: GradientComputer,
-        compressor: PushCompressor,
+        self, store: ParameterStore, identity: Identity, formats: Sequence[WireFormat], compressor: PushCompressor
     ) -> None:
-        self._store, self._client, self._worker = store, store.client, identity.worker
-        self._computer, self._compressor, self._config = computer, compressor, config
-        self._numbers, self._selector = range(len(formats)), FormatSelector(formats, identity.worker)
+        self.number, self.compressor, self.formats = identity.worker, compressor, range(len(formats))
+        self.selector, self.progress = FormatSelector(formats, identity.worker), SyncProgress()
+        with tf.device(store.client.local):
+            self.identity, self.no_data_progress = identity.tensor(), as_tensor(None)
+
+
+class SyncUpdates(BoundUpdates):
+    """A worker's steps in mode Sync on one assignment of members.
+
+    Args:
+        worker: the worker's state.
+        store: the model and the servers.
+        computer: computes gradients.
+        config: configuration of the rounds.
+    """
+
+    def __init__(
+        self, worker: SyncWorker, store: ParameterStore, computer: GradientComputer, *, config: RoundConfig
+    ) -> None:
+        super().__init__(store, computer)
+        self._shared, self._config, self._worker, self._identity = worker, config, worker.number, worker.identity
+        self._compressor, self._selector, self._numbers = worker.compressor, worker.selector, worker.formats
+        self._worker_progress, self._progress = worker.progress, worker.no_data_progress
         self._asks = config.backups > 0
-        with tf.device(self._client.local):
-            self._identity, self._progress = identity.tensor(), as_tensor(None)
         self._step: int | None = None
         self._attempt = self._format = self._served = 0
-        self._worker_progress = WorkerProgress()
         self.is_idempotent = store.updates.paired
-        """See `Updates`: what came of a step that was tried is kept on several servers."""
-        self._trace()
-
-    def _trace(self) -> None:
-        store, config = self._store, self._config
+        """See `Updates`: the outcome of a step is stored on several servers."""
         round_ops = [primary_round_ops(shard, config) for shard in store.shards]
-        standbys = [[StandbyRoundOps(standby, config) for standby in found] for found in store.standbys_of]
-        self._ops = SyncOperations(store, round_ops, self._computer, self._compressor, len(self._numbers), standbys)
-        # Optimizers of the worker's own move what is here; a shadow goes on from what is here for ever.
+        standbys = [[StandbyRoundOps(standby, config) for standby in own] for own in store.standbys_of]
+        self._ops = SyncOperations(store, round_ops, computer, self._compressor, len(self._numbers), standbys)
+        # A local optimizer moves the local parameters, and a shadow continues from the local parameters for ever.
         self._may_hold = not config.moves and not self._ops.is_shadowed and len(self._numbers) == 1
 
-    def warm_up(self, batches: Sequence[Any]) -> None:
+    def bind(self, store: ParameterStore) -> "SyncUpdates":
+        """See `BoundUpdates`."""
+        return SyncUpdates(self._shared, store, self._computer.bind(store), config=self._config)
+
+    def warm_up(self, batches: Sequence[Batch]) -> None:
         """Trace every function that a step needs, with the token of no session, which the servers refuse."""
         self.start_session(Session(0, 0))
         self._worker_progress.held = None
@@ -158,7 +163,7 @@ class SyncUpdates(OnAnyMembers):
             call(ops.fetch[fmt], request)
         call(ops.pull, request.place)
 
-    def _usual_step_functions(self, batches: Sequence[Any]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    def _usual_step_functions(self, batches: Sequence[Batch]) -> Iterator[tuple[TracedFunction, tuple[object, ...]]]:
         """Its functions, each with what makes it do nothing."""
         ops, request = self._ops, self._empty_request()
         yield ops.look, (self._identity,)
@@ -180,42 +185,44 @@ class SyncUpdates(OnAnyMembers):
             self._worker_progress.held = None
         self._session = self._session_tensor(session)
 
-    def step(self, batches: Sequence[Any], progress: Progress | None = None) -> StepResult:
+    def step(self, batches: Sequence[Batch], progress: Progress | None = None) -> StepResult:
         """Compute the gradient, push it into the round, and return when the round is over."""
-        if self._step is None and (over := self._fetch() or self._applied_before(batches)):
-            return over
-        assert self._step is not None  # noqa: S101 - it is fetched
-        self._worker_progress.tried = batches, self._step
+        step = self._fetch() if self._step is None else self._step
+        if isinstance(step, StepResult):
+            return step
+        if self._step is None and self._was_applied(batches):
+            self._step = step
+            return StepResult(True, True, False, step, self._worker_progress.loss)
+        self._step = step
+        self._worker_progress.tried = batches, step
         self._worker_progress.held = None  # until the result of the step is known
         with tf.device(self._client.local):
             self._progress = as_tensor(progress)
         started, fmt = time.perf_counter(), self._format
-        encoded, reply = self._compute(batches)
+        encoded, reply = self._compute(batches, step)
         stats = GradientStats.unpack(encoded.stats)
         self._worker_progress.loss = loss = stats.loss
-        result = self._run_round(encoded, reply, loss)
+        result = self._run_round(step, encoded, reply, loss)
         if result.applied and stats.finite:
             self._compressor.commit_residual(encoded.residual)
         if result.applied and self._step is not None:  # one that missed a step says nothing about the format
             self._selector.note(fmt, time.perf_counter() - started, step=result.step)
         return replace(result, finite=bool(stats.finite))
 
-    def _applied_before(self, batches: Sequence[Any]) -> StepResult | None:
-        """A reply if these batches are part of the step that they were tried for before the session changed."""
-        tried, step = self._worker_progress.tried, self._step
-        if tried is None or step is None or tried[0] is not batches or self._served != tried[1] + 1:
-            return None
-        return StepResult(True, True, False, step, self._worker_progress.loss)
+    def _was_applied(self, batches: Sequence[Batch]) -> bool:
+        """Return whether these batches are part of the step that they were computed for before the session changed."""
+        tried = self._worker_progress.tried
+        return tried is not None and tried[0] is batches and self._served == tried[1] + 1
 
-    def _fetch(self) -> StepResult | None:
-        """The parameters of the newest step that every server has made; a reply when the session is over."""
+    def _fetch(self) -> int | StepResult:
+        """Fetch the newest step that every server has applied, and return it; a result if the session is over."""
         while True:
             observation, over = self._look(0.0)
             if over:
                 return over
             if self._may_hold and set(observation.steps) == {self._worker_progress.held}:
-                self._step, self._format = self._worker_progress.held, 0
-                return None
+                self._format = 0
+                return observation.arbiter.step
             self._worker_progress.held = None
             if min(observation.steps) != max(observation.steps):
                 self._client.call(self._ops.apply[self._format], self._request(min(observation.steps)))
@@ -223,19 +230,17 @@ class SyncUpdates(OnAnyMembers):
             headers = self._client.call(self._ops.pull, self._request(min(observation.steps)).place)
             first, *others = [PullHeader.unpack(header) for header in headers]
             if all(other.step == first.step for other in others):  # else a step was applied between two servers' reads
-                self._step, self._format = first
-                self._worker_progress.held = self._step
-                return None
+                self._worker_progress.held, self._format = first
+                return first.step
 
-    def _is_one_call(self, batches: Sequence[Any], fmt: int) -> bool:
+    def _is_one_call(self, batches: Sequence[Batch], fmt: int) -> bool:
         """Whether nothing stands between computing a gradient and bringing it in."""
         return self._computer.is_one_pass(batches) and self._compressor.is_plain(fmt) and not self._asks
 
-    def _compute(self, batches: Sequence[Any]) -> tuple[EncodedGradient, PushReply | None]:
-        """The gradient, and what the servers say if it is brought in with the same call."""
-        assert self._step is not None  # noqa: S101 - `step` has fetched it
+    def _compute(self, batches: Sequence[Batch], step: int) -> tuple[EncodedGradient, PushReply | None]:
+        """Return the gradient, and the servers' reply if the same call pushes it."""
         if self._is_one_call(batches, self._format):
-            compute_and_push, request = self._ops.compute_and_push[self._format], self._request(self._step)
+            compute_and_push, request = self._ops.compute_and_push[self._format], self._request(step)
             gradient, answer = self._client.run(compute_and_push, batches[0], request)
             reply = PushReply(*(part.numpy() for part in answer))
         else:
@@ -243,14 +248,12 @@ class SyncUpdates(OnAnyMembers):
         parts, residual = self._compressor.encode(gradient.vectors, self._format)
         return EncodedGradient(gradient.stats, parts, gradient.rows, residual), reply
 
-    def _run_round(self, encoded: EncodedGradient, reply: PushReply | None, loss: float) -> StepResult:
+    def _run_round(self, step: int, encoded: EncodedGradient, reply: PushReply | None, loss: float) -> StepResult:
         """Take part in the round of this worker's step until it is over, and fetch its result."""
-        assert self._step is not None  # noqa: S101 - `step` has fetched it
-        step, action, since = self._step, RoundAction.WAIT if reply else RoundAction.PUSH, time.perf_counter()
-        made = step
+        action, since, made = RoundAction.WAIT if reply else RoundAction.PUSH, time.perf_counter(), step
         while True:
             if action is RoundAction.PUSH:
-                reply, since = self._push(encoded), time.perf_counter()
+                reply, since = self._push(encoded, step), time.perf_counter()
             if reply:
                 status: PushStatus | None = sync_protocol.push_status(push_observation(reply.replies))
                 fetched: FetchReply[int] | None = FetchReply.unpack(reply.fetched)
@@ -292,10 +295,9 @@ class SyncUpdates(OnAnyMembers):
         operation = self._ops.apply if action is RoundAction.APPLY else self._ops.fetch
         return FetchReply.unpack(self._client.call(operation[self._format], self._request(step)))
 
-    def _push(self, encoded: EncodedGradient) -> PushReply | None:
+    def _push(self, encoded: EncodedGradient, step: int) -> PushReply | None:
         """Push the gradient, and apply the step if it completes the round; return None if the round is full."""
-        assert self._step is not None  # noqa: S101 - `step` has fetched it
-        request = self._request(self._step)
+        request = self._request(step)
         if self._asks and not self._client.call(self._ops.admit, request):
             return None
         return PushReply(
