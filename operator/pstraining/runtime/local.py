@@ -1,10 +1,10 @@
-"""A whole job on this machine, as processes: for notebooks, first tries and tests.
+"""A job as processes of this machine: for notebooks, first tries and tests.
 
     python -m pstraining.runtime.local --ps 1 --workers 2 -m examples.digits
 
-Every process finds what it would find in a pod: TF_CONFIG, the PSTRAINING_ environment, the cluster file. A process
-that fails is started again, the chief with the next term, so killing one shows what a cluster would do. The job ends
-with the chief (worker 0 in a job without one), and with its exit code.
+Every process has the environment of a pod: TF_CONFIG, the PSTRAINING_ variables, the cluster file. A process that fails
+is restarted, the chief with the next term, as in a cluster. The job ends with the chief (worker 0 in a job without
+one), and with its exit code.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from pstraining.runtime.transport import sockets
 
 POLL: Final = 0.05
 STOP_SECONDS: Final = 3.0
-"""How long a process may take to end when it is asked to, before it is killed."""
+"""Seconds from SIGTERM until a process is killed."""
 
 
 @dataclass
@@ -42,22 +42,22 @@ class LocalProcess:
     term: int = 1
     starts: int = 1
     lines: list[str] = field(default_factory=list)
-    """What it and its predecessors printed."""
+    """Output of this process and its predecessors."""
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """The JSON lines of this kind that it printed."""
+        """Return the printed events of this name."""
         found = [json.loads(line) for line in list(self.lines) if line.startswith("{")]
         return [line for line in found if line.get("event") == name]
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a process runs."""
+    """The network location of a process."""
 
     host: str = "127.0.0.1"
-    """Its address, which the others reach."""
+    """Address of the process for other processes."""
     prefix: tuple[str, ...] = ()
-    """A command that runs its command there: ("ip", "netns", "exec", "one")."""
+    """Command that runs another command at the location: ("ip", "netns", "exec", "one")."""
 
 
 def _here(_: Task) -> Place:
@@ -82,22 +82,22 @@ def spawn(
 
 
 class LocalJob:
-    """A job's processes; a context manager that leaves none behind.
+    """A job's processes; a context manager that ends all of them.
 
     Args:
-        command: what every task runs, without the interpreter: ["-m", "examples.digits"].
-        ps: number of parameter servers, or of shards where these have standbys.
+        command: the program of every task, without the interpreter: ["-m", "examples.digits"].
+        ps: number of parameter servers; with standbys, number of shards.
         standbys: hot standbys of each shard.
         workers: number of workers.
-        chief: whether the job has a chief of its own.
-        restarts: how often each process is started again after it failed.
+        chief: whether the job has a separate chief.
+        restarts: maximum number of restarts of each failed process.
         training: the job's `spec.training`.
         checkpoint: the job's `spec.checkpoint`.
-        echo: where the processes' lines go, each with its task's name; None: they are only kept.
-        place: where each task runs, when it is not simply here.
+        echo: stream for the processes' lines, each with its task's name; None: they are only kept.
+        place: returns the network location of a task.
     """
 
-    def __init__(  # noqa: PLR0913 - one argument for each thing that a job is made of
+    def __init__(  # noqa: PLR0913 - one argument for each property of a job
         self,
         command: Sequence[str],
         *,
@@ -151,7 +151,7 @@ class LocalJob:
 
     @property
     def leader(self) -> LocalProcess:
-        """The process whose end is the job's."""
+        """Return the process whose end ends the job."""
         return self.processes["chief" if "chief" in self.cluster else "worker-0"]
 
     def start(self, task: Task) -> LocalProcess:
@@ -168,12 +168,12 @@ class LocalJob:
         return process
 
     def kill(self, name: str) -> None:
-        """SIGKILL a process and collect it."""
+        """Kill a process with SIGKILL, and wait for its end."""
         self.processes[name].popen.kill()
         self.processes[name].popen.wait()
 
     def supervise(self) -> int | None:
-        """Start again what failed; the leader's exit code once the job is over."""
+        """Restart failed processes; return the leader's exit code once the job is over."""
         for process in list(self.processes.values()):
             code = process.popen.poll()
             if code is None:
@@ -188,19 +188,19 @@ class LocalJob:
         return None
 
     def wait(self) -> int:
-        """Supervise until the job is over; its exit code."""
+        """Supervise until the job is over, and return its exit code."""
         while (code := self.supervise()) is None:
             time.sleep(POLL)
         return code if code >= 0 else 128 - code
 
     def signal(self, number: int) -> None:
-        """Send a signal to every process that runs."""
+        """Send a signal to every running process."""
         for process in self.processes.values():
             if process.popen.poll() is None:
                 process.popen.send_signal(number)
 
     def stop(self) -> None:
-        """End every process: ask, wait a little, kill."""
+        """End every process: SIGTERM, a short wait, SIGKILL."""
         self.signal(signal.SIGTERM)
         deadline = time.monotonic() + STOP_SECONDS
         for process in self.processes.values():
@@ -225,8 +225,8 @@ class LocalJob:
             environment[contract.ENV_CHECKPOINT_DIR] = str(self._checkpoint["path"])
         source = str(Path(__file__).parents[2])
         paths = [source, os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
-        # A process that has connected to servers has settings of its own, with which a program of another kind ends
-        # where it would wait for a server that has yet to come up.
+        # A process that has connected to servers has gRPC settings in its environment, with which another program would
+        # end instead of waiting for a server that has yet to start.
         ours = sockets.ENVIRONMENT.items()
         inherited = {name: value for name, value in os.environ.items() if (name, value) not in ours}
         return {**memory_settings(task.type), **inherited, "PYTHONPATH": os.pathsep.join(paths), **environment}
@@ -240,11 +240,10 @@ class LocalJob:
 
 
 def hold_port(held: ExitStack, port: int = 0) -> int:
-    """A TCP port of the loopback interface, this or any free one; until `held` closes, nobody else is given it.
+    """Reserve a TCP port of the loopback interface, this or any free one, until `held` closes, and return it.
 
-    Whoever sets SO_REUSEADDR, as gRPC does, may listen on it: a socket that is bound so and does not listen stands in
-    nobody's way. Without it, a port that is free now may be another job's, or an outgoing connection's, before the
-    process that it is meant for has come up.
+    A process that sets SO_REUSEADDR, as gRPC does, can listen on the port, because the reserving socket is bound but
+    does not listen. An unreserved port could go to another job or an outgoing connection before the process starts.
 
     Raises:
         OSError: the port is taken.
@@ -256,7 +255,7 @@ def hold_port(held: ExitStack, port: int = 0) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit code."""
+    """Run the command line, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m pstraining.runtime.local", description=__doc__.split("\n")[0])
     parser.add_argument("--ps", type=int, default=1, help="parameter servers (default 1)")
     parser.add_argument("--standbys", type=int, default=0, help="hot standbys of each parameter server (default 0)")

@@ -1,4 +1,4 @@
-"""The public face: one object, built by the user's program, that becomes whatever its task is."""
+"""The public API: one object, built by the user's program, that runs any task of a job."""
 
 import threading
 import time
@@ -38,36 +38,37 @@ class Trainer:
     functions, not at the top of the program: a parameter server then never loads it.
 
     Args:
-        model: builds the Keras model, variables included (begin a Sequential with `keras.Input`). Called on the chief
-            and on every worker; they need not draw equal initial values, the chief's count.
-        optimizer: makes the Keras optimizer; it must work element by element (Lamb, Adafactor and Muon do not).
+        model: builds the Keras model with its variables (start a Sequential with `keras.Input`). Called on the chief
+            and on every worker; the chief's initial values are used.
+        optimizer: creates the Keras optimizer, which must be element-wise (Lamb, Adafactor and Muon are not).
         loss: as for `keras.Model.compile`.
         data: a worker's `tf.data.Dataset` of (x, y) or (x, y, sample_weight) batches, from its index and the number of
-            workers; a dataset that ends is begun again. Or `Ranges` or `Files`, of which each worker is handed one
-            piece after the other, so that every sample is trained once an epoch, whoever fails.
-        steps: updates of the parameters in the whole job, by all workers together.
-        epochs: how often all of `Ranges` or `Files` is trained, or `steps_per_epoch` steps are made; in place of
-            `steps`, or whichever comes first.
-        steps_per_epoch: updates, by all workers together, in an epoch of data that is not handed out. Without it all
-            training is one epoch.
-        validation: makes the dataset on which the chief evaluates a snapshot at the end of an epoch, while training
-            goes on; what comes of it is in the epoch's logs as val_loss and val_<metric>.
+            workers; a dataset restarts when it ends. Or `Ranges` or `Files`, whose splits are assigned to workers one
+            after the other, so that every sample is trained once per epoch even if processes fail.
+        steps: number of updates in the job, by all workers together.
+        epochs: number of passes over `Ranges` or `Files`, or of `steps_per_epoch` steps. With `steps`, training ends at
+            the first limit.
+        steps_per_epoch: number of updates, by all workers together, in an epoch of data that is not assigned. Without
+            it all training is one epoch.
+        validation: creates the dataset on which the chief evaluates a snapshot at the end of an epoch, during training.
+            The results are in the epoch's logs as val_loss and val_<metric>.
         validation_every: epochs from one validation to the next.
-        callbacks: makes Keras callbacks, which run on the chief: of training's and epochs' begin and end. In them
+        callbacks: creates Keras callbacks, which run on the chief at the start and end of training and of epochs. Their
             `self.model` is a Keras model with a snapshot of the parameters; its `stop_training` ends the job.
-        train_step: computes the loss in the place of `loss`: traced from the Keras model and a batch of the dataset,
-            whatever that is, to a scalar or to (scalar, {name: scalar}); the means of the latter are in the logs.
+        train_step: computes the loss in place of `loss`: traced from the Keras model and a batch of any structure to a
+            scalar, or to (scalar, {name: scalar}). The means of the named scalars are in the logs.
         tensorboard: folder for TensorBoard's event files; by default "tensorboard" beside the checkpoints, if there
             are any. False: none.
-        evaluate: makes the dataset on which the chief evaluates the last checkpoint.
-        metrics: as for `keras.Model.compile`, or a function that makes them.
-        checkpoint: where and how often the chief saves; its folder also gets `result.json` and `final.weights.h5`.
-        training: how updates are made, by the names of `TrainingSettings`: `{"mode": "Sync", "backup_workers": 1}`.
+        evaluate: creates the dataset on which the chief evaluates the last checkpoint.
+        metrics: as for `keras.Model.compile`, or a function that creates them.
+        checkpoint: folder and interval of checkpoints; the folder also gets `result.json` and `final.weights.h5`.
+        training: update mode and its settings, by the names of `TrainingSettings`: `{"mode": "Sync",
+            "backup_workers": 1}`.
 
     The job's `spec.training` and `spec.checkpoint` override `steps`, `training` and `checkpoint`, field by field.
     """
 
-    def __init__(  # noqa: PLR0913 - one argument for each thing that a program decides
+    def __init__(  # noqa: PLR0913 - one argument for each decision of a program
         self,
         model: "Callable[[], keras.Model]",
         optimizer: "Callable[[], keras.optimizers.Optimizer]",
@@ -120,10 +121,10 @@ class Trainer:
             )
         checkpoint = resolve("checkpoint", CheckpointSettings, self._checkpoint, cluster.checkpoint)
         sockets.set_environment()
-        # Loading TensorFlow takes seconds, in which the servers are asked.
+        # The servers are probed during the seconds that loading TensorFlow takes.
         ahead = http2_probe.Ahead(cluster.ps, http2_probe.probe_timeout(cluster.members))
         is_worker = cluster.task.type == "worker"
-        # Not a chief whose callbacks remember things, nor one with a worker beside: two would have to leave at once.
+        # Not a chief with callbacks, which may have state, nor one that also trains: both threads would have to leave.
         may = not (cluster.is_chief and (is_worker or self._callbacks))
         renewal = Renewal(chief=not is_worker, index=cluster.task.index, enabled=cluster.members > 1 and may)
         with loading():
@@ -195,7 +196,7 @@ class Trainer:
         return result
 
     def _build_worker(self, context: "_TaskContext") -> "Worker":
-        """This task's worker, on its device."""
+        """Return this task's worker."""
         from pstraining.runtime.replication.witness import serve_witness
         from pstraining.runtime.updates.base import Identity
         from pstraining.runtime.worker.loop import Worker
@@ -211,7 +212,7 @@ class Trainer:
         return Worker(where, identity, data, training=context.training, counters=context.counters, renewal=renewal)
 
     def _build_chief(self, context: "_TaskContext", stop: GracefulStop, check_abort: Callable[[], None]) -> "Chief":
-        """This task's chief, on its device."""
+        """Return this task's chief."""
         from pstraining.runtime.chief.callbacks import check
         from pstraining.runtime.chief.chief import Chief, ChiefOptions
         from pstraining.runtime.chief.reporting import FitOptions
@@ -246,7 +247,7 @@ class Trainer:
         )
 
     def _build_store(self, context: "_TaskContext", *, with_tables: bool) -> "ParameterStore":
-        """The program's model on the servers."""
+        """Return the program's model on the servers."""
         from pstraining.runtime.model.keras_model import Model
         from pstraining.runtime.ps.store import ParameterStore
         from pstraining.runtime.replication import encoding
@@ -270,7 +271,7 @@ class Trainer:
         )
 
     def _summaries(self, checkpoints: str | None) -> Path | None:
-        """The folder for TensorBoard."""
+        """Return the folder for TensorBoard; None for none."""
         if isinstance(self._tensorboard, str | Path):
             return Path(self._tensorboard)
         return Path(checkpoints) / "tensorboard" if checkpoints and self._tensorboard is not False else None
@@ -278,7 +279,7 @@ class Trainer:
 
 @dataclass(frozen=True)
 class _TaskContext:
-    """What a task's worker and its chief are built from."""
+    """Inputs of a task's worker and chief."""
 
     client: "Client"
     training: TrainingSettings
@@ -286,14 +287,14 @@ class _TaskContext:
     renewal: Renewal
     mode: "UpdateFactory"
     source: Source | None
-    """Data that is handed out; None: each worker has its own."""
+    """Source of assigned data; None if each worker has its dataset."""
     epochs: "Epochs"
     counters: "WorkerCounters"
     chiefs: "ChiefCounters"
 
 
 class _WorkerThread:
-    """Worker 0's training in a job without a chief, beside the chief's duty in the main thread."""
+    """The thread in which worker 0 trains in a job without a chief; the main thread is the chief."""
 
     def __init__(self, run: Callable[[], None] | None) -> None:
         self._run = run
@@ -305,7 +306,7 @@ class _WorkerThread:
             self._thread.start()
 
     def check_abort(self) -> None:
-        """Raise what ended the worker, if anything did."""
+        """Raise the worker's error, if it failed."""
         if self._error is not None:
             raise self._error
 

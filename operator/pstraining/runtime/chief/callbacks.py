@@ -1,8 +1,7 @@
-"""Keras callbacks and validation on the chief, in a thread of their own: training and the chief's duty go on meanwhile.
+"""Keras callbacks and validation on the chief, in a separate thread: neither delays training nor the chief's work.
 
-What they see is a snapshot of the parameter servers' state, put into the chief's Keras model. Batches are trained on
-the workers, so nothing here hears of them; what needs them is refused, because a callback that is never called would
-be worse than none.
+Callbacks see a snapshot of the parameter servers' state in the chief's Keras model. Batches are trained on the workers,
+so callbacks with hooks for batches are refused: a callback that is never called would be worse than an error.
 """
 
 import threading
@@ -28,14 +27,14 @@ REFUSED: Final = {
     "SwapEMAWeights": "averages lie on the parameter servers",
     "TerminateOnNaN": "spec.training.nonFinite: Fail, the default, does it",
 }
-"""Keras's own callbacks that cannot do their work on a chief, and what does it."""
+"""Keras's callbacks that do not work on a chief, and the replacement of each."""
 
 
 SCHEDULE: Final = keras.optimizers.schedules.LearningRateSchedule
 
 
 class CallbackError(RuntimeError):
-    """A callback that cannot be used here, or one that has failed."""
+    """A callback cannot be used on a chief, or has failed."""
 
 
 @dataclass(frozen=True)
@@ -43,18 +42,18 @@ class EpochEnd:
     """An epoch that has ended."""
 
     epoch: int
-    """Its number, from 0; where more than one has ended since the last was told, the last one's."""
+    """Number of the epoch, from 0; of the last one if several have ended since the last report."""
     step: int
     logs: dict[str, float]
     state: State | None
-    """The parameters then; None: nobody wants to see them."""
+    """The parameters at the epoch's end; None if neither callbacks nor validation need them."""
     validate: bool
     following: int | None
-    """The number of the epoch under way, None: training is over."""
+    """Number of the current epoch; None if training is over."""
 
 
 def check(callbacks: Sequence["keras.callbacks.Callback"]) -> None:
-    """Refuse what cannot work.
+    """Refuse callbacks that do not work on a chief.
 
     Raises:
         CallbackError: names the callback and what to use in its place.
@@ -81,7 +80,7 @@ def check(callbacks: Sequence["keras.callbacks.Callback"]) -> None:
 
 
 def _is_own(callback: "keras.callbacks.Callback", hook: str) -> bool:
-    """Whether the program has written this method, not Keras."""
+    """Return whether the program overrides this method of Keras's."""
     if hook in vars(callback):
         return not getattr(vars(callback)[hook], "__module__", "keras").startswith("keras.")
     owner = next(kind for kind in type(callback).__mro__ if hook in vars(kind))
@@ -89,14 +88,14 @@ def _is_own(callback: "keras.callbacks.Callback", hook: str) -> bool:
 
 
 class EpochEnds:
-    """The thread that validates and calls back, one epoch's end after the other.
+    """A thread that validates and calls callbacks, one epoch's end after the other.
 
     Args:
-        model: the chief's.
+        model: the chief's model.
         device: this task's device.
-        callbacks: Keras callbacks that `check` has let pass.
-        validation: makes the dataset to validate on.
-        done: told of every epoch's end, with its logs whole.
+        callbacks: Keras callbacks that `check` accepted.
+        validation: creates the validation dataset.
+        done: called with every epoch's end and its complete logs.
     """
 
     def __init__(
@@ -111,35 +110,35 @@ class EpochEnds:
         self._callbacks = CallbackList(list(callbacks), model=model.keras) if callbacks else None
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._busy = threading.Semaphore(0)
-        self._waiting = 0  # tasks that were given and are not done; the lock is the chief's own thread
+        self._waiting = 0  # unfinished tasks; only the chief's thread changes the number
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="pstraining-callbacks", daemon=True)
 
     @property
     def wants_state(self) -> bool:
-        """Whether anybody looks at the parameters at every epoch's end."""
+        """Return whether callbacks need the parameters at every epoch's end."""
         return self._callbacks is not None
 
     def begin(self, epoch: int, **params: object) -> None:
-        """Training begins, or goes on in this epoch."""
+        """Start the thread; training starts or resumes in this epoch."""
         self._model.keras.stop_training = False
         self._thread.start()
         self._give(lambda: self._begin(epoch, params))
 
     def end(self, end: EpochEnd) -> None:
-        """An epoch has ended; call it while `busy` is false."""
+        """Process an epoch's end; call it while `busy` is false."""
         self._give(lambda: self._end(end))
 
     def close(self) -> None:
-        """Training is over."""
+        """Call the callbacks for the end of training."""
         self._give(lambda: self._callbacks.on_train_end() if self._callbacks else None)
 
     @property
     def busy(self) -> bool:
-        """Whether it has yet to come to the end of what it was given.
+        """Return whether a task is unfinished.
 
         Raises:
-            CallbackError: something has failed.
+            CallbackError: a callback or the validation has failed.
         """
         while self._busy.acquire(blocking=False):
             self._waiting -= 1
@@ -150,7 +149,7 @@ class EpochEnds:
 
     @property
     def stop_asked(self) -> bool:
-        """Whether a callback has set `model.stop_training`."""
+        """Return whether a callback has set `model.stop_training`."""
         return self._callbacks is not None and bool(self._model.keras.stop_training)
 
     def _give(self, task: Callable[[], None]) -> None:
@@ -162,7 +161,7 @@ class EpochEnds:
             while task := self._tasks.get():
                 try:
                     task()
-                except BaseException as error:  # noqa: BLE001 - it is raised again in the chief's thread
+                except BaseException as error:  # noqa: BLE001 - raised again in the chief's thread
                     self._error = error
                     return
                 finally:
@@ -191,7 +190,7 @@ class EpochEnds:
 
 
 def learning_rate(optimizer: KerasOptimizer, step: int) -> float | None:
-    """The optimizer's learning rate at a step; None: it has none that is a number."""
+    """Return the optimizer's learning rate at a step; None if it is not a number."""
     rate = getattr(optimizer, "_learning_rate", None)
     with suppress(TypeError, ValueError):
         return float(np.asarray(rate(step) if isinstance(rate, SCHEDULE) else optimizer.learning_rate))

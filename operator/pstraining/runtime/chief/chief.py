@@ -39,15 +39,15 @@ from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.transport.client import Client, ShardLostError
 
 POLL: Final = 0.1
-"""Seconds between looks at the servers' records."""
+"""Seconds between reads of the servers' records."""
 GATHER_POLL: Final = 0.01
-"""The same while workers bring their dense parameters."""
+"""Seconds between reads while workers push their dense parameters."""
 ALONE_SECONDS: Final = 10.0
-"""How long there may be no worker to bring them."""
+"""Seconds without a worker after which newer dense parameters are considered lost."""
 GOOD_BYE_SECONDS: Final = 10.0
-"""How long the chief waits for workers to leave."""
+"""Seconds that the chief waits for workers to leave."""
 RENEW_SECONDS: Final = 1.0
-"""Seconds between the chief's looks at all members of all shards."""
+"""Seconds between the chief's polls of all members of all shards."""
 RESULT_FILE: Final = "result.json"
 WEIGHTS_FILE: Final = "final.weights.h5"
 
@@ -60,9 +60,9 @@ class ChiefOptions:
     checkpoint: CheckpointSettings
     evaluate: Callable[[], Dataset] | None
     positions: int | None = None
-    """How many positions of handed out data there are; None: the data ends nothing."""
+    """Number of positions of assigned data; None if data does not limit training."""
     by_splits: bool = False
-    """Whether data is handed out, and epochs are counted by it; else they are counted by steps."""
+    """Whether epochs are counted in splits of assigned data; otherwise in steps."""
     fit: FitOptions = field(default_factory=FitOptions)
     counters: ChiefCounters = field(default_factory=ChiefCounters)
 
@@ -70,8 +70,8 @@ class ChiefOptions:
 class Chief:
     """The chief of one term. `check_abort` is called in every loop and may raise to end it.
 
-    `may_be_renewed` is asked, where shards have hot standbys, whether its process is to be renewed, and told whether
-    this is a quiet moment; `epoch`: see `ViewChanger`.
+    With hot standbys, `may_be_renewed` returns whether the process is to be renewed; its argument is whether the
+    view changer is quiet. `epoch`: see `ViewChanger`.
     """
 
     def __init__(
@@ -114,20 +114,20 @@ class Chief:
         self._warming_up = self._view_changer.warm_up() if self._view_changer else iter(())
         self._renewed = -math.inf
         self._has_led = False
-        self._early = False  # training was ended before its time
-        self._is_lost = False  # whether what is on the servers has no newest dense parameters any more
+        self._early = False  # whether training ended before its limit
+        self._is_lost = False  # whether the newest dense parameters are lost
 
     @property
     def _store(self) -> ParameterStore:
         return self._admin.store
 
     def run(self) -> dict[str, float]:
-        """Lead the job to its end; returns the result.
+        """Lead the job to its end, and return the result.
 
         Raises:
-            SupersededError: a chief of a later term has taken over.
-            RenewalDueError: its process is to be renewed; training goes on.
-            SystemExit: it was told to stop, and has saved the newest state.
+            SupersededError: a chief of a later term leads the job.
+            RenewalDueError: the process is to be renewed; training continues.
+            SystemExit: after SIGTERM, once the newest state is saved.
         """
         if self._saver is None:
             event("no_checkpoints", reason="no checkpoint folder: losing a parameter server starts from the beginning")
@@ -143,7 +143,7 @@ class Chief:
             except StateLostError:
                 event("state_lost", reason="no worker is left that has the newest dense parameters")
                 self._is_lost = True
-            except FencedError:  # someone else changed the records; look again and decide anew
+            except FencedError:  # another chief changed the records: read them again and decide
                 time.sleep(POLL)
         return conclude(self._model, self._options, final, self._saver)
 
@@ -162,7 +162,7 @@ class Chief:
             return self._save_and_shut()
 
     def _save_and_shut(self) -> State:
-        """Let no update in any more, so that none is lost, and save the state; the next chief goes on from it."""
+        """Accept no more updates, so that none is lost, and save the state for the next chief."""
         self._admin.flush_dense(self._waiting())
         if self._saver and not any(shard.done for shard in self._store.read()):
             self._admin.set_record(self._fence, generation=-self._shards[0].generation)
@@ -177,7 +177,7 @@ class Chief:
             self._is_lost = False
         if self._view_changer:
             self._establish_view(self._view_changer)
-        elif self._joins:  # worker 0 of a job without a chief has no terms of its own: it takes the next one
+        elif self._joins:  # without a chief, worker 0 takes the next term
             self._joins = False
             self._term = self._fence = max(self._term, 1 + max(shard.fence for shard in self._store.read()))
         while (action := self._decide()) is not ChiefAction.PROCEED:
@@ -191,13 +191,13 @@ class Chief:
             self._admin.set_record(self._fence, done=0)
 
     def _establish_view(self, view_changer: ViewChanger, *, readmit: bool = False) -> None:
-        """Establish a view, or renew it, and work with its members; `readmit`: see `ViewChanger.establish`."""
+        """Establish or renew a view, and use its members; `readmit`: see `ViewChanger.establish`."""
         view = view_changer.establish(readmit=readmit)
         self._term, self._fence, self._renewed = view.ballot.term, view_changer.fence, time.monotonic()
         self._form(view_changer.assignment(view))
 
     def _hold_view(self) -> None:
-        """Renew it while workers are waited for: servers that make no steps let no ring be formed, either."""
+        """Renew the view while waiting for workers: without its leases no ring can form."""
         if self._view_changer and time.monotonic() - self._renewed > RENEW_SECONDS:
             admin = self._admin
             self._establish_view(self._view_changer)
@@ -205,7 +205,7 @@ class Chief:
                 raise FencedError("other members are in sync")
 
     def _form(self, assignment: Assignment) -> None:
-        """Work with these members of the shards from now on; functions are traced once for each assignment."""
+        """Use these members of the shards; functions are traced once for each assignment."""
         if assignment not in self._admins:
             self._admins[assignment] = StoreAdmin(self._whole.for_assignment(assignment))
         self._admin = self._admins[assignment]
@@ -218,7 +218,7 @@ class Chief:
         return action
 
     def _restore_on(self, assignment: Assignment, fence: int) -> None:
-        """The same on some members, under a fence; shut, so that nobody trains yet."""
+        """Restore on these members under a fence, without accepting updates yet."""
         self._form(assignment)
         self._fence = fence
         self._restore(shut=True)
@@ -229,7 +229,7 @@ class Chief:
         state = self._saver.checkpoints.newest() if self._saver else None
         fresh = state is None
         self._early = state is not None and state.ended_early
-        generation = time.time_ns() // 1_000_000  # any number that no earlier set had
+        generation = time.time_ns() // 1_000_000  # a number that no earlier set had
         self._mark_runtime_owned()
         self._admin.restore(
             state or State(0, self._initial, {}, {}),
@@ -242,7 +242,7 @@ class Chief:
             self._saver.restored(state, lost=self._has_led)
         self._options.counters.restores += not fresh
         self._reporter.restored()
-        if fresh:  # before anybody can have trained
+        if fresh:  # before any worker can have trained
             self._reporter.begin(0)
         event(
             "initialized" if fresh else "restored",
@@ -256,11 +256,11 @@ class Chief:
         if self._client.cluster.in_pod:
             try:
                 self._admin.mark(*(f"{contract.RUN_DIR}/{name}" for name in contract.OWNED_MARKERS))
-            except tf.errors.OpError as error:  # a new chief then finds empty servers, and restores them
+            except tf.errors.OpError as error:  # a new chief then restores empty servers
                 event("not_owned", reason=str(error).partition("\n")[0])
 
     def _watch(self) -> None:
-        """Until training is over: look, tell, save, and restore what was lost."""
+        """Poll, report, save and restore until training is over."""
         self._has_led = True
         while True:
             self._check_abort()
@@ -286,13 +286,13 @@ class Chief:
                 time.sleep(POLL)
 
     def _leave_to_successor(self, view_changer: ViewChanger) -> None:
-        """Let the process be renewed, if it is its turn, at a moment when nobody needs this chief for some seconds.
+        """Let the process be renewed, if it is due, while the job can do without a chief for some seconds.
 
-        What was made so far is saved: the next run counts the interval from its beginning. The view is renewed
-        just before the end, and holds for as long as its leases.
+        The state is saved first, because the next run's checkpoint interval starts at its beginning. The view is
+        renewed last, and holds as long as its leases.
 
         Raises:
-            RenewalDueError: it is to be renewed.
+            RenewalDueError: the process is to be renewed.
         """
         if self._reporter.is_busy or not self._may_be_renewed(view_changer.is_quiet):
             return
@@ -308,11 +308,11 @@ class Chief:
         return state
 
     def _trained(self) -> int:
-        """Steps, or pieces of handed out data."""
+        """Return the number of steps, or of splits of assigned data, that are trained."""
         return self._admin.data_trained() if self._options.by_splits else self._shards[0].step
 
     def _is_over(self) -> bool:
-        """Whether all steps are made, or all data is trained, or training was ended before."""
+        """Return whether all steps are applied, all data is trained, or training ended early."""
         options = self._options
         self._early |= any(shard.early for shard in self._shards)
         if self._early or options.training.is_over(self._shards[0].step):
@@ -330,7 +330,7 @@ class Chief:
         return state
 
     def _waiting(self) -> Callable[[], None]:
-        """What to do while workers bring what they have: look in, and see whether anybody is there to bring it."""
+        """Return a function to call while workers push dense parameters; it raises if no worker can."""
         alone_since: list[float] = []
 
         def wait() -> None:
@@ -349,7 +349,7 @@ class Chief:
         return wait
 
     def _end(self) -> State:
-        """Tell everybody that training is done, and save its last state."""
+        """Mark training as done on all servers, wait for the workers to leave, and save the last state."""
         self._admin.flush_dense(self._waiting())
         self._admin.set_record(self._fence, done=EARLY if self._early else 1)
         deadline = time.monotonic() + GOOD_BYE_SECONDS
@@ -368,10 +368,10 @@ class Chief:
 
 
 def conclude(model: Model, options: ChiefOptions, final: State, saver: Saver | None) -> dict[str, float]:
-    """Evaluate the last checkpoint as it is on disk (or, with no folder, the last state), and export the weights.
+    """Evaluate the last checkpoint from disk (without a folder, the last state), and export the weights.
 
     Raises:
-        NotSavedError: there is no room for the weights and the result; the checkpoint is there.
+        NotSavedError: the weights and the result do not fit on the disk; the checkpoint is complete.
     """
     if saver:
         final = saver.read_back(final)
@@ -390,7 +390,7 @@ def conclude(model: Model, options: ChiefOptions, final: State, saver: Saver | N
 
 
 def _save_weights(model: KerasModel, path: Path) -> None:
-    """Keras wants its own suffix."""
+    """Save the weights to a path without the suffix that Keras requires."""
     named = path.with_name(f"{path.name}.weights.h5")
     try:
         with tf.device("CPU:0"):

@@ -1,4 +1,4 @@
-"""What the chief does next about the parameter servers' state: a decision on their records, see `ps.record`.
+"""The chief's next action for the parameter servers' state, decided from their records, see `ps.record`.
 
 Pure: no clock, no TensorFlow.
 """
@@ -10,7 +10,7 @@ from pstraining.runtime.ps.record import ShardRecord
 
 
 class ChiefAction(Enum):
-    """What the chief has to do next about the shards."""
+    """The chief's next action for the shards."""
 
     SUPERSEDED = "a newer chief rules"
     RAISE_FENCE = "a shard is not under this chief's term yet"
@@ -20,7 +20,7 @@ class ChiefAction(Enum):
 
 
 def decide(shards: Sequence[ShardRecord], *, fence: int, layout: int) -> ChiefAction:
-    """The chief's next action: the fence everywhere first, then one set everywhere."""
+    """Return the chief's next action: first the fence on every shard, then one set on every shard."""
     if any(shard.fence > fence for shard in shards):
         return ChiefAction.SUPERSEDED
     if any(shard.fence < fence for shard in shards):

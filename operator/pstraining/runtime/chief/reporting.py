@@ -38,18 +38,18 @@ class FitOptions:
     summaries: Path | None = None
     """Folder for TensorBoard."""
     local_optimizers: bool = False
-    """Workers have optimizers of their own, whose learning rate nobody changes."""
+    """Whether workers have local optimizers, whose learning rate cannot be changed."""
 
 
 class TrainingReporter:
-    """Reports training. It runs in the chief's own thread, except for callbacks and validation.
+    """Reports training. It runs in the chief's thread, except for callbacks and validation.
 
     Args:
         admin: returns the current administration of the servers.
         fit: options of the program.
         counters: the chief's counters for Prometheus.
-        steps: of the whole job, if they are limited.
-        total: steps, or pieces of handed out data, in the whole job; None: nobody knows.
+        steps: number of steps in the job; None without a limit.
+        total: number of steps, or of splits of assigned data, in the job; None if unknown.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class TrainingReporter:
         self._told = time.monotonic()
         self._ends = EpochEnds(model, client.local, fit.callbacks, fit.validation, self._note_epoch)
         self._watch: Ends | None = None
-        self._rate_there: float | None = None  # the learning rate on the servers; None: nobody knows
+        self._rate_there: float | None = None  # the learning rate on the servers; None if unknown
 
     @property
     def _admin(self) -> StoreAdmin:
@@ -81,30 +81,30 @@ class TrainingReporter:
 
     @property
     def stop_asked(self) -> bool:
-        """Whether a callback wants training to end now."""
+        """Return whether a callback requests the end of training."""
         return self._ends.stop_asked
 
     @property
     def is_busy(self) -> bool:
-        """Whether an epoch's end is under way: its validation, its callbacks.
+        """Return whether an epoch's validation or callbacks are running.
 
         Raises:
-            CallbackError: one of them has failed.
+            CallbackError: a callback or the validation has failed.
         """
         return self._ends.busy
 
     def begin(self, done: int) -> None:
-        """Training begins, or goes on, at so many steps or pieces; not called when it is over."""
+        """Start reporting at `done` steps or splits; not called once training is over."""
         if self._watch is None:
             self._aggregate.note(self._admin.reports())
             self._watch = Ends(self._fit.epochs, done)
             if self._ends.wants_state and (rate := self._admin.learning_rate()) is not None:
-                self._optimizer.learning_rate = self._rate_there = rate  # as callbacks of the former chief have set it
+                self._optimizer.learning_rate = self._rate_there = rate  # as set by callbacks of the former chief
             epochs = self._fit.epochs
             self._ends.begin(epochs.under_way(done), epochs=epochs.number, steps=epochs.size)
 
     def restored(self) -> None:
-        """The servers hold a restored state, with the program's own learning rate."""
+        """Handle a restore, which sets the program's learning rate on the servers."""
         self._rate_there = None
 
     def report(self, step: int, done: int, snapshot: Callable[[], State], fence: int) -> None:
@@ -123,17 +123,17 @@ class TrainingReporter:
             self._weigh(seconds)
             self._line = Window(self._aggregate)
         waiting = watch.waiting(done)
-        if waiting and not busy and not self.stop_asked:  # else with the next ones: nobody waits for the chief
+        if waiting and not busy and not self.stop_asked:  # else with the next ones: training never waits for the chief
             self._end_epoch(watch, waiting, step, snapshot, following=self._fit.epochs.under_way(done))
 
     def finish(self, final: State, done: int, *, early: bool, wait: Callable[[], None]) -> None:
-        """Training is over: tell the last epoch's end, and return when every callback is done.
+        """Report the last epoch's end, and return when every callback is done.
 
         Args:
             final: the last state.
-            done: steps, or pieces, in it.
-            early: a callback has ended it; what was trained since is no epoch.
-            wait: called over and over meanwhile.
+            done: number of steps or splits in the last state.
+            early: whether a callback ended training, so the current epoch is incomplete.
+            wait: called repeatedly until the callbacks are done.
         """
         if (watch := self._watch) is None:
             return
@@ -144,7 +144,7 @@ class TrainingReporter:
         self._drain(wait)
 
     def _take_learning_rate(self, fence: int) -> None:
-        """Put what a callback has made of the learning rate onto the servers."""
+        """Set a callback's learning rate on the servers."""
         if not self._ends.wants_state or isinstance(self._optimizer._learning_rate, SCHEDULE):
             return
         rate = float(np.asarray(self._optimizer.learning_rate))
@@ -194,7 +194,7 @@ class TrainingReporter:
         self._summaries.write(step, {name: value for name, value in scalars.items() if math.isfinite(value)})
 
     def _weigh(self, seconds: float) -> None:
-        """Tell of a shard that carries more than the others, by what workers have exchanged with its servers."""
+        """Report a shard with more load than the others, by the bytes that workers exchange with its servers."""
         store, cluster = self._admin.store, self._admin.client.cluster
         servers = [range(shard, len(cluster.ps), cluster.shards) for shard in range(store.layout.ps)]
         moved = [sum(self._line.counted(f"{LINK}ps-{index}") for index in own) for own in servers]
@@ -207,13 +207,13 @@ class TrainingReporter:
             event("uneven_load", shard=load.shard, times=round(load.times, 2), reason=reason)
 
     def _collect(self) -> None:
-        """Take what the workers have told since the last time."""
+        """Read the workers' losses and counters since the last call."""
         losses = self._admin.take_losses()
         self._line.add_losses(*losses)
         self._epoch.add_losses(*losses)
         self._aggregate.note(self._admin.reports())
 
     def _note_epoch(self, end: EpochEnd) -> None:
-        """In the callbacks' thread: an epoch's logs are whole."""
+        """Record an epoch's complete logs; called in the callbacks' thread."""
         self._counters.scalars = dict(end.logs)
         self._summaries.write(end.step, {f"epoch/{name}": value for name, value in end.logs.items()})

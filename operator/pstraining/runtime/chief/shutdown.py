@@ -1,4 +1,4 @@
-"""SIGTERM, as the chief takes it: it ends the process at once, unless there is something to save first."""
+"""SIGTERM on the chief: it ends the process at once, unless the state has to be saved first."""
 
 import signal
 import threading
@@ -8,15 +8,14 @@ from types import FrameType
 from typing import Final
 
 EXIT_CODE: Final = 128 + signal.SIGTERM
-"""The process's exit code, the same as if it had not taken the signal."""
+"""The process's exit code, equal to that of a process without a signal handler."""
 
 HELD_BACK: Final = frozenset({signal.SIGTERM})
-"""What waits while the chief's process is renewed, see `replication.renewal`: until it is ready again it would end it
-at once."""
+"""Signals blocked while the chief's process is renewed, see `replication.renewal`; they would end it at once."""
 
 
 class StoppedError(Exception):
-    """The process was told to stop; what holds it up may save its state now."""
+    """The process received SIGTERM; the deferring block may save its state now."""
 
 
 class GracefulStop:
@@ -26,7 +25,7 @@ class GracefulStop:
         self._asked = self._deferred = False
 
     def install(self) -> None:
-        """Take SIGTERM from now on; only a main thread can. One that came while the process was renewed has waited."""
+        """Handle SIGTERM from now on, including one blocked during a renewal; only possible in a main thread."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._received)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
@@ -43,7 +42,7 @@ class GracefulStop:
                 raise SystemExit(EXIT_CODE)
 
     def check(self) -> None:
-        """Raise StoppedError once the process was told to stop."""
+        """Raise StoppedError once the process has received SIGTERM."""
         if self._asked:
             raise StoppedError
 

@@ -30,7 +30,7 @@ class FencedError(Exception):
 
 
 class StoreAdmin:
-    """The chief's traced functions over a store; each returns only when every server has answered."""
+    """The chief's traced functions over a store; each returns when every server has replied."""
 
     def __init__(self, store: ParameterStore) -> None:
         self.store, self.client = store, store.client
@@ -55,26 +55,29 @@ class StoreAdmin:
         """Raise every server's fence to `fence`.
 
         Args:
-            shards: what each has said of itself, the primaries first.
-            fence: the chief's.
+            shards: the servers' observed records, the primaries first.
+            fence: the chief's fence.
 
         Raises:
-            FencedError: another chief was faster on one of them.
+            FencedError: another chief raised a server's fence meanwhile.
         """
         self._demand(self._raise_fence, [(int64(shard.fence), int64(fence)) for shard in shards])
 
     def restore(self, state: State, *, fence: int, generation: int, fresh: bool, done: int = 0) -> None:
         """Replace the state on every server by one set, named `generation`.
 
-        Until all of it is there no server counts as initialised, so nobody works on a part of it.
+        Until the set is complete no server counts as initialised, so no worker uses a part of it.
 
         Args:
-            state: what to write; with `fresh` only its variables count, and the optimizer starts anew.
-            done: of the record: nobody trains on with what is over.
+            state: the state to write.
+            fence: the chief's fence.
+            generation: number of the set.
+            fresh: whether to write only the variables, and initialise the optimizer's state.
+            done: value of the record's field DONE, not 0 for a finished state.
 
         Raises:
             FencedError: a server is under another term.
-            StateMismatchError: the state is not of this model and optimizer.
+            StateMismatchError: the state belongs to another model or optimizer.
         """
         contents = [self._contents(shard, state, fresh) for shard in self.store.every]
         self.set_record(fence, generation=0, done=0)
@@ -99,10 +102,10 @@ class StoreAdmin:
         """Pause steps for some seconds, and wait until workers have pushed newer dense parameters.
 
         Args:
-            wait: called again and again until it is done; may raise to end it.
+            wait: called repeatedly until the push is done; may raise to end the wait.
 
         Returns:
-            The step that everything on the servers is of; None where workers have nothing newer, ever.
+            The global step of the servers' state; None in modes whose workers have no newer parameters.
         """
         while self._pause:
             found = self.client.call(self._pause, self._same(tf.constant(PAUSE_SECONDS, tf.float64)))
@@ -122,14 +125,14 @@ class StoreAdmin:
         return [(argument,)] * len(self.store.every)
 
     def snapshot(self, *, fence: int, wait: Callable[[], None] = lambda: time.sleep(0.01)) -> State:
-        """The state as it is: of one moment on each server.
+        """Return the state, consistent on each server.
 
         Args:
-            fence: the chief's.
-            wait: called while workers have yet to bring what they have; may raise to end it.
+            fence: the chief's fence.
+            wait: called while workers push newer dense parameters; may raise to end the wait.
 
-        In the mode Async servers are a few updates apart. Where steps are made on all servers together, the state is of
-        one step, and one that a worker left half made is made on the other servers first.
+        In mode Async servers are a few updates apart. In modes with rounds all servers are at one step: a step that a
+        worker left incomplete is applied on the other servers first.
 
         Raises:
             FencedError: a server is under another term.
@@ -162,7 +165,7 @@ class StoreAdmin:
                 slots.setdefault(slot, []).append((segments[number], next(found)))
             for name in shard.scalars:
                 value = next(found)
-                scalars.setdefault(name, value)  # servers count alike, a few updates apart: the first one's word
+                scalars.setdefault(name, value)  # counters differ by a few updates at most: take the first server's
         if len(generations) > 1 or 0 in generations:
             raise FencedError("the servers do not hold one whole set")
         layout = self.store.layout
@@ -174,7 +177,7 @@ class StoreAdmin:
         )
 
     def set_learning_rate(self, fence: int, rate: float) -> None:
-        """Change the learning rate on every server, until the state is restored: then it is the program's again.
+        """Set the learning rate on every server; a restore resets it to the program's.
 
         Raises:
             FencedError: a server is under another term.
@@ -182,13 +185,13 @@ class StoreAdmin:
         self._demand(self._rate, [(int64(fence), tf.constant(rate, tf.float64))] * len(self.store.every))
 
     def learning_rate(self) -> float | None:
-        """The learning rate on the servers, None where the optimizer has a schedule."""
+        """Return the learning rate on the servers; None if the optimizer has a schedule."""
         rates = np.asarray(self.client.call(self._rates, [()] * len(self.store.shards)))
         known = rates[np.isfinite(rates)]
         return float(known[0]) if known.size else None
 
     def mark(self, *files: str) -> None:
-        """Write empty files where each server runs, also where there is nothing of the model."""
+        """Write empty files on each server's disk, including servers without a shard."""
 
         def write(device: str) -> Tensor:
             with tf.device(device):
@@ -200,25 +203,25 @@ class StoreAdmin:
         self.client.call(tf.function(lambda: [write(device) for device in there], autograph=False))
 
     def take_losses(self) -> tuple[float, float]:
-        """Sum and number of the workers' losses since the last call."""
+        """Return sum and number of the workers' losses since the last call."""
         total, number = self.client.call(self._losses)
         return float(total), float(number)
 
     def reports(self) -> list[str]:
-        """What each worker told last, by index; empty where it told nothing."""
+        """Return each worker's last report, by index; empty without a report."""
         return [report.decode() for report in self.client.call(self._reports).tolist()]
 
     def data_left(self) -> tuple[int, int]:
-        """The first position of the data that nobody was given, and how many pieces are being trained."""
+        """Return the first unassigned position of the data, and the number of splits in training."""
         position, held, _ = self.client.call(self._left)
         return int(position), int(held)
 
     def data_trained(self) -> int:
-        """How many pieces of the data, from the first position on, are trained without a gap."""
+        """Return the number of trained splits before the first untrained position."""
         return int(self.client.call(self._left)[2])
 
     def workers_present(self) -> int:
-        """How many workers take part: have said hello and not good-bye, and are heard of."""
+        """Return the number of registered workers with recent heartbeats."""
         return int(self.client.call(self._count))
 
     def _contents(self, shard: Shard, state: State, fresh: bool) -> tuple[list[Array], list[Array] | None]:
@@ -243,11 +246,11 @@ class StoreAdmin:
         return vectors, own
 
     def _on_all(self, emit: Callable[..., Tensor]) -> TracedFunction:
-        """A traced function over a list of arguments, one tuple a server; it returns a list of results."""
+        """Return a traced function over a list of arguments, a tuple per server, that returns a list of results."""
         return self._on(self.store.every, emit)
 
     def _on_primaries(self, emit: Callable[..., Tensor]) -> TracedFunction:
-        """The same of the servers that rounds are made on."""
+        """Return such a function over the primaries."""
         return self._on(self.store.shards, emit)
 
     def _on(self, shards: Sequence[Shard], emit: Callable[..., Tensor]) -> TracedFunction:
@@ -258,13 +261,13 @@ class StoreAdmin:
         return function
 
     def _emit_losses(self) -> Tensor:
-        """Take the losses of the first server; its standbys have added the same up."""
+        """Take the losses of the first server and its standbys, which have equal sums."""
         taken = [shard.take_losses() for shard in (self.store.shards[0], *self.store.standbys_of[0])]
         with tf.control_dependencies(taken):
             return self.client.to_local(taken[0])
 
     def _demand(self, function: TracedFunction, arguments: Sequence[tuple[Tensor, ...]]) -> None:
-        """Call a function whose result is 1 on every server that agrees."""
+        """Call a function whose result is 1 on every server that accepts the chief's fence."""
         replies = self.client.call(function, list(arguments))
         if refused := [index for index, reply in enumerate(replies) if not int(reply)]:
             raise FencedError(f"parameter servers {refused} are under another term")

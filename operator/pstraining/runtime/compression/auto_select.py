@@ -1,8 +1,8 @@
-"""Whether compression pays, decided from how long steps take with and without it: nothing here asks the network.
+"""Decides whether compression pays, from the durations of steps with and without it; it never measures the network.
 
-A worker looks: it makes a few steps in one format, a few in the other, and so on in turn, so that what drifts meanwhile
-touches both alike. Then it settles on the faster one by medians, and looks again after some time, which doubles
-whenever nothing came of it, or earlier when steps have become much faster or slower than they were.
+A worker explores: it alternates short runs of steps in both formats, so that a drift affects both alike. It then
+exploits the format with the smaller median duration. It explores again after a number of steps, which doubles each time
+the choice stays the same, or earlier when steps have become much faster or slower.
 
 Pure: no clock, no TensorFlow.
 """
@@ -16,24 +16,24 @@ CODED: Final = 1
 """Numbers of the two formats."""
 
 BLOCK: Final = 3
-"""Steps in a row of one format while looking; the first one is not counted, because a change costs something itself."""
+"""Consecutive steps in one format while exploring; the first is not counted, because a change itself takes time."""
 FEW: Final = 4
-"""Counted steps of each format that are enough when the slower one's fastest is still much slower (`CLEAR`)."""
+"""Counted steps per format that suffice if the slower format's fastest step is much slower (`CLEAR`)."""
 MANY: Final = 12
-"""Counted steps of each format that are always enough."""
+"""Counted steps per format that always suffice."""
 CLEAR: Final = 1.5
-"""How many times as long the fastest step of one format has to take as the slowest of the other."""
+"""Minimum ratio of one format's fastest step to the other's slowest for an early decision."""
 MARGIN: Final = 0.95
-"""Compression has to take less than this share of the time: what is as fast without it is more exact."""
+"""Maximum ratio of durations with and without compression for which compression is chosen."""
 FIRST_EXPLOIT_STEPS: Final = 200
-"""Steps until the second look."""
+"""Steps until the second exploration."""
 MAX_EXPLOIT_STEPS: Final = 1 << 20
 EARLY: Final = 8
-"""A look because of another speed comes after this part of the hold at the earliest."""
+"""Divisor of the exploit steps after which a changed speed may start an exploration."""
 CHANGED: Final = 1.5
-"""Another speed: so many times the usual time of a step, or one such part of it."""
+"""Ratio of a step's recent duration to the usual one, or its inverse, that counts as a changed speed."""
 RECENT: Final = 9
-"""Steps whose median is compared with the usual time."""
+"""Number of steps whose median is compared with the usual duration."""
 
 Times = tuple[tuple[float, ...], tuple[float, ...]]
 """Seconds of the counted steps, by format."""
@@ -47,9 +47,9 @@ class Auto:
     """The format that the worker has chosen; None before the first choice."""
     exploring: bool = True
     times: Times = ((), ())
-    """Of the current exploration, or of the last one."""
+    """Durations of the current exploration, or of the last one."""
     fmt: int = PLAIN
-    """Of the last step."""
+    """Format of the last step."""
     run: int = 0
     """Number of consecutive steps in that format."""
     since: int = 0
@@ -64,9 +64,9 @@ def propose(auto: Auto, under_way: int | None = None) -> int:
     """Return the format that this worker proposes for the next step.
 
     Args:
-        auto: what it knows.
-        under_way: the format of a step that is not over yet, where the one after it is meant. Without it, a worker that
-            is always told a step late would ask for the other format every time, and never see two of one in a row.
+        auto: the worker's measurements.
+        under_way: the format of the current step, if the proposal is for the step after it. Without it, a worker would
+            propose the other format each time, and never measure two consecutive steps of one format.
     """
     if not auto.exploring and auto.chosen is not None:
         return auto.chosen

@@ -1,8 +1,8 @@
-"""Codecs: a vector as fewer bytes, and back.
+"""Codecs: lossy encodings of a vector in fewer bytes.
 
-Each turns a vector of floats into a few tensors on the device that sends, and those into a vector on the device that
-receives. They lose precision; what is lost is to be kept and sent later (error feedback, see `compression.push`).
-Encoding is deterministic, so that a vector that is encoded twice gives the same bytes.
+A codec turns a vector of floats into a few tensors on the sending device, and these into a vector on the receiving
+device. The lost part is sent later (error feedback, see `compression.push`). Encoding is deterministic: a vector that
+is encoded twice gives equal bytes.
 
 Sources: Int8 by blocks is QSGD's linear quantisation without its randomness (Alistarh et al., 2017), which error
 feedback replaces; OneBit is 1-bit SGD (Seide et al., 2014) with one scale a block as in EF-signSGD (Karimireddy et al.,
@@ -27,16 +27,16 @@ Part = tuple[tuple[int | None, ...], DType]
 
 
 class VectorCodec(Protocol):
-    """A way to write a float32 vector."""
+    """An encoding of a float32 vector."""
 
     def parts(self, size: int) -> tuple[Part, ...]:
-        """What a vector of so many elements becomes."""
+        """Return shapes and dtypes of the encoded tensors of a vector with `size` elements."""
 
     def encode(self, vector: Tensor) -> list[Tensor]:
-        """The vector's tensors. Shape of the vector: [size], known when traced."""
+        """Emit the encoded tensors. Shape of the vector: [size], known when traced."""
 
     def decode(self, parts: Sequence[Tensor], size: int) -> Tensor:
-        """The vector again, up to what was lost. float32[size]."""
+        """Emit the decoded vector. float32[size]."""
 
 
 class Bf16:
@@ -112,7 +112,7 @@ class TopK:
     """The largest elements alone: 4 bytes for each that is kept.
 
     Args:
-        permille: how many of a thousand are kept, about: the threshold is that of a sample.
+        permille: approximate number of kept elements per thousand; the threshold is that of a sample.
     """
 
     BLOCK: Final = TOP_K_BLOCK
@@ -148,7 +148,7 @@ class TopK:
 
 
 def find(name: Codec, *, permille: int) -> VectorCodec | None:
-    """The codec of a name; None for none."""
+    """Return the codec of a name; None for no codec."""
     made: dict[Codec, VectorCodec | None] = {
         Codec.NONE: None,
         Codec.BF16: Bf16(),
@@ -164,7 +164,7 @@ def _blocks(size: int, block: int) -> int:
 
 
 def _rows(vector: Tensor, block: int) -> Tensor:
-    """The vector as rows of a block each, the last one filled up with zeros."""
+    """Emit the vector as rows of a block each, the last row padded with zeros."""
     size = vector.shape[0]
     missing = _blocks(size, block) * block - size
     return tf.reshape(tf.pad(vector, [[0, missing]]) if missing else vector, [-1, block])
@@ -176,5 +176,5 @@ def _vector(rows: Tensor, size: int) -> Tensor:
 
 
 def is_coded(segment: Segment) -> bool:
-    """Whether a codec is used for a segment: not for state, which has no gradient, nor for what is too small."""
+    """Return whether a segment is encoded: state has no gradient, and small segments do not pay."""
     return segment.group != STATE and segment.dtype == "float32" and segment.size >= SMALLEST

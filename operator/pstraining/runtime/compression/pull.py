@@ -14,15 +14,15 @@ from pstraining.runtime.ps.critical_section import applied, not_applied, with_de
 class PullShadow:
     """The workers' copy of a server's parameters, kept on the server; create it inside `variables_on` for that server.
 
-    With every step the server encodes how far its parameters are from the shadow, moves the shadow by what that comes
-    to, and all workers fetch the same bytes and move by the same: they hold the shadow, bit for bit. What the codec
-    loses stays in the difference, and is sent with a later step.
+    With every step the server encodes the difference of its parameters and the shadow, and adds the decoded difference
+    to the shadow. All workers fetch these bytes and apply the same move, so they hold the shadow, bit for bit. The
+    codec's loss remains in the difference, and is sent with a later step.
 
     Args:
-        segments: of the server.
-        vectors: the parameters.
-        codec: for the moves.
-        optional: whether a step may also be made without: workers then fetch the parameters themselves, and hold those.
+        segments: the server's segments.
+        vectors: the server's parameters.
+        codec: encodes the moves.
+        optional: whether a step may be sent without the codec; workers then fetch and hold the parameters themselves.
     """
 
     def __init__(
@@ -30,16 +30,16 @@ class PullShadow:
     ) -> None:
         self._codec = codec
         self.numbers = [number for number, segment in enumerate(segments) if is_coded(segment)]
-        """Of the segments that are fetched through the codec."""
+        """Numbers of the segments that are fetched through the codec."""
         self._sizes = {number: segments[number].size for number in self.numbers}
         self._vectors = vectors
         self.values = {
             number: tf.Variable(vectors[number].read_value, dtype=tf.float32, shape=[self._sizes[number]])
             for number in self.numbers
         }
-        """What a worker holds that has every step, if the last one was encoded."""
+        """The local values of an up-to-date worker after an encoded step."""
         self.moves = {number: self._room(self._sizes[number]) for number in self.numbers}
-        """The last step's, encoded."""
+        """The last step's encoded moves."""
         self._coded = tf.Variable(tf.zeros([], tf.int64)) if optional else None
 
     def _room(self, size: int) -> list[Variable]:
@@ -50,7 +50,7 @@ class PullShadow:
         return room
 
     def is_held(self) -> Tensor:
-        """Emits whether workers hold the shadow, not the parameters themselves. bool[]."""
+        """Emit whether workers hold the shadow, not the parameters themselves. bool[]."""
         return tf.constant(True) if self._coded is None else tf.equal(self._coded.read_value(), 1)
 
     def as_workers_hold(self, number: int) -> Tensor:
@@ -59,7 +59,7 @@ class PullShadow:
         return own() if self._coded is None else tf.cond(self.is_held(), own, self._vectors[number].read_value)
 
     def begin(self, fmt: Tensor) -> list[Operation]:
-        """Emits, in the critical section and before a step of this format: be what the workers hold."""
+        """Emit, in the critical section before a step of this format, setting the shadow to the workers' values."""
         if self._coded is None:
             return []
 
@@ -70,7 +70,7 @@ class PullShadow:
         return [tf.cond(tf.equal(fmt, CODED) & tf.logical_not(self.is_held()), catch_up, not_applied)]
 
     def follow(self, fmt: Tensor) -> list[Operation]:
-        """Emits, in the critical section and after a step of this format: move on; what is yet to be waited for."""
+        """Emit, in the critical section after a step of this format, the encoded move; return the operations."""
         if self._coded is None:
             return self._move()
         coded = tf.equal(fmt, CODED)
@@ -87,7 +87,7 @@ class PullShadow:
         return done
 
     def decode(self, number: int, parts: Sequence[Tensor]) -> Tensor:
-        """Emits, on the worker: how far a segment has moved."""
+        """Emit on the worker a segment's decoded move."""
         return self._codec.decode(parts, self._sizes[number])
 
 

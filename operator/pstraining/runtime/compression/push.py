@@ -1,8 +1,8 @@
 """Compression of a worker's gradients, with error feedback.
 
-Error feedback (Karimireddy et al., 2019): what a codec loses of a gradient is added to the next one before that is
-encoded, so nothing is lost for good. What is left over belongs to the worker, and counts only once the servers have
-taken the gradient; a gradient that has to be sent again is sent as the same bytes.
+Error feedback (Karimireddy et al., 2019): the part that a codec loses of a gradient, the residual, is added to the next
+gradient before encoding. The residual stays on the worker, and counts only once the servers have accepted the gradient.
+A gradient is resent as the same bytes.
 """
 
 from collections.abc import Sequence
@@ -37,8 +37,8 @@ class PushCompressor:
 
     Args:
         store: the servers' segments.
-        codecs: one for each format; None: vectors are sent as they are.
-        feedback: whether a codec's loss is sent later.
+        codecs: the codec of each format; None for no codec.
+        feedback: whether residuals are sent later.
     """
 
     def __init__(self, store: ParameterStore, codecs: Sequence[VectorCodec | None], *, feedback: bool = True) -> None:
@@ -114,7 +114,7 @@ class PushCompressor:
         return parts, residual
 
     def _emit_flush(self, vectors: Sequence[Sequence[Tensor]]) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
-        """The vectors with what is owed; and nothing, to be owed from then on."""
+        """Emit the vectors plus the residuals, and residuals of zero for the time after."""
         together = [
             [vector + owed.read_value() if coded else vector for vector, owed, coded in zip(*row, strict=True)]
             for row in zip(vectors, self._residuals, self._coded, strict=True)
@@ -128,5 +128,5 @@ class PushCompressor:
 
 
 def as_parts(vectors: Sequence[Sequence[Tensor]]) -> Parts:
-    """Vectors that are sent as they are."""
+    """Return vectors without an encoding as parts."""
     return [[[vector] for vector in row] for row in vectors]

@@ -27,28 +27,28 @@ class UpdateBatches:
 
 
 class Batches(Protocol):
-    """Where a worker's batches come from."""
+    """Source of a worker's batches."""
 
     def draw(self, number: int) -> UpdateBatches:
-        """At most so many batches, and at least one.
+        """Return at most `number` batches, and at least one.
 
         Raises:
-            EndOfDataError: there are no more.
+            EndOfDataError: no batch is left.
             ValueError: the user's function returned an empty dataset.
         """
 
     def sample(self, number: int) -> list[Batch]:
-        """At most so many batches to try functions on; drawing goes on as if there had been none."""
+        """Return at most `number` batches for a trial of functions; drawing is not affected."""
 
     def reset(self) -> bool:
-        """A session was lost, and with it whether the last update was made: is what was drawn void?"""
+        """Handle the end of a session with an update of unknown outcome; return whether drawn batches are void."""
 
     def close(self) -> None:
-        """Give free what is held."""
+        """Release the open iterators."""
 
 
 class DatasetBatches:
-    """Batches of the user's dataset without end: one that ends is begun again."""
+    """Endless batches of the user's dataset: it restarts when it ends."""
 
     def __init__(self, make: Callable[[], Dataset], device: str) -> None:
         self._make, self._device = make, device
@@ -56,21 +56,21 @@ class DatasetBatches:
         self._sampled: list[Batch] = []
 
     def draw(self, number: int) -> UpdateBatches:
-        """So many batches."""
+        """Return the next batches."""
         found, self._sampled = self._sampled[:number], self._sampled[number:]
         return UpdateBatches([*found, *(self._next() for _ in range(number - len(found)))])
 
     def sample(self, number: int) -> list[Batch]:
-        """The first ones; they are drawn again."""
+        """Return the first batches; `draw` returns them again."""
         self._sampled += [self._next() for _ in range(number - len(self._sampled))]
         return self._sampled[:number]
 
     def reset(self) -> bool:
-        """No: the dataset knows no place to go back to."""
+        """Return False: a dataset has no position to return to."""
         return False
 
     def close(self) -> None:
-        """Give the iterator free."""
+        """Release the iterator."""
         held: list[object] = [self._iterator]
         self._iterator = None
         _let_go(held)
@@ -135,10 +135,10 @@ class AssignedBatches:
 
 
 def _let_go(held: list[object]) -> None:
-    """Empty a list of an iterator of a dataset, or none, beside training.
+    """Empty a list that holds a dataset's iterator, in another thread than training.
 
-    Whoever destroys one waits until its tuner has slept to the end (tensorflow::data::model::Model::OptimizeLoop), in
-    periods that grow with the iterator's age: measured 2.2 s for one of 8 s, at most a minute.
+    The destructor waits until the iterator's tuner wakes up (tensorflow::data::model::Model::OptimizeLoop). Its periods
+    grow with the iterator's age: measured 2.2 s at an age of 8 s, at most a minute.
     """
     if held[0] is not None:
         threading.Thread(target=held.clear, name="pstraining-data", daemon=True).start()
@@ -155,11 +155,11 @@ class _Split:
 
     @property
     def is_over(self) -> bool:
-        """Whether every batch was drawn."""
+        """Return whether every batch is drawn."""
         return self._ahead is None
 
     def draw(self, number: int) -> UpdateBatches:
-        """The next ones."""
+        """Return the next batches and the progress after them."""
         found: list[Batch] = []
         while len(found) < number and not self.is_over:
             found.append(self._advance())

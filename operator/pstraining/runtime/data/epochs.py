@@ -9,22 +9,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Epochs:
-    """How training is divided. Without a size all of it is one epoch.
+    """The division of training into epochs. Without a size all training is one epoch.
 
     Args:
         size: steps, or splits of assigned data, in an epoch.
-        number: how many epochs there are; None: nobody knows.
+        number: number of epochs; None if unknown.
     """
 
     size: int | None = None
     number: int | None = None
 
     def under_way(self, done: int) -> int:
-        """The number of the epoch that is trained once so much is done, from 0; at the end, the last one."""
+        """Return the epoch that is trained after `done` steps or splits, from 0; at the end, the last epoch."""
         return self._bounded(done // self.size, last=1) if self.size else 0
 
     def ended(self, done: int, *, over: bool) -> int:
-        """How many epochs have ended once so much is done; with `over` what was begun has ended, too."""
+        """Return the number of epochs that ended after `done` steps or splits; with `over`, including a started one."""
         if self.size is None:
             return int(over)
         return self._bounded(math.ceil(done / self.size) if over else done // self.size)
@@ -34,12 +34,12 @@ class Epochs:
 
 
 def by_steps(steps: int | None, epochs: int | None, steps_per_epoch: int | None) -> tuple[int | None, Epochs]:
-    """The step budget and the epochs of data that nobody hands out.
+    """Return the step budget and the epochs of data that is not assigned by the ledger.
 
     Args:
-        steps: updates in the whole job, None: `epochs` says it.
-        epochs: how many there are, at most.
-        steps_per_epoch: steps in each; None: all training is one epoch.
+        steps: number of updates in the job; None if only `epochs` limits it.
+        epochs: maximum number of epochs.
+        steps_per_epoch: steps in an epoch; None: all training is one epoch.
     """
     if steps_per_epoch is None:
         return steps, Epochs(number=1)
@@ -54,23 +54,23 @@ def by_splits(epochs: int | None, splits: int) -> Epochs:
 
 
 class Ends:
-    """Which epochs end, each told once, also where training is set back by the loss of a server.
+    """Reports each epoch's end once, also if a restore sets training back.
 
     Args:
-        epochs: how training is divided.
-        done: how far it is when the watch begins: what had ended before is not told.
+        epochs: the division of training.
+        done: steps or splits done at the start; epochs that ended before are not reported.
     """
 
     def __init__(self, epochs: Epochs, done: int) -> None:
         self._epochs = epochs
         self.told = epochs.ended(done, over=False)
-        """How many epochs have ended, as far as was told."""
+        """Number of epochs whose end was reported."""
 
     def waiting(self, done: int, *, over: bool = False) -> int:
-        """How many epochs have ended that were not told yet."""
+        """Return the number of epochs whose end is not reported yet."""
         return max(0, self._epochs.ended(done, over=over) - self.told)
 
     def tell(self, number: int) -> int:
-        """So many are told now; returns the number of the last one, from 0."""
+        """Record that the ends of `number` more epochs are reported; return the last epoch, from 0."""
         self.told += number
         return self.told - 1

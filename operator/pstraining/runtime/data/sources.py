@@ -1,9 +1,8 @@
-"""Data that is handed out piece by piece: what the pieces are, and in which order they are trained.
+"""Sources of assigned data: their splits, and the order in which the splits are trained.
 
-A source has a number of pieces: blocks of an index range, or files. Training goes through them in a sequence of
-positions that never ends: position p is piece number p modulo their count of epoch p divided by it, in an order that is
-drawn anew for every epoch and is the same in every process. Who trains which position is written in the
-`ps.data_ledger`.
+A source has a number of splits: blocks of an index range, or files. Training follows an endless sequence of positions:
+position p is split p modulo the count, in epoch p divided by the count. Each epoch has a different random order, equal
+in every process. The `ps.data_ledger` records which worker trains which position.
 
 Pure; importing it imports no TensorFlow.
 """
@@ -22,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class Source(Protocol):
-    """Pieces of data."""
+    """A source of splits."""
 
     @property
     def count(self) -> int:
-        """How many pieces there are."""
+        """Return the number of splits."""
 
     def open(self, position: int) -> Dataset:
-        """A `tf.data.Dataset` of the batches at a position, the same ones whenever it is asked for."""
+        """Return a `tf.data.Dataset` of the batches at a position; equal batches at each call."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,8 @@ class Ranges:
     Args:
         size: number of samples.
         block: samples in a block, a multiple of the batch size; the last block may be smaller.
-        read: a `tf.data.Dataset` of batches from the first index of a block and the one behind its last.
-        seed: of the order of the blocks, which differs from epoch to epoch; None: as they come.
+        read: returns a `tf.data.Dataset` of batches from the first index of a block and the index after its last.
+        seed: seed of the blocks' order, which differs from epoch to epoch; None: in order of the index.
     """
 
     size: int
@@ -54,27 +53,27 @@ class Ranges:
 
     @property
     def count(self) -> int:
-        """How many blocks there are."""
+        """Return the number of blocks."""
         return math.ceil(self.size / self.block)
 
     def bounds(self, position: int) -> tuple[int, int]:
-        """The first index of the block at a position, and the one behind its last."""
+        """Return the first index of the block at a position, and the index after its last."""
         begin = place(position, self.count, self.seed) * self.block
         return begin, min(begin + self.block, self.size)
 
     def open(self, position: int) -> Dataset:
-        """The batches of the block at a position."""
+        """Return the batches of the block at a position."""
         return self.read(*self.bounds(position))
 
 
 @dataclass(frozen=True)
 class Files:
-    """Files, each a piece.
+    """Files, each of them a split.
 
     Args:
         paths: the files.
-        read: a `tf.data.Dataset` of batches from a path.
-        seed: of the order of the files, which differs from epoch to epoch; None: as they come.
+        read: returns a `tf.data.Dataset` of batches from a path.
+        seed: seed of the files' order, which differs from epoch to epoch; None: in order of `paths`.
     """
 
     paths: Sequence[str]
@@ -87,16 +86,16 @@ class Files:
 
     @property
     def count(self) -> int:
-        """How many files there are."""
+        """Return the number of files."""
         return len(self.paths)
 
     def open(self, position: int) -> Dataset:
-        """The batches of the file at a position."""
+        """Return the batches of the file at a position."""
         return self.read(self.paths[place(position, self.count, self.seed)])
 
 
 def place(position: int, count: int, seed: int | None) -> int:
-    """The piece at a position of the sequence."""
+    """Return the split at a position of the sequence."""
     epoch, number = divmod(position, count)
     return number if seed is None else int(_order(count, seed, epoch)[number])
 

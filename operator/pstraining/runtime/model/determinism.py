@@ -1,13 +1,13 @@
-"""Arithmetic that gives the same bits every time, whatever the vectors look like that it is done on."""
+"""Arithmetic with reproducible bits, independent of how tensors are packed into vectors."""
 
 import tensorflow as tf
 
 
 def make_repeatable() -> None:
-    """Turn off what makes equal runs differ; call it before any function is traced.
+    """Make equal runs give equal bits; call this before any function is traced.
 
     Kernels that sum in the order in which threads finish are replaced by ordered ones (TensorFlow's op determinism; it
-    refuses random operations that have no seed). TensorFlow's rewriting of arithmetic is switched off, too: it turns a
+    refuses random operations that have no seed). TensorFlow's rewriting of arithmetic is off as well: it turns a
     division by a square root into a product with an approximate reciprocal, whose last bits depend on the element's
     place in its vector.
     """
@@ -16,5 +16,5 @@ def make_repeatable() -> None:
 
 
 def plain_arithmetic() -> None:
-    """Do arithmetic as the program has written it."""
+    """Keep TensorFlow from rewriting the program's arithmetic."""
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False, "remapping": False})

@@ -1,8 +1,7 @@
 """An embedding layer whose table lives on the parameter servers: only the rows that a batch touches travel.
 
-On a worker the layer has no weight; while a batch's gradient is computed, it fetches rows. Everywhere else (on the
-chief, which evaluates, and in programs without parameter servers) it is an embedding layer like Keras's own.
-"""
+On a worker the layer has no weight, and fetches rows while a batch's gradient is computed. On the chief, and in
+programs without parameter servers, it equals Keras's embedding layer."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -24,9 +23,9 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
     Args:
         input_dim: number of rows.
         output_dim: length of a row.
-        embeddings_initializer: of the table.
+        embeddings_initializer: initializer of the table.
 
-    Input: integers of any shape, in [0, input_dim). Output: the same shape with a dimension of `output_dim` behind.
+    Input: integers of any shape, in [0, input_dim). Output: that shape with one more dimension, `output_dim`.
     """
 
     def __init__(
@@ -38,7 +37,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         self.embeddings: KerasVariable | None = None
 
     def build(self, _: Shape) -> None:
-        """Make the table, unless it lives elsewhere."""
+        """Create the table, unless it is on the parameter servers."""
         if not getattr(_local, "remote", False):
             self.embeddings = self.add_weight(
                 shape=(self.input_dim, self.output_dim), initializer=self.embeddings_initializer, name="embeddings"
@@ -46,18 +45,18 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         self.built = True
 
     def call(self, inputs: Tensor) -> Tensor:
-        """The rows."""
+        """Return the rows of the indices."""
         lookups: Lookups | None = getattr(_local, "lookups", None)
         if lookups is None:
             return keras.ops.take(self.embeddings, inputs, axis=0)
         return tf.cast(lookups.rows(self, inputs), self.compute_dtype)
 
     def compute_output_spec(self, inputs: Tensor) -> "keras.KerasTensor":
-        """Shape and dtype, without a table."""
+        """Return shape and dtype of the output; needs no table."""
         return keras.KerasTensor((*inputs.shape, self.output_dim), dtype=self.compute_dtype)
 
     def get_config(self) -> dict[str, object]:
-        """What makes the layer again."""
+        """Return the layer's configuration."""
         initializer = keras.initializers.serialize(self.embeddings_initializer)
         own = {"input_dim": self.input_dim, "output_dim": self.output_dim, "embeddings_initializer": initializer}
         return {**super().get_config(), **own}
@@ -65,16 +64,16 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
 
 @dataclass
 class Lookups:
-    """The rows that one pass over a batch has fetched."""
+    """The rows that one pass over a batch fetches."""
 
     tape: "tf.GradientTape"
     fetch: Callable[[Embedding, Tensor], Tensor]
-    """Emits the rows of a layer's table: from indices without repetition, int64[n], to [n, output_dim]."""
+    """Emits the rows of a layer's table from indices without repetition. int64[n] to [n, output_dim]."""
     found: list[tuple[Embedding, Tensor, Tensor]] = field(default_factory=list)
-    """Layer, indices and rows of every look-up."""
+    """Layer, indices and rows of each lookup."""
 
     def rows(self, layer: Embedding, inputs: Tensor) -> Tensor:
-        """The layer's output; every row is fetched once."""
+        """Emit the layer's output; each row is fetched once."""
         indices = tf.cast(inputs, tf.int64)
         inside = tf.debugging.Assert(
             tf.reduce_all((indices >= 0) & (indices < layer.input_dim)),
@@ -90,7 +89,7 @@ class Lookups:
 
 @contextmanager
 def remote_tables() -> Iterator[None]:
-    """Layers that are built inside have no table of their own."""
+    """Layers that are built inside have no local table."""
     _local.remote = True
     try:
         yield

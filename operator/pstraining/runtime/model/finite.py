@@ -1,10 +1,9 @@
-"""Whether gradients are finite, found out with as little reading as can be.
+"""Checks whether gradients are finite, with as few reads of memory as possible.
 
-A sum tells it: one pass, and nothing as large is written. But most of a large model's gradient is products of matrices,
-each far larger than its factors where a batch is small, and what its factors are bounds what it can be. By Cauchy and
-Schwarz no element of a product is greater than the product of the factors' norms; where that is far from the largest
-number, the product need not be read. Measured with 100 MB in four dense layers on two cores: a pass over all gradients
-is 4 % of what a synchronous step costs.
+A sum is one pass that writes nothing large. But most gradients of a large model are products of matrices, far larger
+than their factors if the batch is small. By Cauchy and Schwarz no element of a product exceeds the product of the
+factors' norms. If that bound is far below the largest number, the product need not be read. Measured with 100 MB in
+four dense layers on two cores: a pass over all gradients takes 4 % of a synchronous step.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,14 +15,14 @@ from pstraining.runtime.model.partition import LARGE_BYTES
 from pstraining.runtime.model.tensor import Tensor
 
 VIEWS: Final = ("Reshape", "Identity", "StridedSlice")
-"""Operations whose result holds nothing that their first input does not."""
+"""Operations whose result contains only elements of their first input."""
 
 
 def are_finite(values: Sequence[Tensor]) -> Tensor:
-    """Emits whether there is no NaN or infinity in any of them. bool[].
+    """Emit whether no value has a NaN or an infinity. bool[].
 
-    A sum that overflows counts as infinite; gradients whose sum does are of no use either. Not so in float16, whose
-    largest number is 65504.
+    A sum that overflows counts as infinite, because such gradients are useless as well. Sums of float16, whose largest
+    number is 65504, are computed in float32.
     """
     found, summed = [], []
     for value in values:
@@ -36,7 +35,7 @@ def are_finite(values: Sequence[Tensor]) -> Tensor:
 
 
 def _factors(value: Tensor) -> tuple[Tensor, Tensor] | None:
-    """What a large gradient is the product of, if it is one."""
+    """Return the factors of a large gradient that is a product; None for other gradients."""
     size = value.shape.num_elements()
     if size is None or size * value.dtype.size < LARGE_BYTES:
         return None
@@ -48,7 +47,7 @@ def _factors(value: Tensor) -> tuple[Tensor, Tensor] | None:
 
 
 def _is_small(value: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Whether a product of these has no element near the largest number; not so if one of them is not finite."""
+    """Whether no element of a product is near the largest number; False if a factor is not finite."""
     norms = [2 * tf.cast(tf.nn.l2_loss(factor), tf.float64) for factor in (first, second)]
     return tf.sqrt(norms[0]) * tf.sqrt(norms[1]) < float(value.dtype.max) / 4
 

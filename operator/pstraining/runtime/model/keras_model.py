@@ -1,9 +1,9 @@
 """The user's Keras model as a list of named tensors.
 
-What travels: trainable variables, and floating-point variables that training changes without a gradient (the
-statistics of BatchNormalization). For those each worker sends its own change and the server adds it up, as with a
-TensorFlow 1 parameter server. Integer state and random seeds stay with each process: workers are meant to draw
-different numbers. They are not part of a checkpoint.
+On the network travel trainable variables, and floating-point variables that training changes without a gradient (the
+statistics of BatchNormalization). Of the latter each worker sends its change, and the server sums the changes, as a
+TensorFlow 1 parameter server does. Integer state and random seeds stay in each process, because workers should draw
+different numbers; they are not part of a checkpoint.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from pstraining.runtime.model.training_step import OwnStep, TrainingStep
 STATE: Final = "state"
 """The layout's group of variables that no optimizer touches."""
 DTYPES: Final = ("float16", "float32", "float64")
-"""What a variable may hold; mixed precision policies keep float32 variables."""
+"""Dtypes that a variable may have; mixed precision policies keep float32 variables."""
 
 
 Touched = tuple[Tensor, Tensor]
@@ -32,7 +32,7 @@ Fetch = Callable[[int, Tensor], Tensor]
 
 
 class ModelError(ValueError):
-    """A model that cannot be trained here; the message says what to change."""
+    """A model that cannot be trained on parameter servers; the message says what to change."""
 
 
 class Model:
@@ -91,12 +91,12 @@ class Model:
             self.decayed_tables = [optimizer.group_of(self.optimizer, stand_in) == "decayed"] * len(self.tables)
 
     def identity(self) -> str:
-        """What two tasks must share besides the layout: the optimizer and its settings."""
+        """Return the optimizer and its settings as text; tasks must share it besides the layout."""
         config = {key: value for key, value in self.optimizer.get_config().items() if key != "name"}
         return f"{type(self.optimizer).__name__} {sorted(config.items())!r}"
 
     def values(self) -> dict[str, partition.Array]:
-        """Copies of the local values by path; of tables, too, where they are here."""
+        """Return copies of the local values by path, including local tables."""
         return {path: np.array(variable.numpy()) for path, variable in self._by_path()}
 
     def _by_path(self) -> list[tuple[str, KerasVariable]]:
@@ -111,7 +111,7 @@ class Model:
 
     @property
     def is_linear(self) -> bool:
-        """Whether half of the loss has just half of the gradients: none clipped by norm, none in float16."""
+        """Return whether gradients are exactly linear in the loss: none is clipped by norm, none is in float16."""
         halves = any(layer.compute_dtype == "float16" for layer in self.keras._flatten_layers())
         return not halves and not optimizer.clips_by_norm(self.optimizer)
 
@@ -121,12 +121,12 @@ class Model:
         """Emit one forward and backward pass on the local values; gradients are clipped by norm, all together.
 
         Args:
-            batch: (x, y) or (x, y, sample_weight), as Keras takes them, or what the program's own training step takes.
-            fetch: emits rows of the table of a number, from indices without repetition. int64[n] to [n, width].
-            share: of the loss, that gradients are made of; the loss that is returned is whole.
+            batch: (x, y) or (x, y, sample_weight), as Keras takes them, or the input of the program's training step.
+            fetch: emits rows of a table, from its number and indices without repetition. int64[n] to [n, width].
+            share: factor of the loss for the gradients; the returned loss has no factor.
 
         Returns:
-            The loss, a dense gradient for each trained variable, and for each table the rows that were touched.
+            The loss, a dense gradient for each trained variable, and for each table the touched rows.
         """
         with tf.GradientTape() as tape:
             lookups = Lookups(tape, lambda layer, indices: fetch(self.embeddings.index(layer), indices))
@@ -149,7 +149,7 @@ class Model:
 
 
 def _paths(variables: Sequence[KerasVariable | Embedding]) -> list[str]:
-    """Keras's paths, made unique: layers of subclassed models may share a name."""
+    """Return unique paths: layers of subclassed models may share a name."""
     seen: dict[str, int] = {}
     paths = []
     for variable in variables:

@@ -1,11 +1,10 @@
 """The user's optimizer, cloned onto packed vectors.
 
-An element-wise optimizer gives the same numbers on a packed vector as on the tensors in it; one that looks at whole
-tensors (norms, matrix shapes) would be silently wrong, so only known element-wise ones are taken. Clipping by norm is
-done by the worker, before packing. On large vectors TensorFlow's fused kernels replace Keras's composed arithmetic of
-the common optimizers inside the clone: half the server's time, and equal up to rounding. Everything else, schedules,
-weight decay, averages, clipping by value, stays Keras's own.
-"""
+An element-wise optimizer gives equal numbers on a packed vector and on its tensors. An optimizer that uses norms or
+shapes of tensors would be silently wrong, so only known element-wise ones are accepted. The worker clips by norm,
+before packing. On large vectors TensorFlow's fused kernels replace Keras's composed arithmetic of the common optimizers
+inside the clone: half the server's time, and equal up to rounding. Schedules, weight decay, averages and clipping by
+value remain Keras's."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -19,7 +18,7 @@ from pstraining.runtime.model.tensor import KerasOptimizer, KerasVariable, Opera
 ELEMENT_WISE: Final = (
     "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lion", "Nadam", "RMSprop", "SGD",
 )  # fmt: skip
-"""Measured equal to themselves on whole tensors."""
+"""Optimizers with measured equal results on packed vectors and on tensors."""
 
 
 class OptimizerError(ValueError):
@@ -30,7 +29,7 @@ def check(optimizer: KerasOptimizer) -> None:
     """Refuse an optimizer that is not known to be element-wise.
 
     Raises:
-        OptimizerError: says which are.
+        OptimizerError: the optimizer is not; the message lists those that are.
     """
     known = [getattr(keras.optimizers, name) for name in ELEMENT_WISE]
     if type(optimizer) not in known:
@@ -47,10 +46,10 @@ def check(optimizer: KerasOptimizer) -> None:
 
 
 def check_for_tables(optimizer: KerasOptimizer) -> None:
-    """Refuse what cannot be done to some rows of a table alone.
+    """Refuse an optimizer that cannot update single rows of a table.
 
     Raises:
-        OptimizerError: says what.
+        OptimizerError: names the setting that prevents it.
     """
     if isinstance(optimizer, keras.optimizers.Nadam):
         raise OptimizerError("Nadam cannot train embedding tables by rows; use Adam or another optimizer")
@@ -62,30 +61,30 @@ def check_for_tables(optimizer: KerasOptimizer) -> None:
 
 
 def group_of(optimizer: KerasOptimizer, variable: KerasVariable) -> str:
-    """The layout's group of a trainable variable: whether the optimizer decays it."""
+    """Return the layout's group of a trainable variable: whether the optimizer decays it."""
     if getattr(optimizer, "weight_decay", None) is None:
         return "trainable"
     return "decayed" if optimizer._use_weight_decay(variable) else "undecayed"
 
 
 def clip(optimizer: KerasOptimizer, gradients: list[Tensor]) -> list[Tensor]:
-    """Gradients clipped by norm as the optimizer says; clipping by value is left to the server."""
+    """Return gradients clipped by the optimizer's norms; the server clips by value."""
     if optimizer.clipvalue is not None:
         return gradients
     return list(optimizer._clip_gradients(gradients))
 
 
 def clips_by_norm(optimizer: KerasOptimizer) -> bool:
-    """Whether `clip` changes gradients."""
+    """Return whether `clip` changes gradients."""
     return optimizer.clipnorm is not None or optimizer.global_clipnorm is not None
 
 
 def clone(
     optimizer: KerasOptimizer, variables: Sequence[KerasVariable], groups: Sequence[str], *, fused: bool = True
 ) -> KerasOptimizer:
-    """The same optimizer, built on vectors whose groups are `groups`; call it where variables go to the server.
+    """Return a copy of the optimizer, built on vectors with these groups; call it inside `variables_on` for a server.
 
-    With `fused`, TensorFlow's kernels replace Keras's composed arithmetic on large vectors, where they do the same.
+    With `fused`, TensorFlow's kernels replace Keras's composed arithmetic on large vectors, where both are equal.
     """
     config = optimizer.get_config()
     config["clipnorm"] = config["global_clipnorm"] = None
@@ -110,9 +109,9 @@ def clone(
 
 
 def state_of(copy: KerasOptimizer) -> tuple[dict[tuple[str, int], Any], dict[str, Any]]:
-    """A clone's own state: slots by name and number of the vector, which is called segment<number>; and scalars.
+    """Return a clone's state: slots by name and number of the vector segment<number>, and scalars.
 
-    Without the learning rate: that is the program's, also after a restore.
+    The learning rate is left out: it is the program's, also after a restore.
     """
     slots: dict[tuple[str, int], Any] = {}  # a `PSVariable` on a server
     scalars: dict[str, Any] = {}
@@ -126,12 +125,12 @@ def state_of(copy: KerasOptimizer) -> tuple[dict[tuple[str, int], Any], dict[str
 
 
 def _fused(optimizer: KerasOptimizer) -> UpdateStep | None:
-    """TensorFlow's kernel for the optimizer's arithmetic, where it has one that computes the same."""
+    """Return TensorFlow's kernel that is equal to the optimizer's arithmetic; None if there is none."""
     if isinstance(optimizer, keras.optimizers.SGD):
         return _fused_momentum(optimizer) if optimizer.momentum else _fused_descent()
     if isinstance(optimizer, keras.optimizers.Adam) and not optimizer.amsgrad:
         return _fused_adam(optimizer)
-    # TensorFlow's Adagrad adds epsilon outside the root, Keras inside: not the same, so Keras's own it is.
+    # TensorFlow's Adagrad adds epsilon outside the root, Keras inside: not equal.
     return None
 
 

@@ -1,9 +1,9 @@
-"""Which parameter server holds which part of which tensor.
+"""Partitions a model's tensors over the parameter servers.
 
-A call to a parameter server costs per operation and per tensor, not per byte, so tensors travel in segments: one of
-256 KB or more alone, the small ones of a server packed into one vector per group and dtype. Whole tensors are balanced
-over the servers by bytes; only a large one of more than half a server's share is cut. For the same reason a small model
-lies on fewer servers than there are: every step calls each one that holds anything (`servers_to_use`).
+A call to a parameter server costs per operation and per tensor, not per byte, so tensors travel in segments: a tensor
+of 256 KB or more alone, the small ones of a server packed into one vector per group and dtype. Tensors are balanced
+over the servers by bytes; only a tensor of more than half a server's share is cut. For the same reason a small model
+uses fewer servers than there are: every step calls each server with parameters (`servers_to_use`).
 
 Pure and deterministic: every task computes the same layout from the same model. Knows numpy, not TensorFlow.
 """
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 LARGE_BYTES: Final = 256 * 1024
-"""From this size a tensor is a segment of its own: copying it into a packed vector costs more than a call."""
+"""Size from which a tensor is a separate segment: copying it into a packed vector costs more than a call."""
 
 TABLE: Final = "table"
 """The group of embedding tables: row r of each lies on server r modulo the number of servers."""
@@ -29,10 +29,10 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Tensor:
-    """A model's variable as the layout sees it.
+    """A model's variable in the layout.
 
-    `group` keeps apart what must not share a vector: what the optimizer decays, what it does not, and state that no
-    optimizer touches.
+    `group` separates variables that must not share a vector: those that the optimizer decays, those that it does not,
+    and state that no optimizer updates.
     """
 
     path: str
@@ -114,9 +114,9 @@ class Layout:
 
 
 def servers_to_use(tensors: Sequence[Tensor], ps: int, min_bytes: int) -> int:
-    """How many of `ps` servers a model is spread over, so that each holds `min_bytes` or more; at least one.
+    """Return the number of servers for a model, at most `ps` and at least 1, so that each holds `min_bytes` or more.
 
-    After TensorFlow's `MinSizePartitioner` and its `min_shard_bytes`, for the model as a whole: workers need all of it.
+    After TensorFlow's `MinSizePartitioner` and its `min_shard_bytes`, applied to the sum of all tensors.
     """
     return max(1, min(ps, sum(tensor.bytes for tensor in tensors) // min_bytes)) if min_bytes else ps
 
@@ -158,7 +158,7 @@ def partition(tensors: Sequence[Tensor], ps: int) -> Layout:
 
 
 def _cut(tensors: Sequence[Tensor], ps: int) -> list[tuple[Slice, int]]:
-    """Slices with their bytes: whole tensors, except large ones of more than half a server's share."""
+    """Return slices with their bytes: one per tensor, several for a tensor of more than half a server's share."""
     half_share = sum(tensor.bytes for tensor in tensors if tensor.group != TABLE) / ps / 2
     parts: list[tuple[Slice, int]] = []
     for index, tensor in enumerate(tensors):
@@ -175,7 +175,7 @@ def _cut(tensors: Sequence[Tensor], ps: int) -> list[tuple[Slice, int]]:
 
 
 def pack(layout: Layout, segment: Segment, values: Mapping[str, Array]) -> Array:
-    """The vector of a segment from whole tensors by path. Shape: [segment.size], or [rows, width] of a table."""
+    """Return a segment's vector from tensors by path. Shape: [segment.size], or [rows, width] of a table."""
     if segment.group == TABLE:
         (slice_,) = segment.slices
         return np.ascontiguousarray(values[layout.tensors[slice_.tensor].path][slice_.begin :: slice_.stride])
@@ -189,7 +189,7 @@ def pack(layout: Layout, segment: Segment, values: Mapping[str, Array]) -> Array
 def unpack(
     layout: Layout, vectors: Sequence[tuple[Segment, Array]], only: Sequence[str] | None = None
 ) -> dict[str, Array]:
-    """Whole tensors by path from the vectors of segments; with `only`, of these groups alone."""
+    """Return tensors by path from the vectors of segments; with `only`, those of these groups."""
     wanted = {index for index, tensor in enumerate(layout.tensors) if only is None or tensor.group in only}
     found: dict[int, Array] = {}
     for segment, vector in vectors:

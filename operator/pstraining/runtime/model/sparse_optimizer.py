@@ -1,8 +1,8 @@
-"""A parameter server's rows of the embedding tables, and how the user's optimizer moves only those that are touched.
+"""Applies the user's optimizer to the touched rows of a parameter server's embedding tables.
 
-Row r of a table lies on server r modulo the number of servers. An element-wise optimizer works on a few rows as on the
-whole table; it sees them through `Rows`, in the place of its variables. As in TensorFlow's own sparse optimizers, rows
-that a batch does not touch stay as they are: their momentum does not decay, nor do their weights.
+Row r of a table is on server r modulo the number of servers. An element-wise optimizer gives equal numbers on some rows
+and on the table; `Rows` replaces its variables. As in TensorFlow's sparse optimizers, untouched rows do not change:
+neither their momentum nor their weights decay.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from pstraining.runtime.model.tensor import DType, KerasOptimizer, KerasVariable
 
 
 class Rows:
-    """Some rows of a variable on a server, in the place of a variable: what is assigned is written by `store`."""
+    """Rows of a variable on a server, in place of a variable; `store` writes the assigned values."""
 
     def __init__(self, variable: Variable, indices: Tensor) -> None:
         self._variable, self._indices = variable, indices
@@ -26,7 +26,7 @@ class Rows:
 
     @property
     def shape(self) -> Shape:
-        """Of the rows."""
+        """Return the shape of the rows."""
         return self.value.shape
 
     def __tf_tensor__(self, dtype: DType = None, name: str | None = None) -> Tensor:
@@ -46,14 +46,14 @@ class Rows:
         self.value = self.value - value
 
     def store(self) -> Operation:
-        """Emits writing the rows; the operation to wait for."""
+        """Emit writing the rows; return the operation to wait for."""
         return tf.raw_ops.ResourceScatterUpdate(
             resource=self._variable.handle, indices=self._indices, updates=self.value
         )
 
 
 class RowOptimizer:
-    """The user's optimizer on the tables of one server; create it where variables go to that server.
+    """The user's optimizer on the tables of one server; create it inside `variables_on` for that server.
 
     Args:
         optimizer: the user's.
@@ -79,10 +79,10 @@ class RowOptimizer:
         }
 
     def apply(self, step: Tensor, touched: Sequence[tuple[Tensor, Tensor]]) -> list[Operation]:
-        """Emits an update of the touched rows: the operations that are yet to be waited for.
+        """Emit an update of the touched rows; return the operations to wait for.
 
         Args:
-            step: how many updates there were before. int64[].
+            step: number of earlier updates. int64[].
             touched: for each table the local indices of rows, without repetition, int64[n], and their gradients.
         """
         rows = [Rows(table.value, indices) for table, (indices, _) in zip(self._tables, touched, strict=True)]
@@ -96,7 +96,7 @@ class RowOptimizer:
 
     @contextmanager
     def _in_place_of_variables(self, step: Tensor, rows: list[Rows], slots: dict[str, list[Rows]]) -> Iterator[None]:
-        """Inside, the optimizer sees rows where its variables were. Past Keras's tracking of attributes."""
+        """Inside, rows replace the optimizer's variables; this bypasses Keras's tracking of attributes."""
         own = vars(self.clone)
         places = {row._unique_id: number for number, row in enumerate(rows)}
         iterations = tf.cast(step, self.clone._iterations.dtype)
@@ -121,7 +121,7 @@ class RowOptimizer:
 
 
 def merged(pieces: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Emits the sum of some rows' gradients: indices without repetition, and one gradient for each."""
+    """Emit the sum of rows' gradients: indices without repetition, and one gradient for each."""
     indices = tf.concat([found for found, _ in pieces], 0)
     gradients = tf.concat([gradient for _, gradient in pieces], 0)
     unique, place = tf.unique(indices)
@@ -129,7 +129,7 @@ def merged(pieces: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 
 
 def split(indices: Tensor, gradients: Tensor, servers: int) -> list[tuple[Tensor, Tensor]]:
-    """Emits each server's share: local indices, and gradients."""
+    """Emit each server's share of the rows: local indices, and gradients."""
     owner = tf.cast(indices % servers, tf.int32)
     places = tf.dynamic_partition(indices // servers, owner, servers)
     values = tf.dynamic_partition(gradients, owner, servers)

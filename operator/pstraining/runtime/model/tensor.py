@@ -1,4 +1,4 @@
-"""Types for what the runtime uses of TensorFlow and Keras, whose own types are not checked. Imports neither."""
+"""Types for the used parts of TensorFlow and Keras, which mypy does not check. Imports neither."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -6,7 +6,7 @@ from typing import Any, Protocol
 Tensor = Any
 """A `tf.Tensor`."""
 Operation = Any
-"""A `tf.Operation`, or a tensor that stands for it: a control dependency of what comes later."""
+"""A `tf.Operation`, or a tensor that stands for it: a control dependency of later operations."""
 DType = Any
 """A `tf.DType`, or its name."""
 Shape = Any
@@ -18,7 +18,7 @@ Dataset = Iterable[Batch]
 
 
 class TracedFunction(Protocol):
-    """What is used of a `tf.function`."""
+    """The used part of a `tf.function`."""
 
     def __call__(self, *arguments: object) -> Tensor:
         """Trace the function if it is new for such arguments, and run it."""
@@ -28,7 +28,7 @@ class TracedFunction(Protocol):
 
 
 class Variable(Protocol):
-    """What is used of a `tf.Variable`."""
+    """The used part of a `tf.Variable`."""
 
     name: str
     dtype: DType
@@ -50,7 +50,7 @@ class Variable(Protocol):
 
 
 class KerasVariable(Protocol):
-    """What is used of a `keras.Variable`."""
+    """The used part of a `keras.Variable`."""
 
     name: str
     path: str
@@ -70,7 +70,7 @@ UpdateStep = Callable[[Tensor, Any, Tensor], Operation]
 
 
 class KerasOptimizer(Protocol):
-    """What is used of a `keras.optimizers.Optimizer`."""
+    """The used part of a `keras.optimizers.Optimizer`."""
 
     built: bool
     variables: Sequence[KerasVariable]
@@ -111,13 +111,13 @@ class KerasOptimizer(Protocol):
 
 
 class KerasLayer(Protocol):
-    """What is used of a `keras.layers.Layer`."""
+    """The used part of a `keras.layers.Layer`."""
 
     compute_dtype: str
 
 
 class KerasModel(Protocol):
-    """What is used of a `keras.Model`."""
+    """The used part of a `keras.Model`."""
 
     built: bool
     trainable_variables: Sequence[KerasVariable]

@@ -1,4 +1,4 @@
-"""The forward pass of one batch: Keras's own, or the program's, with the metrics that it tells."""
+"""The forward pass of one batch: Keras's, or the program's with its metrics."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -16,7 +16,7 @@ OwnStep = Callable[[KerasModel, Batch], object]
 
 
 class TrainingStepError(TypeError):
-    """A training step that returns something else than it must."""
+    """A training step with a return value of another type."""
 
 
 class TrainingStep:
@@ -24,8 +24,8 @@ class TrainingStep:
 
     Args:
         model: the compiled Keras model.
-        own: the program's training step, from the model and a batch to a loss, or to a loss and metrics by name; None:
-            what the model was compiled with. A loss that it computes has no regularization in it unless it adds some.
+        own: the program's training step, from the model and a batch to a loss, or to a loss and metrics by name; None
+            for the compiled loss. The program's step adds regularization itself.
     """
 
     def __init__(self, model: KerasModel, own: OwnStep | None = None) -> None:
@@ -34,7 +34,7 @@ class TrainingStep:
         self._sums: Variable | None = None
 
     def loss(self, batch: Batch) -> Tensor:
-        """Emits one batch's mean loss, a scalar.
+        """Emit one batch's mean loss, a scalar.
 
         Raises:
             TrainingStepError: the program's step returned something else.
@@ -51,13 +51,13 @@ class TrainingStep:
         return _scalar(loss)
 
     def metrics(self) -> dict[str, tuple[float, float]]:
-        """By name the sum of each metric's values times samples, and the samples, of all batches so far."""
+        """Return by name the sum of a metric's values times samples, and the number of samples, over all batches."""
         if self._sums is None:
             return {}
         return {name: (float(row[0]), float(row[1])) for name, row in zip(self._names, self._sums.numpy(), strict=True)}
 
     def _count(self, number: Tensor, metrics: Mapping[str, Tensor]) -> None:
-        """Emits the sums' growth; batches of other shapes trace again and must tell the same metrics."""
+        """Emit adding to the sums; batches of other shapes trace again and must return the same metrics."""
         names = sorted(metrics)
         sums = self._sums
         if sums is None and names:
@@ -73,7 +73,7 @@ class TrainingStep:
 
 
 def samples(batch: Batch) -> Tensor:
-    """How many samples a batch has: the size of its first tensor's first dimension. int32[]."""
+    """Emit the number of samples in a batch: the first dimension of its first tensor. int32[]."""
     return tf.shape(tf.nest.flatten(batch)[0])[0]
 
 

@@ -1,7 +1,7 @@
-"""What the workers tell of themselves, added up on the chief.
+"""Workers' counters, summed on the chief.
 
-A worker sends its counters with its signs of life, as JSON: cheap, off the path of a step, and at most a second old. A
-counter begins at 0 with its process, so what a process has told is kept when another one takes its place.
+A worker sends its counters with its heartbeats, as JSON: cheap, not part of a step, and at most a second old. A counter
+starts at 0 with its process, so the sums of a replaced process are kept.
 
 Pure; importing it imports no TensorFlow.
 """
@@ -16,15 +16,15 @@ SAMPLES = "samples"
 SENT = "sent_bytes"
 RECEIVED = "received_bytes"
 LINK = "link/"
-"""Before a parameter server's name: bytes to and from it."""
+"""Prefix of a parameter server's name: bytes to and from that server."""
 METRIC = "metric/"
-"""Before a metric's name: the sum of its values, each times the samples that it is of."""
+"""Prefix of a metric's name: the sum of its values times their samples."""
 WEIGHT = "weight/"
-"""Before a metric's name: the number of those samples."""
+"""Prefix of a metric's name: the number of its samples."""
 
 
 def encode(incarnation: int, counters: Mapping[str, float]) -> str:
-    """A worker's report. Counters that are not finite numbers are left out."""
+    """Return a worker's report, without counters that are not finite."""
     finite = {name: value for name, value in counters.items() if math.isfinite(value)}
     return json.dumps({"incarnation": incarnation, "counters": finite})
 
@@ -36,7 +36,7 @@ class CounterAggregate:
         self._last: dict[int, tuple[int, Counters]] = {}
         self._begun = False
         self.total: Counters = {}
-        """Of all workers, since the first look; what they did before it counts for none."""
+        """Counters of all workers since the first reports; earlier work does not count."""
 
     def note(self, reports: Sequence[str]) -> None:
         """Add every worker's newest report, by index; an empty report is ignored."""

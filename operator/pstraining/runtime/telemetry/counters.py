@@ -1,4 +1,4 @@
-"""What a task counts of its own work: plain numbers, from which its metrics, reports and summaries are made.
+"""A task's counters: plain numbers for its metrics, reports and summaries.
 
 Pure; importing it imports no TensorFlow.
 """
@@ -18,7 +18,7 @@ UPDATES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
 @dataclass(frozen=True)
 class Traffic:
-    """What went over a link since the process began."""
+    """Bytes over a link since the start of the process."""
 
     sent: int = 0
     received: int = 0
@@ -28,15 +28,15 @@ class Traffic:
 
 
 def total(links: Mapping[str, Traffic]) -> Traffic:
-    """All links together."""
+    """Return the sum over all links."""
     return sum(links.values(), Traffic())
 
 
 class Histogram:
-    """How often a value was in which range.
+    """Counts observed values by range.
 
     Args:
-        bounds: the upper bounds of the ranges, in order; one without a bound follows.
+        bounds: upper bounds of the ranges in ascending order; the last range has no bound.
     """
 
     def __init__(self, bounds: Sequence[float]) -> None:
@@ -50,7 +50,7 @@ class Histogram:
         self.sum += value
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """Upper bounds, as text, with the number of values up to each."""
+        """Return upper bounds as text, each with the number of values up to it."""
         names = [*(str(bound) for bound in self.bounds), "+Inf"]
         return [(name, float(sum(self.counts[: number + 1]))) for number, name in enumerate(names)]
 
@@ -67,9 +67,9 @@ class WorkerCounters:
         self.loss = math.nan
         self.longest_gap = 0.0
         self.seconds = Histogram(SECONDS)
-        """From the end of a step to the end of the next."""
+        """Seconds from the end of a step to the end of the next."""
         self.staleness = Histogram(UPDATES)
-        """Updates that others made between this worker's fetching of the parameters and its own update."""
+        """Updates by other workers between this worker's pull and its update."""
 
     def begin(self) -> None:
         """Start a session; the time since the last step does not count."""
@@ -112,52 +112,52 @@ class ChiefCounters:
     loss: float = math.nan
     workers: int = 0
     samples: float = 0.0
-    """That all workers have trained since this chief began."""
+    """Samples that all workers have trained since the start of this chief."""
     sent: float = 0.0
-    """Bytes from all workers to the parameter servers since then."""
+    """Bytes from all workers to the parameter servers since the start of this chief."""
     received: float = 0.0
     skew: float = math.nan
-    """What the heaviest shard's servers exchange with workers, as a multiple of the mean of all."""
+    """Bytes between workers and the heaviest shard, as a multiple of the mean of all shards."""
     restores: int = 0
     takeovers: int = 0
-    """How often members that had made every step were lost, and others went on."""
+    """Number of failovers: members in sync were lost, and others continued."""
     replicated: bool = True
     """Whether every shard has all its members in sync."""
     checkpoints: int = 0
     checkpoint_failures: int = 0
-    """How often one could not be written while training went on."""
+    """Number of checkpoints that could not be written while training continued."""
     checkpoint_step: int = 0
     checkpoint_seconds: float = 0.0
-    """How long the last one took."""
+    """Seconds that the last checkpoint took."""
     checkpoint_bytes: int = 0
     checkpoint_time: float | None = None
-    """When it was written, in seconds since 1970."""
+    """Time of the last checkpoint, in seconds since 1970."""
     checkpoint_interval: float | None = None
-    """Seconds from the last one that was tried to the next."""
+    """Seconds from the last attempt at a checkpoint to the next."""
     scalars: dict[str, float] = field(default_factory=dict)
-    """Of the last epoch that was told: val_loss and so on."""
+    """Logs of the last reported epoch, such as val_loss."""
 
     _unreplicated: float = 0.0
     _since: float = 0.0
 
     @property
     def unreplicated_seconds(self) -> float:
-        """How long some shard has had fewer members in sync than it may have, all in all."""
+        """Return the total seconds in which a shard had fewer members in sync than configured."""
         return self._unreplicated + (0.0 if self.replicated else time.monotonic() - self._since)
 
     def on_new_view(self, *, lost: bool, whole: bool) -> None:
         """Record a new view.
 
         Args:
-            lost: some that were are not any more.
-            whole: all are.
+            lost: whether a member that was in sync no longer is.
+            whole: whether all members are in sync.
         """
         self._unreplicated, self._since = self.unreplicated_seconds, time.monotonic()
         self.takeovers += lost
         self.replicated = whole
 
     def saved(self, step: int, seconds: float, folder: Path) -> None:
-        """A checkpoint was written to a folder."""
+        """Record a checkpoint that was written to a folder."""
         self.checkpoints += 1
         self.checkpoint_step, self.checkpoint_seconds, self.checkpoint_time = step, seconds, time.time()
         self.checkpoint_bytes = sum(file.stat().st_size for file in folder.iterdir())

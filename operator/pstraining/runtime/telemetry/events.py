@@ -1,4 +1,4 @@
-"""The lines that a task prints while it runs: JSON for machines, plain words for people. Imports no TensorFlow."""
+"""Lines that a task prints while it runs: JSON for machines, text for people. Imports no TensorFlow."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from typing import Final
 ERASE: Final = "\r\x1b[K"
 _lock = threading.Lock()
 _shown = threading.Event()
-"""A terminal's last line is a progress line, which whatever comes next replaces."""
+"""Set while a terminal's last line is a progress line, which the next output replaces."""
 
 
 def event(name: str, **fields: object) -> None:
@@ -28,7 +28,7 @@ def say(text: str) -> None:
 
 
 def overwrite(text: str) -> None:
-    """Print a terminal's progress line, in place of the former one; whatever comes next replaces it."""
+    """Print a terminal's progress line in place of the former one; the next output replaces it."""
     with _lock:
         sys.stdout.write(f"{ERASE}{text}")
         sys.stdout.flush()

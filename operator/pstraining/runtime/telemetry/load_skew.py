@@ -1,7 +1,7 @@
-"""Whether one shard carries more than the others: by the bytes that workers exchange with its servers.
+"""Detects a shard with more load than the others, by the bytes that workers exchange with its servers.
 
-Dense parameters are cut so that every shard has as many bytes. Rows of an embedding table are not wanted equally often:
-row i is on shard i modulo their number, and rows that are wanted most may share one.
+Dense parameters are partitioned into shards of equal bytes. Rows of an embedding table are not used equally often: row
+i is on shard i modulo the number of shards, and the most used rows may be on one shard.
 
 Pure; importing it imports no TensorFlow.
 """
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Final
 
 TOO_MUCH: Final = 1.5
-"""Times the mean of all shards: from then on one is told of, as all workers wait for it."""
+"""Multiple of the mean from which a shard is reported, because all workers wait for it."""
 LEAST_RATE: Final = 1e6
-"""Bytes a second, of a shard on average, below which it does not matter."""
+"""Mean bytes per second and shard below which skew does not matter."""
 LOOKS: Final = 3
-"""So often in a row, before it is told."""
+"""Consecutive observations before a report."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class Load:
 
     shard: int
     times: float
-    """What it carries, as a multiple of the mean of all shards."""
+    """Its load as a multiple of the mean of all shards."""
 
 
 def heaviest(moved: Sequence[float]) -> Load:
-    """Of bytes by shard; if none were moved, all carry as much."""
+    """Return the heaviest shard from the bytes of each shard; without traffic, the first with multiple 1."""
     mean = sum(moved) / len(moved)
     most = max(moved)
     return Load(list(moved).index(most), most / mean if mean else 1.0)
@@ -41,11 +41,11 @@ class SkewDetector:
         self._shard, self._looks = -1, 0
 
     def observe(self, moved: Sequence[float], seconds: float) -> Load | None:
-        """Return a shard to report now; once, until the load is even again or another shard is overloaded.
+        """Return a shard to report now. It is reported once until the load is even or another shard is overloaded.
 
         Args:
             moved: bytes of every shard since the last call.
-            seconds: since then.
+            seconds: seconds since the last call.
         """
         load = heaviest(moved)
         if load.times < TOO_MUCH or sum(moved) < LEAST_RATE * seconds * len(moved):

@@ -1,4 +1,4 @@
-"""A worker's reports and the chief's progress lines: one line a second at most."""
+"""A worker's reports and the chief's progress lines: at most one line per second."""
 
 import math
 import shutil
@@ -19,10 +19,10 @@ BAR: Final = 20
 
 
 class StepReports:
-    """A worker's steps and the gaps between them.
+    """Reports of a worker's steps and the gaps between them.
 
-    A report carries the longest gap since the last report and since the start, so a reader finds a stall and its
-    moment without a line for every step.
+    A report contains the longest gap since the last report and since the start, so it shows a stall and its time
+    without a line for every step.
     """
 
     def __init__(self, worker: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -38,7 +38,7 @@ class StepReports:
         self._staleness: list[int] = []  # of the updates since the last report
 
     def step(self, global_step: int, loss: float, staleness: int = 0) -> None:
-        """An update was applied; others have made `staleness` ones since it fetched the parameters."""
+        """Record an applied update; other workers made `staleness` updates since its pull."""
         self._staleness.append(staleness)
         now = self._clock()
         if self._last is not None:
@@ -68,15 +68,15 @@ class StepReports:
 
 @dataclass(frozen=True)
 class Seen:
-    """How the job stands, as its chief sees it."""
+    """The job's progress as its chief observes it."""
 
     step: int
     loss: float = math.nan
-    """Mean since the last line."""
+    """Mean loss since the last line."""
     epoch: int = 0
-    """The one under way, from 0."""
+    """The current epoch, from 0."""
     done: int = 0
-    """What `Rate.total` counts."""
+    """Steps or splits done, in the unit of `Rate.total`."""
     samples: float = 0.0
     sent: float = 0.0
     """Bytes from all workers to the parameter servers."""
@@ -84,12 +84,12 @@ class Seen:
 
 
 class Rate:
-    """Progress lines: how far training is, how fast it went since the last line, and the time that is left.
+    """Progress lines: progress, speed since the last line, and the remaining time.
 
     Args:
-        steps: in the whole job, if they are limited.
-        epochs: in the whole job, if they are known; one goes without saying.
-        total: steps, or pieces of data, in the whole job, if anybody knows.
+        steps: number of steps in the job; None without a limit.
+        epochs: number of epochs in the job; None if unknown. A single epoch is not shown.
+        total: number of steps or splits in the job; None if unknown.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Rate:
         self._rates: dict[str, float] = {}
 
     def line(self, seen: Seen) -> str:
-        """A progress line of how the job stands."""
+        """Return a progress line."""
         now = self._clock()
         if self._last is not None and now > self._last[0] and seen.step >= self._last[1].step:
             before, seconds = self._last[1], now - self._last[0]
@@ -132,7 +132,7 @@ class Rate:
         return found
 
     def speeds(self) -> dict[str, float]:
-        """Steps, samples and bytes a second between the last two lines."""
+        """Return steps, samples and bytes per second between the last two lines."""
         names = {
             "steps_per_second": "step",
             "samples_per_second": "samples",
@@ -142,12 +142,12 @@ class Rate:
         return {name: self._rates[rate] for name, rate in names.items() if self._rates}
 
     def fraction(self, seen: Seen) -> float | None:
-        """How much of all is done, from 0 to 1; None: nobody knows how much that is."""
+        """Return the finished fraction of the job, from 0 to 1; None if unknown."""
         return min(1.0, seen.done / self.total) if self.total else None
 
 
 def _amount(number: float) -> str:
-    """Bytes in the unit that suits them."""
+    """Return bytes as text with a suitable unit."""
     for unit in ("B", "kB", "MB"):
         if number < 1000:
             return f"{number:.3g} {unit}"
@@ -156,7 +156,7 @@ def _amount(number: float) -> str:
 
 
 def show(text: str, fraction: float | None) -> None:
-    """Tell people how the job stands: on a terminal in one line that is written anew, with a bar; else as a line."""
+    """Print the job's progress: on a terminal by rewriting one line with a bar, elsewhere as a new line."""
     if not sys.stdout.isatty():
         say(text)
         return

@@ -1,6 +1,6 @@
-"""A task's numbers for Prometheus, over HTTP on a port of its own. No number of it is worth a failure of training.
+"""A task's metrics for Prometheus, over HTTP on a separate port. A failure here never ends training.
 
-No label tells job, role or index: whoever scrapes knows them. Knows no TensorFlow.
+Metrics have no labels for job, role and index, because Prometheus adds them. Imports no TensorFlow.
 """
 
 import os
@@ -42,17 +42,17 @@ STATE: Final = {
     "checkpoint_interval_seconds": ("checkpoint_interval", "Seconds from the last one that was tried to the next."),
     "checkpoint_timestamp_seconds": ("checkpoint_time", "When it was written, in seconds since 1970."),
 }
-"""Gauges of the chief, and the field of its account."""
+"""Gauges of the chief: the field of `ChiefCounters`, and the help text."""
 
 
 class TaskMetrics:
-    """What a scrape answers, read when it comes.
+    """The metrics of a task, collected at each scrape.
 
     Args:
-        worker: its account, on a task that trains.
-        chief: its account, on the task with the chief's duty.
-        links: looks how many bytes went to and from each parameter server.
-        reconnects: how often the connection was mended.
+        worker: the worker's counters; None on a task that does not train.
+        chief: the chief's counters; None on a task that is not the chief.
+        links: returns the bytes to and from each parameter server.
+        reconnects: returns the number of reconnects.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class TaskMetrics:
         self._worker, self._chief, self._links, self._reconnects = worker, chief, links, reconnects
 
     def collect(self) -> Iterator["Metric"]:
-        """The metrics, as prometheus_client's registry asks for them."""
+        """Yield the metrics for prometheus_client's registry."""
         yield from self._of_connections()
         if self._worker:
             yield from _of_worker(self._worker)
@@ -130,7 +130,7 @@ def _histogram(name: str, text: str, histogram: Histogram) -> "Metric":
 
 
 def port(environ: Mapping[str, str], *, in_pod: bool) -> int | None:
-    """Where to serve: what the environment says, else the pod's own port for it; None: nowhere. 0: any free port."""
+    """Return the port from the environment, or the pod's metrics port; None for no server, 0 for any free port."""
     text = environ.get(contract.ENV_METRICS_PORT, "")
     if text.isdecimal() and int(text) < 65536:
         return int(text)
@@ -141,7 +141,7 @@ def port(environ: Mapping[str, str], *, in_pod: bool) -> int | None:
 
 
 def serve(metrics: TaskMetrics, *, in_pod: bool) -> None:
-    """Answer scrapes from now on, in threads that end with the process; where that cannot be, say so and go on."""
+    """Serve scrapes in daemon threads; on failure, emit an event and continue."""
     wanted = port(os.environ, in_pod=in_pod)
     if wanted is None:
         return

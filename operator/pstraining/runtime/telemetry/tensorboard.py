@@ -1,4 +1,4 @@
-"""Scalars for TensorBoard, in event files that it reads while training goes on."""
+"""Scalars for TensorBoard, in event files that it reads during training."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -10,10 +10,10 @@ from pstraining.runtime.telemetry.events import event
 
 
 class Summaries:
-    """A writer of scalars; without a folder it writes nothing, and one that fails is given up: training goes on.
+    """Writes scalars; writes nothing without a folder or after a failure, and training continues.
 
     Args:
-        folder: where event files go; a chief that comes next adds a file of its own.
+        folder: folder of event files; each chief adds a file.
         device: this task's device.
     """
 
@@ -32,7 +32,7 @@ class Summaries:
         with self._lock, tf.device(self._device):
             try:
                 act()
-            except (tf.errors.OpError, OSError) as error:  # a disk that is full, a folder that is not ours
+            except (tf.errors.OpError, OSError) as error:  # a full disk, or a folder without permission
                 self._writer = None
                 event("no_summaries", reason=str(error).partition("\n")[0])
 
@@ -43,7 +43,7 @@ class Summaries:
     def _write(self, writer: "tf.summary.SummaryWriter", step: int, scalars: Mapping[str, float]) -> None:
         with writer.as_default(step=step):
             for name, value in scalars.items():
-                # As tf.summary.scalar does it, without the package tensorboard, which the image need not have.
+                # As in tf.summary.scalar, but without the package tensorboard, which the image need not contain.
                 metadata = tf.compat.v1.SummaryMetadata()
                 metadata.plugin_data.plugin_name = "scalars"
                 tf.summary.write(name, tf.constant(value, tf.float32), metadata=metadata)

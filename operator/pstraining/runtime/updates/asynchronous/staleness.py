@@ -1,12 +1,11 @@
-"""How old asynchronous updates are, and how far workers may run apart: the mode Async's own variables on a server.
+"""Staleness of asynchronous updates and its bound: the variables of mode Async on a server.
 
-Every update carries its worker's number for it, and a server applies no number twice. So one whose reply was lost can
-be sent again: the servers that have it leave it, the others catch up.
+Every update carries its worker's number for it, and a server applies no number twice. An update whose reply was lost
+can therefore be resent: servers that have applied it ignore it, and the remaining servers catch up.
 
-A worker's clock is how many updates it has made. With a bound, no worker is more updates ahead of the slowest living
-one than that (stale-synchronous parallel: Ho et al., More Effective Distributed ML via a Stale Synchronous Parallel
-Parameter Server, NIPS 2013). Clocks are on the first server, read and moved in the critical section that applies the
-update.
+A worker's clock counts its updates. With a bound, no worker is further ahead of the slowest live worker than the bound
+(stale-synchronous parallel: Ho et al., More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server,
+NIPS 2013). The clocks are on the first server; the critical section that applies an update reads and advances them.
 """
 
 from typing import Final, Self
@@ -20,7 +19,7 @@ from pstraining.runtime.ps.tensors import WORKER_SLOTS, at, put
 from pstraining.runtime.ps.worker_registry import WorkerRegistry
 
 _NEVER: Final = 2**62
-"""More than any clock."""
+"""A number greater than any clock."""
 
 
 class Clocks:
@@ -28,15 +27,15 @@ class Clocks:
 
     Args:
         registry: the worker registry of that server.
-        bound: how many updates a worker may be ahead; None: any number.
+        bound: number of updates that a worker may be ahead; None: any number.
     """
 
     def __init__(self, registry: WorkerRegistry, *, bound: int | None) -> None:
         self._registry, self._bound = registry, bound
         self.made = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64))
-        """Of every worker the number of its last update that this server has; 0: none."""
+        """For each worker the number of its last update that this server has applied; 0 for none."""
         self.clocks = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64))
-        """How many updates each worker has made, or was taken to have made when it came; the first server's count."""
+        """For each worker its clock: updates applied, plus the clock at which the worker joined. First server only."""
 
     @classmethod
     def of(cls, shard: Shard) -> Self:
@@ -56,25 +55,25 @@ class Clocks:
         return number > at(self.made, worker)
 
     def note(self, worker: Tensor, number: Tensor) -> list[Operation]:
-        """An update was let in: its number counts as applied, and the clock goes on; the operations to wait for."""
+        """Mark an accepted update's number as applied, and advance the clock; return the operations to wait for."""
         tick = tf.cast(self.is_new(worker, number), tf.int64)
         moved = put(self.clocks, worker, self._caught_up(worker) + tick)
         with tf.control_dependencies([tick]):
             return [moved, put(self.made, worker, number)]
 
     def ahead(self, worker: Tensor) -> Tensor:
-        """How many updates the worker is ahead of the slowest other one that lives; 0 without a bound. int64[]."""
+        """Return by how many updates the worker is ahead of the slowest live one; 0 without a bound. int64[]."""
         if self._bound is None:
             return tf.constant(0, tf.int64)
         slowest = tf.reduce_min(tf.where(self._others(worker), self.clocks.read_value(), _NEVER))
         return tf.maximum(at(self.clocks, worker) - slowest, 0)
 
     def begin(self, worker: Tensor, newcomer: Tensor) -> list[Operation]:
-        """A process takes the index: another one's numbers are void, and it starts where the slowest living one is.
+        """Reset an index for its new process: drop the former numbers, and start at the slowest live worker's clock.
 
         Args:
             worker: the index. int64[].
-            newcomer: whether another process had it, or none. bool[].
+            newcomer: whether the process is new to the index. bool[].
 
         Returns:
             The operations to wait for.
@@ -89,11 +88,14 @@ class Clocks:
         ]
 
     def catch_up(self, worker: Tensor) -> Operation:
-        """Forgive what a worker has missed while it was taken for dead; the operation to wait for."""
+        """Advance the clock of a worker that was considered dead; return the operation to wait for."""
         return put(self.clocks, worker, self._caught_up(worker))
 
     def _caught_up(self, worker: Tensor) -> Tensor:
-        """The worker's clock, at most the bound behind the fastest living one: who was waited for never is. int64[]."""
+        """Return the worker's clock, raised to at most the bound behind the fastest live worker. int64[].
+
+        A worker that the others wait for is never further behind, so its clock does not change.
+        """
         clock = at(self.clocks, worker)
         if self._bound is None:
             return clock
@@ -101,11 +103,11 @@ class Clocks:
         return tf.maximum(clock, fastest - self._bound)
 
     def _others(self, worker: Tensor) -> Tensor:
-        """Which other workers live. bool[WORKER_SLOTS]."""
+        """Return which other workers are alive. bool[WORKER_SLOTS]."""
         return self._registry.alive() & tf.not_equal(tf.range(WORKER_SLOTS, dtype=tf.int64), worker)
 
 
 def ask(clocks: Clocks, worker: Tensor) -> Tensor:
-    """How far the worker is ahead, after it has caught up. int64[]."""
+    """Emit catching up, and return the updates by which the worker is ahead. int64[]."""
     with tf.control_dependencies([clocks.catch_up(worker)]):
         return with_dependencies([], clocks.ahead(worker))

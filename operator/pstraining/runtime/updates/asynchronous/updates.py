@@ -1,12 +1,12 @@
 """Asynchronous updates: every worker pulls, computes and pushes on its own.
 
-A gradient is applied when it arrives, on parameters that other workers have moved meanwhile; how far, is told with the
-reply, and can be bounded (`staleness`).
+A server applies a gradient when it arrives, to parameters that other workers may have moved meanwhile. The reply
+contains this staleness, which can be bounded (`staleness`).
 
-Where shards have standbys, a server hands on what it is sent, and each applies it in its turn: updates of two workers
-that are under way together may come in another order there. A worker goes on when all have its update. So nothing that
-a worker was told of is lost with a server, and of what it was not told of it sends again what is missing: each server
-knows the number of every worker's last update.
+With standbys, a server forwards every update, and each member applies it in its own order: concurrent updates of two
+workers may be applied in different orders. A worker continues when all members have applied its update. No acknowledged
+update is therefore lost with a server. A worker resends an unacknowledged update; members that have its number ignore
+it.
 """
 
 import math
@@ -35,7 +35,7 @@ from pstraining.runtime.updates.messages import GradientStats, Sender, SessionTo
 
 FIRST_PAUSE: Final = 0.001
 LONGEST_PAUSE: Final = 0.05
-"""Seconds between looks while a slower worker is waited for; doubled from the first to the longest."""
+"""Seconds between queries while a slower worker is waited for; doubled from the first to the longest."""
 
 
 _OF_NONE: Final = Session(0, 0)
@@ -43,14 +43,14 @@ _OF_NONE: Final = Session(0, 0)
 
 
 class SentUpdate(NamedTuple):
-    """An update as it was sent. It is sent again as the same bytes."""
+    """An update as it was sent. A resent update consists of the same bytes."""
 
     gradient: LocalGradient
     parts: Parts
     residual: Residual
     fmt: int
     version: int
-    """The global step whose parameters it was computed on."""
+    """The global step whose parameters the gradient was computed on."""
 
 
 @dataclass
@@ -73,10 +73,10 @@ def hooks(name: str, *, with_ledger: bool, bound: int | None, paired: bool = Fal
     """Return the hooks of asynchronous updates for the servers.
 
     Args:
-        name: theirs.
-        with_ledger: data is handed out.
-        bound: how many updates workers may be apart.
-        paired: standbys apply the same updates.
+        name: text that all tasks of the job must agree on.
+        with_ledger: whether the first server assigns splits of the data.
+        bound: number of updates that workers may be apart; None: any number.
+        paired: whether standbys apply the same updates.
     """
     return ServerHooks(
         name=name,
@@ -175,21 +175,21 @@ class AsyncUpdates(BoundUpdates):
                 yield function, (batches[0], *who)
 
     def on_idle(self, shards: Sequence[ShardRecord]) -> None:
-        """Nothing: the servers have all there is."""
+        """Do nothing: the servers have the complete state."""
 
     def start_session(self, session: Session) -> None:
-        """Carry this session from now on."""
+        """See `Updates`."""
         worker_progress = self._worker_progress
         if session.generation != worker_progress.generation:
             worker_progress.generation, worker_progress.encoded = session.generation, None
         self._session = self._session_tensor(session)
 
     def step(self, batches: Sequence[Batch], progress: Progress | None = None) -> StepResult:
-        """Compute the gradient on the newest parameters and push it; in one call where nothing stands between."""
+        """Compute the gradient on the newest parameters and push it, in one call if possible."""
         if over := self._wait_for_the_slowest():
             return over
         worker_progress = self._worker_progress
-        if batches is not worker_progress.sent:  # else its reply was lost, and some servers may have it
+        if batches is not worker_progress.sent:  # else the reply was lost, and some servers may have applied it
             worker_progress.number, worker_progress.sent = worker_progress.number + 1, batches
             worker_progress.encoded = None
         started = time.perf_counter()
@@ -231,7 +231,7 @@ class AsyncUpdates(BoundUpdates):
         return result._replace(version=sent.version), sent.residual, sent.fmt
 
     def _is_one_call(self, batches: Sequence[Batch], fmt: int) -> bool:
-        """Whether nothing stands between computing a gradient and pushing it."""
+        """Return whether one call can compute a gradient and push it."""
         return self._computer.is_one_pass(batches) and self._compressor.is_plain(fmt)
 
     def _numbered(self, progress: Progress | None) -> Tensor:
@@ -240,7 +240,7 @@ class AsyncUpdates(BoundUpdates):
             return UpdateHeader.pack(as_numbers(progress), self._worker_progress.number)
 
     def _wait_for_the_slowest(self) -> StepResult | None:
-        """Return once this worker is within its bound; with a reply if its session is over."""
+        """Wait until this worker is within its bound; return a result if its session is over."""
         pause = FIRST_PAUSE
         while self._bound is not None and self._worker_progress.ahead >= self._bound:
             time.sleep(pause)
@@ -252,13 +252,13 @@ class AsyncUpdates(BoundUpdates):
         return None
 
     def _emit_fetch(self, fmt: int) -> Tensor:
-        """Fetch the parameters; the first server's step before it was read. int64[]."""
+        """Fetch the parameters; return the first server's step before the read. int64[]."""
         version, held = self._emit_pull(fmt)
         with tf.control_dependencies([held]):
             return self._client.to_local(version)
 
     def _emit_pull(self, fmt: int) -> tuple[Tensor, Operation]:
-        """The first server's step, on that server, and the operation to wait for, which has fetched what came of it."""
+        """Emit a pull; return the first server's step on that server, and the operation that completes the pull."""
         first = self._store.shards[0]
         with tf.device(first.device):
             version = first.record.read_value()[RecordField.STEP]
@@ -318,7 +318,7 @@ class AsyncUpdates(BoundUpdates):
             vectors = self._compressor.decode(shard, parts[number], fmt)
             replies.append(_push(shard, *who, vectors, rows[number], moves=self._moves))
             for standby in self._store.standbys_of[number]:
-                with tf.device(shard.device):  # it is sent once by the worker, and handed on from server to server
+                with tf.device(shard.device):  # the worker sends it once, and the server forwards it
                     handed, touched = tf.nest.map_structure(tf.identity, (parts[number], rows[number]))
                 vectors = self._compressor.decode(standby, handed, fmt)
                 standbys.append(_push(standby, *who, vectors, touched, moves=self._moves))
@@ -344,17 +344,17 @@ def _push(
     *,
     moves: bool,
 ) -> Tensor:
-    """Apply one worker's gradients (and changes of state), if its session is the shard's; not if they are not finite.
+    """Emit applying one worker's gradient on one server, unless it is not finite or of another session.
 
     Args:
         shard: the server.
         session: term and generation. int64[2].
         identity: worker and incarnation. int64[2].
-        what: the worker's progress in its data, and its number for the update. int64[4].
+        what: see `UpdateHeader`. int64[4].
         stats: see `LocalGradient`.
-        vectors: one per segment.
-        rows: one per table.
-        moves: the vectors are moves.
+        vectors: one vector per segment.
+        rows: the touched rows of each table.
+        moves: whether the vectors are moves.
 
     Returns:
         The `UpdateReply`. int64[4].

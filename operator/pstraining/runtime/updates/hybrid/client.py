@@ -91,7 +91,7 @@ class HybridOperations:
         return self._emit_follow(*request, self.servers[0].unanimous(decided(self.servers, self._standbys, request)))
 
     def _emit_follow(self, session: Tensor, who: Tensor, place: Tensor, go: Tensor | None = None) -> Tensor:
-        """Let the arbiter make the step, if `go` is 1 and it may, and the others after it.
+        """Apply the step on the arbiter if `go` is 1 and the arbiter may, and then on the other servers.
 
         Returns:
             The `FollowReply`. int64[2].

@@ -1,7 +1,7 @@
-"""A worker's own copy of all dense state, in hybrid updates: the parameters, and the user's optimizer on them.
+"""A worker's copy of all dense state in hybrid updates: the parameters, and the user's optimizer on them.
 
-It is laid out as on the parameter servers, segment by segment, so the arithmetic is the servers', and what is brought
-to them or fetched from them is the same list of vectors. All workers of a job apply the same sums to the same bits.
+Its layout is that of the parameter servers, segment by segment: the arithmetic is the servers', and pushes and pulls
+are lists of the same vectors. All workers of a job apply equal sums to equal bits.
 """
 
 import zlib
@@ -23,7 +23,7 @@ from pstraining.runtime.updates.messages import GradientStats
 
 
 class DenseState:
-    """The dense state of every server, on this task's device. `step` tells which one it is of; None: of none yet."""
+    """The dense state of every server, on this task's device; `step` is its global step, None before the first."""
 
     def __init__(self, store: ParameterStore) -> None:
         self._store = store
@@ -46,13 +46,13 @@ class DenseState:
         self._show = tf.function(self._emit_show, autograph=False)
 
     def warm_up(self) -> None:
-        """Trace what a step needs."""
+        """Trace the functions of a step."""
         with tf.device(self._store.client.local):
             self._move.get_concrete_function(*self._sum_specs())
             self._show.get_concrete_function()
 
     def load(self, gradient: LocalGradient) -> list[Array]:
-        """Put a gradient where it is to be added up: the vectors to hand to the ring, each time its weight."""
+        """Copy a gradient, times its weight, into the buffers of the ring's sum, and return the buffers."""
         stats = GradientStats.unpack(gradient.stats)
         weight = stats.samples * stats.finite
         self._stats[:] = (weight, weight * stats.loss if weight else 0.0)
@@ -83,16 +83,16 @@ class DenseState:
         return self.step
 
     def show(self) -> None:
-        """Assign these values to the model's variables."""
+        """Assign the parameters to the model's variables."""
         with tf.device(self._store.client.local):
             self._show()
 
     def read(self) -> list[Array]:
-        """Copies of all state, in the order of `Shard.dense`, one server's after the other's."""
+        """Return copies of all state, server by server, each in the order of `Shard.dense`."""
         return [np.array(variable.numpy(), ndmin=0) for part in self._parts for variable in part.dense]
 
     def write(self, values: Sequence[Array], step: int) -> None:
-        """Replace all state by that of a step."""
+        """Replace all state by the state of a step."""
         with tf.device(self._store.client.local):
             for variable, value in zip((v for part in self._parts for v in part.dense), values, strict=True):
                 variable.assign(np.reshape(value, variable.shape))
@@ -100,12 +100,12 @@ class DenseState:
         self.step = step
 
     def per_server(self, values: Sequence[Array]) -> list[list[Array]]:
-        """State as `read` gives it, as each server takes it."""
+        """Split state from `read` by server."""
         found = iter(values)
         return [[next(found) for _ in part.dense] for part in self._parts]
 
     def checksum(self) -> int:
-        """Of the parameters. 32 bits."""
+        """Return the CRC-32 of the parameters."""
         found = 0
         for part in self._parts:
             for vector in part.vectors:
@@ -114,7 +114,7 @@ class DenseState:
 
     @property
     def bytes(self) -> int:
-        """What one sum around the ring is of."""
+        """Return the size of one sum around the ring, in bytes."""
         return sum(values.nbytes for values in self._sums.values())
 
     def _sum_specs(self) -> "list[tf.TensorSpec]":
@@ -161,7 +161,7 @@ class _ShardState:
         """In the order of `Shard.dense`."""
 
     def move(self, means: Sequence[Tensor]) -> None:
-        """Emits a step: gradients of trained segments, changes of the others."""
+        """Emit a step from the gradients of trained segments and the changes of segments of state."""
         if self._clone is not None:
             self._clone.apply([means[number] for number in self._trained], [self.vectors[n] for n in self._trained])
         for number, segment in enumerate(self.segments):
@@ -170,5 +170,5 @@ class _ShardState:
 
 
 def _carried_as(dtype: str) -> str:
-    """Half precision would overflow in a sum."""
+    """Return the dtype of a sum: half precision would overflow."""
     return "float32" if dtype == "float16" else dtype

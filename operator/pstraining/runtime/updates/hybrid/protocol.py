@@ -1,13 +1,12 @@
-"""Hybrid updates: what a worker does next about its step and its ring, decided from what the servers say.
+"""Hybrid updates: a worker's next action for its step and its ring, decided from the servers' replies.
 
-Dense gradients are added up around a ring of workers, rows of tables on the parameter servers, and both are one step:
-the round of `updates.synchronous.protocol`, decided by the first server. An attempt at it has a ring of its own: the
-workers that take part, as the arbiter knew them when the attempt began. A worker delivers (its rows, and that it is
-there) only once its ring's sum is complete, and the arbiter makes the step only when all members have delivered. So
-whoever sees that a step was made in an attempt whose sum it holds may apply that sum; everybody else has missed the
-step, and gets the parameters from a neighbor. A sum is discarded only when its attempt is known to be over. With
-standbys the arbiter's standby decides. Once it may have applied the step, the round is prepared, and only applying the
-step ends the attempt.
+A ring of workers sums dense gradients, and the parameter servers sum rows of tables. Both are one step: the round of
+`updates.synchronous.protocol`, which the first server decides. Each attempt at the step has its ring: the workers that
+were ready when the attempt began. A worker pushes its rows only once its ring's sum is complete, and the arbiter
+applies the step only when all members have pushed. A worker that holds the sum of the attempt in which the step was
+applied may therefore apply that sum. Other workers have missed the step, and get the parameters from a neighbor. A sum
+is discarded only when its attempt is known to be over. With standbys the arbiter's standby decides: once it may have
+applied the step, the round is prepared, and only applying the step ends the attempt.
 
 Pure: sets of workers are bit masks, worker i is bit i. No clock, no sockets, no TensorFlow.
 """
@@ -21,36 +20,36 @@ from pstraining.runtime.updates.synchronous.protocol import ShardRound
 
 @dataclass(frozen=True)
 class HybridObservation:
-    """All servers' words about the round, the arbiter's first."""
+    """All servers' states of the round, the arbiter's first."""
 
     shards: tuple[ShardRound, ...]
     admitted: int
-    """Workers that have delivered to the arbiter in its attempt."""
+    """Workers that have pushed to the arbiter in its attempt."""
     closed: bool
-    """Whether all of the ring's members have."""
+    """Whether all members of the ring have pushed to the arbiter."""
     made_in: int
-    """The attempt in which the arbiter has made its last step."""
+    """The attempt in which the arbiter applied its last step."""
     members: int
-    """The ring of the arbiter's attempt; none: it has yet to be formed."""
+    """Members of the ring of the arbiter's attempt; 0 before the ring is formed."""
     ready: int
-    """Workers that live and can be reached."""
+    """Workers that are alive and reachable."""
     waits: bool = False
-    """Whether workers that have not come yet are waited for."""
+    """Whether the arbiter waits for workers that have not registered yet."""
     paused: bool = False
-    """Whether no step is made for a while, because the chief saves."""
+    """Whether no step is applied for a while, because the chief saves."""
     prepared: bool = False
-    """Whether the arbiter's standby may have made the step: the attempt cannot be given up any more."""
+    """Whether the arbiter's standby may have applied the step: the attempt can no longer be given up."""
     standbys: tuple[int, ...] = ()
-    """Steps made on each standby."""
+    """Updates applied on each standby."""
 
     @property
     def arbiter(self) -> ShardRound:
-        """The server that decides."""
+        """Return the state of the server that decides."""
         return self.shards[0]
 
     @property
     def slowest(self) -> int:
-        """Steps made everywhere."""
+        """Return the updates applied on every server and every standby."""
         return min([*(shard.step for shard in self.shards), *self.standbys])
 
 
@@ -60,15 +59,15 @@ class WorkerState:
 
     worker: int
     step: int | None
-    """Of its dense parameters; None: it has none."""
+    """Global step of the worker's dense parameters; None if it has none."""
     ring: int | None
-    """The attempt whose ring it is part of, while that is whole."""
+    """The attempt whose unbroken ring the worker is in; None if it is in none."""
     left: int | None
-    """The last attempt whose ring it has seen break, or has left."""
+    """The last attempt whose ring the worker left or saw break."""
     held: int | None
-    """The attempt in which the sum was made that it holds, of gradients of its step."""
+    """The attempt whose sum of gradients of `step` the worker holds; None if it holds none."""
     suspects: int = 0
-    """Workers that it suspects to be dead, and that the arbiter has yet to hear of from it."""
+    """Workers that it suspects to have crashed and has yet to report to the arbiter."""
 
 
 class HybridAction(Enum):
@@ -99,7 +98,7 @@ def next_action(observation: HybridObservation, me: WorkerState) -> HybridAction
     if me.step is not None and arbiter.step != me.step:
         return HybridAction.SETTLE if is_made(observation, me) else HybridAction.MISSED
     if observation.prepared:
-        return HybridAction.APPLY  # whoever holds the sum: it may be made already
+        return HybridAction.APPLY  # even without the sum: the step may be applied already
     if me.held == arbiter.attempt and observation.closed and not any(missing(observation)):
         return HybridAction.GIVE_WAY if observation.paused else HybridAction.APPLY
     broken = me.left == arbiter.attempt or observation.members & me.suspects
@@ -117,14 +116,14 @@ def next_action(observation: HybridObservation, me: WorkerState) -> HybridAction
 
 
 def is_made(observation: HybridObservation, me: WorkerState) -> bool:
-    """Whether the step was made of the sum that this worker holds."""
+    """Return whether the arbiter's last step consists of the sum that this worker holds."""
     if me.step is None or me.held is None:
         return False
     return (observation.arbiter.step, observation.made_in) == (me.step + 1, me.held)
 
 
 def missing(observation: HybridObservation) -> list[int]:
-    """For every server the members whose gradients it has yet to get."""
+    """Return for each server the members whose gradients are missing."""
     arbiter = observation.arbiter
     return [
         observation.members & ~shard.pushed if shard.attempt == arbiter.attempt else observation.members

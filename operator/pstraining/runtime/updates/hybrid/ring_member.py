@@ -1,6 +1,6 @@
-"""A worker in its rings, whichever servers it trains with: the dense parameters, the sum that it holds, its neighbors.
+"""A worker in its rings: its dense parameters, the sum that it holds, and its neighbors.
 
-`updates.hybrid.protocol` tells what of this may be thrown away, and when.
+`updates.hybrid.protocol` decides which of them may be discarded, and when.
 """
 
 import struct
@@ -24,11 +24,11 @@ CHECK_STEPS: Final = 256
 _HEADER: Final = struct.Struct("!qqQI")
 
 Still = Callable[[int], bool]
-"""Whether a ring is the arbiter's newest, and none of its members has said good-bye or lapsed."""
+"""Returns whether a ring is the arbiter's newest, and all its members are alive and registered."""
 
 
 class RingMember:
-    """What a worker has, and its part in the ring of one attempt after the other.
+    """A worker's dense parameters, and its membership in the rings of successive attempts.
 
     Args:
         identity: the worker.
@@ -41,13 +41,13 @@ class RingMember:
         self.ring: Ring | None = None
         self.left: int | None = None
         self.held: int | None = None
-        """The attempt whose sum lies in the replica."""
+        """The attempt whose sum is in the dense state's buffers; None for none."""
         self.suspects: tuple[Peer, ...] = ()
-        """Whom the arbiter has yet to hear of."""
+        """Suspected neighbors that the arbiter does not know of yet."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is in a ring that is not broken."""
+        """Return whether the worker is in an unbroken ring."""
         return self.ring is not None and not self.ring.broken
 
     def worker_state(self) -> WorkerState:
@@ -67,12 +67,12 @@ class RingMember:
             event("ring_left", worker=self.identity.worker, ring=self.left, suspects=[c.worker for c in suspects])
 
     def lose(self) -> None:
-        """What this worker has does not count any more: a ring that is formed anew brings the newest."""
+        """Discard the dense parameters; the next ring broadcasts the newest ones."""
         self.leave()
         self.dense.step = self.held = None
 
     def forget(self) -> None:
-        """The servers have another set of parameters, and other attempts."""
+        """Discard the state of another set of parameters and its attempts."""
         self.lose()
         self.left = None
 
@@ -85,17 +85,17 @@ class RingMember:
     def join(
         self, topology: RingTopology, step: int, *, still: Still, load: Callable[[], Sequence[Array] | None]
     ) -> None:
-        """Become part of a ring, and come to the same parameters as its other members.
+        """Connect to a ring, and synchronize the dense parameters with its other members.
 
         Args:
             topology: the ring.
-            step: the arbiter's.
-            still: asked now and then.
-            load: what the servers have, if that is of this step.
+            step: the arbiter's global step.
+            still: checks from time to time whether the ring is current.
+            load: returns the servers' dense parameters if they are those of this step.
         """
         started, number = time.monotonic(), topology.number
         self.leave()
-        self.left = number  # until it has come to be
+        self.left = number  # until the ring is complete
         try:
             alone = len(topology.members) == 1
             links = None if alone else self.transport.connect(topology, still=lambda: still(number))
@@ -134,7 +134,7 @@ class RingMember:
         return True
 
     def _differ(self, header: bytes, found: bytes) -> None:
-        """The left neighbor says something else; if its parameters are others, they count, from the lowest worker."""
+        """Handle a left neighbor's different header: if its parameters differ, those of the lowest worker win."""
         ring, step = self.ring, self.dense.step
         if ring and ring.place and header[:-4] == found[:-4]:
             neighbor = ring.members[ring.place - 1].worker
@@ -144,7 +144,7 @@ class RingMember:
             self.leave()
 
     def _broadcast(self, ring: Ring, step: int, still: Still, load: Callable[[], Sequence[Array] | None]) -> None:
-        """Bring the dense parameters of the arbiter's step to all members that do not have them."""
+        """Broadcast the dense parameters of the arbiter's step to the members without them."""
         steps = self._gather_steps(ring, 0, still)
         if all(found != step for found in steps):
             values = load() if ring.place == 0 else None

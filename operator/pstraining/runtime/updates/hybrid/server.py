@@ -1,8 +1,7 @@
 """Rounds of hybrid updates on one parameter server, as operations to emit inside a traced function.
 
-`updates.hybrid.protocol` tells what they are and who does what next. To the rounds of synchronous updates come the
-members of each attempt's ring, their addresses, and how old the server's own dense parameters are: workers have the
-newer ones, and bring them here when the chief wants to save.
+`updates.hybrid.protocol` defines them. They add to synchronous rounds the members of each attempt's ring, the members'
+addresses, and the age of the server's dense parameters: workers have newer ones, and push them when the chief saves.
 """
 
 from collections.abc import Sequence
@@ -24,30 +23,30 @@ from pstraining.runtime.updates.synchronous.messages import Place
 from pstraining.runtime.updates.synchronous.server import RoundOps
 
 BARRED_SECONDS: Final = LAPSE_SECONDS
-"""How long a suspected worker is left out of rings, whatever it says: by then the arbiter knows of its silence, too."""
+"""Seconds for which a suspected worker is left out of rings; by then the arbiter has noticed its silence itself."""
 CLAIM_SECONDS: Final = 10.0
-"""How long a worker may take to bring its dense parameters, before another one may."""
+"""Seconds that a worker has to push its dense parameters before another worker may."""
 
 
 class HybridAccumulators(Accumulators):
-    """The variables of hybrid rounds on one server; create it where variables go to that server."""
+    """The variables of hybrid rounds on one server; create it inside `variables_on` for that server."""
 
     def __init__(self, shard: Shard, config: RoundConfig) -> None:
         super().__init__(shard, config)
         self.behind = tf.Variable(tf.zeros([], tf.int64))
-        """Steps made since this server's dense parameters were written."""
+        """Steps applied since this server's dense parameters were written."""
         # The arbiter's.
         self.members = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64))
         """1 for every worker in the ring of this attempt."""
         self.made_in = tf.Variable(tf.zeros([], tf.int64))
-        """The attempt in which the last step was made."""
+        """The attempt in which the last step was applied."""
         self.peers = tf.Variable(tf.zeros([WORKER_SLOTS, PEER_SIZE], tf.int64))
-        """How workers are reached: see `allreduce.topology.Peer`; the first number is the incarnation."""
+        """Addresses of workers, see `allreduce.topology.Peer`; the first number is the incarnation."""
         self.barred_until = tf.Variable(tf.zeros([WORKER_SLOTS], tf.float64))
         self.paused_until = tf.Variable(tf.zeros([], tf.float64))
-        """Until then no step is made, because the chief saves."""
+        """Time until which no step is applied, because the chief saves; seconds since 1970."""
         self.claim = tf.Variable(tf.zeros([3], tf.int64))
-        """Who brings its dense parameters, worker and incarnation, and of which step they are."""
+        """The worker that pushes its dense parameters, its incarnation, and their global step."""
         self.claimed_until = tf.Variable(tf.zeros([], tf.float64))
 
 
@@ -59,7 +58,7 @@ class HybridRoundOps(RoundOps):
         self._hybrid = HybridAccumulators.of(shard)
 
     def register_peer(self, session: Tensor, identity: Tensor, peer: Tensor) -> Tensor:
-        """Note on the arbiter how a worker is reached; 1 if it has its index. int64[].
+        """Store a worker's address on the arbiter; 1 if the process has its index. int64[].
 
         Args:
             session: term and generation. int64[2].
@@ -80,7 +79,7 @@ class HybridRoundOps(RoundOps):
         return self._critical([session, identity, peer], body)
 
     def look(self, identity: Tensor) -> tuple[Tensor, Tensor]:
-        """What this server knows of the round.
+        """Return this server's state of the round.
 
         Returns:
             The packed `HybridLookReply`. int64[13], uint8[1 or 4, WORKER_SLOTS / 8].
@@ -109,7 +108,7 @@ class HybridRoundOps(RoundOps):
         return found
 
     def form_ring(self, session: Tensor, place: Tensor, suspects: Tensor) -> Tensor:
-        """Begin another attempt, with all who are ready, by compare-and-set on the arbiter; 1 if this call did.
+        """Start another attempt with all ready workers, by compare-and-set on the arbiter; 1 if this call did. int64[].
 
         Args:
             session: term and generation. int64[2].
@@ -165,16 +164,16 @@ class HybridRoundOps(RoundOps):
         return self._critical([seconds], body)
 
     def claim(self, session: Tensor, identity: Tensor, step: Tensor, suspects: Tensor) -> Tensor:
-        """Ask the arbiter whether to bring the dense parameters of a step; 1 if this worker is to. int64[].
+        """Claim on the arbiter the push of a step's dense parameters; 1 if this worker is to push them. int64[].
 
-        A claim holds until another step, for `CLAIM_SECONDS` at most, and while the worker that has it lives: one that
-        dies has written to some of the servers perhaps, and another one writes to all of them again.
+        A claim ends with the next step, after `CLAIM_SECONDS`, or when the claiming worker dies. That worker may have
+        written to some of the servers; the next one writes to all of them again.
 
         Args:
             session: term and generation. int64[2].
             identity: worker and incarnation. int64[2].
-            step: of its dense parameters. int64[].
-            suspects: as for `form_ring`; their claims do not count. int64[2, 2].
+            step: global step of the worker's dense parameters. int64[].
+            suspects: see `form_ring`; their claims do not count. int64[2, 2].
         """
 
         def body(session: Tensor, identity: Tensor, step: Tensor, suspects: Tensor) -> Tensor:
@@ -223,7 +222,7 @@ class HybridRoundOps(RoundOps):
         return found
 
     def give_up_state(self, session: Tensor, step: Tensor) -> Tensor:
-        """Tell that nobody has the dense parameters of a step: what is here is no whole set any more. int64[]."""
+        """Mark the server's set as incomplete, because no worker has the dense parameters of a step. int64[]."""
 
         def body(session: Tensor, step: Tensor) -> Tensor:
             record = self._shard.record
@@ -241,20 +240,19 @@ class HybridRoundOps(RoundOps):
         return self._critical([session, step], body)
 
     def forget(self, worker: Tensor, newcomer: Tensor) -> list[Operation]:
-        """See `RoundOps.forget`: a ring that the former process was part of is no more."""
+        """See `RoundOps.forget`; ends the attempt of a ring with the former process."""
         if not self._arbiter:
             return []
         was = newcomer & tf.equal(at(self._hybrid.members, worker), 1) & self._may_renew()
         return [tf.cond(was, lambda: with_dependencies(self._renew(), applied()), not_applied)]
 
     def _is_of(self, session: Tensor, step: Tensor) -> Tensor:
-        """Whether this server is at a step of the set of parameters; also when training is over, or updates are shut
-        out. bool[]."""
+        """Whether this server is at a step of the set, even if training is over or updates are paused. bool[]."""
         record, generation = self._shard.record.read_value(), SessionToken.unpack(session).generation
         return tf.equal(tf.abs(record[RecordField.GENERATION]), generation) & tf.equal(record[RecordField.STEP], step)
 
     def _ready(self) -> Tensor:
-        """Workers that live, have said how they are reached, and are not suspected. int64[WORKER_SLOTS]."""
+        """Return the workers that are alive, reachable and not suspected. int64[WORKER_SLOTS]."""
         own, registry = self._hybrid, self._shard.registry
         reached = tf.equal(own.peers.read_value()[:, 0], registry.incarnations.read_value())
         return tf.cast(registry.alive() & reached & (own.barred_until.read_value() < clock()), tf.int64)
@@ -267,7 +265,7 @@ class HybridRoundOps(RoundOps):
         return tf.equal(at(self._hybrid.members, worker), 1)
 
     def _close(self, admitted: Tensor, alive: Tensor) -> Operation:
-        del alive  # a member that died delivers no more, and the attempt is given up
+        del alive  # a member that died pushes nothing, and the attempt is given up
         members = self._hybrid.members.read_value()
         whole = tf.reduce_all(admitted >= members) & (tf.reduce_sum(members) > 0)
         return self._hybrid.closed.assign(tf.cast(whole, tf.int64), read_value=False)
@@ -278,7 +276,7 @@ class HybridRoundOps(RoundOps):
         came = tf.reduce_sum(ready) >= self._config.workers
         kept = [
             self._hybrid.members.assign(tf.where(self._waits(ready), tf.zeros_like(ready), ready), read_value=False),
-            # Once all have come, a worker that is gone is not waited for as one that has yet to come.
+            # Once all workers have registered, a missing worker counts as lost, not as late.
             self._hybrid.wait_until.assign(tf.where(came, tf.zeros_like(until), until), read_value=False),
         ]
         return [*kept, *super()._renew()]
@@ -293,7 +291,7 @@ class HybridRoundOps(RoundOps):
         return [*noted, self._wait_no_longer(admitted)] if self._arbiter else noted
 
     def _attempt(self) -> Tensor:
-        """The one in which the step is made. int64[]."""
+        """Return the attempt in which the step is applied. int64[]."""
         return self._hybrid.attempt.read_value()
 
     def _last_round(self, sender: Sender) -> Tensor:
@@ -304,5 +302,5 @@ class HybridRoundOps(RoundOps):
         return super()._may_apply(place) & ~self._is_paused()
 
     def _is_paused(self) -> Tensor:
-        """Whether no step may be made now. bool[]."""
+        """Return whether no step may be applied now. bool[]."""
         return self._hybrid.paused_until.read_value() >= clock()

@@ -1,9 +1,9 @@
 """Hybrid rounds on both members of a shard: those of `updates.hybrid.server`, decided as in
 `updates.synchronous.two_phase_commit`.
 
-Rows of tables come to a standby as in synchronous rounds. What workers hold of a step, the sum of the dense gradients,
-is told by the attempt that the step was made in; so the standby keeps that, too, and how workers are reached. Who takes
-over has no ring: workers form the next one.
+A standby receives rows of tables as in synchronous rounds. The attempt in which a step was applied identifies the
+workers' sum of dense gradients, so the standby keeps that attempt, and the workers' addresses. After a failover there
+is no ring: workers form the next one.
 """
 
 import tensorflow as tf
@@ -30,7 +30,7 @@ class ReplicatedHybridAccumulators(HybridAccumulators, ReplicatedAccumulators):
         return [*super().transient, *own]
 
     def void(self, attempt: Tensor) -> list[Operation]:
-        """Emits starting over under another view: without a ring, and nothing is held up."""
+        """Emit the reset under a new view: no ring, no pause and no claim."""
         anew = [self.members, self.paused_until, self.claimed_until]
         return [
             *super().void(attempt),
@@ -39,15 +39,15 @@ class ReplicatedHybridAccumulators(HybridAccumulators, ReplicatedAccumulators):
 
 
 class HybridPrimaryRoundOps(HybridRoundOps, PrimaryRoundOps):
-    """Emits a primary's part in hybrid rounds whose steps its standby makes, too."""
+    """Emits a primary's operations in hybrid rounds that its standbys apply as well."""
 
     def _is_paused(self) -> Tensor:
-        # A prepared round's step may have been made by the standby: it is too late.
+        # The standby may have applied the step of a prepared round: it is too late for a pause.
         return super()._is_paused() & self._may_renew()
 
 
 class HybridStandbyRoundOps(HybridRoundOps, StandbyRoundOps):
-    """Emits a standby's part."""
+    """Emits a standby's operations in hybrid rounds."""
 
     def state(self) -> Tensor:
         """Return the packed `StandbyState`. int64[6]."""
@@ -61,7 +61,7 @@ class HybridStandbyRoundOps(HybridRoundOps, StandbyRoundOps):
         return self._staged_place().attempt
 
     def _is_paused(self) -> Tensor:
-        return tf.constant(False)  # that is the arbiter's to say: it has prepared the round
+        return tf.constant(False)  # only the arbiter decides that, and it has prepared the round
 
 
 def primary_hybrid_ops(shard: Shard, config: RoundConfig) -> HybridRoundOps:

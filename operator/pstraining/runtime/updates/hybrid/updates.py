@@ -1,8 +1,8 @@
 """Hybrid updates: dense gradients around a ring of the workers, rows of tables through the parameter servers.
 
-Every worker holds all dense parameters and moves them by itself; see `updates.hybrid.protocol` for what makes of both
-one step. The servers get the dense parameters when the chief saves. Where shards have standbys, these make the same
-steps of the tables, and a worker moves its dense parameters once all have.
+Every worker holds all dense parameters and applies each step to them; `updates.hybrid.protocol` combines both parts to
+one step. Workers push the dense parameters to the servers when the chief saves. Standbys apply the same steps to the
+tables, and a worker applies a step to its dense parameters once all members have.
 """
 
 import time
@@ -48,7 +48,7 @@ from pstraining.runtime.updates.synchronous.protocol import PushStatus
 from pstraining.runtime.updates.synchronous.server import round_hooks
 
 LOST_SECONDS: Final = 10.0
-"""How long workers wait for one that has the newest dense parameters, before they are given up."""
+"""Seconds that workers wait for one with the newest dense parameters, before these are given up."""
 
 
 def hooks(name: str, config: RoundConfig, *, paired: bool = False) -> ServerHooks:
@@ -102,7 +102,7 @@ class HybridUpdates(BoundUpdates):
         return HybridUpdates(self._shared, store, self._computer.bind(store), config=self._config)
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
-        """Trace every function that a step needs, with the token of no session, which the servers refuse."""
+        """Trace every function of a step, in a session that never exists, which the servers reject."""
         self.start_session(Session(0, 0))
         gradient = self._compute(batches)
         self._dense.warm_up()
@@ -123,7 +123,7 @@ class HybridUpdates(BoundUpdates):
         call(ops.apply, self._session, self._shared.identity, place)
 
     def _usual_step_functions(self, batches: Sequence[Batch]) -> Iterator[tuple[TracedFunction, tuple[object, ...]]]:
-        """Its functions, each with what makes it do nothing."""
+        """See `BoundUpdates`."""
         ops, session, place = self._ops, self._session_tensor(Session(0, 0)), self._place(NEVER)
         request = session, self._shared.identity, place
         yield ops.look, (self._shared.identity,)
@@ -132,13 +132,13 @@ class HybridUpdates(BoundUpdates):
         yield ops.members, ()
         if self._computer.is_one_pass(batches):
             yield ops.compute, (batches[0], place)
-        for length in (0, 1):  # what comes in two lengths is made ready for any
+        for length in (0, 1):  # two lengths generalize the trace to any length
             stats, rows = self._computer.zero_rows(length)
             yield ops.push, (*request, self._shared.no_data_progress, stats, rows)
         yield ops.apply, request
 
     def start_session(self, session: Session) -> None:
-        """Carry this session from now on. The parameters stay, if it is of the same set."""
+        """Start a session; the local parameters remain if the session has the same set."""
         self._member.leave()
         worker_progress = self._worker_progress
         if session.generation and session.generation != worker_progress.generation:
@@ -159,7 +159,7 @@ class HybridUpdates(BoundUpdates):
         """Compute the gradient, add it up around the ring, push its rows, and return when the round is over."""
         worker_progress = self._worker_progress
         if not self._is_current:
-            again = worker_progress.tried is batches  # what came of them was not told
+            again = worker_progress.tried is batches  # the outcome of their step is unknown
             if over := self._run_round(None, worker_progress.loss if again else 0.0, again=again):
                 return over
             self._dense.show()
@@ -173,12 +173,12 @@ class HybridUpdates(BoundUpdates):
         return replace(result, finite=bool(stats.finite))
 
     def close(self) -> None:
-        """Leave the ring, and listen no more."""
+        """Leave the ring, and close the listening socket."""
         self._member.leave()
         self._member.transport.close()
 
     def _compute(self, batches: Sequence[Batch]) -> LocalGradient:
-        """Their contribution; where there are standbys by a function that can be made ready beside training."""
+        """Return the gradient; with standbys, by a function that another thread can trace in advance."""
         if not self._store.updates.paired or not self._computer.is_one_pass(batches):
             return self._computer.compute(batches)
         return LocalGradient(*self._client.run(self._ops.compute, batches[0], self._place(0)))
@@ -190,15 +190,15 @@ class HybridUpdates(BoundUpdates):
     def _run_round(self, mine: None, loss: float, *, again: bool = False) -> StepResult | None: ...
 
     def _run_round(self, mine: LocalGradient | None, loss: float, *, again: bool = False) -> StepResult | None:
-        """Take part in the round of this worker's step until it is over.
+        """Take part in the round of this worker's step until the round is over.
 
-        Without a gradient: until one is wanted, of the newest parameters; None then. With `again` until it is known
-        that the last one counts, if it does.
+        Without a gradient, return None once one of the newest parameters is needed; with `again`, return a result if
+        the last gradient turns out to be applied.
         """
         if not self._registered:
             self._register()
         step, member = self._dense.step, self._member
-        # With a whole ring and a gradient there is nothing to ask before the sum.
+        # With an unbroken ring and a gradient, the sum needs no query before it.
         action, at = HybridAction.SUM if mine and member.is_whole else HybridAction.WAIT, (step, member.held)
         pause = FIRST_PAUSE
         while True:
@@ -229,7 +229,7 @@ class HybridUpdates(BoundUpdates):
             at = observation.arbiter.step, observation.arbiter.attempt
             if action is HybridAction.MISSED:
                 member.lose()
-            if mine and self._dense.step != step:  # what the gradient was computed on is no more
+            if mine and self._dense.step != step:  # the parameters of the gradient are outdated
                 self._is_current = False
                 return StepResult(True, False, False, observation.arbiter.step, loss)
             pause = self._act(action, observation, pause)
@@ -246,13 +246,13 @@ class HybridUpdates(BoundUpdates):
         return sync_protocol.push_status(push_observation(replies))
 
     def _discard(self, loss: float) -> StepResult:
-        """The gradient must not count, and is in the ring's sum: that must not either."""
+        """Discard the gradient, and with it the ring's sum that contains it."""
         self._member.leave()
         self._member.held = None
         return StepResult(False, False, False, self._dense.step or 0, loss)
 
     def _act(self, action: HybridAction, observation: hybrid_protocol.HybridObservation, pause: float) -> float:
-        """Do what a move asks for, but for what needs a gradient; how long to pause next time."""
+        """Perform an action that needs no gradient; return the next pause in seconds."""
         arbiter, goes_on = observation.arbiter, True
         if action is HybridAction.FOLLOW:
             place = self._place(observation.slowest, arbiter.attempt)
@@ -261,12 +261,12 @@ class HybridUpdates(BoundUpdates):
         elif action is HybridAction.FORM:
             place = self._place(arbiter.step, arbiter.attempt)
             if goes_on := bool(self._client.call(self._ops.form_ring, self._session, place, self._barred())):
-                self._member.suspects = ()  # else another one was faster, and may not know of them
+                self._member.suspects = ()  # else another worker was faster, and may not know of them
         elif action is HybridAction.JOIN:
             self._join(observation)
         elif action in (HybridAction.WAIT, HybridAction.GIVE_WAY):
             self._give_up_if_lost(observation)
-        # One that was refused may be refused for long.
+        # A rejected action may be rejected again for a while.
         if goes_on and action not in (HybridAction.WAIT, HybridAction.GIVE_WAY, HybridAction.PUSH):
             return FIRST_PAUSE
         if observation.paused:
@@ -280,7 +280,7 @@ class HybridUpdates(BoundUpdates):
         return StepResult(True, True, False, self._member.settle(), loss)
 
     def _look(self, loss: float) -> tuple[hybrid_protocol.HybridObservation, StepResult | None]:
-        """What the servers say; with it a reply if this worker's session is over."""
+        """Return the servers' state, and a result if this worker's session is over."""
         answers, standbys = self._client.call(self._ops.look, self._shared.identity)
         replies = [HybridLookReply.unpack(*answer) for answer in answers]
         followers = [StandbyState.unpack(state) for state in standbys]
@@ -306,12 +306,12 @@ class HybridUpdates(BoundUpdates):
         return observation, None
 
     def _is_ring_current(self, number: int) -> bool:
-        """Whether a ring is the arbiter's newest, and none of its members has said good-bye or lapsed."""
+        """Return whether a ring is the arbiter's newest, and all its members are alive and registered."""
         observation, over = self._look(0.0)
         return over is None and observation.arbiter.attempt == number and not observation.members & ~observation.ready
 
     def _join(self, observation: hybrid_protocol.HybridObservation) -> None:
-        """Become part of the newest ring."""
+        """Join the newest ring, if this worker is a member."""
         number, peers = RingMembers.unpack(self._client.call(self._ops.members))
         own = (self._member.identity.worker, self._member.identity.incarnation)
         places = [place for place, peer in enumerate(peers) if (peer.worker, peer.incarnation) == own]
@@ -321,14 +321,14 @@ class HybridUpdates(BoundUpdates):
         self._member.join(topology, step, still=self._is_ring_current, load=lambda: self._load_dense(step))
 
     def _load_dense(self, step: int) -> list[Array] | None:
-        """The dense parameters from the servers, if they are of this step there."""
+        """Return the servers' dense parameters; None unless they are those of this step."""
         found = self._client.call(self._ops.load)
         if any(DenseAge.unpack(age) != DenseAge(step, behind=0) for age, _ in found):
             return None
         return [value for _, values in found for value in values]
 
     def _push_dense(self, observation: hybrid_protocol.HybridObservation) -> None:
-        """Bring the dense parameters to the servers, if they are of the arbiter's step and no other worker does."""
+        """Push the dense parameters if they are those of the arbiter's step and no other worker pushes them."""
         step = observation.arbiter.step
         if not self._behind or self._dense.step != step:
             return
@@ -338,7 +338,7 @@ class HybridUpdates(BoundUpdates):
             self._client.call(self._ops.store, session, int64(step), values)
 
     def _give_up_if_lost(self, observation: hybrid_protocol.HybridObservation) -> None:
-        """Have the job go back to what is saved, when nobody has had the newest dense parameters for long."""
+        """Give up the set, so that the chief restores a checkpoint, if no worker has the newest dense parameters."""
         if not self._member.ring or self._dense.step is not None:
             self._alone_since = None
             return
@@ -349,12 +349,12 @@ class HybridUpdates(BoundUpdates):
             self._client.call(self._ops.give_up_state, self._session, int64(observation.arbiter.step))
 
     def _apply(self, step: int | None, attempt: int | None) -> bool:
-        """Make a step on every server; True if all have made it, of the sum that this worker holds."""
+        """Apply a step on every server; return whether all did, and it consists of the sum that this worker holds."""
         place = self._place(step, attempt)
         reply = self._client.call(self._ops.apply, self._session, self._shared.identity, place)
         made, made_in = FollowReply.unpack(reply)
         if not made:
-            time.sleep(LONGEST_PAUSE)  # it is refused: whatever stands in the way, the servers may say so for long
+            time.sleep(LONGEST_PAUSE)  # rejected: the obstacle may remain for a while
         return bool(made) and (self._dense.step, self._member.held) == (step, made_in)
 
     def _register(self) -> None:
@@ -362,7 +362,7 @@ class HybridUpdates(BoundUpdates):
         self._registered = True
 
     def _peer(self) -> Tensor:
-        """How this worker is reached. int64[PEER_SIZE]."""
+        """Return this worker's address in the servers' form. int64[PEER_SIZE]."""
         with tf.device(self._client.local):
             peer = self._member.transport.peer(self._member.identity.worker, self._member.identity.incarnation)
             return tf.constant(peer.numbers(), tf.int64)

@@ -18,9 +18,9 @@ from pstraining.runtime.ps.tensors import WORKER_SLOTS, put
 from pstraining.runtime.updates.messages import GradientStats
 
 WAIT_SECONDS: Final = 60.0
-"""How long after a restore a round waits for workers that have not come yet."""
+"""Seconds after a restore for which a round waits for workers that have not registered yet."""
 NEVER: Final = 4e9
-"""A time, in seconds since 1970, that does not come."""
+"""A time that never comes, in seconds since 1970."""
 
 
 @dataclass(frozen=True)
@@ -28,32 +28,32 @@ class RoundConfig:
     """Configuration of the rounds; equal on every server and in every task."""
 
     workers: int
-    """Workers that the job wants; with ordered sums, every one of them that has data is always waited for."""
+    """Number of workers in the job's spec; with ordered sums, a round always waits for each of them with data."""
     backups: int = 0
-    """How many of them a round need not wait for."""
+    """Number of workers that a round need not wait for."""
     ordered: bool = False
     """Whether gradients are added in the order of the workers."""
     moves: bool = False
-    """Whether workers send how far their own optimizers have moved the parameters, in place of gradients."""
+    """Whether workers send moves by their local optimizers, in place of gradients."""
     pulls: tuple[VectorCodec | None, ...] = (None,)
-    """How workers fetch the parameters, by format; None: as they are."""
+    """For each format the codec of pulled parameters; None for none."""
     dense: bool = True
-    """Whether gradients of dense parameters come to the servers; else those of tables alone."""
+    """Whether workers push gradients of dense parameters; otherwise only those of tables."""
 
 
 class RoundResult(NamedTuple):
     """The result of a round on one server: the input of its step, emitted on request."""
 
     weight: Tensor
-    """Of all gradients together; 0: every one was left out. float64[]."""
+    """Weight of all gradients together; 0 if every gradient was skipped. float64[]."""
     losses: Tensor
-    """Their mean loss, and 1 if there is one. float64[2]."""
+    """Mean loss of the gradients, and 1 if there is one. float64[2]."""
     mean: Callable[[], list[Tensor]]
-    """A vector for each segment."""
+    """Emits the mean gradient, a vector for each segment."""
     touched: Callable[[], list[Touched]]
-    """Rows of each table, each once, and their gradients."""
+    """Emits for each table the touched rows without repetition, and their mean gradients."""
     admitted: Tensor
-    """On the arbiter, 1 for every worker that is part of it. int64[WORKER_SLOTS]."""
+    """On the arbiter, 1 for every worker in the round. int64[WORKER_SLOTS]."""
 
 
 class Accumulators:
@@ -67,9 +67,9 @@ class Accumulators:
         """1 for every worker whose gradient is in the sums of this attempt."""
         rows = config.workers if config.ordered else 2
         self.weights = tf.Variable(tf.zeros([rows], tf.float64))
-        """Ordered: of every worker's gradient. Else: what the sums are counted in, and of all gradients together."""
+        """With ordered sums each worker's weight; otherwise the unit of the sums, and the total weight."""
         self.losses = tf.Variable(tf.zeros([], tf.float64))
-        """Sum of the losses, each times its gradient's weight."""
+        """Sum of losses times weights."""
         shapes = [[config.workers, segment.size] if config.ordered else [segment.size] for segment in segments]
         self.vectors = [
             tf.Variable(lambda shape=shape, dtype=segment.dtype: tf.zeros(shape, dtype), dtype=segment.dtype)
@@ -78,7 +78,7 @@ class Accumulators:
         codec = next((codec for codec in config.pulls if codec), None)
         self.shadow = PullShadow(segments, shard.vectors, codec, optional=None in config.pulls) if codec else None
         self.format = tf.Variable(tf.zeros([], tf.int64)) if len(config.pulls) > 1 else None
-        """Number of the round's format, where there are several."""
+        """Number of the round's format; None if there is a single one."""
         self.rows = [SparseAccumulator(table) for table in shard.tables]
         # The arbiter's.
         self.admitted = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64))
@@ -86,7 +86,10 @@ class Accumulators:
         self.served = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64))
         """The last global step that each worker's gradient is part of."""
         self.wait_until = tf.Variable(lambda: _deadline(config), dtype=tf.float64)
-        """Until then workers that have not come yet are waited for; from a restore until all have come, at most."""
+        """Time until which a round waits for workers that have not registered yet, in seconds since 1970.
+
+        It starts at a restore, and ends early once all workers have registered.
+        """
         self.proposal = tf.Variable(tf.constant([WORKER_SLOTS, 0], tf.int64))
         """The proposal for the next round's format: the lowest worker of this round, and its format."""
 
@@ -112,10 +115,10 @@ class Accumulators:
         vectors: Sequence[Tensor],
         touched: Sequence[Touched],
     ) -> list[Operation]:
-        """Emits adding a gradient; one of a later attempt than the sum's begins it anew. The operations to wait for."""
+        """Emit adding a gradient, which starts a new sum if its attempt is new; return the operations to wait for."""
         numbers = GradientStats.read(stats)
         weight = numbers.samples * numbers.finite
-        counts = weight * numbers.parts  # of the vectors as they come
+        counts = weight * numbers.parts  # the weight of the vectors as they arrive
         kept = tf.where(same, self.weights.read_value(), tf.zeros_like(self.weights.read_value()))
         losses = tf.where(same, self.losses.read_value(), tf.zeros([], tf.float64)) + tf.math.multiply_no_nan(
             numbers.loss, weight
@@ -156,12 +159,14 @@ class Accumulators:
         return self.proposal.read_value()[1]
 
     def mean(self) -> list[Tensor]:
-        """Emits the mean gradient of what was added. A vector for each segment."""
+        """Emit the mean of the added gradients, a vector for each segment."""
         weights = self.weights.read_value()
         if not self.config.ordered:
             sums, parts = [total.read_value() for total in self.vectors], weights[1] / weights[0]
             means: list[Tensor] = tf.cond(
-                tf.equal(parts, 1),  # every worker has divided its own, and all have come: there is nothing to do
+                tf.equal(
+                    parts, 1
+                ),  # every worker has divided its gradient, and all have pushed: there is nothing to do
                 lambda: [tf.identity(total) for total in sums],
                 lambda: [total / tf.cast(parts, total.dtype) for total in sums],
             )
@@ -209,7 +214,7 @@ class SparseAccumulator:
         self.gradients = tf.Variable(tf.zeros([0, width], table.dtype), shape=[None, width])
 
     def add(self, rows: Touched, worker: Tensor, weight: Tensor, *, begins: Tensor) -> Tensor:
-        """Emits adding a worker's rows, times its weight; a first one begins anew. The operation to wait for."""
+        """Emit adding a worker's rows times its weight, or replacing the sum if it `begins`; return the operation."""
         indices, gradients = rows
         new = [indices, tf.fill(tf.shape(indices), worker), gradients * tf.cast(weight, gradients.dtype)]
         targets = [self.indices, self.workers, self.gradients]
@@ -228,7 +233,7 @@ class SparseAccumulator:
         return tf.cond(weight > 0, lambda: tf.cond(begins, begin, append), not_applied)
 
     def mean(self, total: Tensor, *, ordered: bool) -> Touched:
-        """Emits each touched row once, with its mean gradient over the round's samples."""
+        """Emit each touched row once, with its mean gradient over the round's samples."""
         indices, gradients = self.indices.read_value(), self.gradients.read_value()
         if ordered:
             order = tf.argsort(self.workers.read_value(), stable=True)
@@ -244,7 +249,7 @@ def _deadline(config: RoundConfig) -> Tensor:
 def accumulate(
     targets: Sequence[Variable], vectors: Sequence[Tensor], *, begins: Tensor, weight: Tensor, unit: Tensor
 ) -> Tensor:
-    """Set or add vectors, in units of the first one's weight; nothing for one without weight."""
+    """Emit setting or adding vectors, in units of the first gradient's weight; nothing without a weight."""
 
     def scaled() -> list[Tensor]:
         return [vector * tf.cast(weight / unit, vector.dtype) for vector in vectors]

@@ -33,11 +33,11 @@ class SyncOperations:
 
     Args:
         store: the model and the servers.
-        servers: their part in rounds.
+        servers: the primaries' operations, the arbiter's first.
         computer: computes gradients.
-        compressor: encodes them.
+        compressor: encodes gradients.
         formats: number of wire formats.
-        standbys: each server's, which make the same steps.
+        standbys: the operations of each server's standbys, which apply the same steps.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class SyncOperations:
         self._shadowed = [_shadowed(servers, store, fmt) for fmt in range(formats)]
 
         self.is_shadowed = any(map(any, self._shadowed))
-        """Whether a variable is fetched as a move of what is here."""
+        """Whether a variable is fetched as a move of the local value."""
 
         def traced(emit: Callable[..., Tensor], **options: bool) -> TracedFunction:
             function: TracedFunction = tf.function(emit, **({"autograph": False} | options))
@@ -92,7 +92,7 @@ class SyncOperations:
         return gradient, push(fmt, gradient.stats, parts, gradient.rows, request)
 
     def _emit_compute_or_nothing(self, fmt: int, batch: Batch, request: StepRequest) -> tuple[LocalGradient, PushReply]:
-        """Do the same, or nothing for the step NEVER. AutoGraph turns this into a condition."""
+        """Compute and push a gradient, or nothing for the step NEVER. AutoGraph turns this into a condition."""
         step = without_autograph(Place.unpack)(request.place).step
         if step == NEVER:  # noqa: SIM108 - AutoGraph reads the user's code only in a statement's branches
             found = self._nothing()
@@ -108,7 +108,7 @@ class SyncOperations:
     def _emit_push(self, fmt: int, stats: Tensor, parts: Parts, rows: Rows, request: StepRequest) -> PushReply:
         """Push the gradient; if every server then has all gradients, apply the step and fetch the result.
 
-        With standbys the step is a call of its own, by the last worker. Otherwise all workers but one would make every
+        With standbys the last worker applies the step with another call. Otherwise all workers but one would make every
         server and standby check for a step that is not due yet.
         """
 
@@ -131,14 +131,14 @@ class SyncOperations:
         return PushReply(replies, self._emit_follow(fmt, request, [go]))
 
     def _emit_look(self, identity: Tensor) -> tuple[list[tuple[Tensor, Tensor]], list[Tensor]]:
-        """What every server knows of the round, and the records of the standbys."""
+        """Return every server's `LookReply`, packed, and the records of the standbys."""
         standbys = [shard.read() for shard in self._store.standbys]
         return [self._home(server.look(identity)) for server in self._servers], self._home(standbys)
 
     def _emit_apply(self, fmt: int, request: StepRequest) -> Tensor:
         """Apply the step if no input is missing, and fetch the result if it was applied. `FetchReply`, int64[4]."""
-        words = decided(self._servers, self._standbys, request[:3])
-        return self._emit_follow(fmt, request, words, is_decided=bool(self._standbys[0]))
+        votes = decided(self._servers, self._standbys, request[:3])
+        return self._emit_follow(fmt, request, votes, is_decided=bool(self._standbys[0]))
 
     def _emit_fetch(self, fmt: int, request: StepRequest) -> Tensor:
         """Fetch the next step if the arbiter has applied exactly that one. `FetchReply`, int64[4].
@@ -148,26 +148,26 @@ class SyncOperations:
         return self._emit_follow(fmt, request, [tf.constant(0, tf.int64)])
 
     def _emit_follow(
-        self, fmt: int, request: StepRequest, words: Sequence[Tensor], *, is_decided: bool = False
+        self, fmt: int, request: StepRequest, votes: Sequence[Tensor], *, is_decided: bool = False
     ) -> Tensor:
-        """Apply the step on the arbiter if the verdict of all `words` is yes, then on the other servers; fetch it.
+        """Apply the step on the arbiter if the verdict of all `votes` is yes, then on the other servers; fetch it.
 
-        If standbys of the arbiter have decided, the words are theirs, and other servers do not wait for the arbiter.
+        If standbys of the arbiter have decided, the votes are theirs, and other servers do not wait for the arbiter.
         Returns the `FetchReply`, int64[4].
         """
         session, identity, place, *_ = request
         heads, fetched, followed = [], [], []
         for number, (server, standbys) in enumerate(zip(self._servers, self._standbys, strict=True)):
             # The arbiter chooses the next format.
-            following = server.chosen_format(words[0]) if number else tf.constant(0, tf.int64)
-            head, parts = server.apply_and_fetch(fmt, session, identity, place, server.unanimous(words), following)
+            following = server.chosen_format(votes[0]) if number else tf.constant(0, tf.int64)
+            head, parts = server.apply_and_fetch(fmt, session, identity, place, server.unanimous(votes), following)
             heads.append(self._home(head))
             fetched.append(self._home(parts))
             for standby in standbys if number else ():
-                go, following = standby.unanimous(words), standby.chosen_format(words[0])
+                go, following = standby.unanimous(votes), standby.chosen_format(votes[0])
                 followed.append(standby.apply(session, identity, place, go, following))
             if not number and not is_decided:
-                words = [head]
+                votes = [head]
         return self._emit_move(fmt, heads, fetched, self._home(followed))
 
     def _emit_move(
@@ -197,7 +197,7 @@ class SyncOperations:
 
 
 def _shadowed(servers: Sequence[RoundOps], store: ParameterStore, fmt: int) -> list[bool]:
-    """For each variable of the model whether it is fetched as a move of its shadow."""
+    """Return for each variable of the model whether it is fetched as a move of its shadow."""
     moved = [
         shard.segments[number]
         for server, shard in zip(servers, store.shards, strict=True)

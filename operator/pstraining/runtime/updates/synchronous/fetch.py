@@ -1,4 +1,4 @@
-"""What workers read of one parameter server in synchronous rounds, as operations to emit inside a traced function."""
+"""Reads of one parameter server in synchronous rounds, as operations to emit inside a traced function."""
 
 from collections.abc import Callable, Sequence
 
@@ -36,12 +36,12 @@ class FetchOps:
         return found
 
     def moved(self, fmt: int) -> list[int]:
-        """Numbers of the segments that are fetched as moves in this format."""
+        """Return the numbers of the segments that are fetched as moves in this format."""
         shadow = self._state.shadow
         return shadow.numbers if shadow and self._config.pulls[fmt] is not None else []
 
     def unshadowed(self, fmt: int, parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-        """Emits, on the worker: a vector per segment from what was fetched, a move where there is a shadow."""
+        """Emit on the worker a vector per segment from the fetched tensors; a move if the segment has a shadow."""
         shadow, moved = self._state.shadow, self.moved(fmt)
         return [
             shadow.decode(number, sent) if shadow and number in moved else sent[0] for number, sent in enumerate(parts)
@@ -83,7 +83,7 @@ class FetchOps:
         return reply.pack(), tf.nest.pack_sequence_as(sources, tf.nest.flatten(parts))
 
     def _format(self) -> Tensor:
-        """The format of the round under way. int64[]."""
+        """Return the format of the current round. int64[]."""
         return tf.constant(0, tf.int64) if self._state.format is None else self._state.format.read_value()
 
     def _last_round(self, sender: Sender) -> Tensor:

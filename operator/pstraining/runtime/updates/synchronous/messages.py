@@ -20,7 +20,7 @@ class Place(NamedTuple):
     """The round that a request belongs to."""
 
     step: Tensor
-    """Global step of the parameters that the worker has; the round makes the next one. int64[]."""
+    """Global step of the worker's parameters; the round applies the next step. int64[]."""
     attempt: Tensor
     """Number of the round's attempt. int64[]."""
 
@@ -86,7 +86,7 @@ class ShardPushReply(NamedTuple, Generic[Number]):
 
 
 class PushReply(NamedTuple):
-    """All servers' replies to a pushed gradient, and what the worker fetched with the same call."""
+    """All servers' replies to a pushed gradient, and the result that the same call fetched."""
 
     replies: Array
     """Each server's `ShardPushReply`, the arbiter's first. int64[servers, 8]."""
@@ -129,7 +129,7 @@ class LookReply(NamedTuple):
     admitted: int
     """Workers that the arbiter admitted, as a bit mask; 0 on other servers."""
     alive: int
-    """Workers that the arbiter has heard of lately, as a bit mask; 0 on other servers."""
+    """Workers with a recent heartbeat on the arbiter, as a bit mask; 0 on other servers."""
 
     @staticmethod
     def pack(
@@ -177,7 +177,7 @@ class ApplyReply(NamedTuple, Generic[Number]):
 
     @staticmethod
     def read(vector: Tensor) -> "ApplyReply[Tensor]":
-        """Emit the fields of an `ApplyReply` or a `FetchReply`, which begins with the same ones."""
+        """Emit the fields of an `ApplyReply`, or the equal first fields of a `FetchReply`."""
         return ApplyReply(*tf.unstack(vector[: len(ApplyReply._fields)]))
 
 

@@ -1,14 +1,14 @@
 """One synchronous update of all parameter servers: a worker's next action, decided from the servers' replies.
 
-A round brings the gradients of one global step together. The first server is its arbiter: it alone admits workers to
-the round, closes it when enough were admitted, and is the first to apply it. That application is the decision: before
-it an attempt can be given up (a worker that died between two servers left a part of its gradient behind) and everybody
-pushes again, after it the other servers follow. A gradient is therefore part of the step on all servers or on none,
-and no process is needed for it but the workers themselves: any of them may apply, follow up or give up a round, each a
-compare-and-set on the arbiter.
+A round combines the gradients of one global step. The first server is its arbiter: it alone admits workers to the
+round, closes the round when enough workers are admitted, and applies the step first. This application is the decision.
+Before it, an attempt can be given up and all workers push again: a worker that died between two servers may have left
+a part of its gradient behind. After it, the other servers follow. A gradient is therefore part of the step on all
+servers or on none. The round needs no process but the workers: any of them may apply, follow or give up a round, each
+with a compare-and-set on the arbiter.
 
 "Backup workers" are those of Chen et al., Revisiting Distributed Synchronous SGD (2016): a round closes without the
-slowest ones, whose gradients are dropped.
+slowest workers, and drops their gradients.
 
 Pure: sets of workers are bit masks, worker i is bit i. No clock, no TensorFlow.
 """
@@ -18,12 +18,12 @@ from enum import Enum
 from typing import Final
 
 USUAL_SHARE: Final = 0.7
-"""How much of what the others usually take is waited before they are asked for the first time."""
+"""Part of the usual wait after which a waiting worker queries the servers for the first time."""
 FURTHER_SHARE: Final = 1 / 16
-"""Of what they have taken so far: how long it is until they are asked again."""
+"""Part of the wait so far until the next query."""
 SHORTEST_PAUSE: Final = 0.0002
 LONGEST_PAUSE: Final = 0.1
-"""Seconds between questions."""
+"""Bounds of the seconds between queries."""
 
 
 @dataclass(frozen=True)
@@ -31,35 +31,35 @@ class ShardRound:
     """A server's part of the current round."""
 
     step: int
-    """Updates applied on this server; the round under way is the one that makes `step + 1` of it."""
+    """Updates applied on this server; the current round applies `step + 1`."""
     attempt: int
     """The round's attempt that `pushed` belongs to."""
     pushed: int
-    """Workers whose gradients are in this server's sum."""
+    """Workers whose gradients are in this server's sum, as a bit mask."""
 
 
 @dataclass(frozen=True)
 class RoundObservation:
-    """All servers' words about the round, the arbiter's first."""
+    """All servers' states of the round, the arbiter's first."""
 
     shards: tuple[ShardRound, ...]
     admitted: int
-    """Workers that the arbiter admitted to its attempt."""
+    """Workers that the arbiter admitted to its attempt, as a bit mask."""
     closed: bool
-    """Whether the arbiter admits no more."""
+    """Whether the arbiter admits no more workers."""
     alive: int
-    """Workers that the arbiter has heard of lately."""
+    """Workers with a recent heartbeat on the arbiter, as a bit mask."""
     standbys: tuple[int, ...] = ()
     """Updates applied on each standby."""
 
     @property
     def arbiter(self) -> ShardRound:
-        """The server that decides."""
+        """Return the state of the server that decides."""
         return self.shards[0]
 
     @property
     def steps(self) -> list[int]:
-        """Updates applied on every server and every standby."""
+        """Return the updates applied on each server and each standby."""
         return [*(shard.step for shard in self.shards), *self.standbys]
 
 
@@ -130,31 +130,31 @@ def push_status(observation: PushObservation) -> PushStatus:
 
 
 def pause(waited: float, *, usual: float) -> float:
-    """Seconds until it is worth asking again whether others have done their part.
+    """Return the seconds until the next query whether the other workers have pushed.
 
-    Most of what they usually take, at first; then a small part of what they have taken: asking costs processor time,
-    which they may be in want of, and every pause is half a pause too long.
+    At first most of the usual wait, then a small part of the wait so far. A query costs processor time that the other
+    workers may need, and a pause is on average half a pause too long.
 
     Args:
-        waited: seconds so far.
-        usual: seconds that they usually take.
+        waited: seconds waited so far.
+        usual: usual wait in seconds.
     """
     first = USUAL_SHARE * usual - waited
     return min(max(first if first > 0 else waited * FURTHER_SHARE, SHORTEST_PAUSE), LONGEST_PAUSE)
 
 
 def quorum(*, alive: int, expected: int, backups: int, waits: bool) -> int:
-    """How many gradients close a round.
+    """Return the number of gradients that close a round.
 
     Args:
-        alive: number of workers that were heard of lately.
-        expected: number of workers that the job wants.
-        backups: how many of them a round need not wait for.
-        waits: whether workers that have not come yet are waited for.
+        alive: number of workers with a recent heartbeat.
+        expected: number of workers in the job's spec.
+        backups: number of workers that a round need not wait for.
+        waits: whether the round waits for workers that have not registered yet.
     """
     return max(1, (max(alive, expected) if waits else alive) - backups)
 
 
 def mask(bits: bytes) -> int:
-    """The bit mask of workers from a server's words, eight workers a byte, the first worker the lowest bit."""
+    """Return the bit mask of workers from a server's bytes; the first worker is the lowest bit."""
     return int.from_bytes(bits, "little")

@@ -26,7 +26,7 @@ class RoundOps(FetchOps):
     """Emits the operations of rounds on one server."""
 
     def admit(self, session: Tensor, identity: Tensor, place: Tensor) -> Tensor:
-        """Ask the arbiter for a part in the round, before anything is sent to the others; 1 if it has one. int64[].
+        """Ask the arbiter for admission to the round, before a push; 1 if the worker is admitted. int64[].
 
         Args:
             session: term and generation. int64[2].
@@ -52,16 +52,16 @@ class RoundOps(FetchOps):
         go: Tensor,
         gradient: ShardGradient,
     ) -> Tensor:
-        """Add a worker's gradient to this server's sum, once; the arbiter admits the worker by it.
+        """Add a worker's gradient to this server's sum once; the arbiter thereby admits the worker.
 
         Args:
             session: term and generation. int64[2].
             identity: worker and incarnation. int64[2].
             place: step and attempt. int64[2].
-            progress: where the worker will be in its data. int64[3].
-            proposed: the format that the next round is to have, if it is for this worker to say. int64[].
-            go: 1 on the arbiter; elsewhere what the arbiter said. int64[].
-            gradient: this server's part; one that is not finite counts as pushed, and is skipped.
+            progress: the worker's progress in its data after the step. int64[3].
+            proposed: number of the format that this worker proposes for the next round. int64[].
+            go: 1 on the arbiter; on other servers, the arbiter's verdict. int64[].
+            gradient: this server's part; a gradient that is not finite counts as pushed, and is skipped.
 
         Returns:
             The `ShardPushReply`. int64[8].
@@ -117,7 +117,7 @@ class RoundOps(FetchOps):
         )
 
     def look(self, identity: Tensor) -> tuple[Tensor, Tensor]:
-        """What this server knows of the round; the arbiter closes it if enough are admitted meanwhile.
+        """Return this server's state of the round; the arbiter closes the round if enough workers are admitted.
 
         Returns:
             The packed `LookReply`. int64[8], uint8[1 or 3, WORKER_SLOTS / 8].
@@ -147,14 +147,14 @@ class RoundOps(FetchOps):
         return found
 
     def apply(self, session: Tensor, identity: Tensor, place: Tensor, go: Tensor, fmt: Tensor) -> Tensor:
-        """Make the round's step of the sum: the arbiter first, by compare-and-set; the others follow when `go` is 1.
+        """Apply the round's step: on the arbiter by compare-and-set, then on the other servers if `go` is 1.
 
         Args:
             session: term and generation. int64[2].
             identity: worker and incarnation. int64[2].
             place: step and attempt. int64[2].
-            go: 1 on the arbiter; elsewhere whether the arbiter has made the step. int64[].
-            fmt: elsewhere than on the arbiter, the one that the arbiter gives the next round. int64[].
+            go: 1 on the arbiter; on other servers, whether the arbiter has applied the step. int64[].
+            fmt: on other servers, the arbiter's format for the next round. int64[].
 
         Returns:
             The `ApplyReply`. int64[3].
@@ -165,17 +165,17 @@ class RoundOps(FetchOps):
     def apply_and_fetch(
         self, fmt: int, session: Tensor, identity: Tensor, place: Tensor, go: Tensor, following: Tensor
     ) -> tuple[Tensor, list[list[Tensor]]]:
-        """The same; and for every segment what brings a worker from its step to the next one, if that is just made.
+        """Apply the round's step, and return the tensors with which a worker reaches the step after its own.
 
-        That is the move, encoded, for a segment with a shadow; else the parameters themselves.
+        For a segment with a shadow they are the encoded move, for other segments the parameters.
 
         Args:
-            fmt: that the worker has it in.
+            fmt: number of the worker's format.
             session: term and generation. int64[2].
             identity: worker and incarnation. int64[2].
             place: the worker's step, and an attempt. int64[2].
-            go: as above. int64[].
-            following: the format of the next round, as above. int64[].
+            go: see `apply`. int64[].
+            following: the arbiter's format for the next round. int64[].
 
         Returns:
             The `FetchReply`, int64[4]; and the tensors, which are empty if the step cannot be fetched.
@@ -204,7 +204,7 @@ class RoundOps(FetchOps):
             ).pack()
 
     def follow(self, session: Tensor, step: Tensor) -> Tensor:
-        """Make the step after `step` of the sum, which the arbiter has made; 1 if this call did. int64[]."""
+        """Apply the step after `step`, which the arbiter has applied; 1 if this call did. int64[]."""
 
         def body(session: Tensor, step: Tensor) -> Tensor:
             record = self._shard.record.read_value()
@@ -214,7 +214,7 @@ class RoundOps(FetchOps):
         return self._critical([session, step], body)
 
     def _has_step_after(self, step: Tensor) -> Tensor:
-        """Whether what a step that others have made is made of is here; never on the arbiter, which makes it first."""
+        """Whether this server holds the gradients of a step that the arbiter has applied; False on the arbiter."""
         del step
         return tf.constant(False) if self._arbiter else tf.reduce_sum(self._state.pushed.read_value()) > 0
 
@@ -231,14 +231,14 @@ class RoundOps(FetchOps):
         return self._critical([session, place], body)
 
     def forget(self, worker: Tensor, newcomer: Tensor) -> list[Operation]:
-        """In the critical section: what a worker's former process has delivered does not count for its newcomer."""
+        """Give up the attempt with the gradient of a worker's former process; called in the critical section."""
         if not self._arbiter:
             return []
         held = newcomer & tf.equal(at(self._state.admitted, worker), 1) & self._may_renew()
         return [tf.cond(held, lambda: with_dependencies(self._renew(), applied()), not_applied)]
 
     def _is_valid(self, record: Tensor, session: Tensor, sender: Sender, place: Place) -> Tensor:
-        """Whether a gradient is of this round: of the arbiter's attempt, or elsewhere of that or a later one."""
+        """Whether a gradient belongs to the arbiter's attempt; on other servers, to that or a later attempt."""
         attempt = self._state.attempt.read_value()
         current = self._shard.registry.is_current(*sender)
         now = tf.equal(attempt, place.attempt) if self._arbiter else place.attempt >= attempt
@@ -258,14 +258,16 @@ class RoundOps(FetchOps):
         waits = clock() < self._state.wait_until.read_value()
         present, expected = tf.math.count_nonzero(alive), tf.constant(self._config.workers, tf.int64)
         if self._shard.ledger:
-            expected = self._shard.ledger.active_workers(self._config.workers)  # the others have nothing to train
+            expected = self._shard.ledger.active_workers(
+                self._config.workers
+            )  # the other workers have nothing to train
         wanted = tf.where(waits, tf.maximum(present, expected), present) - self._config.backups
         reached = tf.reduce_sum(admitted) >= tf.maximum(wanted, 1)
         closed = tf.maximum(self._state.closed.read_value(), tf.cast(reached, tf.int64))
         return self._state.closed.assign(closed, read_value=False)
 
     def _apply(self) -> Tensor:
-        """Make the step of what is in the sums. 1."""
+        """Apply the accumulated gradients as one step. 1."""
         result, ledger = self._state.result(), self._shard.ledger
         with tf.control_dependencies([self._step(result)]):
             noted = self._note(result.admitted)
@@ -275,10 +277,10 @@ class RoundOps(FetchOps):
                 return with_dependencies(self._state.clear(), applied())
 
     def _step(self, result: RoundResult) -> Tensor:
-        """Move the parameters, and what workers hold of them. 1."""
+        """Apply the result to the parameters and to the shadow. 1."""
         shadow, fmt = self._state.shadow, self._format()
         with tf.control_dependencies(shadow.begin(fmt) if shadow else []):
-            # A round in which every gradient was left out is a step that changes nothing; it is fetched all the same.
+            # A round whose gradients were all skipped is a step without a change; workers fetch it like any other.
             moved = tf.cond(
                 result.weight > 0,
                 lambda: with_dependencies(self._move(result), applied()),
@@ -303,11 +305,11 @@ class RoundOps(FetchOps):
         return self._state.next_format()
 
     def _move(self, result: RoundResult) -> list[Operation]:
-        """Move the parameters by the mean; the operations that are yet to be waited for."""
+        """Apply the mean to the parameters; return the operations to wait for."""
         return self._shard.apply(result.mean(), result.touched(), result.losses, moves=self._config.moves)
 
     def _note(self, admitted: Tensor) -> list[Operation]:
-        """Remember of whose gradients the step was made."""
+        """Record the workers whose gradients are part of the step."""
         state, made = self._state, self._shard.record.read_value()[RecordField.STEP]
         served = tf.where(tf.equal(admitted, 1), made, state.served.read_value())
         noted = [state.served.assign(served, read_value=False)]
@@ -316,12 +318,12 @@ class RoundOps(FetchOps):
         return noted
 
     def _may_apply(self, place: Place) -> Tensor:
-        """Whether the arbiter may make the step. bool[]."""
+        """Whether the arbiter may apply the step. bool[]."""
         state = self._state
         return tf.equal(state.attempt.read_value(), place.attempt) & tf.equal(state.closed.read_value(), 1)
 
     def _may_follow(self, place: Place) -> Tensor:
-        """Whether another server may make the step that the arbiter has made. bool[]."""
+        """Whether another server may apply the step that the arbiter has applied. bool[]."""
         del place
         return tf.constant(True)
 
@@ -330,7 +332,7 @@ class RoundOps(FetchOps):
         return tf.constant(True)
 
     def _wait_no_longer(self, admitted: Tensor) -> Operation:
-        """Once all have come, a worker that is gone is not waited for as one that has yet to come."""
+        """End the wait for workers that have not registered, once all have: a missing worker then counts as lost."""
         state = self._state
         all_came = tf.reduce_sum(admitted) >= self._config.workers - self._config.backups
         until = state.wait_until.read_value()

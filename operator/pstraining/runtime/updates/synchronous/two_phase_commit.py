@@ -1,10 +1,10 @@
-"""The same step on both members of a shard: what a primary sends its standby, and what that makes of it.
+"""One step on all members of a shard: the primary stages the step's input on its standbys, and all apply it.
 
-Before a round's step is decided, every standby holds what its shard's step is made of. The decision is the arbiter's
-standby making it: whoever is lost then, what is left of each shard can make the step, and before it nobody has made
-one. Everybody else follows it, the arbiter as well, in any order, and workers go on when all have. That is two-phase
-commit (Gray, Notes on Data Base Operating Systems, 1978) whose decision is never on one process alone. The arithmetic
-is the same on both members, so they stay equal bit for bit.
+Before a round's step is decided, every standby has staged the input of its shard's step. The decision is that the
+arbiter's standby applies the step. Before it, no member has applied the step; after it, any remaining members can apply
+the step, whichever servers are lost. The other members follow in any order, the arbiter included, and workers continue
+when all have. That is two-phase commit (Gray, Notes on Data Base Operating Systems, 1978) with a decision that is never
+on one process alone. All members compute with the same arithmetic, so they stay equal bit for bit.
 """
 
 from collections.abc import Sequence
@@ -34,9 +34,9 @@ class ReplicatedAccumulators(Accumulators):
         super().__init__(shard, config)
         self.prepared = tf.Variable(tf.zeros([], tf.int64))
         """1 once the arbiter's standby may have applied the step. The attempt cannot be given up any more."""
-        # The standby's: what the next step is made of.
+        # The standby's: the input of the next step.
         self.place = tf.Variable(tf.fill([2], tf.constant(-1, tf.int64)))
-        """Step and attempt that it is of; -1: of none."""
+        """Step and attempt of the staged input; -1 for none."""
         segments = shard.segments if config.dense else ()
         staged = [tf.zeros([4], tf.float64), *(_empty([None], segment.dtype) for segment in segments)]
         for table in shard.tables:
@@ -50,25 +50,25 @@ class ReplicatedAccumulators(Accumulators):
 
     @property
     def transient(self) -> list[Variable]:
-        """What is of the round under way."""
+        """Return the variables of the current round."""
         rows = [v for table in self.rows for v in (table.indices, table.workers, table.gradients)]
         own = [self.pushed, self.weights, self.losses, *self.vectors, *rows]
         return [*own, self.prepared, self.place, *self.staged]
 
     def clear(self) -> list[Operation]:
-        """Emits beginning a round anew; the operations to wait for."""
+        """Emit the reset of the round; return the operations to wait for."""
         return [*super().clear(), self.prepared.assign(tf.constant(0, tf.int64), read_value=False)]
 
     def void(self, attempt: Tensor) -> list[Operation]:
-        """Emits starting over under another view, with this attempt; the operations to wait for."""
+        """Emit the reset under a new view, with this attempt; return the operations to wait for."""
         nothing = self.place.assign(tf.fill([2], tf.constant(-1, tf.int64)), read_value=False)
         return [self.attempt.assign(attempt, read_value=False), nothing, *self.clear()]
 
     def to_staged(self, news: Sequence[Tensor]) -> list[Tensor]:
-        """Emits what the round has come to, as it is sent, in the order of `staged`.
+        """Emit the round's result as it is sent, in the order of `staged`.
 
         Args:
-            news: of the ledger, where there is one.
+            news: the ledger's changes; empty without a ledger.
         """
         found = self.result()
         stats = StagedStats(found.weight, found.losses, tf.cast(self.next_format(), tf.float64))
@@ -81,7 +81,7 @@ class ReplicatedAccumulators(Accumulators):
         return [*flat, *news]
 
     def from_staged(self) -> tuple[RoundResult, list[Tensor]]:
-        """Emits the same on the standby again, and the ledger's news."""
+        """Emit the staged result on the standby, and the ledger's changes."""
         packed_stats, *rest = [variable.read_value() for variable in self.staged]
         stats = StagedStats.unpack(packed_stats)
         vectors, rest = rest[: self._segments], rest[self._segments :]
@@ -106,11 +106,11 @@ class MemberRoundOps(RoundOps):
         self._replicated = ReplicatedAccumulators.of(shard)
 
     def start(self, session: Tensor, attempt: Tensor) -> Tensor:
-        """Under a new view: what was gathered, or held, for a step that is not decided is void; 1 if done. int64[].
+        """Discard the gradients and the staged input of an undecided step, under a new view; 1 if done. int64[].
 
         Args:
             session: term and generation. int64[2].
-            attempt: of the round that begins; greater than any that was. int64[].
+            attempt: attempt of the new round, greater than any before. int64[].
         """
 
         def body(session: Tensor, attempt: Tensor) -> Tensor:
@@ -129,11 +129,11 @@ class PrimaryRoundOps(MemberRoundOps):
         Args:
             session: term and generation. int64[2].
             place: step and attempt. int64[2].
-            go: whether everything is on every server. int64[].
+            go: 1 if every gradient is on every server. int64[].
 
         Returns:
             0, PREPARED or COMMITTED, int64[]; and the values for the standby, see `ReplicatedAccumulators.staged`. They
-            are empty unless the word is PREPARED.
+            are empty unless the vote is PREPARED.
         """
 
         def body(session: Tensor, place: Tensor, go: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -166,7 +166,9 @@ class PrimaryRoundOps(MemberRoundOps):
     def _has_step_after(self, step: Tensor) -> Tensor:
         if not self._arbiter:
             return super()._has_step_after(step)
-        return tf.equal(self._replicated.prepared.read_value(), 1)  # its standby may have made it, of a prepared round
+        return tf.equal(
+            self._replicated.prepared.read_value(), 1
+        )  # its standby may have applied the step of a prepared round
 
     def _may_renew(self) -> Tensor:
         return tf.equal(self._replicated.prepared.read_value(), 0)
@@ -183,8 +185,8 @@ class StandbyRoundOps(MemberRoundOps):
         Args:
             session: term and generation. int64[2].
             place: step and attempt. int64[2].
-            word: the primary's. int64[].
-            load: what came with it.
+            word: the primary's vote. int64[].
+            load: the values that came with the vote.
         """
 
         def body(session: Tensor, place: Tensor, word: Tensor, *load: Tensor) -> Tensor:
@@ -240,19 +242,19 @@ def decided(
     """Emit both phases: all standbys stage the step, and then the arbiter's standbys apply it.
 
     Args:
-        servers: the primaries' parts in the round, the arbiter's first.
-        standbys: each one's standbys'.
+        servers: the primaries' operations, the arbiter's first.
+        standbys: the operations of each primary's standbys.
         who: session, identity and place.
 
     Returns:
-        What the arbiter's standbys answer, see `RoundOps.apply`; without any, of everybody whether it holds. The
-        others may make the step if all begin with a 1.
+        The replies of the arbiter's standbys, see `RoundOps.apply`; without any, every standby's reply to `stage`. The
+        other members may apply the step if the verdict of all is yes.
     """
     session, identity, place = who
     held = [tf.constant(1, tf.int64)]
     for server, own in zip(servers, standbys, strict=True):
         for member in (server, *own):
-            told(member.device, who)  # for all that this call has to say
+            told(member.device, who)  # one transfer of the request for both phases
         if own:
             word, load = _as_primary(server).prepare(session, place, tf.constant(1, tf.int64))
             held += [standby.stage(session, place, word, load) for standby in own]

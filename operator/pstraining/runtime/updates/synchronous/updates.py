@@ -1,8 +1,8 @@
 """Synchronous updates: one step is the mean of one gradient of every worker, all computed on the same parameters.
 
-Equal to one process that trains on all workers' batches together. Workers run the rounds themselves
-(`updates.synchronous.protocol`): whoever sees that everything is there applies it, so no other process is in the path
-and none can stop it.
+The result equals one process that trains on all workers' batches together. Workers run the rounds themselves
+(`updates.synchronous.protocol`): the first worker that sees a complete round applies it, so no other process can delay
+a step.
 """
 
 import math
@@ -145,7 +145,7 @@ class SyncUpdates(BoundUpdates):
         return SyncUpdates(self._shared, store, self._computer.bind(store), config=self._config)
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
-        """Trace every function that a step needs, with the token of no session, which the servers refuse."""
+        """Trace every function of a step, in a session that never exists, which the servers reject."""
         self.start_session(Session(0, 0))
         self._worker_progress.held = None
         gradient = self._computer.compute(batches)
@@ -164,7 +164,7 @@ class SyncUpdates(BoundUpdates):
         call(ops.pull, request.place)
 
     def _usual_step_functions(self, batches: Sequence[Batch]) -> Iterator[tuple[TracedFunction, tuple[object, ...]]]:
-        """Its functions, each with what makes it do nothing."""
+        """See `BoundUpdates`."""
         ops, request = self._ops, self._empty_request()
         yield ops.look, (self._identity,)
         yield ops.pull, (request.place,)
@@ -175,7 +175,7 @@ class SyncUpdates(BoundUpdates):
             yield ops.fetch[fmt], (request,)
 
     def on_idle(self, shards: Sequence[ShardRecord]) -> None:
-        """Nothing: the servers have all there is."""
+        """Do nothing: the servers have the complete state."""
 
     def start_session(self, session: Session) -> None:
         """Start a session; the parameters are fetched again unless they belong to the servers' step."""
@@ -205,7 +205,7 @@ class SyncUpdates(BoundUpdates):
         result = self._run_round(step, encoded, reply, loss)
         if result.applied and stats.finite:
             self._compressor.commit_residual(encoded.residual)
-        if result.applied and self._step is not None:  # one that missed a step says nothing about the format
+        if result.applied and self._step is not None:  # a worker that missed a step measures no format
             self._selector.note(fmt, time.perf_counter() - started, step=result.step)
         return replace(result, finite=bool(stats.finite))
 
@@ -234,7 +234,7 @@ class SyncUpdates(BoundUpdates):
                 return first.step
 
     def _is_one_call(self, batches: Sequence[Batch], fmt: int) -> bool:
-        """Whether nothing stands between computing a gradient and bringing it in."""
+        """Return whether one call can compute a gradient and push it."""
         return self._computer.is_one_pass(batches) and self._compressor.is_plain(fmt) and not self._asks
 
     def _compute(self, batches: Sequence[Batch], step: int) -> tuple[EncodedGradient, PushReply | None]:
@@ -277,7 +277,7 @@ class SyncUpdates(BoundUpdates):
                 action = RoundAction.APPLY
                 continue
             if status is PushStatus.INCOMPLETE or early:
-                continue  # the others have yet to deliver
+                continue  # other workers have yet to push
             observation, over = self._look(loss)
             if over:
                 self._worker_progress.held = step  # no call has moved them
