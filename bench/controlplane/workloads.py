@@ -9,7 +9,7 @@ from pstraining.core.actions import Create
 from pstraining.core.observe import observe
 from pstraining.core.planner import plan
 from pstraining.launcher import launcher_files, launcher_version
-from pstraining.resources.launcher import Launcher
+from pstraining.resources.launcher import LauncherFiles
 
 UID = "00000000-0000-4000-8000-000000000000"
 """Stands for a job's uid in children that are rendered before there is one."""
@@ -69,6 +69,6 @@ def job(namespace: str, name: str, ps: int, workers: int, *, chief: bool = False
 def rendered(manifest: dict[str, Any], uid: str = UID) -> list[Create]:
     """The creations that the operator would make for a job as the API server stores it."""
     found = {**manifest, "metadata": {**manifest["metadata"], "uid": uid, "generation": 1, "resourceVersion": "1"}}
-    launcher = Launcher(version=launcher_version(), files=launcher_files())
+    launcher = LauncherFiles(version=launcher_version(), files=launcher_files())
     made = plan(observe(found, (), ()), datetime.now(UTC), launcher).actions
     return [action for action in made if isinstance(action, Create)]

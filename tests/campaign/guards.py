@@ -13,8 +13,8 @@ from unittest import mock
 from kopf._cogs.clients import watching
 
 from pstraining.api import names
-from pstraining.controller import cache, main
-from pstraining.controller.cache import Cache
+from pstraining.controller import informer_cache, main
+from pstraining.controller.informer_cache import InformerCache
 from pstraining.controller.watch import Receiver, Watches
 from pstraining.controller.workqueue import WorkQueue
 from pstraining.core.actions import Kind
@@ -118,9 +118,11 @@ GUARDS: dict[str, Guard] = {
     "relist": Guard("what a new list does not hold is gone", _patched(Watches, "_take", _unrepaired)),
     "reconnect": Guard("a watch that ends is taken up again", _patched(watching, "watch_objs", _once)),
     "list-again": Guard("a watch that cannot go on begins anew", _patched(watching, "continuous_watch", _never_again)),
-    "memory": Guard("our own writes are known before the watch tells", _patched(Cache, "wrote", _nothing)),
-    "versions": Guard("an older object never replaces a newer", _patched(cache, "_supersedes", lambda new, old: True)),
-    "tombstones": Guard("what is gone stays gone", _patched(Cache, "_bury", _nothing)),
+    "memory": Guard("our own writes are known before the watch tells", _patched(InformerCache, "wrote", _nothing)),
+    "versions": Guard(
+        "an older object never replaces a newer", _patched(informer_cache, "_supersedes", lambda new, old: True)
+    ),
+    "tombstones": Guard("what is gone stays gone", _patched(InformerCache, "_add_tombstone", _nothing)),
     "fence": Guard("a list older than our Lease is not believed", _patched(Watches, "_is_old", lambda *_: False)),
     "ownership": Guard(
         "a name that is taken is looked at before it is called a conflict",

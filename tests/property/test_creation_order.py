@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pstraining.core.actions import Plan
-from pstraining.kube.stages import stages
+from pstraining.kube.write_order import stages
 from tests.support.builders import job
 from tests.support.simulation import World
 from tests.support.soak_marks import ALL

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pstraining.cli.validation.schema import validate
 from pstraining.core.actions import Kind
-from pstraining.resources import podgroup, requests, schedulers
+from pstraining.resources import gang, pods, resource_requests
 from tests.property.test_planner_properties import HISTORIES, THOROUGH, play
 from tests.support.builders import TEMPLATE, job, typed
 from tests.support.simulation import World
@@ -61,9 +61,9 @@ def test_a_group_can_be_filled_by_what_is_created_for_it(found: dict[str, Any]) 
             assert "digits" in (marks.get(LABEL), marks.get("scheduling.k8s.io/group-name"))
             assert template["spec"]["schedulerName"]
             count += replicas
-            asked.append((replicas, requests.of_pod(template["spec"])))
+            asked.append((replicas, resource_requests.of_pod(template["spec"])))
     assert group["spec"]["minMember"] == count
-    told = requests.total(asked) if group["apiVersion"].startswith("scheduling.volcano.sh/") else {}
+    told = resource_requests.total(asked) if group["apiVersion"].startswith("scheduling.volcano.sh/") else {}
     assert group["spec"].get("minResources", {}) == told
 
 
@@ -71,13 +71,15 @@ def test_a_group_can_be_filled_by_what_is_created_for_it(found: dict[str, Any]) 
 @given(gangs(), st.integers(0, 6), st.integers(0, 4), st.booleans())
 def test_fewer_members_ask_for_no_more(found: dict[str, Any], workers: int, ps: int, chief: bool) -> None:
     made = typed(found)
-    scheduler, start = schedulers.provider(made), schedulers.members(made)
+    scheduler, start = gang.provider(made), gang.members(made)
     assert scheduler is not None
-    fewer = schedulers.Members(min(ps, start.ps), min(int(chief), start.chief), min(workers, start.workers))
-    small, large = (podgroup.build(made, scheduler, gang)["spec"] for gang in (fewer, start))
+    fewer = gang.GangMembers(min(ps, start.ps), min(int(chief), start.chief), min(workers, start.workers))
+    small, large = (
+        gang.build(made, scheduler, some, pods.gang_requests(made, some))["spec"] for some in (fewer, start)
+    )
     assert 1 <= small["minMember"] <= large["minMember"]
     for name, amount in small.get("minResources", {}).items():
-        assert Decimal(0) < requests.parse(amount) <= requests.parse(large["minResources"][name])
+        assert Decimal(0) < resource_requests.parse(amount) <= resource_requests.parse(large["minResources"][name])
 
 
 @THOROUGH

@@ -10,7 +10,7 @@ from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.core.actions import Delete, Kind, Plan
 from pstraining.core.facts import read_job
-from pstraining.resources.redundancy import server_template
+from pstraining.resources.standbys import server_template
 from tests.property.test_planner_properties import EXAMPLES
 from tests.support.builders import job
 from tests.support.simulation import World

@@ -241,7 +241,7 @@ def test_a_role_with_the_workers_template_gets_the_pods_that_its_own_would_give(
 def rendered(manifest: dict[str, Any], role: str) -> dict[str, Any]:
     """The pod template of a role, without what says nothing and without the variable that hides devices."""
     stored = {**manifest, "metadata": builders.job(manifest["metadata"]["name"])["metadata"]}
-    template = pods.build(PSTrainingJob.model_validate(stored), pods.Task(role, 0), "launcher")
+    template = pods.build(PSTrainingJob.model_validate(stored), pods.PodTask(role, 0), "launcher")
     for container in (*template["spec"]["containers"], *template["spec"].get("initContainers", ())):
         container["env"] = [v for v in container.get("env", ()) if v["name"] != "CUDA_VISIBLE_DEVICES"]
         container["resources"] = {k: v for k, v in container.get("resources", {}).items() if v}

@@ -7,11 +7,11 @@ from typing import Any
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
 from pstraining.core.actions import Manifest
-from pstraining.resources.launcher import Launcher
+from pstraining.resources.launcher import LauncherFiles
 
 NOW = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
 UID = "0b9d7b1e-job"
-LAUNCHER = Launcher(version="v1", files={"launch.py": "# the launcher"})
+LAUNCHER = LauncherFiles(version="v1", files={"launch.py": "# the launcher"})
 TEMPLATE: dict[str, Any] = {
     "spec": {"containers": [{"name": "tensorflow", "image": "img:1", "command": ["python", "-m", "train"]}]}
 }

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pstraining.api import names
-from pstraining.controller.cache import Cache
+from pstraining.controller.informer_cache import InformerCache
 from pstraining.core.actions import Kind, Manifest
 from pstraining.kube.errors import Conflict, NotFound, Refused
 from pstraining.kube.port import Object
@@ -170,7 +170,7 @@ class FakeKube:
                 self.remove(*place)
             removed += len(orphans)
 
-    def deliver(self, cache: Cache, limit: int | None = None) -> set[tuple[str, str]]:
+    def deliver(self, cache: InformerCache, limit: int | None = None) -> set[tuple[str, str]]:
         """Let the watch bring its events, oldest first; the jobs that are to be looked at again."""
         keys = set()
         for _ in range(len(self.changes) if limit is None else limit):

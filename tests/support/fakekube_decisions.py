@@ -18,9 +18,9 @@ from pstraining.controller.reconciler import Decisions
 from pstraining.controller.settings import Settings
 from pstraining.core.actions import Create, Event, Kind, Outcomes, Plan, Verdict
 from pstraining.core.snapshot import Snapshot
-from pstraining.resources.launcher import Launcher
+from pstraining.resources.launcher import LauncherFiles
 
-LAUNCHER = Launcher("v1", {"launch.py": "# the launcher"})
+LAUNCHER = LauncherFiles("v1", {"launch.py": "# the launcher"})
 logger = logging.getLogger("decisions")
 
 
@@ -55,7 +55,7 @@ def wanted(snapshot: Snapshot) -> list[dict[str, Any]]:
     ]
 
 
-def plan(snapshot: Snapshot, now: datetime, launcher: Launcher) -> Plan:
+def plan(snapshot: Snapshot, now: datetime, launcher: LauncherFiles) -> Plan:
     """Create what is missing."""
     logger.info("saw %s with %d children", snapshot.name, len(snapshot.children))
     missing = [

@@ -46,11 +46,11 @@ def named_labels(expression: str) -> set[str]:
 
 def exported() -> dict[str, set[str]]:
     """Every metric that the operator, a chief and a worker export once all has happened, and its own labels."""
-    mine = operator.Metrics(lambda: 0, lambda: 0)
+    mine = operator.OperatorMetrics(lambda: 0, lambda: 0)
     mine.passed("wrote", 0.1)
     mine.wrote(Kind.CONFIG_MAP, "create")
     mine.failed(OSError(), retried=True)
-    mine.told(("ns", "job"), {}, {"phase": "Running", "worker": {"restarts": 1}})
+    mine.status_changed(("ns", "job"), {}, {"phase": "Running", "worker": {"restarts": 1}})
     chief = ChiefCounters(checkpoint_time=0.0, checkpoint_interval=1.0, scalars={"loss": 0.5})
     tasks = runtime.TaskMetrics(
         worker=WorkerCounters(), chief=chief, links=lambda: {"ps-0": Traffic(1, 2)}, reconnects=lambda: 0

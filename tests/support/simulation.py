@@ -28,7 +28,7 @@ from pstraining.core.observe import observe
 from pstraining.core.planner import plan
 from pstraining.core.snapshot import Snapshot
 from pstraining.core.status import events, next_status
-from pstraining.resources.launcher import Launcher
+from pstraining.resources.launcher import LauncherFiles
 from tests.support.builders import LAUNCHER, NOW, deep_merge, job, pod, terminated
 
 _SELECTED = {"Deployment": names.WORKER, "StatefulSet": names.PS, "Job": names.CHIEF}
@@ -43,7 +43,7 @@ class World:
     """One job, its children and pods."""
 
     job: dict[str, Any] | None
-    launcher: Launcher = LAUNCHER
+    launcher: LauncherFiles = LAUNCHER
     now: datetime = NOW
     children: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     pods: dict[str, dict[str, Any]] = field(default_factory=dict)

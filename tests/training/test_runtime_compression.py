@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pstraining.api.sizes import encoded
+from pstraining.api.codec_sizes import encoded
 from pstraining.api.training import Codec as Name
 from tests.support.servers import SESSION, Rig, batches, large
 from tests.support.soak_marks import in_all, some

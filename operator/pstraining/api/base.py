@@ -4,7 +4,7 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
 
-class Model(BaseModel):
+class ApiModel(BaseModel):
     """Camel case outside, snake case inside; immutable; lenient to fields of a newer CRD."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")

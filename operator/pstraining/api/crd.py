@@ -10,7 +10,7 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from pstraining.api import names, rules
+from pstraining.api import cel_rules, names
 from pstraining.api.models import PSTrainingJobSpec
 from pstraining.api.status import PSTrainingJobStatus
 
@@ -80,7 +80,7 @@ def _at(schema: dict[str, Any], *path: str) -> dict[str, Any]:
     return schema
 
 
-def _attach(schema: dict[str, Any], rule_list: list[rules.Rule]) -> None:
+def _attach(schema: dict[str, Any], rule_list: list[cel_rules.Rule]) -> None:
     schema.setdefault("x-kubernetes-validations", []).extend(rule_list)
 
 
@@ -88,15 +88,15 @@ def _spec_schema() -> dict[str, Any]:
     spec = structural(PSTrainingJobSpec.model_json_schema(by_alias=True, schema_generator=_Structural))
     for role in (names.PS, names.WORKER, names.CHIEF, names.EVALUATOR):
         pod_spec = _at(spec, role, "template", "spec")
-        _attach(pod_spec, rules.pod_spec(f"spec.{role}.template.spec"))
+        _attach(pod_spec, cel_rules.pod_spec(f"spec.{role}.template.spec"))
         if role != names.PS:
-            _attach(pod_spec, rules.command(f"spec.{role}.template.spec"))
-    _attach(spec, rules.spec())
-    _attach(_at(spec, "ps"), rules.ps())
-    _attach(_at(spec, "worker"), rules.worker())
-    _attach(_at(spec, "checkpoint"), rules.checkpoint())
-    _attach(_at(spec, "training"), rules.training())
-    _attach(_at(spec, "runPolicy", "schedulingPolicy"), rules.scheduling_policy())
+            _attach(pod_spec, cel_rules.command(f"spec.{role}.template.spec"))
+    _attach(spec, cel_rules.spec())
+    _attach(_at(spec, "ps"), cel_rules.ps())
+    _attach(_at(spec, "worker"), cel_rules.worker())
+    _attach(_at(spec, "checkpoint"), cel_rules.checkpoint())
+    _attach(_at(spec, "training"), cel_rules.training())
+    _attach(_at(spec, "runPolicy", "schedulingPolicy"), cel_rules.scheduling_policy())
     shortened: dict[str, Any] = _shorten(spec)
     return shortened
 
@@ -154,7 +154,7 @@ def custom_resource_definition() -> dict[str, Any]:
             "spec": _spec_schema(),
             "status": _status_schema(),
         },
-        "x-kubernetes-validations": rules.root(),
+        "x-kubernetes-validations": cel_rules.root(),
     }
     version = {
         "name": names.VERSION,

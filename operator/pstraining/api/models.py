@@ -1,7 +1,7 @@
 """The API's objects: what a user writes in spec. What the operator tells is in status.py.
 
 These models are the one source of the CRD (api/crd.py generates it) and of the typed spec that planning works on.
-Defaults and bounds live here and so in the schema; rules across fields are CEL (api/rules.py). A field is added
+Defaults and bounds live here and so in the schema; rules across fields are CEL (api/cel_rules.py). A field is added
 together with its behaviour, never before.
 """
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from pstraining.api import schemas
-from pstraining.api.base import Model
+from pstraining.api.base import ApiModel
 from pstraining.api.nulls import without_nulls
 from pstraining.api.run_policy import Backoff, CleanPodPolicy, FailurePolicy, RestartPolicy, RunPolicy, SuccessPolicy
 from pstraining.api.training import TrainingSpec
@@ -70,7 +70,7 @@ class Retention(StrEnum):
     DELETE = "Delete"
 
 
-class Role(Model):
+class Role(ApiModel):
     """What every role has."""
 
     restart_policy: RestartPolicy = Field(
@@ -87,7 +87,7 @@ class Role(Model):
     )
 
 
-class Standby(Model):
+class Standby(ApiModel):
     """Members of a shard that stand by."""
 
     mode: StandbyMode = Field(
@@ -106,7 +106,7 @@ class Standby(Model):
     )
 
 
-class ClaimMetadata(Model):
+class ClaimMetadata(ApiModel):
     """A claim template's metadata."""
 
     name: str = Field(
@@ -116,14 +116,14 @@ class ClaimMetadata(Model):
     annotations: dict[str, str] = Field(default_factory=dict, description="Annotations of the claims.")
 
 
-class VolumeClaimTemplate(Model):
+class VolumeClaimTemplate(ApiModel):
     """A claim for each parameter server, as in a StatefulSet."""
 
     metadata: ClaimMetadata = Field(description="Name, labels and annotations of the claims.")
     spec: ClaimTemplate = Field(description="Spec of the claims (core/v1 PersistentVolumeClaimSpec).")
 
 
-class ClaimRetention(Model):
+class ClaimRetention(ApiModel):
     """What becomes of the parameter servers' claims."""
 
     when_deleted: Retention = Field(
@@ -246,7 +246,7 @@ class EvaluatorSpec(Role):
     )
 
 
-class CheckpointSpec(Model):
+class CheckpointSpec(ApiModel):
     """Where the chief keeps checkpoints."""
 
     path: str = Field(
@@ -282,7 +282,7 @@ class CheckpointSpec(Model):
     )
 
 
-class NetworkSpec(Model):
+class NetworkSpec(ApiModel):
     """Network access to the job's pods, and their placement on nodes."""
 
     isolation: Isolation = Field(
@@ -315,7 +315,7 @@ class NetworkSpec(Model):
     )
 
 
-class PSTrainingJobSpec(Model):
+class PSTrainingJobSpec(ApiModel):
     """The desired job: its roles, training settings and policies."""
 
     ps: PSSpec
@@ -338,7 +338,7 @@ class PSTrainingJobSpec(Model):
     network: NetworkSpec = NetworkSpec()
 
 
-class Metadata(Model):
+class Metadata(ApiModel):
     """The part of metadata that planning reads."""
 
     name: str
@@ -347,7 +347,7 @@ class Metadata(Model):
     generation: int = 1
 
 
-class PSTrainingJob(Model):
+class PSTrainingJob(ApiModel):
     """One training job."""
 
     metadata: Metadata

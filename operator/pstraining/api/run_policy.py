@@ -8,7 +8,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from pstraining.api import schemas
-from pstraining.api.base import Model
+from pstraining.api.base import ApiModel
 
 
 class RestartPolicy(StrEnum):
@@ -20,7 +20,7 @@ class RestartPolicy(StrEnum):
     EXIT_CODE = "ExitCode"
 
 
-class Backoff(Model):
+class Backoff(ApiModel):
     """How many failures a replica may have."""
 
     limit: int | None = Field(
@@ -48,7 +48,7 @@ class CleanUp(StrEnum):
     NONE = "None"
 
 
-class CleanPodPolicy(Model):
+class CleanPodPolicy(ApiModel):
     """What is freed when the job has ended, by outcome."""
 
     on_success: CleanUp | None = Field(
@@ -65,7 +65,7 @@ class CleanPodPolicy(Model):
     )
 
 
-class JobCleanPodPolicy(Model):
+class JobCleanPodPolicy(ApiModel):
     """What is freed when the job has ended, by outcome, unless a role says otherwise."""
 
     on_success: CleanUp = Field(
@@ -97,7 +97,7 @@ class Gang(StrEnum):
     VOLCANO = "Volcano"
 
 
-class SchedulingPolicy(Model):
+class SchedulingPolicy(ApiModel):
     """How the job's pods are scheduled."""
 
     gang: Gang = Field(
@@ -132,7 +132,7 @@ class SchedulingPolicy(Model):
     )
 
 
-class RunPolicy(Model):
+class RunPolicy(ApiModel):
     """Execution and end of the job as a whole."""
 
     suspend: bool = Field(
@@ -233,7 +233,7 @@ class FailureAction(StrEnum):
     IGNORE = "Ignore"
 
 
-class ExitCodes(Model):
+class ExitCodes(ApiModel):
     """Exit codes of the training container."""
 
     values: list[int] = Field(
@@ -244,7 +244,7 @@ class ExitCodes(Model):
     )
 
 
-class FailureRule(Model):
+class FailureRule(ApiModel):
     """Reaction to one kind of failure; a field that is not set matches everything."""
 
     role: FailedRole | None = Field(default=None, description="Role that failed. Default: any.")
@@ -259,7 +259,7 @@ class FailureRule(Model):
     )
 
 
-class FailurePolicy(Model):
+class FailurePolicy(ApiModel):
     """Reactions to failures: the first matching rule decides, else the role's restartPolicy."""
 
     rules: list[FailureRule] = Field(

@@ -6,10 +6,10 @@ from typing import Literal
 from pydantic import Field
 
 from pstraining.api import schemas
-from pstraining.api.base import Model
+from pstraining.api.base import ApiModel
 
 
-class LastFailure(Model):
+class LastFailure(ApiModel):
     """Newest failure of the role."""
 
     pod: str = Field(description="Name of the pod that failed.")
@@ -22,7 +22,7 @@ class LastFailure(Model):
     count: int = Field(default=0, description="Failures of this replica so far.")
 
 
-class RoleStatus(Model):
+class RoleStatus(ApiModel):
     """State of one role."""
 
     desired: int = Field(default=0, description="Replicas that the spec requests.")
@@ -36,7 +36,7 @@ class RoleStatus(Model):
     last_failure: LastFailure | None = None
 
 
-class ShardStatus(Model):
+class ShardStatus(ApiModel):
     """State of one shard of the parameters; present if parameter servers have standbys."""
 
     index: int = Field(description="Number of the shard: its task index.")
@@ -50,7 +50,7 @@ class ShardStatus(Model):
     last_cause: str = Field(default="", description="Cause of the last failover or switchover.")
 
 
-class ReplicaRecord(Model):
+class ReplicaRecord(ApiModel):
     """Counters of one replica that failed or was replaced; its pods do not keep them."""
 
     role: str = Field(description="Role of the replica.")
@@ -67,7 +67,7 @@ class ReplicaRecord(Model):
     ended: int = Field(default=0, description="Ended runs of that pod's container that have been counted.")
 
 
-class StatusCondition(Model):
+class StatusCondition(ApiModel):
     """A condition, as in other Kubernetes APIs."""
 
     type: str = Field(
@@ -81,7 +81,7 @@ class StatusCondition(Model):
     observed_generation: int = Field(default=0, description="Generation of the spec that the condition describes.")
 
 
-class PSTrainingJobStatus(Model):
+class PSTrainingJobStatus(ApiModel):
     """Observed state of the job, written by the operator."""
 
     observed_generation: int = Field(

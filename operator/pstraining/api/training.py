@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from pstraining.api.base import Model
+from pstraining.api.base import ApiModel
 
 
 class Mode(StrEnum):
@@ -30,7 +30,7 @@ class Codec(StrEnum):
     AUTO = "Auto"
 
 
-class CompressionSpec(Model):
+class CompressionSpec(ApiModel):
     """How gradients and parameters travel."""
 
     push: Codec | None = Field(
@@ -67,7 +67,7 @@ class NonFinite(StrEnum):
     SKIP = "Skip"
 
 
-class TrainingSpec(Model):
+class TrainingSpec(ApiModel):
     """Settings that override those of a program on pstraining.runtime; other programs ignore them."""
 
     mode: Mode | None = Field(

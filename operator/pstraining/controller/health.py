@@ -1,8 +1,8 @@
-"""/livez and /readyz, from a thread of their own: they answer also when the event loop does not, and say so.
+"""Serves /livez and /readyz from a separate thread, which also answers while the event loop is blocked.
 
-Alive: the event loop turns, there is progress where there is work, and the watches bring something every few minutes
-(the API server sends bookmarks of all kinds but events, so silence while our Lease is renewed means a dead stream).
-Ready: every cache is filled and the Lease is ours; a standby operator is alive and not ready.
+Live: the event loop runs, queued work makes progress, and every watch delivers something every few minutes. (The API
+server sends bookmarks for all kinds except events, so a silent watch while our Lease is renewed is a dead stream.)
+Ready: every cache is filled and this process holds the Lease. A standby operator is live and not ready.
 """
 
 import asyncio
@@ -13,56 +13,56 @@ from http.server import BaseHTTPRequestHandler
 from pstraining.launcher.listener import Listener
 
 Check = Callable[[], str | None]
-"""Returns what is wrong, None if nothing is."""
+"""Returns the problem, or None."""
 
-BEAT = 1.0
-"""Seconds between two signs of life of the event loop."""
+BEAT_SECONDS = 1.0
+"""Seconds between two beats."""
 
 
 class Heartbeat:
-    """Knows when the event loop last turned."""
+    """Records when the event loop last ran."""
 
     def __init__(self, limit: float = 20.0) -> None:
-        """Make a heartbeat that counts as stopped after `limit` seconds."""
+        """Create a heartbeat that counts as stopped after `limit` seconds without a beat."""
         self._limit = limit
         self._last = time.monotonic()
 
     async def beat(self) -> None:
-        """Beat for ever."""
+        """Beat until cancelled."""
         while True:
             self._last = time.monotonic()
-            await asyncio.sleep(BEAT)
+            await asyncio.sleep(BEAT_SECONDS)
 
     def check(self) -> str | None:
-        """What is wrong with the event loop."""
+        """Return the event loop's problem; None if it runs."""
         silent = time.monotonic() - self._last
-        return f"the event loop has stood still for {silent:.0f} s" if silent > self._limit else None
+        return f"the event loop has been blocked for {silent:.0f} s" if silent > self._limit else None
 
 
 class Health:
-    """The two endpoints."""
+    """Serves the two endpoints."""
 
     def __init__(self, live: Mapping[str, Check], ready: Mapping[str, Check]) -> None:
-        """Make endpoints that pass while every check of theirs does."""
+        """Create endpoints that pass while all their checks pass."""
         self._checks = {"/livez": dict(live), "/readyz": dict(ready)}
 
     def answer(self, path: str) -> tuple[int, str]:
-        """Status code and text for a path."""
+        """Return the status code and text for a path."""
         checks = self._checks.get(path.split("?", 1)[0])
         if checks is None:
-            return 404, "there are /livez and /readyz\n"
+            return 404, "not found: the paths are /livez and /readyz\n"
         problems = [f"{name}: {problem}" for name, check in checks.items() if (problem := check()) is not None]
         return (503, "\n".join(problems) + "\n") if problems else (200, "ok\n")
 
     def serve(self, port: int) -> Callable[[], None]:
-        """Serve from a thread; returns what stops it."""
+        """Serve from a thread; return a function that stops serving."""
         return Listener(port, self.handler()).start("health")
 
     def handler(self) -> type[BaseHTTPRequestHandler]:
-        """The class that answers one request."""
+        """Return the class that answers one request."""
         health = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class HealthHandler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 status, text = health.answer(self.path)
                 body = text.encode()
@@ -73,6 +73,6 @@ class Health:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:
-                """Probes are not worth a line."""
+                """Log nothing: probes are frequent."""
 
-        return Handler
+        return HealthHandler

@@ -1,6 +1,6 @@
-"""Log lines: one JSON object each, or text; kopf's own lines go the same way.
+"""Configures logging: one JSON object per line, or text. kopf's own lines have the same format.
 
-A line about a job carries its namespace, name, uid and generation as fields (`about`), never its templates.
+A line about a job has its namespace, name, uid and generation as fields (`about`), never its templates.
 """
 
 import logging
@@ -12,24 +12,24 @@ from pythonjsonlogger.json import JsonFormatter
 from pstraining.controller.settings import LogFormat
 
 QUIET = ("kopf.objects", "kopf.activities", "asyncio", "aiohttp.access")
-"""Loggers whose INFO is about our own plumbing: every watch event, every index."""
+"""Loggers that log every watch event and every index at INFO."""
 
 
 class TextFormatter(logging.Formatter):
-    """Time, level, job, message."""
+    """Formats a line as time, level, job and message."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(place)s%(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        """Put the job, if the line is about one, in front of the message."""
+        """Return the line, with the job in front of the message if the line is about a job."""
         job = getattr(record, "job", None)
         record.place = f"[{getattr(record, 'namespace', '')}/{job}] " if job else ""
         return super().format(record)
 
 
 def json_formatter() -> JsonFormatter:
-    """The fields of a line, under names that log collectors know."""
+    """Return a formatter whose field names log collectors know."""
     return JsonFormatter(
         "%(asctime)s %(levelname)s %(name)s %(message)s",
         rename_fields={"asctime": "time", "levelname": "level", "name": "logger", "job": "name"},
@@ -38,7 +38,7 @@ def json_formatter() -> JsonFormatter:
 
 
 def configure(level: str, form: LogFormat) -> None:
-    """Send all logging to stderr in one format."""
+    """Log everything to stderr in one format."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(json_formatter() if form is LogFormat.JSON else TextFormatter())
     root = logging.getLogger()
@@ -49,7 +49,7 @@ def configure(level: str, form: LogFormat) -> None:
 
 
 def about(job: dict[str, Any] | None, namespace: str, name: str) -> dict[str, Any]:
-    """The fields of a line about a job, for `extra`."""
+    """Return the `extra` fields of a line about a job."""
     metadata = (job or {}).get("metadata") or {}
     return {
         "namespace": namespace,

@@ -1,8 +1,7 @@
 """The operator's process, from the environment to the exit status.
 
-Exit 0 after SIGTERM or SIGINT: the passes under way are finished, the Lease is released. Exit 1 when the Lease is lost
-or a watch cannot go on: the container is started again and begins anew, which is always safe. Exit 2 when the settings
-are wrong.
+Exit 0 after SIGTERM or SIGINT: the running passes are finished, and the Lease is released. Exit 1 when the Lease is
+lost or a watch fails permanently: the container restarts, which is always safe. Exit 2 when a setting is invalid.
 """
 
 import asyncio
@@ -22,51 +21,51 @@ import kopf
 from pstraining import __version__
 from pstraining.controller import logs, registration
 from pstraining.controller.health import Check, Health, Heartbeat
-from pstraining.controller.known import Known
-from pstraining.controller.metrics import Metrics
+from pstraining.controller.metrics import OperatorMetrics
 from pstraining.controller.reconciler import Decisions, Reconciler
-from pstraining.controller.settings import Settings, SettingsError
+from pstraining.controller.settings import OperatorSettingsError, Settings
 from pstraining.controller.watch import Watches
+from pstraining.controller.watch_state import WatchState
 from pstraining.controller.workqueue import WorkQueue
 from pstraining.kube.client import KubeClient
 from pstraining.kube.connection import NoApiServerError, load_configuration
 from pstraining.kube.errors import ApiError
 from pstraining.kube.lease import Lease, LeaseLostError
 from pstraining.kube.leased_port import LeasedPort
-from pstraining.resources.launcher import Launcher
+from pstraining.resources.launcher import LauncherFiles
 
 logger = logging.getLogger(__name__)
 
 STUCK_SECONDS = 120.0
-"""Work without progress for so long means that the process is not alive."""
+"""The process is not live after this time with queued work and no progress."""
 SILENT_SECONDS = 300.0
-"""So does a watch that gets bookmarks, one a minute, and brings nothing for so long."""
+"""The process is not live after this time without an event or bookmark; the API server sends a bookmark per minute."""
 FINISH_SECONDS = 6.0
-"""What passes under way get at SIGTERM."""
+"""Time for running passes to finish after SIGTERM."""
 RELEASE_SECONDS = 2.0
-"""What giving the Lease up may take; a successor waits for it to run out otherwise."""
-GARBAGE = 20_000
-"""New objects after which cycles among them are looked for; Python's 700 is for programs that make few."""
-CRD_POLL = 2.0
-"""Seconds between two looks for our API while its CRD is not installed."""
+"""Time limit for the release of the Lease; without a release, a successor waits for its expiry."""
+GARBAGE_THRESHOLD = 20_000
+"""New objects after which the garbage collector looks for cycles; Python's default is 700."""
+CRD_POLL_SECONDS = 2.0
+"""Seconds between two checks for our API while its CRD is not installed."""
 
 
 @dataclass
 class Operator:
-    """The parts of one process."""
+    """The components of one process."""
 
     settings: Settings
     client: KubeClient
     lease: Lease
-    known: Known
+    watch_state: WatchState
     queue: WorkQueue
     watches: Watches
-    metrics: Metrics
+    metrics: OperatorMetrics
     reconciler: Reconciler
     stop: asyncio.Event
 
     async def run(self) -> int:
-        """Run until told to stop; the exit status."""
+        """Run until stopped; return the exit status."""
         if not await self._unless_stopped(self.lease.acquire()):
             return 0
         try:
@@ -77,15 +76,16 @@ class Operator:
                     await self.lease.release()
 
     async def _operate(self) -> int:
-        keeping = asyncio.create_task(self.lease.keep(), name="lease")
+        leasing = asyncio.create_task(self.lease.keep(), name="lease")
         work = self.queue.run(self.reconciler.reconcile, self.settings.workers, self.reconciler.failed)
         working = asyncio.create_task(work, name="workers")
         resyncing = asyncio.create_task(self._resync(), name="resync")
-        # kopf cancels, at its end, every task that did not exist before it: so all of ours exist by now.
+        # When kopf ends, it cancels every task that was created after its start. All of ours are therefore created
+        # first.
         stop_kopf = asyncio.Event()
         watching = asyncio.create_task(self._watch(stop_kopf), name="kopf")
         stopping = asyncio.create_task(self.stop.wait(), name="stop")
-        ours = {keeping, working, resyncing, watching, stopping}
+        ours = {leasing, working, resyncing, watching, stopping}
         done, _ = await asyncio.wait(ours, return_when=asyncio.FIRST_COMPLETED)
         self.queue.stop()
         stop_kopf.set()
@@ -101,7 +101,7 @@ class Operator:
         registry = registration.build_registry(self.client.configuration, nodes=self.settings.watch_nodes)
         before = asyncio.all_tasks()
         with self.watches.taken(
-            registration.receiver(self.known, self.queue, self.reconciler.patience), self.queue.open
+            registration.receiver(self.watch_state, self.queue, self.reconciler.startup_delay), self.queue.open
         ):
             tasks = await kopf.spawn_tasks(
                 registry=registry,
@@ -111,32 +111,32 @@ class Operator:
                 namespaces=self.settings.namespaces,
                 stop_flag=stop,
             )
-            # kopf has just taken the signals: it would stop before the passes under way are finished.
+            # kopf has just set its own signal handlers, which would end the process before the running passes.
             listen(self.stop.set)
             await kopf.run_tasks(tasks, ignored=before)
 
     async def _wait_for_api(self) -> None:
-        """Wait for the CRD: without it kopf would start and watch nothing, for ever."""
-        told = False
+        """Wait for the CRD; without it, kopf would start and never watch anything."""
+        is_logged = False
         while True:
             try:
                 if await self.client.api_is_served():
                     return
-                if not told:
+                if not is_logged:
                     logger.warning("The API server does not serve PSTrainingJobs yet: is the CRD installed?")
-                    told = True
+                    is_logged = True
             except ApiError as error:
                 logger.warning("The API server cannot be asked for our API: %s", error.message)
-            await asyncio.sleep(CRD_POLL)
+            await asyncio.sleep(CRD_POLL_SECONDS)
 
     async def _resync(self) -> None:
         while True:
             await asyncio.sleep(self.settings.resync_seconds or 1e9)
-            for key in self.known.cache.jobs():
+            for key in self.watch_state.cache.jobs():
                 self.queue.add(key)
 
     async def _unless_stopped(self, work: Coroutine[None, None, None]) -> bool:
-        """Do a piece of work; False if we are told to stop before it is done."""
+        """Run a coroutine; return False if the process is stopped before it has finished."""
         task, stopping = asyncio.create_task(work), asyncio.create_task(self.stop.wait())
         await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
         finished = task.done()
@@ -148,8 +148,8 @@ class Operator:
         return finished
 
 
-async def run(settings: Settings, decisions: Decisions, launcher: Launcher) -> int:
-    """Run the operator with these settings and these decisions; the exit status."""
+async def run(settings: Settings, decisions: Decisions, launcher: LauncherFiles) -> int:
+    """Run the operator and return the exit status."""
     stop = asyncio.Event()
     listen(stop.set)
     try:
@@ -160,7 +160,7 @@ async def run(settings: Settings, decisions: Decisions, launcher: Launcher) -> i
     operator = build(settings, decisions, launcher, client, stop)
     heartbeat = Heartbeat()
     beating = asyncio.create_task(heartbeat.beat(), name="heartbeat")
-    stops = _serve(operator, heartbeat)
+    stop_functions = _serve(operator, heartbeat)
     try:
         return await operator.run()
     except LeaseLostError as error:
@@ -169,14 +169,14 @@ async def run(settings: Settings, decisions: Decisions, launcher: Launcher) -> i
     finally:
         beating.cancel()
         await client.close()
-        for stop_serving in stops:
+        for stop_serving in stop_functions:
             stop_serving()
 
 
 def build(
-    settings: Settings, decisions: Decisions, launcher: Launcher, client: KubeClient, stop: asyncio.Event
+    settings: Settings, decisions: Decisions, launcher: LauncherFiles, client: KubeClient, stop: asyncio.Event
 ) -> Operator:
-    """Put the parts together."""
+    """Create the components of the operator."""
     lease = Lease(
         client,
         namespace=settings.lease_namespace,
@@ -184,11 +184,11 @@ def build(
         identity=settings.pod_name,
         duration=settings.lease_duration_seconds,
     )
-    known = Known(watches_nodes=settings.watch_nodes)
+    watch_state = WatchState(watches_nodes=settings.watch_nodes)
     queue = WorkQueue(may_act=lambda: lease.held)
-    metrics = Metrics(lambda: queue.depth, queue.oldest_age, lambda: lease.held)
+    metrics = OperatorMetrics(lambda: queue.depth, queue.oldest_age, lambda: lease.held)
     reconciler = Reconciler(
-        known=known,
+        watch_state=watch_state,
         port=LeasedPort(client, lambda: lease.held),
         decisions=decisions,
         launcher=launcher,
@@ -197,21 +197,21 @@ def build(
     )
     streams = len(registration.WATCHED) * max(1, len(settings.namespaces)) + settings.watch_nodes
     watches = Watches(streams, fence=lambda: lease.version)
-    return Operator(settings, client, lease, known, queue, watches, metrics, reconciler, stop)
+    return Operator(settings, client, lease, watch_state, queue, watches, metrics, reconciler, stop)
 
 
 def listen(stop: Callable[[], None]) -> None:
-    """Have SIGTERM and SIGINT call `stop`."""
+    """Call `stop` on SIGTERM and SIGINT."""
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop)
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     try:
         settings = Settings.from_env(os.environ)
-    except SettingsError as error:
-        print(f"pstraining-operator: {error}", file=sys.stderr)  # noqa: T201 - there is no logging yet
+    except OperatorSettingsError as error:
+        print(f"pstraining-operator: {error}", file=sys.stderr)  # noqa: T201 - logging is not configured yet
         sys.exit(2)
     logs.configure(settings.log_level, settings.log_format)
     # Containers often start with 1,024 descriptors; the hard limit costs nothing.
@@ -220,16 +220,16 @@ def main() -> None:
     from pstraining.core import planner, status
     from pstraining.launcher import launcher_files, launcher_version
 
-    # What is imported lives as long as the process, and JSON holds no cycles: looking for them often is a waste.
+    # Imported modules live as long as the process, and JSON has no cycles: frequent collections find nothing.
     gc.freeze()
-    gc.set_threshold(GARBAGE)
+    gc.set_threshold(GARBAGE_THRESHOLD)
     decisions = Decisions(planner.plan, status.next_status, status.events)
-    launcher = Launcher(version=launcher_version(), files=launcher_files())
+    launcher = LauncherFiles(version=launcher_version(), files=launcher_files())
     sys.exit(asyncio.run(run(settings, decisions, launcher)))
 
 
 def _serve(operator: Operator, heartbeat: Heartbeat) -> list[Callable[[], None]]:
-    """Start the servers for metrics and probes; returns what stops them."""
+    """Start the servers for metrics and probes; return the functions that stop them."""
     settings, queue, watches, lease = operator.settings, operator.queue, operator.watches, operator.lease
 
     def stuck() -> str | None:
@@ -245,16 +245,16 @@ def _serve(operator: Operator, heartbeat: Heartbeat) -> list[Callable[[], None]]
         "lease": lambda: None if lease.held else "not held",
         "caches": lambda: None if watches.synced else "not filled yet",
     }
-    stops = []
+    stop_functions = []
     if settings.metrics_port:
-        stops.append(operator.metrics.serve(settings.metrics_port))
+        stop_functions.append(operator.metrics.serve(settings.metrics_port))
     if settings.health_port:
-        stops.append(Health(live, ready).serve(settings.health_port))
-    return stops
+        stop_functions.append(Health(live, ready).serve(settings.health_port))
+    return stop_functions
 
 
 def _status(done: set[asyncio.Task[Any]], stopping: asyncio.Task[Any]) -> int:
-    """The exit status, from the tasks that ended first; what they died of is logged."""
+    """Return the exit status from the tasks that ended first, and log their errors."""
     if stopping in done:
         return 0
     for task in done:

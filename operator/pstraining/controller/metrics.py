@@ -1,4 +1,4 @@
-"""The operator's Prometheus metrics. No label holds a job's name: the number of series stays bounded."""
+"""The operator's Prometheus metrics. No label has a job's name, so the number of series is bounded."""
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
@@ -13,10 +13,10 @@ from prometheus_client.process_collector import ProcessCollector
 from pstraining.api import names
 from pstraining.api.conditions import Condition, Phase, Reason
 from pstraining.api.run_policy import FailureReason
-from pstraining.controller.cache import Key
+from pstraining.controller.informer_cache import Key
 from pstraining.core.actions import Action, Apply, Kind, Verdict
 from pstraining.core.observe import parse_time
-from pstraining.core.policies.failover import Cause
+from pstraining.core.policies.failover import LossCause
 from pstraining.launcher.listener import Listener
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -24,17 +24,17 @@ REFUSALS = (Verdict.NAME_TAKEN, Verdict.INVALID, Verdict.REFUSED, Verdict.NOT_SE
 RECOVERY_SECONDS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
 ROLES = (names.PS, names.WORKER, names.CHIEF)
 REPLACED = "Replaced"
-"""Why a replica was started again that had not failed."""
-LASTING = {
+"""The reason of a restart without a failure."""
+UNHEALTHY_STATES = {
     "Pending": ((Phase.PENDING,), Condition.RUNNING, "False"),
     "Restarting": ((Phase.RESTARTING,), Condition.RESTARTING, "True"),
     "Degraded": ((Phase.RUNNING, Phase.RESTARTING), Condition.DEGRADED, "True"),
 }
-"""States that are no good for long: their phases, and the condition and its status since which a job is in one."""
+"""States that must not last: the phases of each, and the condition and status whose last transition is its start."""
 
 
-class Metrics:
-    """Every metric that the operator itself has."""
+class OperatorMetrics:
+    """Every metric of the operator."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Metrics:
         leads: Callable[[], bool] = lambda: True,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Make the metrics; the functions are asked when somebody scrapes."""
+        """Create the metrics; the functions are called at every scrape."""
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
@@ -105,10 +105,10 @@ class Metrics:
         self._since: dict[Key, Mapping[str, datetime]] = {}
         for phase in Phase:
             self._jobs.labels(phase=phase.value)
-        for state in LASTING:
+        for state in UNHEALTHY_STATES:
             longest.labels(state=state).set_function(partial(self._longest, state))
-        # What counts the first of its kind must have been 0 before, or Prometheus sees no increase.
-        for cause in (*Cause, "other"):
+        # A counter must exist with 0 before its first increment, or Prometheus sees no increase.
+        for cause in (*LossCause, "other"):
             self._takeovers.labels(cause=str(cause))
         for role, reason in product(ROLES, (*FailureReason, REPLACED)):
             self._restarts.labels(role=role, reason=str(reason))
@@ -116,44 +116,47 @@ class Metrics:
             self._errors.labels(verdict.value)
 
     def serve(self, port: int) -> Callable[[], None]:
-        """Serve /metrics from a thread of its own; returns what stops it."""
+        """Serve /metrics from a thread; return a function that stops serving."""
         return Listener(port, MetricsHandler.factory(self.registry)).start("metrics")
 
     def passed(self, result: str, seconds: float) -> None:
-        """A pass ended: `idle`, `wrote` or `failed`."""
+        """Count a pass with the result `idle`, `wrote` or `failed`."""
         self._reconcile.labels(result=result).observe(seconds)
 
     def wrote(self, kind: Kind | str, verb: str) -> None:
-        """A write succeeded."""
+        """Count a successful write."""
         self._writes.labels(kind=str(kind), verb=verb).inc()
 
     def failed(self, error: BaseException | Verdict, *, retried: bool) -> None:
-        """A request or a pass failed, or an action was refused."""
+        """Count a failed request or pass, or a refused action."""
         self._errors.labels(error.value if isinstance(error, Verdict) else type(error).__name__).inc()
         if retried:
             self._retries.inc()
 
-    def told(self, key: Key, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-        """A job's stored status went from old to new."""
+    def status_changed(self, key: Key, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        """Count the changes from the old to the new stored status of a job."""
         for role, reason, count in restarts(old, new):
             self._restarts.labels(role=role, reason=reason).inc(count)
-        for cause, count in takeovers(old, new):
+        for cause, count in failovers(old, new):
             self._takeovers.labels(cause=cause).inc(count)
-        for seconds, histogram in ((recovered(old, new), self._recover), (replicated(old, new), self._unreplicated)):
+        for seconds, histogram in (
+            (restart_seconds(old, new), self._recover),
+            (degraded_seconds(old, new), self._unreplicated),
+        ):
             if seconds is not None:
                 histogram.observe(seconds)
-        self.stands(key, new)
+        self.record_status(key, new)
 
     def executed(self, actions: Iterable[Action], now: datetime) -> None:
-        """These actions took effect by now."""
+        """Measure the failovers among the actions that took effect."""
         for action in actions:
             if isinstance(action, Apply) and action.reason is Reason.TAKE_OVER and action.since is not None:
                 self._takeover_seconds.observe(max(0.0, (now - action.since).total_seconds()))
 
-    def stands(self, key: Key, status: Mapping[str, Any] | None) -> None:
-        """A job has this status; None: it is gone."""
+    def record_status(self, key: Key, status: Mapping[str, Any] | None) -> None:
+        """Record a job's current status; None for a deleted job."""
         phase = str((status or {}).get("phase") or "")
-        if since := lasting(status or {}):
+        if since := unhealthy_since(status or {}):
             self._since[key] = since
         else:
             self._since.pop(key, None)
@@ -169,63 +172,63 @@ class Metrics:
             self._phases.pop(key, None)
 
     def _longest(self, state: str) -> float:
-        # A scrape comes from another thread: it looks at a copy.
-        found = [since[state] for since in list(self._since.values()) if state in since]
-        return max(0.0, (self._clock() - min(found)).total_seconds()) if found else 0.0
+        # A scrape runs in another thread, so it reads a copy.
+        starts = [since[state] for since in list(self._since.values()) if state in since]
+        return max(0.0, (self._clock() - min(starts)).total_seconds()) if starts else 0.0
 
 
-def lasting(status: Mapping[str, Any]) -> dict[str, datetime]:
-    """The states of LASTING that a job is in, and since when."""
-    found = {}
-    for state, (phases, condition, value) in LASTING.items():
-        told = _condition(status, condition)
-        since = parse_time(told.get("lastTransitionTime"))
-        if status.get("phase") in phases and told.get("status") == value and since is not None:
-            found[state] = since
-    return found
+def unhealthy_since(status: Mapping[str, Any]) -> dict[str, datetime]:
+    """Return the states in UNHEALTHY_STATES that a job is in, with the start of each."""
+    starts = {}
+    for state, (phases, condition, value) in UNHEALTHY_STATES.items():
+        current = _condition(status, condition)
+        since = parse_time(current.get("lastTransitionTime"))
+        if status.get("phase") in phases and current.get("status") == value and since is not None:
+            starts[state] = since
+    return starts
 
 
 def restarts(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, str, int]]:
-    """Role, reason and number of the restarts between two statuses of a job."""
-    found = []
+    """Return role, reason and count of the restarts between two statuses of a job."""
+    counts = []
     for role in ROLES:
         before, after = old.get(role) or {}, new.get(role) or {}
         count = int(after.get("restarts") or 0) - int(before.get("restarts") or 0)
         if count > 0:
             failure = after.get("lastFailure") or {}
-            fresh = failure != (before.get("lastFailure") or {})
-            found.append((role, str(failure.get("reason") or "Unknown") if fresh else REPLACED, count))
-    return found
+            is_new = failure != (before.get("lastFailure") or {})
+            counts.append((role, str(failure.get("reason") or "Unknown") if is_new else REPLACED, count))
+    return counts
 
 
-def takeovers(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """Causes and numbers of the take-overs between two statuses of a job; a cause is one of few words."""
+def failovers(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """Return causes and counts of the failovers between two statuses of a job. The set of causes is small."""
     before = {s["index"]: int(s.get("takeovers") or 0) for s in old.get("shards") or ()}
-    found = []
+    counts = []
     for shard in new.get("shards") or ():
         count = int(shard.get("takeovers") or 0) - before.get(shard["index"], 0)
-        said = str(shard.get("lastCause") or "")
+        cause = str(shard.get("lastCause") or "")
         if count > 0:
-            found.append((next((c.value for c in Cause if said.startswith(c)), "other"), count))
-    return found
+            counts.append((next((c.value for c in LossCause if cause.startswith(c)), "other"), count))
+    return counts
 
 
-def recovered(old: Mapping[str, Any], new: Mapping[str, Any]) -> float | None:
-    """For how many seconds a job that runs again was restarting."""
-    runs = _condition(new, Condition.RUNNING).get("status") == "True"
-    return _ended(old, new, Condition.RESTARTING) if runs else None
+def restart_seconds(old: Mapping[str, Any], new: Mapping[str, Any]) -> float | None:
+    """Return the seconds that a job which runs again was restarting; None otherwise."""
+    is_running = _condition(new, Condition.RUNNING).get("status") == "True"
+    return _ended(old, new, Condition.RESTARTING) if is_running else None
 
 
-def replicated(old: Mapping[str, Any], new: Mapping[str, Any]) -> float | None:
-    """For how many seconds a job whose shards have all their standbys again lacked some."""
+def degraded_seconds(old: Mapping[str, Any], new: Mapping[str, Any]) -> float | None:
+    """Return the seconds that a job lacked standbys, once it has all of them again; None otherwise."""
     return _ended(old, new, Condition.DEGRADED)
 
 
 def _ended(old: Mapping[str, Any], new: Mapping[str, Any], condition: Condition) -> float | None:
-    """For how many seconds a condition was true that is false now."""
-    was, now = (_condition(status, condition) for status in (old, new))
-    begin, end = parse_time(was.get("lastTransitionTime")), parse_time(now.get("lastTransitionTime"))
-    if (was.get("status"), now.get("status")) != ("True", "False") or begin is None or end is None:
+    """Return the seconds for which a condition was true that has become false; None otherwise."""
+    before, after = (_condition(status, condition) for status in (old, new))
+    begin, end = parse_time(before.get("lastTransitionTime")), parse_time(after.get("lastTransitionTime"))
+    if (before.get("status"), after.get("status")) != ("True", "False") or begin is None or end is None:
         return None
     return (end - begin).total_seconds()
 

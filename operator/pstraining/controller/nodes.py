@@ -1,4 +1,4 @@
-"""What is known of the cluster's nodes: whether each is heard of, and nothing that a heartbeat changes."""
+"""Holds the cluster's nodes: their Ready condition and out-of-service taint, and nothing that a heartbeat changes."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,31 +10,31 @@ Object = Mapping[str, Any]
 
 
 class Nodes:
-    """The nodes, by name."""
+    """Nodes by name."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Object] = {}
 
     def observed(self, raw: Object) -> bool:
-        """Take in a node from the watch; whether its pods have to be looked at again."""
+        """Record a node from the watch; return whether the jobs of its pods need a pass."""
         new = _trim(raw)
         name = new["metadata"]["name"]
         old = self._nodes.get(name)
         self._nodes[name] = new
-        # A node that has just come, and is well, changes nothing for anybody.
-        return new != old and not (old is None and _is_well(new))
+        # A new healthy node changes nothing for any job.
+        return new != old and not (old is None and _is_healthy(new))
 
     def vanished(self, raw: Object) -> bool:
-        """A node is gone; whether its pods have to be looked at again."""
+        """Remove a node; return whether the jobs of its pods need a pass."""
         name = raw["metadata"]["name"]
-        found = self._nodes.get(name)
-        if found is None or found["metadata"]["uid"] != raw["metadata"]["uid"]:
+        node = self._nodes.get(name)
+        if node is None or node["metadata"]["uid"] != raw["metadata"]["uid"]:
             return False
         del self._nodes[name]
         return True
 
     def of(self, pods: Iterable[Object]) -> tuple[Object, ...]:
-        """The nodes of these pods, as many of them as exist."""
+        """Return the existing nodes of these pods."""
         names = {(p.get("spec") or {}).get("nodeName") for p in pods}
         return tuple(self._nodes[n] for n in sorted(n for n in names if n in self._nodes))
 
@@ -51,5 +51,5 @@ def _trim(raw: Object) -> dict[str, Any]:
     }
 
 
-def _is_well(node: Object) -> bool:
+def _is_healthy(node: Object) -> bool:
     return node["status"]["conditions"] == [{"type": "Ready", "status": "True"}] and not node["spec"]["taints"]

@@ -1,8 +1,8 @@
-"""One pass over one job: observe, plan, execute, one status write, events.
+"""Makes one pass over one job: observe, plan, execute, write the status once, post events.
 
-All decisions are core's; here they meet the cache and the port. What is worth a retry is raised to the queue. After a
-pass that wrote anything another one follows at once: it sees its predecessor's writes in the cache, and ends when there
-is nothing left to do.
+All decisions are made by core; this module connects them to the cache and the port. Errors that are worth a retry are
+raised to the queue. A pass that wrote anything is followed by another one at once, which sees the writes in the cache.
+The last pass writes nothing.
 """
 
 import contextlib
@@ -15,47 +15,47 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pstraining.api import names
-from pstraining.controller.cache import Key
-from pstraining.controller.groups import Groups
-from pstraining.controller.known import Known
+from pstraining.controller.informer_cache import Key
 from pstraining.controller.logs import about
-from pstraining.controller.metrics import REFUSALS, Metrics
-from pstraining.controller.pace import BURST, CALM, PASSES_PER_SECOND, Pace, only_comes_up
-from pstraining.controller.turns import LOOK_AGAIN, Turns
+from pstraining.controller.metrics import REFUSALS, OperatorMetrics
+from pstraining.controller.pod_groups import PodGroups
+from pstraining.controller.rate_limit import BURST, PASSES_PER_SECOND, STARTUP_DELAY_SECONDS, RateLimit, is_startup_only
+from pstraining.controller.status_queue import RECHECK_SECONDS, StatusQueue
+from pstraining.controller.watch_state import WatchState
 from pstraining.core.actions import Action, Create, Event, Kind, Outcome, Outcomes, Plan, Verdict
 from pstraining.core.snapshot import Snapshot
 from pstraining.kube.errors import ApiError, Conflict, NotFound
 from pstraining.kube.events import build_event
 from pstraining.kube.executor import Executor
 from pstraining.kube.port import ApiPort
-from pstraining.resources.launcher import Launcher
+from pstraining.resources.launcher import LauncherFiles
 
 logger = logging.getLogger(__name__)
 
 REFUSED_DELAY = 30.0
-"""Seconds until a name that was taken, or a write that was not allowed, is tried again."""
+"""Seconds until the next attempt after a taken name or a forbidden write."""
 UNKNOWN_DELAY = 10.0
-"""Seconds until it is looked whether a kind that the API server did not know has been installed."""
+"""Seconds until the next attempt to create an object whose kind the API server did not know."""
 
 
 @dataclass(frozen=True)
 class Decisions:
     """The pure functions of core."""
 
-    plan: Callable[[Snapshot, datetime, Launcher], Plan]
+    plan: Callable[[Snapshot, datetime, LauncherFiles], Plan]
     next_status: Callable[[Snapshot, Outcomes, datetime], dict[str, Any]]
     events: Callable[[Snapshot, dict[str, Any]], tuple[Event, ...]]
 
 
 @dataclass(frozen=True)
 class _Pass:
-    """What a pass did."""
+    """The result of a pass."""
 
     outcomes: Outcomes
     status_written: bool
     requeue_at: datetime | None
-    held: float = 0.0
-    """Seconds for which a status of nothing but good news waits for company."""
+    status_delay: float = 0.0
+    """Seconds until the status is written; 0 if it need not wait."""
     sent: tuple[Action, ...] = field(default=())
     """Actions that took effect in this pass."""
 
@@ -65,128 +65,134 @@ class _Pass:
 
 
 class Reconciler:
-    """Makes passes."""
+    """Makes passes over jobs."""
 
     def __init__(
         self,
         *,
-        known: Known,
+        watch_state: WatchState,
         port: ApiPort,
         decisions: Decisions,
-        launcher: Launcher,
-        metrics: Metrics,
+        launcher: LauncherFiles,
+        metrics: OperatorMetrics,
         instance: str,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-        look: Callable[[Key], None] = lambda key: None,
+        enqueue: Callable[[Key], None] = lambda key: None,
     ) -> None:
-        """Make a reconciler.
+        """Create a reconciler.
 
         Args:
-            known: what the watches have brought; told of every write.
+            watch_state: the objects that the watches have delivered; receives every write.
             port: the API server.
-            decisions: core.
-            launcher: the launcher that this operator carries.
+            decisions: the pure functions of core.
+            launcher: the launcher of this operator's version.
             metrics: counts passes, writes and errors.
             instance: the operator's pod, named in events.
-            clock: the time of day; read once a pass.
-            look: asks for a pass over a job.
+            clock: the time of day.
+            enqueue: requests a pass over a job.
         """
-        self._known, self._cache = known, known.cache
+        self._watch_state, self._cache = watch_state, watch_state.cache
         self._port = port
-        self._executor = Executor(port, known.cache, metrics.wrote)
-        self._groups = Groups(port, known.cache)
+        self._executor = Executor(port, watch_state.cache, metrics.wrote)
+        self._pod_groups = PodGroups(port, watch_state.cache)
         self._decisions = decisions
         self._launcher = launcher
         self._metrics = metrics
         self._instance = instance
         self._clock = clock
-        self._paces: dict[Key, Pace] = {}
-        self._turns = Turns(look)
+        self._rate_limits: dict[Key, RateLimit] = {}
+        self._status_queue = StatusQueue(enqueue)
 
     async def reconcile(self, key: Key) -> float | None:
         """Make one pass.
 
         Returns:
-            Seconds after which to look again if nothing happens until then; None for never.
+            Seconds until the next pass if no event causes an earlier one; None for no next pass.
         """
-        pace = self._paces.setdefault(key, Pace(self._clock()))
-        wait = pace.wait(self._clock())
+        rate_limit = self._rate_limits.setdefault(key, RateLimit(self._clock()))
+        wait = rate_limit.wait(self._clock())
         if wait > 0:
-            self._slowed(key, pace)
+            self._warn_if_exhausted(key, rate_limit)
             return wait
         if not self._cache.has_job(key):
-            self._paces.pop(key, None)
-            self._turns.forget(key)
-            self._groups.forget(key)
-            self._metrics.stands(key, None)
+            self._rate_limits.pop(key, None)
+            self._status_queue.forget(key)
+            self._pod_groups.forget(key)
+            self._metrics.record_status(key, None)
             return None
         started, result = time.perf_counter(), "failed"
         try:
-            snapshot = self._known.snapshot(key)
+            snapshot = self._watch_state.snapshot(key)
             if snapshot.deleting:
                 result = "idle"
                 return None
-            if await self._groups.read(snapshot, self._clock()):
-                snapshot = self._known.snapshot(key)
-            made = await self._pass(key, snapshot, pace)
-            result = "wrote" if made.wrote else "idle"
-            pace.left -= made.wrote
-            if not made.wrote:
-                pace.idle(len(snapshot.children) + len(snapshot.pods), self._clock())
-            return self._again(made)
+            if await self._pod_groups.read(snapshot, self._clock()):
+                snapshot = self._watch_state.snapshot(key)
+            done = await self._pass(key, snapshot, rate_limit)
+            result = "wrote" if done.wrote else "idle"
+            rate_limit.tokens -= done.wrote
+            if not done.wrote:
+                rate_limit.record_idle_pass(len(snapshot.children) + len(snapshot.pods), self._clock())
+            return self._next_delay(done)
         finally:
-            self._turns.done(key)
+            self._status_queue.done(key)
             self._metrics.passed(result, time.perf_counter() - started)
 
-    def patience(self, key: Key) -> float:
-        """Seconds for which the news that a pod of this job comes up may wait."""
-        if self._turns.busy():
-            return CALM  # it could not be told just now
-        pace = self._paces.get(key)
-        return pace.patience(self._clock()) if pace is not None else 0.0
+    def startup_delay(self, key: Key) -> float:
+        """Return the seconds for which an event of a starting pod of this job may wait."""
+        if self._status_queue.is_busy():
+            return STARTUP_DELAY_SECONDS  # its status could not be written now
+        rate_limit = self._rate_limits.get(key)
+        return rate_limit.startup_delay(self._clock()) if rate_limit is not None else 0.0
 
     def failed(self, key: Key, error: Exception, delay: float) -> None:
-        """Log and count a pass that raised; the queue repeats it."""
+        """Log and count a pass that raised. The queue repeats it."""
         self._metrics.failed(error, retried=True)
         if isinstance(error, (Conflict, NotFound)):
-            self._groups.forget(key)  # no watch will put it right
+            self._pod_groups.forget(key)  # no watch corrects the cached PodGroup
         extra = about(None, *key) | {"error": type(error).__name__, "retry_seconds": round(delay, 3)}
         if isinstance(error, ApiError):
-            logger.info("Again in %.2f s: %s: %s", delay, type(error).__name__, error.message, extra=extra)
+            logger.info("Retrying in %.2f s: %s: %s", delay, type(error).__name__, error.message, extra=extra)
         else:
-            logger.error("Again in %.2f s: the pass failed", delay, exc_info=error, extra=extra)
+            logger.error("Retrying in %.2f s: the pass failed", delay, exc_info=error, extra=extra)
 
-    async def _pass(self, key: Key, snapshot: Snapshot, pace: Pace) -> _Pass:
+    async def _pass(self, key: Key, snapshot: Snapshot, rate_limit: RateLimit) -> _Pass:
         now = self._clock()
         plan = self._decisions.plan(snapshot, now, self._launcher)
         creates = any(isinstance(action, Create) for action in plan.actions)
-        with self._turns.creating() if creates else contextlib.nullcontext():
+        with self._status_queue.creating() if creates else contextlib.nullcontext():
             outcomes = await self._executor.execute(snapshot.namespace, snapshot.name, snapshot.uid, plan.actions)
         self._metrics.executed((o.action for o in outcomes.with_verdict(Verdict.DONE)), self._clock())
         for outcome in outcomes.outcomes:
             if outcome.verdict in REFUSALS:
-                self._refused(snapshot, outcome)
+                self._report_refusal(snapshot, outcome)
         status = self._decisions.next_status(snapshot, outcomes, now)
-        news = status != snapshot.status
-        held = self._held(key, snapshot, status, pace, outcomes, now) if news else 0.0
-        written = news and not held and await self._write_status(key, snapshot, status)
+        is_new = status != snapshot.status
+        delay = self._status_delay(key, snapshot, status, rate_limit, outcomes, now) if is_new else 0.0
+        written = is_new and not delay and await self._write_status(key, snapshot, status)
         sent = tuple(o.action for o in outcomes.with_verdict(Verdict.DONE))
         if sent or written:
             self._log(snapshot, sent, status if written else None)
         if written:
-            await self._tell(snapshot, self._decisions.events(snapshot, status), now)
-        self._metrics.stands(key, status)
-        return _Pass(outcomes, written, plan.requeue_at, held, sent)
+            await self._post_events(snapshot, self._decisions.events(snapshot, status), now)
+        self._metrics.record_status(key, status)
+        return _Pass(outcomes, written, plan.requeue_at, delay, sent)
 
-    def _held(
-        self, key: Key, snapshot: Snapshot, status: dict[str, Any], pace: Pace, outcomes: Outcomes, now: datetime
+    def _status_delay(
+        self,
+        key: Key,
+        snapshot: Snapshot,
+        status: dict[str, Any],
+        rate_limit: RateLimit,
+        outcomes: Outcomes,
+        now: datetime,
     ) -> float:
-        """Seconds for which a new status waits; 0 to write it now."""
+        """Return the seconds for which a new status waits; 0 to write it now."""
         if all(o.verdict is Verdict.DONE and isinstance(o.action, Create) for o in outcomes.outcomes):
-            sound = not any(p.finished or p.deleting or p.container.restarts for p in snapshot.pods)
-            if sound and only_comes_up(snapshot.status, status) and not self._turns.may_tell(key):
-                return LOOK_AGAIN
-        return 0.0 if outcomes.outcomes else pace.hold(snapshot.status, status, now)
+            is_healthy = not any(p.finished or p.deleting or p.container.restarts for p in snapshot.pods)
+            if is_healthy and is_startup_only(snapshot.status, status) and not self._status_queue.may_write(key):
+                return RECHECK_SECONDS
+        return 0.0 if outcomes.outcomes else rate_limit.progress_delay(snapshot.status, status, now)
 
     async def _write_status(self, key: Key, snapshot: Snapshot, status: dict[str, Any]) -> bool:
         metadata = snapshot.job["metadata"]
@@ -199,16 +205,16 @@ class Reconciler:
         try:
             written = await self._port.patch_status(snapshot.namespace, snapshot.name, body)
         except NotFound:
-            # Gone while we worked: the watch may have missed it, this answer is certain.
+            # The job was deleted during the pass. The watch may have missed it; this answer is certain.
             self._cache.deleted(Kind.PS_TRAINING_JOB, snapshot.namespace, snapshot.name, snapshot.uid)
             return False
         self._cache.wrote(snapshot.namespace, snapshot.name, written)
         self._metrics.wrote("PSTrainingJobStatus", "apply")
-        self._metrics.told(key, snapshot.status, status)
+        self._metrics.status_changed(key, snapshot.status, status)
         return True
 
-    async def _tell(self, snapshot: Snapshot, events: tuple[Event, ...], now: datetime) -> None:
-        """Post events; one that fails is lost, as the status says the same."""
+    async def _post_events(self, snapshot: Snapshot, events: tuple[Event, ...], now: datetime) -> None:
+        """Post events. A failed one is not retried, because the status has the same content."""
         for event in events:
             body = build_event(dict(snapshot.job), event, instance=self._instance, now=now, suffix=secrets.token_hex(8))
             try:
@@ -219,30 +225,31 @@ class Reconciler:
             else:
                 self._metrics.wrote("Event", "create")
 
-    def _again(self, made: _Pass) -> float | None:
-        if made.wrote:
+    def _next_delay(self, done: _Pass) -> float | None:
+        if done.wrote:
             return 0.0
-        waits = [made.held] if made.held else []
-        if made.requeue_at is not None:
-            # A timer may fire a little early by the time of day; a pass just before the deadline would be for nothing.
-            waits.append(max(0.0, (made.requeue_at - self._clock()).total_seconds()) + 0.005)
-        verdicts = {o.verdict for o in made.outcomes.outcomes}
-        # What is invalid stays so until the spec changes, and that is an event; the rest may be mended elsewhere.
+        waits = [done.status_delay] if done.status_delay else []
+        if done.requeue_at is not None:
+            # A timer may fire a little early by the time of day; a pass just before the deadline would have no effect.
+            waits.append(max(0.0, (done.requeue_at - self._clock()).total_seconds()) + 0.005)
+        verdicts = {o.verdict for o in done.outcomes.outcomes}
+        # An invalid object stays invalid until the spec changes, which is an event. Other refusals may be resolved
+        # elsewhere.
         if verdicts - {Verdict.DONE} and Verdict.INVALID not in verdicts:
             waits.append(UNKNOWN_DELAY if Verdict.NOT_SERVED in verdicts else REFUSED_DELAY)
         return min(waits, default=None)
 
-    def _slowed(self, key: Key, pace: Pace) -> None:
-        if pace.exhausted and not pace.warned:
-            pace.warned = True
+    def _warn_if_exhausted(self, key: Key, rate_limit: RateLimit) -> None:
+        if rate_limit.is_exhausted and not rate_limit.warned:
+            rate_limit.warned = True
             logger.warning(
-                "More than %s passes in a row wrote something: from now on %s a second",
+                "More than %s passes in a row wrote something: from now on at most %s per second",
                 BURST,
                 PASSES_PER_SECOND,
                 extra=about(None, *key),
             )
 
-    def _refused(self, snapshot: Snapshot, outcome: Outcome) -> None:
+    def _report_refusal(self, snapshot: Snapshot, outcome: Outcome) -> None:
         action = outcome.action
         self._metrics.failed(outcome.verdict, retried=False)
         verb = "create" if isinstance(action, Create) else type(action).__name__.lower()
@@ -251,10 +258,10 @@ class Reconciler:
         )
 
     def _log(self, snapshot: Snapshot, sent: tuple[Action, ...], status: dict[str, Any] | None) -> None:
-        told = [f"{type(a).__name__} {a.kind} {a.name} ({a.reason})" for a in sent]
+        writes = [f"{type(a).__name__} {a.kind} {a.name} ({a.reason})" for a in sent]
         if status is not None:
-            told.append(f"Status {status.get('phase', '')}".strip())
-        logger.info("%s", "; ".join(told), extra=_about(snapshot) | {"writes": len(told)})
+            writes.append(f"Status {status.get('phase', '')}".strip())
+        logger.info("%s", "; ".join(writes), extra=_about(snapshot) | {"writes": len(writes)})
 
 
 def _about(snapshot: Snapshot) -> dict[str, Any]:

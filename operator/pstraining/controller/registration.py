@@ -1,9 +1,9 @@
-"""All that kopf is used for: watches that fill the cache and put keys into the queue. It makes no write, ever.
+"""Configures kopf, which only watches: its watches fill the cache and enqueue jobs. kopf never writes.
 
-kopf finds the kinds, lists, watches, reconnects and renews credentials. Its handlers are there only to say which kinds:
-watch.py takes every object before kopf's own processing (a task, a queue and several deep copies for each), which cost
-more than all the rest of the operator together. No `on.create`, daemon or timer: they write finalizers and annotations,
-and see edges instead of levels.
+kopf discovers the kinds, lists, watches, reconnects and renews credentials. Its handlers only select the kinds:
+watch.py takes every object before kopf's own processing (a task, a queue and several deep copies per object), which
+cost more than the rest of the operator. No `on.create`, daemon or timer is used: they write finalizers and annotations,
+and they are edge-triggered.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,43 +13,43 @@ import kopf
 from kubernetes.aio.client import Configuration
 
 from pstraining.api import names
-from pstraining.controller import refusals
-from pstraining.controller.cache import Key
-from pstraining.controller.known import Known
-from pstraining.controller.pace import merely_comes_up
+from pstraining.controller import failed_creates
+from pstraining.controller.informer_cache import Key
+from pstraining.controller.rate_limit import is_starting
+from pstraining.controller.watch_state import WatchState
 from pstraining.controller.workqueue import WorkQueue
 from pstraining.core.actions import Kind
 
 RECONNECT = (0.2, 0.5, 1, 1, *(2,) * 600)
-"""Seconds between kopf's tries to reach an API server that is away; at the end the process exits."""
+"""Seconds between kopf's attempts to reach an unreachable API server; after the last one the process exits."""
 
 JOBS = (names.GROUP, names.VERSION, names.PLURAL)
 CHILDREN = (
     ("", "v1", "pods"),
     ("", "v1", "services"),
     ("", "v1", "configmaps"),
-    # Those of parameter servers that are gone are seen nowhere else; jobs without volumes have none.
+    # The claims of removed parameter servers are visible nowhere else. Jobs without volumes have none.
     ("", "v1", "persistentvolumeclaims"),
     ("apps", "v1", "statefulsets"),
     ("apps", "v1", "deployments"),
     ("batch", "v1", "jobs"),
     ("policy", "v1", "poddisruptionbudgets"),
-    # One small object a job. Unwatched it could not be seen to be gone or changed, and the job would stand open.
+    # One small object per job. Unwatched, its deletion or change would go unnoticed and leave the job open.
     ("networking.k8s.io", "v1", "networkpolicies"),
 )
 EVENTS = ("", "v1", "events")
-"""Of those that say that a pod could not be created."""
+"""Events, of which only those of pods that could not be created are watched."""
 WATCHED = (JOBS, *CHILDREN, EVENTS)
-"""Group, version and plural of every kind that is watched where jobs are."""
+"""Group, version and plural of every kind that is watched in the jobs' namespaces."""
 NODES = ("", "v1", "nodes")
-"""Watched only by an operator that may: nodes belong to no namespace."""
+"""Watched only if the operator has the cluster-wide permission."""
 
 CHUNK = 250
-"""Objects in one answer to a list. A list of thousands at once leaves a process several times as large behind."""
+"""Objects per page of a list. A page of thousands of objects permanently multiplies the memory of the process."""
 
 
 def build_settings() -> kopf.OperatorSettings:
-    """kopf's settings: children by label on the server's side, no scanning, no posting, quick to reconnect and stop."""
+    """Return kopf's settings: server-side label selection, no scanning, no posting, fast reconnects and shutdown."""
     settings = kopf.OperatorSettings()
     settings.scanning.disabled = True
     settings.posting.enabled = False
@@ -59,19 +59,19 @@ def build_settings() -> kopf.OperatorSettings:
     settings.queueing.idle_timeout = 1.0
     settings.queueing.exit_timeout = 0.5
     settings.process.ultimate_exiting_timeout = None
-    # Never used, as no handler stores anything; not kopf's own name in any case.
+    # Unused, as no handler stores anything; set so that kopf's own finalizer can never appear.
     settings.persistence.finalizer = f"{names.GROUP}/operator"
     for child in CHILDREN:
         settings.watching.label_selectors[child] = names.LABEL_JOB_UID
-    settings.watching.field_selectors[EVENTS] = refusals.FIELD_SELECTOR
+    settings.watching.field_selectors[EVENTS] = failed_creates.FIELD_SELECTOR
     return settings
 
 
 def build_registry(configuration: Configuration, *, nodes: bool) -> kopf.OperatorRegistry:
-    """kopf's handlers: the credentials, and one for every watched kind, which is never called.
+    """Return kopf's handlers: one for the credentials, and one per watched kind that is never called.
 
     Args:
-        configuration: where the API server is; kopf logs in in the same way as our own client.
+        configuration: the API server and credentials of our own client.
         nodes: whether nodes are watched.
     """
     registry = kopf.OperatorRegistry()
@@ -80,7 +80,7 @@ def build_registry(configuration: Configuration, *, nodes: bool) -> kopf.Operato
         return await connection_info(configuration)
 
     async def event(**_: Any) -> None:
-        """Nothing: see the module's words."""
+        """Do nothing: watch.py takes the objects before kopf calls its handlers."""
 
     kopf.on.login(id="login", registry=registry)(login)
     for group, version, plural in (*WATCHED, NODES) if nodes else WATCHED:
@@ -89,21 +89,21 @@ def build_registry(configuration: Configuration, *, nodes: bool) -> kopf.Operato
 
 
 def receiver(
-    known: Known, queue: WorkQueue, patience: Callable[[Key], float] = lambda key: 0.0
+    watch_state: WatchState, queue: WorkQueue, startup_delay: Callable[[Key], float] = lambda key: 0.0
 ) -> Callable[[Mapping[str, Any]], None]:
-    """What every event of the watches is given to: it is taken in, and the jobs it matters to are looked at again.
+    """Return the function that records every event of the watches and enqueues the jobs that it concerns.
 
     Args:
-        known: takes it in.
-        queue: of jobs to be looked at.
-        patience: seconds for which the news that a pod of a job comes up may wait.
+        watch_state: records the events.
+        queue: the jobs that need a pass.
+        startup_delay: seconds for which an event of a starting pod of a job may wait.
     """
 
     def receive(event: Mapping[str, Any]) -> None:
-        found, kind = event["object"], event["type"]
-        calm = kind != "DELETED" and found.get("kind") == Kind.POD and merely_comes_up(found)
-        for key in known.take(found, kind):
-            wait = patience(key) if calm else 0.0
+        raw, kind = event["object"], event["type"]
+        may_wait = kind != "DELETED" and raw.get("kind") == Kind.POD and is_starting(raw)
+        for key in watch_state.receive(raw, kind):
+            wait = startup_delay(key) if may_wait else 0.0
             if wait:
                 queue.add_after(key, wait)
             else:
@@ -113,7 +113,7 @@ def receiver(
 
 
 async def connection_info(configuration: Configuration) -> kopf.ConnectionInfo:
-    """Our client's credentials as kopf wants them; asked again whenever the API server refuses the old ones."""
+    """Return our client's credentials for kopf, which calls this again when the API server rejects the old ones."""
     header = await configuration.get_api_key_with_prefix("BearerToken")
     scheme, _, token = (header or "").partition(" ")
     return kopf.ConnectionInfo(

@@ -1,4 +1,4 @@
-"""The operator's settings, from the environment only; a wrong one stops the start with one clear line."""
+"""Reads the operator's settings from the environment; an invalid one ends the start with a one-line message."""
 
 import re
 import socket
@@ -9,17 +9,17 @@ from typing import Any
 
 PREFIX = "PSTRAINING_"
 ELSEWHERE = ("PSTRAINING_CONTEXT",)
-"""Names that kube/connection.py reads."""
+"""Variables that kube/connection.py reads."""
 SERVICE_LINK = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_.+)?)$")
-"""What Kubernetes puts into a pod's environment for a Service called pstraining-something."""
+"""Variables that Kubernetes sets in a pod for a Service whose name starts with `pstraining`."""
 
 
-class SettingsError(ValueError):
-    """A setting that cannot be used; the message names the variable."""
+class OperatorSettingsError(ValueError):
+    """A setting is invalid; the message names the variable."""
 
 
 class LogFormat(StrEnum):
-    """How log lines look."""
+    """The format of log lines."""
 
     JSON = "json"
     TEXT = "text"
@@ -32,11 +32,11 @@ def _text(value: str) -> str:
 
 
 def _names(value: str) -> tuple[str, ...]:
-    found = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
-    for name in found:
+    namespaces = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
+    for name in namespaces:
         if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
             raise ValueError(f"{name!r} is not the name of a namespace")
-    return found
+    return namespaces
 
 
 def _level(value: str) -> str:
@@ -54,10 +54,10 @@ def _format(value: str) -> LogFormat:
 
 
 def _switch(value: str) -> bool:
-    found = {"true": True, "false": False}.get(value.strip().lower())
-    if found is None:
+    switch = {"true": True, "false": False}.get(value.strip().lower())
+    if switch is None:
         raise ValueError(f"must be true or false, not {value!r}")
-    return found
+    return switch
 
 
 def _between(low: int, high: int) -> Callable[[str], int]:
@@ -79,7 +79,7 @@ def _setting(name: str, read: Callable[[str], Any], default: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Everything that can be set. The name of a field's variable is in its metadata."""
+    """All settings. Each field's metadata has the name of its variable."""
 
     pod_name: str = _setting("POD_NAME", _text, "")
     """The operator's identity as the Lease's holder and in events; by default the hostname. A new process of the same
@@ -127,7 +127,7 @@ class Settings:
         """Read the settings.
 
         Raises:
-            SettingsError: a value is wrong, or a PSTRAINING_ variable is not known.
+            OperatorSettingsError: a value is wrong, or a PSTRAINING_ variable is not known.
         """
         values: dict[str, Any] = {}
         known = {f.metadata["env"]: f for f in fields(cls)}
@@ -138,10 +138,10 @@ class Settings:
             try:
                 values[setting.name] = setting.metadata["read"](text)
             except ValueError as error:
-                raise SettingsError(f"{name} {error}{_hint(text)}") from None
+                raise OperatorSettingsError(f"{name} {error}{_hint(text)}") from None
         for name in environ:
             if name.startswith(PREFIX) and name not in known and name not in ELSEWHERE and not SERVICE_LINK.match(name):
-                raise SettingsError(f"{name} is not a setting; there are {', '.join(known)}")
+                raise OperatorSettingsError(f"{name} is not a setting; there are {', '.join(known)}")
         values["pod_name"] = values.get("pod_name") or socket.gethostname()
         values["lease_namespace"] = values.get("lease_namespace") or values.get("pod_namespace", "default")
         return cls(**values)

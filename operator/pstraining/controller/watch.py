@@ -1,16 +1,15 @@
-"""Takes the objects out of kopf's watches, tells of those that were deleted while nobody watched, and says how the
-watches are.
+"""Takes the objects from kopf's watches, adds the missing DELETED events, and reports the state of the watches.
 
-When a watch cannot go on where it was (410, after an outage or a restart of the API server), kopf lists again, and
-objects that are missing from the new list get no DELETED event: they would stay in every cache for ever, and a ghost
-job would have its children created again and again. kopf has no hook for this, so its generator of watch events is
-wrapped while the operator runs: what an earlier listing or event had shown and a later listing does not is told as
-deleted. Objects end here: kopf itself is given nothing but its own marks (registration.py says why).
+When a watch cannot continue (410, after an outage or a restart of the API server), kopf lists again. Objects that are
+missing from the new list get no DELETED event. They would stay cached for ever, and the children of a deleted job would
+be created again and again. kopf has no hook for this, so its generator of watch events is wrapped while the operator
+runs. An object that an earlier list or event contained and a later list does not is reported as deleted. Objects are
+not passed on to kopf, which only receives its own marks (registration.py gives the reason).
 
-Nor is a list believed that is older than what is known: than anything that its stream has shown, or than the write that
-made the Lease ours, which followed all that an earlier operator has done. An API server promises newer ones; should one
-that lags behind the others answer all the same, it is asked again, as what such a list does not hold would be taken for
-lost: pods, and the chief's terms. Versions are compared as numbers of one store, which they are in all practice.
+A list is rejected if it is older than an object of its stream, or older than the write by which this operator took the
+Lease. That write followed all writes of earlier operators. An API server promises not to return such a list. If one
+that lags behind does, the list is requested again: objects missing from it, such as pods and the chief's terms, would
+count as lost. Versions are compared as integers of one store, which they are in practice.
 """
 
 import asyncio
@@ -24,25 +23,25 @@ from kopf._cogs.clients import fetching, watching
 
 logger = logging.getLogger(__name__)
 
-BREATH = 100
-"""Objects after which others get their turn: a listing comes in thousands."""
-CATCH_UP: Final = 10.0
-"""Seconds for which an old list is asked for again; then it is taken: Leases may have a store of their own."""
-AGAIN: Final = 0.2
-"""Seconds between two such lists."""
+YIELD_EVERY = 100
+"""Listed objects after which other tasks run; a list may have thousands of objects."""
+CATCH_UP_SECONDS: Final = 10.0
+"""Seconds for which an old list is requested again. Then it is accepted, as Leases may have a separate store."""
+RELIST_SECONDS: Final = 0.2
+"""Seconds between two such requests."""
 OWN_STORE: Final = ("events",)
-"""Kinds that are often kept apart, with numbers of their own."""
+"""Kinds that are often kept in a separate store with its own versions."""
 NO_BOOKMARKS: Final = ("events",)
-"""Kinds that an API server does not keep in its watch cache, which is what sends bookmarks: their streams may rightly
-be silent for as long as nothing happens. kopf opens a stream anew that is silent for 70 s."""
+"""Kinds that an API server does not keep in its watch cache, which sends the bookmarks. Their streams are silent while
+nothing happens. kopf reopens a stream after 70 s of silence."""
 Receiver = Callable[[dict[str, Any]], None]
-"""Takes an event with its type (None while listing) and object."""
+"""Receives an event with its type (None from a list) and object."""
 Stream = tuple[str, str | None]
-"""A kind's plural and the namespace watched, None for all."""
+"""A kind's plural and the watched namespace, None for all."""
 
 
 class Watches:
-    """The streams that kopf holds open."""
+    """The watch streams of kopf."""
 
     def __init__(
         self,
@@ -50,38 +49,38 @@ class Watches:
         clock: Callable[[], float] = time.monotonic,
         fence: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Watch nothing yet.
+        """Create the watches without a stream.
 
         Args:
-            expected: streams, one for every kind and namespace.
-            clock: seconds.
-            fence: the version of the write that made the Lease ours; 0 if it is not known.
+            expected: number of streams, one per kind and namespace.
+            clock: monotonic seconds.
+            fence: returns the version of the write that took the Lease; 0 if it is unknown.
         """
         self._expected = expected
         self._clock = clock
         self._fence = fence
         self._newest: dict[Stream, int] = {}
-        self._taken_as_they_are: set[Stream] = set()
+        self._accepted_old: set[Stream] = set()
         self._listed: set[Stream] = set()
         self._last: dict[Stream, float] = {}
 
     @property
     def synced(self) -> bool:
-        """Whether every stream has listed what there is."""
+        """Whether every stream has finished its first list."""
         return len(self._listed) >= self._expected
 
     def silent_for(self) -> float:
-        """Seconds for which the quietest of those streams has brought nothing that get bookmarks."""
-        heard = [last for (plural, _), last in self._last.items() if plural not in NO_BOOKMARKS]
-        return self._clock() - min(heard) if heard else 0.0
+        """Return the longest silence in seconds among the streams that get bookmarks."""
+        last_events = [last for (plural, _), last in self._last.items() if plural not in NO_BOOKMARKS]
+        return self._clock() - min(last_events) if last_events else 0.0
 
     @contextmanager
     def taken(self, receive: Receiver, synced: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Wrap kopf's generator of watch events.
+        """Wrap kopf's generators of lists and watch events.
 
         Args:
-            receive: is given every event.
-            synced: is called whenever a listing ends and every stream has listed what there is.
+            receive: called with every event.
+            synced: called at the end of every list once all streams have finished their first list.
         """
         watch, fetch = watching.infinite_watch, fetching.fetch_objs
 
@@ -92,7 +91,7 @@ class Watches:
 
         async def fetch_objs(**kwargs: Any) -> AsyncIterator[Any]:
             stream = (kwargs["resource"].plural, kwargs["namespace"])
-            async for chunk in self._believed(stream, lambda: fetch(**kwargs)):
+            async for chunk in self._fresh_list(stream, lambda: fetch(**kwargs)):
                 yield chunk
 
         watching.infinite_watch, fetching.fetch_objs = infinite_watch, fetch_objs
@@ -101,33 +100,33 @@ class Watches:
         finally:
             watching.infinite_watch, fetching.fetch_objs = watch, fetch
 
-    async def _believed(self, stream: Stream, fetch: Callable[[], Any]) -> AsyncIterator[Any]:
-        """The chunks of a list, each with the version of the whole, once it is not older than what is known."""
-        end = self._clock() + CATCH_UP
+    async def _fresh_list(self, stream: Stream, fetch: Callable[[], Any]) -> AsyncIterator[Any]:
+        """Yield the pages of a list, each with the list's version, once it is not too old."""
+        deadline = self._clock() + CATCH_UP_SECONDS
         while True:
             async with aclosing(fetch()) as chunks:
                 async for objects, version in chunks:
                     if self._is_old(stream, version):
-                        if self._clock() < end:
+                        if self._clock() < deadline:
                             break
                         logger.warning(
-                            "The API server's list of %s is older than what is known, and stays so", stream[0]
+                            "The API server's list of %s is older than known objects and is accepted", stream[0]
                         )
-                        self._taken_as_they_are.add(stream)
-                    self._seen(stream, version)
+                        self._accepted_old.add(stream)
+                    self._record_version(stream, version)
                     yield objects, version
                 else:
                     return
-            logger.info("The API server's list of %s is older than what is known: asked again", stream[0])
-            await asyncio.sleep(AGAIN)
+            logger.info("The API server's list of %s is older than known objects: requesting it again", stream[0])
+            await asyncio.sleep(RELIST_SECONDS)
 
     def _is_old(self, stream: Stream, version: str) -> bool:
-        if stream in self._taken_as_they_are or not str(version).isdigit():
+        if stream in self._accepted_old or not str(version).isdigit():
             return False
         fence = 0 if stream[0] in OWN_STORE else self._fence()
         return int(version) < max(fence, self._newest.get(stream, 0))
 
-    def _seen(self, stream: Stream, version: str | None) -> None:
+    def _record_version(self, stream: Stream, version: str | None) -> None:
         if str(version).isdigit():
             self._newest[stream] = max(self._newest.get(stream, 0), int(str(version)))
 
@@ -147,7 +146,7 @@ class Watches:
                 if self.synced:
                     synced()
             if not isinstance(event, watching.Bookmark):
-                self._seen(stream, event["object"].get("metadata", {}).get("resourceVersion"))
+                self._record_version(stream, event["object"].get("metadata", {}).get("resourceVersion"))
             if isinstance(event, watching.Bookmark) or event["type"] == "BOOKMARK":
                 yield event
                 continue
@@ -158,7 +157,7 @@ class Watches:
                 known[uid] = _identity(event["object"])
             if event["type"] is None:
                 listed.add(uid)
-                if len(listed) % BREATH == 0:
+                if len(listed) % YIELD_EVERY == 0:
                     await asyncio.sleep(0)
             _give(receive, event)
 
@@ -167,15 +166,15 @@ def _give(receive: Receiver, event: dict[str, Any]) -> None:
     try:
         receive(event)
     except Exception:
-        # One odd object must not end the watch of all others.
-        logger.exception("An object from the watch could not be taken in: %s", _identity(event["object"]))
+        # One malformed object must not end the watch.
+        logger.exception("An object from the watch could not be processed: %s", _identity(event["object"]))
 
 
-def _identity(found: dict[str, Any]) -> dict[str, Any]:
-    """As much of an object as a DELETED event needs."""
+def _identity(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of an object that a DELETED event needs."""
     kept = ("name", "namespace", "uid")
     return {
-        "apiVersion": found.get("apiVersion"),
-        "kind": found.get("kind"),
-        "metadata": {k: v for k, v in found.get("metadata", {}).items() if k in kept},
+        "apiVersion": raw.get("apiVersion"),
+        "kind": raw.get("kind"),
+        "metadata": {k: v for k, v in raw.get("metadata", {}).items() if k in kept},
     }

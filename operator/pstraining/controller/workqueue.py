@@ -1,9 +1,9 @@
-"""Which job to look at next, and when: a set of keys with deadlines and a memory of failures.
+"""Decides which job gets the next pass, and when: a set of keys with deadlines and counts of failures.
 
-A key is queued once however often it is added; added while a pass over it runs, it is queued again afterwards. A pass
-starts with a clean slate: it names the next deadline itself, so an older one is dropped when the pass begins. Only this
-queue retries: a pass that raises is repeated with exponential back-off and jitter. All time is the event loop's, so
-that tests run on a virtual clock.
+A key is queued once, however often it is added. A key that is added while its pass runs is queued again afterwards. A
+pass returns the next deadline, so an older deadline is dropped when the pass starts. Only this queue retries: a pass
+that raises is repeated with exponential back-off and jitter. All times are the event loop's, so that tests can use a
+virtual clock.
 """
 
 import asyncio
@@ -11,36 +11,36 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 
-from pstraining.controller.cache import Key
-from pstraining.kube.places import Places
+from pstraining.controller.informer_cache import Key
+from pstraining.kube.slots import AdaptiveLimiter
 
 logger = logging.getLogger(__name__)
 
-BASE_DELAY = 0.05
-"""Seconds, before jitter, after the first failure: about what the watch needs to catch up with a write."""
-MAX_DELAY = 120.0
-"""Seconds between two tries of what never works."""
-CLOSED_POLL = 0.1
-"""Seconds between two looks at whether passes are allowed again."""
+BASE_DELAY_SECONDS = 0.05
+"""Back-off after the first failure, before jitter: about the time in which the watch catches up with a write."""
+DELAY_SECONDS_MAX = 120.0
+"""Upper bound of the back-off."""
+CLOSED_POLL_SECONDS = 0.1
+"""Seconds between two checks whether passes are allowed again."""
 
 Handler = Callable[[Key], Awaitable[float | None]]
-"""One pass; returns the seconds after which to look again, None for never."""
+"""Makes one pass over a key; returns the seconds until the next pass, None for none."""
 OnError = Callable[[Key, Exception, float], None]
-"""Is told of a pass that raised, and the seconds until it is repeated."""
+"""Receives the key of a pass that raised, its error, and the seconds until it is repeated."""
 
 
 def backoff(failures: int, luck: float) -> float:
-    """Seconds to wait after so many failures in a row.
+    """Return the seconds until the next attempt.
 
     Args:
-        failures: 1 after the first.
-        luck: 0 to 1; spreads the retries of many jobs that failed together over half of the delay.
+        failures: consecutive failures, at least 1.
+        luck: a random number from 0 to 1. It spreads the retries of jobs that failed together over half of the delay.
     """
-    return float(min(MAX_DELAY, BASE_DELAY * 2 ** min(failures - 1, 20))) * (0.5 + 0.5 * luck)
+    return float(min(DELAY_SECONDS_MAX, BASE_DELAY_SECONDS * 2 ** min(failures - 1, 20))) * (0.5 + 0.5 * luck)
 
 
 class WorkQueue:
-    """Keys to be worked on."""
+    """Keys that need a pass."""
 
     def __init__(
         self,
@@ -48,13 +48,13 @@ class WorkQueue:
         may_act: Callable[[], bool] = lambda: True,
         luck: Callable[[], float] = random.random,
     ) -> None:
-        """Make an empty, closed queue.
+        """Create an empty, closed queue.
 
         Args:
-            may_act: asked before every pass; no pass starts while it says no.
-            luck: random numbers from 0 to 1.
+            may_act: called before every pass; no pass starts while it returns False.
+            luck: returns random numbers from 0 to 1.
         """
-        # Kept, as probes and scrapes ask from threads of their own.
+        # Stored, because probes and scrapes read the queue from other threads.
         self._loop = asyncio.get_running_loop()
         self._may_act = may_act
         self._luck = luck
@@ -71,7 +71,7 @@ class WorkQueue:
 
     @property
     def depth(self) -> int:
-        """Keys that wait for a pass now; deadlines in the future don't count."""
+        """Number of keys that wait for a pass now, without those whose deadline is in the future."""
         return len(self._ready)
 
     @property
@@ -80,12 +80,12 @@ class WorkQueue:
         return self._opened
 
     def oldest_age(self) -> float:
-        """Seconds that the longest-waiting key has waited."""
+        """Return the seconds that the longest-waiting key has waited."""
         now = self._now()
         return now - next(iter(self._ready.values()), now)
 
     def stuck_for(self) -> float:
-        """Seconds for which there has been work and no progress: the longest running pass, or none begun at all."""
+        """Return the seconds without progress although there is work: the longest pass, or the time without a start."""
         now = self._now()
         running = max((now - since for since in list(self._running.values())), default=0.0)
         waiting = 0.0
@@ -94,12 +94,12 @@ class WorkQueue:
         return max(running, waiting)
 
     def open(self) -> None:
-        """Let passes begin: every cache is filled."""
+        """Allow passes to start, once every cache is filled."""
         self._opened = True
         self._wakeup.set()
 
     def add(self, key: Key) -> None:
-        """Look at a key as soon as possible, but not before a time that the API server asked for."""
+        """Queue a key for a pass, not before the time that the API server asked for."""
         now = self._now()
         if self._not_before.get(key, now) > now:
             self.add_after(key, self._not_before[key] - now)
@@ -110,7 +110,7 @@ class WorkQueue:
             self._wakeup.set()
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """Look at a key in a while; the earliest of several deadlines counts."""
+        """Queue a key after a delay; the earliest of several deadlines counts."""
         when = self._now() + max(0.0, seconds)
         pending = self._deadlines.get(key)
         if pending is not None:
@@ -120,63 +120,63 @@ class WorkQueue:
         self._deadlines[key] = self._loop.call_at(when, self._due, key)
 
     def failures(self, key: Key) -> int:
-        """How often in a row passes over a key have failed."""
+        """Return the number of consecutive failed passes over a key."""
         return self._failures.get(key, 0)
 
     def forget(self, key: Key) -> None:
-        """Drop what is remembered of a key that is gone: failures and deadline."""
+        """Drop the failures and the deadline of a removed key."""
         self._failures.pop(key, None)
         self._not_before.pop(key, None)
         self._cancel_deadline(key)
 
     async def run(self, handler: Handler, workers: int, on_error: OnError = lambda key, error, delay: None) -> None:
-        """Work until `stop` is called; the passes that run then are finished.
+        """Make passes until `stop` is called, then finish the running ones.
 
-        A pass that takes long waits for an API server that does not answer: it gives its place to another key, so that
-        jobs whose requests hang do not hold up the others (places.py).
+        A long pass waits for an API server that does not answer. It gives its slot to another key, so that jobs whose
+        requests hang do not delay the others (slots.py).
 
         Args:
             handler: makes one pass.
-            workers: passes at a time, each over another key; those that take long are not counted.
-            on_error: is told of failed passes.
+            workers: concurrent passes, each over another key; hung passes are not counted.
+            on_error: called for failed passes.
         """
-        places = Places(workers)
+        slots = AdaptiveLimiter(workers)
         async with asyncio.TaskGroup() as group:
             while await self._due_now():
                 key = next(iter(self._ready))
-                leave = await places.take(key)
+                release = await slots.acquire(key)
                 if self._stopping or not self._may_act():
-                    leave()
+                    release()
                 else:
                     self._take(key)
-                    group.create_task(self._work(key, handler, on_error, leave), name="pass")
+                    group.create_task(self._work(key, handler, on_error, release), name="pass")
 
     def stop(self) -> None:
-        """Start no further pass."""
+        """Let no further pass start."""
         self._stopping = True
         self._wakeup.set()
 
-    async def _work(self, key: Key, handler: Handler, on_error: OnError, leave: Callable[[], None]) -> None:
+    async def _work(self, key: Key, handler: Handler, on_error: OnError, release: Callable[[], None]) -> None:
         try:
-            again = await handler(key)
-        except Exception as error:  # noqa: BLE001 - whatever a pass dies of must neither stop the others nor be lost
+            delay = await handler(key)
+        except Exception as error:  # noqa: BLE001 - no error may stop the other passes or go unreported
             on_error(key, error, self._retry(key, error))
         else:
             self._failures.pop(key, None)
             self._not_before.pop(key, None)
-            if again is not None:
-                self.add_after(key, again)
+            if delay is not None:
+                self.add_after(key, delay)
         finally:
-            leave()
+            release()
             self._done(key)
 
     async def _due_now(self) -> bool:
-        """Wait until a pass may begin; False if none ever will."""
+        """Wait until a pass may start; return False if the queue stops first."""
         while not self._stopping:
             if self._ready and self._opened:
                 if self._may_act():
                     return True
-                await asyncio.sleep(CLOSED_POLL)
+                await asyncio.sleep(CLOSED_POLL_SECONDS)
                 continue
             self._wakeup.clear()
             await self._wakeup.wait()
@@ -201,10 +201,10 @@ class WorkQueue:
     def _retry(self, key: Key, error: Exception) -> float:
         self._failures[key] = self._failures.get(key, 0) + 1
         delay = backoff(self._failures[key], self._luck())
-        asked = getattr(error, "retry_after", None)
-        if asked:
-            delay = max(delay, asked)
-            self._not_before[key] = self._now() + asked
+        retry_after = getattr(error, "retry_after", None)
+        if retry_after:
+            delay = max(delay, retry_after)
+            self._not_before[key] = self._now() + retry_after
         self.add_after(key, delay)
         return delay
 

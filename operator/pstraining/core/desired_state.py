@@ -20,8 +20,8 @@ from pstraining.core.policies import gang, job_restart, retired_workers, rolling
 from pstraining.core.policies.attempts import success_recorded
 from pstraining.core.policies.clean_up import CleanUpStep
 from pstraining.core.snapshot import PASSED_DEADLINE, Child, Pod, Snapshot
-from pstraining.resources import cluster_map, launcher, network_policy, redundancy, services, workloads
-from pstraining.resources.launcher import Launcher
+from pstraining.resources import cluster_map, launcher, network_policy, services, standbys, workloads
+from pstraining.resources.launcher import LauncherFiles
 from pstraining.resources.services import Pointer
 
 _WITHDRAWN = (
@@ -50,7 +50,7 @@ class DesiredState:
     """The children to write after the chief's Job."""
 
 
-def launcher_name(job: PSTrainingJob, snapshot: Snapshot, carried: Launcher) -> str:
+def launcher_name(job: PSTrainingJob, snapshot: Snapshot, carried: LauncherFiles) -> str:
     """Return the launcher's ConfigMap of this job: the one its pods were created with, else the operator's own."""
     for kind in (Kind.STATEFUL_SET, Kind.DEPLOYMENT, Kind.JOB):
         for child in snapshot.of_kind(kind):
@@ -66,7 +66,7 @@ def launcher_name(job: PSTrainingJob, snapshot: Snapshot, carried: Launcher) -> 
 def children(
     job: PSTrainingJob,
     launcher_map: str,
-    carried: Launcher,
+    carried: LauncherFiles,
     pointers: Mapping[int, Pointer] = MappingProxyType({}),
     term: int = 1,
     there: Container[tuple[Kind, str]] = (),
@@ -87,7 +87,7 @@ def children(
     claim = workloads.build_checkpoint_claim(job)
     if claim is not None:
         yield claim
-    for member in range(redundancy.members(job)):
+    for member in range(standbys.members(job)):
         yield workloads.build_parameter_servers(job, launcher_map, member, term)
     for index in range(1, job.spec.worker.replicas):
         yield worker(index)
@@ -99,11 +99,11 @@ def children(
     yield built
     yield cluster_map.build(job, term)
     yield from services.build_all(job, pointers)
-    if redundancy.standbys(job):
-        yield from (redundancy.build_budget(job, index) for index in range(job.spec.ps.replicas))
+    if standbys.standbys(job):
+        yield from (standbys.build_budget(job, index) for index in range(job.spec.ps.replicas))
 
 
-def render(facts: Facts, carried: Launcher, term: int) -> DesiredState:
+def render(facts: Facts, carried: LauncherFiles, term: int) -> DesiredState:
     """Render the children of a running job.
 
     Args:

@@ -28,10 +28,10 @@ from pstraining.core.policies import (
     success,
 )
 from pstraining.core.policies.attempts import Attempts
-from pstraining.core.policies.failover import Shard
+from pstraining.core.policies.failover import ShardState
 from pstraining.core.policies.failure_counts import FailureCounts
 from pstraining.core.snapshot import Snapshot
-from pstraining.resources.schedulers import Members
+from pstraining.resources.gang import GangMembers
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Facts:
         return retired_workers.reasons(self.status, self.succeeded_workers)
 
     @cached_property
-    def shards(self) -> tuple[Shard, ...]:
+    def shards(self) -> tuple[ShardState, ...]:
         """Every shard with its members, its primary and the failover that is due."""
         return failover.shards(self.job, self.snapshot, self.status, self.now)
 
@@ -119,7 +119,7 @@ class Facts:
         return frozenset(p.index for p in primaries if p.ready and not p.deleting)
 
     @cached_property
-    def gang(self) -> Members:
+    def gang(self) -> GangMembers:
         """The members of the gang that still need a node."""
         return gang_members.remaining(self.job, self.retired_workers, chief_succeeded=self.chief.succeeded)
 

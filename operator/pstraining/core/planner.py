@@ -43,10 +43,10 @@ from pstraining.core.policies import (
 from pstraining.core.policies.attempts import Step
 from pstraining.core.snapshot import Child, Snapshot
 from pstraining.resources import workloads
-from pstraining.resources.launcher import Launcher
+from pstraining.resources.launcher import LauncherFiles
 
 
-def plan(snapshot: Snapshot, now: datetime, launcher: Launcher) -> Plan:
+def plan(snapshot: Snapshot, now: datetime, launcher: LauncherFiles) -> Plan:
     """Decide what to do about a job now.
 
     Args:
@@ -98,7 +98,7 @@ def _after_refusal(facts: Facts) -> Plan | None:
     return Plan(tuple(_deletions(left, Reason.NOT_DESIRED))) if left else None
 
 
-def _run(facts: Facts, launcher: Launcher) -> Plan:
+def _run(facts: Facts, launcher: LauncherFiles) -> Plan:
     """Bring the children of a running job to the desired state."""
     snapshot, now = facts.snapshot, facts.now
     requeue_at = _earliest(
@@ -110,7 +110,7 @@ def _run(facts: Facts, launcher: Launcher) -> Plan:
     return Plan((*_changes(facts, launcher), *_force_deletions(facts)), requeue_at)
 
 
-def _changes(facts: Facts, launcher: Launcher) -> Iterator[Action]:
+def _changes(facts: Facts, launcher: LauncherFiles) -> Iterator[Action]:
     """Yield the changes to a running job, in the order in which they are written."""
     snapshot, steps = facts.snapshot, _attempt_steps(facts)
     desired = desired_state.render(facts, launcher, steps[names.CHIEF].create or facts.current_term)

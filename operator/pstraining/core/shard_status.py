@@ -10,9 +10,9 @@ from pstraining.core.actions import Event
 from pstraining.core.facts import Facts
 from pstraining.core.policies import failover
 from pstraining.core.policies.diagnosis import diagnosis_of
-from pstraining.core.policies.failover import START_GRACE, Cause, Shard
+from pstraining.core.policies.failover import START_GRACE, LossCause, ShardState
 from pstraining.core.snapshot import Pod
-from pstraining.resources.redundancy import is_hot, pod, standbys
+from pstraining.resources.standbys import is_hot, pod, standbys
 
 
 def shard_statuses(facts: Facts) -> list[ShardStatus]:
@@ -59,16 +59,16 @@ def took_over(old: PSTrainingJobStatus, new: PSTrainingJobStatus) -> Iterator[Ev
     before = {s.index: s.takeovers for s in old.shards}
     for shard in new.shards:
         if shard.takeovers > before.get(shard.index, 0):
-            kind = "Normal" if shard.last_cause == Cause.REQUESTED else "Warning"
+            kind = "Normal" if shard.last_cause == LossCause.REQUESTED else "Warning"
             message = f"Shard {shard.index}: {shard.primary} has taken over ({shard.last_cause})."
             yield Event(kind, Reason.TOOK_OVER, message)
 
 
-def _ready(shard: Shard) -> tuple[Pod, ...]:
+def _ready(shard: ShardState) -> tuple[Pod, ...]:
     return tuple(p for p in shard.standbys if failover.usable(p))
 
 
-def _lacks_standbys(facts: Facts, shard: Shard) -> bool:
+def _lacks_standbys(facts: Facts, shard: ShardState) -> bool:
     """Whether standbys are missing; one that starts for the first time is not missing before its grace ends."""
     missing = standbys(facts.job) - len(_ready(shard))
     recorded = next((s for s in facts.status.shards if s.index == shard.index), None)
@@ -90,7 +90,7 @@ def _starts(server: Pod, now: datetime) -> bool:
     return not failover.usable(server) and server.container.last is None and now < server.created + START_GRACE
 
 
-def _waits_for(facts: Facts, shard: Shard) -> str:
+def _waits_for(facts: Facts, shard: ShardState) -> str:
     for member, server in enumerate(shard.members):
         name = pod(facts.job, shard.index, member)
         if name == shard.pointer.pod or (server is not None and failover.usable(server)):

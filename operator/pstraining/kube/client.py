@@ -1,7 +1,7 @@
-"""The port over HTTP, on kubernetes.aio's client: its configuration, credentials and connections, plain JSON bodies.
+"""Implements the port over HTTP with the configuration, credentials and connections of kubernetes.aio's client.
 
-The typed Api classes validate every body and parse every answer into models, which costs more than the request
-itself; what is needed of them here is eight paths and five verbs.
+Bodies are plain JSON. The client's typed Api classes validate every body and parse every answer into models, which
+costs more than the request itself. This module needs only a few paths and five verbs.
 """
 
 import logging
@@ -17,18 +17,18 @@ from pstraining.api import names
 from pstraining.core.actions import Kind, Manifest
 from pstraining.kube.errors import ApiError, NotFound, from_exception, from_response
 from pstraining.kube.paths import EVENTS, LEASES, RESOURCES
-from pstraining.kube.places import Places
 from pstraining.kube.port import Object
+from pstraining.kube.slots import AdaptiveLimiter
 
 logger = logging.getLogger(__name__)
 
 IN_FLIGHT: Final = 32
-"""Requests that are in flight at a time; more only make an API server slower."""
+"""Concurrent requests; more only make an API server slower."""
 ADDRESSES: Final = 4
-"""Creations of Services with an address of their own among them. With 16 at a time an API server made a third of what
-it made with one (38 and 119 a second, 71 with 8), and under load some took longer than ten seconds, so that they were
-sent again. With 2 a busy one, which took a second for each, held all other creations up; with 8 the ten of one large
-job were the last of its children to be there, with 3 they were not."""
+"""Concurrent creations of Services that get a cluster IP. With 16, an API server created 38 per second, with 8 it
+created 71, with one 119; under load some took longer than ten seconds and were sent again. With 2, a busy API server
+that took a second for each delayed all other creations. With 8, the ten Services of one large job were the last of its
+children to exist; with 3 they were not."""
 JSON: Final = "application/json"
 APPLY: Final = "application/apply-patch+yaml"
 JSON_PATCH: Final = "application/json-patch+json"
@@ -38,19 +38,19 @@ class KubeClient:
     """ApiPort and LeasePort over HTTP."""
 
     def __init__(self, configuration: Configuration, *, timeout: float = 10.0, user_agent: str = "pstraining") -> None:
-        """Make a client; nothing is sent yet.
+        """Create a client without sending a request.
 
         Args:
-            configuration: where the API server is, and our credentials.
-            timeout: seconds after which a request counts as failed, connecting included.
-            user_agent: who we are in the API server's audit log.
+            configuration: the API server's address, and our credentials.
+            timeout: seconds after which a request fails, including the connection.
+            user_agent: the operator's name in the API server's audit log.
         """
         self.configuration = configuration
         self._api = ApiClient(configuration)
         self._timeout = aiohttp.ClientTimeout(total=timeout, connect=timeout)
         self._user_agent = user_agent
-        self._places = Places(IN_FLIGHT)
-        self._addresses = Places(ADDRESSES)
+        self._requests = AdaptiveLimiter(IN_FLIGHT)
+        self._addresses = AdaptiveLimiter(ADDRESSES)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -62,11 +62,11 @@ class KubeClient:
         path = RESOURCES[kind].path(namespace)
         if not takes_address(kind, body):
             return await self._request("POST", path, query, dict(body))
-        leave = await self._addresses.take()
+        release = await self._addresses.acquire()
         try:
             return await self._request("POST", path, query, dict(body))
         finally:
-            leave()
+            release()
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object:
         """Read one object."""
@@ -79,11 +79,11 @@ class KubeClient:
         return await self._request("PATCH", path, query, dict(body), APPLY)
 
     async def replace(self, kind: Kind, namespace: str, name: str, uid: str, parts: Mapping[str, Any]) -> Object:
-        """JSON Patch by our field manager; the uid, written as well, is a precondition."""
+        """JSON Patch by our field manager; the uid is written as well, which makes it a precondition."""
         path = RESOURCES[kind].path(namespace, name)
         query = {"fieldManager": names.FIELD_MANAGER, "fieldValidation": "Strict"}
         values = {"/metadata/uid": uid, **parts}
-        body = [{"op": "replace", "path": place, "value": value} for place, value in values.items()]
+        body = [{"op": "replace", "path": pointer, "value": value} for pointer, value in values.items()]
         return await self._request("PATCH", path, query, body, JSON_PATCH)
 
     async def delete(
@@ -94,11 +94,11 @@ class KubeClient:
         if grace_seconds is not None:
             body["gracePeriodSeconds"] = grace_seconds
         answer = await self._request("DELETE", RESOURCES[kind].path(namespace, name), body=body)
-        # Some kinds answer with a Status, some with the object as it was last; only one that is still held by
-        # finalizers or a grace period says since when it is being deleted.
+        # Some kinds return a Status, others the object's last state. Only an object that finalizers or a grace period
+        # still keep has a deletionTimestamp.
         metadata = answer.get("metadata") or {}
-        held = metadata.get("finalizers") if grace_seconds == 0 else metadata.get("deletionTimestamp")
-        return answer if held else None
+        kept_by = metadata.get("finalizers") if grace_seconds == 0 else metadata.get("deletionTimestamp")
+        return answer if kept_by else None
 
     async def patch_status(self, namespace: str, name: str, body: Manifest) -> Object:
         """Forced server-side apply to the status subresource by the status's own field manager."""
@@ -123,12 +123,12 @@ class KubeClient:
         return await self._request("PUT", LEASES.path(namespace, name), body=dict(body))
 
     async def api_is_served(self) -> bool:
-        """Whether the API server knows our kind: its CRD is installed and accepted."""
+        """Whether the API server serves our kind: its CRD is installed and established."""
         try:
-            found = await self._request("GET", f"/apis/{names.API_VERSION}")
+            resources = await self._request("GET", f"/apis/{names.API_VERSION}")
         except NotFound:
             return False
-        return any(r.get("name") == names.PLURAL for r in found.get("resources") or ())
+        return any(r.get("name") == names.PLURAL for r in resources.get("resources") or ())
 
     async def _request(
         self,
@@ -138,17 +138,17 @@ class KubeClient:
         body: Any = None,
         content_type: str = JSON,
     ) -> Object:
-        """Send one request; its answer as JSON.
+        """Send one request and return its answer as JSON.
 
         Raises:
-            ApiError: any of its four classes, nothing else.
+            ApiError: one of its four classes; no other error is raised.
         """
-        name = body["metadata"].get("name") if method == "POST" else None  # the others' paths have it
-        leave = await self._places.take((method, path, name))
+        name = body["metadata"].get("name") if method == "POST" else None  # other paths contain it
+        release = await self._requests.acquire((method, path, name))
         try:
             return await self._send(method, path, query, body, content_type)
         finally:
-            leave()
+            release()
 
     async def _send(
         self, method: str, path: str, query: Mapping[str, str] | None, body: Any, content_type: str
@@ -162,21 +162,21 @@ class KubeClient:
             )
             data: bytes = await answer.read()
         except (aiohttp.ClientError, OSError) as error:
-            raise _told(from_exception(error), method, path) from error
+            raise _logged(from_exception(error), method, path) from error
         if not 200 <= answer.status <= 299:
-            raise _told(from_response(answer.status, data, answer.headers), method, path)
+            raise _logged(from_response(answer.status, data, answer.headers), method, path)
         try:
-            found = orjson.loads(data)
+            content = orjson.loads(data)
         except ValueError as error:
-            raise _told(from_exception(error), method, path) from error
-        return found if isinstance(found, dict) else {}
+            raise _logged(from_exception(error), method, path) from error
+        return content if isinstance(content, dict) else {}
 
 
 def takes_address(kind: Kind, body: Manifest) -> bool:
-    """Whether the API server has to find an address for a new object."""
+    """Whether the API server assigns a cluster IP to a new object."""
     return kind is Kind.SERVICE and (body.get("spec") or {}).get("clusterIP") != "None"
 
 
-def _told(error: ApiError, method: str, path: str) -> ApiError:
+def _logged(error: ApiError, method: str, path: str) -> ApiError:
     logger.debug("%s %s: %s %s", method, path, error.status, error.message)
     return error

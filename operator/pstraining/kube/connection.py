@@ -1,4 +1,4 @@
-"""Where the API server is and who we are there: the service account of the pod, or an explicitly named context."""
+"""Loads the API server's address and our credentials: the pod's service account, or an explicitly named context."""
 
 import os
 from collections.abc import Mapping
@@ -11,23 +11,23 @@ CONTEXT = "PSTRAINING_CONTEXT"
 
 
 class NoApiServerError(Exception):
-    """There is no way to reach an API server; the message says what to set."""
+    """No API server is configured; the message names the variables to set."""
 
 
 async def load_configuration(environ: Mapping[str, str] | None = None) -> Configuration:
-    """The client's configuration.
+    """Return the client's configuration.
 
-    With KUBECONFIG set, the context that PSTRAINING_CONTEXT names is used and no other: whatever context a shell
-    happens to point at is never touched by accident. Without it the pod's service account is used.
+    With KUBECONFIG, only the context that PSTRAINING_CONTEXT names is used, so that a shell's current context is never
+    used by accident. Without KUBECONFIG, the pod's service account is used.
 
     Raises:
-        NoApiServerError: if neither is there.
+        NoApiServerError: neither is available.
     """
     environ = os.environ if environ is None else environ
     configuration = Configuration()
-    # What is in flight is bounded by the client (places.py); a request must not wait for one that hangs.
+    # The client limits its own requests (slots.py); a request must not wait for a hung one.
     configuration.connection_pool_maxsize = 0
-    # Proxies and ~/.netrc have no say in how the API server is reached.
+    # Proxies and ~/.netrc must not change how the API server is reached.
     configuration.client_session_kwargs = {"trust_env": False}
     path, context = environ.get(KUBECONFIG), environ.get(CONTEXT)
     try:

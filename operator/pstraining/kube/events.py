@@ -1,4 +1,4 @@
-"""The body of an event, pure: what `kubectl describe` shows of a job, and for how long is the API server's choice."""
+"""Builds the events of a job, which `kubectl describe` shows. Pure. The API server decides how long events are kept."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -8,18 +8,18 @@ from pstraining.core.actions import Event
 
 CONTROLLER = f"{names.GROUP}/operator"
 MAX_NOTE = 1024
-"""Bytes; the API server refuses longer notes."""
+"""Bytes of a note; the API server rejects longer ones."""
 MAX_REASON = 128
 
 
 def build_event(job: dict[str, Any], event: Event, *, instance: str, now: datetime, suffix: str) -> dict[str, Any]:
-    """The events.k8s.io/v1 object of one event of a job.
+    """Return the events.k8s.io/v1 object of one event of a job.
 
     Args:
         job: the PSTrainingJob.
-        event: what happened.
-        instance: the operator's pod, so that people know whose log to read.
-        now: when it was decided.
+        event: the event.
+        instance: the operator's pod, whose log has the details.
+        now: the time of the decision.
         suffix: makes the event's name unique among the job's events.
     """
     metadata = job["metadata"]
@@ -45,7 +45,7 @@ def build_event(job: dict[str, Any], event: Event, *, instance: str, now: dateti
 
 
 def shorten(text: str, limit: int) -> str:
-    """The text in at most `limit` bytes of UTF-8, with an ellipsis where something is missing."""
+    """Return the text in at most `limit` bytes of UTF-8, with an ellipsis if it was shortened."""
     if len(text.encode()) <= limit:
         return text
     return text.encode()[: limit - 3].decode(errors="ignore") + "…"

@@ -1,9 +1,9 @@
-"""Executes the actions of a plan, stage by stage (stages.py): the only writer of a job's children.
+"""Executes the actions of a plan, stage by stage (write_order.py). It is the only writer of a job's children.
 
-A refusal becomes a verdict and ends the pass's writing: a job of which one part is refused, or whose name is taken,
-must not run half. What is worth a retry is raised to the queue, which asks for a new plan: an error says that the plan
-was made from a picture that no longer holds, so the rest of it is not worth trying either. What is in flight by then is
-waited for and remembered in any case.
+A refused action becomes a verdict and ends the writes of the pass: a job must not run with a part refused, or with a
+name taken. An error that is worth a retry is raised to the queue, which requests a new plan. Such an error means that
+the plan was made from outdated observations, so its other actions are not sent either. Requests in flight are awaited
+and recorded in any case.
 """
 
 import asyncio
@@ -16,73 +16,73 @@ from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Outcome
 from pstraining.core.observe import controller_uid
 from pstraining.kube.errors import Conflict, NotFound, Refused
 from pstraining.kube.port import ApiPort, Object
-from pstraining.kube.stages import Stage, stages
+from pstraining.kube.write_order import Stage, stages
 
 logger = logging.getLogger(__name__)
 
 IN_FLIGHT: Final = 16
-"""Requests of one job that are in flight at a time."""
+"""Concurrent requests of one job."""
 NAMESPACE_TERMINATING = "the namespace is being deleted"
 PREDECESSOR = "the objects of an earlier job of this name are still being deleted"
 
 
-class Memory(Protocol):
-    """Where our own writes are remembered, so that the next pass sees them before the watch tells."""
+class WriteCache(Protocol):
+    """Records our own writes, so that the next pass sees them before the watch delivers them."""
 
     def wrote(self, namespace: str, job: str, written: Object) -> None:
-        """The API server has this object now."""
+        """Record that the API server has this object now."""
 
     def deleted(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-        """The API server has no object of this uid any more."""
+        """Record that the API server has no object of this uid any more."""
 
 
 class Executor:
-    """Writes actions through a port."""
+    """Sends actions through a port."""
 
     def __init__(
-        self, port: ApiPort, memory: Memory, on_write: Callable[[Kind, str], None] = lambda kind, verb: None
+        self, port: ApiPort, cache: WriteCache, on_write: Callable[[Kind, str], None] = lambda kind, verb: None
     ) -> None:
-        """Make an executor.
+        """Create an executor.
 
         Args:
             port: the API server.
-            memory: is told of every object written.
-            on_write: is told the kind and the verb of every successful write.
+            cache: receives every written object.
+            on_write: receives the kind and the verb of every successful write.
         """
         self._port = port
-        self._memory = memory
+        self._cache = cache
         self._on_write = on_write
 
     async def execute(self, namespace: str, job: str, job_uid: str, actions: Iterable[Action]) -> Outcomes:
-        """Execute actions, up to the first ones that are refused.
+        """Execute actions until one is refused.
 
         Args:
-            namespace: the job's.
+            namespace: the job's namespace.
             job: the job's name.
-            job_uid: what the controller reference of an existing object must hold to be ours.
-            actions: what to write.
+            job_uid: the uid in the controller reference of the job's own objects.
+            actions: the actions of the plan.
 
         Returns:
             The outcomes in the order of the actions.
 
         Raises:
-            Conflict: what is observed is out of date; plan again when it has caught up.
-            NotFound: an object to be changed is gone, or the namespace is.
-            Transient: try again later.
+            Conflict: the observations are outdated.
+            NotFound: the object to be changed, or the namespace, does not exist.
+            Transient: the request failed temporarily.
         """
         planned = tuple(actions)
-        found: dict[int, Outcome] = {}
+        outcomes: dict[int, Outcome] = {}
         for stage in stages(planned):
-            found |= await self._stage(namespace, job, job_uid, planned, stage)
-            if any(outcome.verdict is not Verdict.DONE for outcome in found.values()):
+            outcomes |= await self._stage(namespace, job, job_uid, planned, stage)
+            if any(outcome.verdict is not Verdict.DONE for outcome in outcomes.values()):
                 break
-        return Outcomes(tuple(found.get(i) or Outcome(a, Verdict.NOT_TRIED) for i, a in enumerate(planned)))
+        return Outcomes(tuple(outcomes.get(i) or Outcome(a, Verdict.NOT_TRIED) for i, a in enumerate(planned)))
 
     async def _stage(
         self, namespace: str, job: str, job_uid: str, planned: Sequence[Action], stage: Stage
     ) -> dict[int, Outcome]:
-        """Send what may be in flight together; nothing more of it once something has failed."""
-        found: dict[int, Outcome] = {}
+        """Send the actions of one stage concurrently; send no more of them after a failure."""
+        outcomes: dict[int, Outcome] = {}
         errors: dict[int, Exception] = {}
         refused = False
         waiting = iter(stage)
@@ -92,19 +92,19 @@ class Executor:
             while not (errors or refused) and (position := next(waiting, None)) is not None:
                 action = planned[position]
                 try:
-                    found[position] = await self._execute(namespace, job, job_uid, action)
+                    outcomes[position] = await self._execute(namespace, job, job_uid, action)
                 except Refused as error:
-                    found[position] = _refusal(action, error)
-                except Exception as error:  # noqa: BLE001 - raised below, once the others have ended
+                    outcomes[position] = _refusal(action, error)
+                except Exception as error:  # noqa: BLE001 - raised below, after the others
                     errors[position] = error
                     return
-                refused = refused or found[position].verdict is not Verdict.DONE
+                refused = refused or outcomes[position].verdict is not Verdict.DONE
 
         await asyncio.gather(*(send() for _ in range(min(IN_FLIGHT, len(stage)))))
-        # A refusal is worth more than an error: it says what to mend, and the error will be seen again.
+        # A refusal takes precedence: its message names the fix, and the error will occur again.
         if errors and not refused:
             raise errors[min(errors)]
-        return found
+        return outcomes
 
     async def _execute(self, namespace: str, job: str, job_uid: str, action: Action) -> Outcome:
         match action:
@@ -113,12 +113,12 @@ class Executor:
             case Apply():
                 written = await self._port.apply(action.kind, namespace, action.name, _with_uid(action))
                 self._on_write(action.kind, "apply")
-                self._memory.wrote(namespace, job, written)
+                self._cache.wrote(namespace, job, written)
             case Replace():
                 port = self._port
                 written = await port.replace(action.kind, namespace, action.name, action.uid, action.parts)
                 self._on_write(action.kind, "replace")
-                self._memory.wrote(namespace, job, written)
+                self._cache.wrote(namespace, job, written)
             case Delete():
                 await self._delete(namespace, job, action)
         return Outcome(action, Verdict.DONE)
@@ -133,33 +133,33 @@ class Executor:
         except Conflict as error:
             if not error.already_exists:
                 raise
-            found = await self._port.get(action.kind, namespace, action.name)
-            if _belongs_to_predecessor(found, job, job_uid):
+            existing = await self._port.get(action.kind, namespace, action.name)
+            if _belongs_to_predecessor(existing, job, job_uid):
                 logger.debug("%s %s: %s", action.kind, action.name, PREDECESSOR)
                 return Outcome(action, Verdict.NOT_TRIED, PREDECESSOR)
-            if controller_uid(found) != job_uid:
-                return Outcome(action, Verdict.NAME_TAKEN, f"{action.kind} {action.name} {_whose(found)}")
-            written = found
+            if controller_uid(existing) != job_uid:
+                return Outcome(action, Verdict.NAME_TAKEN, f"{action.kind} {action.name} {_owner_message(existing)}")
+            written = existing
         else:
             self._on_write(action.kind, "create")
-        self._memory.wrote(namespace, job, written)
+        self._cache.wrote(namespace, job, written)
         return Outcome(action, Verdict.DONE)
 
     async def _delete(self, namespace: str, job: str, action: Delete) -> None:
         try:
-            rest = await self._port.delete(action.kind, namespace, action.name, action.uid, action.grace_seconds)
+            remaining = await self._port.delete(action.kind, namespace, action.name, action.uid, action.grace_seconds)
         except NotFound:
-            rest = None
+            remaining = None
         except Conflict as error:
             if not error.precondition_failed:
                 raise
-            rest = None  # the name is somebody else's now: what was meant is gone
+            remaining = None  # another object has the name now, so the deleted one no longer exists
         else:
             self._on_write(action.kind, "delete")
-        if rest is None:
-            self._memory.deleted(action.kind, namespace, action.name, action.uid)
+        if remaining is None:
+            self._cache.deleted(action.kind, namespace, action.name, action.uid)
         else:
-            self._memory.wrote(namespace, job, rest)
+            self._cache.wrote(namespace, job, remaining)
 
 
 def _refusal(action: Action, error: Refused) -> Outcome:
@@ -173,20 +173,20 @@ def _with_uid(action: Apply) -> Object:
     return {**action.body, "metadata": {**action.body.get("metadata", {}), "uid": action.uid}}
 
 
-def _belongs_to_predecessor(found: Object, job: str, job_uid: str) -> bool:
-    """Whether it is a child of a job that had this name before: the garbage collector is on its way."""
-    owner = _controller(found)
+def _belongs_to_predecessor(existing: Object, job: str, job_uid: str) -> bool:
+    """Whether an object is a child of an earlier job of this name, which the garbage collector will delete."""
+    owner = _controller(existing)
     is_job = owner.get("kind") == names.KIND and str(owner.get("apiVersion", "")).startswith(f"{names.GROUP}/")
     return is_job and owner.get("name") == job and owner.get("uid") != job_uid
 
 
-def _whose(found: Object) -> str:
-    owner = _controller(found)
+def _owner_message(existing: Object) -> str:
+    owner = _controller(existing)
     if not owner:
-        return "exists and belongs to nobody"
+        return "exists and has no owner"
     return f"exists and belongs to {owner.get('kind')} {owner.get('name')} (uid {owner.get('uid')})"
 
 
-def _controller(found: Object) -> Object:
-    owners = found["metadata"].get("ownerReferences") or ()
+def _controller(existing: Object) -> Object:
+    owners = existing["metadata"].get("ownerReferences") or ()
     return next((o for o in owners if o.get("controller")), {})

@@ -1,13 +1,13 @@
-"""The Lease in front of the operator: one acts, the others wait.
+"""Leader election: one operator holds the Lease and acts, the others wait.
 
-kubernetes.aio's own leader election was read and not taken: a timeout or a broken connection ends it with an
-exception, it cannot release the Lease, and it writes local time without a zone. The rules are client-go's: a holder
-counts as dead when its record has not changed for its lease duration as measured by OUR clock, so that clocks need not
-agree. The holder's identity is the pod's name: a container that crashed goes on at once when its pod starts it again.
+kubernetes.aio's own leader election is not used: a timeout or a broken connection ends it with an exception, it cannot
+release the Lease, and it writes local time without a zone. The rules are client-go's: a holder has expired when its
+record has not changed for its lease duration on OUR clock, so clocks need not agree. The holder's identity is the pod's
+name: a container that crashed holds the Lease again at once when its pod restarts it.
 
-When renewals fail because the API server is away, `held` turns false in good time before anyone else may take the
-Lease, and true again once a renewal succeeds and nobody has: during such an outage no write would succeed anyway, and
-a process that exits would come back into the kubelet's back-off. Another holder in the record is final: LeaseLostError.
+While renewals fail because the API server is unreachable, `held` becomes false well before another operator may take
+the Lease. It becomes true again once a renewal succeeds. During such an outage no write would succeed, and a process
+that exits would have to wait for the kubelet's back-off. Another holder in the record is final: LeaseLostError.
 """
 
 import asyncio
@@ -24,20 +24,20 @@ from pstraining.kube.port import LeasePort, Object
 logger = logging.getLogger(__name__)
 
 SAFE_PART = 0.8
-"""The part of the lease duration for which a renewal lets us act; the rest covers requests under way."""
+"""The part of the lease duration for which we may act after a renewal; the rest covers requests in flight."""
 RENEWALS = 3
-"""Renewals in one lease duration."""
-MAX_POLL = 1.0
-"""Seconds between two looks of a waiting operator: what a clean hand-over costs at most."""
+"""Renewals per lease duration."""
+POLL_SECONDS_MAX = 1.0
+"""Upper bound of the seconds between two polls of a waiting operator, and so of a clean handover."""
 
 
 class LeaseLostError(Exception):
-    """Somebody else holds the Lease."""
+    """Another operator holds the Lease."""
 
 
 @dataclass(frozen=True)
 class Observed:
-    """The record of a Lease and since when it has not changed."""
+    """The record of a Lease, and the time of its last change on our clock."""
 
     record: tuple[Any, ...]
     since: float
@@ -56,14 +56,14 @@ class Lease:
         duration: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make a candidate; nothing is sent yet.
+        """Create a candidate without sending a request.
 
         Args:
             port: the API server.
-            namespace: the Lease's.
-            name: the Lease's.
-            identity: the holder that we are; the same after a restart of the same pod.
-            duration: seconds that a holder may be silent for.
+            namespace: the Lease's namespace.
+            name: the Lease's name.
+            identity: our identity as holder; unchanged by a restart of the container.
+            duration: seconds without a renewal after which a holder has expired.
             clock: monotonic seconds.
         """
         self._port = port
@@ -78,49 +78,49 @@ class Lease:
 
     @property
     def version(self) -> int:
-        """The resourceVersion of the write that made it ours; 0 while it is not, or where versions are no numbers."""
+        """The resourceVersion of our first write to the Lease; 0 without one, or if versions are not numbers."""
         return self._version
 
     @property
     def held(self) -> bool:
-        """Whether we may act now."""
+        """Whether this operator may act now."""
         return self._renewed is not None and self._clock() < self._renewed + SAFE_PART * self._duration
 
     async def acquire(self) -> None:
-        """Wait until the Lease is ours."""
-        told: str | None = None
+        """Wait until this operator holds the Lease."""
+        logged_holder: str | None = None
         while True:
             holder = await self._quietly_try()
             if holder == self._identity:
                 logger.info("Lease %s/%s is held by %s", self._namespace, self._name, self._identity)
                 return
-            if holder and holder != told:
+            if holder and holder != logged_holder:
                 logger.info("Waiting for Lease %s/%s, held by %s", self._namespace, self._name, holder)
-                told = holder
-            await asyncio.sleep(min(MAX_POLL, self._duration / RENEWALS))
+                logged_holder = holder
+            await asyncio.sleep(min(POLL_SECONDS_MAX, self._duration / RENEWALS))
 
     async def keep(self) -> None:
-        """Renew for ever.
+        """Renew the Lease until cancelled.
 
         Raises:
-            LeaseLostError: somebody else holds the Lease.
+            LeaseLostError: another operator holds the Lease.
         """
         pause = self._duration / RENEWALS
         while True:
             await asyncio.sleep(pause)
             was_held = self.held
             holder = await self._quietly_try()
-            pause = self._duration / RENEWALS if holder else min(MAX_POLL, self._duration / RENEWALS)
+            pause = self._duration / RENEWALS if holder else min(POLL_SECONDS_MAX, self._duration / RENEWALS)
             if holder not in (None, self._identity):
                 self._renewed = None
                 raise LeaseLostError(f"Lease {self._namespace}/{self._name} is held by {holder}")
             if was_held and not self.held:
                 logger.error("Lease %s/%s could not be renewed in time; pausing", self._namespace, self._name)
             if not was_held and self.held:
-                logger.info("Lease %s/%s is renewed again; going on", self._namespace, self._name)
+                logger.info("Lease %s/%s is renewed again; resuming", self._namespace, self._name)
 
     async def release(self) -> None:
-        """Give the Lease up, so that a successor need not wait; errors only cost that wait."""
+        """Release the Lease, so that a successor need not wait for its expiry. Errors are only logged."""
         held, self._renewed = self._renewed is not None, None
         if not held:
             return
@@ -136,9 +136,9 @@ class Lease:
             logger.info("Lease %s/%s is released", self._namespace, self._name)
 
     async def _quietly_try(self) -> str | None:
-        """Take or renew the Lease if allowed; its holder afterwards, None if that is not known."""
+        """Take or renew the Lease if allowed; return its holder, None if it is unknown."""
         try:
-            # A request that hangs must not outlast the Lease: the next try may get through.
+            # A hung request must not outlast the Lease: the next attempt may succeed.
             async with asyncio.timeout(self._duration / RENEWALS):
                 return await self._try()
         except ApiError as error:
@@ -170,7 +170,7 @@ class Lease:
         return self._observed is not None and self._clock() >= self._observed.since + duration
 
     async def _write(self, sent: float, lease: Object | None) -> str | None:
-        """Write ourselves in; nobody known is the holder if somebody else was faster."""
+        """Write the Lease with our identity; return the holder, None if another write came first."""
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = dict((lease or {}).get("spec") or {})
         if spec.get("holderIdentity") != self._identity:

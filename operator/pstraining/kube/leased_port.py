@@ -1,8 +1,8 @@
 """Refuses every write of an operator that does not hold the Lease.
 
-A pass may be under way when the Lease is lost: the process was stopped, or the API server was away for too long. Its
-plan comes from a picture that a successor may have changed by now. Versions and uids in the writes make most of them
-harmless, but not all: an old number of replicas would scale down what the successor has just scaled up.
+A pass may be running when the Lease is lost: the process was paused, or the API server was unreachable for too long.
+The plan of such a pass is outdated if a successor has acted meanwhile. Versions and uids make most of its writes
+harmless, but not all: an old replica count would undo the successor's scale-up.
 """
 
 from collections.abc import Callable, Mapping

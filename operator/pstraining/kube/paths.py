@@ -1,4 +1,4 @@
-"""Where the API server has the kinds that we read and write."""
+"""Maps the kinds that the operator reads and writes to their API paths."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from pstraining.core.actions import Kind
 
 @dataclass(frozen=True)
 class Resource:
-    """Where a kind lives."""
+    """The API path of a kind."""
 
     api: str
     """The part of the path before the namespace."""
@@ -19,11 +19,11 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """What objects have there; items of lists come without."""
+        """The apiVersion of the kind's objects; items of lists have none."""
         return self.api.removeprefix("apis/").removeprefix("api/")
 
     def path(self, namespace: str, name: str | None = None, subresource: str | None = None) -> str:
-        """The path of the collection, of one object, or of its subresource."""
+        """Return the path of the collection, of one object, or of a subresource."""
         parts = [self.api, "namespaces", namespace, self.plural, *(p for p in (name, subresource) if p)]
         return "/" + "/".join(quote(part, safe="/") for part in parts)
 

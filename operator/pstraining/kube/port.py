@@ -1,7 +1,7 @@
-"""What the operator asks of an API server: a handful of calls on plain JSON objects.
+"""Defines the calls that the operator makes to an API server, on plain JSON objects.
 
-The client implements it over HTTP, tests/support/fakekube.py in memory; one contract suite runs against both. Every
-call raises the errors of `kube.errors` and nothing else.
+The client implements them over HTTP, tests/support/fakekube.py in memory; one contract suite runs against both. Every
+call raises only the errors of `kube.errors`.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ Object = dict[str, Any]
 
 
 class ApiPort(Protocol):
-    """The objects of jobs."""
+    """Reads and writes the objects of jobs."""
 
     async def create(self, kind: Kind, namespace: str, body: Manifest) -> Object:
         """POST with strict field validation; Conflict (`already_exists`) if the name is taken."""
@@ -25,13 +25,13 @@ class ApiPort(Protocol):
     async def apply(self, kind: Kind, namespace: str, name: str, body: Manifest) -> Object:
         """Forced server-side apply.
 
-        The body carries metadata.uid: an absent or replaced object is a Conflict (or NotFound), never created and never
-        adopted. Fields that an earlier body held and this one does not are removed; what `create` wrote and no body has
-        named stays, so that a body may hold a part, always the same one, of what was created.
+        The body has metadata.uid: an absent or replaced object is a Conflict (or NotFound), and is never created or
+        adopted. Fields of an earlier body that this one lacks are removed. Fields of `create` that no body has named
+        stay, so a body may hold a part of the created object, provided that it is always the same part.
         """
 
     async def replace(self, kind: Kind, namespace: str, name: str, uid: str, parts: Mapping[str, Any]) -> Object:
-        """Put values in the places of those that are there (JSON Patch, RFC 6902), all or none.
+        """Replace existing values (JSON Patch, RFC 6902), all or none.
 
         An object of another uid is a Conflict.
 
@@ -40,7 +40,7 @@ class ApiPort(Protocol):
             namespace: the object's.
             name: the object's.
             uid: the object's.
-            parts: the values by their places, JSON pointers.
+            parts: the values by JSON pointer.
         """
 
     async def delete(
@@ -48,17 +48,17 @@ class ApiPort(Protocol):
     ) -> Object | None:
         """Delete in the background if the uid matches; Conflict (`precondition_failed`) if it does not.
 
-        With a grace of 0 seconds a pod goes at once, whether or not its node has ended it.
+        With a grace period of 0 seconds a pod is removed at once, whether or not its node has stopped it.
 
         Returns:
-            The object while it is still being deleted, None if it is gone at once.
+            The object while it is still being deleted; None if it was removed at once.
         """
 
     async def patch_status(self, namespace: str, name: str, body: Manifest) -> Object:
         """Server-side apply a PSTrainingJob's status.
 
-        metadata.resourceVersion in the body says from which version of which job the status was made; Conflict if it
-        has changed since. (The status subresource of a custom resource does not look at metadata.uid.)
+        metadata.resourceVersion in the body is the version of the job that the status was computed from; Conflict if
+        the job has changed since. (The status subresource of a custom resource ignores metadata.uid.)
         """
 
     async def create_event(self, namespace: str, body: Manifest) -> None:
@@ -72,7 +72,7 @@ class LeasePort(Protocol):
         """Read the Lease."""
 
     async def create_lease(self, namespace: str, body: Mapping[str, Any]) -> Object:
-        """Create the Lease; Conflict if somebody was faster."""
+        """Create the Lease; Conflict if it exists already."""
 
     async def replace_lease(self, namespace: str, name: str, body: Mapping[str, Any]) -> Object:
         """Replace the Lease; Conflict unless its resourceVersion is the body's."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from pstraining.api import contract, names
 from pstraining.api.models import Addressing, OnChiefRestart, PSTrainingJob
-from pstraining.resources import redundancy
+from pstraining.resources import standbys
 from pstraining.resources.metadata import metadata
 
 
@@ -22,7 +22,7 @@ def addresses(job: PSTrainingJob) -> dict[str, list[str]]:
     if spec.chief.enabled:
         found[names.CHIEF] = [_address(f"{names.chief_host(name)}.{headless}")]
     found[names.WORKER] = [_address(_worker(job, index)) for index in range(spec.worker.replicas)]
-    found[names.PS] = [_address(redundancy.pod(job, *task)) for task in redundancy.tasks(job)]
+    found[names.PS] = [_address(standbys.pod(job, *task)) for task in standbys.tasks(job)]
     if spec.evaluator.enabled and spec.evaluator.in_cluster:
         found[names.EVALUATOR] = [_address(f"{names.evaluator_host(name)}.{headless}")]
     return found
@@ -56,9 +56,9 @@ def document(job: PSTrainingJob, term: int = 1, *, ended: bool = False) -> str:
         "term": term if followed else 1,
         "training": spec.training.model_dump(by_alias=True, exclude_none=True, mode="json"),
     }
-    if redundancy.is_hot(job):
-        content["members"] = redundancy.members(job)
-        witnesses = [f"{_worker(job, index)}:{contract.WITNESS_PORT}" for index in range(redundancy.witnesses(job))]
+    if standbys.is_hot(job):
+        content["members"] = standbys.members(job)
+        witnesses = [f"{_worker(job, index)}:{contract.WITNESS_PORT}" for index in range(standbys.witnesses(job))]
         content.update(dict.fromkeys(contract.WITNESSES_KEYS, witnesses))
     if spec.ps.on_chief_restart is not None:
         content["onChiefRestart"] = spec.ps.on_chief_restart

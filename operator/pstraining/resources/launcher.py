@@ -10,7 +10,7 @@ from pstraining.resources.metadata import metadata
 
 
 @dataclass(frozen=True)
-class Launcher:
+class LauncherFiles:
     """The launcher that this operator carries."""
 
     version: str
@@ -18,12 +18,12 @@ class Launcher:
     """Name and text of each file."""
 
 
-def config_map_name(job: PSTrainingJob, launcher: Launcher) -> str:
+def config_map_name(job: PSTrainingJob, launcher: LauncherFiles) -> str:
     """The name of the launcher's ConfigMap in that job."""
     return names.launcher_config_map(job.metadata.name, launcher.version)
 
 
-def build(job: PSTrainingJob, launcher: Launcher) -> dict[str, Any]:
+def build(job: PSTrainingJob, launcher: LauncherFiles) -> dict[str, Any]:
     """The ConfigMap."""
     return {
         "apiVersion": "v1",

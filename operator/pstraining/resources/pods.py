@@ -11,14 +11,22 @@ from typing import Any
 from pstraining.api import contract, names
 from pstraining.api.models import PSTrainingJob, Role
 from pstraining.api.run_policy import RestartPolicy
-from pstraining.resources import cluster_map, node_loss, redundancy, schedulers, scheduling, security
+from pstraining.resources import (
+    cluster_map,
+    gang,
+    placement,
+    resource_requests,
+    security,
+    standbys,
+    tolerations,
+)
 from pstraining.resources.metadata import role_labels
 
 _CONTRACT_VOLUME, _RUN_VOLUME, _CHECKPOINT_VOLUME = names.VOLUMES
 
 
 @dataclass(frozen=True)
-class Task:
+class PodTask:
     """Whose pod it is. A StatefulSet's pods share one template, so a PS has no index here."""
 
     role: str
@@ -28,7 +36,7 @@ class Task:
     member: int = 0
 
 
-def build(job: PSTrainingJob, task: Task, launcher: str) -> dict[str, Any]:
+def build(job: PSTrainingJob, task: PodTask, launcher: str) -> dict[str, Any]:
     """The pod template of one task.
 
     Args:
@@ -43,15 +51,15 @@ def build(job: PSTrainingJob, task: Task, launcher: str) -> dict[str, Any]:
         labels |= {number_label(task.role): str(task.term)}
     if task.role == names.PS:
         labels |= {names.LABEL_MEMBER: str(task.member)}
-        if redundancy.standbys(job):
-            redundancy.keep_apart(job, spec)
+        if standbys.standbys(job):
+            standbys.keep_apart(job, spec)
     container = main_container(spec)
     annotations = {
         names.ANNOTATION_CLUSTER_HASH: cluster_map.digest(job, task.role, task.term or 1),
         names.ANNOTATION_CONTAINER: container["name"],
     }
-    if task.role == names.PS and redundancy.is_hot(job):
-        annotations |= {names.ANNOTATION_SERVER_TEMPLATE: redundancy.server_template(job)}
+    if task.role == names.PS and standbys.is_hot(job):
+        annotations |= {names.ANNOTATION_SERVER_TEMPLATE: standbys.server_template(job)}
     template["metadata"] = {
         **metadata,
         "labels": (metadata.get("labels") or {}) | labels,
@@ -63,9 +71,9 @@ def build(job: PSTrainingJob, task: Task, launcher: str) -> dict[str, Any]:
     _wrap(job, task, container)
     _mount(job, task, spec, container, launcher)
     _name(job, task, spec)
-    scheduling.prefer(job, task.role, spec)
-    schedulers.join(job, template["metadata"], spec)
-    node_loss.tolerate(job, spec)
+    placement.prefer(job, task.role, spec)
+    gang.join(job, template["metadata"], spec)
+    tolerations.tolerate(job, spec)
     spec.setdefault("enableServiceLinks", False)
     spec.setdefault("automountServiceAccountToken", False)
     security.restrict(spec)
@@ -78,12 +86,24 @@ def main_container(spec: dict[str, Any]) -> dict[str, Any]:
     return next((c for c in containers if c.get("name") == names.MAIN_CONTAINER), containers[0])
 
 
+def gang_requests(job: PSTrainingJob, members: gang.GangMembers) -> dict[str, str]:
+    """Return the sum of the resource requests of a gang's pods, as quantities."""
+    tasks = (
+        (PodTask(names.PS), members.ps),
+        (PodTask(names.CHIEF, term=1), members.chief),
+        (PodTask(names.WORKER, 0), members.workers),
+    )
+    return resource_requests.total(
+        (count, resource_requests.of_pod(build(job, task, "")["spec"])) for task, count in tasks if count
+    )
+
+
 def number_label(role: str) -> str:
     """The label that holds the number of an attempt."""
     return names.LABEL_TERM if role == names.CHIEF else names.LABEL_ATTEMPT
 
 
-def has_chief_duty(job: PSTrainingJob, task: Task) -> bool:
+def has_chief_duty(job: PSTrainingJob, task: PodTask) -> bool:
     """Whether this task coordinates, checkpoints and decides the job's success."""
     if job.spec.chief.enabled:
         return task.role == names.CHIEF
@@ -131,7 +151,7 @@ def _set_resources(job: PSTrainingJob, role: str, container: dict[str, Any]) -> 
         container["resources"] = copy.deepcopy(own)
 
 
-def _wrap(job: PSTrainingJob, task: Task, container: dict[str, Any]) -> None:
+def _wrap(job: PSTrainingJob, task: PodTask, container: dict[str, Any]) -> None:
     command = [*(container.get("command") or ()), *(container.pop("args", None) or ())]
     container["command"] = [*contract.LAUNCH_COMMAND, *command]
     container["env"] = [*_identity(job, task), *(container.get("env") or ())]
@@ -150,15 +170,13 @@ def _wrap(job: PSTrainingJob, task: Task, container: dict[str, Any]) -> None:
                 "periodSeconds": 1,
                 "timeoutSeconds": 5,
                 # A hot standby that is not in sync for a moment is to be seen; others only answer late.
-                "failureThreshold": 1 if redundancy.is_hot(job) else 3,
+                "failureThreshold": 1 if standbys.is_hot(job) else 3,
             },
         )
 
 
-def _own_ports(job: PSTrainingJob, task: Task) -> dict[int, str]:
-    witness = (
-        {contract.WITNESS_PORT: contract.WITNESS_PORT_NAME} if (task.index or 0) < redundancy.witnesses(job) else {}
-    )
+def _own_ports(job: PSTrainingJob, task: PodTask) -> dict[int, str]:
+    witness = {contract.WITNESS_PORT: contract.WITNESS_PORT_NAME} if (task.index or 0) < standbys.witnesses(job) else {}
     further = {
         names.PS: {contract.STATUS_PORT: contract.STATUS_PORT_NAME},
         names.CHIEF: {contract.METRICS_PORT: contract.METRICS_PORT_NAME},
@@ -167,7 +185,7 @@ def _own_ports(job: PSTrainingJob, task: Task) -> dict[int, str]:
     return {contract.TF_PORT: contract.TF_PORT_NAME} | further.get(task.role, {})
 
 
-def _identity(job: PSTrainingJob, task: Task) -> list[dict[str, Any]]:
+def _identity(job: PSTrainingJob, task: PodTask) -> list[dict[str, Any]]:
     def value(name: str, text: str) -> dict[str, Any]:
         return {"name": name, "value": text}
 
@@ -192,9 +210,9 @@ def _identity(job: PSTrainingJob, task: Task) -> list[dict[str, Any]]:
         found.append(value(contract.ENV_TERM, str(task.term or 1)))
     if task.role == names.PS:
         found.append(value(contract.ENV_SERVER, job.spec.ps.server))
-        if redundancy.standbys(job):
+        if standbys.standbys(job):
             found.append(value(contract.ENV_MEMBER, str(task.member)))
-        if redundancy.is_hot(job):
+        if standbys.is_hot(job):
             found.append(field(contract.ENV_NODE, "spec.nodeName"))
     found.append(value(contract.ENV_RESTART_POLICY, _restart_policy(job, task)))
     if job.spec.checkpoint is not None:
@@ -202,7 +220,7 @@ def _identity(job: PSTrainingJob, task: Task) -> list[dict[str, Any]]:
     return found
 
 
-def _restart_policy(job: PSTrainingJob, task: Task) -> str:
+def _restart_policy(job: PSTrainingJob, task: PodTask) -> str:
     roles: dict[str, Role] = {names.PS: job.spec.ps, names.WORKER: job.spec.worker, names.CHIEF: job.spec.chief}
     policy = roles.get(task.role, job.spec.evaluator).restart_policy
     # Exit code 0 of whoever has the chief's duty is the job's success: it never runs again after that.
@@ -210,7 +228,7 @@ def _restart_policy(job: PSTrainingJob, task: Task) -> str:
     return RestartPolicy.ON_FAILURE if final else policy
 
 
-def _mount(job: PSTrainingJob, task: Task, spec: dict[str, Any], container: dict[str, Any], launcher: str) -> None:
+def _mount(job: PSTrainingJob, task: PodTask, spec: dict[str, Any], container: dict[str, Any], launcher: str) -> None:
     sources = [
         # All of its files: a running job keeps the launcher it started with, and another version may have others.
         {"configMap": {"name": launcher}},
@@ -244,7 +262,7 @@ def _item(file: str) -> dict[str, str]:
     return {"key": file, "path": file}
 
 
-def _name(job: PSTrainingJob, task: Task, spec: dict[str, Any]) -> None:
+def _name(job: PSTrainingJob, task: PodTask, spec: dict[str, Any]) -> None:
     if task.role == names.PS:
         return  # the StatefulSet's own names
     name = job.metadata.name

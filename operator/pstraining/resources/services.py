@@ -10,7 +10,7 @@ from typing import Any
 
 from pstraining.api import contract, names
 from pstraining.api.models import Addressing, PSTrainingJob
-from pstraining.resources import redundancy
+from pstraining.resources import standbys
 from pstraining.resources.metadata import metadata, role_selector
 
 
@@ -29,8 +29,8 @@ class Pointer:
 def build_all(job: PSTrainingJob, pointers: Mapping[int, Pointer]) -> Iterator[dict[str, Any]]:
     """All of a job's Services; a shard without a pointer gets its first."""
     yield build_headless(job)
-    for index, member in redundancy.tasks(job):
-        yield build_member(job, index, member) if redundancy.is_hot(job) else build_ps(job, index, pointers.get(index))
+    for index, member in standbys.tasks(job):
+        yield build_member(job, index, member) if standbys.is_hot(job) else build_ps(job, index, pointers.get(index))
     if job.spec.worker.addressing is Addressing.CLUSTER_IP:
         for index in range(job.spec.worker.replicas):
             yield build_worker(job, index)
@@ -45,9 +45,9 @@ def build_headless(job: PSTrainingJob) -> dict[str, Any]:
 def build_ps(job: PSTrainingJob, index: int, pointer: Pointer | None = None) -> dict[str, Any]:
     """One PS task's address. Its selector names one pod: it is the pointer to the shard's primary."""
     name = names.ps_service(job.metadata.name, index)
-    pointer = pointer or Pointer(redundancy.pod(job, index, 0))
+    pointer = pointer or Pointer(standbys.pod(job, index, 0))
     found = _to_pod(job, name, pointer.pod)
-    if redundancy.standbys(job) or pointer.epoch:
+    if standbys.standbys(job) or pointer.epoch:
         found["metadata"]["annotations"] = {
             names.ANNOTATION_EPOCH: str(pointer.epoch),
             names.ANNOTATION_CAUSE: pointer.cause,
@@ -58,7 +58,7 @@ def build_ps(job: PSTrainingJob, index: int, pointer: Pointer | None = None) -> 
 
 def build_member(job: PSTrainingJob, index: int, member: int) -> dict[str, Any]:
     """The address of one member of a shard, where each is a task of its own."""
-    name = redundancy.pod(job, index, member)
+    name = standbys.pod(job, index, member)
     return _to_pod(job, name, name)
 
 
@@ -66,7 +66,7 @@ def build_worker(job: PSTrainingJob, index: int) -> dict[str, Any]:
     """One worker's address, where workers are addressed by ClusterIP."""
     name = names.worker_name(job.metadata.name, index)
     found = _service(job, name, names.WORKER, role_selector(job, names.WORKER, index))
-    if index < redundancy.witnesses(job):
+    if index < standbys.witnesses(job):
         found["spec"]["ports"].append(_port(contract.WITNESS_PORT_NAME, contract.WITNESS_PORT))
     return found
 

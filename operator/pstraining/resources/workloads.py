@@ -4,7 +4,7 @@ from typing import Any
 
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
-from pstraining.resources import claims, pods, redundancy
+from pstraining.resources import pods, standbys, volume_claims
 from pstraining.resources.metadata import metadata, role_selector
 
 
@@ -25,11 +25,11 @@ def build_parameter_servers(job: PSTrainingJob, launcher: str, member: int = 0, 
         "updateStrategy": {"type": "OnDelete"},
         "revisionHistoryLimit": 0,
         "selector": {"matchLabels": role_selector(job, names.PS) | own},
-        "template": pods.build(job, pods.Task(names.PS, member=member, term=term), launcher),
-        **claims.templates(job),
+        "template": pods.build(job, pods.PodTask(names.PS, member=member, term=term), launcher),
+        **volume_claims.templates(job),
     }
     made_for = {names.ANNOTATION_SHARDS: str(job.spec.ps.replicas)}
-    found = metadata(job, redundancy.stateful_set(job, member), names.PS, annotations=made_for)
+    found = metadata(job, standbys.stateful_set(job, member), names.PS, annotations=made_for)
     found["labels"] |= {names.LABEL_ROLE: names.PS} | own
     return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": found, "spec": spec}
 
@@ -41,7 +41,7 @@ def build_worker(job: PSTrainingJob, index: int, launcher: str) -> dict[str, Any
         "strategy": {"type": "Recreate"},
         "revisionHistoryLimit": 0,
         "selector": {"matchLabels": role_selector(job, names.WORKER, index)},
-        "template": pods.build(job, pods.Task(names.WORKER, index), launcher),
+        "template": pods.build(job, pods.PodTask(names.WORKER, index), launcher),
     }
     return found
 
@@ -77,7 +77,7 @@ def build_attempt(job: PSTrainingJob, role: str, number: int, launcher: str) -> 
         number: the attempt's, which for the chief is its term.
         launcher: the name of the launcher's ConfigMap.
     """
-    template = pods.build(job, pods.Task(role, term=number), launcher)
+    template = pods.build(job, pods.PodTask(role, term=number), launcher)
     template["spec"]["restartPolicy"] = "Never"
     spec = {
         "backoffLimit": 0,

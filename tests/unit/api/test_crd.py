@@ -9,9 +9,9 @@ from kubernetes.client import V1CustomResourceDefinition
 from pydantic import BaseModel
 
 from hack.docs.reference import fields
+from pstraining.api.cel_rules import FIXED_WHILE_RUNNING, MADE_ANEW
 from pstraining.api.crd import custom_resource_definition, structural
 from pstraining.api.models import PSTrainingJobSpec
-from pstraining.api.rules import FIXED_WHILE_RUNNING, MADE_ANEW
 
 CRD = custom_resource_definition()
 SCHEMA = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from pstraining.api import contract
-from pstraining.api.rules import FIXED_WHILE_RUNNING, MADE_ANEW
+from pstraining.api.cel_rules import FIXED_WHILE_RUNNING, MADE_ANEW
 from pstraining.cli.validation.schema import Finding, Severity, defaulted, did_you_mean, path_of, validate
 from tests.support.builders import job
 from tests.support.refused import REFUSED, edit, simple

@@ -17,11 +17,11 @@ from prometheus_client import generate_latest
 from pstraining.api.conditions import Reason
 from pstraining.controller import logs, watch
 from pstraining.controller.health import Health, Heartbeat
-from pstraining.controller.metrics import Metrics, recovered, restarts, takeovers
+from pstraining.controller.metrics import OperatorMetrics, failovers, restart_seconds, restarts
 from pstraining.controller.settings import LogFormat
 from pstraining.controller.watch import Watches
 from pstraining.core.actions import Apply, Kind, Verdict
-from pstraining.core.policies.failover import Cause
+from pstraining.core.policies.failover import LossCause
 from pstraining.kube.errors import Transient
 from tests.support.builders import NOW
 
@@ -41,10 +41,10 @@ def test_restarts_are_counted_by_role_and_reason() -> None:
 def test_take_overs_are_counted_by_cause_and_timed() -> None:
     old = {"shards": [{"index": 0, "takeovers": 1, "lastCause": "pod deleted"}, {"index": 1, "takeovers": 0}]}
     new = {"shards": [old["shards"][0], {"index": 1, "takeovers": 2, "lastCause": "container ended with code 137"}]}
-    assert takeovers(old, new) == [("container ended", 2)]
-    assert takeovers(new, new) == []
-    metrics = Metrics(lambda: 0, lambda: 0)
-    metrics.told(("ns", "a"), old, new)
+    assert failovers(old, new) == [("container ended", 2)]
+    assert failovers(new, new) == []
+    metrics = OperatorMetrics(lambda: 0, lambda: 0)
+    metrics.status_changed(("ns", "a"), old, new)
     flip = Apply(Kind.SERVICE, "a-ps-1", "uid", {}, Reason.TAKE_OVER, NOW)
     correction = Apply(Kind.SERVICE, "a-ps-0", "uid", {}, Reason.DRIFTED, NOW)
     metrics.executed((flip, correction), NOW + timedelta(seconds=0.4))
@@ -56,60 +56,60 @@ def test_take_overs_are_counted_by_cause_and_timed() -> None:
 
 def test_the_time_to_recover_is_that_of_the_condition() -> None:
     def status(restarting: str, at: str, running: str = "True") -> dict[str, Any]:
-        told = {"type": "Restarting", "status": restarting, "lastTransitionTime": at}
-        return {"conditions": [told, {"type": "Running", "status": running}]}
+        restarting_condition = {"type": "Restarting", "status": restarting, "lastTransitionTime": at}
+        return {"conditions": [restarting_condition, {"type": "Running", "status": running}]}
 
     before = status("True", "2030-01-01T12:00:00Z", "False")
-    assert recovered(before, status("False", "2030-01-01T12:00:07Z")) == 7
-    assert recovered(before, before) is None
-    assert recovered(before, status("False", "2030-01-01T12:00:07Z", "False")) is None, "it was stopped"
-    assert recovered({}, status("False", "2030-01-01T12:00:07Z")) is None
+    assert restart_seconds(before, status("False", "2030-01-01T12:00:07Z")) == 7
+    assert restart_seconds(before, before) is None
+    assert restart_seconds(before, status("False", "2030-01-01T12:00:07Z", "False")) is None, "it was stopped"
+    assert restart_seconds({}, status("False", "2030-01-01T12:00:07Z")) is None
 
 
 def test_jobs_are_counted_by_phase() -> None:
-    metrics = Metrics(lambda: 3, lambda: 4.5)
+    metrics = OperatorMetrics(lambda: 3, lambda: 4.5)
 
     def jobs(phase: str) -> float | None:
         return metrics.registry.get_sample_value("pstraining_jobs", {"phase": phase})
 
-    metrics.stands(("ns", "a"), {"phase": "Pending"})
-    metrics.stands(("ns", "b"), {"phase": "Pending"})
-    metrics.told(("ns", "a"), {"phase": "Pending"}, {"phase": "Running"})
-    metrics.stands(("ns", "b"), None)
-    metrics.stands(("ns", "never"), None)
+    metrics.record_status(("ns", "a"), {"phase": "Pending"})
+    metrics.record_status(("ns", "b"), {"phase": "Pending"})
+    metrics.status_changed(("ns", "a"), {"phase": "Pending"}, {"phase": "Running"})
+    metrics.record_status(("ns", "b"), None)
+    metrics.record_status(("ns", "never"), None)
     assert (jobs("Pending"), jobs("Running"), jobs("Failed")) == (0, 1, 0)
 
 
 def test_it_is_told_for_how_long_jobs_stand_where_they_should_not() -> None:
-    metrics = Metrics(lambda: 0, lambda: 0, clock=lambda: NOW)
+    metrics = OperatorMetrics(lambda: 0, lambda: 0, clock=lambda: NOW)
 
     def longest(state: str) -> float | None:
         return metrics.registry.get_sample_value("pstraining_longest_seconds", {"state": state})
 
     def status(phase: str, **conditions: tuple[str, int]) -> dict[str, Any]:
-        told = [
+        stored = [
             {"type": kind, "status": value, "lastTransitionTime": (NOW - timedelta(seconds=ago)).isoformat()}
             for kind, (value, ago) in conditions.items()
         ]
-        return {"phase": phase, "conditions": told}
+        return {"phase": phase, "conditions": stored}
 
     assert [longest(state) for state in ("Pending", "Restarting", "Degraded")] == [0, 0, 0]
-    metrics.stands(("ns", "a"), status("Pending", Running=("False", 30)))
-    metrics.stands(("ns", "b"), status("Pending", Running=("False", 70), Degraded=("True", 500)))
-    metrics.stands(
+    metrics.record_status(("ns", "a"), status("Pending", Running=("False", 30)))
+    metrics.record_status(("ns", "b"), status("Pending", Running=("False", 70), Degraded=("True", 500)))
+    metrics.record_status(
         ("ns", "c"), status("Restarting", Running=("False", 90), Restarting=("True", 80), Degraded=("True", 5))
     )
-    metrics.stands(("ns", "d"), status("Suspended", Running=("False", 900), Degraded=("True", 900)))
+    metrics.record_status(("ns", "d"), status("Suspended", Running=("False", 900), Degraded=("True", 900)))
     assert [longest(state) for state in ("Pending", "Restarting", "Degraded")] == [70, 80, 5]
-    metrics.told(("ns", "b"), {}, status("Running", Running=("True", 0), Degraded=("True", 40)))
-    metrics.stands(("ns", "c"), None)
+    metrics.status_changed(("ns", "b"), {}, status("Running", Running=("True", 0), Degraded=("True", 40)))
+    metrics.record_status(("ns", "c"), None)
     assert [longest(state) for state in ("Pending", "Restarting", "Degraded")] == [30, 0, 40]
 
 
 def test_what_alerts_count_from_nought_is_there_from_the_start() -> None:
     held = [False]
-    value = Metrics(lambda: 0, lambda: 0, lambda: held[0]).registry.get_sample_value
-    assert all(value("pstraining_takeovers_total", {"cause": cause}) == 0 for cause in (*Cause, "other"))
+    value = OperatorMetrics(lambda: 0, lambda: 0, lambda: held[0]).registry.get_sample_value
+    assert all(value("pstraining_takeovers_total", {"cause": cause}) == 0 for cause in (*LossCause, "other"))
     assert all(value("pstraining_errors_total", {"class": word}) == 0 for word in ("NameTaken", "Invalid", "Refused"))
     assert value("pstraining_restarts_total", {"role": "ps", "reason": "OOMKilled"}) == 0
     assert value("pstraining_leader") == 0
@@ -118,12 +118,12 @@ def test_what_alerts_count_from_nought_is_there_from_the_start() -> None:
 
 
 def test_no_series_holds_a_jobs_name() -> None:
-    metrics = Metrics(lambda: 3, lambda: 4.5)
+    metrics = OperatorMetrics(lambda: 3, lambda: 4.5)
     metrics.passed("wrote", 0.01)
     metrics.wrote(Kind.CONFIG_MAP, "create")
     metrics.failed(Transient("x"), retried=True)
     metrics.failed(Verdict.NAME_TAKEN, retried=False)
-    metrics.told(("ns", "secret-name"), {}, {"phase": "Running", "worker": {"restarts": 1}})
+    metrics.status_changed(("ns", "secret-name"), {}, {"phase": "Running", "worker": {"restarts": 1}})
     text = generate_latest(metrics.registry).decode()
     assert "secret-name" not in text
     for line in (
@@ -156,7 +156,7 @@ def test_probes_are_served_while_the_loop_stands_still() -> None:
     assert health is not None
     stop()
     time.sleep(0.1)
-    assert "the event loop has stood still" in str(heartbeat.check())
+    assert "the event loop has been blocked" in str(heartbeat.check())
 
 
 def test_probes_over_http(unused_tcp_port: int) -> None:
@@ -218,14 +218,14 @@ async def repaired(events: list[Any]) -> tuple[list[tuple[str | None, str]], Wat
             yield found
 
     watches: Watches = Watches(expected=1)
-    told: list[tuple[str | None, str]] = []
+    received: list[tuple[str | None, str]] = []
 
     def receive(found: dict[str, Any]) -> None:
-        told.append((found["type"], found["object"]["metadata"]["uid"]))
+        received.append((found["type"], found["object"]["metadata"]["uid"]))
 
     async for found in watches._take(("configmaps", None), stream(), receive, lambda: None):
         assert found is LISTED or found["type"] == "BOOKMARK", "kopf is given no object"
-    return told, watches
+    return received, watches
 
 
 @pytest.mark.asyncio
@@ -234,37 +234,37 @@ async def test_an_odd_object_does_not_end_the_watch(caplog: pytest.LogCaptureFix
         for uid in ("a", "b"):
             yield event("ADDED", uid)
 
-    told = []
+    received = []
 
     def receive(found: dict[str, Any]) -> None:
         if found["object"]["metadata"]["uid"] == "a":
             raise KeyError("spec")
-        told.append(found["object"]["metadata"]["uid"])
+        received.append(found["object"]["metadata"]["uid"])
 
     async for _ in Watches(expected=1)._take(("pods", None), stream(), receive, lambda: None):
         pass
-    assert told == ["b"]
+    assert received == ["b"]
     assert "name-a" in caplog.text
 
 
 @pytest.mark.asyncio
 async def test_it_is_told_when_every_stream_has_listed() -> None:
-    watches, told = Watches(expected=2), []
+    watches, received = Watches(expected=2), []
 
     async def stream() -> AsyncIterator[Any]:
         yield LISTED
 
     for plural in ("pods", "pods", "jobs"):
-        async for _ in watches._take((plural, None), stream(), lambda found: None, lambda: told.append(1)):
+        async for _ in watches._take((plural, None), stream(), lambda found: None, lambda: received.append(1)):
             pass
-        assert bool(told) is (plural == "jobs")
+        assert bool(received) is (plural == "jobs")
 
 
 @pytest.mark.asyncio
 async def test_what_a_later_list_lacks_is_told_as_deleted() -> None:
     first = [event(None, "a"), event(None, "b"), LISTED, event("ADDED", "c"), event("DELETED", "a"), BOOKMARK]
-    told, watches = await repaired([*first, event(None, "c"), LISTED, event("ADDED", "d")])
-    assert told == [
+    received, watches = await repaired([*first, event(None, "c"), LISTED, event("ADDED", "d")])
+    assert received == [
         (None, "a"),
         (None, "b"),
         ("ADDED", "c"),
@@ -278,14 +278,14 @@ async def test_what_a_later_list_lacks_is_told_as_deleted() -> None:
 
 @pytest.mark.asyncio
 async def test_an_empty_later_list_means_that_all_is_gone() -> None:
-    told, _ = await repaired([event(None, "a"), LISTED, event("MODIFIED", "b"), LISTED])
-    assert sorted(told[2:]) == [("DELETED", "a"), ("DELETED", "b")]
+    received, _ = await repaired([event(None, "a"), LISTED, event("MODIFIED", "b"), LISTED])
+    assert sorted(received[2:]) == [("DELETED", "a"), ("DELETED", "b")]
 
 
 @pytest.mark.asyncio
 async def test_the_same_list_again_means_nothing() -> None:
-    told, _ = await repaired([event(None, "a"), LISTED, event(None, "a"), LISTED, LISTED])
-    assert told == [(None, "a"), (None, "a"), ("DELETED", "a")], "the third list was empty"
+    received, _ = await repaired([event(None, "a"), LISTED, event(None, "a"), LISTED, LISTED])
+    assert received == [(None, "a"), (None, "a"), ("DELETED", "a")], "the third list was empty"
 
 
 async def believed(watches: Watches, plural: str, *versions: str) -> list[str]:
@@ -297,12 +297,12 @@ async def believed(watches: Watches, plural: str, *versions: str) -> list[str]:
         for part in ("a", "b"):
             yield [f"{part}{version}"], version
 
-    return [item async for items, _ in watches._believed((plural, None), fetch) for item in items]
+    return [item async for items, _ in watches._fresh_list((plural, None), fetch) for item in items]
 
 
 @pytest.mark.asyncio
 async def test_a_list_that_is_older_than_the_lease_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "AGAIN", 0.0)
+    monkeypatch.setattr(watch, "RELIST_SECONDS", 0.0)
     watches = Watches(expected=1, fence=lambda: 50)
     assert await believed(watches, "pods", "49", "7", "50") == ["a50", "b50"]
     assert await believed(watches, "events", "7") == ["a7", "b7"], "kept apart, with numbers of their own"
@@ -313,7 +313,7 @@ async def test_a_list_that_is_older_than_the_lease_is_asked_for_again(monkeypatc
 async def test_a_list_that_is_older_than_what_its_stream_has_shown_is_asked_for_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(watch, "AGAIN", 0.0)
+    monkeypatch.setattr(watch, "RELIST_SECONDS", 0.0)
 
     async def stream() -> AsyncIterator[Any]:
         yield {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "90"}}}
@@ -331,11 +331,11 @@ async def test_an_old_list_is_believed_in_the_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Leases may be kept in a store with higher numbers."""
-    monkeypatch.setattr(watch, "AGAIN", 0.0)
+    monkeypatch.setattr(watch, "RELIST_SECONDS", 0.0)
     seconds = iter(range(1000))
     watches = Watches(expected=1, clock=lambda: float(next(seconds)), fence=lambda: 50)
     assert await believed(watches, "pods", *["7"] * 100) == ["a7", "b7"]
-    assert caplog.text.count("stays so") == 1
+    assert caplog.text.count("is accepted") == 1
     assert await believed(watches, "pods", "8") == ["a8", "b8"], "and at once from then on"
 
 

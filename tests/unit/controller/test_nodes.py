@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from pstraining.controller import registration
-from pstraining.controller.known import Known
 from pstraining.controller.nodes import Nodes
+from pstraining.controller.watch_state import WatchState
 from pstraining.controller.workqueue import WorkQueue
 from tests.support.builders import job, pod
 from tests.support.simulation import node
@@ -60,21 +60,21 @@ def test_the_nodes_of_pods() -> None:
 
 @pytest.mark.asyncio
 async def test_only_jobs_with_a_pod_there_are_looked_at() -> None:
-    known, queue = Known(watches_nodes=True), WorkQueue()
-    receive, cache = registration.receiver(known, queue), known.cache
+    watch_state, queue = WatchState(watches_nodes=True), WorkQueue()
+    receive, cache = registration.receiver(watch_state, queue), watch_state.cache
     for name in ("here", "elsewhere"):
         made = job()
         made["metadata"] |= {"name": name, "uid": name}
-        found = pod("ps", job_uid=name, uid=name)
-        found["metadata"]["labels"]["pstraining.dev/job-name"] = name
-        found["metadata"]["name"] = f"{name}-ps-0"
-        found["spec"]["nodeName"] = "node-1" if name == "here" else "node-11"
+        raw = pod("ps", job_uid=name, uid=name)
+        raw["metadata"]["labels"]["pstraining.dev/job-name"] = name
+        raw["metadata"]["name"] = f"{name}-ps-0"
+        raw["spec"]["nodeName"] = "node-1" if name == "here" else "node-11"
         cache.observed(made)
-        cache.observed(found)
+        cache.observed(raw)
     receive({"type": None, "object": node("node-1")})
     receive({"type": "MODIFIED", "object": node("node-1")})
     assert queue.depth == 0
     receive({"type": "MODIFIED", "object": node("node-1", "Unknown")})
     assert (queue.depth, cache.on_node("node-1")) == (1, (("default", "here"),))
     receive({"type": "DELETED", "object": node("node-1", "Unknown")})
-    assert known.nodes.of([pod("ps")]) == ()
+    assert watch_state.nodes.of([pod("ps")]) == ()

@@ -11,15 +11,15 @@ import pytest
 
 from pstraining.api import names
 from pstraining.api.conditions import Reason
-from pstraining.controller.known import Known
-from pstraining.controller.metrics import Metrics
-from pstraining.controller.pace import BURST
+from pstraining.controller.metrics import OperatorMetrics
+from pstraining.controller.rate_limit import BURST
 from pstraining.controller.reconciler import REFUSED_DELAY, Decisions, Reconciler
+from pstraining.controller.watch_state import WatchState
 from pstraining.core.actions import Apply, Kind, Manifest, Outcomes, Plan
 from pstraining.core.snapshot import Snapshot
-from pstraining.kube.errors import ApiError, Cause, Conflict, Refused, Transient
+from pstraining.kube.errors import ApiError, Conflict, Refused, StatusCause, Transient
 from pstraining.kube.port import Object
-from pstraining.resources.launcher import Launcher
+from pstraining.resources.launcher import LauncherFiles
 from tests.support.builders import NOW, pod
 from tests.support.fakekube import FakeKube
 from tests.support.fakekube_decisions import DECISIONS, LAUNCHER, plan
@@ -33,15 +33,15 @@ class Bench:
 
     def __init__(self, decisions: Decisions = DECISIONS) -> None:
         self.kube, self.now = FakeKube(), NOW
-        self.metrics = Metrics(lambda: 0, lambda: 0)
+        self.metrics = OperatorMetrics(lambda: 0, lambda: 0)
         self.restart(decisions)
 
     def restart(self, decisions: Decisions = DECISIONS) -> None:
         """A new process: an empty cache, which the listing fills."""
-        self.known = Known()
-        self.cache = self.known.cache
+        self.watch_state = WatchState()
+        self.cache = self.watch_state.cache
         self.reconciler = Reconciler(
-            known=self.known,
+            watch_state=self.watch_state,
             port=self.kube,
             decisions=decisions,
             launcher=LAUNCHER,
@@ -171,7 +171,7 @@ async def test_a_taken_name_is_looked_at_again_later(bench: Bench) -> None:
     [
         (Refused("exceeded quota", status=403), REFUSED_DELAY),
         (Refused("unknown field", status=400), None),
-        (Refused("terminating", status=403, causes=(Cause("NamespaceTerminating", "", ""),)), REFUSED_DELAY),
+        (Refused("terminating", status=403, causes=(StatusCause("NamespaceTerminating", "", ""),)), REFUSED_DELAY),
     ],
 )
 async def test_when_a_refusal_is_tried_again(bench: Bench, error: ApiError, again: float | None) -> None:
@@ -183,7 +183,7 @@ async def test_when_a_refusal_is_tried_again(bench: Bench, error: ApiError, agai
 
 
 async def test_the_plan_names_the_next_look() -> None:
-    def later(snapshot: Snapshot, now: datetime, launcher: Launcher) -> Plan:
+    def later(snapshot: Snapshot, now: datetime, launcher: LauncherFiles) -> Plan:
         return Plan(plan(snapshot, now, launcher).actions, NOW + timedelta(seconds=90))
 
     bench = Bench(replace(DECISIONS, plan=later))
@@ -196,7 +196,7 @@ async def test_the_plan_names_the_next_look() -> None:
 
 
 async def test_what_never_settles_is_slowed_down(caplog: pytest.LogCaptureFixture) -> None:
-    def restless(snapshot: Snapshot, now: datetime, launcher: Launcher) -> Plan:
+    def restless(snapshot: Snapshot, now: datetime, launcher: LauncherFiles) -> Plan:
         found = snapshot.child(Kind.CONFIG_MAP, "digits")
         if found is None:
             return plan(snapshot, now, launcher)

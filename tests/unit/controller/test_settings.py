@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from pstraining.controller.settings import LogFormat, Settings, SettingsError
+from pstraining.controller.settings import LogFormat, OperatorSettingsError, Settings
 
 
 def test_the_defaults_do() -> None:
@@ -53,7 +53,7 @@ def test_everything_can_be_set() -> None:
     ],
 )
 def test_a_wrong_one_is_named(name: str, value: str, words: str) -> None:
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(OperatorSettingsError) as caught:
         Settings.from_env({name: value})
     assert words in str(caught.value)
 

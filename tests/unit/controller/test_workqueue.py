@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from pstraining.controller.cache import Key
-from pstraining.controller.workqueue import BASE_DELAY, MAX_DELAY, WorkQueue, backoff
+from pstraining.controller.informer_cache import Key
+from pstraining.controller.workqueue import BASE_DELAY_SECONDS, DELAY_SECONDS_MAX, WorkQueue, backoff
 from pstraining.kube.errors import Transient
-from pstraining.kube.places import MAX_PATIENCE
+from pstraining.kube.slots import HOLD_SECONDS_MAX
 from tests.support.virtual_time import now, virtually
 
 A, B = ("ns", "a"), ("ns", "b")
@@ -18,14 +18,14 @@ A, B = ("ns", "a"), ("ns", "b")
 @pytest.mark.parametrize(
     ("failures", "luck", "expected"),
     [
-        (1, 1.0, BASE_DELAY),
-        (1, 0.0, BASE_DELAY / 2),
+        (1, 1.0, BASE_DELAY_SECONDS),
+        (1, 0.0, BASE_DELAY_SECONDS / 2),
         (2, 1.0, 0.1),
         (5, 1.0, 0.8),
         (11, 1.0, 51.2),
-        (13, 1.0, MAX_DELAY),
-        (13, 0.0, MAX_DELAY / 2),
-        (10**6, 1.0, MAX_DELAY),
+        (13, 1.0, DELAY_SECONDS_MAX),
+        (13, 0.0, DELAY_SECONDS_MAX / 2),
+        (10**6, 1.0, DELAY_SECONDS_MAX),
     ],
 )
 def test_backoff(failures: int, luck: float, expected: float) -> None:
@@ -148,7 +148,7 @@ def test_a_pass_that_takes_long_gives_its_place_to_another() -> None:
             bench.queue.add(("ns", name))
         task = bench.start(workers=2)
         await asyncio.sleep(9)
-        late = MAX_PATIENCE
+        late = HOLD_SECONDS_MAX
         assert bench.passes == [(0, "a"), (0, "b"), (late, "c"), (late, "d"), (late + 0.5, "e")]
         await asyncio.sleep(5)
         for name in "fghi":

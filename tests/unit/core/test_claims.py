@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from kubernetes.client import V1StatefulSet
 
-from pstraining.controller.trim import trim
-from pstraining.resources import claims, workloads
+from pstraining.controller.transform import transform
+from pstraining.resources import volume_claims, workloads
 from tests.support.builders import UID, job, typed
 from tests.support.simulation import World, running
 
@@ -78,7 +78,7 @@ def test_the_job_owns_the_claims_that_go_with_it(when: str, owners: list[str]) -
     ],
 )
 def test_a_claims_name_tells_its_shard(name: str, shard: int | None) -> None:
-    assert claims.shard(typed(job(spec={"ps": ps(standby={"mode": "Warm"})})), name) == shard
+    assert volume_claims.shard(typed(job(spec={"ps": ps(standby={"mode": "Warm"})})), name) == shard
 
 
 def test_claims_stay_through_a_suspension_and_the_end() -> None:
@@ -131,4 +131,4 @@ def test_how_a_claim_is_bound_is_no_news() -> None:
         "spec": {"volumeName": "v"},
         "status": {"phase": "Bound"},
     }
-    assert trim(claim) == trim(bound)
+    assert transform(claim) == transform(bound)

@@ -7,7 +7,7 @@ import pytest
 
 from pstraining.api import names
 from pstraining.api.conditions import Reason
-from pstraining.controller.trim import trim
+from pstraining.controller.transform import transform
 from pstraining.core.observe import observe
 from pstraining.core.policies.diagnosis import PATIENCE, UNSCHEDULABLE_GRACE, Diagnosis, diagnose, requeue_at
 from tests.support.builders import NOW, UID, job, pod, stamp, terminated
@@ -82,7 +82,7 @@ def test_a_pod_at_a_gate_is_told_with_the_gates_name_and_gets_a_moment_too() -> 
     made = timedelta(seconds=1)
     waits = pod("ps", created=made, phase="Pending", state={})
     waits["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
-    seen = observe(job(), (), (trim({**waits, "kind": "Pod"}),))
+    seen = observe(job(), (), (transform({**waits, "kind": "Pod"}),))
     due = NOW + made + UNSCHEDULABLE_GRACE
     assert diagnose(seen, due - timedelta(seconds=1)) is None
     assert requeue_at(seen, due - timedelta(seconds=1)) == due

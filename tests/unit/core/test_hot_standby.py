@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pstraining.api import names
-from pstraining.controller.metrics import replicated
+from pstraining.controller.metrics import degraded_seconds
 from tests.support.builders import terminated
 from tests.support.simulation import World, running
 
@@ -105,7 +105,7 @@ def test_one_that_is_in_sync_again_is_primary_again_without_a_take_over() -> Non
     turn(world, "digits-ps-0", ready=True)
     world.reconcile()
     assert told(world) == ("digits-ps-0", 1, "not ready")
-    assert replicated(before, world.job["status"]) is not None  # type: ignore[index]
+    assert degraded_seconds(before, world.job["status"]) is not None  # type: ignore[index]
 
 
 def test_a_lost_standby_is_no_take_over() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.resources.launcher import Launcher
+from pstraining.resources.launcher import LauncherFiles
 from tests.support.builders import job, stamp
 from tests.support.simulation import World, phase, running
 
@@ -221,7 +221,7 @@ def test_scaling_workers_touches_no_other_child_and_refreshes_the_map() -> None:
 
 def test_another_operator_version_changes_nothing() -> None:
     world = running()
-    world.launcher = Launcher("v2", {"launch.py": "# another"})
+    world.launcher = LauncherFiles("v2", {"launch.py": "# another"})
     assert world.settle() == 0
     world.edit({"worker": {"replicas": 3}})
     world.settle()

@@ -8,7 +8,7 @@ import pytest
 from pstraining.api import names
 from pstraining.core.actions import Apply, Create, Delete, Kind
 from pstraining.core.observe import observe
-from pstraining.core.policies.failover import START_GRACE, Cause, lost
+from pstraining.core.policies.failover import START_GRACE, LossCause, lost
 from pstraining.core.snapshot import Pod
 from tests.support.builders import NOW, UID, job, pod, terminated
 from tests.support.simulation import World, phase, running
@@ -43,23 +43,23 @@ def seen(**how: Any) -> Pod:
     return observe(job(), (), [pod("ps", **how)]).pods[0]
 
 
-LOSSES: dict[str, tuple[Pod | None, Cause | None, bool]] = {
+LOSSES: dict[str, tuple[Pod | None, LossCause | None, bool]] = {
     "ready": (seen(), None, False),
-    "gone": (None, Cause.GONE, False),
-    "going": (seen(deleting=True), Cause.DELETED, False),
-    "evicted": (seen(phase="Failed", ready=False), Cause.ENDED, False),
-    "its container ended": (seen(ready=False, state=terminated(137)), Cause.ENDED, False),
+    "gone": (None, LossCause.GONE, False),
+    "going": (seen(deleting=True), LossCause.DELETED, False),
+    "evicted": (seen(phase="Failed", ready=False), LossCause.ENDED, False),
+    "its container ended": (seen(ready=False, state=terminated(137)), LossCause.ENDED, False),
     "its container is on its way back": (
         seen(ready=False, state=STARTED, last=terminated(137), restarts=1, changed=NOW + timedelta(seconds=4)),
-        Cause.ENDED,
+        LossCause.ENDED,
         False,
     ),
     "starting": (seen(ready=False, state=STARTED, changed=NOW + timedelta(seconds=2)), None, False),
     "not created yet": (seen(ready=False, state={"waiting": {"reason": "ContainerCreating"}}), None, False),
-    "hung": (seen(ready=False, state=STARTED, changed=NOW + timedelta(seconds=9)), Cause.NOT_READY, True),
+    "hung": (seen(ready=False, state=STARTED, changed=NOW + timedelta(seconds=9)), LossCause.NOT_READY, True),
     "hung after a restart": (
         seen(ready=False, state=STARTED, last=terminated(1), restarts=1, changed=NOW + timedelta(seconds=9)),
-        Cause.NOT_READY,
+        LossCause.NOT_READY,
         True,
     ),
 }
@@ -78,7 +78,7 @@ def test_a_primary_may_take_its_time_to_start_but_not_for_ever() -> None:
     assert lost(slow, slow.created + START_GRACE - timedelta(seconds=1)) is None
     loss = lost(slow, slow.created + START_GRACE)
     assert loss is not None
-    assert loss.cause is Cause.NOT_STARTED
+    assert loss.cause is LossCause.NOT_STARTED
 
 
 def test_servers_that_start_anew_for_a_new_chief_are_waited_for() -> None:

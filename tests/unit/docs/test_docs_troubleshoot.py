@@ -41,7 +41,7 @@ QUOTED = {
     "could not be renewed in time; pausing": "kube/lease.py",
     "The API server does not serve PSTrainingJobs yet": "controller/main.py",
     "is not a setting": "controller/settings.py",
-    "Again in": "controller/reconciler.py",
+    "Retrying in": "controller/reconciler.py",
     "This operator cannot read the job": "core/status.py",
     "cannot be scheduled": "core/policies/diagnosis.py",
 }

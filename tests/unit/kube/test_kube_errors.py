@@ -7,10 +7,10 @@ import pytest
 
 from pstraining.kube.errors import (
     ApiError,
-    Cause,
     Conflict,
     NotFound,
     Refused,
+    StatusCause,
     Transient,
     from_exception,
     from_response,
@@ -100,7 +100,9 @@ def test_a_terminating_namespace() -> None:
     error = from_response(403, status("unable to create new content", "Forbidden", causes=causes))
     assert isinstance(error, Refused)
     assert error.namespace_terminating
-    assert error.causes == (Cause("NamespaceTerminating", "namespace x is being terminated", "metadata.namespace"),)
+    assert error.causes == (
+        StatusCause("NamespaceTerminating", "namespace x is being terminated", "metadata.namespace"),
+    )
     assert not from_response(403, status("no", "Forbidden")).causes
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from pstraining.api import names
 from pstraining.api.conditions import Reason
-from pstraining.controller.cache import Cache
+from pstraining.controller.informer_cache import InformerCache
 from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Outcomes, Verdict
-from pstraining.kube.errors import Cause, Conflict, NotFound, Refused, Transient
+from pstraining.kube.errors import Conflict, NotFound, Refused, StatusCause, Transient
 from pstraining.kube.executor import NAMESPACE_TERMINATING, PREDECESSOR, Executor
 from tests.support.fakekube import UNKNOWN_FIELD, FakeKube
 
@@ -31,7 +31,7 @@ class Bench:
     """An executor with everything around it."""
 
     def __init__(self) -> None:
-        self.kube, self.cache = FakeKube(), Cache()
+        self.kube, self.cache = FakeKube(), InformerCache()
         self.counted: list[tuple[str, str]] = []
         self.executor = Executor(self.kube, self.cache, lambda kind, verb: self.counted.append((kind, verb)))
 
@@ -76,7 +76,7 @@ async def test_a_taken_name_stops_everything_after_it(bench: Bench) -> None:
     bench.kube.put({**body("b"), "metadata": {"name": "b", "namespace": "default"}})
     outcomes = await bench.run(create("a"), create("b"), create("c"))
     assert verdicts(outcomes) == [Verdict.DONE, Verdict.NAME_TAKEN, Verdict.NOT_TRIED]
-    assert outcomes.outcomes[1].message == "ConfigMap b exists and belongs to nobody"
+    assert outcomes.outcomes[1].message == "ConfigMap b exists and has no owner"
     assert bench.kube.world == {("ConfigMap", "a"), ("ConfigMap", "b")}
 
 
@@ -113,7 +113,7 @@ async def test_what_is_not_allowed(bench: Bench) -> None:
 
 
 async def test_a_terminating_namespace_is_no_news(bench: Bench) -> None:
-    cause = Cause("NamespaceTerminating", "namespace is being terminated", "metadata.namespace")
+    cause = StatusCause("NamespaceTerminating", "namespace is being terminated", "metadata.namespace")
     bench.fail("create", Refused("forbidden", status=403, causes=(cause,)))
     outcomes = await bench.run(create("a"), create("b"))
     assert verdicts(outcomes) == [Verdict.NOT_TRIED, Verdict.NOT_TRIED]

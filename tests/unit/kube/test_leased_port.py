@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pstraining.api.conditions import Reason
-from pstraining.controller.cache import Cache
+from pstraining.controller.informer_cache import InformerCache
 from pstraining.core.actions import Create, Kind
 from pstraining.kube.errors import Transient
 from pstraining.kube.executor import IN_FLIGHT, Executor
@@ -53,7 +53,7 @@ async def test_a_pass_writes_nothing_after_its_lease_is_lost() -> None:
     port = Port()
     leased: Any = LeasedPort(port, lambda: port.held)  # type: ignore[arg-type]
     with pytest.raises(Transient, match="Lease"):
-        await Executor(leased, Cache()).execute("d", "j", "uid", SERVICES)
+        await Executor(leased, InformerCache()).execute("d", "j", "uid", SERVICES)
     assert port.writes == [True] * 2 * IN_FLIGHT
 
 

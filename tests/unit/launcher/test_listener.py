@@ -12,7 +12,7 @@ from http.client import HTTPConnection
 import pytest
 
 from pstraining.controller.health import Health
-from pstraining.controller.metrics import Metrics
+from pstraining.controller.metrics import OperatorMetrics
 from pstraining.launcher import listener
 from pstraining.launcher.listener import Listener
 from pstraining.launcher.status_port import serve_status
@@ -28,7 +28,7 @@ def health(port: int) -> Callable[[], None]:
 
 
 def metrics(port: int) -> Callable[[], None]:
-    return Metrics(lambda: 0, lambda: 0).serve(port)
+    return OperatorMetrics(lambda: 0, lambda: 0).serve(port)
 
 
 def status(port: int) -> Callable[[], None]:

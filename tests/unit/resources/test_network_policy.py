@@ -7,7 +7,7 @@ import pytest
 
 from pstraining.api import contract
 from pstraining.core import desired_state
-from pstraining.kube.stages import stages
+from pstraining.kube.write_order import stages
 from pstraining.resources import network_policy, workloads
 from tests.support.builders import LAUNCHER, job, typed
 from tests.support.policies import Place, allowed

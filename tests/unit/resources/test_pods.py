@@ -7,7 +7,7 @@ import pytest
 
 from pstraining.api import contract
 from pstraining.resources import pods
-from pstraining.resources.pods import Task
+from pstraining.resources.pods import PodTask
 from tests.support.builders import job, typed
 
 GPU: dict[str, Any] = {
@@ -31,7 +31,7 @@ GPU: dict[str, Any] = {
 def template(role: str, spec: dict[str, Any] | None = None, **task: Any) -> dict[str, Any]:
     manifest = job(spec={"worker": {"template": GPU}} | (spec or {}))
     manifest["spec"]["worker"].setdefault("replicas", 2)
-    return pods.build(typed(manifest), Task(role, **task), "digits-launcher-v1")
+    return pods.build(typed(manifest), PodTask(role, **task), "digits-launcher-v1")
 
 
 def main(built: dict[str, Any]) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def test_the_users_labels_and_annotations_stay() -> None:
 def test_the_jobs_own_template_is_never_changed() -> None:
     manifest = job(spec={"worker": {"template": GPU}})
     before = copy.deepcopy(manifest)
-    for task in (Task("ps"), Task("chief", term=1), Task("worker", 0)):
+    for task in (PodTask("ps"), PodTask("chief", term=1), PodTask("worker", 0)):
         pods.build(typed(manifest), task, "l")
     assert manifest == before
 

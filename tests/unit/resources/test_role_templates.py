@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from pstraining.resources import cluster_map, pods
-from pstraining.resources.pods import Task
+from pstraining.resources.pods import PodTask
 from tests.support.builders import TEMPLATE, job, typed
 
-TASKS = {"ps": Task("ps"), "chief": Task("chief", term=1), "evaluator": Task("evaluator", term=1)}
-WORKER = Task("worker", 0)
+TASKS = {"ps": PodTask("ps"), "chief": PodTask("chief", term=1), "evaluator": PodTask("evaluator", term=1)}
+WORKER = PodTask("worker", 0)
 
 
-def container(task: Task, spec: dict[str, Any]) -> dict[str, Any]:
+def container(task: PodTask, spec: dict[str, Any]) -> dict[str, Any]:
     return pods.main_container(pods.build(typed(job(spec=spec)), task, "l")["spec"])
 
 
-def env(task: Task, spec: dict[str, Any]) -> dict[str, Any]:
+def env(task: PodTask, spec: dict[str, Any]) -> dict[str, Any]:
     return {e["name"]: e.get("value") for e in container(task, spec)["env"]}
 
 

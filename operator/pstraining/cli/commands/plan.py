@@ -35,7 +35,7 @@ from pstraining.core.observe import observe
 from pstraining.core.policies.gang import kind_of_group
 from pstraining.kube.paths import RESOURCES
 from pstraining.launcher import launcher_files, launcher_version
-from pstraining.resources.launcher import Launcher
+from pstraining.resources.launcher import LauncherFiles
 
 CHILDREN: Final = tuple(k for k in RESOURCES if k not in (Kind.POD, Kind.PS_TRAINING_JOB, *Kind.pod_groups()))
 WORDS: Final = {Create: ("create", "green"), Apply: ("correct", "yellow"), Delete: ("delete", "red")}
@@ -113,7 +113,7 @@ def looked(cluster: ClusterClient | None, job: Object, now: datetime) -> Planned
     Raises:
         CommandError: the API server refuses the job.
     """
-    launcher = Launcher(launcher_version(), launcher_files())
+    launcher = LauncherFiles(launcher_version(), launcher_files())
     if cluster is None:
         fresh = with_defaults(job)
         fresh["metadata"] |= {"uid": "", "generation": 1, "creationTimestamp": f"{now:%Y-%m-%dT%H:%M:%SZ}"}

@@ -12,7 +12,7 @@ from pstraining import __version__
 from pstraining.api import names
 from pstraining.api.crd import custom_resource_definition
 from pstraining.cli.errors import DEFINITION
-from pstraining.resources.requests import of_pod, parse
+from pstraining.resources.resource_requests import of_pod, parse
 
 Object = Mapping[str, Any]
 

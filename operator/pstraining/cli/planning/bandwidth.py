@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from pstraining.api.codec_sizes import MIN_SHARD_BYTES, SCALE, encoded
 from pstraining.api.models import PSTrainingJob, StandbyMode
-from pstraining.api.sizes import MIN_SHARD_BYTES, SCALE, encoded
 from pstraining.api.training import Codec, CompressionSpec, Mode
 
 

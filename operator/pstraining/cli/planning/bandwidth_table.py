@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from pstraining.api.codec_sizes import SCALE
 from pstraining.api.models import PSTrainingJob
-from pstraining.api.sizes import SCALE
 from pstraining.cli.formatting import several, size
 from pstraining.cli.planning import bandwidth
 from pstraining.cli.planning.bandwidth import Exchange, Link

@@ -1,7 +1,7 @@
 """What an API server with this CRD says to a job, said without one: its schema, its defaults, and its CEL rules.
 
-It goes by the generated CRD alone, so that whatever the models or rules.py come to say is said here, too. As the API
-server does, it asks the rules only of a job that keeps to the schema.
+It evaluates the generated CRD alone, so that every change of the models or of cel_rules.py applies here as well. Like
+the API server, it evaluates the rules only for a job that is valid by the schema.
 """
 
 import copy

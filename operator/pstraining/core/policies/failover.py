@@ -20,14 +20,14 @@ from pstraining.api.status import PSTrainingJobStatus, ShardStatus
 from pstraining.core.actions import Apply, Delete, Kind
 from pstraining.core.policies.failures import is_given_up_with_its_node
 from pstraining.core.snapshot import Child, Pod, Snapshot
-from pstraining.resources import redundancy, services
+from pstraining.resources import services, standbys
 from pstraining.resources.services import Pointer
 
 START_GRACE = timedelta(seconds=30)
 """The time that a pod may take to start. Before, it has no state to lose, and a chief may be connecting to it."""
 
 
-class Cause(StrEnum):
+class LossCause(StrEnum):
     """Why a failover happens, as shown in status and metrics."""
 
     GONE = "pod gone"
@@ -44,7 +44,7 @@ class Cause(StrEnum):
 class Loss:
     """Why a primary is replaced."""
 
-    cause: Cause
+    cause: LossCause
     since: datetime | None = None
     """When the loss was reported, usually by the kubelet."""
     detail: str = ""
@@ -58,7 +58,7 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Shard:
+class ShardState:
     """One shard: its primary, its standbys, and the failover that is due."""
 
     index: int
@@ -85,9 +85,11 @@ class Shard:
         return Pointer(self.successor.name, self.pointer.epoch + 1, self.loss.words, demoted)
 
 
-def shards(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, now: datetime) -> tuple[Shard, ...]:
+def shards(
+    job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, now: datetime
+) -> tuple[ShardState, ...]:
     """Return every shard with its current and its next primary."""
-    if redundancy.is_hot(job):
+    if standbys.is_hot(job):
         return tuple(_hot_shard(job, snapshot, status, index, now) for index in range(job.spec.ps.replicas))
     requested = _requested(snapshot)
     return tuple(_shard(job, snapshot, status, index, requested, now) for index in range(job.spec.ps.replicas))
@@ -98,7 +100,7 @@ def usable(pod: Pod) -> bool:
     return pod.ready and not pod.deleting and not pod.terminal
 
 
-def promotions(job: PSTrainingJob, snapshot: Snapshot, shards: tuple[Shard, ...]) -> Iterator[Apply]:
+def promotions(job: PSTrainingJob, snapshot: Snapshot, shards: tuple[ShardState, ...]) -> Iterator[Apply]:
     """Promote the successors: one write to the Service of each."""
     for shard in shards:
         service = _service(job, snapshot, shard.index)
@@ -109,7 +111,7 @@ def promotions(job: PSTrainingJob, snapshot: Snapshot, shards: tuple[Shard, ...]
             yield Apply(Kind.SERVICE, service.name, service.uid, body, Reason.TAKE_OVER, shard.loss.since)
 
 
-def fences(snapshot: Snapshot, shards: tuple[Shard, ...]) -> Iterator[Delete]:
+def fences(snapshot: Snapshot, shards: tuple[ShardState, ...]) -> Iterator[Delete]:
     """Delete former primaries that still run: connected clients would continue to use them."""
     for shard in shards:
         for pod in snapshot.pods_of(names.PS, shard.index):
@@ -117,7 +119,7 @@ def fences(snapshot: Snapshot, shards: tuple[Shard, ...]) -> Iterator[Delete]:
                 yield Delete(Kind.POD, pod.name, pod.uid, Reason.TAKE_OVER)
 
 
-def requeue_at(shards: tuple[Shard, ...], now: datetime) -> datetime | None:
+def requeue_at(shards: tuple[ShardState, ...], now: datetime) -> datetime | None:
     """Return when the start grace of a member ends, for members that start or have no pod yet."""
     several = [s for s in shards if len(s.members) > 1]
     members = (p for s in several for p in s.members if p is not None and (not usable(p) or None in s.members))
@@ -125,9 +127,9 @@ def requeue_at(shards: tuple[Shard, ...], now: datetime) -> datetime | None:
     return min((end for m in moments if (end := m + START_GRACE) > now), default=None)
 
 
-def without_standbys(job: PSTrainingJob, snapshot: Snapshot, shards: tuple[Shard, ...]) -> Snapshot:
+def without_standbys(job: PSTrainingJob, snapshot: Snapshot, shards: tuple[ShardState, ...]) -> Snapshot:
     """Return the snapshot with the primary as the only pod of each shard."""
-    if not redundancy.standbys(job):
+    if not standbys.standbys(job):
         return snapshot
     primaries = {shard.pointer.pod for shard in shards}
     pods = (p for p in snapshot.pods if p.role != names.PS or p.name in primaries)
@@ -141,11 +143,11 @@ def _shard(
     index: int,
     requested: dict[int, int],
     now: datetime,
-) -> Shard:
+) -> ShardState:
     pointer = _pointer(job, snapshot, status, index)
     members = _members(job, snapshot, index)
     primary = next((p for p in snapshot.pods_of(names.PS, index) if p.name == pointer.pod), None)
-    shard = Shard(index, pointer, members, primary)
+    shard = ShardState(index, pointer, members, primary)
     service = _service(job, snapshot, index)
     # A former primary cannot succeed itself before it has ended.
     others = (p for p in members if p is not None and p is not primary and p.uid != pointer.demoted)
@@ -154,7 +156,7 @@ def _shard(
         return shard
     loss = lost(primary, now, _new_term(snapshot))
     if loss is None and requested.get(index) == pointer.epoch:
-        loss = Loss(Cause.REQUESTED, now, alive=True)
+        loss = Loss(LossCause.REQUESTED, now, alive=True)
     return shard if loss is None else replace(shard, loss=loss, successor=ready)
 
 
@@ -167,15 +169,15 @@ def lost(primary: Pod | None, now: datetime, new_term: datetime | None = None) -
         new_term: when the chief was replaced, which restarts every server in place.
     """
     if primary is None:
-        return Loss(Cause.GONE)
+        return Loss(LossCause.GONE)
     container = primary.container
     end = container.terminated or container.last
     if primary.deleting:
         given_up = is_given_up_with_its_node(primary)
-        return Loss(Cause.NODE_LOST if given_up else Cause.DELETED, primary.deleted_at)
+        return Loss(LossCause.NODE_LOST if given_up else LossCause.DELETED, primary.deleted_at)
     if primary.terminal:
         detail = f"with code {end.exit_code}" if end is not None else f"({primary.reason or primary.phase})"
-        return Loss(Cause.ENDED, end.finished_at if end is not None else None, detail)
+        return Loss(LossCause.ENDED, end.finished_at if end is not None else None, detail)
     if primary.ready:
         return None
     changed, started = primary.ready_changed, container.started_at
@@ -185,24 +187,26 @@ def lost(primary: Pod | None, now: datetime, new_term: datetime | None = None) -
         if anew and now < changed + START_GRACE:
             return None
         # Kubernetes marks the pods of a silent node not ready at once, long before it deletes them.
-        return Loss(Cause.NODE_LOST if primary.silent else Cause.NOT_READY, changed, alive=True)
+        return Loss(LossCause.NODE_LOST if primary.silent else LossCause.NOT_READY, changed, alive=True)
     if end is not None:
-        return Loss(Cause.ENDED, end.finished_at, f"with code {end.exit_code}")
+        return Loss(LossCause.ENDED, end.finished_at, f"with code {end.exit_code}")
     if now >= primary.created + START_GRACE:
-        return Loss(Cause.NOT_STARTED, primary.created + START_GRACE, alive=True)
+        return Loss(LossCause.NOT_STARTED, primary.created + START_GRACE, alive=True)
     return None
 
 
-def _hot_shard(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, index: int, now: datetime) -> Shard:
+def _hot_shard(
+    job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, index: int, now: datetime
+) -> ShardState:
     """Return the shard; its failovers are counted from the recorded status."""
     recorded = next((s for s in status.shards if s.index == index), ShardStatus(index=index))
     members, name = _members(job, snapshot, index), _hot_primary(job, snapshot, status, index)
     by_name = {p.name: p for p in members if p is not None}
     pointer, former = Pointer(name, recorded.takeovers, recorded.last_cause), by_name.get(recorded.primary)
     if name != recorded.primary and recorded.primary and not (former and usable(former)):
-        loss = lost(former, now) or Loss(Cause.GONE)  # a pod that starts is a new one
+        loss = lost(former, now) or Loss(LossCause.GONE)  # a pod that starts is a new one
         pointer = Pointer(name, recorded.takeovers + 1, loss.words)
-    return Shard(index, pointer, members, by_name.get(name))
+    return ShardState(index, pointer, members, by_name.get(name))
 
 
 def _hot_primary(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, index: int) -> str:
@@ -213,13 +217,13 @@ def _hot_primary(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobSt
 
 def _members(job: PSTrainingJob, snapshot: Snapshot, index: int) -> tuple[Pod | None, ...]:
     pods = {p.name: p for p in snapshot.pods_of(names.PS, index)}
-    return tuple(pods.get(redundancy.pod(job, index, m)) for m in range(redundancy.members(job)))
+    return tuple(pods.get(standbys.pod(job, index, m)) for m in range(standbys.members(job)))
 
 
 def _pointer(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, index: int) -> Pointer:
     """Return the pointer from the Service, or from status if there is no Service."""
-    first = redundancy.pod(job, index, 0)
-    known = {redundancy.pod(job, index, m) for m in range(redundancy.members(job))}
+    first = standbys.pod(job, index, 0)
+    known = {standbys.pod(job, index, m) for m in range(standbys.members(job))}
     service = _service(job, snapshot, index)
     if service is None:
         recorded = next((s for s in status.shards if s.index == index), None)
@@ -235,8 +239,8 @@ def _pointer(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus
         )
     if pointer.pod in known:
         return pointer
-    counts = redundancy.standbys(job) or pointer.epoch
-    return Pointer(first, pointer.epoch + 1, Cause.UNKNOWN_MEMBER) if counts else Pointer(first)
+    counts = standbys.standbys(job) or pointer.epoch
+    return Pointer(first, pointer.epoch + 1, LossCause.UNKNOWN_MEMBER) if counts else Pointer(first)
 
 
 def _service(job: PSTrainingJob, snapshot: Snapshot, index: int) -> Child | None:

@@ -25,7 +25,7 @@ from pstraining.core.policies.failures import (
 from pstraining.core.policies.resharding import began, is_due
 from pstraining.core.policies.success import runs_for_ever, succeeded
 from pstraining.core.snapshot import Pod, Snapshot, Termination
-from pstraining.resources.redundancy import members
+from pstraining.resources.standbys import members
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from pstraining.core.facts import Facts
 from pstraining.core.policies.diagnosis import Diagnosis
 from pstraining.core.policies.gang_members import has_place
 from pstraining.core.snapshot import Child
-from pstraining.resources import podgroup, redundancy, schedulers
+from pstraining.resources import gang, pods, standbys
 
 _SIZES = ("minMember", "minResources")
 
@@ -33,15 +33,15 @@ def kind_of_group(job: Manifest) -> Kind | None:
     for step in ("spec", "runPolicy", "schedulingPolicy", "gang"):
         value = value.get(step) if isinstance(value, Mapping) else None
     kinds = {Gang.SCHEDULER_PLUGINS: Kind.POD_GROUP, Gang.VOLCANO: Kind.VOLCANO_POD_GROUP}
-    return next((kind for gang, kind in kinds.items() if value == gang), None)
+    return next((kind for name, kind in kinds.items() if value == name), None)
 
 
 def group(facts: Facts) -> dict[str, Any] | None:
     """Return the PodGroup of the job; None for a job without a gang."""
-    scheduler = schedulers.provider(facts.job)
+    scheduler = gang.provider(facts.job)
     if scheduler is None:
         return None
-    wanted = podgroup.build(facts.job, scheduler, facts.gang)
+    wanted = gang.build(facts.job, scheduler, facts.gang, pods.gang_requests(facts.job, facts.gang))
     existing = facts.snapshot.child(Kind.of(wanted), wanted["metadata"]["name"])
     if existing is None or _size(existing) >= wanted["spec"]["minMember"] or facts.gang_is_placed:
         return wanted
@@ -52,7 +52,7 @@ def group(facts: Facts) -> dict[str, Any] | None:
 
 def is_waiting(facts: Facts) -> bool:
     """Whether the job has a gang of which a member has no node."""
-    return schedulers.provider(facts.job) is not None and not facts.gang_is_placed
+    return gang.provider(facts.job) is not None and not facts.gang_is_placed
 
 
 def waits_for_it(job: PSTrainingJob, manifest: Manifest) -> bool:
@@ -60,7 +60,7 @@ def waits_for_it(job: PSTrainingJob, manifest: Manifest) -> bool:
     labels = manifest["metadata"].get("labels") or {}
     match manifest["kind"]:
         case Kind.DEPLOYMENT:
-            return int(labels[names.LABEL_INDEX]) >= schedulers.members(job).workers
+            return int(labels[names.LABEL_INDEX]) >= gang.members(job).workers
         case Kind.STATEFUL_SET:
             return str(labels[names.LABEL_MEMBER]) != "0"
     return False
@@ -71,16 +71,16 @@ def holds_back(facts: Facts) -> bool:
     if not is_waiting(facts):
         return False
     job, name = facts.job, facts.job.metadata.name
-    workers = range(schedulers.members(job).workers, job.spec.worker.replicas)
+    workers = range(gang.members(job).workers, job.spec.worker.replicas)
     wanted = {(Kind.DEPLOYMENT, names.worker_name(name, i)) for i in workers}
-    wanted |= {(Kind.STATEFUL_SET, redundancy.stateful_set(job, i)) for i in range(1, redundancy.members(job))}
+    wanted |= {(Kind.STATEFUL_SET, standbys.stateful_set(job, i)) for i in range(1, standbys.members(job))}
     no_evaluator = job.spec.evaluator.enabled and facts.evaluator.newest == 0
     return no_evaluator or not wanted <= facts.snapshot.children.keys()
 
 
 def not_installed(job: PSTrainingJob) -> str:
     """Return the message for an API server that does not know PodGroups."""
-    scheduler = schedulers.provider(job)
+    scheduler = gang.provider(job)
     if scheduler is None:
         return ""
     group = scheduler.api_version.partition("/")[0]
@@ -96,7 +96,7 @@ def explained(facts: Facts, trouble: Diagnosis | None) -> Diagnosis | None:
     The scheduler names another pod in other words with every attempt. This message is stable, so waiting causes no
     writes.
     """
-    scheduler = schedulers.provider(facts.job)
+    scheduler = gang.provider(facts.job)
     if scheduler is None or trouble is None or facts.gang_is_placed:
         return trouble
     asked = facts.gang.count

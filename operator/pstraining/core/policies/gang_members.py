@@ -8,20 +8,20 @@ from collections.abc import Container
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
 from pstraining.core.snapshot import Pod, Snapshot
-from pstraining.resources import schedulers
-from pstraining.resources.schedulers import Members
+from pstraining.resources import gang
+from pstraining.resources.gang import GangMembers
 
 
-def remaining(job: PSTrainingJob, retired: Container[int], *, chief_succeeded: bool) -> Members:
+def remaining(job: PSTrainingJob, retired: Container[int], *, chief_succeeded: bool) -> GangMembers:
     """Return the gang without the members that need no node any more."""
-    start = schedulers.members(job)
+    start = gang.members(job)
     left = sum(i not in retired for i in range(job.spec.worker.replicas))
-    return Members(start.ps, int(start.chief and not chief_succeeded), min(start.workers, left))
+    return GangMembers(start.ps, int(start.chief and not chief_succeeded), min(start.workers, left))
 
 
 def are_placed(job: PSTrainingJob, snapshot: Snapshot, retired: Container[int], *, chief_succeeded: bool) -> bool:
     """Whether every member that needs a node has one."""
-    start = schedulers.members(job)
+    start = gang.members(job)
     needed = {(names.PS, i) for i in range(start.ps)}
     needed |= {(names.WORKER, i) for i in range(start.workers) if i not in retired}
     if start.chief and not chief_succeeded:

@@ -11,7 +11,7 @@ from pstraining.api.conditions import Reason
 from pstraining.api.models import PSTrainingJob, Retention
 from pstraining.core.actions import Delete, Kind
 from pstraining.core.snapshot import Snapshot
-from pstraining.resources import claims
+from pstraining.resources import volume_claims
 
 
 def left_over(job: PSTrainingJob, snapshot: Snapshot) -> Iterator[Delete]:
@@ -21,6 +21,6 @@ def left_over(job: PSTrainingJob, snapshot: Snapshot) -> Iterator[Delete]:
     if snapshot.child(Kind.STATEFUL_SET, names.ps_stateful_set(job.metadata.name)) is None:
         return
     for claim in snapshot.of_kind(Kind.CLAIM):
-        shard = claims.shard(job, claim.name)
+        shard = volume_claims.shard(job, claim.name)
         if shard is not None and shard >= job.spec.ps.replicas and not claim.deleting:
             yield Delete(Kind.CLAIM, claim.name, claim.uid, Reason.NOT_DESIRED)

@@ -15,7 +15,7 @@ from pstraining.core.actions import Delete, Kind, Manifest, Outcome, Replace
 from pstraining.core.facts import Facts
 from pstraining.core.policies.failover import usable
 from pstraining.core.snapshot import Child, Pod
-from pstraining.resources import redundancy
+from pstraining.resources import standbys
 
 
 def replacements(facts: Facts, child: Child, manifest: Manifest) -> Iterator[Replace]:
@@ -58,9 +58,9 @@ def progress(facts: Facts, stored: StatusCondition | None, refused: Outcome | No
         message = f"StatefulSet {refused.action.name} was refused, and all servers stay as they are: {refused.message}"
         return False, Reason.UPDATE_REFUSED, message
     job, snapshot = facts.job, facts.snapshot
-    if not redundancy.is_hot(job) or (stored is not None and _stays_refused(stored, snapshot.generation)):
+    if not standbys.is_hot(job) or (stored is not None and _stays_refused(stored, snapshot.generation)):
         return None
-    outdated, count = _outdated(facts), job.spec.ps.replicas * redundancy.members(job)
+    outdated, count = _outdated(facts), job.spec.ps.replicas * standbys.members(job)
     in_sync = sum(usable(pod) for pod in snapshot.pods_of(names.PS) if pod not in outdated)
     begun = stored is not None and stored.status == "True"
     if outdated or not _sets_are_current(facts) or (begun and in_sync < count):
@@ -71,13 +71,13 @@ def progress(facts: Facts, stored: StatusCondition | None, refused: Outcome | No
 
 def _outdated(facts: Facts) -> tuple[Pod, ...]:
     """Return the servers created from another spec; a server without a template hash is left alone."""
-    wanted = redundancy.server_template(facts.job) if redundancy.is_hot(facts.job) else ""
+    wanted = standbys.server_template(facts.job) if standbys.is_hot(facts.job) else ""
     return tuple(p for p in facts.snapshot.pods_of(names.PS) if wanted and p.server_template not in ("", wanted))
 
 
 def _sets_are_current(facts: Facts) -> bool:
     """Whether a pod that is deleted now is recreated from the current spec.ps."""
-    wanted = redundancy.server_template(facts.job)
+    wanted = standbys.server_template(facts.job)
     return all(_template_hash(c.manifest) in ("", wanted) for c in facts.snapshot.of_kind(Kind.STATEFUL_SET))
 
 

@@ -8,7 +8,7 @@ from pstraining.api.run_policy import RestartPolicy
 from pstraining.core.actions import Kind
 from pstraining.core.policies.failures import is_given_up_with_its_node
 from pstraining.core.snapshot import Pod, Snapshot
-from pstraining.resources.pods import Task, has_chief_duty
+from pstraining.resources.pods import PodTask, has_chief_duty
 
 
 def workers(job: PSTrainingJob, snapshot: Snapshot) -> frozenset[int]:
@@ -32,7 +32,7 @@ def succeeded(job: PSTrainingJob, pod: Pod) -> bool:
 def runs_for_ever(job: PSTrainingJob, role: str, index: int) -> bool:
     """Whether a worker's program is run again even after exit code 0."""
     always = role == names.WORKER and job.spec.worker.restart_policy is RestartPolicy.ALWAYS
-    return always and not has_chief_duty(job, Task(role, index))
+    return always and not has_chief_duty(job, PodTask(role, index))
 
 
 def _worker_succeeded(job: PSTrainingJob, snapshot: Snapshot, index: int) -> bool:

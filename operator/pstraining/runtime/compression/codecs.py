@@ -16,7 +16,7 @@ from typing import Final, Protocol
 import numpy as np
 import tensorflow as tf
 
-from pstraining.api.sizes import INT8_BLOCK, ONE_BIT_BLOCK, SMALLEST, TOP_K_BLOCK
+from pstraining.api.codec_sizes import INT8_BLOCK, ONE_BIT_BLOCK, SMALLEST, TOP_K_BLOCK
 from pstraining.api.training import Codec
 from pstraining.runtime.model.keras_model import STATE
 from pstraining.runtime.model.partition import Segment

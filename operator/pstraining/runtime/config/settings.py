@@ -11,7 +11,7 @@ from typing import Any, Final, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from pstraining.api.sizes import MIN_SHARD_BYTES
+from pstraining.api.codec_sizes import MIN_SHARD_BYTES
 from pstraining.api.training import Codec, Mode, NonFinite
 
 Settings = TypeVar("Settings", bound=BaseModel)

@@ -9,7 +9,7 @@ from typing import Any
 
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob, Retention
-from pstraining.resources import redundancy
+from pstraining.resources import standbys
 from pstraining.resources.metadata import labels, owner
 
 
@@ -26,8 +26,8 @@ def templates(job: PSTrainingJob) -> dict[str, Any]:
 def shard(job: PSTrainingJob, claim: str) -> int | None:
     """The shard that a claim of this name belongs to, if it comes from one of the job's templates."""
     for template in job.spec.ps.volume_claim_templates:
-        for member in range(redundancy.members(job)):
-            prefix = f"{template.metadata.name}-{redundancy.stateful_set(job, member)}-"
+        for member in range(standbys.members(job)):
+            prefix = f"{template.metadata.name}-{standbys.stateful_set(job, member)}-"
             index = claim.removeprefix(prefix)
             if index != claim and index.isdecimal():
                 return int(index)

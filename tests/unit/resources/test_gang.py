@@ -5,12 +5,18 @@ from typing import Any
 import pytest
 
 from pstraining.api.run_policy import Gang
-from pstraining.resources import podgroup, pods, schedulers
-from pstraining.resources.pods import Task
-from pstraining.resources.schedulers import PROVIDERS, Members
+from pstraining.resources import gang, pods
+from pstraining.resources.gang import PROVIDERS, GangMembers
+from pstraining.resources.pods import PodTask
 from tests.support.builders import TEMPLATE, deep_merge, job, typed
 
-TASKS = (Task("ps"), Task("ps", member=1), Task("worker", 3), Task("chief", term=1), Task("evaluator", term=1))
+TASKS = (
+    PodTask("ps"),
+    PodTask("ps", member=1),
+    PodTask("worker", 3),
+    PodTask("chief", term=1),
+    PodTask("evaluator", term=1),
+)
 MARKS = {
     Gang.SCHEDULER_PLUGINS: ("labels", "scheduling.x-k8s.io/pod-group", "scheduler-plugins-scheduler"),
     Gang.VOLCANO: ("annotations", "scheduling.k8s.io/group-name", "volcano"),
@@ -21,16 +27,17 @@ def policy(gang: str | None, **fields: Any) -> dict[str, Any]:
     return {"runPolicy": {"schedulingPolicy": ({"gang": gang} if gang else {}) | fields}}
 
 
-def group(spec: dict[str, Any], gang: Members | None = None, *, ps: int = 1, workers: int = 2) -> dict[str, Any]:
+def group(spec: dict[str, Any], members: GangMembers | None = None, *, ps: int = 1, workers: int = 2) -> dict[str, Any]:
     made = typed(job(spec=spec, ps=ps, workers=workers))
-    scheduler = schedulers.provider(made)
+    scheduler = gang.provider(made)
     assert scheduler is not None
-    return podgroup.build(made, scheduler, gang or schedulers.members(made))
+    members = members or gang.members(made)
+    return gang.build(made, scheduler, members, pods.gang_requests(made, members))
 
 
 @pytest.mark.parametrize("gang", MARKS)
 @pytest.mark.parametrize("task", TASKS)
-def test_who_places_the_pods_is_in_every_template(gang: Gang, task: Task) -> None:
+def test_who_places_the_pods_is_in_every_template(gang: Gang, task: PodTask) -> None:
     field, mark, name = MARKS[gang]
     made = pods.build(typed(job(spec=policy(gang))), task, "l")
     assert made["metadata"][field][mark] == "digits"
@@ -39,18 +46,18 @@ def test_who_places_the_pods_is_in_every_template(gang: Gang, task: Task) -> Non
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_without_a_gang_nothing_says_so(task: Task) -> None:
+def test_without_a_gang_nothing_says_so(task: PodTask) -> None:
     made = pods.build(typed(job()), task, "l")
     assert "schedulerName" not in made["spec"]
     marks = {mark for _, mark, _ in MARKS.values()}
     assert not marks & {*made["metadata"]["labels"], *made["metadata"]["annotations"]}
-    assert schedulers.provider(typed(job())) is None
+    assert gang.provider(typed(job())) is None
 
 
 def test_a_template_that_names_a_scheduler_is_left_alone() -> None:
     template = deep_merge(TEMPLATE, {"spec": {"schedulerName": "mine"}, "metadata": {"labels": {"a": "b"}}})
     spec = policy("SchedulerPlugins") | {"worker": {"template": template}}
-    made = pods.build(typed(job(spec=spec)), Task("worker", 0), "l")
+    made = pods.build(typed(job(spec=spec)), PodTask("worker", 0), "l")
     assert made["spec"]["schedulerName"] == "mine"
     assert made["metadata"]["labels"].items() >= {"a": "b", "scheduling.x-k8s.io/pod-group": "digits"}.items()
 
@@ -58,23 +65,23 @@ def test_a_template_that_names_a_scheduler_is_left_alone() -> None:
 @pytest.mark.parametrize(
     ("spec", "members"),
     [
-        ({}, Members(2, 1, 5)),
-        ({"chief": {"enabled": False}}, Members(2, 0, 5)),
-        ({"worker": {"minReplicas": 2}}, Members(2, 1, 2)),
-        ({"worker": {"minReplicas": 2}, **policy("Volcano", minAvailable=7)}, Members(2, 1, 4)),
+        ({}, GangMembers(2, 1, 5)),
+        ({"chief": {"enabled": False}}, GangMembers(2, 0, 5)),
+        ({"worker": {"minReplicas": 2}}, GangMembers(2, 1, 2)),
+        ({"worker": {"minReplicas": 2}, **policy("Volcano", minAvailable=7)}, GangMembers(2, 1, 4)),
         (
             {"worker": {"minReplicas": 2}, "chief": {"enabled": False}, **policy("Volcano", minAvailable=7)},
-            Members(2, 0, 5),
+            GangMembers(2, 0, 5),
         ),
         # A job trains without these, so they are not waited for.
         (
             {"ps": {"standby": {"mode": "Warm", "replicasPerShard": 2}}, "evaluator": {"enabled": True}},
-            Members(2, 1, 5),
+            GangMembers(2, 1, 5),
         ),
     ],
 )
-def test_members(spec: dict[str, Any], members: Members) -> None:
-    assert schedulers.members(typed(job(spec=spec, ps=2, workers=5))) == members
+def test_members(spec: dict[str, Any], members: GangMembers) -> None:
+    assert gang.members(typed(job(spec=spec, ps=2, workers=5))) == members
     assert group(deep_merge(policy("Volcano"), spec), ps=2, workers=5)["spec"]["minMember"] == members.count
 
 
@@ -92,7 +99,7 @@ def test_what_the_members_ask_for_is_added_up() -> None:
     # 3 workers, 2 parameter servers, a chief.
     assert found["minResources"] == {"cpu": "7", "memory": str(6 * 2**30), "nvidia.com/gpu": "3"}
     assert found["minMember"] == 6
-    some = group(spec, Members(2, 0, 1), ps=2, workers=5)["spec"]
+    some = group(spec, GangMembers(2, 0, 1), ps=2, workers=5)["spec"]
     assert (some["minMember"], some["minResources"]["cpu"]) == (3, "3")
 
 
@@ -107,7 +114,7 @@ def test_pods_that_ask_for_nothing_have_a_group_that_does_not() -> None:
 
 
 def test_a_group_has_one_member_at_least() -> None:
-    assert group(policy("SchedulerPlugins"), Members(0, 0, 0))["spec"]["minMember"] == 1
+    assert group(policy("SchedulerPlugins"), GangMembers(0, 0, 0))["spec"]["minMember"] == 1
 
 
 def test_scheduler_plugins_get_the_timeout() -> None:

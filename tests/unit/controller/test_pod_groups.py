@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from pstraining.api.conditions import Reason
-from pstraining.controller.groups import AGAIN
-from pstraining.controller.known import Known
-from pstraining.controller.metrics import Metrics
+from pstraining.controller.metrics import OperatorMetrics
+from pstraining.controller.pod_groups import REREAD_AFTER
 from pstraining.controller.reconciler import UNKNOWN_DELAY, Decisions, Reconciler
+from pstraining.controller.watch_state import WatchState
 from pstraining.core import planner, status
 from pstraining.core.actions import Kind
 from pstraining.kube.errors import Conflict, NotFound, Refused, Transient
@@ -45,19 +45,19 @@ class Bench:
 
     def restart(self) -> None:
         """A new process: an empty cache, which the listing fills."""
-        self.known = Known()
+        self.watch_state = WatchState()
         self.reconciler = Reconciler(
-            known=self.known,
+            watch_state=self.watch_state,
             port=self.kube,
             decisions=Decisions(planner.plan, status.next_status, status.events),
             launcher=LAUNCHER,
-            metrics=Metrics(lambda: 0, lambda: 0),
+            metrics=OperatorMetrics(lambda: 0, lambda: 0),
             instance="op-0",
             clock=lambda: self.now,
         )
         for place, found in self.kube.objects.items():
             if place[0] not in Kind.pod_groups():
-                self.known.cache.observed(found)
+                self.watch_state.cache.observed(found)
 
     async def settle(self) -> float | None:
         """Passes until nothing follows at once; when to look again."""
@@ -73,7 +73,7 @@ class Bench:
         found = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": {}}
         if node:
             found["spec"] = {"nodeName": node}
-        self.known.cache.observed(self.kube.put(found))
+        self.watch_state.cache.observed(self.kube.put(found))
 
     def condition(self, kind: str) -> dict[str, Any]:
         told = self.kube.objects["PSTrainingJob", *KEY]["status"]["conditions"]
@@ -108,11 +108,11 @@ async def test_a_group_that_is_gone_is_made_again_while_a_pod_waits() -> None:
     bench.kube.remove(*PLACE)
     await bench.settle()
     assert PLACE not in bench.kube.objects, "it was looked at a moment ago"
-    bench.now += AGAIN
+    bench.now += REREAD_AFTER
     await bench.settle()
     assert bench.kube.objects[PLACE]["spec"]["minMember"] == 4
     bench.kube.objects[PLACE]["spec"]["minMember"] = 7
-    bench.now += AGAIN
+    bench.now += REREAD_AFTER
     await bench.settle()
     assert bench.kube.objects[PLACE]["spec"]["minMember"] == 4
 
@@ -180,7 +180,7 @@ async def test_a_group_that_another_has_taken_the_place_of_is_read_again() -> No
     bench.kube.remove(*PLACE)
     found = bench.kube.objects["PSTrainingJob", *KEY]
     found["spec"]["worker"]["replicas"] = 1
-    bench.known.cache.observed(bench.kube.put(found))
+    bench.watch_state.cache.observed(bench.kube.put(found))
     with pytest.raises(Conflict) as raised:
         await bench.settle()
     bench.reconciler.failed(KEY, raised.value, 0.1)
@@ -194,7 +194,7 @@ async def test_a_group_that_was_deleted_is_deleted_once(gang: str) -> None:
     await bench.settle()
     found = bench.kube.objects["PSTrainingJob", *KEY]
     found["spec"]["runPolicy"]["suspend"] = True
-    bench.known.cache.observed(bench.kube.put(found))
+    bench.watch_state.cache.observed(bench.kube.put(found))
     await bench.settle()
     deleted = [r for r in bench.kube.writes() if r[0] == "delete" and "PodGroup" in r[1]]
     assert len(deleted) == 1

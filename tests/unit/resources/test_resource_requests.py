@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes.utils.quantity import parse_quantity
 
-from pstraining.resources import requests
+from pstraining.resources import resource_requests
 
 
 def container(
@@ -51,12 +51,12 @@ SIDECAR: dict[str, Any] = {"restartPolicy": "Always"}
     ],
 )  # fmt: skip
 def test_what_a_pod_asks_for(spec: dict[str, Any], asked: dict[str, str]) -> None:
-    assert requests.total([(1, requests.of_pod(spec))]) == asked
+    assert resource_requests.total([(1, resource_requests.of_pod(spec))]) == asked
 
 
 def test_pods_add_up() -> None:
     one, other = {"cpu": Decimal("0.3")}, {"cpu": Decimal(1), "memory": Decimal(5)}
-    assert requests.total([(2, one), (3, other), (0, {"nvidia.com/gpu": Decimal(1)})]) == {
+    assert resource_requests.total([(2, one), (3, other), (0, {"nvidia.com/gpu": Decimal(1)})]) == {
         "cpu": "3600m",
         "memory": "15",
     }
@@ -68,15 +68,15 @@ def test_pods_add_up() -> None:
 )
 def test_quantities_are_read_as_the_client_reads_them(number: Decimal, suffix: str) -> None:
     text = f"{number}{suffix}"
-    assert requests.parse(text) == parse_quantity(text)  # type: ignore[no-untyped-call]
+    assert resource_requests.parse(text) == parse_quantity(text)  # type: ignore[no-untyped-call]
 
 
 @given(st.decimals(min_value=0, max_value=10**15, places=4))
 def test_a_quantity_is_the_amount_rounded_up(amount: Decimal) -> None:
-    back = requests.parse(requests.quantity(amount))
+    back = resource_requests.parse(resource_requests.quantity(amount))
     assert amount <= back < amount + Decimal("0.001")
 
 
 def test_what_is_no_quantity_is_refused() -> None:
     with pytest.raises(ValueError, match="'1 Gi' is no quantity"):
-        requests.parse("1 Gi")
+        resource_requests.parse("1 Gi")

@@ -6,19 +6,19 @@ from typing import Any
 import pytest
 
 from pstraining.api import names
-from pstraining.controller.known import Known
-from pstraining.controller.pace import (
+from pstraining.controller.rate_limit import (
     BURST,
-    CALM,
-    LARGE,
-    MAX_NEWS_WAIT,
-    NEWS_WAIT,
-    REST,
-    Pace,
-    merely_comes_up,
-    only_good_news,
+    IDLE_REST_SECONDS,
+    LARGE_JOB_OBJECT_COUNT,
+    PROGRESS_DELAY_SECONDS,
+    PROGRESS_DELAY_SECONDS_MAX,
+    STARTUP_DELAY_SECONDS,
+    RateLimit,
+    is_progress_only,
+    is_starting,
 )
 from pstraining.controller.registration import receiver
+from pstraining.controller.watch_state import WatchState
 from pstraining.controller.workqueue import WorkQueue
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -56,58 +56,58 @@ def status(ready: int = 1, **fields: Any) -> dict[str, Any]:
 def test_only_good_news_waits(new: dict[str, Any], held: bool) -> None:
     shards = [{"index": 0, "readyStandbys": 0, "members": 1, "primary": "a"}]
     old = status(1, shards=shards) if "shards" in new else status(1)
-    assert only_good_news(old, new) is held
-    assert (Pace(NOW).hold(old, new, NOW) > 0) is held
+    assert is_progress_only(old, new) is held
+    assert (RateLimit(NOW).progress_delay(old, new, NOW) > 0) is held
 
 
 def test_a_standby_that_is_gone_is_told_at_once() -> None:
     two, one = ([{"index": 0, "readyStandbys": n}] for n in (2, 1))
-    assert not only_good_news(status(shards=two), status(shards=one))
+    assert not is_progress_only(status(shards=two), status(shards=one))
 
 
 def test_the_first_status_is_written_at_once() -> None:
-    assert Pace(NOW).hold({}, status(), NOW) == 0
+    assert RateLimit(NOW).progress_delay({}, status(), NOW) == 0
 
 
 def test_news_is_told_after_its_wait_and_the_wait_grows() -> None:
-    pace, clock, waits = Pace(NOW), 0.0, []
+    rate_limit, clock, waits = RateLimit(NOW), 0.0, []
     for number in range(8):
         old, new = status(number), status(number + 1)
-        wait = pace.hold(old, new, at(clock))
+        wait = rate_limit.progress_delay(old, new, at(clock))
         waits.append(wait)
-        assert pace.hold(old, new, at(clock + wait / 2)) == pytest.approx(wait / 2)
+        assert rate_limit.progress_delay(old, new, at(clock + wait / 2)) == pytest.approx(wait / 2)
         clock += wait
-        assert pace.hold(old, new, at(clock)) == 0
-    assert waits[:3] == [pytest.approx(NEWS_WAIT * 2**n) for n in range(3)]
-    assert max(waits) == pytest.approx(MAX_NEWS_WAIT)
-    assert pace.hold(status(1), status(2), at(clock + 60)) == pytest.approx(NEWS_WAIT)
+        assert rate_limit.progress_delay(old, new, at(clock)) == 0
+    assert waits[:3] == [pytest.approx(PROGRESS_DELAY_SECONDS * 2**n) for n in range(3)]
+    assert max(waits) == pytest.approx(PROGRESS_DELAY_SECONDS_MAX)
+    assert rate_limit.progress_delay(status(1), status(2), at(clock + 60)) == pytest.approx(PROGRESS_DELAY_SECONDS)
 
 
 def test_a_clock_set_back_does_not_hold_news_for_longer() -> None:
-    pace = Pace(NOW)
-    pace.hold(status(1), status(2), NOW)
-    assert pace.hold(status(1), status(2), at(-3600)) == pytest.approx(NEWS_WAIT)
+    rate_limit = RateLimit(NOW)
+    rate_limit.progress_delay(status(1), status(2), NOW)
+    assert rate_limit.progress_delay(status(1), status(2), at(-3600)) == pytest.approx(PROGRESS_DELAY_SECONDS)
 
 
 def test_a_large_job_rests_after_an_idle_pass() -> None:
-    pace = Pace(NOW)
-    pace.idle(LARGE - 1, NOW)
-    assert pace.wait(NOW) == 0
-    pace.idle(LARGE, NOW)
-    assert pace.wait(NOW) == pytest.approx(REST)
-    assert not pace.exhausted
-    assert pace.wait(at(REST)) == 0
-    assert pace.wait(at(-3600)) == 0
+    rate_limit = RateLimit(NOW)
+    rate_limit.record_idle_pass(LARGE_JOB_OBJECT_COUNT - 1, NOW)
+    assert rate_limit.wait(NOW) == 0
+    rate_limit.record_idle_pass(LARGE_JOB_OBJECT_COUNT, NOW)
+    assert rate_limit.wait(NOW) == pytest.approx(IDLE_REST_SECONDS)
+    assert not rate_limit.is_exhausted
+    assert rate_limit.wait(at(IDLE_REST_SECONDS)) == 0
+    assert rate_limit.wait(at(-3600)) == 0
 
 
 def test_pods_of_a_large_job_that_merely_come_up_wait_for_longer() -> None:
-    pace = Pace(NOW)
-    assert pace.patience(NOW) == 0, "before the first pass nobody knows how it is"
-    pace.idle(LARGE, NOW)
-    assert pace.patience(at(REST)) == pytest.approx(CALM - REST)
-    assert (pace.patience(at(CALM)), pace.patience(at(-3600))) == (0, 0)
-    pace.idle(LARGE - 1, NOW)
-    assert pace.patience(NOW) == 0
+    rate_limit = RateLimit(NOW)
+    assert rate_limit.startup_delay(NOW) == 0, "before the first pass nobody knows how it is"
+    rate_limit.record_idle_pass(LARGE_JOB_OBJECT_COUNT, NOW)
+    assert rate_limit.startup_delay(at(IDLE_REST_SECONDS)) == pytest.approx(STARTUP_DELAY_SECONDS - IDLE_REST_SECONDS)
+    assert (rate_limit.startup_delay(at(STARTUP_DELAY_SECONDS)), rate_limit.startup_delay(at(-3600))) == (0, 0)
+    rate_limit.record_idle_pass(LARGE_JOB_OBJECT_COUNT - 1, NOW)
+    assert rate_limit.startup_delay(NOW) == 0
 
 
 READY = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
@@ -133,13 +133,13 @@ BEGINS: dict[str, Any] = {"state": {"waiting": {"reason": "ContainerCreating"}},
     ],
 )
 def test_what_may_wait_is_a_pod_of_which_nothing_has_ended(pod: dict[str, Any], calm: bool) -> None:
-    assert merely_comes_up({"metadata": {}, **pod}) is calm
+    assert is_starting({"metadata": {}, **pod}) is calm
 
 
 @pytest.mark.asyncio
 async def test_news_that_may_wait_is_told_later_and_all_other_at_once() -> None:
-    known, queue = Known(), WorkQueue()
-    receive = receiver(known, queue, lambda key: 60.0)
+    watch_state, queue = WatchState(), WorkQueue()
+    receive = receiver(watch_state, queue, lambda key: 60.0)
     labels = {names.LABEL_JOB: "digits"}
 
     def pod(name: str, **status: Any) -> dict[str, Any]:
@@ -153,8 +153,8 @@ async def test_news_that_may_wait_is_told_later_and_all_other_at_once() -> None:
 
 
 def test_a_budget_of_writing_passes() -> None:
-    pace = Pace(NOW)
-    pace.left -= BURST
-    assert pace.wait(NOW) == pytest.approx(0.5)
-    assert pace.exhausted
-    assert pace.wait(at(0.5)) == 0
+    rate_limit = RateLimit(NOW)
+    rate_limit.tokens -= BURST
+    assert rate_limit.wait(NOW) == pytest.approx(0.5)
+    assert rate_limit.is_exhausted
+    assert rate_limit.wait(at(0.5)) == 0

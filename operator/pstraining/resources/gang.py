@@ -16,10 +16,13 @@ from typing import Any, Final, Protocol
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.run_policy import Gang, SchedulingPolicy
+from pstraining.resources.metadata import metadata
+
+KIND: Final = "PodGroup"
 
 
 @dataclass(frozen=True)
-class Members:
+class GangMembers:
     """How many pods of each role a gang has."""
 
     ps: int
@@ -100,13 +103,30 @@ def provider(job: PSTrainingJob) -> Provider | None:
     return PROVIDERS.get(job.spec.run_policy.scheduling_policy.gang)
 
 
-def members(job: PSTrainingJob) -> Members:
+def members(job: PSTrainingJob) -> GangMembers:
     """The gang at the job's start."""
     worker = job.spec.worker
     ps, chief = job.spec.ps.replicas, int(job.spec.chief.enabled)
     asked = job.spec.run_policy.scheduling_policy.min_available
     workers = (worker.min_replicas or worker.replicas) if asked is None else asked - ps - chief
-    return Members(ps, chief, workers)
+    return GangMembers(ps, chief, workers)
+
+
+def build(job: PSTrainingJob, scheduler: Provider, gang: GangMembers, requests: Mapping[str, str]) -> dict[str, Any]:
+    """Return the PodGroup of a gang.
+
+    Args:
+        job: the owner.
+        scheduler: the scheduler that places the gang.
+        gang: the members that still need a node; fewer than at the start once some have ended.
+        requests: the sum of the members' resource requests (`pods.gang_requests`).
+    """
+    return {
+        "apiVersion": scheduler.api_version,
+        "kind": KIND,
+        "metadata": metadata(job, names.pod_group(job.metadata.name), "gang"),
+        "spec": {"minMember": gang.count, **scheduler.group(job.spec.run_policy.scheduling_policy, requests)},
+    }
 
 
 def join(job: PSTrainingJob, found: dict[str, Any], spec: dict[str, Any]) -> None:

@@ -5,21 +5,21 @@ from typing import Any
 import pytest
 
 from pstraining.resources import pods
-from pstraining.resources.pods import Task
-from pstraining.resources.scheduling import FAINT_SKEW
+from pstraining.resources.placement import FAINT_SKEW
+from pstraining.resources.pods import PodTask
 from tests.support.builders import TEMPLATE, deep_merge, job, typed
 
-MANY = [("ps", Task("ps")), ("worker", Task("worker", 0))]
-ALL = [*MANY, ("chief", Task("chief", term=1))]
+MANY = [("ps", PodTask("ps")), ("worker", PodTask("worker", 0))]
+ALL = [*MANY, ("chief", PodTask("chief", term=1))]
 
 
-def spec_of(task: Task, spec: dict[str, Any] | None = None) -> dict[str, Any]:
+def spec_of(task: PodTask, spec: dict[str, Any] | None = None) -> dict[str, Any]:
     found: dict[str, Any] = pods.build(typed(job(spec=spec)), task, "l")["spec"]
     return found
 
 
 @pytest.mark.parametrize(("role", "task"), MANY)
-def test_a_role_is_spread_among_its_own_kind(role: str, task: Task) -> None:
+def test_a_role_is_spread_among_its_own_kind(role: str, task: PodTask) -> None:
     (spread,) = spec_of(task)["topologySpreadConstraints"]
     assert (spread["maxSkew"], spread["whenUnsatisfiable"]) == (1, "ScheduleAnyway")
     assert spread["topologyKey"] == "kubernetes.io/hostname"
@@ -30,7 +30,7 @@ def test_a_role_is_spread_among_its_own_kind(role: str, task: Task) -> None:
 
 
 def test_the_topology_key_is_the_jobs() -> None:
-    (spread,) = spec_of(Task("ps"), {"network": {"topologyKey": "topology.kubernetes.io/zone"}})[
+    (spread,) = spec_of(PodTask("ps"), {"network": {"topologyKey": "topology.kubernetes.io/zone"}})[
         "topologySpreadConstraints"
     ]
     assert spread["topologyKey"] == "topology.kubernetes.io/zone"
@@ -40,7 +40,7 @@ PACKED = {"network": {"packTopologyKey": "topology.kubernetes.io/zone"}}
 
 
 @pytest.mark.parametrize(("_role", "task"), ALL)
-def test_a_packed_job_keeps_together(_role: str, task: Task) -> None:
+def test_a_packed_job_keeps_together(_role: str, task: PodTask) -> None:
     assert "podAffinity" not in spec_of(task).get("affinity", {})
     found = spec_of(task, PACKED)["affinity"]["podAffinity"]
     (soft,) = found.pop("preferredDuringSchedulingIgnoredDuringExecution")
@@ -55,40 +55,40 @@ def test_a_packed_job_keeps_together(_role: str, task: Task) -> None:
 
 
 def test_members_of_a_shard_are_apart_in_a_packed_job_too() -> None:
-    found = spec_of(Task("ps"), PACKED | {"ps": {"standby": {"mode": "Warm"}}})["affinity"]
+    found = spec_of(PodTask("ps"), PACKED | {"ps": {"standby": {"mode": "Warm"}}})["affinity"]
     assert found["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert found["podAffinity"]
 
 
 def test_within_a_packed_job_the_spread_counts_less() -> None:
-    (spread,) = spec_of(Task("worker", 0), PACKED)["topologySpreadConstraints"]
+    (spread,) = spec_of(PodTask("worker", 0), PACKED)["topologySpreadConstraints"]
     assert (spread["maxSkew"], spread["topologyKey"]) == (FAINT_SKEW, "kubernetes.io/hostname")
 
 
 @pytest.mark.parametrize("own", [{}, {"podAntiAffinity": {}}, None])
 def test_a_template_without_a_podaffinity_is_packed(own: dict[str, Any] | None) -> None:
     template = deep_merge(TEMPLATE, {"spec": {"affinity": own}})
-    assert spec_of(Task("worker", 0), PACKED | {"worker": {"template": template}})["affinity"]["podAffinity"]
+    assert spec_of(PodTask("worker", 0), PACKED | {"worker": {"template": template}})["affinity"]["podAffinity"]
 
 
 def test_a_template_that_says_where_it_goes_is_left_alone() -> None:
     own: dict[str, Any] = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
     template = deep_merge(TEMPLATE, {"spec": {"affinity": own}})
-    assert spec_of(Task("worker", 0), PACKED | {"worker": {"template": template}})["affinity"] == own
+    assert spec_of(PodTask("worker", 0), PACKED | {"worker": {"template": template}})["affinity"] == own
 
 
 def test_the_chief_is_alone() -> None:
-    assert "topologySpreadConstraints" not in spec_of(Task("chief", term=1))
+    assert "topologySpreadConstraints" not in spec_of(PodTask("chief", term=1))
 
 
 @pytest.mark.parametrize("own", [[], [{"maxSkew": 2, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}]])
 def test_a_template_that_says_how_it_is_spread_is_left_alone(own: list[dict[str, Any]]) -> None:
     template = deep_merge(TEMPLATE, {"spec": {"topologySpreadConstraints": own}})
-    assert spec_of(Task("worker", 0), {"worker": {"template": template}})["topologySpreadConstraints"] == own
+    assert spec_of(PodTask("worker", 0), {"worker": {"template": template}})["topologySpreadConstraints"] == own
 
 
 @pytest.mark.parametrize(("_role", "task"), ALL)
-def test_the_priority_class_is_every_pods(_role: str, task: Task) -> None:
+def test_the_priority_class_is_every_pods(_role: str, task: PodTask) -> None:
     policy = {"runPolicy": {"schedulingPolicy": {"priorityClass": "batch-low"}}}
     assert spec_of(task, policy)["priorityClassName"] == "batch-low"
     assert "priorityClassName" not in spec_of(task)

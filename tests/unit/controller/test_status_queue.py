@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from pstraining.controller.known import Known
-from pstraining.controller.metrics import Metrics
-from pstraining.controller.pace import CALM, only_comes_up
+from pstraining.controller.metrics import OperatorMetrics
+from pstraining.controller.rate_limit import STARTUP_DELAY_SECONDS, is_startup_only
 from pstraining.controller.reconciler import Reconciler
-from pstraining.controller.turns import HANGING, LOOK_AGAIN, MAX_WAIT, Turns
+from pstraining.controller.status_queue import HUNG_SECONDS, RECHECK_SECONDS, WAIT_SECONDS_MAX, StatusQueue
+from pstraining.controller.watch_state import WatchState
 from pstraining.core.actions import Kind, Manifest
 from pstraining.kube.port import Object
 from tests.support.builders import NOW
@@ -27,58 +27,58 @@ class Clock:
 
 
 def test_nobody_waits_while_nothing_is_created() -> None:
-    turns = Turns(lambda key: None)
-    assert all(turns.may_tell(key) for key in (A, B, C, A))
+    queue = StatusQueue(lambda key: None)
+    assert all(queue.may_write(key) for key in (A, B, C, A))
 
 
 def test_one_tells_at_a_time_in_the_order_in_which_they_came() -> None:
-    looked: list[Any] = []
-    turns = Turns(looked.append)
-    with turns.creating():
-        assert [turns.may_tell(key) for key in (A, B, C)] == [True, False, False]
-        turns.done(C)
-        assert looked == []
-        turns.done(A)
-        assert looked == [B]
-        assert [turns.may_tell(key) for key in (A, C, B)] == [False, False, True]
-        turns.done(B)
-        assert looked == [B, C]
+    enqueued: list[Any] = []
+    queue = StatusQueue(enqueued.append)
+    with queue.creating():
+        assert [queue.may_write(key) for key in (A, B, C)] == [True, False, False]
+        queue.done(C)
+        assert enqueued == []
+        queue.done(A)
+        assert enqueued == [B]
+        assert [queue.may_write(key) for key in (A, C, B)] == [False, False, True]
+        queue.done(B)
+        assert enqueued == [B, C]
 
 
 def test_all_tell_when_the_last_creation_has_ended() -> None:
-    looked: list[Any] = []
-    turns = Turns(looked.append)
-    with turns.creating():
-        with turns.creating():
-            assert [turns.may_tell(key) for key in (A, B, C)] == [True, False, False]
-        assert looked == []
-    assert looked == [B, C]
-    assert turns.may_tell(B)
-    assert turns.may_tell(C)
+    enqueued: list[Any] = []
+    queue = StatusQueue(enqueued.append)
+    with queue.creating():
+        with queue.creating():
+            assert [queue.may_write(key) for key in (A, B, C)] == [True, False, False]
+        assert enqueued == []
+    assert enqueued == [B, C]
+    assert queue.may_write(B)
+    assert queue.may_write(C)
 
 
 def test_a_job_that_is_gone_gives_its_turn_away() -> None:
-    looked: list[Any] = []
-    turns = Turns(looked.append)
-    with turns.creating():
-        assert [turns.may_tell(key) for key in (A, B, C)] == [True, False, False]
-        turns.forget(B)
-        turns.forget(A)
-        assert looked == [C]
+    enqueued: list[Any] = []
+    queue = StatusQueue(enqueued.append)
+    with queue.creating():
+        assert [queue.may_write(key) for key in (A, B, C)] == [True, False, False]
+        queue.forget(B)
+        queue.forget(A)
+        assert enqueued == [C]
 
 
 def test_creations_that_hang_hold_nobody_up_and_nothing_waits_for_ever() -> None:
     clock = Clock()
-    turns = Turns(lambda key: None, clock)
-    with turns.creating():
-        assert [turns.may_tell(key) for key in (A, B)] == [True, False]
-        clock.now = HANGING
-        assert turns.may_tell(B)
-        with turns.creating():
-            assert not turns.may_tell(C)
-            clock.now += MAX_WAIT
-            with turns.creating():
-                assert turns.may_tell(C)
+    queue = StatusQueue(lambda key: None, clock)
+    with queue.creating():
+        assert [queue.may_write(key) for key in (A, B)] == [True, False]
+        clock.now = HUNG_SECONDS
+        assert queue.may_write(B)
+        with queue.creating():
+            assert not queue.may_write(C)
+            clock.now += WAIT_SECONDS_MAX
+            with queue.creating():
+                assert queue.may_write(C)
 
 
 def status(phase: str = "Pending", running: str = "False", why: str = "WaitingForPods", **fields: Any) -> Manifest:
@@ -111,7 +111,7 @@ RUNS = status("Running", "True", "Training")
     ],
 )
 def test_only_what_nobody_acts_on_waits(old: Manifest, new: Manifest, waits: bool) -> None:
-    assert only_comes_up(old, new) is waits
+    assert is_startup_only(old, new) is waits
 
 
 class SlowKube(FakeKube):
@@ -134,34 +134,36 @@ class SlowKube(FakeKube):
 
 @pytest.mark.asyncio
 async def test_children_of_many_jobs_come_before_what_is_told_of_them() -> None:
-    kube, known, looked = SlowKube(), Known(), list[Any]()
+    kube, watch_state, enqueued = SlowKube(), WatchState(), list[Any]()
     reconciler = Reconciler(
-        known=known,
+        watch_state=watch_state,
         port=kube,
         decisions=DECISIONS,
         launcher=LAUNCHER,
-        metrics=Metrics(lambda: 0, lambda: 0),
+        metrics=OperatorMetrics(lambda: 0, lambda: 0),
         instance="op-0",
         clock=lambda: NOW,
-        look=looked.append,
+        enqueue=enqueued.append,
     )
     for name in ("slow", "first", "second"):
         body: dict[str, Any] = {"kind": "PSTrainingJob", "metadata": {"name": name}, "spec": {"a": 1}}
         kube.put({"apiVersion": "pstraining.dev/v1alpha1", **body})
-    kube.deliver(known.cache)
+    kube.deliver(watch_state.cache)
     kube.writes()
     slow = asyncio.create_task(reconciler.reconcile(("default", "slow")))
     first = asyncio.create_task(reconciler.reconcile(("default", "first")))
     await asyncio.sleep(0)
     assert await reconciler.reconcile(("default", "second")) == 0.0
     assert {verb for verb, _, name in kube.writes() if name.startswith("second")} == {"create"}
-    assert await reconciler.reconcile(("default", "second")) == LOOK_AGAIN
+    assert await reconciler.reconcile(("default", "second")) == RECHECK_SECONDS
     assert kube.writes() == []
-    assert reconciler.patience(("default", "second")) == CALM, "that its pods come up could not be told"
+    assert reconciler.startup_delay(("default", "second")) == STARTUP_DELAY_SECONDS, (
+        "that its pods come up could not be told"
+    )
     kube.go.set()
     await asyncio.gather(slow, first)
-    assert reconciler.patience(("default", "second")) == 0
-    assert ("default", "second") in looked
+    assert reconciler.startup_delay(("default", "second")) == 0
+    assert ("default", "second") in enqueued
     kube.writes()
     await reconciler.reconcile(("default", "second"))
     assert "patch_status" in {verb for verb, *_ in kube.writes()}

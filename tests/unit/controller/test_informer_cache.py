@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pstraining.api import names
-from pstraining.controller.cache import MAX_TOMBSTONES, Cache
-from pstraining.controller.trim import trim
+from pstraining.controller.informer_cache import TOMBSTONES_MAX, InformerCache
+from pstraining.controller.transform import transform
 from pstraining.core.actions import Kind
 from pstraining.core.observe import observe
 from tests.support import builders
@@ -24,12 +24,12 @@ def child(
     return {"apiVersion": "v1", "kind": kind, "metadata": metadata, "data": data}
 
 
-def data(cache: Cache) -> list[Any]:
+def data(cache: InformerCache) -> list[Any]:
     return [c["data"] for c in cache.view(KEY).children]
 
 
 def test_objects_are_found_by_their_job() -> None:
-    cache = Cache()
+    cache = InformerCache()
     assert cache.observed(builders.job()) == KEY
     assert cache.observed(child(x="1")) == KEY
     assert cache.observed(builders.pod("ps", 0)) == KEY
@@ -40,7 +40,7 @@ def test_objects_are_found_by_their_job() -> None:
 
 
 def test_only_news_is_news() -> None:
-    cache = Cache()
+    cache = InformerCache()
     assert cache.observed(child(version=1, x="1")) == KEY
     assert cache.observed(child(version=1, x="1")) is None
     assert cache.observed(child(version=2, x="1")) is None, "nothing but the resourceVersion moved"
@@ -48,14 +48,14 @@ def test_only_news_is_news() -> None:
 
 
 def test_our_own_write_is_seen_at_once_and_its_event_is_no_news() -> None:
-    cache = Cache()
+    cache = InformerCache()
     cache.wrote(*KEY, child(version=5, x="ours"))
     assert data(cache) == [{"x": "ours"}]
     assert cache.observed(child(version=5, x="ours")) is None
 
 
 def test_an_older_event_does_not_undo_our_write() -> None:
-    cache = Cache()
+    cache = InformerCache()
     cache.observed(child(version=1, x="old"))
     cache.wrote(*KEY, child(version=9, x="ours"))
     assert cache.observed(child(version=5, x="theirs")) is None
@@ -64,14 +64,14 @@ def test_an_older_event_does_not_undo_our_write() -> None:
 
 
 def test_an_older_answer_does_not_undo_the_watch() -> None:
-    cache = Cache()
+    cache = InformerCache()
     cache.observed(child(version=9, x="newer"))
     cache.wrote(*KEY, child(version=5, x="ours"))
     assert data(cache) == [{"x": "newer"}]
 
 
 def test_what_we_deleted_is_gone_at_once_and_stays_gone() -> None:
-    cache = Cache()
+    cache = InformerCache()
     cache.observed(child(version=1))
     cache.deleted(Kind.CONFIG_MAP, "default", "digits", "u1")
     assert data(cache) == []
@@ -81,7 +81,7 @@ def test_what_we_deleted_is_gone_at_once_and_stays_gone() -> None:
 
 
 def test_a_late_answer_does_not_raise_the_dead() -> None:
-    cache = Cache()
+    cache = InformerCache()
     cache.observed(child(version=1))
     assert cache.vanished(child(version=3)) == KEY
     cache.wrote(*KEY, child(version=2))
@@ -89,7 +89,7 @@ def test_a_late_answer_does_not_raise_the_dead() -> None:
 
 
 def test_the_next_object_of_the_name_is_another_one() -> None:
-    cache = Cache()
+    cache = InformerCache()
     cache.observed(child(version=1, uid="u1", x="first"))
     assert cache.observed(child(version=5, uid="u2", x="second")) == KEY
     assert cache.vanished(child(version=4, uid="u1")) is None
@@ -99,7 +99,7 @@ def test_the_next_object_of_the_name_is_another_one() -> None:
 
 
 def test_nothing_is_left_of_a_job_that_is_gone() -> None:
-    cache = Cache()
+    cache = InformerCache()
     cache.observed(builders.job())
     cache.observed(child())
     cache.vanished(child())
@@ -108,7 +108,7 @@ def test_nothing_is_left_of_a_job_that_is_gone() -> None:
 
 
 def test_children_may_come_before_their_job() -> None:
-    cache = Cache()
+    cache = InformerCache()
     cache.observed(child())
     assert cache.jobs() == ()
     cache.observed(builders.job())
@@ -116,7 +116,7 @@ def test_children_may_come_before_their_job() -> None:
 
 
 def test_an_object_moves_with_its_label() -> None:
-    cache = Cache()
+    cache = InformerCache()
     cache.observed(child(version=1))
     moved = child(version=2)
     moved["metadata"]["labels"][names.LABEL_JOB] = "mnist"
@@ -128,16 +128,16 @@ def test_an_object_moves_with_its_label() -> None:
 def test_an_object_that_names_no_job_is_nobodys(labels: dict[str, str] | None) -> None:
     odd = child()
     odd["metadata"]["labels"] = labels
-    cache = Cache()
+    cache = InformerCache()
     assert cache.observed(odd) is None
     assert cache.vanished(odd) is None
 
 
 def test_what_is_read_is_what_was_stored_and_nobody_elses() -> None:
-    cache = Cache()
+    cache = InformerCache()
     cache.observed(builders.job())
     first, second = cache.view(KEY).job, cache.view(KEY).job
-    assert first == second == trim(builders.job())
+    assert first == second == transform(builders.job())
     assert first is not None
     assert second is not None
     first["metadata"]["labels"] = {"changed": "by a reader"}
@@ -145,23 +145,23 @@ def test_what_is_read_is_what_was_stored_and_nobody_elses() -> None:
 
 
 def test_the_order_of_fields_is_no_news() -> None:
-    cache = Cache()
+    cache = InformerCache()
     job = builders.job()
     cache.observed(job)
     assert cache.observed(dict(reversed(job.items()))) is None
 
 
 def test_tombstones_are_bounded() -> None:
-    cache = Cache()
-    for number in range(MAX_TOMBSTONES + 10):
+    cache = InformerCache()
+    for number in range(TOMBSTONES_MAX + 10):
         cache.deleted(Kind.CONFIG_MAP, "default", "x", f"u{number}")
-    assert len(cache._tombstones) == MAX_TOMBSTONES
+    assert len(cache._tombstones) == TOMBSTONES_MAX
 
 
 def test_any_order_of_events_and_answers_ends_with_the_newest() -> None:
     history = [child(version=v, x=str(v)) for v in range(1, 8)]
     for seed in range(200):
-        luck, cache = random.Random(seed), Cache()
+        luck, cache = random.Random(seed), InformerCache()
         answers = [h for h in history if luck.random() < 0.5]
         watch, ours = list(history), list(answers)
         while watch or ours:
@@ -185,10 +185,10 @@ def test_trimming_keeps_all_that_is_observed() -> None:
     noise["spec"] |= {"volumes": [{"name": "token"}], "tolerations": []}
     noise["status"] |= {"podIP": "10.0.0.1", "qosClass": "BestEffort"}
     job = builders.job()
-    assert observe(job, [], [trim(noise)]).pods == observe(job, [], [full]).pods
+    assert observe(job, [], [transform(noise)]).pods == observe(job, [], [full]).pods
     assert observe(job, [], [full]).pods[0].others_run
-    assert len(str(trim(noise))) < len(str(noise))
-    assert "managedFields" not in trim(noise)["metadata"]
+    assert len(str(transform(noise))) < len(str(noise))
+    assert "managedFields" not in transform(noise)["metadata"]
 
 
 def test_what_only_moves_is_trimmed() -> None:
@@ -203,11 +203,11 @@ def test_what_only_moves_is_trimmed() -> None:
     }
     failed = copy.deepcopy(deployment)
     failed["status"]["conditions"] = [{"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}]
-    assert trim(deployment) == trim(ready)
-    assert trim(failed)["status"]["conditions"][0]["message"] == "exceeded quota"
+    assert transform(deployment) == transform(ready)
+    assert transform(failed)["status"]["conditions"][0]["message"] == "exceeded quota"
 
 
 def test_one_text_serves_the_config_maps_of_all_jobs() -> None:
     text = "x" * 1000
-    first, second = trim(child(a=text[:])), trim(child(a=str(text.encode(), "ascii")))
+    first, second = transform(child(a=text[:])), transform(child(a=str(text.encode(), "ascii")))
     assert first["data"]["a"] is second["data"]["a"]

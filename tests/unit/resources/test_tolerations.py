@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from pstraining.resources import pods
-from pstraining.resources.pods import Task
+from pstraining.resources.pods import PodTask
 from tests.support.builders import TEMPLATE, deep_merge, job, typed
 
 NOT_READY, UNREACHABLE = "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"
-ALL = [Task("ps"), Task("ps", member=1), Task("worker", 0), Task("chief", term=1)]
+ALL = [PodTask("ps"), PodTask("ps", member=1), PodTask("worker", 0), PodTask("chief", term=1)]
 
 
-def tolerations(task: Task, spec: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+def tolerations(task: PodTask, spec: dict[str, Any] | None = None) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = pods.build(typed(job(spec=spec)), task, "l")["spec"]["tolerations"]
     return found
 
@@ -26,25 +26,25 @@ def with_own(*own: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("task", ALL)
-def test_every_pod_waits_two_seconds(task: Task) -> None:
+def test_every_pod_waits_two_seconds(task: PodTask) -> None:
     assert tolerations(task) == [bound(NOT_READY, 2), bound(UNREACHABLE, 2)]
 
 
 @pytest.mark.parametrize("task", ALL)
 @pytest.mark.parametrize("seconds", [0, 30])
-def test_the_job_says_for_how_long(task: Task, seconds: int) -> None:
+def test_the_job_says_for_how_long(task: PodTask, seconds: int) -> None:
     policy = {"runPolicy": {"nodeLossSeconds": seconds}}
     assert tolerations(task, policy) == [bound(NOT_READY, seconds), bound(UNREACHABLE, seconds)]
 
 
 def test_what_the_template_says_of_one_taint_leaves_the_other() -> None:
     own = bound(UNREACHABLE, 600)
-    assert tolerations(Task("worker", 0), with_own(own)) == [own, bound(NOT_READY, 2)]
+    assert tolerations(PodTask("worker", 0), with_own(own)) == [own, bound(NOT_READY, 2)]
 
 
 @pytest.mark.parametrize("own", [{"operator": "Exists"}, {"operator": "Exists", "effect": "NoExecute"}])
 def test_a_template_that_tolerates_everything_is_left_alone(own: dict[str, Any]) -> None:
-    assert tolerations(Task("worker", 0), with_own(own)) == [own]
+    assert tolerations(PodTask("worker", 0), with_own(own)) == [own]
 
 
 @pytest.mark.parametrize(
@@ -56,5 +56,5 @@ def test_a_template_that_tolerates_everything_is_left_alone(own: dict[str, Any])
     ],
 )
 def test_tolerations_of_something_else_are_kept(own: dict[str, Any]) -> None:
-    found = tolerations(Task("worker", 0), with_own(own))
+    found = tolerations(PodTask("worker", 0), with_own(own))
     assert found == [own, bound(NOT_READY, 2), bound(UNREACHABLE, 2)]

@@ -1,22 +1,22 @@
-"""Places: a bound that does not count what hangs."""
+"""A concurrency limit that hung requests do not consume."""
 
 import asyncio
 
-from pstraining.kube.places import MAX_PATIENCE, OVERTAKEN, Places
+from pstraining.kube.slots import HOLD_SECONDS_MAX, OVERTAKEN_FACTOR, AdaptiveLimiter
 from tests.support.virtual_time import now, virtually
 
 
-async def hold(places: Places, seconds: float, log: list[float]) -> None:
-    leave = await places.take()
+async def hold(slots: AdaptiveLimiter, seconds: float, log: list[float]) -> None:
+    release = await slots.acquire()
     log.append(now())
     await asyncio.sleep(seconds)
-    leave()
+    release()
 
 
 def test_so_many_at_a_time() -> None:
     async def story() -> None:
-        places, log = Places(2), list[float]()
-        await asyncio.gather(*(hold(places, 0.5, log) for _ in range(5)))
+        slots, log = AdaptiveLimiter(2), list[float]()
+        await asyncio.gather(*(hold(slots, 0.5, log) for _ in range(5)))
         assert log == [0, 0, 0.5, 0.5, 1.0]
 
     virtually(story())
@@ -24,19 +24,19 @@ def test_so_many_at_a_time() -> None:
 
 def test_who_is_overtaken_often_gives_way_and_its_place_does_not_come_back_twice() -> None:
     async def story() -> None:
-        places = Places(2)
-        hung = asyncio.create_task(hold(places, 100, []))
+        slots = AdaptiveLimiter(2)
+        hung = asyncio.create_task(hold(slots, 100, []))
         await asyncio.sleep(0)
-        for _ in range(OVERTAKEN * 2):
-            await hold(places, 0.1, [])
+        for _ in range(OVERTAKEN_FACTOR * 2):
+            await hold(slots, 0.1, [])
         await asyncio.sleep(1.5 - now())
         log: list[float] = []
-        await asyncio.gather(hold(places, 0.5, log), hold(places, 0.5, log))
+        await asyncio.gather(hold(slots, 0.5, log), hold(slots, 0.5, log))
         assert log == [1.5, 1.5]
         await hung
         log.clear()
         start = now()
-        await asyncio.gather(*(hold(places, 0.5, log) for _ in range(3)))
+        await asyncio.gather(*(hold(slots, 0.5, log) for _ in range(3)))
         assert log == [start, start, start + 0.5]
 
     virtually(story())
@@ -44,21 +44,21 @@ def test_who_is_overtaken_often_gives_way_and_its_place_does_not_come_back_twice
 
 def test_who_hung_begins_without_a_place_until_it_comes_at_once_again() -> None:
     async def story() -> None:
-        places = Places(2)
+        slots = AdaptiveLimiter(2)
 
         async def crowd() -> None:
-            for _ in range(OVERTAKEN * 2):
-                await hold(places, 0.1, [])
+            for _ in range(OVERTAKEN_FACTOR * 2):
+                await hold(slots, 0.1, [])
 
         async def sick(seconds: float) -> None:
-            leave = await places.take("sick")
+            release = await slots.acquire("sick")
             await asyncio.sleep(seconds)
-            leave()
+            release()
 
         async def waited() -> float:
             """Seconds that a third one waits while the sick one and another one are there."""
             start, log = now(), list[float]()
-            tasks = [asyncio.create_task(each) for each in (sick(0.5), hold(places, 0.5, []), hold(places, 0.1, log))]
+            tasks = [asyncio.create_task(each) for each in (sick(0.5), hold(slots, 0.5, []), hold(slots, 0.1, log))]
             await asyncio.gather(*tasks)
             return log[0] - start
 
@@ -72,22 +72,22 @@ def test_who_hung_begins_without_a_place_until_it_comes_at_once_again() -> None:
 
 def test_no_more_are_known_to_hang_than_may_go_without() -> None:
     async def story() -> None:
-        places = Places(1, most_without=2)
+        slots = AdaptiveLimiter(1, uncounted_max=2)
         for name in range(5):
-            leave = await places.take(name)
-            await asyncio.sleep(MAX_PATIENCE)
-            for _ in range(OVERTAKEN):
-                await hold(places, 0.1, [])
-            leave()
-        assert list(places._hung) == [3, 4]
+            release = await slots.acquire(name)
+            await asyncio.sleep(HOLD_SECONDS_MAX)
+            for _ in range(OVERTAKEN_FACTOR):
+                await hold(slots, 0.1, [])
+            release()
+        assert list(slots._hung_keys) == [3, 4]
 
     virtually(story())
 
 
 def test_a_server_that_is_slow_for_all_keeps_the_bound() -> None:
     async def story() -> None:
-        places, log = Places(2), list[float]()
-        await asyncio.gather(*(hold(places, 3, log) for _ in range(6)))
+        slots, log = AdaptiveLimiter(2), list[float]()
+        await asyncio.gather(*(hold(slots, 3, log) for _ in range(6)))
         assert log == [0, 0, 3, 3, 6, 6]
 
     virtually(story())
@@ -95,10 +95,10 @@ def test_a_server_that_is_slow_for_all_keeps_the_bound() -> None:
 
 def test_where_everything_hangs_places_are_given_away_in_the_end_but_not_without_limit() -> None:
     async def story() -> None:
-        places, log = Places(1, most_without=2), list[float]()
-        tasks = [asyncio.create_task(hold(places, 100, log)) for _ in range(5)]
+        slots, log = AdaptiveLimiter(1, uncounted_max=2), list[float]()
+        tasks = [asyncio.create_task(hold(slots, 100, log)) for _ in range(5)]
         await asyncio.sleep(50)
-        assert log == [0, MAX_PATIENCE, 2 * MAX_PATIENCE]
+        assert log == [0, HOLD_SECONDS_MAX, 2 * HOLD_SECONDS_MAX]
         await asyncio.gather(*tasks)
 
     virtually(story())

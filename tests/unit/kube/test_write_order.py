@@ -6,12 +6,12 @@ import pytest
 
 from pstraining.api import names
 from pstraining.api.conditions import Reason
-from pstraining.controller.cache import Cache
+from pstraining.controller.informer_cache import InformerCache
 from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Manifest, Outcomes, Verdict
 from pstraining.kube.errors import Conflict, Refused, Transient
 from pstraining.kube.executor import IN_FLIGHT, Executor
 from pstraining.kube.port import Object
-from pstraining.kube.stages import stages
+from pstraining.kube.write_order import stages
 from tests.support.fakekube import FakeKube
 
 JOB_UID = "job-uid"
@@ -92,7 +92,7 @@ class Run:
     """An executor under way."""
 
     def __init__(self, *actions: Action) -> None:
-        self.kube, self.cache = SlowKube(), Cache()
+        self.kube, self.cache = SlowKube(), InformerCache()
         work = Executor(self.kube, self.cache).execute("default", "digits", JOB_UID, actions)
         self.task: asyncio.Task[Outcomes] = asyncio.create_task(work)
 
@@ -110,7 +110,7 @@ class Run:
 
 
 @pytest.mark.asyncio
-async def test_a_crowd_is_in_flight_together_and_bounded() -> None:
+async def test_creations_are_in_flight_together_and_bounded() -> None:
     run = Run(*(create(f"m-{i:02}") for i in range(IN_FLIGHT + 3)))
     await run.until_idle()
     assert len(run.kube.arrived) == IN_FLIGHT
@@ -139,7 +139,7 @@ async def test_outcomes_stand_in_the_order_of_the_plan() -> None:
 
 
 @pytest.mark.asyncio
-async def test_nothing_follows_a_refused_scout() -> None:
+async def test_nothing_follows_a_refused_canary() -> None:
     run = Run(worker(0), worker(1), create("a"))
     await run.until_idle()
     run.kube.answer("worker-0", Refused("spec: bad", status=422))

@@ -1,7 +1,7 @@
-"""What the cache keeps of an object: all that planning reads, and little more.
+"""Reduces an object to the fields that planning reads, before it is cached.
 
-Fields that only move (heartbeats, probe times, counts that the pods tell anyway) are dropped, so that an update of
-nothing else is not a change and costs no pass. What `core.observe.observe` reads of a pod must be kept here.
+Fields that change without meaning (heartbeats, probe times, counts that the pods show as well) are dropped. An update
+of only those fields is then no change and causes no pass. Every field that `core.observe.observe` reads must be kept.
 """
 
 import sys
@@ -11,8 +11,8 @@ from typing import Any
 from pstraining.api import names
 from pstraining.core.actions import Kind
 
-OTHERS_ANNOTATIONS = ("kubectl.kubernetes.io/last-applied-configuration", "deployment.kubernetes.io/revision")
-"""A second copy of the object, and what the Deployment controller counts for itself."""
+DROPPED_ANNOTATIONS = ("kubectl.kubernetes.io/last-applied-configuration", "deployment.kubernetes.io/revision")
+"""A second copy of the object, and the Deployment controller's own counter."""
 POD_METADATA = (
     *("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "ownerReferences"),
     *("deletionTimestamp", "deletionGracePeriodSeconds"),
@@ -23,8 +23,8 @@ POD_CONDITIONS = ("PodScheduled", "Ready", "DisruptionTarget")
 CONTAINER_FIELDS = ("name", "ready", "restartCount", "state", "lastState", "image")
 
 
-def trim(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The object as the cache keeps it; the input is not changed, parts of it are shared."""
+def transform(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the object as it is cached. The input is not changed; the result shares parts of it."""
     kind = raw.get("kind")
     trimmed = dict(raw)
     trimmed["metadata"] = _metadata(raw["metadata"])
@@ -42,7 +42,7 @@ def trim(raw: Mapping[str, Any]) -> dict[str, Any]:
         case Kind.SERVICE | Kind.POD_DISRUPTION_BUDGET | Kind.POD_GROUP:  # of either scheduler
             trimmed.pop("status", None)
         case Kind.CLAIM:
-            # How it is bound is written on it step by step, and is no business of planning.
+            # The volume controller writes annotations and finalizers step by step; planning does not read them.
             metadata = trimmed["metadata"]
             metadata.pop("annotations", None)
             metadata.pop("finalizers", None)
@@ -55,15 +55,15 @@ def trim(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 def _metadata(raw: Mapping[str, Any]) -> dict[str, Any]:
     metadata = {k: v for k, v in raw.items() if k not in ("managedFields", "selfLink")}
-    kept = {k: v for k, v in (metadata.pop("annotations", None) or {}).items() if k not in OTHERS_ANNOTATIONS}
+    kept = {k: v for k, v in (metadata.pop("annotations", None) or {}).items() if k not in DROPPED_ANNOTATIONS}
     return metadata | ({"annotations": kept} if kept else {})
 
 
 def _pod_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     trimmed = {k: metadata[k] for k in POD_METADATA if k in metadata}
     for field in ("labels", "annotations"):
-        found = metadata.get(field) or {}
-        trimmed[field] = {k: v for k, v in found.items() if k.startswith(f"{names.GROUP}/") or k in POD_LABELS}
+        values = metadata.get(field) or {}
+        trimmed[field] = {k: v for k, v in values.items() if k.startswith(f"{names.GROUP}/") or k in POD_LABELS}
     return trimmed
 
 

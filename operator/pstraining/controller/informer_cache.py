@@ -1,0 +1,229 @@
+"""Caches every job and its objects: the objects that the watches deliver, and our own writes before their events.
+
+A pass must never act on a view that is older than its own last write. Otherwise it would create a child again, count a
+failure twice or post an event twice. Every object that a write returns is therefore cached at once. From then on the
+higher resourceVersion wins, whether the watch or a write delivered it. A deleted uid stays deleted: events and answers
+that arrive later are ignored. kopf fills the cache for every kind before it calls the first handler (registration.py).
+
+Objects are stored as JSON text: a Deployment takes 3 KB as text and 18 KB as dicts, and is parsed in about 20 us.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from pstraining.api import names
+from pstraining.controller.transform import transform
+from pstraining.core.actions import Kind
+
+Key = tuple[str, str]
+"""Namespace and name of a job."""
+Object = Mapping[str, Any]
+ObjectRef = tuple[str, str, str]
+"""Kind, namespace and name of an object."""
+
+TOMBSTONES_MAX = 5_000
+"""Deleted uids that are remembered; the watch is never that far behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """One cached object."""
+
+    uid: str
+    version: str
+    body: bytes | Object
+    """The transformed object without its resourceVersion: JSON, or the object itself if its texts are shared."""
+
+    def read(self) -> Object:
+        """Return the object."""
+        body = orjson.loads(self.body) if isinstance(self.body, bytes) else self.body
+        return {**body, "metadata": {**body["metadata"], "resourceVersion": self.version}}
+
+
+@dataclass
+class _Entry:
+    """All cached objects of one job's name."""
+
+    job: _Stored | None = None
+    children: dict[tuple[str, str], _Stored] = field(default_factory=dict)
+    pods: dict[str, _Stored] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.job is None and not self.children and not self.pods
+
+
+@dataclass(frozen=True)
+class JobObjects:
+    """A job and the objects whose labels name it."""
+
+    job: Object | None
+    children: tuple[Object, ...]
+    pods: tuple[Object, ...]
+
+
+class InformerCache:
+    """Holds transformed objects by job."""
+
+    def __init__(self) -> None:
+        self._entries: dict[Key, _Entry] = {}
+        self._keys: dict[ObjectRef, Key] = {}
+        self._tombstones: OrderedDict[str, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def jobs(self) -> tuple[Key, ...]:
+        """Return the keys of all jobs."""
+        return tuple(key for key, entry in self._entries.items() if entry.job is not None)
+
+    def has_job(self, key: Key) -> bool:
+        """Whether the job is cached."""
+        entry = self._entries.get(key)
+        return entry is not None and entry.job is not None
+
+    def view(self, key: Key) -> JobObjects:
+        """Return a job and its objects; the job is None if only objects of it are cached."""
+        entry = self._entries.get(key) or _Entry()
+        return JobObjects(
+            entry.job.read() if entry.job is not None else None,
+            tuple(child.read() for child in entry.children.values()),
+            tuple(pod.read() for pod in entry.pods.values()),
+        )
+
+    def on_node(self, name: str) -> tuple[Key, ...]:
+        """Return the jobs that have a pod on a node."""
+        # The JSON text is searched, not parsed: there may be many pods, and node changes are rare.
+        field = b'"nodeName":' + orjson.dumps(name)
+        return tuple(
+            key
+            for key, entry in self._entries.items()
+            if any(isinstance(pod.body, bytes) and field in pod.body for pod in entry.pods.values())
+        )
+
+    def job_of(self, reference: Object) -> Key | None:
+        """Return the job of the object that an ObjectReference names; None if the object is not cached."""
+        return self._keys.get((str(reference["kind"]), str(reference.get("namespace")), str(reference["name"])))
+
+    def observed(self, raw: Object) -> Key | None:
+        """Cache an object from the watch.
+
+        Returns:
+            The job that needs a pass; None if nothing has changed.
+        """
+        key = _key_of(raw)
+        return key if key is not None and self._put(key, transform(raw)) else None
+
+    def vanished(self, raw: Object) -> Key | None:
+        """Remove an object that the watch reports as deleted.
+
+        Returns:
+            The job that needs a pass; None if the object was not cached.
+        """
+        metadata = raw["metadata"]
+        self._add_tombstone(metadata["uid"])
+        return self._remove((raw["kind"], metadata["namespace"], metadata["name"]), metadata["uid"])
+
+    def wrote(self, namespace: str, job: str, written: Object) -> None:
+        """Cache the object that our own write returned."""
+        self._put((namespace, job), transform(written))
+
+    def deleted(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        """Remove an object that our own delete has removed from the API server."""
+        self._add_tombstone(uid)
+        self._remove((kind, namespace, name), uid)
+
+    def _add_tombstone(self, uid: str) -> None:
+        self._tombstones[uid] = None
+        while len(self._tombstones) > TOMBSTONES_MAX:
+            self._tombstones.popitem(last=False)
+
+    def _put(self, key: Key, transformed: Object) -> bool:
+        """Store an object unless a newer one is cached; return whether more than its resourceVersion has changed."""
+        metadata, new = transformed["metadata"], _store(transformed)
+        if new.uid in self._tombstones:
+            return False
+        ref = (Kind.of(transformed), metadata["namespace"], metadata["name"])
+        old_key = self._keys.get(ref)
+        old = self._find(old_key, ref) if old_key is not None else None
+        if old is not None and not _supersedes(new, old):
+            return False
+        if old_key is not None and old_key != key:
+            self._drop(old_key, ref)
+        self._keys[ref] = key
+        self._set(key, ref, new)
+        return old is None or old_key != key or (old.uid, old.body) != (new.uid, new.body)
+
+    def _remove(self, ref: ObjectRef, uid: str) -> Key | None:
+        key = self._keys.get(ref)
+        stored = self._find(key, ref) if key is not None else None
+        if key is None or stored is None or stored.uid != uid:
+            return None
+        self._drop(key, ref)
+        return key
+
+    def _find(self, key: Key, ref: ObjectRef) -> _Stored | None:
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        kind, _, name = ref
+        match kind:
+            case Kind.PS_TRAINING_JOB:
+                return entry.job
+            case Kind.POD:
+                return entry.pods.get(name)
+        return entry.children.get((kind, name))
+
+    def _set(self, key: Key, ref: ObjectRef, new: _Stored) -> None:
+        entry = self._entries.setdefault(key, _Entry())
+        kind, _, name = ref
+        match kind:
+            case Kind.PS_TRAINING_JOB:
+                entry.job = new
+            case Kind.POD:
+                entry.pods[name] = new
+            case _:
+                entry.children[kind, name] = new
+
+    def _drop(self, key: Key, ref: ObjectRef) -> None:
+        entry = self._entries[key]
+        kind, _, name = ref
+        match kind:
+            case Kind.PS_TRAINING_JOB:
+                entry.job = None
+            case Kind.POD:
+                entry.pods.pop(name, None)
+            case _:
+                entry.children.pop((kind, name), None)
+        self._keys.pop(ref, None)
+        if entry.is_empty:
+            del self._entries[key]
+
+
+def _key_of(raw: Object) -> Key | None:
+    """Return the job that an object belongs to, by its kind or label; None without one."""
+    metadata = raw["metadata"]
+    if raw.get("kind") == Kind.PS_TRAINING_JOB:
+        return metadata["namespace"], metadata["name"]
+    job = (metadata.get("labels") or {}).get(names.LABEL_JOB)
+    return (metadata["namespace"], job) if job else None
+
+
+def _store(transformed: Object) -> _Stored:
+    metadata = dict(transformed["metadata"])
+    version = str(metadata.pop("resourceVersion", ""))
+    body = {**transformed, "metadata": metadata}
+    has_shared_texts = transformed["kind"] == Kind.CONFIG_MAP
+    # Sorted: a list and a watch return an object's fields in different orders.
+    packed = body if has_shared_texts else orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
+    return _Stored(metadata["uid"], version, packed)
+
+
+def _supersedes(new: _Stored, old: _Stored) -> bool:
+    """Whether the new object is not older. In practice, the resourceVersions of one cluster are ordered integers."""
+    both_numbers = new.version.isdigit() and old.version.isdigit()
+    return not both_numbers or int(new.version) >= int(old.version)

@@ -1,0 +1,64 @@
+"""Reads the PodGroups of gangs into the cache; they are never watched.
+
+The kind may not be installed, and kopf cannot start to watch a kind later. Jobs without a gang must cost nothing. A
+PodGroup matters only while a pod waits for a node. It is read when this operator first sees the job, and again while
+pods wait, so that a changed or deleted PodGroup is noticed. Our own writes are cached like all others.
+"""
+
+from datetime import datetime, timedelta
+
+from pstraining.api import names
+from pstraining.controller.informer_cache import InformerCache, Key
+from pstraining.core.observe import controller_uid
+from pstraining.core.policies.gang import kind_of_group
+from pstraining.core.snapshot import Snapshot
+from pstraining.kube.errors import NotFound, Refused
+from pstraining.kube.port import ApiPort
+
+REREAD_AFTER = timedelta(seconds=10)
+"""Minimum time between two reads of one PodGroup while pods wait."""
+
+
+class PodGroups:
+    """Reads PodGroups into the cache."""
+
+    def __init__(self, port: ApiPort, cache: InformerCache) -> None:
+        self._port = port
+        self._cache = cache
+        self._last_reads: dict[Key, tuple[str, datetime]] = {}
+        """Uid of each job, and the time of the last read of its PodGroup."""
+
+    def forget(self, key: Key) -> None:
+        """Read the PodGroup before the next pass, or never again if the job is gone."""
+        self._last_reads.pop(key, None)
+
+    async def read(self, snapshot: Snapshot, now: datetime) -> bool:
+        """Read a job's PodGroup if a read is due.
+
+        Returns:
+            Whether the PodGroup was read; the cache may have changed then.
+
+        Raises:
+            Transient: the read failed and is worth a retry.
+        """
+        kind = kind_of_group(snapshot.job)
+        if kind is None or not self._is_due(snapshot, now):
+            return False
+        name = names.pod_group(snapshot.name)
+        try:
+            group = await self._port.get(kind, snapshot.namespace, name)
+        except NotFound:
+            if (cached := snapshot.child(kind, name)) is not None:
+                self._cache.deleted(kind, snapshot.namespace, name, cached.uid)
+        except Refused:
+            pass  # reported when the PodGroup is created
+        else:
+            if controller_uid(group) == snapshot.uid:
+                self._cache.wrote(snapshot.namespace, snapshot.name, group)
+        self._last_reads[snapshot.namespace, snapshot.name] = (snapshot.uid, now)
+        return True
+
+    def _is_due(self, snapshot: Snapshot, now: datetime) -> bool:
+        uid, last = self._last_reads.get((snapshot.namespace, snapshot.name), ("", now))
+        is_waiting = any(not (p.node or p.over or p.deleting) for p in snapshot.pods)
+        return uid != snapshot.uid or (is_waiting and now >= last + REREAD_AFTER)

@@ -1,0 +1,63 @@
+"""Holds what the watches have delivered, and maps each event to the jobs that need a pass."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pstraining.controller import failed_creates, nodes
+from pstraining.controller.failed_creates import FailedCreates
+from pstraining.controller.informer_cache import InformerCache, Key
+from pstraining.controller.nodes import Nodes
+from pstraining.core.actions import Kind
+from pstraining.core.observe import observe
+from pstraining.core.snapshot import Snapshot
+
+Object = Mapping[str, Any]
+
+
+@dataclass
+class WatchState:
+    """The cached jobs and their objects, the nodes, and the pods that could not be created."""
+
+    watches_nodes: bool = False
+    cache: InformerCache = field(default_factory=InformerCache)
+    nodes: Nodes = field(default_factory=Nodes)
+    failed_creates: FailedCreates = field(default_factory=FailedCreates)
+
+    def receive(self, raw: Object, event: str | None) -> Iterable[Key]:
+        """Record an object from a watch.
+
+        Args:
+            raw: the object.
+            event: ADDED, MODIFIED, DELETED, or None if a list returned the object.
+
+        Returns:
+            The jobs that need a pass.
+        """
+        is_deleted = event == "DELETED"
+        match raw.get("kind"):
+            case nodes.KIND:
+                changed = self.nodes.vanished(raw) if is_deleted else self.nodes.observed(raw)
+                return self.cache.on_node(raw["metadata"]["name"]) if changed else ()
+            case failed_creates.KIND:
+                # Kubernetes deletes an event after an hour; its message stays valid until a pod is created.
+                is_new = not is_deleted and self.failed_creates.observed(raw)
+                key = self.cache.job_of(raw["involvedObject"]) if is_new else None
+            case Kind.POD if event in ("ADDED", None):
+                self.failed_creates.pod_seen(raw)
+                key = self.cache.observed(raw)
+            case _:
+                key = self.cache.vanished(raw) if is_deleted else self.cache.observed(raw)
+        return () if key is None else (key,)
+
+    def snapshot(self, key: Key) -> Snapshot:
+        """Return the snapshot of a job.
+
+        Raises:
+            KeyError: the job is not cached.
+        """
+        view = self.cache.view(key)
+        if view.job is None:
+            raise KeyError(key)
+        known_nodes = self.nodes.of(view.pods) if self.watches_nodes else None
+        return observe(view.job, view.children, view.pods, known_nodes, self.failed_creates.of(view.children))
