@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.launcher import launch
-from tests.processes.pods import FakePs, Pod, closing
+from tests.processes.pods import FakePs, Pod, closing, is_constant
 
 
 @pytest.fixture
@@ -27,10 +26,10 @@ def ps(cleanup: ExitStack) -> FakePs:
 
 @pytest.fixture
 def pod(tmp_path: Path, cleanup: ExitStack) -> Callable[..., Pod]:
-    """Make a pod: pod("chief", {"ps": [...]}, CONSTANT_OF_LAUNCH=value, VARIABLE_OF_ITS_ENVIRONMENT="value")."""
+    """Make a pod: pod("chief", {"ps": [...]}, CONSTANT_OF_THE_LAUNCHER=value, VARIABLE_OF_ITS_ENVIRONMENT="value")."""
 
     def make(kind: str, cluster: dict[str, list[str]], index: int = 0, **settings: Any) -> Pod:
-        constants = {name: value for name, value in settings.items() if hasattr(launch, name)}
+        constants = {name: value for name, value in settings.items() if is_constant(name)}
         env = {name: value for name, value in settings.items() if name not in constants}
         made = Pod(tmp_path / f"{kind}-{index}", kind, cluster, index, **env)
         made.constants.update(constants)

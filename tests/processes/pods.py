@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pstraining.launcher
+from pstraining.launcher import contract, launch, probe
 from tests.support.ports import free_neighbours
 
 T = TypeVar("T")
@@ -25,11 +26,8 @@ LAUNCH_FILE = Path(pstraining.launcher.__file__).with_name("launch.py")
 DRIVER = """
 import json, os, sys
 import launch
-for path, value in json.loads(os.environ["TEST_CONSTANTS"]).items():
-    module, _, name = path.rpartition(".")
-    module = launch.beside(module) if module else launch
-    assert hasattr(module, name), path
-    setattr(module, name, value)
+for name, value in json.loads(os.environ["TEST_CONSTANTS"]).items():
+    setattr(next(m for m in (launch, launch.contract, launch.probe) if hasattr(m, name)), name, value)
 sys.exit(launch.main(sys.argv[1:], os.environ))
 """
 # A program that waits to be told how to end: it notes each start, then obeys the file "order" in its folder.
@@ -52,6 +50,11 @@ while True:
         os.kill(os.getpid(), -int(order))
     sys.exit(int(order))
 """
+
+
+def is_constant(name: str) -> bool:
+    """Whether a name is a constant of the launcher, and not a variable of its environment."""
+    return any(hasattr(module, name) for module in (launch, contract, probe))
 
 
 def eventually(condition: Callable[[], T], seconds: float = 60) -> T:

@@ -7,16 +7,14 @@ from pathlib import Path
 from pstraining.launcher import launcher_files
 
 SCRIPT = """
-import runpy, shutil, sys
+import os, runpy, shutil, sys
 folder = {folder!r}
-launch = runpy.run_path(folder + "/launch.py", run_name="launch")
-sys.path[0] = folder + "/..one"  # where the interpreter finds a script whose path is a link
-import os
+sys.path.insert(0, folder + "/..one")  # where the interpreter finds a script whose path is a link
 shutil.copytree(folder + "/..one", folder + "/..two")
 os.symlink("..two", folder + "/..tmp")
 os.rename(folder + "/..tmp", folder + "/..data")
 shutil.rmtree(folder + "/..one")
-print(launch["beside"]("terms").__file__)
+print(runpy.run_path(folder + "/launch.py", run_name="launch")["terms"].__file__)
 """
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pstraining.launcher.launch import memory_settings
+from pstraining.launcher.contract import memory_settings
 from pstraining.runtime.config.cluster import Task
 from tests.support import costs
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
-from pstraining.launcher.launch import program_env, read_cluster
+from pstraining.launcher.contract import program_env, read_cluster
 from pstraining.resources import cluster_map, pods, workloads
 from tests.support import builders
 from tests.support.simulation import World

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pstraining.launcher import launch, sights
+from pstraining.launcher import contract, launch, probe
 from tests.processes.pods import eventually
 from tests.support.ports import free_neighbours
 
@@ -25,7 +25,7 @@ def test_clients_that_connect_at_once_do_not_kill_the_server() -> None:
         environment = {**os.environ, "TF_CONFIG": json.dumps(config), "TF_CPP_MIN_LOG_LEVEL": "2"}
         ps = subprocess.Popen([sys.executable, str(Path(launch.__file__)), "serve"], env=environment)
         try:
-            eventually(partial(_accepts, *sights.host_and_port(address)))
+            eventually(partial(_accepts, *contract.host_and_port(address)))
             crowd = [sys.executable, "-m", "tests.support.connection_storm", address, str(CLIENTS)]
             said = subprocess.run(crowd, check=True, capture_output=True, text=True, timeout=60).stdout
             assert ps.poll() is None, f"round {number}: the server ended with {ps.returncode}"
@@ -36,4 +36,4 @@ def test_clients_that_connect_at_once_do_not_kill_the_server() -> None:
 
 
 def _accepts(host: str, port: int) -> bool:
-    return sights.is_open(host, port)
+    return probe.is_open(host, port)

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from pstraining.launcher import launch, sights
-from tests.processes.pods import Pod, closing, eventually, get
+from pstraining.launcher import contract, launch
+from tests.processes.pods import Pod, closing, eventually, get, is_constant
 from tests.support.ports import free_neighbours
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
@@ -117,13 +117,13 @@ class Cluster:
         }
         self.ps = self.pod("ps", PSTRAINING_SERVER="Builtin", CRASH_SECONDS=0)
         self.ps.start()
-        self.status_port = sights.host_and_port(self.map["ps"][0])[1] + 1
+        self.status_port = contract.host_and_port(self.map["ps"][0])[1] + 1
 
     def pod(self, kind: str, index: int = 0, **settings: Any) -> Pod:
         env = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
-        env.update({name: value for name, value in settings.items() if not hasattr(launch, name)})
+        env.update({name: value for name, value in settings.items() if not is_constant(name)})
         pod = Pod(self.folder / f"{kind}-{index}", kind, self.map, index, **env)
-        pod.constants.update({name: value for name, value in settings.items() if hasattr(launch, name)})
+        pod.constants.update({name: value for name, value in settings.items() if is_constant(name)})
         self.stack.enter_context(closing(pod))
         return pod
 

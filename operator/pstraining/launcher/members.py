@@ -1,7 +1,7 @@
-"""Parameter servers (PSs) with hot standbys: every member of a shard is a task of its own, and is ready while in sync.
+"""Parameter servers (PSs) with hot standbys: each member of a shard is a task of its own, and is ready while in sync.
 
-Of n shards, task i + m n is member m of shard i. launch.py, beside it in the pod, imports this file; it stands on
-Python 3.8's standard library alone.
+Of n shards, task i + m n is member m of shard i. It is one of the launcher's files: it lies beside launch.py in the pod
+and imports only Python 3.8's standard library.
 """
 
 from __future__ import annotations
@@ -9,106 +9,111 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from typing import Any, Collection, Iterable, List, Mapping  # noqa: UP035 - Python 3.8
+from typing import TYPE_CHECKING, Any, Collection, Iterable, List, Mapping  # noqa: UP035 - Python 3.8
 
-ENV_NODE, NODE_FILE, DRAINING_MARKERS = "PSTRAINING_NODE", "node", ("draining", "leaving")
-LEAVE_SECONDS = 5.0
-"""For so long at most a server that is in sync is kept running after its pod was told to end: the chief looks once a
-second, and lets the others go on without it."""
+if TYPE_CHECKING or __package__:
+    from .contract import DRAINING_MARKERS, ENV_NODE, NODE_FILE
+else:
+    from contract import DRAINING_MARKERS, ENV_NODE, NODE_FILE
+
+if TYPE_CHECKING:
+    from .probe import PsProbe
+
+DRAINING_SECONDS = 5.0
+"""Upper bound of the time for which a server in sync keeps running after its pod was told to stop. The chief polls
+every second, and then continues without this member."""
 LINGER_SECONDS = 1.5
-"""For so long a pod that was told to end stays without its server: connections are refused then, which tells the others
-that it is gone, as the silence of an address without a pod does not."""
-SEEN_SECONDS = 2.5
-"""For so long a server that was started again is not ready, so that the kubelet sees it, which asks once a second."""
+"""Time for which a stopped pod stays without its server. Connections are refused meanwhile, which shows the other
+members that the server has ended; an address without a pod would only be silent."""
+NOT_READY_SECONDS = 2.5
+"""Time for which a restarted server is not ready, so that the kubelet, which probes every second, notices the
+restart."""
 
 
-class Members:
-    """Who belongs to which shard, by a job's map.
+class ShardMembers:
+    """The members of each shard, from the cluster map.
 
     Args:
-        told: the map's document.
+        cluster_map: the map's document.
 
     Raises:
-        ValueError: its members do not divide its parameter servers.
+        ValueError: the number of members does not divide the number of parameter servers.
     """
 
-    def __init__(self, told: Mapping[str, Any]) -> None:
-        self._servers: List[str] = told["cluster"].get("ps", [])  # noqa: UP006
-        self._each = told.get("members", 1)
+    def __init__(self, cluster_map: Mapping[str, Any]) -> None:
+        self._servers: List[str] = cluster_map["cluster"].get("ps", [])  # noqa: UP006 - Python 3.8
+        self._each = cluster_map.get("members", 1)
         if not isinstance(self._each, int) or self._each < 1 or len(self._servers) % self._each:
             raise ValueError(f"'members' is {self._each!r}, with {len(self._servers)} parameter servers")
         self._shards = len(self._servers) // self._each
         self.hot = self._each > 1
-        """Whether shards have several."""
+        """Whether shards have hot standbys."""
 
     def task(self, shard: int, member: str) -> int:
-        """The index of a shard's member."""
+        """Return the task index of a shard's member."""
         return shard + int(member or 0) * self._shards if self.hot else shard
 
-    def others(self, task: int) -> list[str]:
-        """Addresses of the other members of a task's shard."""
+    def peers(self, task: int) -> list[str]:
+        """Return the addresses of the other members of a task's shard."""
         return [self._servers[i] for i in range(task % self._shards, len(self._servers), self._shards) if i != task]
 
-    def awaited(self, away: Collection[str]) -> list[str]:
-        """Of the PSs that are away, those without which a program cannot start: of shards that nobody serves."""
+    def required(self, unavailable: Collection[str]) -> list[str]:
+        """Return the unavailable PSs without which a program cannot start: all members of shards without a server."""
         shards = [self._servers[shard :: self._shards] for shard in range(self._shards)]
-        return [ps for own in shards if all(ps in away for ps in own) for ps in own]
+        return [ps for shard in shards if all(ps in unavailable for ps in shard) for ps in shard]
 
 
-def note_node(folder: str, env: Mapping[str, str]) -> None:
-    """Leave the node's name where workers read it, if it is known.
+def write_node(folder: str, env: Mapping[str, str]) -> None:
+    """Write the node's name, if it is known, to the file that workers read.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     if env.get(ENV_NODE):
         with open(os.path.join(folder, NODE_FILE), "w", encoding="utf-8") as file:
             file.write(env[ENV_NODE])
 
 
-class Leave:
-    """A member's leave from its job.
+class Draining:
+    """Announces that a member's pod is being terminated.
 
     Args:
-        folder: where the chief and the launcher leave word for each other.
-        marker: the chief's file in it that says whether the member is in sync.
+        folder: the folder of the marker files that the chief and the launcher exchange.
+        in_sync_marker: path of the chief's marker that shows whether the member is in sync.
     """
 
-    def __init__(self, folder: str, marker: str) -> None:
-        self._files, self._marker = [os.path.join(folder, name) for name in DRAINING_MARKERS], marker
+    def __init__(self, folder: str, in_sync_marker: str) -> None:
+        self._draining_markers = [os.path.join(folder, name) for name in DRAINING_MARKERS]
+        self._in_sync_marker = in_sync_marker
 
-    def begin_anew(self) -> None:
-        """A server that was just started is not in sync, and not draining."""
-        for file in (self._marker, *self._files):
+    def reset(self) -> None:
+        """Remove the markers: a started server is neither in sync nor draining."""
+        for marker in (self._in_sync_marker, *self._draining_markers):
             with suppress(FileNotFoundError):
-                os.unlink(file)
+                os.unlink(marker)
 
-    def take(self) -> None:
-        """Say so, and return when the others do without this member, or have not in time.
+    def announce(self) -> None:
+        """Write the draining markers, and wait until the chief continues without this member or the time is over.
 
         Raises:
-            OSError: it cannot be said.
+            OSError: a marker cannot be written.
         """
-        until = time.monotonic() + LEAVE_SECONDS
-        if is_in_sync(self._marker):
-            for file in self._files:
-                open(file, "w", encoding="utf-8").close()
-        while is_in_sync(self._marker) and time.monotonic() < until:
+        until = time.monotonic() + DRAINING_SECONDS
+        if is_in_sync(self._in_sync_marker):
+            for marker in self._draining_markers:
+                open(marker, "w", encoding="utf-8").close()
+        while is_in_sync(self._in_sync_marker) and time.monotonic() < until:
             time.sleep(0.05)
 
 
 def is_in_sync(marker: str) -> bool:
-    """Whether the chief says so: its word is in the file, which is empty when it takes it back."""
+    """Whether the chief's marker has content. The chief empties it when the member is no longer in sync."""
     try:
         return os.path.getsize(marker) > 0
     except OSError:
         return False
 
 
-def may_be_first(others: Iterable[Any]) -> bool:
-    """Whether a member that is not in sync is as good as the others: they all answer, and none has the state either.
-
-    Args:
-        others: what a look at each of them showed.
-    """
-    return all(sight.boot_id and not sight.in_sync for sight in others)
+def may_start_first(peers: Iterable[PsProbe]) -> bool:
+    """Whether a member that is not in sync may be ready: all its peers answer, and none of them is in sync either."""
+    return all(probe.boot_id and not probe.in_sync for probe in peers)

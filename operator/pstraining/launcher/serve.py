@@ -1,7 +1,7 @@
-"""TensorFlow's server, started without importing TensorFlow: what a parameter server with `server: Builtin` runs.
+"""Runs TensorFlow's server without importing TensorFlow, for a parameter server with `server: Builtin`.
 
-launch.py, beside it in the pod, imports this file. It knows nothing of pods and jobs, and stands on Python 3.8's
-standard library alone.
+It knows nothing of pods and jobs. It is one of the launcher's files: it lies beside launch.py in the pod and imports
+only Python 3.8's standard library.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ Cluster = Mapping[str, List[str]]  # noqa: UP006
 
 
 def serve(cluster: Cluster, kind: str, index: int) -> None:
-    """Be one task's server until the process is killed, through TensorFlow's C API, which needs no import.
+    """Run one task's server through TensorFlow's C API until the process is killed.
 
     Raises:
-        RuntimeError: the server does not start; the message is TensorFlow's.
+        RuntimeError: the server does not start, with TensorFlow's message.
     """
     spec = util.find_spec("tensorflow")
     folder = ((spec and spec.submodule_search_locations) or [""])[0]
@@ -47,30 +47,30 @@ def serve(cluster: Cluster, kind: str, index: int) -> None:
 ADD_CONTEXT = "_ZN10tensorflow10GrpcServer35AddMasterEagerContextToEagerServiceEmPNS_12EagerContextE"
 SERVER_CLASS = "_ZTVN10tensorflow10GrpcServerE"
 NO_SPINNING = bytes([0x82, 1, 2, 0x48, 1])
-"""A ConfigProto with experimental {disable_thread_spinning: true}: threads without work sleep at once. Looking for work
-a little longer costs a fifth of the processor time of a small step, measured with more processes than cores."""
+"""A ConfigProto with experimental {disable_thread_spinning: true}: idle threads sleep at once. Spinning takes a fifth
+of the processor time of a small step, measured with more processes than cores."""
 NO_GPU = bytes([0x0A, 7, 0x0A, 3]) + b"GPU" + bytes([0x10, 0])
 """A ConfigProto with device_count {GPU: 0}."""
 CONTEXT_ID, STATUS_OK = 1, 1
 SERVER_OFFSET = 32
-"""Bytes from a TF_Server's beginning, a std::string, to its pointer to the server itself."""
+"""Offset in bytes of the pointer to the server in a TF_Server; a std::string precedes it."""
 
 
 def hold_a_context(tf: ctypes.CDLL, server: ctypes.c_void_p) -> bool:
-    """Keep clients that come at once from killing the server: let it have a client's context from the beginning.
+    """Add a client's context to the server before it starts, so that clients that connect at once do not crash it.
 
-    A TensorFlow server that holds no context makes itself a new manager of collectives for the first client that
-    connects, and destroys the former one. When two clients come together, both are the first, and what one of them was
-    given is destroyed: the server dies at that client's next operation (SIGSEGV, in 3 of 8 starts with six clients; in
-    none of 20 with a context that is there before). The C API cannot add one, the server's class can; it is called only
-    where every part looks as expected.
+    A TensorFlow server without a context creates a new manager of collectives for the first client, and destroys the
+    old one. If two clients connect together, both count as the first, and the manager of one of them is destroyed: the
+    server crashes at that client's next operation (SIGSEGV, in 3 of 8 starts with six clients; in none of 20 with a
+    context). The C API cannot add a context, but the server's class can. Its method is called only if every symbol and
+    offset is as expected.
 
     Returns:
-        Whether it has one; without, it serves all the same, and as TensorFlow's own server does.
+        Whether the server has the context; without it, the server works like TensorFlow's own.
     """
-    add, its_class = (_found(tf, name) for name in (ADD_CONTEXT, SERVER_CLASS))
+    add, its_class = (_address(tf, name) for name in (ADD_CONTEXT, SERVER_CLASS))
     if platform.machine() != "x86_64" or not (add and its_class):
-        return False  # elsewhere results come back in another way
+        return False  # other calling conventions return the result differently
     tf.TF_ServerTarget.restype = ctypes.c_void_p
     if not server.value or _word(server.value) != tf.TF_ServerTarget(server):
         return False
@@ -91,8 +91,8 @@ def hold_a_context(tf: ctypes.CDLL, server: ctypes.c_void_p) -> bool:
     return result.value == STATUS_OK
 
 
-def _found(library: ctypes.CDLL, name: str) -> int:
-    """The address of a symbol; 0 if there is none."""
+def _address(library: ctypes.CDLL, name: str) -> int:
+    """Return the address of a symbol; 0 if it does not exist."""
     try:
         return ctypes.addressof(ctypes.c_char.in_dll(library, name))
     except ValueError:
@@ -100,12 +100,12 @@ def _found(library: ctypes.CDLL, name: str) -> int:
 
 
 def _word(address: Any) -> int:
-    """The pointer at an address."""
+    """Return the pointer at an address."""
     return int(ctypes.c_uint64.from_address(address).value)
 
 
 def server_def(cluster: Cluster, kind: str, index: int) -> bytes:
-    """TensorFlow's ServerDef in protobuf's wire format; it holds the whole cluster, as TF1 sessions need it."""
+    """Return TensorFlow's ServerDef in protobuf's wire format, with the whole cluster, which TF1 sessions need."""
 
     def varint(number: int) -> bytes:
         return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)

@@ -1,31 +1,32 @@
 """The read-only HTTP server of a parameter server's launcher.
 
-launch.py, beside it in the pod, imports this file; it stands on Python 3.8's standard library alone.
+It is one of the launcher's files: it lies beside launch.py in the pod and imports only Python 3.8's standard library.
 """
 
 from __future__ import annotations
 
 import json
 from http.server import BaseHTTPRequestHandler
-from typing import Any, Callable  # noqa: UP035 - Python 3.8
+from typing import TYPE_CHECKING, Callable  # noqa: UP035 - Python 3.8
+
+if TYPE_CHECKING or __package__:
+    from .listener import Listener
+else:
+    from listener import Listener
 
 
 def serve_status(
-    listener: Callable[..., Any],
-    port: int,
-    report: Callable[[], dict[str, object]],
-    is_ready: Callable[[dict[str, object]], bool],
+    port: int, report: Callable[[], dict[str, object]], is_ready: Callable[[dict[str, object]], bool]
 ) -> None:
-    """Answer GET on a port, from other threads.
+    """Answer GET on a port from background threads.
 
     Args:
-        listener: `listener.Listener`, of the file beside this one.
-        port: to listen on.
-        report: returns the status, as JSON holds it.
-        is_ready: whether a server of that status is ready.
+        port: the TCP port.
+        report: returns the status, the body of every answer.
+        is_ready: whether /readyz answers 200 for a status.
     """
 
-    class Handler(BaseHTTPRequestHandler):
+    class StatusHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             status = report()
             code = 200 if self.path in ("/v1/status", "/healthz") else 404
@@ -38,6 +39,6 @@ def serve_status(
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Probes are not worth a line."""
+            """Log nothing: probes are frequent."""
 
-    listener(port, Handler).start("status", poll_seconds=3600)
+    Listener(port, StatusHandler).start("status", poll_seconds=3600)

@@ -1,7 +1,7 @@
-"""What a parameter server does when a new attempt of the chief starts: a plain program's dead chief leaves its
-variables behind in the server's memory, so the server is started again.
+"""Restarts a parameter server for a new attempt of the chief.
 
-launch.py, beside it in the pod, imports this file; it stands on Python 3.8's standard library alone.
+The dead chief of a plain program leaves its variables in the server's memory, so the server is started again. This is
+one of the launcher's files: it lies beside launch.py in the pod and imports only Python 3.8's standard library.
 """
 
 from __future__ import annotations
@@ -9,60 +9,67 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .probe import PsProbe
 
 
 class Terms:
-    """The chief's attempts, as the cluster map reports them to one server.
+    """The terms of the chief's attempts, as one server's launcher reads them from the cluster map.
 
     Args:
-        cluster_map: path of the map.
-        owned: files of which the runtime's chief writes at least one if it owns the server's state.
+        cluster_map: path of the cluster map.
+        owned_markers: paths of the files of which a runtime's chief writes at least one to own the server's state.
     """
 
-    def __init__(self, cluster_map: str, *owned: str) -> None:
-        self._map, self._owned = cluster_map, owned
-        self._seen: object = None
-        self._told, self._policy, self._awaited = 0, "", 0
+    def __init__(self, cluster_map: str, *owned_markers: str) -> None:
+        self._map, self._owned_markers = cluster_map, owned_markers
+        self._version: object = None
+        """Identity of the file that was read last."""
+        self._map_term, self._policy, self._required = 0, "", 0
         self.term = 0
-        """Of this attempt, and older ones, nothing is in the server's memory but what is to stay."""
+        """The term for which the server runs. Older attempts left nothing in its memory that must not stay."""
 
-    def started(self) -> None:
-        """A server starts: it holds nothing."""
-        for file in self._owned:
+    def server_started(self) -> None:
+        """Record the start of a server, whose memory is empty."""
+        for marker in self._owned_markers:
             with suppress(FileNotFoundError):
-                os.unlink(file)
+                os.unlink(marker)
         self._read()
-        self.term = self._told
+        self.term = self._map_term
 
     def is_over(self) -> bool:
-        """Whether the server is to be started again, by the map as it is now."""
+        """Whether the server must be restarted, by the current cluster map."""
         self._read()
-        if self._told <= self.term:
+        if self._map_term <= self.term:
             return False
-        if self._policy == "Keep" or (not self._policy and any(map(os.path.exists, self._owned))):
-            self.term = self._told
+        is_owned = any(map(os.path.exists, self._owned_markers))
+        if self._policy == "Keep" or (not self._policy and is_owned):
+            self.term = self._map_term
             return False
         return True
 
-    def wait_for(self, own: int) -> None:
-        """This is the chief's attempt of that number: its program is to meet servers that have heard of it."""
+    def require(self, term: int) -> None:
+        """Let the chief's attempt with this term start only with servers that have read the term."""
         self._read()
-        self._awaited = 0 if own == 1 or self._policy == "Keep" else own
+        self._required = 0 if term == 1 or self._policy == "Keep" else term
 
-    def why_away(self, sight: Any) -> str:
-        """Why a program cannot start with the PS that was seen so; empty if it can."""
-        if sight.port != "open":
-            return str(sight.why)
-        if sight.term is not None and sight.term < self._awaited:
-            return f"it has not heard of the chief's attempt {self._awaited} yet"
-        return "Terminating" if sight.state == "Terminating" else ""
+    def why_unavailable(self, probe: PsProbe) -> str:
+        """Return why a program cannot start with a probed PS; empty if it can."""
+        if probe.port != "open":
+            return str(probe.why)
+        if probe.term is not None and probe.term < self._required:
+            return f"it has not heard of the chief's attempt {self._required} yet"
+        return "Terminating" if probe.state == "Terminating" else ""
 
     def _read(self) -> None:
+        """Read the cluster map if it has changed. A map that cannot be read changes nothing."""
         with suppress(OSError, ValueError, KeyError, TypeError):
-            found = os.stat(self._map)
-            seen = (found.st_ino, found.st_mtime_ns, found.st_size)
-            if seen != self._seen:
+            stat = os.stat(self._map)
+            version = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+            if version != self._version:
                 with open(self._map, encoding="utf-8") as file:
-                    told = json.load(file)
-                self._told, self._policy, self._seen = int(told["term"]), told.get("onChiefRestart") or "", seen
+                    content = json.load(file)
+                self._map_term, self._policy = int(content["term"]), content.get("onChiefRestart") or ""
+                self._version = version

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from pstraining.api import contract
-from pstraining.launcher.launch import memory_settings
+from pstraining.launcher.contract import memory_settings
 from pstraining.runtime.config.cluster import ENV_CLUSTER_FILE, Task
 from pstraining.runtime.transport import sockets
 

@@ -10,7 +10,7 @@ from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.observe import observe
 from pstraining.core.policies.failure_counts import FailureCounts, count_failures
 from pstraining.core.policies.failures import TABLE, Consequence, cause, decide
-from pstraining.launcher import launch
+from pstraining.launcher import contract as launcher_contract
 from tests.support.builders import NOW, job, pod, terminated, typed
 
 OOM = terminated(137, reason="OOMKilled")
@@ -89,7 +89,7 @@ def test_the_launcher_and_the_table_agree(policy: RestartPolicy, code: int) -> N
     """What the launcher takes as final is what the operator takes as final."""
     spec = typed(job(spec={"worker": {"restartPolicy": policy}}))
     why = cause(observe(job(), (), (pod("worker", state=terminated(code)),)).pods[0])
-    assert launch.is_final(policy, code) is (decide(spec, "worker", why, code).consequence is FAIL)
+    assert launcher_contract.is_final(policy, code) is (decide(spec, "worker", why, code).consequence is FAIL)
 
 
 RULES: dict[str, tuple[dict[str, Any], str, FailureReason, int, Consequence]] = {

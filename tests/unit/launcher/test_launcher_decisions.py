@@ -7,39 +7,39 @@ from pathlib import Path
 
 import pytest
 
-from pstraining.launcher import FILES, launch, launcher_files, launcher_version, sights
-from pstraining.launcher.sights import OPEN, REFUSED, SILENT, Sight, Verdict
+from pstraining.launcher import FILES, contract, launch, launcher_files, launcher_version, probe, supervisor
+from pstraining.launcher.probe import OPEN, REFUSED, SILENT, LossVerdict, PsProbe
 
-PS_LOST, OWN_FAILURE, ASK_AGAIN = Verdict.PS_LOST, Verdict.OWN_FAILURE, Verdict.ASK_AGAIN
-BEFORE = Sight(OPEN, boot_id="a", state="Serving")
-FOREIGN = Sight(OPEN)  # a PS without the launcher
+PS_LOST, OWN_FAILURE, ASK_AGAIN = LossVerdict.PS_LOST, LossVerdict.OWN_FAILURE, LossVerdict.ASK_AGAIN
+BEFORE = PsProbe(OPEN, boot_id="a", state="Serving")
+FOREIGN = PsProbe(OPEN)  # a PS without the launcher
 
 
 @pytest.mark.parametrize(
     ("before", "after", "early", "late"),
     [
         pytest.param(BEFORE, BEFORE, OWN_FAILURE, OWN_FAILURE, id="same server, serving"),
-        pytest.param(BEFORE, Sight(OPEN, boot_id="b", state="Serving"), PS_LOST, PS_LOST, id="another server"),
-        pytest.param(BEFORE, Sight(REFUSED, boot_id="b", state="Starting"), PS_LOST, PS_LOST, id="another, starting"),
-        pytest.param(BEFORE, Sight(REFUSED, boot_id="a", state="Starting"), ASK_AGAIN, PS_LOST, id="not yet restarted"),
-        pytest.param(BEFORE, Sight(REFUSED, boot_id="a", state="Serving"), ASK_AGAIN, PS_LOST, id="port just closed"),
-        pytest.param(BEFORE, Sight(OPEN, boot_id="a", state="Terminating"), ASK_AGAIN, PS_LOST, id="being stopped"),
-        pytest.param(BEFORE, Sight(OPEN, boot_id="a", state="Starting"), ASK_AGAIN, PS_LOST, id="same server, no word"),
-        pytest.param(BEFORE, Sight(REFUSED), ASK_AGAIN, PS_LOST, id="pod gone"),
-        pytest.param(BEFORE, Sight(SILENT), ASK_AGAIN, PS_LOST, id="silent"),
-        pytest.param(BEFORE, Sight(OPEN), ASK_AGAIN, PS_LOST, id="its launcher does not answer"),
-        pytest.param(FOREIGN, Sight(OPEN), OWN_FAILURE, OWN_FAILURE, id="foreign, there"),
+        pytest.param(BEFORE, PsProbe(OPEN, boot_id="b", state="Serving"), PS_LOST, PS_LOST, id="another server"),
+        pytest.param(BEFORE, PsProbe(REFUSED, boot_id="b", state="Starting"), PS_LOST, PS_LOST, id="another, starting"),
+        pytest.param(BEFORE, PsProbe(REFUSED, boot_id="a", state="Starting"), ASK_AGAIN, PS_LOST, id="restarting"),
+        pytest.param(BEFORE, PsProbe(REFUSED, boot_id="a", state="Serving"), ASK_AGAIN, PS_LOST, id="port just closed"),
+        pytest.param(BEFORE, PsProbe(OPEN, boot_id="a", state="Terminating"), ASK_AGAIN, PS_LOST, id="being stopped"),
+        pytest.param(BEFORE, PsProbe(OPEN, boot_id="a", state="Starting"), ASK_AGAIN, PS_LOST, id="same, starting"),
+        pytest.param(BEFORE, PsProbe(REFUSED), ASK_AGAIN, PS_LOST, id="pod gone"),
+        pytest.param(BEFORE, PsProbe(SILENT), ASK_AGAIN, PS_LOST, id="silent"),
+        pytest.param(BEFORE, PsProbe(OPEN), ASK_AGAIN, PS_LOST, id="its launcher does not answer"),
+        pytest.param(FOREIGN, PsProbe(OPEN), OWN_FAILURE, OWN_FAILURE, id="foreign, there"),
         pytest.param(
-            FOREIGN, Sight(OPEN, boot_id="b", state="Serving"), OWN_FAILURE, OWN_FAILURE, id="foreign, an id now"
+            FOREIGN, PsProbe(OPEN, boot_id="b", state="Serving"), OWN_FAILURE, OWN_FAILURE, id="foreign, an id now"
         ),
-        pytest.param(FOREIGN, Sight(REFUSED), PS_LOST, PS_LOST, id="foreign, gone"),
-        pytest.param(FOREIGN, Sight(SILENT), ASK_AGAIN, PS_LOST, id="foreign, silent"),
-        pytest.param(Sight(OPEN, boot_id="a", state="Starting"), BEFORE, OWN_FAILURE, OWN_FAILURE, id="noted early"),
+        pytest.param(FOREIGN, PsProbe(REFUSED), PS_LOST, PS_LOST, id="foreign, gone"),
+        pytest.param(FOREIGN, PsProbe(SILENT), ASK_AGAIN, PS_LOST, id="foreign, silent"),
+        pytest.param(PsProbe(OPEN, boot_id="a", state="Starting"), BEFORE, OWN_FAILURE, OWN_FAILURE, id="noted early"),
     ],
 )
-def test_one_ps(before: Sight, after: Sight, early: Verdict, late: Verdict) -> None:
-    assert sights.judge({"x": before}, {"x": after}, 9.9, 10) is early
-    assert sights.judge({"x": before}, {"x": after}, 10, 10) is late
+def test_one_ps(before: PsProbe, after: PsProbe, early: LossVerdict, late: LossVerdict) -> None:
+    assert probe.judge({"x": before}, {"x": after}, 9.9, 10) is early
+    assert probe.judge({"x": before}, {"x": after}, 10, 10) is late
 
 
 @pytest.mark.parametrize(
@@ -47,26 +47,26 @@ def test_one_ps(before: Sight, after: Sight, early: Verdict, late: Verdict) -> N
     [
         ({"x": BEFORE, "y": BEFORE}, OWN_FAILURE),
         ({"x": BEFORE, "y": BEFORE._replace(boot_id="b")}, PS_LOST),
-        ({"x": Sight(SILENT), "y": BEFORE._replace(boot_id="b")}, PS_LOST),
-        ({"x": Sight(SILENT), "y": BEFORE}, ASK_AGAIN),
+        ({"x": PsProbe(SILENT), "y": BEFORE._replace(boot_id="b")}, PS_LOST),
+        ({"x": PsProbe(SILENT), "y": BEFORE}, ASK_AGAIN),
         ({"x": BEFORE}, ASK_AGAIN),
     ],
 )
-def test_two_ps(after: dict[str, Sight], verdict: Verdict) -> None:
-    assert sights.judge({"x": BEFORE, "y": BEFORE}, after, 0, 10) is verdict
+def test_two_ps(after: dict[str, PsProbe], verdict: LossVerdict) -> None:
+    assert probe.judge({"x": BEFORE, "y": BEFORE}, after, 0, 10) is verdict
 
 
 def test_without_a_ps_every_failure_is_the_programs_own() -> None:
-    assert sights.judge({}, {}, 0, 10) is OWN_FAILURE
+    assert probe.judge({}, {}, 0, 10) is OWN_FAILURE
 
 
 def test_back_off_only_for_what_dies_at_once() -> None:
     delays, delay = [], 0.0
     for _ in range(8):
-        delay = launch.next_delay(delay, lived=1.9)
+        delay = supervisor.next_delay(delay, lived=1.9)
         delays.append(delay)
     assert delays == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5]
-    assert launch.next_delay(5, lived=2) == 0
+    assert supervisor.next_delay(5, lived=2) == 0
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_back_off_only_for_what_dies_at_once() -> None:
     ],
 )
 def test_the_environment_is_checked(env: dict[str, str], named: str) -> None:
-    with pytest.raises(launch.ExitError, match="environment variable") as error:
-        launch.read_task(env)
+    with pytest.raises(contract.ExitError, match="environment variable") as error:
+        contract.read_task(env)
     code, message = error.value.args
     assert code == 78
     assert named in message
@@ -118,8 +118,8 @@ def test_the_environment_is_checked(env: dict[str, str], named: str) -> None:
     ],
 )
 def test_the_map_is_checked(text: str, kind: str, index: int) -> None:
-    with pytest.raises(launch.ExitError) as error:
-        launch.read_cluster(text, "/x/cluster.json", kind, index)
+    with pytest.raises(contract.ExitError) as error:
+        contract.read_cluster(text, "/x/cluster.json", kind, index)
     code, message = error.value.args
     assert code == 78
     assert "field 'cluster' of /x/cluster.json" in message
@@ -129,13 +129,13 @@ def test_the_map_is_checked(text: str, kind: str, index: int) -> None:
 
 def test_an_evaluator_is_in_no_map() -> None:
     cluster = {"chief": ["a:1"], "ps": ["b:2"]}
-    assert launch.read_cluster(json.dumps({"cluster": cluster}), "x", "evaluator", 3) == cluster
+    assert contract.read_cluster(json.dumps({"cluster": cluster}), "x", "evaluator", 3) == cluster
 
 
 def test_the_programs_environment() -> None:
     cluster = {"chief": ["a:1"], "ps": ["b:2"]}
     env = {"TF_CONFIG": "the template's", "GRPC_FAIL_FAST": "mine", "OTHER": "1"}
-    made = launch.program_env(env, cluster, "evaluator", 1)
+    made = contract.program_env(env, cluster, "evaluator", 1)
     assert json.loads(made["TF_CONFIG"]) == {"cluster": cluster, "task": {"type": "evaluator", "index": 1}}
     assert made["GRPC_FAIL_FAST"] == "mine"
     assert made["OTHER"] == "1"
@@ -143,27 +143,28 @@ def test_the_programs_environment() -> None:
     options = dict(option.split("=") for option in made["TF_GRPC_DEFAULT_OPTIONS"].split(","))
     assert options["grpc.keepalive_time_ms"] == "2000"
     assert options["grpc.max_reconnect_backoff_ms"] == "500"
-    assert launch.program_env({}, cluster, "chief", 0)["GRPC_FAIL_FAST"] == "use_caller"
-    tunables = {kind: launch.program_env({}, cluster, kind, 0)["GLIBC_TUNABLES"] for kind in ("ps", "worker")}
+    assert contract.program_env({}, cluster, "chief", 0)["GRPC_FAIL_FAST"] == "use_caller"
+    tunables = {kind: contract.program_env({}, cluster, kind, 0)["GLIBC_TUNABLES"] for kind in ("ps", "worker")}
     assert "arena_max=1" in tunables["ps"]
     assert "arena_max" not in tunables["worker"], "a worker's threads read data beside one another"
     assert all("mmap_max=0" in found for found in tunables.values())
-    assert launch.program_env({"GLIBC_TUNABLES": ""}, cluster, "ps", 0)["GLIBC_TUNABLES"] == "", "the template's"
+    assert contract.program_env({"GLIBC_TUNABLES": ""}, cluster, "ps", 0)["GLIBC_TUNABLES"] == "", "the template's"
 
 
 @pytest.mark.parametrize(
     ("address", "parts"), [("digits-ps-0:2222", ("digits-ps-0", 2222)), ("[fd00::1]:2222", ("fd00::1", 2222))]
 )
 def test_addresses(address: str, parts: tuple[str, int]) -> None:
-    assert sights.host_and_port(address) == parts
+    assert contract.host_and_port(address) == parts
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_it_stands_on_the_standard_library_of_python_3_8(name: str) -> None:
     tree = ast.parse(launcher_files()[name], feature_version=(3, 8))
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert {name.partition(".")[0] for name in imported} <= set(sys.stdlib_module_names)
+    imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+    own = {Path(file).stem for file in FILES}
+    assert {name.partition(".")[0] for name in imported} <= set(sys.stdlib_module_names) | own
     lengths = [
         node.end_lineno - node.lineno + 1
         for node in ast.walk(tree)
@@ -185,7 +186,7 @@ def test_bad_contracts_end_with_78_and_one_line(
 ) -> None:
     env = {"PSTRAINING_TASK_TYPE": "chief", "PSTRAINING_TASK_INDEX": "0"}
     monkeypatch.setattr(launch, "__file__", str(tmp_path / "launch.py"))
-    monkeypatch.setattr(launch, "RUN_DIR", str(tmp_path / "missing"))
+    monkeypatch.setattr(contract, "RUN_DIR", str(tmp_path / "missing"))
 
     def outcome(*argv: str) -> tuple[int, str]:
         code = launch.main(list(argv), env)

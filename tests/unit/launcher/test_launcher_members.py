@@ -5,31 +5,32 @@ from typing import Any
 
 import pytest
 
-from pstraining.launcher.members import ENV_NODE, NODE_FILE, Members, is_in_sync, may_be_first, note_node
-from pstraining.launcher.sights import Sight
+from pstraining.launcher.contract import ENV_NODE, NODE_FILE
+from pstraining.launcher.members import ShardMembers, is_in_sync, may_start_first, write_node
+from pstraining.launcher.probe import PsProbe
 
 SIX = ["a0", "b0", "a1", "b1", "a2", "b2"]
 """Two shards of three members."""
 
 
-def members(number: Any = 3, servers: list[str] | None = None) -> Members:
-    return Members({"cluster": {"ps": SIX if servers is None else servers}, "members": number})
+def members(number: Any = 3, servers: list[str] | None = None) -> ShardMembers:
+    return ShardMembers({"cluster": {"ps": SIX if servers is None else servers}, "members": number})
 
 
 def test_tasks() -> None:
-    found = members()
-    assert found.hot
-    assert [SIX[found.task(shard, str(member))] for shard in (0, 1) for member in (0, 1, 2)] == [
+    made = members()
+    assert made.hot
+    assert [SIX[made.task(shard, str(member))] for shard in (0, 1) for member in (0, 1, 2)] == [
         *("a0", "a1", "a2", "b0", "b1", "b2"),
     ]
-    assert found.others(3) == ["b0", "b2"]
+    assert made.peers(3) == ["b0", "b2"]
 
 
 def test_other_standbys_are_no_tasks() -> None:
-    found = Members({"cluster": {"ps": ["a", "b"]}})
-    assert not found.hot
-    assert [found.task(shard, member) for shard in (0, 1) for member in ("", "0", "1")] == [0, 0, 0, 1, 1, 1]
-    assert found.others(1) == []
+    made = ShardMembers({"cluster": {"ps": ["a", "b"]}})
+    assert not made.hot
+    assert [made.task(shard, member) for shard in (0, 1) for member in ("", "0", "1")] == [0, 0, 0, 1, 1, 1]
+    assert made.peers(1) == []
 
 
 @pytest.mark.parametrize("number", [0, -1, 4, "2", None, 1.5])
@@ -43,18 +44,18 @@ def test_a_wrong_number(number: Any) -> None:
     [([], []), (["a0"], []), (["a0", "a1", "b2"], []), (["a0", "a1", "a2", "b0"], ["a0", "a1", "a2"]), (SIX, SIX)],
 )
 def test_a_program_waits_for_one_member_of_each_shard(away: list[str], awaited: list[str]) -> None:
-    assert sorted(members().awaited(away)) == sorted(awaited)
+    assert sorted(members().required(away)) == sorted(awaited)
 
 
 def test_without_standbys_it_waits_for_everybody() -> None:
-    assert members(1, ["a", "b"]).awaited(["b"]) == ["b"]
-    assert members(1, []).awaited([]) == []
+    assert members(1, ["a", "b"]).required(["b"]) == ["b"]
+    assert members(1, []).required([]) == []
 
 
 def test_the_nodes_name_is_left_where_it_is_known(tmp_path: Path) -> None:
-    note_node(str(tmp_path), {})
+    write_node(str(tmp_path), {})
     assert not list(tmp_path.iterdir())
-    note_node(str(tmp_path), {ENV_NODE: "node-7"})
+    write_node(str(tmp_path), {ENV_NODE: "node-7"})
     assert (tmp_path / NODE_FILE).read_text() == "node-7"
 
 
@@ -70,12 +71,12 @@ def test_the_chiefs_word(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("others", "may"),
     [
-        ([Sight(boot_id="a")], True),
-        ([Sight(boot_id="a"), Sight(boot_id="b")], True),
-        ([Sight(boot_id="a", in_sync=True)], False),
-        ([Sight()], False),
-        ([Sight(boot_id="a"), Sight()], False),
+        ([PsProbe(boot_id="a")], True),
+        ([PsProbe(boot_id="a"), PsProbe(boot_id="b")], True),
+        ([PsProbe(boot_id="a", in_sync=True)], False),
+        ([PsProbe()], False),
+        ([PsProbe(boot_id="a"), PsProbe()], False),
     ],
 )
-def test_nobody_in_sync_and_nobody_silent(others: list[Sight], may: bool) -> None:
-    assert may_be_first(others) is may
+def test_nobody_in_sync_and_nobody_silent(others: list[PsProbe], may: bool) -> None:
+    assert may_start_first(others) is may

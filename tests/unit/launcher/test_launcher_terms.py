@@ -14,7 +14,7 @@ def test_a_server_whose_state_the_runtime_owns_goes_on_whichever_version_it_is(t
     for marker in markers:
         marker.touch()
     terms = Terms(str(file), *map(str, markers))
-    terms.started()
+    terms.server_started()
     assert not any(marker.exists() for marker in markers), "a server that starts holds nothing"
     (tmp_path / name).touch()
     file.write_text('{"term": 20}')
@@ -29,7 +29,7 @@ def test_a_map_that_cannot_be_read_changes_nothing(tmp_path: Path, text: str | N
     file = tmp_path / "cluster.json"
     file.write_text('{"term": 3}')
     terms = Terms(str(file), str(tmp_path / "owned"))
-    terms.started()
+    terms.server_started()
     assert terms.term == 3
     if text is None:
         file.unlink()
@@ -44,5 +44,5 @@ def test_a_map_without_terms_asks_for_nothing(tmp_path: Path) -> None:
     file = tmp_path / "cluster.json"
     file.write_text('{"cluster": {}}')
     terms = Terms(str(file), str(tmp_path / "owned"))
-    terms.started()
+    terms.server_started()
     assert (terms.term, terms.is_over()) == (0, False)

@@ -32,7 +32,7 @@ def metrics(port: int) -> Callable[[], None]:
 
 
 def status(port: int) -> Callable[[], None]:
-    serve_status(Listener, port, dict, lambda status: True)
+    serve_status(port, dict, lambda status: True)
     return lambda: None
 
 

@@ -1,0 +1,131 @@
+"""The launcher's view of the pod's contract: variables, files, exit codes, and the program's environment.
+
+docs/concepts/job-contract.md describes it; pstraining/api/contract.py has the same literals. It is one of the
+launcher's files: it lies beside launch.py in the pod and imports only Python 3.8's standard library.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import List, Mapping  # noqa: UP035 - Python 3.8
+
+CLUSTER_FILE = "cluster.json"
+RUN_DIR = "/run/pstraining"
+SUCCESS_MARKER = "succeeded"
+FAILED_MARKER = "failed"
+IN_SYNC_MARKER = "in-sync"
+DRAINING_MARKERS = ("draining", "leaving")
+OWNED_MARKERS = ("runtime-owned", "owned")
+NODE_FILE = "node"
+
+ENV_NAMESPACE = "PSTRAINING_NAMESPACE"
+ENV_TASK_TYPE = "PSTRAINING_TASK_TYPE"
+ENV_TASK_INDEX = "PSTRAINING_TASK_INDEX"
+ENV_TERM = "PSTRAINING_TERM"
+ENV_SERVER = "PSTRAINING_SERVER"
+ENV_MEMBER = "PSTRAINING_MEMBER"
+ENV_NODE = "PSTRAINING_NODE"
+ENV_RESTART_POLICY = "PSTRAINING_RESTART_POLICY"
+ENV_START_TIMEOUT = "PSTRAINING_START_TIMEOUT_SECONDS"
+
+TF_PORT = 2222
+STATUS_PORT = 2223
+
+EXIT_START_TIMEOUT = 75
+EXIT_BAD_CONTRACT = 78
+EXIT_MEANINGS = {
+    0: "a PS's program must not end",
+    137: "killed, most often for want of memory",
+    139: "segmentation fault",
+}
+"""What the log adds to an exit code whose program cannot have logged a reason itself."""
+PS_LOSS_GRACE_SECONDS = 10
+
+# Without keepalive one silent peer stops a whole job; without the short back-off a returned peer is found late.
+KEEPALIVE = "grpc.keepalive_time_ms=2000,grpc.keepalive_timeout_ms=2000,grpc.keepalive_permit_without_calls=1"
+BACK_OFF = "grpc.min_reconnect_backoff_ms=100,grpc.initial_reconnect_backoff_ms=100,grpc.max_reconnect_backoff_ms=500"
+NETWORK_SETTINGS = {
+    "TF_GRPC_DEFAULT_OPTIONS": f"{KEEPALIVE},{BACK_OFF}",
+    # Measured: "true" fails the chief when a worker starts late, "false" hangs it when a PS stays unreachable.
+    "GRPC_FAIL_FAST": "use_caller",
+}
+# glibc returns large blocks to the system at once, and TensorFlow allocates new ones for every gradient. In a step of
+# 100 MB, clearing their pages took half of the system time.
+KEEP_PAGES = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=68719476736"
+# A server has one arena: the blocks of further arenas are smaller than 64 MB.
+ONE_ARENA = "glibc.malloc.arena_max=1"
+
+Cluster = Mapping[str, List[str]]  # noqa: UP006 - Python 3.8
+
+
+class ExitError(Exception):
+    """Ends the launcher. Its arguments are the exit code and a message for the log, which may be empty."""
+
+
+def log(message: str) -> None:
+    """Write one line to stderr."""
+    os.write(2, f"pstraining-launcher: {message}\n".encode())
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Return the host and the port of an address."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def read_task(env: Mapping[str, str]) -> tuple[str, int]:
+    """Return the pod's task type and index from its environment.
+
+    Raises:
+        ExitError: one of the contract's variables is invalid.
+    """
+    patterns = {
+        ENV_TASK_TYPE: "chief|worker|ps|evaluator",
+        ENV_TASK_INDEX: "[0-9]+",
+        ENV_START_TIMEOUT: "[0-9]*",
+        ENV_RESTART_POLICY: "(Always|OnFailure|Never|ExitCode)?",
+        ENV_TERM: "[0-9]*",
+    }
+    if env.get(ENV_TASK_TYPE) == "ps":
+        patterns[ENV_SERVER] = "Program|Builtin"
+    for name, pattern in patterns.items():
+        if not re.fullmatch(pattern, env.get(name, "")):
+            message = f"the environment variable {name} is {env.get(name)!r}, not {pattern}"
+            raise ExitError(EXIT_BAD_CONTRACT, message)
+    return env[ENV_TASK_TYPE], int(env[ENV_TASK_INDEX])
+
+
+def read_cluster(text: str, source: str, kind: str, index: int) -> Cluster:
+    """Return the cluster of a cluster map or of TF_CONFIG.
+
+    Raises:
+        ExitError: the cluster has an invalid address, or none for this task.
+    """
+    try:
+        cluster: Cluster = json.loads(text)["cluster"]
+        own = [] if kind == "evaluator" else [cluster[kind][index]]
+        for address in own + [address for tasks in cluster.values() for address in tasks]:
+            host_and_port(address)
+        return cluster
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        message = f"field 'cluster' of {source} has no list of addresses with a {kind} {index} ({error!r})"
+        raise ExitError(EXIT_BAD_CONTRACT, message) from None
+
+
+def memory_settings(kind: str) -> dict[str, str]:
+    """Return the allocator's settings for a task's process."""
+    return {"GLIBC_TUNABLES": f"{KEEP_PAGES}:{ONE_ARENA}" if kind == "ps" else KEEP_PAGES}
+
+
+def program_env(env: Mapping[str, str], cluster: Cluster, kind: str, index: int) -> dict[str, str]:
+    """Return the program's environment. The pod template's own variables win, except for TF_CONFIG."""
+    config = {"cluster": cluster, "task": {"type": kind, "index": index}}
+    settings = {**NETWORK_SETTINGS, **memory_settings(kind), "TF_CPP_MIN_LOG_LEVEL": "1"}
+    return {**settings, **env, "TF_CONFIG": json.dumps(config)}
+
+
+def is_final(policy: str, code: int) -> bool:
+    """Whether a role's restartPolicy forbids another run of a program that failed with this exit code."""
+    return policy == "Never" or (policy == "ExitCode" and 0 < code < 128 and code != EXIT_START_TIMEOUT)

@@ -1,0 +1,133 @@
+"""Probes parameter servers (PSs), and decides from the results whether a program failed because a PS was lost.
+
+The decisions, above `try_connect`, are pure. It is one of the launcher's files: it lies beside launch.py in the pod and
+imports only Python 3.8's standard library.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import queue
+import socket
+import threading
+import time
+from contextlib import suppress
+from enum import Enum
+from typing import TYPE_CHECKING, Callable, Collection, Mapping, NamedTuple  # noqa: UP035 - Python 3.8
+
+if TYPE_CHECKING or __package__:
+    from .contract import STATUS_PORT, TF_PORT, host_and_port
+else:
+    from contract import STATUS_PORT, TF_PORT, host_and_port
+
+OPEN, REFUSED, SILENT = "open", "refused", "silent"
+ANSWER_SECONDS = 3
+"""Timeout for the launcher's answer where TensorFlow's port is open."""
+LATE_SECONDS = 0.1
+"""Wait for further answers once enough PSs have answered: a reachable PS answers within milliseconds."""
+LossVerdict = Enum("LossVerdict", "PS_LOST OWN_FAILURE ASK_AGAIN")
+
+
+class PsProbe(NamedTuple):
+    """Result of probing one PS: its TensorFlow port and its launcher's status."""
+
+    port: str = SILENT
+    """OPEN, REFUSED or SILENT."""
+    why: str = "not asked yet"
+    """Why the port is not open; empty if it is."""
+    boot_id: str | None = None
+    """The identity of the server's process; None if no launcher answered."""
+    state: str = ""
+    """Starting, Serving or Terminating; empty if no launcher answered."""
+    term: int | None = None
+    """The newest term of the chief that the launcher has read; None if it did not report one."""
+    in_sync: bool = False
+    """Whether the chief has marked this member as in sync."""
+
+
+Probes = Mapping[str, PsProbe]
+"""Results by the PS's address."""
+
+
+def status_port(port: int) -> int:
+    """Return the port of a PS's launcher, by its TensorFlow port."""
+    return port + STATUS_PORT - TF_PORT
+
+
+def judge_ps(before: PsProbe, after: PsProbe) -> LossVerdict:
+    """Return the verdict of one PS. ASK_AGAIN means that it may be lost or restarting."""
+    if before.boot_id is None:  # without a launcher, only the port can show a loss, and only during it
+        verdicts = {OPEN: LossVerdict.OWN_FAILURE, REFUSED: LossVerdict.PS_LOST}
+        return verdicts.get(after.port, LossVerdict.ASK_AGAIN)
+    if after.boot_id not in (None, before.boot_id):
+        return LossVerdict.PS_LOST
+    is_healthy = after.boot_id and after.port == OPEN and after.state == "Serving"
+    return LossVerdict.OWN_FAILURE if is_healthy else LossVerdict.ASK_AGAIN
+
+
+def judge(before: Probes, after: Probes, elapsed: float, grace: float) -> LossVerdict:
+    """Return why a program failed.
+
+    Args:
+        before: the PSs before the program ran.
+        after: the PSs after its end.
+        elapsed: seconds since its end.
+        grace: seconds after which a PS that is still unreachable is lost.
+    """
+    verdicts = {judge_ps(probe, after.get(ps, PsProbe())) for ps, probe in before.items()}
+    if verdicts <= {LossVerdict.OWN_FAILURE}:
+        return LossVerdict.OWN_FAILURE
+    is_lost = LossVerdict.PS_LOST in verdicts or elapsed >= grace
+    return LossVerdict.PS_LOST if is_lost else LossVerdict.ASK_AGAIN
+
+
+def try_connect(host: str, port: int) -> PsProbe:
+    """Probe whether a port accepts connections."""
+    try:
+        socket.create_connection((host, port), 1).close()
+        return PsProbe(OPEN, "")
+    except OSError as error:
+        state = REFUSED if isinstance(error, ConnectionRefusedError) else SILENT
+        return PsProbe(state, error.strerror or str(error))
+
+
+def is_open(host: str, port: int) -> bool:
+    """Whether a port accepts connections."""
+    return try_connect(host, port).port == OPEN
+
+
+def probe(address: str) -> PsProbe:
+    """Probe one PS."""
+    host, port = host_and_port(address)
+    result = try_connect(host, port)
+    timeout = ANSWER_SECONDS if result.port == OPEN else 1
+    connection = http.client.HTTPConnection(host, status_port(port), timeout=timeout)
+    with suppress(OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        connection.request("GET", "/v1/status")
+        status = json.loads(connection.getresponse().read(65536))
+        result = result._replace(boot_id=str(status["bootId"]), state=str(status["state"]), term=status.get("term"))
+        result = result._replace(in_sync=bool(status.get("inSync")))
+    connection.close()
+    return result
+
+
+def probe_all(addresses: Collection[str], is_enough: Callable[[Probes], bool] = lambda _: False) -> dict[str, PsProbe]:
+    """Probe many PSs at once, each in a thread, until all or enough of them have answered.
+
+    A PS whose answer was not awaited has the default result. Its thread ends later and holds no resources.
+    """
+    answers: queue.SimpleQueue[tuple[str, PsProbe]] = queue.SimpleQueue()
+    for ps in addresses:
+        threading.Thread(target=lambda ps: answers.put((ps, probe(ps))), args=(ps,), daemon=True).start()
+    results: dict[str, PsProbe] = {}
+    until = None
+    while len(results) < len(addresses):
+        if until is None and is_enough(results):
+            until = time.monotonic() + LATE_SECONDS
+        try:
+            ps, result = answers.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
+        except queue.Empty:
+            break
+        results[ps] = result
+    return {ps: results.get(ps, PsProbe()) for ps in addresses}

@@ -1,0 +1,123 @@
+"""Runs one command at a time: passes signals on, reaps children, and leaves no process of the command behind.
+
+It is one of the launcher's files: it lies beside launch.py in the pod and imports only Python 3.8's standard library.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Callable, Mapping  # noqa: UP035 - Python 3.8
+
+if TYPE_CHECKING or __package__:
+    from .contract import ExitError
+else:
+    from contract import ExitError
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+SIGNALS = (*STOP_SIGNALS, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
+CHECK_SECONDS = 0.5
+"""Seconds between two checks whether a command must be killed."""
+KILL_SECONDS = 5
+"""Seconds that the processes of an ended command have to disappear after SIGKILL."""
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def next_delay(delay: float, lived: float) -> float:
+    """Return the pause before a program runs again: 0, or 0.1 s doubling to 5 s for one that ends within 2 s."""
+    return 0 if lived >= 2 else min(5, max(0.1, delay * 2))
+
+
+class Supervisor:
+    """Runs commands from the main thread, which handles signals and children while it sleeps in `wait`."""
+
+    def __init__(self) -> None:
+        """Install the signal handlers and adopt orphaned processes."""
+        self.stopped_by = 0
+        """The signal that told the launcher to stop; 0 before."""
+        self.before_stop: Callable[[], object] = lambda: None
+        """Called after a stop signal has arrived, before it is passed on."""
+        self._pid, self._code = 0, -1
+        self._signals, wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        # Python writes the number of each signal to the pipe, one byte each.
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+        for number in SIGNALS:
+            signal.signal(number, lambda *_: None)
+        self._in_child: Callable[[], object] | None = None
+        # Orphans are adopted, and the command dies with the launcher. For pid 1 the kernel does both.
+        with suppress(OSError, AttributeError):
+            prctl = ctypes.CDLL(None).prctl
+            if os.getpid() != 1 and prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0:
+                self._in_child = lambda: prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Sleep until a signal arrives or the time is over.
+
+        Raises:
+            ExitError: the launcher was told to stop and runs nothing.
+        """
+        is_readable = select.select([self._signals], [], [], seconds)[0]
+        for number in os.read(self._signals, 4096) if is_readable else b"":
+            if number == signal.SIGCHLD:
+                self._reap()
+            else:
+                if number in STOP_SIGNALS:
+                    self.stopped_by = number
+                    self.before_stop()
+                self._signal_group(number)
+        if self.stopped_by and not self._pid:
+            raise ExitError(128 + self.stopped_by, "")
+
+    def run(
+        self, command: list[str], env: Mapping[str, str], is_over: Callable[[], bool] | None = None
+    ) -> tuple[int, float]:
+        """Run a command in a process group of its own, and end all processes of the group.
+
+        Args:
+            command: the command and its arguments.
+            env: the command's environment.
+            is_over: whether the command must be killed; checked regularly.
+
+        Returns:
+            The exit code, and the seconds that the command ran.
+
+        Raises:
+            ExitError: the command cannot be started.
+        """
+        started = time.monotonic()
+        try:
+            child = subprocess.Popen(command, env=env, start_new_session=True, preexec_fn=self._in_child)  # noqa: PLW1509
+        except OSError as error:
+            message = f"cannot run {command[0]!r}: {error.strerror}; look at the container's command and image"
+            raise ExitError(127 if isinstance(error, FileNotFoundError) else 126, message) from None
+        self._pid, self._code = child.pid, -1
+        while self._code < 0:
+            self.wait(CHECK_SECONDS if is_over else None)
+            if self._code < 0 and is_over and is_over():
+                self._signal_group(signal.SIGKILL)
+        child.returncode, ended = self._code, time.monotonic()  # reaped here, not by Popen
+        while self._signal_group(signal.SIGKILL) and time.monotonic() < ended + KILL_SECONDS:
+            self.wait(0.02)
+        self._pid = 0
+        return self._code, ended - started
+
+    def _signal_group(self, number: int) -> bool:
+        """Send a signal to the command's process group; return whether the group exists."""
+        with suppress(ProcessLookupError, PermissionError):
+            if self._pid:
+                os.killpg(self._pid, number)
+                return True
+        return False
+
+    def _reap(self) -> None:
+        """Reap all ended children, and record the command's exit code."""
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == self._pid:
+                    is_signaled = os.WIFSIGNALED(ended[1])
+                    self._code = 128 + os.WTERMSIG(ended[1]) if is_signaled else os.WEXITSTATUS(ended[1])
