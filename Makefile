@@ -24,7 +24,7 @@ test-all: install ## The same with what `make test` leaves out: before an issue 
 test-changed: install ## The layers, and of the slow ones the files, that a change touches (BASE=REV: since then)
 	@$(PY) hack/run_tests.py --changed --base $(or $(BASE),HEAD)
 
-test-lint: install ## ruff, mypy --strict, import contracts, module length, links in the docs, their site
+test-lint: install ## ruff, mypy --strict, import contracts, module length, links in the docs, their prose, their site
 test-drift: install ## Generated files are what `make generate` writes
 test-unit: install ## Tests that need nothing but Python
 test-chart: install ## The Helm chart, rendered by helm

@@ -92,6 +92,7 @@ LAYERS = (
             (str(BIN / "ruff"), "format", "--check", "."),
             (PYTHON, "hack/module_length.py"),
             (PYTHON, "hack/docs/links.py"),
+            (PYTHON, "hack/docs/prose.py"),
             SITE,
             (str(BIN / "lint-imports"), "--no-logo"),
             (str(BIN / "mypy"), *CHECKED),
