@@ -69,7 +69,7 @@ async def _delete_by_name(
 
 
 async def _unrepaired(
-    watches: Watches, stream: Any, events: AsyncIterator[Any], receive: Receiver, synced: Callable[[], None]
+    watches: Watches, stream: Any, events: AsyncIterator[Any], receive: Receiver, synced: Callable[[str | None], None]
 ) -> AsyncIterator[Any]:
     """Draws no conclusion from what a list does not hold."""
 
@@ -83,7 +83,7 @@ async def _unrepaired(
 
 
 async def _news_only(
-    watches: Watches, stream: Any, events: AsyncIterator[Any], receive: Receiver, synced: Callable[[], None]
+    watches: Watches, stream: Any, events: AsyncIterator[Any], receive: Receiver, synced: Callable[[str | None], None]
 ) -> AsyncIterator[Any]:
     """Takes jobs from events alone, as an operator that waits for edges does."""
 

@@ -21,7 +21,8 @@ from pstraining.controller.watch import Watches
 
 PACKAGE = Path(pstraining.__file__).parent
 SEAM = "controller/watch.py"
-PODS = Resource(group="", version="v1", plural="pods", namespaced=True)
+PRIVATE = {"kopf._cogs.clients", "kopf._cogs.clients.errors"}
+JOBS = Resource(group="pstraining.dev", version="v1alpha1", plural="pstrainingjobs", namespaced=True)
 
 
 def pod(name: str, version: int) -> dict[str, Any]:
@@ -38,7 +39,7 @@ def private_imports(source: str) -> set[str]:
 
 def test_one_module_names_what_is_private() -> None:
     found = {path.relative_to(PACKAGE).as_posix(): private_imports(path.read_text()) for path in PACKAGE.rglob("*.py")}
-    assert {path: names for path, names in found.items() if names} == {SEAM: {"kopf._cogs.clients"}}
+    assert {path: names for path, names in found.items() if names} == {SEAM: PRIVATE}
 
 
 @pytest.mark.asyncio
@@ -66,7 +67,7 @@ async def test_kopf_lists_and_watches_through_the_functions_that_are_replaced(mo
     watches = Watches(expected=1)
     with watches.taken(receive):
         task = asyncio.create_task(
-            queueing.watcher(namespace=None, settings=build_settings(), resource=PODS, processor=processor)
+            queueing.watcher(namespace=None, settings=build_settings(), resource=JOBS, processor=processor)
         )
         try:
             await asyncio.wait_for(both.wait(), 10)
@@ -75,4 +76,4 @@ async def test_kopf_lists_and_watches_through_the_functions_that_are_replaced(mo
             await asyncio.gather(task, return_exceptions=True)
     assert received == [(None, "listed"), ("ADDED", "watched")]
     assert watches.synced, "kopf marks the end of a list"
-    assert watches._newest == {("pods", None): 9}, "the list came through fetch_objs, and its version is remembered"
+    assert watches._newest == {("pstrainingjobs", None): 9}, "the list came through fetch_objs"

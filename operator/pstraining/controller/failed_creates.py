@@ -11,34 +11,58 @@ from typing import Any
 KIND = "Event"
 FIELD_SELECTOR = "reason=FailedCreate"
 WORKLOADS_MAX = 5_000
-"""Workloads that are remembered. They include other users' workloads, as events cannot be selected by label."""
+"""Workloads of jobs that are remembered."""
+OTHERS_MAX = 256
+"""Other workloads that are remembered: events cannot be selected by label, and may precede their workload."""
+MESSAGE_MAX = 1_024
+"""Characters of a message that are kept: the API server limits neither it nor the authors of events."""
 Object = Mapping[str, Any]
 
 
 class FailedCreates:
-    """The newest message of each workload, by its uid."""
+    """The newest message of each workload, by its namespace and uid."""
 
     def __init__(self) -> None:
-        self._messages: OrderedDict[str, str] = OrderedDict()
+        self._ours: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._others: OrderedDict[tuple[str, str], str] = OrderedDict()
 
-    def observed(self, event: Object) -> bool:
-        """Record an event from the watch; return whether its message is new."""
+    def observed(self, event: Object, *, is_ours: bool) -> bool:
+        """Record an event from the watch.
+
+        Args:
+            event: of reason FailedCreate.
+            is_ours: whether the workload that it names is a job's.
+
+        Returns:
+            Whether its message is new.
+        """
         uid = str((event.get("involvedObject") or {}).get("uid") or "")
-        message = str(event.get("message") or "")
-        is_new = bool(uid and message) and self._messages.get(uid) != message
-        if uid and message:
-            self._messages[uid] = message
-            self._messages.move_to_end(uid)
-            while len(self._messages) > WORKLOADS_MAX:
-                self._messages.popitem(last=False)
+        message = str(event.get("message") or "")[:MESSAGE_MAX]
+        if not (uid and message):
+            return False
+        # An event is in the namespace of the object that it names, whatever the object's own field says.
+        key = (str((event.get("metadata") or {}).get("namespace")), uid)
+        is_new = self._get(key) != message
+        self._forget(key)
+        kept, limit = (self._ours, WORKLOADS_MAX) if is_ours else (self._others, OTHERS_MAX)
+        kept[key] = message
+        while len(kept) > limit:
+            kept.popitem(last=False)
         return is_new
 
     def pod_seen(self, pod: Object) -> None:
         """Drop the messages of a created pod's workload."""
         for owner in pod["metadata"].get("ownerReferences") or ():
-            self._messages.pop(str(owner.get("uid")), None)
+            self._forget((pod["metadata"]["namespace"], str(owner.get("uid"))))
 
     def of(self, children: Iterable[Object]) -> dict[str, str]:
         """Return the messages of these workloads, by uid."""
-        uids = (str(c["metadata"]["uid"]) for c in children)
-        return {uid: self._messages[uid] for uid in uids if uid in self._messages}
+        keys = [(c["metadata"]["namespace"], c["metadata"]["uid"]) for c in children]
+        return {key[1]: message for key in keys if (message := self._get(key)) is not None}
+
+    def _get(self, key: tuple[str, str]) -> str | None:
+        return self._ours.get(key, self._others.get(key))
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        self._ours.pop(key, None)
+        self._others.pop(key, None)

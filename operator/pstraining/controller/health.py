@@ -7,7 +7,7 @@ Ready: every cache is filled and this process holds the Lease. A standby operato
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler
 
 from pstraining.launcher.listener import Listener
@@ -42,17 +42,31 @@ class Heartbeat:
 class Health:
     """Serves the two endpoints."""
 
-    def __init__(self, live: Mapping[str, Check], ready: Mapping[str, Check]) -> None:
-        """Create endpoints that pass while all their checks pass."""
+    def __init__(
+        self,
+        live: Mapping[str, Check],
+        ready: Mapping[str, Check],
+        notes: Callable[[], Iterable[str]] = lambda: (),
+    ) -> None:
+        """Create endpoints that pass while all their checks pass.
+
+        Args:
+            live: checks of /livez.
+            ready: checks of /readyz.
+            notes: returns lines that /readyz shows beside its result.
+        """
         self._checks = {"/livez": dict(live), "/readyz": dict(ready)}
+        self._notes = notes
 
     def answer(self, path: str) -> tuple[int, str]:
         """Return the status code and text for a path."""
-        checks = self._checks.get(path.split("?", 1)[0])
+        path = path.split("?", 1)[0]
+        checks = self._checks.get(path)
         if checks is None:
             return 404, "not found: the paths are /livez and /readyz\n"
         problems = [f"{name}: {problem}" for name, check in checks.items() if (problem := check()) is not None]
-        return (503, "\n".join(problems) + "\n") if problems else (200, "ok\n")
+        notes = self._notes() if path == "/readyz" else ()
+        return 503 if problems else 200, "\n".join((*(problems or ["ok"]), *notes)) + "\n"
 
     def serve(self, port: int) -> Callable[[], None]:
         """Serve from a thread; return a function that stops serving."""

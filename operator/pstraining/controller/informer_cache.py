@@ -10,7 +10,7 @@ Objects are stored as JSON text: a Deployment takes 3 KB as text and 18 KB as di
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -18,6 +18,7 @@ import orjson
 from pstraining.api import names
 from pstraining.controller.transform import transform
 from pstraining.core.actions import Kind
+from pstraining.kube.paths import RESOURCES
 
 Key = tuple[str, str]
 """Namespace and name of a job."""
@@ -35,12 +36,12 @@ class _Stored:
 
     uid: str
     version: str
-    body: bytes | Object
-    """The transformed object without its resourceVersion: JSON, or the object itself if its texts are shared."""
+    body: bytes
+    """The transformed object without its resourceVersion, as JSON."""
 
     def read(self) -> Object:
         """Return the object."""
-        body = orjson.loads(self.body) if isinstance(self.body, bytes) else self.body
+        body = orjson.loads(self.body)
         return {**body, "metadata": {**body["metadata"], "resourceVersion": self.version}}
 
 
@@ -100,14 +101,56 @@ class InformerCache:
         # The JSON text is searched, not parsed: there may be many pods, and node changes are rare.
         field = b'"nodeName":' + orjson.dumps(name)
         return tuple(
-            key
-            for key, entry in self._entries.items()
-            if any(isinstance(pod.body, bytes) and field in pod.body for pod in entry.pods.values())
+            key for key, entry in self._entries.items() if any(field in pod.body for pod in entry.pods.values())
         )
 
-    def job_of(self, reference: Object) -> Key | None:
+    def belongs(self, raw: Object) -> bool:
+        """Whether an object is a job, or carries the uid of the cached job that its labels name."""
+        if raw.get("kind") == Kind.PS_TRAINING_JOB:
+            return True
+        key = _key_of(raw)
+        entry = self._entries.get(key) if key is not None else None
+        return entry is not None and entry.job is not None and _job_uid(raw) == entry.job.uid
+
+    def drop(self, raw: Object) -> Key | None:
+        """Remove an object that belongs to no job any more.
+
+        Returns:
+            The job that needs a pass; None if the object was not cached.
+        """
+        metadata = raw["metadata"]
+        return self._remove((str(raw["kind"]), metadata["namespace"], metadata["name"]), metadata["uid"])
+
+    def drop_strangers(self, key: Key) -> None:
+        """Remove the objects of a job's name that do not carry the uid of the job, if there is one."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return
+        uid = None if entry.job is None else entry.job.uid
+        for stored in (*entry.children.values(), *entry.pods.values()):
+            raw = stored.read()
+            if _job_uid(raw) != uid:
+                self._remove((Kind.of(raw), key[0], raw["metadata"]["name"]), stored.uid)
+
+    def forget_versions(self, plural: str, namespace: str | None) -> None:
+        """Accept any version of these objects from now on, and objects that were deleted.
+
+        The API server's store was restored from a backup: its versions start again below the cached ones.
+
+        Args:
+            plural: of the kind.
+            namespace: of the objects; None for all.
+        """
+        self._tombstones.clear()
+        kinds = {kind for kind, resource in RESOURCES.items() if resource.plural == plural}
+        for ref, key in list(self._keys.items()):
+            stored = self._find(key, ref)
+            if stored is not None and ref[0] in kinds and namespace in (None, ref[1]):
+                self._set(key, ref, replace(stored, version=""))
+
+    def job_of(self, namespace: str, reference: Object) -> Key | None:
         """Return the job of the object that an ObjectReference names; None if the object is not cached."""
-        return self._keys.get((str(reference["kind"]), str(reference.get("namespace")), str(reference["name"])))
+        return self._keys.get((str(reference["kind"]), namespace, str(reference["name"])))
 
     def observed(self, raw: Object) -> Key | None:
         """Cache an object from the watch.
@@ -213,14 +256,16 @@ def _key_of(raw: Object) -> Key | None:
     return (metadata["namespace"], job) if job else None
 
 
+def _job_uid(raw: Object) -> str | None:
+    return (raw["metadata"].get("labels") or {}).get(names.LABEL_JOB_UID)
+
+
 def _store(transformed: Object) -> _Stored:
     metadata = dict(transformed["metadata"])
     version = str(metadata.pop("resourceVersion", ""))
-    body = {**transformed, "metadata": metadata}
-    has_shared_texts = transformed["kind"] == Kind.CONFIG_MAP
     # Sorted: a list and a watch return an object's fields in different orders.
-    packed = body if has_shared_texts else orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
-    return _Stored(metadata["uid"], version, packed)
+    body = orjson.dumps({**transformed, "metadata": metadata}, option=orjson.OPT_SORT_KEYS)
+    return _Stored(metadata["uid"], version, body)
 
 
 def _supersedes(new: _Stored, old: _Stored) -> bool:

@@ -21,6 +21,7 @@ import kopf
 from pstraining import __version__
 from pstraining.controller import logs, registration
 from pstraining.controller.health import Check, Health, Heartbeat
+from pstraining.controller.informer_cache import Key
 from pstraining.controller.metrics import OperatorMetrics
 from pstraining.controller.reconciler import Decisions, Reconciler
 from pstraining.controller.settings import OperatorSettingsError, Settings
@@ -77,7 +78,7 @@ class Operator:
 
     async def _operate(self) -> int:
         leasing = asyncio.create_task(self.lease.keep(), name="lease")
-        work = self.queue.run(self.reconciler.reconcile, self.settings.workers, self.reconciler.failed)
+        work = self.queue.run(self._reconcile, self.settings.workers, self.reconciler.failed)
         working = asyncio.create_task(work, name="workers")
         resyncing = asyncio.create_task(self._resync(), name="resync")
         # When kopf ends, it cancels every task that was created after its start. All of ours are therefore created
@@ -97,12 +98,21 @@ class Operator:
         await asyncio.gather(*ours, return_exceptions=True)
         return _status(done, stopping)
 
+    async def _reconcile(self, key: Key) -> float | None:
+        """Make a pass, unless the job's namespace is not known completely; `_synced` queues the job again."""
+        return await self.reconciler.reconcile(key) if self.watches.is_ready(key[0]) else None
+
+    def _synced(self, namespace: str | None) -> None:
+        self.queue.open()
+        for key in self.watch_state.cache.jobs():
+            if namespace in (None, key[0]):
+                self.queue.add(key)
+
     async def _watch(self, stop: asyncio.Event) -> None:
         registry = registration.build_registry(self.client.configuration, nodes=self.settings.watch_nodes)
         before = asyncio.all_tasks()
-        with self.watches.taken(
-            registration.receiver(self.watch_state, self.queue, self.reconciler.startup_delay), self.queue.open
-        ):
+        receive = registration.receiver(self.watch_state, self.queue, self.reconciler.startup_delay)
+        with self.watches.taken(receive, self._synced, self.watch_state.cache.forget_versions):
             tasks = await kopf.spawn_tasks(
                 registry=registry,
                 settings=registration.build_settings(),
@@ -195,8 +205,9 @@ def build(
         metrics=metrics,
         instance=settings.pod_name,
     )
-    streams = len(registration.WATCHED) * max(1, len(settings.namespaces)) + settings.watch_nodes
-    watches = Watches(streams, fence=lambda: lease.version)
+    streams = len(registration.WATCHED) + settings.watch_nodes
+    watches = Watches(streams, settings.namespaces, fence=lambda: lease.version)
+    metrics.count_forbidden(settings.namespaces, watches.forbidden)
     return Operator(settings, client, lease, watch_state, queue, watches, metrics, reconciler, stop)
 
 
@@ -251,6 +262,11 @@ def _serve(operator: Operator, heartbeat: Heartbeat) -> list[Callable[[], None]]
     if settings.health_port:
         stop_functions.append(Health(live, ready).serve(settings.health_port))
     return stop_functions
+
+
+def notes(watches: Watches) -> list[str]:
+    """Return the lines that the probes show beside their result: the namespaces that forbid the operator."""
+    return [f"forbidden: {namespace or 'all namespaces'}: {text}" for namespace, text in watches.forbidden().items()]
 
 
 def _status(done: set[asyncio.Task[Any]], stopping: asyncio.Task[Any]) -> int:

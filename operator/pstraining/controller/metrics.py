@@ -115,6 +115,24 @@ class OperatorMetrics:
         for verdict in REFUSALS:
             self._errors.labels(verdict.value)
 
+    def count_forbidden(self, namespaces: Iterable[str], forbidden: Callable[[], Mapping[str, str]]) -> None:
+        """Export which of the watched namespaces forbid a list; "" stands for all namespaces.
+
+        Args:
+            namespaces: that are watched by name; none means all.
+            forbidden: returns the API server's message by namespace.
+        """
+        gauge = Gauge(
+            "pstraining_watch_forbidden",
+            "Whether a watched namespace forbids the operator to list its objects; empty: all namespaces",
+            ["watched_namespace"],
+            registry=self.registry,
+        )
+        for namespace in tuple(namespaces) or ("",):
+            gauge.labels(watched_namespace=namespace).set_function(
+                partial(lambda n: float(n in forbidden()), namespace)
+            )
+
     def serve(self, port: int) -> Callable[[], None]:
         """Serve /metrics from a thread; return a function that stops serving."""
         return Listener(port, MetricsHandler.factory(self.registry)).start("metrics")

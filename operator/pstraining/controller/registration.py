@@ -44,16 +44,12 @@ WATCHED = (JOBS, *CHILDREN, EVENTS)
 NODES = ("", "v1", "nodes")
 """Watched only if the operator has the cluster-wide permission."""
 
-CHUNK = 250
-"""Objects per page of a list. A page of thousands of objects permanently multiplies the memory of the process."""
-
 
 def build_settings() -> kopf.OperatorSettings:
     """Return kopf's settings: server-side label selection, no scanning, no posting, fast reconnects and shutdown."""
     settings = kopf.OperatorSettings()
     settings.scanning.disabled = True
     settings.posting.enabled = False
-    settings.watching.chunk_size = CHUNK
     settings.networking.error_backoffs = RECONNECT
     settings.networking.connect_timeout = 10
     settings.queueing.idle_timeout = 1.0

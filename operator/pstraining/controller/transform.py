@@ -4,7 +4,6 @@ Fields that change without meaning (heartbeats, probe times, counts that the pod
 of only those fields is then no change and causes no pass. Every field that `core.observe.observe` reads must be kept.
 """
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,8 +47,11 @@ def transform(raw: Mapping[str, Any]) -> dict[str, Any]:
             metadata.pop("finalizers", None)
             trimmed = {k: trimmed[k] for k in ("apiVersion", "kind") if k in trimmed} | {"metadata": metadata}
         case Kind.CONFIG_MAP:
-            # Every job holds the same launcher: one copy of the text serves all.
-            trimmed["data"] = {k: sys.intern(v) for k, v in (raw.get("data") or {}).items() if isinstance(v, str)}
+            # Planning compares the cluster map alone. The launcher's map is immutable; others are not ours.
+            job = (raw["metadata"].get("labels") or {}).get(names.LABEL_JOB)
+            trimmed.pop("binaryData", None)
+            if raw.get("immutable") or not job or raw["metadata"]["name"] != names.cluster_config_map(job):
+                trimmed.pop("data", None)
     return trimmed
 
 

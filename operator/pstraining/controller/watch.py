@@ -15,11 +15,16 @@ count as lost. Versions are compared as integers of one store, which they are in
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
+from dataclasses import replace
 from typing import Any, Final
 
 from kopf._cogs.clients import fetching, watching
+from kopf._cogs.clients.errors import APIForbiddenError
+
+from pstraining.api import names
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +39,11 @@ OWN_STORE: Final = ("events",)
 NO_BOOKMARKS: Final = ("events",)
 """Kinds that an API server does not keep in its watch cache, which sends the bookmarks. Their streams are silent while
 nothing happens. kopf reopens a stream after 70 s of silence."""
+FORBIDDEN_SECONDS: Final = 15.0
+"""Seconds between two attempts to list what is forbidden."""
+PAGE: Final = {names.PLURAL: 50, "pods": 250, "events": 20, "configmaps": 20}
+"""Objects in one page of a list. Whoever may write in a namespace can make events and ConfigMaps of a megabyte."""
+PAGE_DEFAULT: Final = 50
 Receiver = Callable[[dict[str, Any]], None]
 """Receives an event with its type (None from a list) and object."""
 Stream = tuple[str, str | None]
@@ -46,52 +56,83 @@ class Watches:
     def __init__(
         self,
         expected: int,
+        namespaces: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
         fence: Callable[[], int] = lambda: 0,
     ) -> None:
         """Create the watches without a stream.
 
         Args:
-            expected: number of streams, one per kind and namespace.
+            expected: number of streams that a job depends on, one per kind.
+            namespaces: that are watched; none means all, by one stream per kind.
             clock: monotonic seconds.
             fence: returns the version of the write that took the Lease; 0 if it is unknown.
         """
         self._expected = expected
+        self._namespaces: tuple[str | None, ...] = tuple(namespaces) or (None,)
         self._clock = clock
         self._fence = fence
         self._newest: dict[Stream, int] = {}
         self._accepted_old: set[Stream] = set()
+        self._known: dict[Stream, dict[str, dict[str, Any]]] = {}
         self._listed: set[Stream] = set()
+        self._forbidden: dict[Stream, str] = {}
+        self._ready: set[str | None] = set()
         self._last: dict[Stream, float] = {}
+        self._jobs_listed: dict[str | None, asyncio.Event] = defaultdict(asyncio.Event)
 
     @property
     def synced(self) -> bool:
-        """Whether every stream has finished its first list."""
-        return len(self._listed) >= self._expected
+        """Whether every namespace has finished its first lists, or forbids them; at least one permits them."""
+        undecided = (n for n in self._namespaces if n not in self._ready and not self._forbids(n))
+        return bool(self._ready) and not any(True for _ in undecided)
+
+    def is_ready(self, namespace: str) -> bool:
+        """Whether the lists of a namespace are complete, so that its jobs may be acted on."""
+        return None in self._ready or namespace in self._ready
+
+    def forbidden(self) -> dict[str, str]:
+        """Return the API server's message for each namespace that forbids a list; "" for all namespaces."""
+        return {namespace or "": message for (_, namespace), message in self._forbidden.items()}
 
     def silent_for(self) -> float:
-        """Return the longest silence in seconds among the streams that get bookmarks."""
+        """Return the longest silence in seconds among the streams that get bookmarks and are not forbidden."""
         last_events = [last for (plural, _), last in self._last.items() if plural not in NO_BOOKMARKS]
         return self._clock() - min(last_events) if last_events else 0.0
 
     @contextmanager
-    def taken(self, receive: Receiver, synced: Callable[[], None] = lambda: None) -> Iterator[None]:
+    def taken(
+        self,
+        receive: Receiver,
+        synced: Callable[[str | None], None] = lambda namespace: None,
+        restored: Callable[[str, str | None], None] = lambda plural, namespace: None,
+    ) -> Iterator[None]:
         """Wrap kopf's generators of lists and watch events.
 
         Args:
             receive: called with every event.
-            synced: called at the end of every list once all streams have finished their first list.
+            synced: called with a namespace, or None for all, once all of its streams have finished a list.
+            restored: called with a kind's plural and a namespace, or None for all, whose versions have started again.
         """
         watch, fetch = watching.infinite_watch, fetching.fetch_objs
 
         async def infinite_watch(**kwargs: Any) -> AsyncIterator[Any]:
             stream = (kwargs["resource"].plural, kwargs["namespace"])
-            async for mark in self._take(stream, watch(**kwargs), receive, synced):
-                yield mark
+            while True:
+                try:
+                    async for mark in self._take(stream, watch(**kwargs), receive, synced):
+                        yield mark
+                    return
+                except APIForbiddenError as error:
+                    self._forbid(stream, str(error))
+                await asyncio.sleep(FORBIDDEN_SECONDS)
 
         async def fetch_objs(**kwargs: Any) -> AsyncIterator[Any]:
             stream = (kwargs["resource"].plural, kwargs["namespace"])
-            async for chunk in self._fresh_list(stream, lambda: fetch(**kwargs)):
+            await self._after_jobs(stream)
+            watching_settings = replace(kwargs["settings"].watching, chunk_size=PAGE.get(stream[0], PAGE_DEFAULT))
+            paged = {**kwargs, "settings": replace(kwargs["settings"], watching=watching_settings)}
+            async for chunk in self._fresh_list(stream, lambda: fetch(**paged), restored):
                 yield chunk
 
         watching.infinite_watch, fetching.fetch_objs = infinite_watch, fetch_objs
@@ -100,7 +141,53 @@ class Watches:
         finally:
             watching.infinite_watch, fetching.fetch_objs = watch, fetch
 
-    async def _fresh_list(self, stream: Stream, fetch: Callable[[], Any]) -> AsyncIterator[Any]:
+    async def _after_jobs(self, stream: Stream) -> None:
+        """Wait for the list of jobs before any other list of a namespace: objects of no job are not cached."""
+        plural, namespace = stream
+        if plural not in (names.PLURAL, "nodes"):
+            await self._jobs_listed[namespace].wait()
+
+    def _forbid(self, stream: Stream, message: str) -> None:
+        plural, namespace = stream
+        if not self._forbids(namespace):
+            logger.error(
+                "%s may not be listed in %s: %s. No job there is acted on; listing is tried again every %.0f s",
+                plural,
+                namespace or "all namespaces",
+                message,
+                FORBIDDEN_SECONDS,
+            )
+        self._forbidden[stream] = message
+        self._listed.discard(stream)
+        self._last.pop(stream, None)
+        self._ready.difference_update(n for n in self._namespaces if namespace in (None, n))
+
+    def _forbids(self, namespace: str | None) -> bool:
+        return any(n == namespace for _, n in self._forbidden)
+
+    def _permit(self, stream: Stream) -> None:
+        if self._forbidden.pop(stream, None) is not None and not self._forbids(stream[1]):
+            logger.info(
+                "Objects of %s may be listed again", f"namespace {stream[1]}" if stream[1] else "all namespaces"
+            )
+
+    def _note_listed(self, stream: Stream, synced: Callable[[str | None], None]) -> None:
+        self._permit(stream)
+        self._listed.add(stream)
+        if stream[0] == names.PLURAL:
+            self._jobs_listed[stream[1]].set()
+        for namespace in self._namespaces:
+            listed = sum(1 for _, n in self._listed if n in (None, namespace))
+            if namespace not in self._ready and listed >= self._expected:
+                self._ready.add(namespace)
+                synced(namespace)
+
+    async def _fresh_list(
+        self,
+        stream: Stream,
+        fetch: Callable[[], Any],
+        restored: Callable[[str, str | None], None] = lambda plural, namespace: None,
+    ) -> AsyncIterator[Any]:
         """Yield the pages of a list, each with the list's version, once it is not too old."""
         deadline = self._clock() + CATCH_UP_SECONDS
         while True:
@@ -113,6 +200,7 @@ class Watches:
                             "The API server's list of %s is older than known objects and is accepted", stream[0]
                         )
                         self._accepted_old.add(stream)
+                        restored(*stream)
                     self._record_version(stream, version)
                     yield objects, version
                 else:
@@ -131,9 +219,9 @@ class Watches:
             self._newest[stream] = max(self._newest.get(stream, 0), int(str(version)))
 
     async def _take(
-        self, stream: Stream, events: AsyncIterator[Any], receive: Receiver, synced: Callable[[], None]
+        self, stream: Stream, events: AsyncIterator[Any], receive: Receiver, synced: Callable[[str | None], None]
     ) -> AsyncIterator[Any]:
-        known: dict[str, dict[str, Any]] = {}
+        known = self._known.setdefault(stream, {})
         listed: set[str] = set()
         self._last[stream] = self._clock()
         async for event in events:
@@ -142,9 +230,7 @@ class Watches:
                 for uid in known.keys() - listed:
                     _give(receive, {"type": "DELETED", "object": known.pop(uid)})
                 listed = set()
-                self._listed.add(stream)
-                if self.synced:
-                    synced()
+                self._note_listed(stream, synced)
             if not isinstance(event, watching.Bookmark):
                 self._record_version(stream, event["object"].get("metadata", {}).get("resourceVersion"))
             if isinstance(event, watching.Bookmark) or event["type"] == "BOOKMARK":

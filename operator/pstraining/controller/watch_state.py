@@ -41,8 +41,17 @@ class WatchState:
                 return self.cache.on_node(raw["metadata"]["name"]) if changed else ()
             case failed_creates.KIND:
                 # Kubernetes deletes an event after an hour; its message stays valid until a pod is created.
-                is_new = not is_deleted and self.failed_creates.observed(raw)
-                key = self.cache.job_of(raw["involvedObject"]) if is_new else None
+                if is_deleted:
+                    return ()
+                job = self.cache.job_of(raw["metadata"]["namespace"], raw["involvedObject"])
+                is_new = self.failed_creates.observed(raw, is_ours=job is not None)
+                key = job if is_new else None
+            case Kind.PS_TRAINING_JOB:
+                key = self.cache.vanished(raw) if is_deleted else self.cache.observed(raw)
+                self.cache.drop_strangers((raw["metadata"]["namespace"], raw["metadata"]["name"]))
+            case _ if not is_deleted and not self.cache.belongs(raw):
+                # Anybody may write labels. Jobs are listed before their children (watch.py), and created before them.
+                key = self.cache.drop(raw)
             case Kind.POD if event in ("ADDED", None):
                 self.failed_creates.pod_seen(raw)
                 key = self.cache.observed(raw)

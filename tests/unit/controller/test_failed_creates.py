@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pstraining.controller.failed_creates import WORKLOADS_MAX, FailedCreates
+from pstraining.controller.failed_creates import MESSAGE_MAX, OTHERS_MAX, WORKLOADS_MAX, FailedCreates
 from pstraining.controller.watch_state import WatchState
 from tests.support.builders import UID, job, pod
 
@@ -54,11 +54,51 @@ def test_a_pod_is_the_end_of_it() -> None:
     assert not watch_state.failed_creates.of([stateful_set()])
 
 
+def workload(uid: str, namespace: str = "default") -> dict[str, Any]:
+    return {"metadata": {"uid": uid, "namespace": namespace}}
+
+
 def test_what_is_remembered_is_bounded() -> None:
+    for is_ours, limit in ((True, WORKLOADS_MAX), (False, OTHERS_MAX)):
+        failed_creates = FailedCreates()
+        for number in range(limit + 1):
+            failed_creates.observed(event(str(number), "x" * 10_000), is_ours=is_ours)
+        failed_creates.observed({"kind": "Event", "metadata": {}}, is_ours=is_ours)
+        kept = failed_creates.of(workload(str(n)) for n in range(limit + 1))
+        assert len(kept) == limit
+        assert "0" not in kept
+        assert {len(message) for message in kept.values()} == {MESSAGE_MAX}
+
+
+def test_a_flood_of_events_of_others_drops_no_message_of_a_job() -> None:
     failed_creates = FailedCreates()
-    for number in range(WORKLOADS_MAX + 1):
-        failed_creates.observed(event(str(number)))
-    failed_creates.observed({"kind": "Event", "metadata": {}})
-    kept = failed_creates.of({"metadata": {"uid": str(n)}} for n in range(WORKLOADS_MAX + 1))
-    assert len(kept) == WORKLOADS_MAX
-    assert "0" not in kept
+    failed_creates.observed(event("ours"), is_ours=True)
+    for number in range(2 * OTHERS_MAX):
+        failed_creates.observed(event(str(number)), is_ours=False)
+    assert failed_creates.of([workload("ours")])
+
+
+def test_an_event_of_one_namespace_says_nothing_of_another() -> None:
+    failed_creates = FailedCreates()
+    failed_creates.observed(event("uid", "words of a stranger"), is_ours=False)
+    assert failed_creates.of([workload("uid", "another")]) == {}
+
+
+def test_objects_that_belong_to_no_job_are_not_kept() -> None:
+    state = WatchState()
+    state.receive(stateful_set(), "ADDED")
+    assert len(state.cache) == 0, "there is no such job"
+    for raw in (job(), stateful_set()):
+        state.receive(raw, "ADDED")
+    stranger = stateful_set()
+    stranger["metadata"] |= {"uid": "other", "name": "other"}
+    stranger["metadata"]["labels"] = stranger["metadata"]["labels"] | {"pstraining.dev/job-uid": "other"}
+    assert list(state.receive(stranger, "ADDED")) == []
+    assert len(state.cache) == 2
+    successor = job()
+    successor["metadata"] |= {"uid": "successor", "resourceVersion": "99"}
+    state.receive(job(), "DELETED")
+    assert len(state.cache) == 0, "its children go with it"
+    assert list(state.receive(successor, "ADDED")) == [("default", "digits")]
+    assert list(state.receive(stateful_set(), "MODIFIED")) == []
+    assert len(state.cache) == 1

@@ -14,10 +14,16 @@ from pstraining.core.observe import observe
 from tests.support import builders
 
 KEY = ("default", "digits")
+CLUSTER_MAP = names.cluster_config_map("digits")
 
 
 def child(
-    name: str = "digits", version: int = 1, *, uid: str = "u1", kind: str = "ConfigMap", **data: str
+    name: str = CLUSTER_MAP,
+    version: int = 1,
+    *,
+    uid: str = "u1",
+    kind: str = "ConfigMap",
+    **data: str,
 ) -> dict[str, Any]:
     labels = {names.LABEL_JOB: "digits", names.LABEL_JOB_UID: builders.UID}
     metadata = {"name": name, "namespace": "default", "uid": uid, "resourceVersion": str(version), "labels": labels}
@@ -73,7 +79,7 @@ def test_an_older_answer_does_not_undo_the_watch() -> None:
 def test_what_we_deleted_is_gone_at_once_and_stays_gone() -> None:
     cache = InformerCache()
     cache.observed(child(version=1))
-    cache.deleted(Kind.CONFIG_MAP, "default", "digits", "u1")
+    cache.deleted(Kind.CONFIG_MAP, "default", names.cluster_config_map("digits"), "u1")
     assert data(cache) == []
     assert cache.observed(child(version=2)) is None
     assert cache.vanished(child(version=3)) is None
@@ -94,7 +100,7 @@ def test_the_next_object_of_the_name_is_another_one() -> None:
     assert cache.observed(child(version=5, uid="u2", x="second")) == KEY
     assert cache.vanished(child(version=4, uid="u1")) is None
     assert data(cache) == [{"x": "second"}]
-    cache.deleted(Kind.CONFIG_MAP, "default", "digits", "u1")
+    cache.deleted(Kind.CONFIG_MAP, "default", names.cluster_config_map("digits"), "u1")
     assert data(cache) == [{"x": "second"}]
 
 
@@ -207,7 +213,31 @@ def test_what_only_moves_is_trimmed() -> None:
     assert transform(failed)["status"]["conditions"][0]["message"] == "exceeded quota"
 
 
-def test_one_text_serves_the_config_maps_of_all_jobs() -> None:
-    text = "x" * 1000
-    first, second = transform(child(a=text[:])), transform(child(a=str(text.encode(), "ascii")))
-    assert first["data"]["a"] is second["data"]["a"]
+def test_of_config_maps_only_the_cluster_map_is_kept() -> None:
+    ours = child(names.cluster_config_map("digits"), a="x")
+    assert transform(ours)["data"] == {"a": "x"}
+    assert "data" not in transform(child("flood", a="x" * 1000))
+    assert "data" not in transform(ours | {"immutable": True}), "it cannot differ from what was created"
+    assert "binaryData" not in transform(ours | {"binaryData": {"b": "eA=="}})
+
+
+def test_after_a_restore_of_the_store_lower_versions_count() -> None:
+    cache = InformerCache()
+    job = builders.job()
+    job["metadata"]["resourceVersion"] = "900000"
+    cache.observed(job)
+    cache.vanished(child(version=800000, uid="deleted after the backup"))
+    restored = builders.job(workers=7)
+    restored["metadata"]["resourceVersion"] = "500000"
+    assert cache.observed(restored) is None
+    cache.forget_versions("pods", None)
+    cache.forget_versions("pstrainingjobs", "another")
+    assert cache.observed(restored) is None, "other kinds and namespaces"
+    cache.forget_versions("pstrainingjobs", "default")
+    assert cache.observed(restored) == KEY
+    stored = cache.view(KEY).job
+    assert stored is not None
+    assert stored["metadata"]["resourceVersion"] == "500000"
+    assert cache.observed(child(version=400000, uid="deleted after the backup")) == KEY
+    cache.observed(job)
+    assert cache.observed(restored) is None, "from then on the higher one counts again"

@@ -223,7 +223,7 @@ async def repaired(events: list[Any]) -> tuple[list[tuple[str | None, str]], Wat
     def receive(found: dict[str, Any]) -> None:
         received.append((found["type"], found["object"]["metadata"]["uid"]))
 
-    async for found in watches._take(("configmaps", None), stream(), receive, lambda: None):
+    async for found in watches._take(("configmaps", None), stream(), receive, lambda namespace: None):
         assert found is LISTED or found["type"] == "BOOKMARK", "kopf is given no object"
     return received, watches
 
@@ -241,7 +241,7 @@ async def test_an_odd_object_does_not_end_the_watch(caplog: pytest.LogCaptureFix
             raise KeyError("spec")
         received.append(found["object"]["metadata"]["uid"])
 
-    async for _ in Watches(expected=1)._take(("pods", None), stream(), receive, lambda: None):
+    async for _ in Watches(expected=1)._take(("pods", None), stream(), receive, lambda namespace: None):
         pass
     assert received == ["b"]
     assert "name-a" in caplog.text
@@ -249,13 +249,14 @@ async def test_an_odd_object_does_not_end_the_watch(caplog: pytest.LogCaptureFix
 
 @pytest.mark.asyncio
 async def test_it_is_told_when_every_stream_has_listed() -> None:
-    watches, received = Watches(expected=2), []
+    watches = Watches(expected=2)
+    received: list[str | None] = []
 
     async def stream() -> AsyncIterator[Any]:
         yield LISTED
 
     for plural in ("pods", "pods", "jobs"):
-        async for _ in watches._take((plural, None), stream(), lambda found: None, lambda: received.append(1)):
+        async for _ in watches._take((plural, None), stream(), lambda found: None, received.append):
             pass
         assert bool(received) is (plural == "jobs")
 
@@ -319,7 +320,7 @@ async def test_a_list_that_is_older_than_what_its_stream_has_shown_is_asked_for_
         yield {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "90"}}}
 
     watches = Watches(expected=1)
-    async for _ in watches._take(("pods", None), stream(), lambda found: None, lambda: None):
+    async for _ in watches._take(("pods", None), stream(), lambda found: None, lambda namespace: None):
         pass
     assert await believed(watches, "pods", "89", "90") == ["a90", "b90"]
     assert await believed(watches, "pods", "89", "91") == ["a91", "b91"]

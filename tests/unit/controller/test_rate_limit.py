@@ -20,6 +20,7 @@ from pstraining.controller.rate_limit import (
 from pstraining.controller.registration import receiver
 from pstraining.controller.watch_state import WatchState
 from pstraining.controller.workqueue import WorkQueue
+from tests.support import builders
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -140,14 +141,15 @@ def test_what_may_wait_is_a_pod_of_which_nothing_has_ended(pod: dict[str, Any], 
 async def test_news_that_may_wait_is_told_later_and_all_other_at_once() -> None:
     watch_state, queue = WatchState(), WorkQueue()
     receive = receiver(watch_state, queue, lambda key: 60.0)
-    labels = {names.LABEL_JOB: "digits"}
+    labels = {names.LABEL_JOB: "digits", names.LABEL_JOB_UID: builders.UID}
+    watch_state.receive(builders.job(), "ADDED")
 
     def pod(name: str, **status: Any) -> dict[str, Any]:
         metadata = {"name": name, "namespace": "default", "uid": name, "labels": labels, "resourceVersion": "1"}
         return {"kind": "Pod", "metadata": metadata, "status": status}
 
     receive({"type": "ADDED", "object": pod("up")})
-    assert queue.depth == 0
+    assert queue.depth == 0, "the pod comes up"
     receive({"type": "ADDED", "object": pod("down", phase="Failed")})
     assert queue.depth == 1
 

@@ -20,11 +20,11 @@ def body(name: str, **data: str) -> dict[str, Any]:
     owner = {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": "digits", "uid": JOB_UID, "controller": True}
     labels = {names.LABEL_JOB: "digits", names.LABEL_JOB_UID: JOB_UID}
     metadata = {"name": name, "namespace": "default", "labels": labels, "ownerReferences": [owner]}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": data}
 
 
 def create(name: str, **data: str) -> Create:
-    return Create(Kind.CONFIG_MAP, name, body(name, **data), Reason.DESIRED)
+    return Create(Kind.SERVICE, name, body(name, **data), Reason.DESIRED)
 
 
 class Bench:
@@ -39,7 +39,7 @@ class Bench:
         return await self.executor.execute("default", "digits", JOB_UID, actions)
 
     def seen(self) -> dict[str, Any]:
-        return {c["metadata"]["name"]: c.get("data") for c in self.cache.view(("default", "digits")).children}
+        return {c["metadata"]["name"]: c.get("spec") for c in self.cache.view(("default", "digits")).children}
 
     def fail(self, verb: str, error: Exception) -> None:
         self.kube.failures = lambda v, kind, namespace, name: error if v == verb else None
@@ -59,7 +59,7 @@ async def test_actions_are_executed_in_order_and_remembered(bench: Bench) -> Non
     assert verdicts(outcomes) == [Verdict.DONE, Verdict.DONE]
     assert [r[2] for r in bench.kube.requests] == ["a", "b"]
     assert bench.seen() == {"a": {"x": "1"}, "b": {}}
-    assert bench.counted == [("ConfigMap", "create"), ("ConfigMap", "create")]
+    assert bench.counted == [("Service", "create"), ("Service", "create")]
 
 
 async def test_our_own_object_of_the_name_will_do(bench: Bench) -> None:
@@ -76,8 +76,8 @@ async def test_a_taken_name_stops_everything_after_it(bench: Bench) -> None:
     bench.kube.put({**body("b"), "metadata": {"name": "b", "namespace": "default"}})
     outcomes = await bench.run(create("a"), create("b"), create("c"))
     assert verdicts(outcomes) == [Verdict.DONE, Verdict.NAME_TAKEN, Verdict.NOT_TRIED]
-    assert outcomes.outcomes[1].message == "ConfigMap b exists and has no owner"
-    assert bench.kube.world == {("ConfigMap", "a"), ("ConfigMap", "b")}
+    assert outcomes.outcomes[1].message == "Service b exists and has no owner"
+    assert bench.kube.world == {("Service", "a"), ("Service", "b")}
 
 
 async def test_another_jobs_object_is_named_with_its_owner(bench: Bench) -> None:
@@ -85,7 +85,7 @@ async def test_another_jobs_object_is_named_with_its_owner(bench: Bench) -> None
     theirs["metadata"]["ownerReferences"][0] |= {"uid": "other", "name": "mnist"}
     bench.kube.put(theirs)
     message = (await bench.run(create("b"))).outcomes[0].message
-    assert message == "ConfigMap b exists and belongs to PSTrainingJob mnist (uid other)"
+    assert message == "Service b exists and belongs to PSTrainingJob mnist (uid other)"
 
 
 async def test_a_predecessors_object_is_waited_for(bench: Bench) -> None:
@@ -122,34 +122,34 @@ async def test_a_terminating_namespace_is_no_news(bench: Bench) -> None:
 
 async def test_an_apply_says_which_object_it_means(bench: Bench) -> None:
     await bench.run(create("a", x="1"))
-    uid = bench.kube.objects["ConfigMap", "default", "a"]["metadata"]["uid"]
-    new = Apply(Kind.CONFIG_MAP, "a", uid, body("a", y="2"), Reason.DRIFTED)
+    uid = bench.kube.objects["Service", "default", "a"]["metadata"]["uid"]
+    new = Apply(Kind.SERVICE, "a", uid, body("a", y="2"), Reason.DRIFTED)
     assert verdicts(await bench.run(new)) == [Verdict.DONE]
     assert bench.seen() == {"a": {"x": "1", "y": "2"}}
     with pytest.raises(Conflict):
-        await bench.run(Apply(Kind.CONFIG_MAP, "a", "other", body("a"), Reason.DRIFTED))
+        await bench.run(Apply(Kind.SERVICE, "a", "other", body("a"), Reason.DRIFTED))
 
 
 async def test_a_delete_of_what_is_gone_or_replaced_is_done(bench: Bench) -> None:
     await bench.run(create("a"), create("b"))
-    uid = bench.kube.objects["ConfigMap", "default", "a"]["metadata"]["uid"]
+    uid = bench.kube.objects["Service", "default", "a"]["metadata"]["uid"]
     deletions = [
-        Delete(Kind.CONFIG_MAP, "a", uid, Reason.NOT_DESIRED),
-        Delete(Kind.CONFIG_MAP, "a", uid, Reason.NOT_DESIRED),
-        Delete(Kind.CONFIG_MAP, "b", "an older uid", Reason.NOT_DESIRED),
+        Delete(Kind.SERVICE, "a", uid, Reason.NOT_DESIRED),
+        Delete(Kind.SERVICE, "a", uid, Reason.NOT_DESIRED),
+        Delete(Kind.SERVICE, "b", "an older uid", Reason.NOT_DESIRED),
     ]
     assert verdicts(await bench.run(*deletions)) == [Verdict.DONE] * 3
-    assert bench.kube.world == {("ConfigMap", "b")}
+    assert bench.kube.world == {("Service", "b")}
     assert bench.seen() == {"b": {}}
-    assert bench.counted[2:] == [("ConfigMap", "delete")]
+    assert bench.counted[2:] == [("Service", "delete")]
 
 
 async def test_a_deleted_object_that_is_still_held_is_seen_going(bench: Bench) -> None:
     held = create("a")
     held.body["metadata"]["finalizers"] = ["example.com/hold"]
     await bench.run(held)
-    uid = bench.kube.objects["ConfigMap", "default", "a"]["metadata"]["uid"]
-    await bench.run(Delete(Kind.CONFIG_MAP, "a", uid, Reason.NOT_DESIRED))
+    uid = bench.kube.objects["Service", "default", "a"]["metadata"]["uid"]
+    await bench.run(Delete(Kind.SERVICE, "a", uid, Reason.NOT_DESIRED))
     (child,) = bench.cache.view(("default", "digits")).children
     assert child["metadata"]["deletionTimestamp"]
 
@@ -168,13 +168,13 @@ async def test_a_deleted_object_that_is_still_held_is_seen_going(bench: Bench) -
 )
 async def test_what_is_raised_to_the_queue(bench: Bench, verb: str, error: Exception) -> None:
     await bench.run(create("a"))
-    uid = bench.kube.objects["ConfigMap", "default", "a"]["metadata"]["uid"]
+    uid = bench.kube.objects["Service", "default", "a"]["metadata"]["uid"]
     actions: dict[str, Action] = {
         "create": create("b"),
-        "apply": Apply(Kind.CONFIG_MAP, "a", uid, body("a"), Reason.DRIFTED),
-        "delete": Delete(Kind.CONFIG_MAP, "a", uid, Reason.NOT_DESIRED),
+        "apply": Apply(Kind.SERVICE, "a", uid, body("a"), Reason.DRIFTED),
+        "delete": Delete(Kind.SERVICE, "a", uid, Reason.NOT_DESIRED),
     }
     bench.fail(verb, error)
     with pytest.raises(type(error)):
         await bench.run(actions[verb], create("c"))
-    assert ("ConfigMap", "c") not in bench.kube.world
+    assert ("Service", "c") not in bench.kube.world

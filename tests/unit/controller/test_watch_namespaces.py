@@ -1,0 +1,147 @@
+"""Watches by namespace: one that forbids the operator stops no other."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from kopf._cogs.clients import fetching, watching
+from kopf._cogs.clients.errors import APIForbiddenError
+from kopf._cogs.structs.references import NamespaceName, Resource
+
+from pstraining.controller import watch
+from pstraining.controller.health import Health
+from pstraining.controller.main import notes
+from pstraining.controller.metrics import OperatorMetrics
+from pstraining.controller.registration import build_settings
+from pstraining.controller.watch import Watches
+
+pytestmark = pytest.mark.asyncio
+JOBS = Resource(group="pstraining.dev", version="v1alpha1", plural="pstrainingjobs", namespaced=True)
+PODS = Resource(group="", version="v1", plural="pods", namespaced=True)
+
+
+def pod(name: str, namespace: str) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": namespace, "uid": name, "resourceVersion": "1"}
+    return {"kind": "Pod", "metadata": metadata}
+
+
+class Cluster:
+    """Two namespaces, a and b, of which b may forbid everything; `break_streams` ends all watches."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, forbids: bool) -> None:
+        self.forbids = forbids
+        self.pods = {"a": ["pod-a"], "b": ["pod-b"]}
+        self.lists: list[tuple[str, str, int]] = []
+        self.received: list[tuple[str | None, str]] = []
+        self.synced: list[str | None] = []
+        self.watches = Watches(2, ("a", "b"))
+        self._broken = asyncio.Event()
+        monkeypatch.setattr(watch, "FORBIDDEN_SECONDS", 0.01)
+        monkeypatch.setattr(fetching, "fetch_objs", self._list)
+        monkeypatch.setattr(watching, "watch_objs", self._watch)
+
+    async def _list(self, *, settings: Any, resource: Resource, namespace: str, **_: Any) -> AsyncIterator[Any]:
+        if self.forbids and namespace == "b":
+            raise APIForbiddenError({"message": "pods is forbidden"}, status=403, headers={})  # type: ignore[arg-type]
+        self.lists.append((resource.plural, namespace, settings.watching.chunk_size))
+        names = self.pods[namespace] if resource is PODS else []
+        yield [pod(name, namespace) for name in names], "9"
+
+    async def _watch(self, *, namespace: str, **_: Any) -> AsyncIterator[Any]:
+        await self._broken.wait()
+        if self.forbids and namespace == "b":
+            raise APIForbiddenError({"message": "pods is forbidden"}, status=403, headers={})  # type: ignore[arg-type]
+        await asyncio.Event().wait()
+        yield {}
+
+    def break_streams(self) -> None:
+        self._broken.set()
+
+    @contextlib.asynccontextmanager
+    async def run(self) -> AsyncIterator[None]:
+        def receive(event: dict[str, Any]) -> None:
+            self.received.append((event["type"], event["object"]["metadata"]["name"]))
+
+        async def follow(resource: Resource, namespace: str) -> None:
+            async for _ in watching.infinite_watch(
+                settings=build_settings(), resource=resource, namespace=NamespaceName(namespace)
+            ):
+                pass
+
+        with self.watches.taken(receive, self.synced.append):
+            # Pods are asked for first, as happens when many streams begin at once.
+            tasks = [asyncio.create_task(follow(r, n)) for r in (PODS, JOBS) for n in ("a", "b")]
+            try:
+                yield
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def until(self, condition: Any) -> None:
+        async with asyncio.timeout(20):
+            while not condition():  # noqa: ASYNC110 - several things change
+                await asyncio.sleep(0.005)
+
+
+async def test_a_namespace_that_forbids_the_operator_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = Cluster(monkeypatch, forbids=True)
+    watches = cluster.watches
+    metrics = OperatorMetrics(lambda: 0, lambda: 0)
+    metrics.count_forbidden(("a", "b"), watches.forbidden)
+    value = metrics.registry.get_sample_value
+    async with cluster.run():
+        await cluster.until(lambda: cluster.synced and watches.forbidden())
+        assert cluster.synced == ["a"]
+        assert (watches.is_ready("a"), watches.is_ready("b"), watches.synced) == (True, False, True)
+        assert value("pstraining_watch_forbidden", {"watched_namespace": "a"}) == 0
+        assert value("pstraining_watch_forbidden", {"watched_namespace": "b"}) == 1
+        health = Health({}, {"caches": lambda: None if watches.synced else "not filled yet"}, lambda: notes(watches))
+        status, text = health.answer("/readyz")
+        assert status == 200
+        assert "forbidden: b: " in text
+        assert caplog.text.count("may not be listed in b") == 1, "once, not for every kind and attempt"
+        cluster.forbids = False
+        await cluster.until(lambda: "b" in cluster.synced)
+        assert watches.is_ready("b")
+        assert watches.forbidden() == {}
+    assert cluster.synced == ["a", "b"]
+
+
+async def test_a_namespace_that_forbids_later_is_left_alone_until_it_permits_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(monkeypatch, forbids=False)
+    watches = cluster.watches
+    async with cluster.run():
+        await cluster.until(lambda: len(cluster.synced) == 2)
+        cluster.forbids = True
+        cluster.break_streams()
+        await cluster.until(lambda: not watches.is_ready("b"))
+        assert watches.is_ready("a")
+        cluster.pods["b"] = []
+        cluster.forbids = False
+        await cluster.until(lambda: cluster.synced.count("b") == 2)
+        assert ("DELETED", "pod-b") in cluster.received, "what went while nothing was seen"
+
+
+async def test_a_cluster_that_forbids_everything_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(monkeypatch, forbids=True)
+    cluster.watches = Watches(2, ("b",))
+    async with cluster.run():
+        await cluster.until(cluster.watches.forbidden)
+        assert not cluster.watches.synced
+
+
+async def test_jobs_are_listed_before_their_children_and_large_objects_by_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(monkeypatch, forbids=False)
+    async with cluster.run():
+        await cluster.until(lambda: len(cluster.synced) == 2)
+    for namespace in ("a", "b"):
+        assert [plural for plural, n, _ in cluster.lists if n == namespace] == ["pstrainingjobs", "pods"]
+    assert {plural: size for plural, _, size in cluster.lists} == {"pstrainingjobs": 50, "pods": 250}
+    assert watch.PAGE["events"] * 1_572_864 < 32 << 20, "a page of the largest events that etcd takes"
