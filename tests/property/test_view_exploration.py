@@ -5,13 +5,16 @@ two, read and received in two events, and the chief may transfer all of it inste
 `test_views` are longer and wider, and are a sample.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
 from pstraining.runtime.replication.view import Voters
 from tests.support.soak_marks import ALL, THOROUGH, in_soak
 from tests.support.view_explorer import explore
 from tests.support.view_rules import AnyNumber, careless, forgetful, lenient
-from tests.support.view_state import Faults, ForkedError
+from tests.support.view_state import Faults, ForkedError, World
 from tests.support.view_world import Rules, Scope
 
 LIMIT = 5_000_000
@@ -88,4 +91,43 @@ def test_with_pieces_of_any_step_one_does() -> None:
     rules, faults = Rules(on_chunk=careless), Faults(kills=2, steps=2)
     with pytest.raises(ForkedError, match="nobody has told") as forked:
         explore(scope(rules, chunk_count=1), scope().start(faults), epochs=3, limit=LIMIT)
+    print(forked.value)
+
+
+# A cluster is cut in two, and the operator, on side 1, sees its part alone: what it may replace there.
+
+CUT = Faults(chiefs=2, steps=2, replaces=2)
+MOST, FEW, ALL_MEMBERS = ({"p": 0, "s": 1, "w": 0}, {"p": 0, "s": 1, "w": 1}, {"p": 0, "s": 0, "v": 1, "w": 1})
+
+
+def cut(sides: dict[str, int], rules: Rules | None = None) -> tuple[Scope, World]:
+    witnesses = tuple(task for task in sides if task not in ("p", "s"))
+    found = Scope(Voters((("p", "s"),), witnesses), sides, rules or Rules(), looks_at_once=True)
+    return found, replace(found.start(CUT), is_cut=True)
+
+
+@pytest.mark.parametrize("sides", [MOST, FEW, ALL_MEMBERS], ids=["most voters", "few voters", "all members"])
+def test_the_two_parts_of_a_cut_cluster_do_not_both_go_on(sides: dict[str, int]) -> None:
+    found = explore(*cut(sides), epochs=2, limit=LIMIT)
+    print(found)
+    assert found.complete
+    assert found.acknowledging
+
+
+def never(silent: int, voters: int, *, members_elsewhere: bool) -> bool:
+    return False
+
+
+def if_most(silent: int, voters: int, *, members_elsewhere: bool) -> bool:
+    return 2 * silent > voters
+
+
+@pytest.mark.parametrize(
+    ("sides", "rule"),
+    [(MOST, never), pytest.param(ALL_MEMBERS, if_most, marks=in_soak)],
+    ids=["most voters", "all members"],
+)
+def test_without_the_operators_rule_both_do(sides: dict[str, int], rule: Callable[..., bool]) -> None:
+    with pytest.raises(ForkedError, match="is still there") as forked:
+        explore(*cut(sides, Rules(may_go_on=rule)), epochs=2, limit=LIMIT)
     print(forked.value)

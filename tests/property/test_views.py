@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from pstraining.runtime.replication.view import Action, Ballot, Observation, Process, ProcessStatus, Voters, next_action
+from tests.support.view_explorer import walk
 from tests.support.view_rules import AnyNumber, careless, credulous, forgetful, lenient
 from tests.support.view_state import Faults, ForkedError, World
-from tests.support.view_world import Rules, Scope, walk
+from tests.support.view_world import Rules, Scope
 
 WALKS = 300
 ENOUGH = 500

@@ -1,5 +1,6 @@
-"""All that can happen in a small world of views, not only what is drawn: every state once, breadth first."""
+"""All that can happen in a small world of views, every state once, breadth first; and one history at random."""
 
+import random
 from collections import deque
 from dataclasses import dataclass, replace
 
@@ -68,8 +69,9 @@ def canonical(scope: Scope, world: World) -> World:
     tasks = scope.voters.tasks
 
     def is_alive(process: Process) -> bool:
-        found = world.running[tasks.index(process.task)]
-        return found is not None and found.status.incarnation == process.incarnation
+        index = tasks.index(process.task)
+        found = (world.running[index], *(former for replaced, former in world.former if replaced == index))
+        return any(each is not None and each.status.incarnation == process.incarnation for each in found)
 
     def kept(chief: Chief) -> Chief:
         if chief.ended:
@@ -79,3 +81,29 @@ def canonical(scope: Scope, world: World) -> World:
 
     late = sorted((call for call in world.late if is_alive(call.to)), key=repr)
     return replace(world, chiefs=tuple(map(kept, world.chiefs)), late=tuple(late))
+
+
+def walk(scope: Scope, world: World, seed: int, length: int = 400) -> tuple[World, list[str]]:
+    """One history drawn at random, in which everybody stands still for a while at times.
+
+    Raises:
+        ForkedError: says what happened.
+    """
+    drawn, pace, path = random.Random(seed), dict[str, float](), list[str]()
+    for _ in range(length):
+        if drawn.random() < 0.05:
+            pace.clear()
+        try:
+            events = list(scope.events(world))
+        except ForkedError as error:
+            raise ForkedError(
+                "\n".join([f"seed {seed}, {scope.voters}, sides {scope.sides}", *path, str(error)])
+            ) from None
+        if not events:
+            break
+        for event in events:
+            pace.setdefault(event.actor, drawn.choice([0.01, 0.3, 1.0]))
+        event = drawn.choices(events, [pace[event.actor] for event in events])[0]
+        world = event.then
+        path.append(f"{event.actor}: {event.what}")
+    return world, path

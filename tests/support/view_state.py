@@ -73,6 +73,8 @@ class Faults:
     """Calls that arrive when nobody waits for them any more."""
     drains: int = 0
     """Processes that are told to end."""
+    replaces: int = 0
+    """Members on the side that is cut off whose place another process takes on the operator's side."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,15 @@ class World:
     acknowledged: History = ()
     under: Ballot = NO_BALLOT
     """The ballot of the last step that was acknowledged."""
+    former: tuple[tuple[int, Running], ...] = ()
+    """The processes whose place another one took, by number of their task; they run until the cut ends."""
+    are_leases_over: bool = False
+    """Whether nobody renewed a lease on the side that is cut off before a member there was replaced."""
+
+    @property
+    def processes(self) -> tuple[Running, ...]:
+        """Return all processes that run."""
+        return (*(found for found in self.running if found), *(found for _, found in self.former))
 
 
 class Event(NamedTuple):

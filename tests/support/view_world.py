@@ -5,10 +5,10 @@ another, so a chief or a step may stop for any time between two of its events.
 """
 
 import itertools
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
+from pstraining.core.policies import cut_off
 from pstraining.runtime.replication import acceptor
 from pstraining.runtime.replication import view as views
 from pstraining.runtime.replication.view import Action, Ballot, Process, ProcessStatus, Unreachable, View, Voters
@@ -28,6 +28,8 @@ class Rules:
     on_transfer_begin: Callable[..., ProcessStatus] = acceptor.on_transfer_begin
     on_chunk: Callable[..., ProcessStatus] = acceptor.on_chunk
     on_transfer_finish: Callable[..., ProcessStatus] = acceptor.on_transfer_finish
+    may_go_on: Callable[..., bool] = cut_off.may_go_on
+    """Whether those who are cut off may go on by themselves: then the operator replaces none of their members."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class Scope:
     rules: Rules = field(default_factory=Rules)
     looks_at_once: bool = False
     """Chiefs poll all tasks in one event: fewer histories, for exploring all of them."""
+    operator: int = 1
+    """The side of the operator, where a process that takes another one's place runs."""
     chunk_count: int = 0
     """Number of chunks of a state; 0: no member is a learner, and a returning member receives the whole state."""
 
@@ -92,7 +96,7 @@ class Scope:
             return
         looked = chief.looked
         while len(looked) < len(self.voters.tasks):
-            task, process = self.voters.tasks[len(looked)], world.running[len(looked)]
+            task, process = self.voters.tasks[len(looked)], self._at(world, chief.side, len(looked))
             there = (
                 (process.status if process else Unreachable.CRASHED)
                 if self._reaches(world, chief.side, task)
@@ -134,6 +138,8 @@ class Scope:
                     base = replace(world, lossy=world.lossy | {view.ballot})
                 case views.RestoreCheckpoint(ballot=ballot):
                     base = replace(world, lossy=world.lossy | {ballot})
+                case views.Activate() if chief.side != self.operator:
+                    base = replace(world, are_leases_over=False)
             yield Event(actor, f"sees: {action}", now(after, base))
             if isinstance(action, views.Activate) and not after.calls:
                 for call in self._chunks(world, chief.side, action.view, observation):
@@ -161,19 +167,17 @@ class Scope:
         """Yield the next chunk of each learner, as its source has it now."""
         for process in view.learners:
             source = _source(self.voters, view, process)
-            told, found = observation[process.task], world.running[self.voters.tasks.index(source.task)]
+            told, found = observation[process.task], self._process(world, source)
             assert isinstance(told, ProcessStatus)
             if found is None or found.history is None or told.chunks == self.chunk_count:
                 continue
             own = found.status
-            is_there = self._reaches(world, side, source.task) and own.incarnation == source.incarnation
-            if is_there and own.active and own.promised == view.ballot:
+            if self._reaches(world, side, source.task) and own.active and own.promised == view.ballot:
                 yield Call("chunk", process, (view.ballot, told.chunks, found.history, own.generation))
 
     def _called(self, world: World, call: Call) -> World:
-        index = self.voters.tasks.index(call.to.task)
-        found = world.running[index]
-        if found is None or found.status.incarnation != call.to.incarnation:
+        index, found = self.voters.tasks.index(call.to.task), self._process(world, call.to)
+        if found is None:
             return world
         own, history, rules = found.status, found.history, self.rules
         match call.name:
@@ -203,8 +207,8 @@ class Scope:
         """Return the world after a transfer from one member to another while no steps are applied."""
         (under, source, *former), rules = call.argument, self.rules
         ballot = under.ballot if isinstance(under, View) else under
-        index, origin = self.voters.tasks.index(call.to.task), world.running[self.voters.tasks.index(source.task)]
-        if origin is None or origin.history is None or origin.status.incarnation != source.incarnation:
+        index, origin = self.voters.tasks.index(call.to.task), self._process(world, source)
+        if origin is None or origin.history is None:
             return world
         if origin.status.promised != ballot:
             return world
@@ -239,16 +243,37 @@ class Scope:
                 fewer = replace(left, kills=left.kills - 1)
                 yield Event("kill", self.voters.tasks[index], replace(self._with(world, index, None), faults=fewer))
         if world.is_cut:
-            yield Event("heal", "", replace(world, is_cut=False))
+            yield from self._of_replacements(world)
+            # A kubelet that is heard of again ends what was deleted.
+            yield Event("heal", "", replace(world, is_cut=False, former=(), are_leases_over=False))
         elif left.cuts:
             yield Event("cut", "", replace(world, is_cut=True, faults=replace(left, cuts=left.cuts - 1)))
         if len(world.chiefs) < left.chiefs:
             newer = Chief(len(world.chiefs) + 1, (len(world.chiefs)) % 2)
             yield Event("next chief", "", replace(world, chiefs=(*world.chiefs, newer)))
 
+    def _of_replacements(self, world: World) -> Iterator[Event]:
+        """The operator deletes members on silent nodes by force, and others take their places."""
+        cut_off = [task for task in self.voters.tasks if self.sides[task] != self.operator]
+        elsewhere = any(self.sides[task] == self.operator for task in self.voters.members)
+        if not world.faults.replaces or self.rules.may_go_on(
+            len(cut_off), len(self.voters.tasks), members_elsewhere=elsewhere
+        ):
+            return
+        fewer = replace(world.faults, replaces=world.faults.replaces - 1)
+        for task in cut_off:
+            index = self.voters.tasks.index(task)
+            found, number = world.running[index], world.incarnations[index] + 1
+            if task in self.voters.members and found and all(index != replaced for replaced, _ in world.former):
+                incarnations = (*world.incarnations[:index], number, *world.incarnations[index + 1 :])
+                running = (*world.running[:index], Running(ProcessStatus(number)), *world.running[index + 1 :])
+                former = (*world.former, (index, found))
+                then = replace(world, running=running, incarnations=incarnations, former=former, faults=fewer)
+                yield Event("operator", f"replaces {task}", replace(then, are_leases_over=True))
+
     def _of_steps(self, world: World) -> Iterator[Event]:
         if world.faults.steps:
-            active = {found.status.view for found in world.running if found and found.status.active}
+            active = {found.status.view for found in world.processes if found.status.active}
             for view in sorted((r for r in active if r), key=lambda view: view.ballot):
                 if any(step.view == view for step in world.steps):
                     continue
@@ -270,9 +295,11 @@ class Scope:
         followers = (process for shard in others for process in reversed(shard))
         order = [*step.view.learners, *first, *followers, *last]
         target = order[step.written]
-        base, made = (step.base, step.made) if step.written else self._next_step(world, step.view)
+        base, made = (step.base, step.made) if step.written else self._next_step(world, step)
         index = self.voters.tasks.index(target.task)
-        found = world.running[index]
+        found = self._at(world, step.side, index)
+        if world.are_leases_over and step.side != self.operator:
+            return
         if made is None or found is None or not self._reaches(world, step.side, target.task):
             return
         own = found.status
@@ -297,20 +324,36 @@ class Scope:
             then = replace(then, acknowledged=made, under=step.view.ballot)
         yield Event("worker", f"acknowledged under {step.view.ballot}", then)
 
-    def _next_step(self, world: World, view: View) -> tuple[History | None, History | None]:
+    def _next_step(self, world: World, step: Step) -> tuple[History | None, History | None]:
         """What the next step is made on and what it makes: if a shard is ahead, the others follow it first."""
-        primaries = [world.running[self.voters.tasks.index(shard[0].task)] for shard in view.shards]
+        primaries = [self._process(world, shard[0]) for shard in step.view.shards]
         found = [each.history for each in primaries if each and each.history is not None]
         if len(found) < len(primaries):
             return None, None
         base, top = min(found, key=len), max(found, key=len)
-        return base, top[: len(base) + 1] if len(top) > len(base) else (*base, view.ballot)
+        return base, top[: len(base) + 1] if len(top) > len(base) else (*base, step.view.ballot)
+
+    def _at(self, world: World, side: int, index: int) -> Running | None:
+        """The process that a side finds in a task's place: on the side that is cut off, still the former one."""
+        former = next((found for replaced, found in world.former if replaced == index), None)
+        return former if former is not None and side != self.operator else world.running[index]
+
+    def _process(self, world: World, process: Process) -> Running | None:
+        """The process, if it runs."""
+        index = self.voters.tasks.index(process.task)
+        found = (world.running[index], *(found for replaced, found in world.former if replaced == index))
+        return next((each for each in found if each and each.status.incarnation == process.incarnation), None)
 
     def _with(self, world: World, index: int, found: Running | None) -> World:
+        for number, (replaced, former) in enumerate(world.former):
+            if found and replaced == index and former.status.incarnation == found.status.incarnation:
+                others = world.former[number + 1 :]
+                return replace(world, former=(*world.former[:number], (index, found), *others))
         return replace(world, running=(*world.running[:index], found, *world.running[index + 1 :]))
 
     def _reaches(self, world: World, side: int, task: str) -> bool:
-        return not world.is_cut or self.sides[task] == side
+        index = self.voters.tasks.index(task)
+        return not world.is_cut or self.sides[task] == side or any(index == replaced for replaced, _ in world.former)
 
 
 def _calls(voters: Voters, action: Action, observation: dict[str, ProcessStatus | Unreachable]) -> Iterator[Call]:
@@ -342,35 +385,9 @@ def _check(world: World, made: History, ballot: Ballot) -> None:
     before = world.acknowledged
     if ballot >= world.under and made[: len(before)] == before:
         return
-    if any(found and found.history is not None and found.history[: len(before)] == before for found in world.running):
+    if any(found.history is not None and found.history[: len(before)] == before for found in world.processes):
         raise ForkedError(
             f"{before} was acknowledged under {world.under} and is still there; now it is {made} under {ballot}"
         )
     if not world.lossy:
         raise ForkedError(f"{before} was acknowledged, and nobody has told that it is lost; now it is {made}")
-
-
-def walk(scope: Scope, world: World, seed: int, length: int = 400) -> tuple[World, list[str]]:
-    """One history drawn at random, in which everybody stands still for a while at times.
-
-    Raises:
-        ForkedError: says what happened.
-    """
-    drawn, pace, path = random.Random(seed), dict[str, float](), list[str]()
-    for _ in range(length):
-        if drawn.random() < 0.05:
-            pace.clear()
-        try:
-            events = list(scope.events(world))
-        except ForkedError as error:
-            raise ForkedError(
-                "\n".join([f"seed {seed}, {scope.voters}, sides {scope.sides}", *path, str(error)])
-            ) from None
-        if not events:
-            break
-        for event in events:
-            pace.setdefault(event.actor, drawn.choice([0.01, 0.3, 1.0]))
-        event = drawn.choices(events, [pace[event.actor] for event in events])[0]
-        world = event.then
-        path.append(f"{event.actor}: {event.what}")
-    return world, path

@@ -6,6 +6,7 @@ from typing import Any
 from pstraining.core.snapshot import OUT_OF_SERVICE
 
 KIND = "Node"
+_KEPT = ("type", "status", "lastTransitionTime")
 Object = Mapping[str, Any]
 
 
@@ -45,11 +46,9 @@ def _trim(raw: Object) -> dict[str, Any]:
     return {
         "metadata": {"name": raw["metadata"]["name"], "uid": raw["metadata"]["uid"]},
         "spec": {"taints": [{"key": OUT_OF_SERVICE} for t in taints if t.get("key") == OUT_OF_SERVICE]},
-        "status": {
-            "conditions": [{"type": "Ready", "status": c["status"]} for c in conditions if c["type"] == "Ready"]
-        },
+        "status": {"conditions": [{k: c[k] for k in _KEPT if k in c} for c in conditions if c["type"] == "Ready"]},
     }
 
 
 def _is_healthy(node: Object) -> bool:
-    return node["status"]["conditions"] == [{"type": "Ready", "status": "True"}] and not node["spec"]["taints"]
+    return [c["status"] for c in node["status"]["conditions"]] == ["True"] and not node["spec"]["taints"]

@@ -87,7 +87,7 @@ def _stop(facts: Facts, reason: Reason) -> Plan:
     """Delete the next children of an orderly stop."""
     step = teardown.next_step(facts.job, facts.snapshot)
     actions = (*_deletions(step.delete, reason), *_force_deletions(facts))
-    return Plan(actions, node_loss.requeue_at(facts.snapshot, facts.now))
+    return Plan(actions, node_loss.requeue_at(facts.job, facts.snapshot, facts.now))
 
 
 def _after_refusal(facts: Facts) -> Plan | None:
@@ -102,7 +102,7 @@ def _run(facts: Facts, launcher: LauncherFiles) -> Plan:
     """Bring the children of a running job to the desired state."""
     snapshot, now = facts.snapshot, facts.now
     requeue_at = _earliest(
-        node_loss.requeue_at(snapshot, now),
+        node_loss.requeue_at(facts.job, snapshot, now),
         diagnosis.requeue_at(snapshot, now),
         failover.requeue_at(facts.shards, now),
         deadline.ends_at(facts.job, facts.status),
@@ -155,7 +155,8 @@ def _next_attempts(facts: Facts, desired: DesiredState, steps: Mapping[str, Step
 
 def _force_deletions(facts: Facts) -> tuple[Delete, ...]:
     """Delete lost pods by force, once status has what they show."""
-    return tuple(node_loss.force_deletions(facts.job, facts.snapshot)) if facts.failures_recorded else ()
+    forced = node_loss.force_deletions(facts.job, facts.snapshot, facts.now)
+    return tuple(forced) if facts.failures_recorded else ()
 
 
 def _without(actions: Iterable[Action], others: Iterable[Action]) -> Iterator[Action]:

@@ -8,7 +8,7 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus, ShardStatus
 from pstraining.core.actions import Event
 from pstraining.core.facts import Facts
-from pstraining.core.policies import failover
+from pstraining.core.policies import failover, node_loss
 from pstraining.core.policies.diagnosis import diagnosis_of
 from pstraining.core.policies.failover import START_GRACE, LossCause, ShardState
 from pstraining.core.snapshot import Pod
@@ -98,7 +98,8 @@ def _waits_for(facts: Facts, shard: ShardState) -> str:
         if server is None:
             return f"there is no pod {name} yet"
         if server.deleting:
-            return f"pod {name} is being deleted; another one follows"
+            held = node_loss.why_held(facts.job, facts.snapshot, server)
+            return held or f"pod {name} is being deleted; another one follows"
         trouble = diagnosis_of(server, facts.now)
         awaited = "in sync" if is_hot(facts.job) else "ready"
         return trouble.message if trouble is not None else f"pod {name} is not {awaited} yet"

@@ -124,6 +124,8 @@ class Node:
     """Its kubelet is heard of: the condition Ready is not Unknown."""
     out_of_service: bool
     """Somebody vouches that nothing runs on it any more (KEP-2268)."""
+    silent_since: datetime | None = None
+    """When its kubelet was given up, if it does not answer."""
 
 
 @dataclass(frozen=True)

@@ -62,8 +62,8 @@ def test_a_pod_that_has_ended_or_is_wanted_is_not_lost() -> None:
 
 def test_when_a_pod_is_overdue_is_known_beforehand() -> None:
     snapshot = observe(job(), (), [going(BY_TAINT)], None)
-    assert node_loss.requeue_at(snapshot, NOW) == NOW + OVERDUE
-    assert node_loss.requeue_at(snapshot, NOW + OVERDUE) is None
+    assert node_loss.requeue_at(typed(job()), snapshot, NOW) == NOW + OVERDUE
+    assert node_loss.requeue_at(typed(job()), snapshot, NOW + OVERDUE) is None
 
 
 CLAIM = {"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": {}}}
@@ -278,3 +278,86 @@ def test_a_lost_worker_that_nobody_wants_is_not_waited_for(end: str) -> None:
     world.settle()
     assert any(p["spec"]["nodeName"] == "node-1" for p in world.pods.values())
     assert world.condition("Running")["reason"] == "Training"
+
+
+# With hot standbys: what may go on by itself on nodes that do not answer is not replaced.
+
+HOT = {
+    "ps": {"standby": {"mode": "Hot", "replicasPerShard": 1}},
+    "training": {"mode": "Sync"},
+    "worker": {"replicas": 3},
+}
+
+
+def spread(on_lost: set[str], **spec: Any) -> World:
+    """A job with hot standbys; the named tasks are on node-1, which is then lost, the others on node-0."""
+    world = World(job(workers=3, spec=deep_merge(HOT, spec)), nodes={"node-0": "True", "node-1": "True"})
+    world.settle()
+    for name, found in world.pods.items():
+        mine = any(name.startswith(f"digits-{task}") for task in on_lost)
+        found["spec"]["nodeName"] = "node-1" if mine else "node-0"
+    world.cut("node-1")
+    world.settle()
+    return world
+
+
+def later(world: World, nodes: list[dict[str, Any]] | None = None) -> list[str]:
+    """What is deleted by force once all nodes are known that were lost together."""
+    world.now += timedelta(minutes=10)
+    if nodes is None:
+        return forced(world.plan().actions)
+    assert world.job is not None
+    snapshot = observe(world.job, list(world.children.values()), list(world.pods.values()), nodes)
+    marked = node_loss.marked(snapshot, world.now)
+    return [d.name for d in node_loss.force_deletions(typed(world.job), marked, world.now)]
+
+
+@pytest.mark.parametrize(
+    ("on_lost", "held"),
+    [
+        pytest.param({"chief", "ps-0", "worker-0", "worker-1"}, True, id="most voters"),
+        pytest.param({"ps-0", "worker-0"}, False, id="few voters"),
+        pytest.param({"ps-0", "standby-0"}, True, id="all members"),
+        pytest.param({"ps-0"}, False, id="one member"),
+        pytest.param({"chief", "ps-0"}, False, id="a chief votes not"),
+    ],
+)
+def test_what_may_go_on_by_itself_is_not_replaced(on_lost: set[str], held: bool) -> None:
+    world = spread(on_lost)
+    deleted = later(world)
+    assert ("digits-ps-0" in deleted) is not held
+    if held:
+        assert deleted == []
+        told = world.condition("Running")
+        assert (told["reason"], "may go on training there" in told["message"]) == ("NodeLost", True)
+        assert f"kubectl taint node node-1 {OUT}" in told["message"]
+        for nodes in ([node("node-0")], [node("node-0"), node("node-1", "Unknown", OUT)]):
+            assert "digits-ps-0" in later(world, nodes), "nothing runs on a node that is gone or vouched for"
+
+
+def test_without_the_right_to_watch_nodes_it_is_held_too() -> None:
+    world = spread({"ps-0", "worker-0", "worker-1"})
+    world.nodes = None
+    assert later(world) == []
+
+
+def test_nodes_that_are_lost_together_are_waited_for() -> None:
+    """The node controller gives them up one after the other: the first one alone holds few voters."""
+    world = World(job(workers=3, spec=HOT), nodes={"node-0": "True", "node-1": "True", "node-2": "True"})
+    world.settle()
+    for name, found in world.pods.items():
+        found["spec"]["nodeName"] = {"digits-ps-0": "node-1"}.get(name, "node-0")
+    assert world.job is not None
+    workers = [p for n, p in world.pods.items() if n.startswith(("digits-worker-0", "digits-worker-1"))]
+    for found in workers:
+        found["spec"]["nodeName"] = "node-2"
+    world.cut("node-1")
+    world.reconcile()
+    since = world.now
+    assert forced(world.plan().actions) == []
+    due = world.plan().requeue_at
+    assert due is not None
+    assert due > since
+    world.cut("node-2")
+    world.reconcile()
+    assert later(world) == []

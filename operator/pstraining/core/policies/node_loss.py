@@ -6,11 +6,13 @@ StatefulSet replaces it before. Deleting it by force is safe only if a process t
 
 - A parameter server without a volume: the Service of its shard does not select it any more.
 - A chief: its term fences it, and only the next one counts.
+- A member or a chief of a job with hot standbys: not while its part of the job may go on by itself on nodes that do not
+  answer (cut_off.py).
 - A pod with a volume of its own: only if the node is gone or tainted node.kubernetes.io/out-of-service (KEP-2268), or
   if the user allows two nodes to mount the volume (runPolicy.forceDeleteVolumes).
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -18,6 +20,7 @@ from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.core.actions import Delete, Kind
+from pstraining.core.policies import cut_off
 from pstraining.core.policies.diagnosis import Diagnosis, by_role
 from pstraining.core.policies.failures import is_given_up_with_its_node
 from pstraining.core.snapshot import OUT_OF_SERVICE, Pod, Snapshot
@@ -36,34 +39,36 @@ def marked(snapshot: Snapshot, now: datetime) -> Snapshot:
     return replace(snapshot, pods=tuple(_marked(snapshot, p, now) for p in snapshot.pods))
 
 
-def requeue_at(snapshot: Snapshot, now: datetime) -> datetime | None:
-    """Return when a terminating pod becomes overdue."""
+def requeue_at(job: PSTrainingJob, snapshot: Snapshot, now: datetime) -> datetime | None:
+    """Return when a terminating pod becomes overdue, or may be deleted by force."""
     ends = (p.ends_at + OVERDUE for p in snapshot.pods if p.ends_at is not None and _may_be_overdue(snapshot, p))
-    return min((e for e in ends if e > now), default=None)
+    settled = cut_off.requeue_at(job, snapshot, now)
+    return min((e for e in (*ends, settled) if e is not None and e > now), default=None)
 
 
-def force_deletions(job: PSTrainingJob, snapshot: Snapshot) -> Iterator[Delete]:
+def force_deletions(job: PSTrainingJob, snapshot: Snapshot, now: datetime) -> Iterator[Delete]:
     """Delete by force the lost pods that can do no damage."""
     for pod in snapshot.pods:
-        if pod.lost and not pod.forced and pod.role in _FENCED and not is_held(job, snapshot, pod):
+        is_due = pod.lost and not pod.forced and pod.role in _FENCED
+        if is_due and not is_held(job, snapshot, pod) and not cut_off.is_held(job, snapshot, pod, now):
             yield Delete(Kind.POD, pod.name, pod.uid, Reason.NODE_LOST, grace_seconds=0)
 
 
-def diagnose(job: PSTrainingJob, snapshot: Snapshot) -> Diagnosis | None:
-    """Return the first pod whose volume makes the job wait for a lost node, else the first one to be replaced."""
-    replaced = {(p.role, p.index) for p in snapshot.pods if p.container.running and not p.deleting and not p.terminal}
-    held = (
-        p
-        for p in snapshot.pods
-        if p.lost
-        and not p.finished
-        and p.role in _FENCED
-        and (p.role, p.index) not in replaced
-        and is_held(job, snapshot, p)
-    )
-    follows = {(p.role, p.index) for p in snapshot.pods if not (p.silent or p.deleting or p.terminal)}
-    silent = (p for p in snapshot.pods if p.silent and (p.role, p.index) not in follows and _is_wanted(snapshot, p))
-    found = (*((_words(p), p) for p in held), *((_waits(p), p) for p in sorted(silent, key=by_role)))
+def diagnose(job: PSTrainingJob, snapshot: Snapshot, among: Collection[Pod] | None = None) -> Diagnosis | None:
+    """Return the first pod that makes the job wait for a lost node, else the first one to be replaced.
+
+    Args:
+        job: the job.
+        snapshot: what is observed.
+        among: the pods that matter; all if not given.
+    """
+    pods = snapshot.pods if among is None else among
+    replaced = {(p.role, p.index) for p in pods if p.container.running and not p.deleting and not p.terminal}
+    lost = (p for p in pods if p.lost and not p.finished and (p.role, p.index) not in replaced)
+    held = ((words, p) for p in lost if (words := why_held(job, snapshot, p)))
+    follows = {(p.role, p.index) for p in pods if not (p.silent or p.deleting or p.terminal)}
+    silent = (p for p in pods if p.silent and (p.role, p.index) not in follows and _is_wanted(snapshot, p))
+    found = (*held, *((_waits(p), p) for p in sorted(silent, key=by_role)))
     return next((Diagnosis(Reason.NODE_LOST, words, p) for words, p in found), None)
 
 
@@ -75,6 +80,28 @@ def is_held(job: PSTrainingJob, snapshot: Snapshot, pod: Pod) -> bool:
         return True
     node = snapshot.nodes.get(pod.node)
     return node is not None and not node.out_of_service
+
+
+def stands_still(job: PSTrainingJob, snapshot: Snapshot) -> Diagnosis | None:
+    """Return the first member whose part of a job with hot standbys may go on elsewhere: nothing trains here then."""
+    members = (p for p in snapshot.pods_of(names.PS) if p.lost and _may_go_on(job, snapshot, p))
+    return next((Diagnosis(Reason.NODE_LOST, why_held(job, snapshot, p), p) for p in members), None)
+
+
+def _may_go_on(job: PSTrainingJob, snapshot: Snapshot, pod: Pod) -> bool:
+    return pod.node in cut_off.silent_nodes(snapshot) and cut_off.goes_on(job, snapshot)
+
+
+def why_held(job: PSTrainingJob, snapshot: Snapshot, pod: Pod) -> str:
+    """Return why a lost pod is not replaced before its node is back; empty if it is replaced."""
+    if not pod.lost or pod.role not in _FENCED:
+        return ""
+    if is_held(job, snapshot, pod):
+        return _words(pod, "has a volume that nobody else may mount before the node is back") + _OR_ALLOW
+    if _may_go_on(job, snapshot, pod):
+        why = "may go on training there: nodes that do not answer hold most of the job's voters, or all of its state"
+        return _words(pod, f"{why}. It is replaced when they answer again, or are gone") + "."
+    return ""
 
 
 def _marked(snapshot: Snapshot, pod: Pod, now: datetime) -> Pod:
@@ -92,11 +119,13 @@ def _is_lost(snapshot: Snapshot, pod: Pod, now: datetime) -> bool:
     return _may_be_overdue(snapshot, pod) and pod.ends_at is not None and now >= pod.ends_at + OVERDUE
 
 
-def _words(pod: Pod) -> str:
+_OR_ALLOW = ", or set spec.runPolicy.forceDeleteVolumes for volumes that two nodes may mount."
+
+
+def _words(pod: Pod, why: str) -> str:
     return (
-        f"Pod {pod.name} is lost with its node {pod.node} and has a volume that nobody else may mount before the node "
-        f"is back. If nothing runs there any more: `kubectl taint node {pod.node} {OUT_OF_SERVICE}="
-        "nodeshutdown:NoExecute`, or set spec.runPolicy.forceDeleteVolumes for volumes that two nodes may mount."
+        f"Pod {pod.name} is lost with its node {pod.node} and {why}. If nothing runs there any more: "
+        f"`kubectl taint node {pod.node} {OUT_OF_SERVICE}=nodeshutdown:NoExecute`"
     )
 
 
