@@ -48,7 +48,7 @@ def newest(example: Example) -> Path:
 
 
 def step_of(state: Path) -> int:
-    return int(state.parent.name.removeprefix("ckpt-"))
+    return int(state.parent.name.split("-")[1])
 
 
 @in_all("tests/e2e/test_hot_standby.py::test_whatever_is_lost_costs_no_step")  # 20 losses take ten minutes

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.runtime.checkpoint.storage import Checkpoints, name_of
+from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.local import LocalJob
 from tests.support.soak_marks import in_soak
 from tests.support.volumes import filled, small_disk
@@ -53,7 +53,7 @@ def test_a_second_run_whose_last_checkpoint_is_damaged_trains_again_what_it_held
     first, _ = run_to_the_end(tmp_path, steps=6000)
     *_, before, last = Checkpoints(tmp_path, keep=3).steps()
     assert last == first["step"]
-    arrays = tmp_path / name_of(last) / "state.npz"
+    arrays = Checkpoints(tmp_path, keep=3).path(last) / "state.npz"
     arrays.write_bytes(arrays.read_bytes()[:-100])
 
     second, run = run_to_the_end(tmp_path, steps=6000)

@@ -223,10 +223,11 @@ def test_a_checkpoint_of_tables_restores_bit_equal_onto_another_number_of_server
     first.start()
     Crew(first, [batches(5, seed=0)]).join()
     saved = first.control.snapshot(fence=1)
-    Checkpoints(tmp_path, keep=1).save(saved, term=1, layout=first.store.layout)
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints.save(saved, term=1, layout=first.store.layout)
     client.container += ".after"
     second = rig(2)
-    second.start(Checkpoints(tmp_path, keep=1).newest())
+    second.start(checkpoints.newest())
     state = second.control.snapshot(fence=1)
     for path, value in saved.variables.items():
         np.testing.assert_array_equal(state.variables[path], value)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.runtime.checkpoint.storage import Checkpoints, name_of
+from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.local import LocalJob, LocalProcess
 from tests.support.servers import SPREAD
 
@@ -91,8 +91,9 @@ def test_a_lost_server_is_restored_from_the_newest_checkpoint_that_can_be_read(t
         chief = run.processes["chief"]
         until(run, lambda: len(chief.events("checkpoint")) >= 2, "two checkpoints")
         run.processes["chief"].popen.send_signal(19)  # SIGSTOP: no further checkpoint while the newest is damaged
-        newest = Checkpoints(tmp_path, keep=3).steps()[-1]
-        arrays = tmp_path / name_of(newest) / "state.npz"
+        checkpoints = Checkpoints(tmp_path, keep=3)
+        newest = checkpoints.steps()[-1]
+        arrays = checkpoints.path(newest) / "state.npz"
         arrays.write_bytes(arrays.read_bytes()[:-100])
         run.kill("ps-1")
         run.processes["chief"].popen.send_signal(18)

@@ -214,13 +214,14 @@ def test_a_checkpoint_is_restored_equal_onto_another_number_of_servers(rigs: Any
     first = rig(3)
     Crew(first, [embedding.batches(5, seed=worker) for worker in range(2)]).join()
     saved = first.snapshot()
-    Checkpoints(tmp_path, keep=1).save(saved, term=1, layout=first.store.layout)
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints.save(saved, term=1, layout=first.store.layout)
     more = [embedding.batches(3, seed=7), embedding.batches(3, seed=8)]
     Crew(first, more).join()
     expected = first.snapshot()
     client.container += ".after"
     second = rig(2)
-    second.start(Checkpoints(tmp_path, keep=1).newest())
+    second.start(checkpoints.newest())
     for updates in second.workers:  # it is of another set than the one that the rig has begun with
         updates._dense.step = None
     Crew(second, more).join()

@@ -59,6 +59,8 @@ IN_SYNC_MARKER; the launcher waits for that, some seconds at most."""
 LAUNCH_COMMAND: Final = ("python3", f"{MOUNT_DIR}/{LAUNCHER_FILE}", "--")
 
 ENV_JOB: Final = "PSTRAINING_JOB"
+ENV_JOB_UID: Final = "PSTRAINING_JOB_UID"
+"""On the chief: the job's uid. A job that is created again has another one, and terms of its own."""
 ENV_NAMESPACE: Final = "PSTRAINING_NAMESPACE"
 ENV_TASK_TYPE: Final = "PSTRAINING_TASK_TYPE"
 """chief, worker, ps or evaluator: TensorFlow's own words."""

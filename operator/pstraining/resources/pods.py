@@ -207,6 +207,7 @@ def _identity(job: PSTrainingJob, task: PodTask) -> list[dict[str, Any]]:
         field(contract.ENV_POD_IP, "status.podIP"),
     ]
     if has_chief_duty(job, task):
+        found.append(value(contract.ENV_JOB_UID, job.metadata.uid))
         found.append(value(contract.ENV_TERM, str(task.term or 1)))
     if task.role == names.PS:
         found.append(value(contract.ENV_SERVER, job.spec.ps.server))

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -119,6 +120,7 @@ class LocalJob:
             for role, number in {"chief": int(chief), "worker": workers, "ps": ps * (1 + standbys)}.items()
             if number
         }
+        self._uid = uuid.uuid4().hex
         self._file = {
             "job": f"local-{os.getpid()}",
             "namespace": "local",
@@ -219,6 +221,7 @@ class LocalJob:
             contract.ENV_TASK_TYPE: task.type,
             contract.ENV_TASK_INDEX: str(task.index),
             contract.ENV_TERM: str(term),
+            contract.ENV_JOB_UID: self._uid,
             contract.ENV_POD_IP: self._place(task).host,
         }
         if self._checkpoint.get("path"):

@@ -61,7 +61,8 @@ class Trainer:
             are any. False: none.
         evaluate: creates the dataset on which the chief evaluates the last checkpoint.
         metrics: as for `keras.Model.compile`, or a function that creates them.
-        checkpoint: folder and interval of checkpoints; the folder also gets `result.json` and `final.weights.h5`.
+        checkpoint: folder and interval of checkpoints; the folder also gets `result.json`, `final.keras` and
+            `final.weights.h5`.
         training: update mode and its settings, by the names of `TrainingSettings`: `{"mode": "Sync",
             "backup_workers": 1}`.
 

@@ -9,15 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pstraining.runtime.checkpoint.arrays import CorruptCheckpointError
+from pstraining.runtime.checkpoint.fencing import Writer
+from pstraining.runtime.checkpoint.naming import Key, aside, key_of, set_aside, superfluous, term_of_temporary
 from pstraining.runtime.checkpoint.state import State
-from pstraining.runtime.checkpoint.storage import (
-    Checkpoints,
-    CorruptCheckpointError,
-    name_of,
-    step_of,
-    superfluous,
-    write_whole,
-)
+from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.model.partition import Layout, Tensor, partition
 
 
@@ -34,8 +30,18 @@ def layout() -> Layout:
     return partition([Tensor("dense/kernel", (2, 3), "float32", "trainable")], 1)
 
 
+def opened(folder: Path, *, keep: int = 3, writer: Writer | None = None) -> Checkpoints:
+    checkpoints = Checkpoints(folder, keep=keep, writer=writer)
+    checkpoints.open()
+    return checkpoints
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
+
+
 def saved(folder: Path, *steps: int, keep: int = 3) -> Checkpoints:
-    checkpoints = Checkpoints(folder, keep=keep)
+    checkpoints = opened(folder, keep=keep)
     for step in steps:
         checkpoints.save(state(step), term=1, layout=layout())
     return checkpoints
@@ -79,6 +85,10 @@ def other_step(path: Path) -> None:
     path.write_text(path.read_text().replace('"step": 20', '"step": 21'))
 
 
+def other_term(path: Path) -> None:
+    path.write_text(path.read_text().replace('"folderTerm": 1', '"folderTerm": 2'))
+
+
 def other_shape(path: Path) -> None:
     metadata = json.loads(path.read_text())
     metadata["arrays"]["model/dense/kernel"][1] = [3, 2]
@@ -95,6 +105,7 @@ def one_less(path: Path) -> None:
     ("file", "damage"),
     [
         ("metadata.json", other_step),
+        ("metadata.json", other_term),
         ("metadata.json", other_shape),
         ("metadata.json", one_less),
         ("state.npz", cut),
@@ -109,7 +120,7 @@ def test_a_damaged_newest_gives_way_to_the_one_before(
     tmp_path: Path, file: str, damage: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     checkpoints = saved(tmp_path, 10, 20)
-    damage(tmp_path / name_of(20) / file)
+    damage(checkpoints.path(20) / file)
     found = checkpoints.newest()
     assert found is not None
     assert found.step == 10
@@ -121,40 +132,72 @@ def test_a_damaged_newest_gives_way_to_the_one_before(
 
 def test_the_same_step_is_replaced_and_an_abandoned_later_one_goes(tmp_path: Path) -> None:
     checkpoints = saved(tmp_path, 10, 20)
-    cut(tmp_path / name_of(20) / "state.npz")
+    cut(checkpoints.path(20) / "state.npz")
     checkpoints.save(state(10), term=2, layout=layout())
     assert checkpoints.steps() == [10]
-    assert json.loads((tmp_path / name_of(10) / "metadata.json").read_text())["term"] == 2
+    assert json.loads((checkpoints.path(10) / "metadata.json").read_text())["term"] == 2
 
 
-def test_a_writer_that_died_leaves_nothing_that_counts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("temporary", [".tmp-ckpt-0000000020", ".tmp-1-0a1b2c3d-ckpt-0000000020-term-1"])
+def test_a_writer_that_died_leaves_nothing_that_counts(tmp_path: Path, temporary: str) -> None:
     checkpoints = saved(tmp_path, 10)
-    half = tmp_path / f".tmp-{name_of(20)}"
+    half = tmp_path / temporary
     half.mkdir()
     (half / "state.npz").write_bytes(b"half")
     assert checkpoints.steps() == [10]
     checkpoints.save(state(20), term=1, layout=layout())
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == [name_of(10), name_of(20)]
+    assert names(tmp_path) == [Key(1, 10).name, Key(1, 20).name, "term-1"]
 
 
-@given(st.sets(st.integers(0, 100)), st.integers(0, 100), st.integers(1, 5))
-def test_the_one_just_written_always_stays(others: set[int], written: int, keep: int) -> None:
-    steps = others | {written}
-    kept = steps - set(superfluous(steps, written=written, keep=keep))
+keys = st.builds(Key, st.integers(0, 4), st.integers(0, 30))
+
+
+@given(st.sets(keys), keys, st.integers(1, 5))
+def test_the_one_just_written_always_stays_and_all_of_higher_terms(others: set[Key], written: Key, keep: int) -> None:
+    found = others | {written}
+    kept = found - set(superfluous(found, written=written, keep=keep))
     assert written in kept
-    assert len(kept) <= keep
-    assert max(kept) == written
-    assert all(step in kept or step > written or len([k for k in kept if k > step]) == keep for step in steps)
+    assert {key for key in found if key.term > written.term} <= kept
+    counted = {key for key in kept if key.term <= written.term}
+    assert len(counted) <= keep
+    assert max(counted) == written
+    gone = found - kept
+    assert all(key.step > written.step or len([k for k in counted if k > key]) == keep for key in gone)
 
 
-@given(st.integers(0, 9_999_999_999))
-def test_names_carry_the_step(step: int) -> None:
-    assert step_of(name_of(step)) == step
+@given(keys)
+def test_names_carry_the_term_and_the_step(key: Key) -> None:
+    assert key_of(key.name) == key
+    assert key.name.startswith(f"ckpt-{key.step:010d}")
+    assert set_aside(aside(7, key.name)) == key
+    assert term_of_temporary(aside(7, key.name)) == 7
 
 
-@pytest.mark.parametrize("name", ["ckpt-12", ".tmp-ckpt-0000000012", "ckpt-0000000012.old", "result.json"])
+@pytest.mark.parametrize(
+    "name",
+    ["ckpt-12", ".tmp-ckpt-0000000012", "ckpt-0000000012.old", "result.json", "ckpt-0000000012-term-0"],
+)
 def test_other_names_are_no_checkpoints(name: str) -> None:
-    assert step_of(name) is None
+    assert key_of(name) is None
+    assert set_aside(name) is None
+
+
+def test_checkpoints_of_earlier_versions_are_read_and_give_way_to_later_ones(tmp_path: Path) -> None:
+    saved(tmp_path, 10, 20)
+    for folder in tmp_path.glob("ckpt-*"):
+        metadata = json.loads((folder / "metadata.json").read_text())
+        del metadata["folderTerm"]
+        (folder / "metadata.json").write_text(json.dumps(metadata))
+        folder.rename(tmp_path / folder.name.removesuffix("-term-1"))
+    (tmp_path / "term-1" / "chief.json").unlink()
+    (tmp_path / "term-1").rmdir()
+    checkpoints = opened(tmp_path, keep=2)
+    assert checkpoints.steps() == [10, 20]
+    newest = checkpoints.newest()
+    assert newest is not None
+    assert newest.step == 20
+    checkpoints.save(state(15), term=1, layout=layout())
+    assert checkpoints.steps() == [10, 15]
 
 
 def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -162,8 +205,10 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
         path.write_text("half")
         raise OSError("no space")
 
+    checkpoints = opened(tmp_path)
     with pytest.raises(OSError, match="no space"):
-        write_whole(tmp_path / "result.json", fail)
-    assert not (tmp_path / "result.json").exists()
-    write_whole(tmp_path / "result.json", lambda path: path.write_text("{}"))
+        checkpoints.write_whole("result.json", fail)
+    assert names(tmp_path) == ["term-1"]
+    checkpoints.write_whole("result.json", lambda path: path.write_text("{}"))
     assert (tmp_path / "result.json").read_text() == "{}"
+    assert names(tmp_path) == ["result.json", "term-1"]

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pstraining.runtime.checkpoint.arrays import CorruptCheckpointError
+from pstraining.runtime.checkpoint.naming import Key
 from pstraining.runtime.checkpoint.saver import NotSavedError, Saver
-from pstraining.runtime.checkpoint.state import State
-from pstraining.runtime.checkpoint.storage import CorruptCheckpointError, name_of
+from pstraining.runtime.checkpoint.state import State, SupersededError
 from pstraining.runtime.config.settings import CheckpointSettings, SettingsError
 from pstraining.runtime.model.partition import Tensor, partition
 from pstraining.runtime.telemetry.counters import ChiefCounters
@@ -76,14 +77,14 @@ def test_a_full_disk_is_told_and_nothing_is_lost_or_left_half(
             assert (event["event"], event["step"], event["newest"]) == ("checkpoint_failed", 2, 1)
             assert "No space left" in event["reason"]
             assert event["retry_seconds"] == expected
-            assert names(disk) == ["ballast", name_of(1)]
+            assert names(disk) == ["ballast", Key(1, 1).name, "term-1"]
             clock.now += expected - 1
             assert not keeper.is_due()
             clock.now += 1
             assert keeper.is_due()
     keeper.try_to_save(state(3))
     assert told(capsys)[0]["event"] == "checkpoint"
-    assert names(disk) == [name_of(1), name_of(3)]
+    assert names(disk) == [Key(1, 1).name, Key(1, 3).name, "term-1"]
     assert not keeper.is_due()
     assert (keeper.interval(), account.checkpoint_interval) == (7, 7)
     assert (account.checkpoints, account.checkpoint_failures, account.checkpoint_step) == (2, 3, 3)
@@ -120,11 +121,22 @@ def test_a_state_that_is_saved_is_not_written_again(tmp_path: Path) -> None:
     keeper = saver(tmp_path)
     keeper.restored(state(4), lost=False)
     keeper.save_last(state(4))
-    assert names(tmp_path) == []
+    assert names(tmp_path) == ["term-1"]
     keeper.save_last(state(5))
-    written = (tmp_path / name_of(5) / "state.npz").stat().st_mtime_ns
+    written = (keeper.checkpoints.path(5) / "state.npz").stat().st_mtime_ns
     keeper.save_last(state(5))
-    assert (tmp_path / name_of(5) / "state.npz").stat().st_mtime_ns == written
+    assert (keeper.checkpoints.path(5) / "state.npz").stat().st_mtime_ns == written
+
+
+def test_a_chief_whose_folder_is_a_later_one_s_ends_and_tries_no_more(tmp_path: Path) -> None:
+    keeper = saver(tmp_path)
+    saver(tmp_path)
+    for save in (keeper.try_to_save, keeper.save_last):
+        with pytest.raises(SupersededError, match="term is over"):
+            save(state(5))
+    with pytest.raises(SupersededError), keeper.exporting():
+        keeper.checkpoints.write_whole("result.json", lambda path: path.write_text("{}"))
+    assert names(tmp_path) == ["term-2"]
 
 
 @pytest.mark.parametrize("damage", [cut, flip, Path.unlink])
@@ -133,7 +145,7 @@ def test_what_was_saved_last_and_cannot_be_read_is_saved_again(
 ) -> None:
     keeper = saver(tmp_path)
     keeper.save_last(state(5))
-    damage(tmp_path / name_of(5) / "state.npz")
+    damage(keeper.checkpoints.path(5) / "state.npz")
     found = keeper.read_back(state(5))
     np.testing.assert_array_equal(found.variables["kernel"], state(5).variables["kernel"])
     assert [event["event"] for event in told(capsys)] == ["checkpoint", "checkpoint_unreadable", "checkpoint"]

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from pstraining.runtime.checkpoint import interval as intervals
+from pstraining.runtime.checkpoint.arrays import CorruptCheckpointError
+from pstraining.runtime.checkpoint.fencing import Writer
 from pstraining.runtime.checkpoint.state import State
-from pstraining.runtime.checkpoint.storage import Checkpoints, CorruptCheckpointError, name_of
+from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.config.settings import CheckpointSettings
 from pstraining.runtime.model.partition import Layout
 from pstraining.runtime.telemetry.counters import ChiefCounters
@@ -34,11 +36,13 @@ class Saver:
         settings: of the checkpoints; they have a path.
         layout: of the state on the servers.
         term: the chief's; it may change while it takes over.
+        writer: the chief, as the folder's markers name it.
         counters: counts what is saved and what is not.
         clock: seconds.
 
     Raises:
-        SettingsError: the folder cannot be written to.
+        SettingsError: the folder cannot hold checkpoints.
+        SupersededError: it is a later chief's.
     """
 
     def __init__(
@@ -47,12 +51,13 @@ class Saver:
         layout: Layout,
         *,
         term: Callable[[], int],
+        writer: Writer | None = None,
         counters: ChiefCounters | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         assert settings.path is not None  # noqa: S101 - a job without a folder has no saver
-        self.checkpoints = Checkpoints(Path(settings.path), keep=settings.keep)
-        self.checkpoints.ensure_folder()
+        self.checkpoints = Checkpoints(Path(settings.path), keep=settings.keep, writer=writer)
+        self.checkpoints.open()
         self._explicit, self._layout, self._term, self._clock = settings.interval_seconds, layout, term, clock
         self._counters = counters or ChiefCounters()
         self._servers = layout.ps
@@ -96,7 +101,11 @@ class Saver:
         self._losses += lost
 
     def try_to_save(self, state: State) -> None:
-        """Save, or tell why not and when it is tried again."""
+        """Save, or tell why not and when it is tried again.
+
+        Raises:
+            SupersededError: the folder is a later chief's by now; so of all that save.
+        """
         try:
             self._save(state)
         except OSError as error:
@@ -107,7 +116,7 @@ class Saver:
                 "checkpoint_failed",
                 step=state.step,
                 reason=str(error),
-                newest=max(self.checkpoints.steps(), default=None),
+                newest=self._newest_step(),
                 retry_seconds=self.interval(),
                 help=f"training goes on; make room in {self.checkpoints.folder}: what was saved before is kept",
             )
@@ -121,7 +130,7 @@ class Saver:
         try:
             self._save(state)
         except OSError as error:
-            newest = max(self.checkpoints.steps(), default=None)
+            newest = self._newest_step()
             event("not_saved", step=state.step, reason=str(error), newest=newest)
             before = "nothing was saved before" if newest is None else f"the newest checkpoint is of step {newest}"
             raise NotSavedError(
@@ -139,8 +148,7 @@ class Saver:
         try:
             return self.checkpoints.load(state.step)
         except CorruptCheckpointError as error:
-            path = self.checkpoints.folder / name_of(state.step)
-            event("checkpoint_unreadable", step=state.step, reason=str(error), path=str(path))
+            event("checkpoint_unreadable", step=state.step, reason=str(error), path=str(self.checkpoints.folder))
         self._kept = None
         self.save_last(state)
         return self.checkpoints.load(state.step)
@@ -160,6 +168,9 @@ class Saver:
                 f"the result could not be written to {self.checkpoints.folder} ({error}); the checkpoint of step "
                 f"{self._kept} is there: make room, and start the program again"
             ) from None
+
+    def _newest_step(self) -> int | None:
+        return next(reversed(self.checkpoints.steps()), None)
 
     def _save(self, state: State) -> None:
         if (state.step, state.ended_early) != (self._kept, self._kept_as_ended):

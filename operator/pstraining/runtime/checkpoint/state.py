@@ -10,6 +10,10 @@ from pstraining.runtime.model.partition import Array
 _ENDED: Final = "ended_early"
 
 
+class SupersededError(RuntimeError):
+    """A newer chief leads the job; this one must end."""
+
+
 class StateLostError(Exception):
     """No worker is there any more to bring the newest dense parameters to the servers."""
 

@@ -1,222 +1,258 @@
 """Checkpoints: the state of training in a folder, whole or not there at all.
 
-A checkpoint is a folder `ckpt-<step>` with `state.npz` (tensors by logical name) and `metadata.json`. It is written
-under another name, forced to disk and renamed, so a reader sees all of it or nothing. Tensors are stored as the model
-knows them, not as the servers hold them: any number of servers can take them up. One process writes, the chief.
+A checkpoint is a folder `ckpt-<step>-term-<n>` with `state.npz` (tensors by logical name) and `metadata.json`. It is
+written under another name, forced to disk and renamed, so a reader sees all of it or nothing. Tensors are stored as the
+model knows them, not as the servers hold them: any number of servers can take them up.
+
+One chief writes at a time. One that was superseded, and does not know it yet, deletes and replaces nothing of a later
+one's: names carry the term (`naming`), and it looks at the markers (`fencing`) before it writes, renames and deletes.
 """
 
-import errno
 import json
 import os
-import re
-import shutil
-import zipfile
-from collections.abc import Callable, Iterable
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from pstraining.runtime.checkpoint import arrays, files, naming
+from pstraining.runtime.checkpoint.arrays import CorruptCheckpointError
+from pstraining.runtime.checkpoint.fencing import FolderTerm, Writer, markers, take
+from pstraining.runtime.checkpoint.naming import Key
 from pstraining.runtime.checkpoint.state import State
 from pstraining.runtime.config.settings import SettingsError
-from pstraining.runtime.model.partition import Array, Layout
+from pstraining.runtime.model.partition import Layout
 from pstraining.runtime.telemetry.events import event
 
 FORMAT: Final = 1
 ARRAYS: Final = "state.npz"
 METADATA: Final = "metadata.json"
-_NAME: Final = re.compile(r"ckpt-(\d{10})")
-_TEMPORARY: Final = ".tmp-"
-FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""What a disk or a quota that is full answers."""
-
-
-class CorruptCheckpointError(Exception):
-    """A checkpoint that cannot be read as a whole."""
-
-
-def name_of(step: int) -> str:
-    """The folder's name; names sort like steps."""
-    return f"ckpt-{step:010d}"
-
-
-def step_of(name: str) -> int | None:
-    """The step in a folder's name, None for other folders."""
-    match = _NAME.fullmatch(name)
-    return int(match[1]) if match else None
-
-
-def superfluous(steps: Iterable[int], *, written: int, keep: int) -> list[int]:
-    """Which checkpoints to delete after `written` was: all but the `keep` newest.
-
-    Later ones belong to a history that training was set back from (they could not be read), so they go too.
-    """
-    ordered = sorted(set(steps), reverse=True)
-    kept = [step for step in ordered if step <= written][:keep]
-    return sorted(set(ordered) - set(kept))
+_TRIALS: Final = 3
+"""How often the rehearsal is tried: another chief that starts at the same time may sweep it away."""
 
 
 class Checkpoints:
-    """The checkpoints of a job in one folder."""
+    """The checkpoints of a job in one folder; `open` it to write.
 
-    def __init__(self, folder: Path, *, keep: int) -> None:
-        self.folder, self._keep = folder, keep
+    Args:
+        folder: where they are.
+        keep: how many of the newest stay.
+        writer: who writes.
+    """
+
+    def __init__(self, folder: Path, *, keep: int, writer: Writer | None = None) -> None:
+        self.folder, self._keep, self._writer = folder, keep, writer or Writer()
+        self._term: FolderTerm | None = None
 
     def steps(self) -> list[int]:
-        """Steps of the checkpoints that are there, whether or not they can be read, in order."""
-        if not self.folder.is_dir():
-            return []
-        found = (step_of(entry.name) for entry in self.folder.iterdir())
-        return sorted(step for step in found if step is not None)
+        """Steps of the checkpoints that are there, whether or not they can be read, the newest last."""
+        return [key.step for key in sorted(self._found())]
+
+    def path(self, step: int) -> Path:
+        """The folder of the newest checkpoint of a step.
+
+        Raises:
+            CorruptCheckpointError: there is none.
+        """
+        return self._newest_of(step)[1]
 
     def newest(self) -> State | None:
-        """The newest state that can be read; tells of those that cannot."""
-        for step in reversed(self.steps()):
+        """The newest state that can be read; tells of those that cannot.
+
+        The folder is looked at again after each: a chief that has yet to notice that it is superseded may have
+        replaced the one that could not be read by the next.
+        """
+        tried: set[tuple[Path, int]] = set()
+        while True:
+            found = {key: path for key, path in self._found().items() if (path, _identity(path)) not in tried}
+            if not found:
+                return None
+            key = max(found)
+            identity = _identity(found[key])
             try:
-                return self.load(step)
+                return _load(key, found[key])
             except CorruptCheckpointError as error:
-                event("checkpoint_unreadable", step=step, reason=str(error), path=str(self.folder / name_of(step)))
-        return None
+                if identity == _identity(found[key]) != 0:
+                    event("checkpoint_unreadable", step=key.step, reason=str(error), path=str(found[key]))
+                    tried.add((found[key], identity))
 
     def load(self, step: int) -> State:
-        """The state of one checkpoint.
+        """The state of the newest checkpoint of a step.
 
         Raises:
             CorruptCheckpointError: a part is missing, damaged or of another format.
+            MemoryError: there is not enough for it.
         """
-        path = self.folder / name_of(step)
-        try:
-            metadata = json.loads((path / METADATA).read_text(encoding="utf-8"))
-            if metadata["format"] != FORMAT:
-                raise CorruptCheckpointError(f"format {metadata['format']} is not known")
-            if metadata["step"] != step:
-                raise CorruptCheckpointError(f"the metadata is of step {metadata['step']}")
-            with np.load(path / ARRAYS, allow_pickle=False) as arrays:
-                if set(arrays.files) != set(metadata["arrays"]):
-                    raise CorruptCheckpointError("the metadata names other tensors than there are")
-                values = {name: _checked(name, arrays[name], expected) for name, expected in metadata["arrays"].items()}
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-            raise CorruptCheckpointError(f"{type(error).__name__}: {error}") from error
-        return _from_arrays(int(metadata["step"]), values)
+        return _load(*self._newest_of(step))
 
-    def ensure_folder(self) -> None:
-        """Make the folder if it is not there.
+    def open(self) -> None:
+        """Make the folder if it is not there, see that it can hold checkpoints, and take its next term.
 
         Raises:
-            SettingsError: it cannot be written to. That it is full is no reason: room may be made.
+            SettingsError: it cannot hold them. That it is full is no reason: room may be made.
+            SupersededError: it is a later chief's.
         """
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            trial = self.folder / f"{_TEMPORARY}trial"
-            trial.mkdir(exist_ok=True)
-            trial.rmdir()
+            files.make_folder(self.folder)
+            cannot = self._rehearse()
+            if cannot is None:
+                self._term = take(self.folder, self._writer)
         except OSError as error:
-            if error.errno not in FULL:
-                raise SettingsError(
-                    f"checkpoint.path: {self.folder} cannot be written to ({error.strerror}): mount a volume there, or "
-                    "give another path"
-                ) from None
+            if error.errno in files.FULL:
+                return
+            raise SettingsError(
+                f"checkpoint.path: {self.folder} cannot be written to ({error.strerror or error}): mount a volume "
+                "there, or give another path"
+            ) from None
+        if cannot is not None:
+            raise SettingsError(
+                f"checkpoint.path: the volume of {self.folder} cannot {cannot}, which every checkpoint needs: mount "
+                "one with a file system that can (a block volume, NFS, CephFS; not an object store) there, or give "
+                "another path"
+            )
 
     def save(self, state: State, *, term: int, layout: Layout) -> Path:
         """Write a checkpoint and delete superfluous ones; returns its folder.
 
+        Args:
+            state: what is saved.
+            term: the chief's, as its job counts; it is written down for people.
+            layout: of the state on the servers.
+
         Raises:
             OSError: it could not be written; nothing is left of it, and what was there before still is.
+            SupersededError: the folder is another chief's by now, whose checkpoints are as they were.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._sweep()
+        files.make_folder(self.folder)
+        own = self._own()
+        self._sweep(own.number)
         try:
-            return self._write(state, term, layout)
+            return self._write(state, term, layout, own)
         except OSError:
-            self._sweep()
+            own.check()  # a later chief has swept away what was being written
+            self._sweep(own.number)
             raise
 
-    def _write(self, state: State, term: int, layout: Layout) -> Path:
-        final = self.folder / name_of(state.step)
-        temporary = self.folder / f"{_TEMPORARY}{final.name}"
+    def write_whole(self, name: str, write: Callable[[Path], Any]) -> None:
+        """Let `write` make a file beside the checkpoints, whole or not at all; another one of that name is replaced.
+
+        Raises:
+            OSError: it could not be written; what was there before still is.
+            SupersededError: the folder is another chief's by now.
+        """
+        own = self._own()
+        temporary = self.folder / naming.temporary(own.number, name)
+        try:
+            write(temporary)
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            own.check()
+            temporary.replace(self.folder / name)
+        except OSError:
+            own.check()
+            raise
+        finally:
+            files.remove(temporary)
+        files.sync_folder(self.folder)
+
+    def _own(self) -> FolderTerm:
+        """This chief's term, taken now if the disk was full before."""
+        self._term = self._term or take(self.folder, self._writer)
+        self._term.check()
+        return self._term
+
+    def _found(self) -> dict[Key, Path]:
+        """Where each checkpoint is: one that was being replaced, when its writer died, has another name."""
+        if not self.folder.is_dir():
+            return {}
+        names = os.listdir(self.folder)
+        named = {naming.key_of(name): self.folder / name for name in names}
+        aside = {naming.set_aside(name): self.folder / name for name in names}
+        return {key: path for key, path in (aside | named).items() if key is not None}
+
+    def _newest_of(self, step: int) -> tuple[Key, Path]:
+        found = [item for item in self._found().items() if item[0].step == step]
+        if not found:
+            raise CorruptCheckpointError(f"there is no checkpoint of step {step}")
+        return max(found)
+
+    def _rehearse(self) -> str | None:
+        for trial in range(_TRIALS):
+            term = max(markers(self.folder), default=0) + 1  # so that no chief that is there sweeps it
+            folder = self.folder / naming.temporary(term, f"trial-{secrets.token_hex(4)}")
+            try:
+                return files.rehearse(folder)
+            except FileNotFoundError:
+                if trial == _TRIALS - 1:
+                    raise
+            finally:
+                files.remove(folder)
+        return None
+
+    def _write(self, state: State, term: int, layout: Layout, own: FolderTerm) -> Path:
+        key = Key(own.number, state.step)
+        final = self.folder / key.name
+        temporary = self.folder / naming.temporary(own.number, f"{secrets.token_hex(4)}-{final.name}")
         temporary.mkdir()
-        arrays = _to_arrays(state)
+        values = arrays.flatten(state)
         metadata = {
             "format": FORMAT,
             "step": state.step,
             "term": term,
-            "arrays": {name: [str(value.dtype), list(value.shape)] for name, value in arrays.items()},
+            "folderTerm": own.number,
+            "arrays": arrays.describe(values),
             "layout": _describe(layout),
         }
-        _durable(temporary / ARRAYS, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
-        _durable(temporary / METADATA, lambda file: file.write(json.dumps(metadata, indent=1).encode()))
-        sync_folder(temporary)
-        if final.exists():  # of a history that could not be read; an older one is there as long as none is
-            final.rename(self.folder / f"{_TEMPORARY}old-{final.name}")
-        temporary.rename(final)
-        sync_folder(self.folder)
-        for step in superfluous(self.steps(), written=state.step, keep=self._keep):
-            shutil.rmtree(self.folder / name_of(step), ignore_errors=True)
-        self._sweep()
+        files.write_durably(temporary / ARRAYS, lambda file: np.savez(file, **values))  # type: ignore[arg-type]
+        files.write_durably(temporary / METADATA, lambda file: file.write(json.dumps(metadata, indent=1).encode()))
+        files.sync_folder(temporary)
+        own.check()
+        files.replace_folder(temporary, final, aside=self.folder / naming.aside(own.number, final.name))
+        files.sync_folder(self.folder)
+        own.check()
+        found = self._found()
+        for other in naming.superfluous(found, written=key, keep=self._keep):
+            files.remove(found[other])
+        self._sweep(own.number)
         return final
 
-    def _sweep(self) -> None:
-        """Remove what a writer that died left."""
-        for entry in self.folder.iterdir():
-            if entry.name.startswith(_TEMPORARY):
-                shutil.rmtree(entry, ignore_errors=True)
+    def _sweep(self, term: int) -> None:
+        """Remove what a writer of this or an earlier term left; a checkpoint that it was replacing gets its name."""
+        for name in os.listdir(self.folder):
+            theirs = naming.term_of_temporary(name)
+            if theirs is None or theirs > term:
+                continue
+            meant = naming.set_aside(name)
+            if meant is not None and not os.path.lexists(self.folder / meant.name):
+                with suppress(OSError):
+                    os.rename(self.folder / name, self.folder / meant.name)
+            else:
+                files.remove(self.folder / name)
 
 
-def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
-    """Let `write` make a file beside `path`, force it to disk and rename it to `path`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{_TEMPORARY}{path.name}")
+def _identity(path: Path) -> int:
+    """What tells a folder from another one that has its name later; 0 if there is none."""
     try:
-        write(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
+        return path.stat().st_ino
+    except OSError:
+        return 0
 
 
-def sync_folder(path: Path) -> None:
-    """Force a folder's entries to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+def _load(key: Key, path: Path) -> State:
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _durable(path: Path, write: Callable[[Any], Any]) -> None:
-    with path.open("wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _to_arrays(state: State) -> dict[str, Array]:
-    arrays = {f"model/{path}": value for path, value in state.variables.items()}
-    for slot, values in state.slots.items():
-        arrays |= {f"slot/{slot}/{path}": value for path, value in values.items()}
-    return arrays | {f"scalar/{name}": np.asarray(value) for name, value in state.scalars.items()}
-
-
-def _from_arrays(step: int, arrays: dict[str, Array]) -> State:
-    state = State(step, {}, {}, {})
-    for name, value in arrays.items():
-        kind, _, rest = name.partition("/")
-        if kind == "model":
-            state.variables[rest] = value
-        elif kind == "slot":
-            slot, _, path = rest.partition("/")
-            state.slots.setdefault(slot, {})[path] = value
-        else:
-            state.scalars[rest] = value
-    return state
-
-
-def _checked(name: str, value: Array, expected: Any) -> Array:
-    if [str(value.dtype), list(value.shape)] != expected:
-        raise CorruptCheckpointError(f"{name} is not what the metadata says")
-    return value
+        metadata = json.loads((path / METADATA).read_text(encoding="utf-8"))
+        if metadata["format"] != FORMAT:
+            raise CorruptCheckpointError(f"format {metadata['format']} is not known")
+        if (metadata.get("folderTerm", 0), metadata["step"]) != (key.term, key.step):
+            raise CorruptCheckpointError(f"the metadata is of step {metadata['step']}, {metadata.get('folderTerm')}")
+        return arrays.unflatten(key.step, arrays.read(path / ARRAYS, metadata["arrays"]))
+    except (CorruptCheckpointError, MemoryError):
+        raise
+    except Exception as error:  # the libraries raise whatever a damaged byte leads them to
+        raise CorruptCheckpointError(f"{type(error).__name__}: {error}") from error
 
 
 def _describe(layout: Layout) -> Any:

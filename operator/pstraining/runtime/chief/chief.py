@@ -6,34 +6,31 @@ crash at any moment: the next chief finds complete state on the servers, or a ch
 more updates, and saves the newest state first if it has a folder for checkpoints.
 """
 
-import json
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
-import numpy as np
 import tensorflow as tf
 
 from pstraining.api import contract
+from pstraining.runtime.checkpoint.fencing import Writer
 from pstraining.runtime.checkpoint.saver import Saver
-from pstraining.runtime.checkpoint.state import State, StateLostError
-from pstraining.runtime.checkpoint.storage import write_whole
+from pstraining.runtime.checkpoint.state import State, StateLostError, SupersededError
 from pstraining.runtime.chief import recovery
+from pstraining.runtime.chief.conclusion import conclude
 from pstraining.runtime.chief.recovery import ChiefAction
 from pstraining.runtime.chief.reporting import FitOptions, TrainingReporter
 from pstraining.runtime.chief.shutdown import GracefulStop, StoppedError
 from pstraining.runtime.chief.store_admin import FencedError, StoreAdmin
 from pstraining.runtime.config.settings import CheckpointSettings, TrainingSettings
-from pstraining.runtime.model.keras_model import Model
-from pstraining.runtime.model.tensor import Dataset, KerasModel
+from pstraining.runtime.model.tensor import Dataset
 from pstraining.runtime.ps.record import EARLY, Assignment
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.replication import encoding
 from pstraining.runtime.replication.renewal import RenewalDueError
-from pstraining.runtime.replication.view_change import SupersededError, ViewChanger
+from pstraining.runtime.replication.view_change import ViewChanger
 from pstraining.runtime.telemetry.counters import ChiefCounters
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.transport.client import Client, ShardLostError
@@ -48,8 +45,6 @@ GOOD_BYE_SECONDS: Final = 10.0
 """Seconds that the chief waits for workers to leave."""
 RENEW_SECONDS: Final = 1.0
 """Seconds between the chief's polls of all members of all shards."""
-RESULT_FILE: Final = "result.json"
-WEIGHTS_FILE: Final = "final.weights.h5"
 
 
 @dataclass(frozen=True)
@@ -92,10 +87,7 @@ class Chief:
         self._term = self._fence = client.cluster.term
         self._joins = client.cluster.task.type == "worker"
         self._initial = store.model.values()
-        saving = options.checkpoint
-        self._saver = (
-            Saver(saving, store.layout, term=lambda: self._term, counters=options.counters) if saving.path else None
-        )
+        self._saver = self._open_folder(options) if options.checkpoint.path else None
         steps = options.training.steps
         total = options.positions if options.by_splits else steps
         self._reporter = TrainingReporter(lambda: self._admin, options.fit, options.counters, steps=steps, total=total)
@@ -116,6 +108,12 @@ class Chief:
         self._has_led = False
         self._early = False  # whether training ended before its limit
         self._is_lost = False  # whether the newest dense parameters are lost
+
+    def _open_folder(self, options: ChiefOptions) -> Saver:
+        # Worker 0 of a job without a chief has no term that would order it and its predecessor.
+        writer = Writer() if self._joins else Writer(self._client.cluster.job_uid, self._term)
+        layout, counters = self._whole.layout, options.counters
+        return Saver(options.checkpoint, layout, term=lambda: self._term, writer=writer, counters=counters)
 
     @property
     def _store(self) -> ParameterStore:
@@ -145,7 +143,7 @@ class Chief:
                 self._is_lost = True
             except FencedError:  # another chief changed the records: read them again and decide
                 time.sleep(POLL)
-        return conclude(self._model, self._options, final, self._saver)
+        return conclude(self._model, self._options.evaluate, final, self._saver)
 
     def _tell_unused(self) -> None:
         servers, used = self._client.cluster.shards, self._store.layout.ps
@@ -365,36 +363,3 @@ class Chief:
         self._check_abort()
         self._stop.check()
         time.sleep(POLL)
-
-
-def conclude(model: Model, options: ChiefOptions, final: State, saver: Saver | None) -> dict[str, float]:
-    """Evaluate the last checkpoint from disk (without a folder, the last state), and export the weights.
-
-    Raises:
-        NotSavedError: the weights and the result do not fit on the disk; the checkpoint is complete.
-    """
-    if saver:
-        final = saver.read_back(final)
-    model.assign(final.variables)
-    result: dict[str, float] = {"step": final.step}
-    if options.evaluate is not None:
-        measured = model.keras.evaluate(options.evaluate(), return_dict=True, verbose=0)
-        result |= {f"test_{name}": float(np.asarray(value)) for name, value in measured.items()}
-    if saver:
-        folder = saver.checkpoints.folder
-        with saver.exporting():
-            write_whole(folder / WEIGHTS_FILE, lambda path: _save_weights(model.keras, path))
-            write_whole(folder / RESULT_FILE, lambda path: path.write_text(json.dumps(result) + "\n", encoding="utf-8"))
-    event("result", **result)
-    return result
-
-
-def _save_weights(model: KerasModel, path: Path) -> None:
-    """Save the weights to a path without the suffix that Keras requires."""
-    named = path.with_name(f"{path.name}.weights.h5")
-    try:
-        with tf.device("CPU:0"):
-            model.save_weights(named)
-        named.replace(path)
-    finally:
-        named.unlink(missing_ok=True)

@@ -49,6 +49,8 @@ class Cluster:
     """Servers of each shard. Of n shards, parameter server i + m n is member m of shard i."""
     witnesses: tuple[str, ...] = ()
     """host:port of every witness, see `replication.witness`. Empty if workers do not vote."""
+    job_uid: str = ""
+    """Tells this job from others of its name, in the past and to come; empty if unknown."""
     in_pod: bool = False
     """Whether a launcher stands beside each parameter server."""
     training: Mapping[str, Any] = field(default_factory=dict)
@@ -123,6 +125,7 @@ def read(environ: Mapping[str, str] | None = None) -> Cluster:
         term=_term(env.get(contract.ENV_TERM) or "1"),
         witnesses=_witnesses(shared),
         members=_members(shared.get("members", 1), len(addresses["ps"])),
+        job_uid=env.get(contract.ENV_JOB_UID) or "",
         in_pod=bool(env.get(contract.ENV_POD_NAME)),
         training=dict(shared.get("training") or {}),
         checkpoint=checkpoint,

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
+from pstraining.runtime.checkpoint.state import SupersededError
 from pstraining.runtime.ps.record import Assignment
 from pstraining.runtime.ps.store import ParameterStore, int64
 from pstraining.runtime.replication import chunks, encoding, witness
@@ -41,10 +42,6 @@ QUIET_SECONDS: Final = 1.0
 
 They have yet to prepare for the next failure; they report when they have.
 """
-
-
-class SupersededError(RuntimeError):
-    """A newer chief leads the job; this one must end."""
 
 
 class ViewChanger:

@@ -1,0 +1,111 @@
+"""File-system operations that survive a crash, also on volumes that can do less; knows nothing of checkpoints."""
+
+import ctypes
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What a disk or a quota that is full answers."""
+_NO_EXCHANGE: Final = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP})
+_AT_FDCWD: Final = -100
+_RENAME_EXCHANGE: Final = 2
+_renameat2: Final = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+"""Linux's; None where the C library lacks it."""
+
+
+def sync_folder(path: Path) -> None:
+    """Force a folder's entries to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents; after a power cut, those that were made are still there."""
+    for folder in reversed([path, *path.parents]):
+        if not folder.exists():
+            folder.mkdir(exist_ok=True)
+            with suppress(PermissionError):  # a parent that may be written to, and not be listed
+                sync_folder(folder.parent)
+    if not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+
+
+def write_durably(path: Path, write: Callable[[Any], Any]) -> None:
+    """Let `write` fill a file, and force it to disk."""
+    with path.open("wb") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Swap two names in one operation; False where the volume or the C library cannot."""
+    if _renameat2 is None:
+        return False
+    if _renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    error = ctypes.get_errno()
+    if error in _NO_EXCHANGE:
+        return False
+    raise OSError(error, os.strerror(error), str(one), None, str(other))
+
+
+def replace_folder(new: Path, final: Path, *, aside: Path) -> None:
+    """Rename a folder to a name that another one may have, which is left at `new` or `aside`.
+
+    Raises:
+        OSError: the former folder is at `final` or, if there is none, at `aside`; so it is after a crash.
+    """
+    if not os.path.lexists(final):
+        os.rename(new, final)
+    elif not exchange(new, final):
+        os.rename(final, aside)
+        os.rename(new, final)
+
+
+def remove(path: Path) -> None:
+    """Remove whatever has this name. NFS keeps for a while what a process has open; that is left."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
+def rehearse(trial: Path) -> str | None:
+    """Do once, below `trial`, all that a save does; returns what the volume cannot do, None if it can all.
+
+    Raises:
+        OSError: the folder cannot be written to at all.
+    """
+    new, final, aside = trial / "new", trial / "final", trial / "aside"
+    for folder in (trial, new, final):
+        folder.mkdir()
+        write_durably(folder / "file", lambda file: file.write(b"trial"))
+        sync_folder(folder)
+    what = "rename a folder"
+    try:
+        os.rename(final, trial / "renamed")
+        os.rename(trial / "renamed", final)
+        what = "replace a folder"
+        replace_folder(new, final, aside=aside)
+        what = "replace a file"
+        (trial / "file").replace(final / "file")
+        sync_folder(trial.parent)
+        what = "delete a folder"
+        shutil.rmtree(trial)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno in FULL:
+            raise
+        return f"{what} ({error.strerror or error})"
+    return None

@@ -1,0 +1,54 @@
+"""What the chief does when training is over: evaluate, and write the result and the model for others to use."""
+
+import json
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from pstraining.runtime.checkpoint import files
+from pstraining.runtime.checkpoint.saver import Saver
+from pstraining.runtime.checkpoint.state import State
+from pstraining.runtime.model import export
+from pstraining.runtime.model.keras_model import Model
+from pstraining.runtime.model.tensor import Dataset
+from pstraining.runtime.telemetry.events import event
+
+RESULT_FILE: Final = "result.json"
+WEIGHTS_FILE: Final = "final.weights.h5"
+MODEL_FILE: Final = "final.keras"
+
+
+def conclude(
+    model: Model, evaluate: Callable[[], Dataset] | None, final: State, saver: Saver | None
+) -> dict[str, float]:
+    """Evaluate the last checkpoint as it is on disk (or, with no folder, the last state), and export the model.
+
+    Raises:
+        NotSavedError: there is no room for the model and the result; the checkpoint is there.
+        SupersededError: the folder is a later chief's by now.
+    """
+    if saver:
+        final = saver.read_back(final)
+    model.assign(final.variables)
+    result: dict[str, float] = {"step": final.step}
+    if evaluate is not None:
+        measured = model.keras.evaluate(evaluate(), return_dict=True, verbose=0)
+        result |= {f"test_{name}": float(np.asarray(value)) for name, value in measured.items()}
+    if saver:
+        _export(model, result, saver)
+    event("result", **result)
+    return result
+
+
+def _export(model: Model, result: dict[str, float], saver: Saver) -> None:
+    write = saver.checkpoints.write_whole
+    with saver.exporting():
+        write(WEIGHTS_FILE, lambda path: export.save_weights(model.keras, path))
+        try:
+            write(MODEL_FILE, lambda path: export.save_model(model.keras, path))
+        except (export.NotExportedError, OSError) as error:  # no reason for the job to fail
+            if isinstance(error, OSError) and error.errno in files.FULL:
+                raise
+            event("not_exported", file=MODEL_FILE, reason=str(error), help=f"{WEIGHTS_FILE} has the weights")
+        write(RESULT_FILE, lambda path: path.write_text(json.dumps(result) + "\n", encoding="utf-8"))

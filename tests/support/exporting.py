@@ -1,0 +1,84 @@
+"""Programs on models that are exported, for processes of their own: Keras reads its settings when it is imported.
+
+python -m tests.support.exporting digits|clicks|refused FOLDER
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+SEEN: Final = [[[1, 2, 0], [4, 4, 9]], [3, 7]]
+"""Two samples for `clicks`."""
+
+
+def clicks() -> Any:
+    """A table that is shared, and one in a model in the model; a loss that nobody else can load."""
+    import keras
+
+    from pstraining.runtime import Embedding
+
+    items, user = keras.Input((3,), dtype="int32"), keras.Input((), dtype="int32")
+    inner = keras.Sequential([keras.Input((3,), dtype="int32"), Embedding(10, 4, name="inner"), keras.layers.Flatten()])
+    shared = Embedding(10, 4, name="shared")
+    parts = [inner(items), keras.layers.Flatten()(shared(items)), shared(user)]
+    model = keras.Model([items, user], keras.layers.Dense(2)(keras.layers.Concatenate()(parts)))
+    model.compile(keras.optimizers.Adam(), loss=lambda wanted, found: keras.ops.mean(found - wanted))
+    return model
+
+
+def export_clicks(folder: Path) -> Any:
+    """Export the model; what it predicts."""
+    from pstraining.runtime.model import export
+
+    model = clicks()
+    export.save_model(model, folder / "final.keras")
+    return model.predict([np.asarray(one) for one in SEEN], verbose=0).tolist()
+
+
+def refused(folder: Path) -> list[str]:
+    """Try to export what cannot be; the errors."""
+    import keras
+
+    from pstraining.runtime.model import export
+
+    class Mine(keras.Model):  # type: ignore[misc]
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(width)
+
+        def call(self, inputs: Any) -> Any:
+            return self.dense(inputs)
+
+    mine = Mine(2)
+    mine(np.zeros((1, 3)))
+    errors = []
+    for model, file, largest in ((mine, "mine", 1 << 30), (clicks(), "none/final", 1 << 30), (clicks(), "final", 100)):
+        export.LARGEST_BYTES = largest  # type: ignore[misc]
+        try:
+            export.save_model(model, folder / f"{file}.keras")
+        except (export.NotExportedError, OSError) as error:
+            errors.append(type(error).__name__)
+    return errors
+
+
+def predict_digits(folder: Path) -> Any:
+    """What the digits example predicts with the newest checkpoint, for the first images that were held back."""
+    from examples.digits.__main__ import load, model, optimizer
+    from pstraining.runtime.checkpoint.storage import Checkpoints
+    from pstraining.runtime.model.keras_model import Model
+
+    state = Checkpoints(folder, keep=1).newest()
+    assert state is not None
+    made = Model(model, optimizer, "sparse_categorical_crossentropy")
+    made.assign(state.variables)
+    images = load()[1][:20]
+    (folder / "inputs.json").write_text(json.dumps([images.tolist()]))
+    return made.keras.predict(images, verbose=0).tolist()
+
+
+if __name__ == "__main__":
+    found = {"digits": predict_digits, "clicks": export_clicks, "refused": refused}[sys.argv[1]](Path(sys.argv[2]))
+    print(json.dumps(found))

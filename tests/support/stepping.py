@@ -1,0 +1,82 @@
+"""Threads that stop before each of their file-system calls, and go on when they are told to."""
+
+import io
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+
+from pstraining.runtime.checkpoint import files
+
+OF_OS: Final = ("mkdir", "rename", "replace", "unlink", "rmdir", "listdir", "scandir", "open", "fsync", "stat", "lstat")
+_own = threading.local()
+
+
+class Killed(BaseException):
+    """Ends a thread at a file-system call, as SIGKILL would."""
+
+
+class Stepped:
+    """Work in a thread, one file-system call at a time."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._work, self._go, self._there = work, threading.Semaphore(0), threading.Semaphore(0)
+        self._killed = False
+        self.is_over = False
+        self.calls = 0
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def step(self) -> None:
+        """Let it make its next call, and go on until the one after that."""
+        self._go.release()
+        self._there.acquire()
+
+    def finish(self) -> None:
+        """Let it go on to its end."""
+        while not self.is_over:
+            self.step()
+
+    def kill(self) -> None:
+        """End it before its next call."""
+        self._killed = True
+        self.finish()
+
+    def pause(self) -> None:
+        """Called by the thread itself."""
+        self.calls += 1
+        self._there.release()
+        self._go.acquire()
+        if self._killed:
+            raise Killed
+
+    def _run(self) -> None:
+        _own.stepped = self
+        self._go.acquire()
+        try:
+            self._work()
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            self.error = error
+        self.is_over = True
+        self._there.release()
+
+
+def install(monkeypatch: pytest.MonkeyPatch, *, can_exchange: bool) -> None:
+    """Stop stepped threads at their file-system calls; `can_exchange`: whether RENAME_EXCHANGE is there."""
+
+    def stopping(call: Callable[..., Any]) -> Callable[..., Any]:
+        def stopped(*arguments: Any, **options: Any) -> Any:
+            stepped: Stepped | None = getattr(_own, "stepped", None)
+            if stepped is not None:
+                stepped.pause()
+            return call(*arguments, **options)
+
+        return stopped
+
+    for name in OF_OS:
+        monkeypatch.setattr(os, name, stopping((lambda _: None) if name == "fsync" else getattr(os, name)))
+    monkeypatch.setattr(io, "open", stopping(io.open))
+    monkeypatch.setattr(files, "exchange", stopping(files.exchange if can_exchange else lambda _, __: False))

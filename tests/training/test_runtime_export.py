@@ -1,0 +1,62 @@
+"""The model that training leaves: plain Keras loads it, where nobody has heard of this project."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+from pstraining.runtime.local import LocalJob
+from tests.support.exporting import SEEN
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
+
+LOAD: Final = """
+import json, sys
+import keras, numpy
+model = keras.models.load_model(sys.argv[1])
+inputs = [numpy.asarray(one) for one in json.load(open(sys.argv[2]))]
+predicted = model.predict(inputs if len(inputs) > 1 else inputs[0], verbose=0)
+assert not [name for name in sys.modules if name.startswith("pstraining")]
+print(json.dumps(predicted.tolist()))
+"""
+
+
+def printed(*command: str) -> Any:
+    """The JSON on the last line that a Python process prints."""
+    paths = os.pathsep.join(path for path in sys.path if path)
+    environment = {**os.environ, "PYTHONPATH": paths, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    run = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, env=environment)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def loaded(folder: Path) -> Any:
+    """What plain Keras predicts."""
+    return printed("-c", LOAD, str(folder / "final.keras"), str(folder / "inputs.json"))
+
+
+def test_tables_become_layers_of_keras(tmp_path: Path) -> None:
+    expected = printed("-m", "tests.support.exporting", "clicks", str(tmp_path))
+    (tmp_path / "inputs.json").write_text(json.dumps(SEEN))
+    np.testing.assert_allclose(loaded(tmp_path), expected, rtol=1e-6)
+
+
+def test_a_model_that_cannot_be_exported_is_told_apart_from_a_disk_that_cannot_be_written(tmp_path: Path) -> None:
+    errors = printed("-m", "tests.support.exporting", "refused", str(tmp_path))
+    assert errors == ["NotExportedError", "FileNotFoundError", "NotExportedError"]
+
+
+def test_a_job_leaves_the_model_of_its_last_checkpoint(tmp_path: Path) -> None:
+    with LocalJob(
+        ["-m", "examples.digits"], training={"mode": "Async", "steps": 100}, checkpoint={"path": str(tmp_path)}
+    ) as job:
+        assert job.wait() == 0, "\n".join(job.leader.lines[-30:])
+        assert not job.leader.events("not_exported")
+    expected = printed("-m", "tests.support.exporting", "digits", str(tmp_path))
+    np.testing.assert_allclose(loaded(tmp_path), expected, rtol=1e-5)
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".tmp")]

@@ -1,0 +1,236 @@
+"""Volumes that damage a checkpoint, fail in a rename, cannot rename at all, or hold what nobody expects."""
+
+import errno
+import json
+import os
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pstraining.runtime.checkpoint import files
+from pstraining.runtime.checkpoint.arrays import CorruptCheckpointError
+from pstraining.runtime.checkpoint.naming import Key
+from pstraining.runtime.checkpoint.state import State
+from pstraining.runtime.checkpoint.storage import Checkpoints
+from pstraining.runtime.config.settings import SettingsError
+from tests.unit.runtime.test_checkpoint import layout, names, opened, saved, state
+
+
+def small(step: int) -> State:
+    return State(step, {"w": np.arange(3, dtype=np.float32) + step}, {}, {})
+
+
+def what_is_left(checkpoints: Checkpoints) -> int:
+    """The newest step, whose values are what was saved."""
+    found = checkpoints.newest()
+    assert found is not None
+    np.testing.assert_array_equal(found.variables["w"], small(found.step).variables["w"])
+    return found.step
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Checkpoints:
+    checkpoints = opened(tmp_path)
+    for step in (10, 20):
+        checkpoints.save(small(step), term=1, layout=layout())
+    return checkpoints
+
+
+@pytest.mark.parametrize("file", ["state.npz", "metadata.json"])
+def test_a_byte_that_changed_anywhere_costs_the_newest_at_most(two: Checkpoints, file: str) -> None:
+    path = two.path(20) / file
+    good = path.read_bytes()
+    found = set()
+    for at in range(len(good)):
+        for flipped in (0x01, 0x08, 0x80, 0xFF):
+            path.write_bytes(good[:at] + bytes([good[at] ^ flipped]) + good[at + 1 :])
+            found.add(what_is_left(two))
+    assert found == {10, 20}, "a space, or a date, that changed does no harm"
+
+
+@pytest.mark.parametrize("file", ["state.npz", "metadata.json"])
+def test_a_file_that_was_cut_anywhere_costs_the_newest_at_most(two: Checkpoints, file: str) -> None:
+    path = two.path(20) / file
+    good = path.read_bytes()
+    for length in range(len(good)):
+        path.write_bytes(good[:length])
+        assert what_is_left(two) == 10
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[]",
+        b"null",
+        b'{"format": 1, "step": 20, "folderTerm": 1, "arrays": null}',
+        b'{"format": 1, "step": 20, "folderTerm": 1, "arrays": {"model/w": null}}',
+        b'{"format": 1, "step": 20, "folderTerm": 1, "arrays":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b"\xff\xfe",
+    ],
+)
+def test_metadata_that_is_something_else_costs_the_newest_only(two: Checkpoints, text: bytes) -> None:
+    (two.path(20) / "metadata.json").write_bytes(text)
+    assert what_is_left(two) == 10
+
+
+def test_a_size_that_the_file_does_not_have_is_damage_and_no_lack_of_memory(two: Checkpoints) -> None:
+    folder = two.path(20)
+    with zipfile.ZipFile(folder / "state.npz", "w") as archive, archive.open("model/w.npy", "w") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (1 << 60,)})
+        file.write(b"\0" * 12)
+    metadata = json.loads((folder / "metadata.json").read_text())
+    metadata["arrays"] = {"model/w": ["float32", [1 << 60]]}
+    (folder / "metadata.json").write_text(json.dumps(metadata))
+    assert what_is_left(two) == 10
+
+
+def test_a_lack_of_memory_is_no_damage(two: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_array(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(np.lib.format, "read_array", read_array)
+    with pytest.raises(MemoryError):
+        two.newest()
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, number: int, *, of: str, to: int = sys.maxsize) -> None:
+    """From this rename on, up to another one, of names that contain `of`: EIO."""
+    rename, done = os.rename, [0]
+
+    def renamed(source: Any, target: Any) -> None:
+        if of in Path(source).name or of in Path(target).name:
+            done[0] += 1
+            if number <= done[0] <= to:
+                raise OSError(errno.EIO, "Input/output error")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", renamed)
+
+
+@pytest.mark.parametrize("last", [2, sys.maxsize])
+def test_a_rename_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int) -> None:
+    """The second of two; with all after it, also the one that would put back what was there."""
+    checkpoints = saved(tmp_path, 100, keep=1)
+    monkeypatch.setattr(files, "exchange", lambda _, __: False)
+    with monkeypatch.context() as broken:
+        failing(broken, 2, of="ckpt", to=last)
+        with pytest.raises(OSError, match="Input/output error"):
+            checkpoints.save(state(100), term=1, layout=layout())
+        assert checkpoints.steps() == [100]
+        assert checkpoints.load(100).step == 100
+    checkpoints.save(state(101), term=1, layout=layout())
+    assert names(tmp_path) == [Key(1, 101).name, "term-1"]
+
+
+def test_names_are_exchanged_where_the_volume_can(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    if not files.exchange(tmp_path / "one", tmp_path / "other"):
+        pytest.skip("the file system of this folder cannot")
+    assert names(tmp_path / "one") == ["other"]
+    assert names(tmp_path / "other") == ["one"]
+    with pytest.raises(FileNotFoundError):
+        files.exchange(tmp_path / "one", tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    "name", [".tmp-ckpt-0000000007", ".tmp-1-0a1b2c3d-ckpt-0000000007-term-1", ".tmp-1-old-ckpt-0000000007-term-1"]
+)
+@pytest.mark.parametrize("kind", ["file", "symlink", "folder"])
+def test_what_is_left_under_a_temporary_name_stops_no_save(tmp_path: Path, name: str, kind: str) -> None:
+    checkpoints = saved(tmp_path, 7)
+    left = tmp_path / name
+    if kind == "file":
+        left.write_text("x")
+    elif kind == "symlink":
+        left.symlink_to(tmp_path / "term-1")
+    else:
+        left.mkdir()
+    checkpoints.save(state(8), term=1, layout=layout())
+    assert names(tmp_path) == [Key(1, 7).name, Key(1, 8).name, "term-1"]
+    assert names(tmp_path / "term-1") == ["chief.json"]
+
+
+def test_a_folder_that_cannot_be_removed_stops_no_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS keeps what a process has open."""
+    checkpoints = saved(tmp_path, 7)
+    (tmp_path / ".tmp-ckpt-0000000008").mkdir()
+    monkeypatch.setattr(files, "remove", lambda _: None)
+    checkpoints.save(state(8), term=1, layout=layout())
+    assert checkpoints.steps() == [7, 8]
+
+
+def is_folder(path: Any) -> bool:
+    return Path(path).is_dir()
+
+
+def test_a_volume_that_cannot_rename_folders_is_named_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = os.rename
+
+    def renamed(source: Any, target: Any) -> None:
+        if is_folder(source):
+            raise OSError(errno.ENOSYS, "Function not implemented")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", renamed)
+    with pytest.raises(
+        SettingsError,
+        match=rf"^checkpoint\.path: the volume of {tmp_path} cannot rename a folder \(Function not impl.*\).*mount",
+    ):
+        opened(tmp_path)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [("rmdir", "cannot delete a folder"), ("fsync", "cannot be written to"), ("replace", "cannot replace a file")],
+)
+def test_whatever_else_a_save_does_is_tried_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, said: str
+) -> None:
+    def failed(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, call, failed)
+        with pytest.raises(SettingsError, match=rf"{said}.*Operation not permitted"):
+            opened(tmp_path)
+    opened(tmp_path).save(state(1), term=1, layout=layout())
+    assert names(tmp_path) == [Key(1, 1).name, "term-1"]
+
+
+def test_parents_that_were_made_are_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(files, "sync_folder", synced.append)
+    files.make_folder(tmp_path / "a" / "b" / "c")
+    assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
+    files.make_folder(tmp_path / "a" / "b" / "c")
+    assert len(synced) == 3
+
+
+def test_a_checkpoint_that_appears_while_the_newest_is_read_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a chief that has yet to notice that it is superseded: it saves, and deletes what is being read."""
+    old = saved(tmp_path, 10, keep=1)
+    read = Path.read_text
+
+    def reading(path: Path, *arguments: Any, **options: Any) -> str:
+        if path.parent == tmp_path / Key(1, 10).name:
+            monkeypatch.setattr(Path, "read_text", read)
+            old.save(state(11), term=1, layout=layout())
+        return read(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "read_text", reading)
+    found = Checkpoints(tmp_path, keep=1).newest()
+    assert found is not None
+    assert found.step == 11
+    with pytest.raises(CorruptCheckpointError, match="no checkpoint of step 10"):
+        old.load(10)
