@@ -214,8 +214,8 @@ class World:
         self.now += timedelta(seconds=1)
         made = pod(role, index, term=term, uid=f"pod-{self.serial}", created=self.now - NOW, member=member)
         annotations = child["spec"]["template"]["metadata"].get("annotations") or {}
-        round_ = child["spec"]["template"]["metadata"]["labels"].get(names.LABEL_ROUND)
-        made["metadata"]["labels"] |= {names.LABEL_ROUND: round_} if round_ else {}
+        round_ = child["spec"]["template"]["metadata"]["labels"].get(names.LABEL_RESTART_ATTEMPT)
+        made["metadata"]["labels"] |= {names.LABEL_RESTART_ATTEMPT: round_} if round_ else {}
         made["metadata"]["annotations"] = dict(annotations)
         if self.beside:
             made["spec"]["containers"].append({"name": "shipper"})

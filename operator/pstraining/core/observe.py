@@ -82,7 +82,7 @@ def _pod(manifest: Manifest, job: Manifest) -> Pod | None:
     index = labels.get(names.LABEL_INDEX) or labels.get(names.LABEL_POD_INDEX) or "0"
     term = labels.get(names.LABEL_TERM) or labels.get(names.LABEL_ATTEMPT) or "0"
     member = labels.get(names.LABEL_MEMBER) or "0"
-    restarts = labels.get(names.LABEL_ROUND) or "0"
+    restarts = labels.get(names.LABEL_RESTART_ATTEMPT) or "0"
     if not (index.isdecimal() and term.isdecimal() and member.isdecimal() and restarts.isdecimal()):
         return None  # labels that somebody else has written
     conditions = {c.get("type"): c for c in status.get("conditions") or ()}

@@ -218,7 +218,7 @@ class Snapshot:
 
     def is_of_current_restart(self, item: Pod | Child) -> bool:
         """Whether a pod or child was created since the newest restart of the job; an older one does not count."""
-        restarts = item.job_restarts if isinstance(item, Pod) else max(0, item.number(names.LABEL_ROUND))
+        restarts = item.job_restarts if isinstance(item, Pod) else max(0, item.number(names.LABEL_RESTART_ATTEMPT))
         return restarts >= self.job_restarts
 
     def child(self, kind: Kind, name: str) -> Child | None:

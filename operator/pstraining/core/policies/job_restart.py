@@ -2,7 +2,8 @@
 
 status.jobRestarts counts these restarts, and every object that holds pods carries the count in a label. The new count
 is recorded before anything older is deleted, so an operator that crashes in between resumes there. Objects with an
-older count are deleted in order; then all of them are created with the new one.
+older count are deleted in order; then all of them are created with the new one. The label is called `round`, because
+live objects of earlier versions carry it.
 """
 
 from typing import Any
@@ -25,7 +26,7 @@ def is_exceeded(facts: Facts) -> bool:
 def is_due(facts: Facts) -> bool:
     """Whether a workload from before the newest restart is left."""
     workloads, restarts = teardown.workloads(facts.snapshot), facts.status.job_restarts
-    return any(max(0, c.number(names.LABEL_ROUND)) < restarts for c in workloads)
+    return any(max(0, c.number(names.LABEL_RESTART_ATTEMPT)) < restarts for c in workloads)
 
 
 def labelled(manifest: dict[str, Any], restarts: int) -> dict[str, Any]:
@@ -34,5 +35,5 @@ def labelled(manifest: dict[str, Any], restarts: int) -> dict[str, Any]:
     if restarts == 0 or template is None:
         return manifest
     for metadata in (manifest["metadata"], template["metadata"]):
-        metadata["labels"] = {**metadata["labels"], names.LABEL_ROUND: str(restarts)}
+        metadata["labels"] = {**metadata["labels"], names.LABEL_RESTART_ATTEMPT: str(restarts)}
     return manifest
