@@ -1,7 +1,7 @@
-"""A plan as data: what the executor is to write, in order, and why.
+"""A plan as data: the writes that the executor sends, in order, each with its reason.
 
-Actions are the only way from a decision to the API server. Every prefix of a plan leaves a legal state: the operator
-may die between any two writes.
+Actions are the only way from a decision to the API server. Every prefix of a plan leaves a legal state, because the
+operator may crash between any two writes.
 """
 
 from collections.abc import Mapping
@@ -29,25 +29,25 @@ class Kind(StrEnum):
     POD_DISRUPTION_BUDGET = "PodDisruptionBudget"
     NETWORK_POLICY = "NetworkPolicy"
     POD_GROUP = "PodGroup"
-    """Of scheduler-plugins."""
+    """The PodGroup of scheduler-plugins."""
     VOLCANO_POD_GROUP = "PodGroup.scheduling.volcano.sh"
     PS_TRAINING_JOB = "PSTrainingJob"
 
     @classmethod
     def of(cls, manifest: Manifest) -> "Kind":
-        """The kind of an object; two schedulers call theirs by one name."""
+        """Return the kind of an object. Two schedulers have a kind of the same name."""
         volcano = str(manifest.get("apiVersion", "")).startswith("scheduling.volcano.sh/")
         return cls.VOLCANO_POD_GROUP if volcano else cls(manifest["kind"])
 
     @classmethod
     def pod_groups(cls) -> tuple["Kind", ...]:
-        """The kinds that may not be installed: they are never watched, only read where a job has one."""
+        """Return the kinds that may not be installed. They are never watched, only read where a job has a gang."""
         return cls.POD_GROUP, cls.VOLCANO_POD_GROUP
 
 
 @dataclass(frozen=True)
 class Create:
-    """POST with strict field validation. If the name is taken: done if its controller is the job, else a conflict."""
+    """POST with strict field validation. A taken name is a success if the job controls the object, else a conflict."""
 
     kind: Kind
     name: str
@@ -57,7 +57,7 @@ class Create:
 
 @dataclass(frozen=True)
 class Apply:
-    """Server-side apply; the body carries metadata.uid, so that it never creates and never adopts."""
+    """Server-side apply. The body has metadata.uid, so it never creates and never adopts an object."""
 
     kind: Kind
     name: str
@@ -65,18 +65,18 @@ class Apply:
     body: Manifest
     reason: Reason
     since: datetime | None = None
-    """When it came to be due, where that is measured."""
+    """The time at which the action became due, for measurements; None if it is not measured."""
 
 
 @dataclass(frozen=True)
 class Replace:
-    """Put whole parts of an object in the place of those that are there; a refusal leaves the object as it is."""
+    """Replace whole parts of an object. A refusal leaves the object unchanged."""
 
     kind: Kind
     name: str
     uid: str
     parts: Mapping[str, Any]
-    """By their places (JSON pointers, RFC 6901), such as /spec/template."""
+    """New values by JSON pointer (RFC 6901), such as /spec/template."""
     reason: Reason
 
 
@@ -89,7 +89,7 @@ class Delete:
     uid: str
     reason: Reason
     grace_seconds: int | None = None
-    """0: at once, whatever still runs on a node that does not answer; None: as the object says."""
+    """0 removes the object at once, even if its node does not answer; None uses the object's own grace period."""
 
 
 Action = Create | Apply | Replace | Delete
@@ -97,14 +97,14 @@ Action = Create | Apply | Replace | Delete
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do now, and when to look again if nothing happens until then."""
+    """The actions of a pass, and the time of the next pass if no event causes an earlier one."""
 
     actions: tuple[Action, ...] = ()
     requeue_at: datetime | None = None
 
 
 class Verdict(StrEnum):
-    """How an action ended."""
+    """The result of an action."""
 
     DONE = "Done"
     NAME_TAKEN = "NameTaken"
@@ -117,17 +117,18 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one action. Errors worth a retry never get here: the executor raises them to the queue."""
+    """The result of one action. Errors that are worth a retry are not results: the executor raises them to the
+    queue."""
 
     action: Action
     verdict: Verdict
     message: str = ""
-    """The API server's words, for the condition."""
+    """The API server's message, which the condition shows."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """One event of the job, for people."""
+    """One Kubernetes event of the job."""
 
     type: str
     """Normal or Warning."""
@@ -137,10 +138,10 @@ class Event:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What became of a plan."""
+    """The results of a plan's actions."""
 
     outcomes: tuple[Outcome, ...] = field(default_factory=tuple)
 
     def with_verdict(self, verdict: Verdict) -> tuple[Outcome, ...]:
-        """The outcomes that ended so."""
+        """Return the outcomes with a verdict."""
         return tuple(o for o in self.outcomes if o.verdict is verdict)

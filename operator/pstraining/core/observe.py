@@ -1,7 +1,7 @@
-"""From what the caches hold of one job to a snapshot of it.
+"""Creates the snapshot of one job from the cached objects.
 
-`observe` reads raw objects as the API server sends them and never raises for what a cluster may hold; children that the
-job does not control are left out, whatever their labels say.
+`observe` reads raw objects of the API server, and never raises for objects that a cluster may contain. Children that
+the job does not control are left out, even if their labels name the job.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,14 +20,14 @@ def observe(
     nodes: Iterable[Manifest] | None = None,
     refusals: Mapping[str, str] | None = None,
 ) -> Snapshot:
-    """Freeze what the caches hold of one job.
+    """Return the snapshot of one job.
 
     Args:
         job: the PSTrainingJob.
-        children: objects of any kind but Pod that may belong to it; `kind` is set on each.
-        pods: pods that carry the job's name as a label.
-        nodes: the nodes that are known; None if nodes are not watched.
-        refusals: why pods of a workload could not be created, by the workload's uid.
+        children: objects that may belong to it, of any kind except Pod; each has its `kind`.
+        pods: pods whose label has the job's name.
+        nodes: the existing nodes of the pods; None if nodes are not watched.
+        refusals: messages about pods that could not be created, by the workload's uid.
     """
     uid = job["metadata"]["uid"]
     owned = {}
@@ -41,7 +41,7 @@ def observe(
 
 
 def controller_uid(manifest: Manifest) -> str | None:
-    """The uid of the object's controller, if it has one."""
+    """Return the uid of the object's controller; None without one."""
     for reference in manifest["metadata"].get("ownerReferences") or ():
         if reference.get("controller"):
             return str(reference.get("uid"))
@@ -49,13 +49,13 @@ def controller_uid(manifest: Manifest) -> str | None:
 
 
 def _is_claim_of(manifest: Manifest, job_uid: str) -> bool:
-    """A PS's claim outlives its StatefulSet, and perhaps the job: a label is all that it has of it."""
+    """Whether a claim belongs to the job by its label. It outlives its StatefulSet, so its owner cannot show this."""
     labels = manifest["metadata"].get("labels") or {}
     return manifest["kind"] == Kind.CLAIM and labels.get(names.LABEL_JOB_UID) == job_uid
 
 
 def parse_time(text: str | None) -> datetime | None:
-    """A Kubernetes timestamp (RFC 3339, UTC) as an aware datetime."""
+    """Return a Kubernetes timestamp (RFC 3339, UTC) as an aware datetime; None for None."""
     return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else None
 
 
@@ -75,8 +75,8 @@ def _pod(manifest: Manifest, job: Manifest) -> Pod | None:
     metadata, spec, status = manifest["metadata"], manifest.get("spec") or {}, manifest.get("status") or {}
     labels = metadata.get("labels") or {}
     role, created = labels.get(names.LABEL_ROLE), parse_time(metadata.get("creationTimestamp"))
-    # Labels alone don't make a pod ours, but a pod's owner is a child of ours and not the job: the uid label, which no
-    # other job shares, stands for the chain.
+    # A pod's owner is a child of the job and not the job itself. The uid label, which no other job has, replaces the
+    # check of that chain.
     if labels.get(names.LABEL_JOB_UID) != job["metadata"]["uid"] or role is None or created is None:
         return None
     index = labels.get(names.LABEL_INDEX) or labels.get(names.LABEL_POD_INDEX) or "0"
@@ -84,7 +84,7 @@ def _pod(manifest: Manifest, job: Manifest) -> Pod | None:
     member = labels.get(names.LABEL_MEMBER) or "0"
     restarts = labels.get(names.LABEL_RESTART_ATTEMPT) or "0"
     if not (index.isdecimal() and term.isdecimal() and member.isdecimal() and restarts.isdecimal()):
-        return None  # labels that somebody else has written
+        return None  # the operator never writes such labels
     conditions = {c.get("type"): c for c in status.get("conditions") or ()}
     scheduled = conditions.get("PodScheduled", {})
     containers, annotations = spec.get("containers") or (), metadata.get("annotations") or {}
@@ -133,7 +133,7 @@ def _node(manifest: Manifest) -> Node:
 
 
 def _deleted_at(metadata: Mapping[str, Any]) -> datetime | None:
-    """deletionTimestamp is when the grace period will have ended."""
+    """Return the time of the deletion request; deletionTimestamp is the end of the grace period."""
     end = parse_time(metadata.get("deletionTimestamp"))
     return end and end - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
 
@@ -141,27 +141,27 @@ def _deleted_at(metadata: Mapping[str, Any]) -> datetime | None:
 def training_container(
     job: Manifest, role: str, containers: Iterable[Mapping[str, Any]], annotations: Mapping[str, str]
 ) -> str:
-    """Return the name of a pod's training container: what its annotation says, else what the job's template says.
+    """Return the name of a pod's training container, from its annotation, else from the job's template.
 
-    Its place in the pod says nothing: admission may put a proxy in front of it.
+    Its position in the pod has no meaning, because admission may insert a proxy before it.
 
     Args:
         job: the PSTrainingJob.
         role: the role of the pod.
-        containers: the pod's.
-        annotations: the pod's.
+        containers: the pod's containers.
+        annotations: the pod's annotations.
     """
-    there = {str(c.get("name", "")) for c in containers}
+    existing = {str(c.get("name", "")) for c in containers}
     rendered = annotations.get(names.ANNOTATION_CONTAINER, "")
-    return rendered if rendered in there else _of_template(job, role)
+    return rendered if rendered in existing else _of_template(job, role)
 
 
 def _of_template(job: Manifest, role: str) -> str:
-    """The name that the template has: pods of an older version of the operator lack the annotation."""
+    """Return the name from the template, as pods of older versions of the operator lack the annotation."""
     spec = job.get("spec") or {}
     own, workers = ((spec.get(r) or {}).get("template") for r in (role, names.WORKER))
-    found = [str(c.get("name", "")) for c in (((own or workers) or {}).get("spec") or {}).get("containers") or ()]
-    return found[0] if len(found) == 1 else names.MAIN_CONTAINER
+    containers = [str(c.get("name", "")) for c in (((own or workers) or {}).get("spec") or {}).get("containers") or ()]
+    return containers[0] if len(containers) == 1 else names.MAIN_CONTAINER
 
 
 def _container(statuses: Iterable[Mapping[str, Any]], name: str) -> Container:
@@ -207,25 +207,26 @@ def _disruption(condition: Mapping[str, Any], status: Mapping[str, Any]) -> str:
 
 
 def _sidecars(spec: Mapping[str, Any]) -> set[str]:
-    """The names of native sidecars: init containers that run on beside the others (KEP-753)."""
+    """Return the names of native sidecars: init containers that keep running (KEP-753)."""
     return {str(c.get("name")) for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"}
 
 
 def _init_containers(spec: Mapping[str, Any], status: Mapping[str, Any], *, started: bool) -> list[Container]:
-    """The init containers that can still matter: once the program has started, a native sidecar's end is no failure."""
+    """Return the init containers, without native sidecars once the program has started: their end is no failure
+    then."""
     ignored = _sidecars(spec) if started else ()
-    found = (_container_state(s) for s in status.get("initContainerStatuses") or ())
-    return [c for c in found if c.name not in ignored]
+    containers = (_container_state(s) for s in status.get("initContainerStatuses") or ())
+    return [c for c in containers if c.name not in ignored]
 
 
 def _init_failures(containers: Iterable[Container]) -> int:
-    """The failed runs of init containers."""
-    found = 0
+    """Return the number of failed runs of init containers."""
+    count = 0
     for container in containers:
         failed = container.terminated is not None and container.terminated.exit_code != 0
         if container.terminated is not None or container.waiting_reason == "CrashLoopBackOff":
-            found += container.restarts + (failed or container.waiting_reason == "CrashLoopBackOff")
-    return found
+            count += container.restarts + (failed or container.waiting_reason == "CrashLoopBackOff")
+    return count
 
 
 def _is_blocked(container: Container) -> bool:

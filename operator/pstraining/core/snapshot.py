@@ -1,4 +1,4 @@
-"""What is observed of one job, frozen: the only input of planning besides the clock (observe.py makes it)."""
+"""The observed state of one job, frozen: the only input of planning besides the clock. observe.py creates it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -38,11 +38,11 @@ class Container:
     waiting_message: str = ""
     image: str = ""
     started_at: datetime | None = None
-    """When the present run began."""
+    """Start of the current run."""
     terminated: Termination | None = None
-    """Set while the container stands terminated."""
+    """The end of the last run, while no other run has started."""
     last: Termination | None = None
-    """The run before the present one."""
+    """The end of the run before the current one."""
 
 
 @dataclass(frozen=True)
@@ -59,58 +59,58 @@ class Pod:
     deleting: bool
     ready: bool
     disruption: str
-    """Kubernetes itself ended it (evicted, preempted, drained, its node lost): in its words why; or empty."""
+    """Kubernetes' reason for ending the pod (evicted, preempted, drained, node lost); empty if it did not."""
     unschedulable: str
     """The scheduler's message, or empty."""
     reason: str
     cluster_hash: str
     main: str
-    """The name of the training container, which has the launcher around its program."""
+    """The name of the training container, whose program the launcher runs."""
     container: Container
     """The training container."""
     member: int = 0
-    """Which member of its shard a PS is."""
+    """Number of a PS among the members of its shard."""
     deleted_at: datetime | None = None
-    """When somebody asked for its deletion."""
+    """Time at which the deletion was requested."""
     ends_at: datetime | None = None
-    """When its grace period ends, or has ended."""
+    """End of the grace period of the deletion."""
     forced: bool = False
-    """It is being deleted without waiting for its node."""
+    """Whether the pod is being deleted without waiting for its node."""
     node: str = ""
     silent: bool = False
-    """Its node is not heard of: nobody knows what it does (policies/node_loss.py)."""
+    """Whether its node does not report, so that the pod's state is unknown (policies/node_loss.py)."""
     lost: bool = False
-    """It is being deleted and its node will not say that it has ended (policies/node_loss.py decides)."""
+    """Whether it is being deleted and its node cannot confirm the end (policies/node_loss.py decides)."""
     ready_changed: datetime | None = None
-    """When it became ready, or stopped being so."""
+    """Time at which the pod became ready or stopped being ready."""
     blocked_init: Container | None = None
-    """An init container that waits or has failed."""
+    """The init container that waits or has failed; None without one."""
     init_failures: int = 0
-    """Runs of init containers that have failed."""
+    """Number of failed runs of init containers."""
     job_restarts: int = 0
-    """How often the whole job had been restarted when the pod was rendered."""
+    """Number of restarts of the whole job when the pod was rendered."""
     server_template: str = ""
-    """What a PS with hot standbys was made from, as a hash."""
+    """Hash of the template of a PS with hot standbys."""
     others_run: bool = False
-    """A container beside the training container has not ended; native sidecars, which end with it, do not count."""
+    """Whether another container than the training container runs, native sidecars excepted, which end with it."""
     active_deadline: int | None = None
     """spec.activeDeadlineSeconds."""
     gates: tuple[str, ...] = ()
-    """Names of its scheduling gates: no scheduler looks at it until somebody has opened them (KEP-3521)."""
+    """Names of its scheduling gates; no scheduler places the pod until they are removed (KEP-3521)."""
 
     @property
     def terminal(self) -> bool:
-        """No process of this pod will ever run again."""
+        """Whether no process of this pod will run again."""
         return self.phase in ("Succeeded", "Failed")
 
     @property
     def finished(self) -> bool:
-        """The program has ended and never runs again in this pod, whatever other containers of the pod do."""
+        """Whether the program has ended and never runs again in this pod, even if other containers run."""
         return self.terminal or (self.role in RUN_ONCE and self.container.terminated is not None)
 
     @property
     def over(self) -> bool:
-        """The program does not run, or does not count any more."""
+        """Whether the program has ended or is lost."""
         return self.finished or self.lost
 
 
@@ -121,11 +121,11 @@ class Node:
     name: str
     ready: bool
     answers: bool
-    """Its kubelet is heard of: the condition Ready is not Unknown."""
+    """Whether its kubelet reports: the condition Ready is not Unknown."""
     out_of_service: bool
-    """Somebody vouches that nothing runs on it any more (KEP-2268)."""
+    """Whether the out-of-service taint asserts that nothing runs on the node (KEP-2268)."""
     silent_since: datetime | None = None
-    """When its kubelet was given up, if it does not answer."""
+    """Time at which its kubelet was given up, if it does not report."""
 
 
 @dataclass(frozen=True)
@@ -138,47 +138,47 @@ class Child:
     deleting: bool
     manifest: Manifest
     refusal: str = ""
-    """Why Kubernetes could not create a pod of it, in its controller's words."""
+    """The controller's message if Kubernetes could not create a pod of it; empty otherwise."""
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """metadata.labels."""
+        """Return metadata.labels."""
         return self.manifest["metadata"].get("labels") or {}
 
     @property
     def annotations(self) -> Mapping[str, str]:
-        """metadata.annotations."""
+        """Return metadata.annotations."""
         return self.manifest["metadata"].get("annotations") or {}
 
     @property
     def conditions(self) -> tuple[Mapping[str, Any], ...]:
-        """status.conditions."""
+        """Return status.conditions."""
         return tuple((self.manifest.get("status") or {}).get("conditions") or ())
 
     def true_condition(self, kind: str) -> Mapping[str, Any] | None:
-        """The condition of that type, if it is true."""
+        """Return the condition of this type if it is true, else None."""
         return next((c for c in self.conditions if c.get("type") == kind and c.get("status") == "True"), None)
 
     def number(self, label: str) -> int:
-        """A label as a number; -1 if somebody has made it something else."""
+        """Return a label as a number; -1 if it is missing or not a number."""
         text = self.labels.get(label, "")
         return int(text) if text.isdecimal() else -1
 
     @property
     def replicas(self) -> int:
-        """spec.replicas as the API server defaults it."""
+        """Return spec.replicas, by default 1."""
         return int(self.manifest.get("spec", {}).get("replicas", 1))
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A job and everything it controls, as of one moment."""
+    """A job and everything that it controls, at one moment."""
 
     job: Manifest
     children: Mapping[tuple[Kind, str], Child] = field(default_factory=dict)
     pods: tuple[Pod, ...] = ()
     nodes: Mapping[str, Node] | None = None
-    """The nodes of the job's pods by name, those that exist; None if the operator may not look at nodes."""
+    """The existing nodes of the job's pods, by name; None if the operator does not watch nodes."""
 
     @property
     def name(self) -> str:
@@ -202,17 +202,17 @@ class Snapshot:
 
     @property
     def deleting(self) -> bool:
-        """The job is being deleted: the garbage collector's business, not ours."""
+        """Whether the job is being deleted; the garbage collector then deletes its children."""
         return bool(self.job["metadata"].get("deletionTimestamp"))
 
     @property
     def status(self) -> Mapping[str, Any]:
-        """The status as stored."""
+        """Return the stored status."""
         return self.job.get("status") or {}
 
     @cached_property
     def job_restarts(self) -> int:
-        """How often the whole job has been restarted, by its stored status."""
+        """Return the number of restarts of the whole job, by the stored status."""
         recorded = self.status.get("jobRestarts")
         return recorded if isinstance(recorded, int) else 0
 
@@ -222,30 +222,30 @@ class Snapshot:
         return restarts >= self.job_restarts
 
     def child(self, kind: Kind, name: str) -> Child | None:
-        """The child of that kind and name."""
+        """Return the child of this kind and name; None without one."""
         return self.children.get((kind, name))
 
     def of_kind(self, kind: Kind) -> tuple[Child, ...]:
-        """All children of that kind, by name."""
+        """Return all children of this kind, sorted by name."""
         return self._by_kind.get(kind, ())
 
     def pods_of(self, role: str, index: int | None = None) -> tuple[Pod, ...]:
-        """The pods of a role, oldest first."""
+        """Return the pods of a role, or of one replica, oldest first."""
         return self._by_replica.get((role, index), ())
 
-    # A pass asks for every replica of a large job many times: to look through all pods each time is n squared.
+    # A pass reads every replica of a large job many times; searching all pods each time would be quadratic.
 
     @cached_property
     def _by_kind(self) -> dict[Kind, tuple[Child, ...]]:
-        found: dict[Kind, list[Child]] = {}
+        children: dict[Kind, list[Child]] = {}
         for (kind, _), child in sorted(self.children.items()):
-            found.setdefault(kind, []).append(child)
-        return {kind: tuple(children) for kind, children in found.items()}
+            children.setdefault(kind, []).append(child)
+        return {kind: tuple(of_kind) for kind, of_kind in children.items()}
 
     @cached_property
     def _by_replica(self) -> dict[tuple[str, int | None], tuple[Pod, ...]]:
-        found: dict[tuple[str, int | None], list[Pod]] = {}
+        pods: dict[tuple[str, int | None], list[Pod]] = {}
         for pod in self.pods:
-            found.setdefault((pod.role, None), []).append(pod)
-            found.setdefault((pod.role, pod.index), []).append(pod)
-        return {replica: tuple(pods) for replica, pods in found.items()}
+            pods.setdefault((pod.role, None), []).append(pod)
+            pods.setdefault((pod.role, pod.index), []).append(pod)
+        return {replica: tuple(of_replica) for replica, of_replica in pods.items()}

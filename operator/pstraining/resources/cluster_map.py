@@ -1,6 +1,6 @@
-"""The cluster map: who is where, as TensorFlow's `cluster`, in the job's ConfigMap.
+"""The cluster map in the job's ConfigMap: the addresses of all tasks, as TensorFlow's `cluster`, and settings.
 
-Addresses are short names: the pods' own search path completes them in one look-up, whatever the cluster's domain is.
+Addresses are short names: the pods' DNS search path completes them in one look-up for any cluster domain.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from pstraining.resources.metadata import metadata
 
 
 def addresses(job: PSTrainingJob) -> dict[str, list[str]]:
-    """Every task type's addresses in the order of their indices, as TF_CONFIG wants them."""
+    """Return the addresses by task type, in the order of the task indices, as in TF_CONFIG."""
     name, spec = job.metadata.name, job.spec
     headless = names.headless_service(name)
     found = {}
@@ -40,12 +40,12 @@ def _address(host: str) -> str:
 
 
 def document(job: PSTrainingJob, term: int = 1, *, ended: bool = False) -> str:
-    """The file as it is mounted: the same bytes for the same spec and term.
+    """Return the file's text: equal specs and terms have equal texts.
 
     Args:
         job: the owner.
-        term: the chief's newest. Where nothing follows from it, the first is told for ever.
-        ended: the job has ended, and what is started again must idle.
+        term: the chief's newest term. If servers ignore it, the text always has the first one.
+        ended: whether the job has ended, so that restarted containers must idle.
     """
     spec = job.spec
     followed = spec.chief.enabled and spec.ps.on_chief_restart is not OnChiefRestart.KEEP
@@ -74,7 +74,7 @@ def document(job: PSTrainingJob, term: int = 1, *, ended: bool = False) -> str:
 
 @dataclass
 class _Digests:
-    """Those of the job that was asked for last, which does not change: every one of its pods carries one."""
+    """Digests of the last job by term, as every pod of a job has one. The job does not change."""
 
     job: PSTrainingJob | None = None
     found: dict[int, str] = field(default_factory=dict)
@@ -84,7 +84,7 @@ _digests = _Digests()
 
 
 def digest(job: PSTrainingJob, role: str, term: int) -> str:
-    """A short hash of what that role reads in the map: the term is for the PSs alone."""
+    """Return a short hash of the fields that a role reads; only PSs read the term."""
     if _digests.job is not job:
         _digests.job, _digests.found = job, {}
     term = term if role == names.PS else 1
@@ -94,7 +94,7 @@ def digest(job: PSTrainingJob, role: str, term: int) -> str:
 
 
 def build(job: PSTrainingJob, term: int, *, ended: bool = False) -> dict[str, Any]:
-    """The ConfigMap."""
+    """Return the cluster map's ConfigMap."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

@@ -1,12 +1,12 @@
-"""The schedulers that place a job's pods as a gang: what each wants to see, and who is in the gang.
+"""Gangs: the pods that must be placed together, and the PodGroup and marks that each gang scheduler requires.
 
-The gang is what the job cannot do without: every parameter server, the chief, and worker.minReplicas workers (all where
-that is not set), never the full number of an elastic job. Standbys and the evaluator are not in it: a job trains
-without them, and one that waits for room should not wait for theirs. minAvailable can make the gang larger, by workers.
+A gang has the pods that the job cannot train without: every parameter server, the chief, and worker.minReplicas workers
+(all workers if it is not set). Standbys and the evaluator are no members, because a job trains without them and must
+not wait for their nodes. minAvailable can add workers to the gang.
 
-Both schedulers count pods, whichever they are. So that the first ones are the gang's, the others are created only once
-the gang has its places (core/policies/gang.py); then they join the group and count, too, and whichever pod is replaced
-later finds the group complete and is scheduled by itself.
+Both schedulers count pods of any role. The pods outside the gang are therefore created only once the gang is placed
+(core/policies/gang.py). They then join the PodGroup, so a pod that is replaced later finds the group complete and is
+scheduled by itself.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ KIND: Final = "PodGroup"
 
 @dataclass(frozen=True)
 class GangMembers:
-    """How many pods of each role a gang has."""
+    """The number of a gang's pods by role."""
 
     ps: int
     chief: int
@@ -31,30 +31,30 @@ class GangMembers:
 
     @property
     def count(self) -> int:
-        """All of them; a PodGroup has one at least."""
+        """Return the number of all members; a PodGroup has at least one."""
         return max(1, self.ps + self.chief + self.workers)
 
 
 class Provider(Protocol):
-    """What one scheduler wants to see."""
+    """The requirements of one gang scheduler."""
 
     scheduler: str
-    """The name under which its own instructions install it."""
+    """The schedulerName of its default installation."""
     api_version: str
-    """Of its PodGroups."""
+    """The apiVersion of its PodGroups."""
     product: str
-    """What to install where its PodGroups are not known."""
+    """The product to install if the API server does not know its PodGroups."""
 
     def group(self, policy: SchedulingPolicy, asked: Mapping[str, str]) -> dict[str, Any]:
-        """What its PodGroup's spec has besides minMember.
+        """Return the fields of its PodGroup's spec besides minMember.
 
         Args:
-            policy: the job's.
-            asked: what all members ask for.
+            policy: the job's scheduling policy.
+            asked: the sum of the members' resource requests.
         """
 
     def mark(self, group: str, found: dict[str, Any]) -> None:
-        """Make a pod the group's member: its metadata is changed."""
+        """Change a pod's metadata so that the pod is a member of the PodGroup."""
 
 
 class SchedulerPlugins:
@@ -65,16 +65,16 @@ class SchedulerPlugins:
     product = "scheduler-plugins"
 
     def group(self, policy: SchedulingPolicy, asked: Mapping[str, str]) -> dict[str, Any]:
-        """The timeout.
+        """Return the timeout.
 
-        Not minResources: version 0.34.7 turns a group that exceeds what is free away before it looks at nodes, and then
-        does not wake it when a pod ends, only when one is created, or after five minutes.
+        minResources is not set: version 0.34.7 rejects a group that exceeds the free resources before it looks at
+        nodes. It then retries the group when a pod is created or after five minutes, but not when a pod ends.
         """
         seconds = policy.timeout_seconds
         return {} if seconds is None else {"scheduleTimeoutSeconds": seconds}
 
     def mark(self, group: str, found: dict[str, Any]) -> None:
-        """By a label."""
+        """Set the label of the PodGroup."""
         found["labels"] = {**found.get("labels", {}), "scheduling.x-k8s.io/pod-group": group}
 
 
@@ -86,12 +86,12 @@ class Volcano:
     product = "Volcano"
 
     def group(self, policy: SchedulingPolicy, asked: Mapping[str, str]) -> dict[str, Any]:
-        """Queue and priority, by which Volcano orders groups and not pods, and what its queue must have left."""
-        found = {"minResources": dict(asked), "queue": policy.queue, "priorityClassName": policy.priority_class}
-        return {field: value for field, value in found.items() if value}
+        """Return the group's queue, its priority and the resources that the queue must have free."""
+        fields = {"minResources": dict(asked), "queue": policy.queue, "priorityClassName": policy.priority_class}
+        return {field: value for field, value in fields.items() if value}
 
     def mark(self, group: str, found: dict[str, Any]) -> None:
-        """By an annotation."""
+        """Set the annotation of the PodGroup."""
         found["annotations"] = {**found.get("annotations", {}), "scheduling.k8s.io/group-name": group}
 
 
@@ -99,12 +99,12 @@ PROVIDERS: Final[Mapping[Gang, Provider]] = {Gang.SCHEDULER_PLUGINS: SchedulerPl
 
 
 def provider(job: PSTrainingJob) -> Provider | None:
-    """The scheduler that places the job as a gang; None if nobody does."""
+    """Return the scheduler that places the job as a gang; None without a gang."""
     return PROVIDERS.get(job.spec.run_policy.scheduling_policy.gang)
 
 
 def members(job: PSTrainingJob) -> GangMembers:
-    """The gang at the job's start."""
+    """Return the gang at the job's start."""
     worker = job.spec.worker
     ps, chief = job.spec.ps.replicas, int(job.spec.chief.enabled)
     asked = job.spec.run_policy.scheduling_policy.min_available
@@ -130,15 +130,15 @@ def build(job: PSTrainingJob, scheduler: Provider, gang: GangMembers, requests: 
 
 
 def join(job: PSTrainingJob, found: dict[str, Any], spec: dict[str, Any]) -> None:
-    """Make a pod template one of the gang's, if there is one.
+    """Make a pod a member of the job's PodGroup, if the job has a gang.
 
-    All of a job's pods join, also those that are created after the gang: each of them counts when another is replaced,
-    and a queue has them all. The template's own schedulerName wins.
+    All pods of a job join, including those outside the gang: each of them counts when another one is replaced, and a
+    queue accounts for all of them. The template's own schedulerName wins.
 
     Args:
         job: the owner.
-        found: the pod's metadata; is changed.
-        spec: of the pod; is changed.
+        found: the pod's metadata; it is changed.
+        spec: the pod's spec; it is changed.
     """
     scheduler = provider(job)
     if scheduler is not None:

@@ -1,4 +1,5 @@
-"""The launcher's ConfigMap: immutable and named by version, so that a running job keeps what it started with."""
+"""The launcher's ConfigMap: immutable and named by version, so that a running job keeps the launcher it started
+with."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,20 +12,20 @@ from pstraining.resources.metadata import metadata
 
 @dataclass(frozen=True)
 class LauncherFiles:
-    """The launcher that this operator carries."""
+    """The launcher's files in this version of the operator."""
 
     version: str
     files: Mapping[str, str]
-    """Name and text of each file."""
+    """The text of each file by name."""
 
 
 def config_map_name(job: PSTrainingJob, launcher: LauncherFiles) -> str:
-    """The name of the launcher's ConfigMap in that job."""
+    """Return the name of the launcher's ConfigMap for a job."""
     return names.launcher_config_map(job.metadata.name, launcher.version)
 
 
 def build(job: PSTrainingJob, launcher: LauncherFiles) -> dict[str, Any]:
-    """The ConfigMap."""
+    """Return the launcher's ConfigMap."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

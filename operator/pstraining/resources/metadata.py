@@ -1,4 +1,4 @@
-"""What every child's metadata has in common: labels, owner, and the selectors made from them."""
+"""The common metadata of all children: labels, owner reference, and selectors."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from pstraining.api.models import PSTrainingJob
 
 
 def labels(job: PSTrainingJob, component: str) -> dict[str, str]:
-    """The labels of every child; the uid tells the children of two jobs that had one name apart."""
+    """Return the labels of every child. The uid distinguishes the children of two jobs of one name."""
     return {
         names.LABEL_APP_NAME: names.MANAGER,
         names.LABEL_APP_INSTANCE: job.metadata.name,
@@ -19,19 +19,19 @@ def labels(job: PSTrainingJob, component: str) -> dict[str, str]:
 
 
 def role_labels(job: PSTrainingJob, role: str, index: int | None = None) -> dict[str, str]:
-    """The labels of a role's pods; a StatefulSet's pods get their index from Kubernetes."""
+    """Return the labels of a role's pods; a StatefulSet's pods get their index from Kubernetes."""
     found = labels(job, role) | {names.LABEL_ROLE: role}
     return found if index is None else found | {names.LABEL_INDEX: str(index)}
 
 
 def role_selector(job: PSTrainingJob, role: str, index: int | None = None) -> dict[str, str]:
-    """The labels that select a role's pods: only such as never change."""
+    """Return the labels that select a role's pods; they never change."""
     found = {names.LABEL_JOB_UID: job.metadata.uid, names.LABEL_ROLE: role}
     return found if index is None else found | {names.LABEL_INDEX: str(index)}
 
 
 def owner(job: PSTrainingJob) -> dict[str, Any]:
-    """The job as the controller of a child, so that the garbage collector takes the child with it."""
+    """Return the owner reference of a child, by which the garbage collector deletes it with the job."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
@@ -43,12 +43,12 @@ def owner(job: PSTrainingJob) -> dict[str, Any]:
 
 
 def metadata(job: PSTrainingJob, name: str, component: str, **extra: Any) -> dict[str, Any]:
-    """A child's metadata.
+    """Return a child's metadata.
 
     Args:
         job: the owner.
         name: the child's name.
-        component: the role, or what the child is for.
+        component: the role, or the purpose of the child.
         extra: further fields, such as annotations.
     """
     return {

@@ -1,8 +1,8 @@
-"""Who may reach a job's pods: a TensorFlow server runs whatever it is sent, so its ports are the job's own business.
+"""Restricts access to a job's pods: a TensorFlow server executes every request, so only the job may reach its ports.
 
-Policies only ever open: a pod that one selects is closed but for what some rule lets in. So `Training` lets the job's
-own pods in everywhere and everyone else in around the ports of training, as ranges. The kubelet's probes come from the
-pod's node, which Kubernetes always lets in. What goes out is not limited.
+A pod that a NetworkPolicy selects accepts only the traffic that some rule allows. `Training` therefore allows the job's
+own pods on all ports, and all other clients on the port ranges around those of training. The kubelet's probes come from
+the pod's node, which Kubernetes always allows. Outgoing traffic is not restricted.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ _LAST_PORT = 65535
 
 
 def build(job: PSTrainingJob) -> dict[str, Any] | None:
-    """The NetworkPolicy of all of a job's pods; None where everybody may reach them."""
+    """Return the NetworkPolicy of all of a job's pods; None without isolation."""
     isolation = job.spec.network.isolation
     if isolation is Isolation.NONE:
         return None
@@ -32,7 +32,7 @@ def build(job: PSTrainingJob) -> dict[str, Any] | None:
 
 
 def _open_ports() -> list[dict[str, Any]]:
-    """All ports but those of training, which are one range of TCP."""
+    """Return all ports except those of training, which are one TCP range."""
     first, last = contract.TF_PORT, contract.WITNESS_PORT
     return [
         {"protocol": "TCP", "port": 1, "endPort": first - 1},

@@ -1,6 +1,6 @@
-"""Where a task's pod would rather stand, and how important it is, where its template is silent.
+"""Sets a pod's preferred placement and its priority, unless its template sets its own.
 
-All of it is soft: a job never waits for a better place, and a template that says anything of its own is left alone.
+All preferences are soft: a job never waits for a better node.
 """
 
 from typing import Any, Final
@@ -10,20 +10,20 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.resources.metadata import role_selector
 
 _SPREAD = (names.PS, names.WORKER)
-"""Roles of many: each of them is spread among its own kind."""
+"""Roles whose pods are spread, each role by itself."""
 
 FAINT_SKEW: Final = 32
-"""A spread with this skew counts less than being together does. The scheduler weighs both alike, and scores a node by
-its pods plus the skew, as a part of the highest such score: the larger the skew, the less a pod more or less tells."""
+"""A spread with this skew counts less than the affinity. The scheduler weighs both alike, and scores a node by its pods
+plus the skew, relative to the highest such score. The larger the skew, the less one pod changes the score."""
 
 
 def prefer(job: PSTrainingJob, role: str, spec: dict[str, Any]) -> None:
-    """Fill in a pod spec's spread, its company and its priority.
+    """Set a pod's topology spread, its affinity and its priority.
 
     Args:
         job: the owner.
-        role: whose pod it is.
-        spec: is changed.
+        role: the pod's role.
+        spec: the pod's spec; it is changed.
     """
     network = job.spec.network
     if role in _SPREAD:
@@ -33,7 +33,7 @@ def prefer(job: PSTrainingJob, role: str, spec: dict[str, Any]) -> None:
             "whenUnsatisfiable": "ScheduleAnyway",
             "labelSelector": {"matchLabels": role_selector(job, role)},
         }
-        # An empty list is an answer, too: no spread.
+        # An empty list in the template means no spread.
         spec.setdefault("topologySpreadConstraints", [spread])
     if network.pack_topology_key:
         _keep_together(job, network.pack_topology_key, spec)
@@ -43,7 +43,7 @@ def prefer(job: PSTrainingJob, role: str, spec: dict[str, Any]) -> None:
 
 
 def _keep_together(job: PSTrainingJob, key: str, spec: dict[str, Any]) -> None:
-    """Let the pod go where others of its job are; the first one goes anywhere."""
+    """Prefer the topology domain of the job's other pods; the first pod may go anywhere."""
     term = {"labelSelector": {"matchLabels": {names.LABEL_JOB_UID: job.metadata.uid}}, "topologyKey": key}
     together = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}
     affinity = spec.get("affinity") or {}

@@ -1,7 +1,7 @@
-"""A task's pod template: the user's, with the launcher around its command and safe defaults where it is silent.
+"""Renders a task's pod template: the user's template, with the launcher before its command and with safe defaults.
 
-The user's template wins, but for what makes a pod a task of a job: the wrapped command, its identity, the two volumes
-under /pstraining and /run/pstraining, and the names that others dial.
+The user's template wins, except for the fields that make a pod a task of a job: the wrapped command, the identity, the
+volumes under /pstraining and /run/pstraining, and the host names.
 """
 
 import copy
@@ -27,21 +27,21 @@ _CONTRACT_VOLUME, _RUN_VOLUME, _CHECKPOINT_VOLUME = names.VOLUMES
 
 @dataclass(frozen=True)
 class PodTask:
-    """Whose pod it is. A StatefulSet's pods share one template, so a PS has no index here."""
+    """The task of a pod. The pods of a StatefulSet share one template, so a PS has no index here."""
 
     role: str
     index: int | None = None
     term: int | None = None
-    """The attempt's number (the chief's is its term); on a PS the chief's newest term when its template was made."""
+    """The attempt's number, the chief's term; for a PS, the chief's newest term when its template was rendered."""
     member: int = 0
 
 
 def build(job: PSTrainingJob, task: PodTask, launcher: str) -> dict[str, Any]:
-    """The pod template of one task.
+    """Return the pod template of one task.
 
     Args:
         job: the owner.
-        task: whose template.
+        task: the task.
         launcher: the name of the launcher's ConfigMap.
     """
     template, defaulted = _template(job, task.role)
@@ -99,7 +99,7 @@ def gang_requests(job: PSTrainingJob, members: gang.GangMembers) -> dict[str, st
 
 
 def number_label(role: str) -> str:
-    """The label that holds the number of an attempt."""
+    """Return the label for the number of an attempt."""
     return names.LABEL_TERM if role == names.CHIEF else names.LABEL_ATTEMPT
 
 
@@ -122,17 +122,17 @@ def _template(job: PSTrainingJob, role: str) -> tuple[dict[str, Any], bool]:
 
 
 def drop_devices(spec: dict[str, Any]) -> None:
-    """Take the worker's accelerators away from a role that only borrowed its template.
+    """Remove the accelerators from the pod of a role that uses the worker's template.
 
     Args:
-        spec: of the pod; is changed.
+        spec: the pod's spec; it is changed.
     """
     spec.pop("resourceClaims", None)
     for container in (*spec["containers"], *(spec.get("initContainers") or ())):
         resources = container.get("resources") or {}
         resources.pop("claims", None)
         for amounts in (resources.get("limits") or {}, resources.get("requests") or {}):
-            # Extended resources, and only they, carry a domain.
+            # Only extended resources have a domain in their name.
             for name in [n for n in amounts if "/" in n]:
                 del amounts[name]
     container = main_container(spec)
@@ -169,7 +169,7 @@ def _wrap(job: PSTrainingJob, task: PodTask, container: dict[str, Any]) -> None:
                 "httpGet": {"path": "/readyz", "port": contract.STATUS_PORT_NAME},
                 "periodSeconds": 1,
                 "timeoutSeconds": 5,
-                # A hot standby that is not in sync for a moment is to be seen; others only answer late.
+                # A hot standby must be unready whenever it is not in sync; other servers may only answer late.
                 "failureThreshold": 1 if standbys.is_hot(job) else 3,
             },
         )
@@ -224,14 +224,14 @@ def _identity(job: PSTrainingJob, task: PodTask) -> list[dict[str, Any]]:
 def _restart_policy(job: PSTrainingJob, task: PodTask) -> str:
     roles: dict[str, Role] = {names.PS: job.spec.ps, names.WORKER: job.spec.worker, names.CHIEF: job.spec.chief}
     policy = roles.get(task.role, job.spec.evaluator).restart_policy
-    # Exit code 0 of whoever has the chief's duty is the job's success: it never runs again after that.
+    # Exit code 0 of the task with the chief's duty is the job's success, so that task never runs again.
     final = policy is RestartPolicy.ALWAYS and has_chief_duty(job, task)
     return RestartPolicy.ON_FAILURE if final else policy
 
 
 def _mount(job: PSTrainingJob, task: PodTask, spec: dict[str, Any], container: dict[str, Any], launcher: str) -> None:
     sources = [
-        # All of its files: a running job keeps the launcher it started with, and another version may have others.
+        # All files: a running job keeps the launcher it started with, and its version may have other files.
         {"configMap": {"name": launcher}},
         {
             "configMap": {
@@ -265,7 +265,7 @@ def _item(file: str) -> dict[str, str]:
 
 def _name(job: PSTrainingJob, task: PodTask, spec: dict[str, Any]) -> None:
     if task.role == names.PS:
-        return  # the StatefulSet's own names
+        return  # the StatefulSet sets the names
     name = job.metadata.name
     spec["subdomain"] = names.headless_service(name)
     hosts = {names.CHIEF: names.chief_host(name), names.EVALUATOR: names.evaluator_host(name)}

@@ -1,6 +1,6 @@
-"""How much of a node's resources a pod asks for, counted as the scheduler counts it.
+"""Computes the resources that a pod requests, by the scheduler's rules.
 
-What only the cluster knows is not in it: a LimitRange's defaults, a RuntimeClass's overhead, what a webhook adds.
+The cluster's own additions are not included: a LimitRange's defaults, a RuntimeClass's overhead, a webhook's changes.
 """
 
 import math
@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 Amounts = dict[str, Decimal]
-"""Resources by name: cores, bytes, pieces."""
+"""Amounts by resource name, in cores, bytes or units."""
 
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([KMGTPE]i|[numkMGTPE]))?")
 _SUFFIXES: Final[Mapping[str, Decimal]] = {
@@ -21,7 +21,7 @@ _SUFFIXES: Final[Mapping[str, Decimal]] = {
     **{f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", 1)},
 }
 _POD_LEVEL: Final = ("cpu", "memory", "hugepages-")
-"""Resources that a pod as a whole can ask for, in place of its containers."""
+"""Resources that a pod can request as a whole instead of its containers."""
 
 
 def of_pod(spec: Mapping[str, Any]) -> Amounts:

@@ -1,13 +1,13 @@
-"""Defaults that make a training pod pass the Pod Security Standard "restricted", field by field where it is silent."""
+"""Sets the unset fields of a pod's security contexts to the Pod Security Standard "restricted"."""
 
 from typing import Any
 
 _USER = 1000
-"""A user that is not root, for images that name none: without it the kubelet refuses to start them."""
+"""A non-root user for images that name no user; without it the kubelet refuses to start them."""
 
 
 def restrict(spec: dict[str, Any]) -> None:
-    """Fill in a pod spec's security contexts, never changing what the user has said."""
+    """Set the unset fields of a pod's security contexts; fields of the template stay unchanged."""
     pod = spec.setdefault("securityContext", {})
     says_root = pod.get("runAsUser") == 0
     if not says_root:
@@ -15,7 +15,7 @@ def restrict(spec: dict[str, Any]) -> None:
         pod.setdefault("runAsUser", _USER)
         pod.setdefault("runAsGroup", _USER)
         pod.setdefault("fsGroup", _USER)
-        # Shared checkpoint volumes can hold very many files.
+        # Shared checkpoint volumes can have very many files.
         pod.setdefault("fsGroupChangePolicy", "OnRootMismatch")
     pod.setdefault("seccompProfile", {"type": "RuntimeDefault"})
     for container in (*spec["containers"], *(spec.get("initContainers") or ())):

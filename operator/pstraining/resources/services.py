@@ -1,7 +1,7 @@
-"""Services: an address for every task that others dial, stable for the job's life.
+"""Services: a stable address for every task that other tasks connect to.
 
-All of them publish addresses that are not ready: who waits for whom is the launcher's business, and a chief must be
-able to reach a PS that is just coming back.
+All of them publish addresses that are not ready: the launcher orders the start, and a chief must be able to reach a
+PS that is restarting.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,18 +16,18 @@ from pstraining.resources.metadata import metadata, role_selector
 
 @dataclass(frozen=True)
 class Pointer:
-    """Who is a shard's primary, and since which take-over: what the shard's Service says."""
+    """A shard's primary and its epoch, as recorded in the shard's Service."""
 
     pod: str
     epoch: int = 0
     cause: str = ""
-    """Why the last take-over happened, in words."""
+    """The cause of the last failover or switchover."""
     demoted: str = ""
-    """The uid of the pod that the last take-over left alive: clients may still hold connections to it."""
+    """Uid of the former primary's pod if it was alive: clients may still have connections to it."""
 
 
 def build_all(job: PSTrainingJob, pointers: Mapping[int, Pointer]) -> Iterator[dict[str, Any]]:
-    """All of a job's Services; a shard without a pointer gets its first."""
+    """Yield all Services of a job. A shard without a pointer gets its first one."""
     yield build_headless(job)
     for index, member in standbys.tasks(job):
         yield build_member(job, index, member) if standbys.is_hot(job) else build_ps(job, index, pointers.get(index))
@@ -37,13 +37,13 @@ def build_all(job: PSTrainingJob, pointers: Mapping[int, Pointer]) -> Iterator[d
 
 
 def build_headless(job: PSTrainingJob) -> dict[str, Any]:
-    """The governing Service, for the DNS names of chief and workers."""
+    """Return the governing Service, which gives chief and workers their DNS names."""
     name = names.headless_service(job.metadata.name)
     return _service(job, name, "network", {names.LABEL_JOB_UID: job.metadata.uid}, clusterIP="None")
 
 
 def build_ps(job: PSTrainingJob, index: int, pointer: Pointer | None = None) -> dict[str, Any]:
-    """One PS task's address. Its selector names one pod: it is the pointer to the shard's primary."""
+    """Return one shard's Service, whose selector names the pod of the primary."""
     name = names.ps_service(job.metadata.name, index)
     pointer = pointer or Pointer(standbys.pod(job, index, 0))
     found = _to_pod(job, name, pointer.pod)
@@ -57,13 +57,13 @@ def build_ps(job: PSTrainingJob, index: int, pointer: Pointer | None = None) -> 
 
 
 def build_member(job: PSTrainingJob, index: int, member: int) -> dict[str, Any]:
-    """The address of one member of a shard, where each is a task of its own."""
+    """Return the Service of one member of a shard with hot standbys."""
     name = standbys.pod(job, index, member)
     return _to_pod(job, name, name)
 
 
 def build_worker(job: PSTrainingJob, index: int) -> dict[str, Any]:
-    """One worker's address, where workers are addressed by ClusterIP."""
+    """Return one worker's Service, if workers are addressed by ClusterIP."""
     name = names.worker_name(job.metadata.name, index)
     found = _service(job, name, names.WORKER, role_selector(job, names.WORKER, index))
     if index < standbys.witnesses(job):

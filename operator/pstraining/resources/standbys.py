@@ -1,4 +1,4 @@
-"""What parameter servers with standbys have besides their pods: apart from each other, and a budget for drains."""
+"""Shards with standbys: their members and tasks, the anti-affinity between members, and the disruption budget."""
 
 import hashlib
 import json
@@ -11,23 +11,23 @@ from pstraining.resources.metadata import metadata, role_selector
 
 
 def standbys(job: PSTrainingJob) -> int:
-    """How many standbys each shard has."""
+    """Return the number of standbys per shard."""
     standby = job.spec.ps.standby
     return 0 if standby.mode is StandbyMode.NONE else standby.replicas_per_shard
 
 
 def members(job: PSTrainingJob) -> int:
-    """How many parameter servers each shard has, the primary and its standbys."""
+    """Return the number of parameter servers per shard: the primary and its standbys."""
     return 1 + standbys(job)
 
 
 def is_hot(job: PSTrainingJob) -> bool:
-    """Whether every member of a shard is a task of its own, and the chief says which of them is primary."""
+    """Whether standbys are hot: every member of a shard is a task, and the chief selects the primary."""
     return job.spec.ps.standby.mode is StandbyMode.HOT
 
 
 def tasks(job: PSTrainingJob) -> Iterator[tuple[int, int]]:
-    """Shard and member of every PS task, in the order of the tasks' indices."""
+    """Yield shard and member of every PS task, in the order of the task indices."""
     each = members(job) if is_hot(job) else 1
     return ((index, member) for member in range(each) for index in range(job.spec.ps.replicas))
 
@@ -39,37 +39,37 @@ def witnesses(job: PSTrainingJob) -> int:
 
 
 def stateful_set(job: PSTrainingJob, member: int) -> str:
-    """The StatefulSet of every shard's member of that number."""
+    """Return the name of the StatefulSet of all shards' members with this number."""
     name = job.metadata.name
     return names.standby_stateful_set(name, member) if member else names.ps_stateful_set(name)
 
 
 def pod(job: PSTrainingJob, index: int, member: int) -> str:
-    """The pod that is a shard's member of that number; a PS task's Service has the same name."""
+    """Return the name of a member's pod; the Service of a PS task has the same name."""
     return f"{stateful_set(job, member)}-{index}"
 
 
 def server_template(job: PSTrainingJob) -> str:
-    """A short hash of what may change while hot standbys run, as each member can be made anew beside the others."""
-    made_from = json.dumps([job.spec.ps.template, job.spec.ps.resources], sort_keys=True)
-    return hashlib.sha256(made_from.encode()).hexdigest()[:10]
+    """Return a hash of the fields that may change while hot standbys run, as members are replaced one by one."""
+    fields = json.dumps([job.spec.ps.template, job.spec.ps.resources], sort_keys=True)
+    return hashlib.sha256(fields.encode()).hexdigest()[:10]
 
 
 def keep_apart(job: PSTrainingJob, spec: dict[str, Any]) -> None:
-    """Never two members of one shard in one place, whatever else the template asks for."""
+    """Forbid two members of one shard in one topology domain, in addition to the template's own affinity."""
     term = {
         "labelSelector": {"matchLabels": role_selector(job, names.PS)},
         "matchLabelKeys": [names.LABEL_POD_INDEX],
         "topologyKey": job.spec.network.topology_key,
     }
     affinity = spec.setdefault("affinity", {})
-    apart = affinity.setdefault("podAntiAffinity", {})
+    anti_affinity = affinity.setdefault("podAntiAffinity", {})
     field = "requiredDuringSchedulingIgnoredDuringExecution"
-    apart[field] = [*(apart.get(field) or ()), term]
+    anti_affinity[field] = [*(anti_affinity.get(field) or ()), term]
 
 
 def build_budget(job: PSTrainingJob, index: int) -> dict[str, Any]:
-    """The PodDisruptionBudget across a shard's members: a drain takes one and waits until it is back elsewhere."""
+    """Return the PodDisruptionBudget of a shard: a drain evicts one member and waits until it is ready elsewhere."""
     selector = role_selector(job, names.PS) | {names.LABEL_POD_INDEX: str(index)}
     return {
         "apiVersion": "policy/v1",

@@ -1,7 +1,7 @@
-"""How long a task's pod waits for a node that has been lost, where its template is silent.
+"""Limits the time for which a pod stays bound to a lost node, unless its template sets its own tolerations.
 
-Kubernetes gives every pod five minutes of its own at admission. Training stands still meanwhile, and no pod of a node
-that comes back later is worth them.
+Kubernetes sets five minutes at admission. Training waits meanwhile, which costs more than the pods of a node that
+returns later are worth.
 """
 
 from typing import Any, Final
@@ -9,20 +9,20 @@ from typing import Any, Final
 from pstraining.api.models import PSTrainingJob
 
 TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-"""What the node controller puts on a node that it has lost."""
+"""The taints that the node controller sets on a lost node."""
 _EFFECT: Final = "NoExecute"
 
 
 def tolerate(job: PSTrainingJob, spec: dict[str, Any]) -> None:
-    """Bound a pod's stay on a lost node.
+    """Add the tolerations for lost nodes.
 
     Args:
-        job: the owner, whose runPolicy says for how long.
-        spec: is changed.
+        job: the owner, whose runPolicy has the limit.
+        spec: the pod's spec; it is changed.
     """
     own = spec.get("tolerations") or ()
     seconds = job.spec.run_policy.node_loss_seconds
-    # Of several tolerations of one taint the shortest counts: one more would overrule the template's.
+    # The shortest of several tolerations of one taint wins, so another one would override the template's.
     bounds = [
         {"key": taint, "operator": "Exists", "effect": _EFFECT, "tolerationSeconds": seconds}
         for taint in TAINTS

@@ -1,8 +1,8 @@
-"""The volumes that parameter servers keep: a claim for each of them, made by their StatefulSet.
+"""The persistent volumes of parameter servers: one claim per server, created by its StatefulSet.
 
-A StatefulSet of ours comes and goes with every suspension while the job stays, so what is to happen to the claims when
-the *job* goes cannot be left to the StatefulSet: it always keeps them, and with `whenDeleted: Delete` every claim is
-owned by the job itself. A StatefulSet's controller copies a claim template's metadata, owners included.
+A StatefulSet is deleted and created again with every suspension, while the job stays. It therefore always retains the
+claims. With `whenDeleted: Delete` the job itself owns every claim: the StatefulSet's controller copies the owners from
+the claim template's metadata.
 """
 
 from typing import Any
@@ -14,17 +14,17 @@ from pstraining.resources.metadata import labels, owner
 
 
 def templates(job: PSTrainingJob) -> dict[str, Any]:
-    """The part of a StatefulSet's spec that says which claims its pods have; empty without any."""
-    found = job.spec.ps.volume_claim_templates
-    if not found:
+    """Return the fields of a StatefulSet's spec about claims; empty without claims."""
+    claims = job.spec.ps.volume_claim_templates
+    if not claims:
         return {}
-    wanted = [{"metadata": _metadata(job, t.metadata.model_dump()), "spec": t.spec} for t in found]
+    wanted = [{"metadata": _metadata(job, t.metadata.model_dump()), "spec": t.spec} for t in claims]
     keep = {"whenDeleted": "Retain", "whenScaled": "Retain"}
     return {"volumeClaimTemplates": wanted, "persistentVolumeClaimRetentionPolicy": keep}
 
 
 def shard(job: PSTrainingJob, claim: str) -> int | None:
-    """The shard that a claim of this name belongs to, if it comes from one of the job's templates."""
+    """Return the shard of a claim, by its name; None if it comes from none of the job's templates."""
     for template in job.spec.ps.volume_claim_templates:
         for member in range(standbys.members(job)):
             prefix = f"{template.metadata.name}-{standbys.stateful_set(job, member)}-"
@@ -35,9 +35,9 @@ def shard(job: PSTrainingJob, claim: str) -> int | None:
 
 
 def _metadata(job: PSTrainingJob, own: dict[str, Any]) -> dict[str, Any]:
-    found = {**own, "labels": own["labels"] | labels(job, names.PS)}
+    metadata = {**own, "labels": own["labels"] | labels(job, names.PS)}
     if job.spec.ps.persistent_volume_claim_retention_policy.when_deleted is Retention.DELETE:
-        # Not as its controller: that is a word which StatefulSets have for themselves.
+        # Not as its controller: StatefulSets reserve that reference for themselves.
         kept = ("apiVersion", "kind", "name", "uid")
-        found["ownerReferences"] = [{k: v for k, v in owner(job).items() if k in kept}]
-    return found
+        metadata["ownerReferences"] = [{k: v for k, v in owner(job).items() if k in kept}]
+    return metadata

@@ -1,4 +1,4 @@
-"""The children that hold pods: the StatefulSets of the PSs, a Deployment a worker, a Job an attempt of the chief."""
+"""The children that hold pods: StatefulSets of PSs, one Deployment per worker, one Job per attempt of the chief."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ from pstraining.resources.metadata import metadata, role_selector
 
 
 def build_parameter_servers(job: PSTrainingJob, launcher: str, member: int = 0, term: int = 1) -> dict[str, Any]:
-    """The StatefulSet of all PSs, or of a standby each: started together, replaced only when one dies or is deleted.
+    """Return the StatefulSet of all shards' members with one number; it replaces only pods that end or are deleted.
 
     Args:
         job: the owner.
         launcher: the name of the launcher's ConfigMap.
-        member: which member of its shard each pod is.
-        term: the chief's newest.
+        member: the number of the pods among the members of their shards.
+        term: the newest term of the chief.
     """
     own = {names.LABEL_MEMBER: str(member)}
     spec = {
@@ -35,7 +35,7 @@ def build_parameter_servers(job: PSTrainingJob, launcher: str, member: int = 0, 
 
 
 def build_worker(job: PSTrainingJob, index: int, launcher: str) -> dict[str, Any]:
-    """One worker's Deployment: an identity of its own that survives rescheduling, also while the operator is down."""
+    """Return one worker's Deployment, which keeps the worker's identity also while the operator is down."""
     found = outline_worker(job, index)
     found["spec"] |= {
         "strategy": {"type": "Recreate"},
@@ -47,14 +47,14 @@ def build_worker(job: PSTrainingJob, index: int, launcher: str) -> dict[str, Any
 
 
 def outline_worker(job: PSTrainingJob, index: int) -> dict[str, Any]:
-    """As much of a worker's Deployment as is ever corrected."""
+    """Return the fields of a worker's Deployment that the operator corrects."""
     found = metadata(job, names.worker_name(job.metadata.name, index), names.WORKER)
     found["labels"] |= {names.LABEL_ROLE: names.WORKER, names.LABEL_INDEX: str(index)}
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": found, "spec": {"replicas": 1}}
 
 
 def retire_worker(job: PSTrainingJob, index: int, uid: str, why: str) -> dict[str, Any]:
-    """The apply that ends a worker: no replicas, and the annotation that says why on the object itself."""
+    """Return the apply that ends a worker: no replicas, and an annotation with the reason."""
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -69,19 +69,19 @@ def retire_worker(job: PSTrainingJob, index: int, uid: str, why: str) -> dict[st
 
 
 def build_attempt(job: PSTrainingJob, role: str, number: int, launcher: str) -> dict[str, Any]:
-    """One attempt of the chief or the evaluator: a Job of one pod that is never started again.
+    """Return one attempt of the chief or the evaluator: a Job of one pod that never restarts.
 
     Args:
         job: the owner.
         role: chief or evaluator.
-        number: the attempt's, which for the chief is its term.
+        number: the attempt's number; the chief's is its term.
         launcher: the name of the launcher's ConfigMap.
     """
     template = pods.build(job, pods.PodTask(role, term=number), launcher)
     template["spec"]["restartPolicy"] = "Never"
     spec = {
         "backoffLimit": 0,
-        # A pod that is going away may still write: count it only once it is gone.
+        # A terminating pod may still write, so it is replaced only after its end.
         "podReplacementPolicy": "Failed",
         "template": template,
     }
@@ -93,7 +93,7 @@ def build_attempt(job: PSTrainingJob, role: str, number: int, launcher: str) -> 
 
 
 def build_checkpoint_claim(job: PSTrainingJob) -> dict[str, Any] | None:
-    """The claim for checkpoints, if the job asks for one."""
+    """Return the claim for checkpoints; None if the job requests none."""
     checkpoint = job.spec.checkpoint
     if checkpoint is None or checkpoint.volume_claim_template is None:
         return None
@@ -106,5 +106,5 @@ def build_checkpoint_claim(job: PSTrainingJob) -> dict[str, Any] | None:
 
 
 def worker_selector_text(job: PSTrainingJob) -> str:
-    """The workers' selector as text, for the scale subresource."""
+    """Return the workers' selector as text for the scale subresource."""
     return ",".join(f"{k}={v}" for k, v in role_selector(job, names.WORKER).items())

@@ -1,6 +1,7 @@
-"""What keeps a job's pods from running, in words that name the object and the next step?
+"""Which object keeps a job's pods from running, and what is the next step?
 
-Messages are stable while the cause is: no counters, no times, no generated names: a waiting job costs no writes.
+A message is stable while its cause lasts: it has no counters, times or generated names, so a waiting job causes no
+writes.
 """
 
 import re
@@ -20,19 +21,19 @@ from pstraining.core.snapshot import Child, Container, Pod, Snapshot
 _IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
 _CONFIG = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"}
 UNSCHEDULABLE_GRACE = timedelta(seconds=30)
-"""A pod that has just been made is often unschedulable for a moment, such as the 5 to 15 s until a volume is bound."""
-PATIENCE = timedelta(seconds=60)
-"""What has not begun for so long is told even if nobody knows why."""
+"""A new pod is often unschedulable for a moment, such as the 5 to 15 s until a volume is bound."""
+UNEXPLAINED_GRACE = timedelta(seconds=60)
+"""A pod that does not start for this time is reported even without a known cause."""
 _ROLES = (names.PS, names.CHIEF, names.WORKER, names.EVALUATOR)
 _WORKLOADS = (Kind.STATEFUL_SET, Kind.JOB, Kind.DEPLOYMENT)
 _REFUSED = re.compile(r'pods? "[^"]*" is forbidden: (?P<why>.*)', re.DOTALL)
 _QUOTA_MOVES = re.compile(r", used: .*", re.DOTALL)
-"""What is used of a quota changes with everybody's pods."""
+"""The used part of a quota changes with every pod of the namespace."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What does not run, and why."""
+    """The cause of a pod that does not run, with the message for users."""
 
     reason: Reason
     message: str
@@ -40,31 +41,31 @@ class Diagnosis:
 
 
 def diagnose(snapshot: Snapshot, now: datetime, among: Iterable[Pod] | None = None) -> Diagnosis | None:
-    """The first trouble that is known: of parameter servers first, since everything waits for them.
+    """Return the first problem, those of parameter servers first because everything depends on them; None without one.
 
     Args:
-        snapshot: what is observed.
-        now: the present time.
-        among: the pods that matter; all if not given.
+        snapshot: the observed state.
+        now: the current time.
+        among: the pods to diagnose; None for all.
     """
-    found = sorted(snapshot.pods if among is None else among, key=by_role)
-    pods = [p for p in found if not p.deleting and not p.finished]
+    candidates = sorted(snapshot.pods if among is None else among, key=by_role)
+    pods = [p for p in candidates if not p.deleting and not p.finished]
     known = (d for p in pods if (d := diagnosis_of(p, now)) is not None)
-    unknown = (_unexplained(p) for p in pods if _waits_since(p, now) <= now - PATIENCE)
+    unknown = (_unexplained(p) for p in pods if _waits_since(p, now) <= now - UNEXPLAINED_GRACE)
     return next(chain(known, _refusals(snapshot, now), unknown), None)
 
 
 def requeue_at(snapshot: Snapshot, now: datetime) -> datetime | None:
     """Return when the next grace period ends, after which a waiting pod is reported."""
-    here = [p for p in snapshot.pods if not p.deleting and not p.finished]
-    ends = [p.created + UNSCHEDULABLE_GRACE for p in here if p.unschedulable or p.gates]
-    ends += [_waits_since(p, now) + PATIENCE for p in here if _waits_since(p, now) <= now]
-    ends += [since + PATIENCE for c in _lacking(snapshot) if (since := _lacks_since(snapshot, c)) is not None]
+    pods = [p for p in snapshot.pods if not p.deleting and not p.finished]
+    ends = [p.created + UNSCHEDULABLE_GRACE for p in pods if p.unschedulable or p.gates]
+    ends += [_waits_since(p, now) + UNEXPLAINED_GRACE for p in pods if _waits_since(p, now) <= now]
+    ends += [since + UNEXPLAINED_GRACE for c in _lacking(snapshot) if (since := _lacks_since(snapshot, c)) is not None]
     return min((e for e in ends if e > now), default=None)
 
 
 def diagnosis_of(pod: Pod, now: datetime) -> Diagnosis | None:
-    """What keeps this pod from running, if it is known."""
+    """Return the known cause that keeps a pod from running; None without one."""
     if now >= pod.created + UNSCHEDULABLE_GRACE:
         if pod.unschedulable:
             return Diagnosis(Reason.UNSCHEDULABLE, f"Pod {pod.name} cannot be scheduled: {pod.unschedulable}", pod)
@@ -87,40 +88,40 @@ def diagnosis_of(pod: Pod, now: datetime) -> Diagnosis | None:
 
 
 def by_role(pod: Pod) -> tuple[int, int]:
-    """What orders pods by how much waits for them."""
+    """Return the sort key that puts pods with more dependents first."""
     return _ROLES.index(pod.role) if pod.role in _ROLES else len(_ROLES), pod.index
 
 
 def _fails(pod: Pod, container: Container) -> str:
-    who, where = f"Pod {pod.name}", pod.name
+    subject, target = f"Pod {pod.name}", pod.name
     if container is pod.blocked_init:
-        who, where = f"{who}: its init container {container.name}", f"{pod.name} -c {container.name}"
+        subject, target = f"{subject}: its init container {container.name}", f"{pod.name} -c {container.name}"
     end = container.last or container.terminated
     if end is None:
-        return f"{who} keeps failing; see `kubectl logs --previous {where}`"
+        return f"{subject} keeps failing; see `kubectl logs --previous {target}`"
     line = last_line(end.message)
-    said = f": {line}" if line else ""
-    return f"{who} keeps failing with exit code {end.exit_code}{said}; see `kubectl logs --previous {where}`"
+    detail = f": {line}" if line else ""
+    return f"{subject} keeps failing with exit code {end.exit_code}{detail}; see `kubectl logs --previous {target}`"
 
 
 def _refusals(snapshot: Snapshot, now: datetime) -> Iterator[Diagnosis]:
-    """Workloads that have no pod: why Kubernetes makes none, in its own words where it has any."""
+    """Yield the diagnoses of workloads without a pod, with Kubernetes' message if it has one."""
     for child in _lacking(snapshot):
         look = f"see `kubectl describe {child.kind.lower()} {child.name}`"
-        words, since = _words(child), _lacks_since(snapshot, child)
-        if "exceeded quota" in words:
-            message = f"{child.kind} {child.name} can have no pod: {words}; raise the quota or ask for less"
+        refusal, since = _refusal(child), _lacks_since(snapshot, child)
+        if "exceeded quota" in refusal:
+            message = f"{child.kind} {child.name} can have no pod: {refusal}; raise the quota or ask for less"
             yield Diagnosis(Reason.QUOTA_EXCEEDED, message)
-        elif words:
-            yield Diagnosis(Reason.PODS_REFUSED, f"{child.kind} {child.name} can have no pod: {words}; {look}")
-        elif since is not None and now >= since + PATIENCE:
+        elif refusal:
+            yield Diagnosis(Reason.PODS_REFUSED, f"{child.kind} {child.name} can have no pod: {refusal}; {look}")
+        elif since is not None and now >= since + UNEXPLAINED_GRACE:
             message = f"{child.kind} {child.name} has lacked a pod for a minute, and nothing says why; {look}"
             yield Diagnosis(Reason.STILL_WAITING, message)
 
 
 def _lacking(snapshot: Snapshot) -> Iterator[Child]:
-    """Workloads that are to have pods and have too few."""
-    # Looked up, not searched for each: a pass over a large job asks this twice.
+    """Yield the workloads with fewer pods than they must have."""
+    # Sets instead of a search per workload: a pass over a large job does this twice.
     pods = [p for p in snapshot.pods if not p.deleting]
     members = Counter((p.role, p.member) for p in pods)
     indices, attempts = {(p.role, p.index) for p in pods}, {(p.role, p.term) for p in pods}
@@ -138,29 +139,31 @@ def _lacking(snapshot: Snapshot) -> Iterator[Child]:
             yield child
 
 
-def _words(child: Child) -> str:
-    """Why it has no pod, without what changes from one try to the next."""
+def _refusal(child: Child) -> str:
+    """Return why a workload has no pod, without the parts that change with every attempt."""
     failing = child.true_condition("ReplicaFailure")
-    said = child.refusal if failing is None else str(failing.get("message", ""))
-    found = _REFUSED.search(said)
-    return _QUOTA_MOVES.sub("", found["why"] if found else said).strip().rstrip(".")
+    message = child.refusal if failing is None else str(failing.get("message", ""))
+    match = _REFUSED.search(message)
+    return _QUOTA_MOVES.sub("", match["why"] if match else message).strip().rstrip(".")
 
 
 def _lacks_since(snapshot: Snapshot, child: Child) -> datetime | None:
-    """Since when at most a workload can have lacked a pod: while training runs, one is just being replaced."""
-    made = parse_time(child.manifest["metadata"].get("creationTimestamp"))
-    told = snapshot.status.get("conditions") or ()
-    running = next((c for c in told if c.get("type") == Condition.RUNNING), None)
-    if made is None or running is None:
-        return made
-    return None if running.get("status") == "True" else max(made, parse_time(running["lastTransitionTime"]) or made)
+    """Return the earliest time since which a workload can lack a pod; None while training runs and replaces it."""
+    created = parse_time(child.manifest["metadata"].get("creationTimestamp"))
+    conditions = snapshot.status.get("conditions") or ()
+    running = next((c for c in conditions if c.get("type") == Condition.RUNNING), None)
+    if created is None or running is None:
+        return created
+    if running.get("status") == "True":
+        return None
+    return max(created, parse_time(running["lastTransitionTime"]) or created)
 
 
 def _waits_since(pod: Pod, now: datetime) -> datetime:
-    """When a pod that does not serve or run began to wait; the future for one that does, or that has ended."""
+    """Return when a pod began to wait; a time in the future for one that works or has ended."""
     works = pod.ready if pod.role == names.PS else pod.container.running
     if works or pod.container.terminated is not None:
-        return now + PATIENCE
+        return now + UNEXPLAINED_GRACE
     return max(t for t in (pod.created, pod.ready_changed, pod.container.started_at) if t is not None)
 
 

@@ -1,7 +1,8 @@
-"""What does the end of a replica mean? One table of causes, and the rules that turn a cause into a consequence.
+"""What is the consequence of a replica's failure? A table of causes, and the rules that map them to consequences.
 
-spec.failurePolicy's first rule that matches decides; else what Kubernetes itself ended is started again for free, and
-the role's restartPolicy says what becomes of the rest. docs/reference/failures.md is generated from this table.
+The first matching rule of spec.failurePolicy decides. Without one, a replica that Kubernetes ended restarts without
+being counted, and the role's restartPolicy decides about all other failures. docs/reference/failures.md is generated
+from this table.
 """
 
 from dataclasses import dataclass
@@ -13,32 +14,32 @@ from pstraining.api.run_policy import FailureAction, FailureReason, FailureRule,
 from pstraining.core.snapshot import Pod, Termination
 
 FIRST_RETRYABLE = 128
-"""Under restartPolicy ExitCode: a smaller exit code is the program's own word, and final."""
+"""Under restartPolicy ExitCode, smaller exit codes are the program's own, and final."""
 
 
 class Consequence(StrEnum):
-    """What follows."""
+    """The consequence of a failure."""
 
     RESTART = "Restart"
-    """Started again, and counted against the replica's budget."""
+    """The replica restarts, and the failure counts against its budget."""
     RESTART_FREE = "RestartFree"
-    """Started again, uncounted."""
+    """The replica restarts, and the failure is not counted."""
     RESTART_JOB = "RestartJob"
     FAIL_JOB = "FailJob"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One kind of end."""
+    """One cause of failures."""
 
     what: str
-    """In words, for the documentation."""
+    """Description for the documentation."""
     seen: str
-    """How it is recognised."""
+    """The observation that identifies the cause."""
     disruption: bool = False
-    """Kubernetes ended it: free in every restartPolicy."""
+    """Whether Kubernetes ended the replica; never counted, under any restartPolicy."""
     retryable: bool = True
-    """Whether restartPolicy ExitCode starts it again; None of the rows but Error depends on the code."""
+    """Whether restartPolicy ExitCode restarts the replica; only the row Error depends on the exit code."""
 
 
 TABLE: dict[FailureReason, Row] = {
@@ -65,7 +66,7 @@ TABLE: dict[FailureReason, Row] = {
     ),
     FailureReason.DELETED: Row("somebody deletes the pod", "deletionTimestamp", disruption=True),
 }
-"""Every cause, as spec.failurePolicy can name it."""
+"""Every cause that spec.failurePolicy can name."""
 
 _DISRUPTIONS = {
     "EvictionByEvictionAPI": FailureReason.EVICTED,
@@ -89,16 +90,16 @@ _ACTIONS = {
 
 @dataclass(frozen=True)
 class Decision:
-    """What follows a failure, and who says so."""
+    """The consequence of a failure, with the rule that decided."""
 
     consequence: Consequence
     cause: FailureReason
     rule: int | None = None
-    """The position of the rule of spec.failurePolicy that decided."""
+    """Position of the deciding rule in spec.failurePolicy; None if no rule matched."""
 
 
 def role_spec(job: PSTrainingJob, role: str) -> Role:
-    """The part of spec that says how a role is run."""
+    """Return the part of the spec for a role."""
     roles: dict[str, Role] = {
         names.PS: job.spec.ps,
         names.WORKER: job.spec.worker,
@@ -109,7 +110,7 @@ def role_spec(job: PSTrainingJob, role: str) -> Role:
 
 
 def newest_end(pod: Pod) -> Termination | None:
-    """How the container, or the init container that blocks it, ended last."""
+    """Return the last end of the training container, or of the init container that blocks it; None without one."""
     init = pod.blocked_init
     if init is not None and (end := init.terminated or init.last) is not None:
         return end
@@ -117,7 +118,7 @@ def newest_end(pod: Pod) -> Termination | None:
 
 
 def cause(pod: Pod) -> FailureReason:
-    """Why a pod's newest run ended; asked only of pods of which a run has ended."""
+    """Return the cause of the end of a pod's newest run, which must have ended."""
     if not _had_ended(pod):
         if pod.disruption in _DISRUPTIONS:
             return _DISRUPTIONS[pod.disruption]
@@ -134,7 +135,7 @@ def cause(pod: Pod) -> FailureReason:
 
 
 def _had_ended(pod: Pod) -> bool:
-    """Whether the program had ended before somebody asked for the deletion of a pod whose other containers ran on."""
+    """Whether the program had ended before the deletion of its pod, whose other containers kept running."""
     end = pod.container.terminated
     if not pod.finished or end is None or end.finished_at is None or pod.deleted_at is None:
         return False
@@ -147,13 +148,13 @@ def is_given_up_with_its_node(pod: Pod) -> bool:
 
 
 def decide(job: PSTrainingJob, role: str, why: FailureReason, exit_code: int | None) -> Decision:
-    """What follows a failure.
+    """Return the consequence of a failure.
 
     Args:
         job: the job.
-        role: whose replica failed.
+        role: the role of the failed replica.
         why: the cause.
-        exit_code: the training container's, where it has one.
+        exit_code: exit code of the training container; None without one.
     """
     for position, rule in enumerate(job.spec.failure_policy.rules):
         if _matches(rule, role, why, exit_code):
@@ -162,7 +163,7 @@ def decide(job: PSTrainingJob, role: str, why: FailureReason, exit_code: int | N
 
 
 def is_final(policy: RestartPolicy, why: FailureReason, exit_code: int | None) -> bool:
-    """Whether a restartPolicy takes this failure as the replica's last: then the launcher does not run it again."""
+    """Whether a restartPolicy makes this failure final, so that the launcher does not run the program again."""
     return _by_policy(policy, why, exit_code) is Consequence.FAIL_JOB
 
 
@@ -174,8 +175,8 @@ def _by_policy(policy: RestartPolicy, why: FailureReason, exit_code: int | None)
         case RestartPolicy.NEVER:
             return Consequence.FAIL_JOB
         case RestartPolicy.EXIT_CODE:
-            own = why is FailureReason.ERROR and exit_code is not None and exit_code < FIRST_RETRYABLE
-            return Consequence.RESTART if row.retryable and not own else Consequence.FAIL_JOB
+            is_own_code = why is FailureReason.ERROR and exit_code is not None and exit_code < FIRST_RETRYABLE
+            return Consequence.RESTART if row.retryable and not is_own_code else Consequence.FAIL_JOB
     return Consequence.RESTART
 
 
@@ -186,7 +187,7 @@ def _matches(rule: FailureRule, role: str, why: FailureReason, exit_code: int | 
         return False
     if rule.exit_codes is None:
         return True
-    # A pod that Kubernetes ended shows the exit code of the signal, which says nothing about the program.
+    # A pod that Kubernetes ended has the exit code of the signal, which is not the program's.
     if TABLE[why].disruption or not exit_code:
         return False
     return (exit_code in rule.exit_codes.values) is not rule.exit_codes.negate
