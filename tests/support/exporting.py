@@ -74,9 +74,10 @@ def predict_digits(folder: Path) -> Any:
     assert state is not None
     made = Model(model, optimizer, "sparse_categorical_crossentropy")
     made.assign(state.variables)
+    whole: Any = made.keras
     images = load()[1][:20]
     (folder / "inputs.json").write_text(json.dumps([images.tolist()]))
-    return made.keras.predict(images, verbose=0).tolist()
+    return whole.predict(images, verbose=0).tolist()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.controller.transform import transform
 from pstraining.core.observe import observe
-from pstraining.core.policies.diagnosis import PATIENCE, UNSCHEDULABLE_GRACE, Diagnosis, diagnose, requeue_at
+from pstraining.core.policies.diagnosis import UNEXPLAINED_GRACE, UNSCHEDULABLE_GRACE, Diagnosis, diagnose, requeue_at
 from tests.support.builders import NOW, UID, job, pod, stamp, terminated
 from tests.support.simulation import World
 
@@ -172,7 +172,7 @@ SLOW = [
 
 @pytest.mark.parametrize(("seen", "words"), SLOW)
 def test_what_nobody_explains_is_told_after_a_minute(seen: dict[str, Any], words: str) -> None:
-    due = NOW + timedelta(seconds=1) + PATIENCE
+    due = NOW + timedelta(seconds=1) + UNEXPLAINED_GRACE
     snapshot = observe(job(), (), (seen,))
     assert diagnose(snapshot, due - timedelta(seconds=1)) is None
     assert requeue_at(snapshot, due - timedelta(seconds=1)) == due, "without asking again and again"
@@ -185,8 +185,8 @@ def test_what_nobody_explains_is_told_after_a_minute(seen: dict[str, Any], words
 def test_a_workload_without_a_pod_is_told_too() -> None:
     snapshot = observe(job(), (STATEFUL_SET,), ())
     assert diagnose(snapshot, NOW) is None
-    assert requeue_at(snapshot, NOW) == NOW + PATIENCE
-    found = diagnose(snapshot, NOW + PATIENCE)
+    assert requeue_at(snapshot, NOW) == NOW + UNEXPLAINED_GRACE
+    found = diagnose(snapshot, NOW + UNEXPLAINED_GRACE)
     assert found is not None
     assert found.message.startswith("StatefulSet digits-ps has lacked a pod for a minute")
 
@@ -203,8 +203,8 @@ def test_a_pod_that_is_just_being_replaced_is_not_missed() -> None:
     assert world.condition("Running")["reason"] == Reason.WAITING_FOR_PODS
     world.pods = {n: p for n, p in world.pods.items() if n != "digits-ps-0"}
     made = world.reconcile()
-    assert made.requeue_at == world.now + PATIENCE
-    world.now += PATIENCE
+    assert made.requeue_at == world.now + UNEXPLAINED_GRACE
+    world.now += UNEXPLAINED_GRACE
     world.reconcile()
     assert world.condition("Running")["reason"] == Reason.STILL_WAITING
 
