@@ -5,6 +5,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from pstraining.api.conditions import Condition, Reason
+from pstraining.api.text import printable
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.errors import CommandError, RequestError
 
@@ -73,8 +74,8 @@ def why(job: Object) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text without its breaks."""
-    return " ".join(text.split())
+    """Return the text in one line, printable."""
+    return printable(" ".join(text.split()))
 
 
 def listed(words: Iterable[str]) -> str:

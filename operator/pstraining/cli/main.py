@@ -16,6 +16,7 @@ from pstraining.cli.commands.takeover import takeover
 from pstraining.cli.commands.top import top
 from pstraining.cli.commands.validate import validate
 from pstraining.cli.errors import CommandError
+from pstraining.cli.output import guard_terminals
 
 COMMANDS = (validate, plan, submit, status, logs, top, scale, suspend, resume, takeover, convert, doctor)
 """One file each, in the order of the help."""
@@ -35,6 +36,7 @@ for command in COMMANDS:
 
 def main() -> None:
     """The executable."""
+    guard_terminals()
     try:
         app()
     except CommandError as error:

@@ -2,13 +2,16 @@
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 import yaml
 from rich.console import Console, RenderableType
+
+from pstraining.api.text import printable_but_coloured
 
 
 class Output(StrEnum):
@@ -46,6 +49,36 @@ WIDE = 500
 def yaml_text(found: Any) -> str:
     """YAML that every reader of Kubernetes' world takes as it is meant, in the order of its fields."""
     return yaml.dump(found, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=WIDE)
+
+
+class TerminalGuard:
+    """A text stream that shows escape codes instead of passing them on to the terminal, except for colours.
+
+    Args:
+        stream: of the terminal.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write the text, printable but coloured; return the number of its characters."""
+        self._stream.write(printable_but_coloured(text))
+        return len(text)
+
+
+def guard_terminals() -> None:
+    """Guard stdout and stderr where they are terminals: what pods and other clients wrote is shown there.
+
+    kubectl does the same since 1.26 (CVE-2021-25743).
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and stream.isatty() and not isinstance(stream, TerminalGuard):
+            setattr(sys, name, TerminalGuard(stream))
 
 
 class _Dumper(yaml.SafeDumper):

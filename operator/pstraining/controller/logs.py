@@ -9,6 +9,7 @@ from typing import Any
 
 from pythonjsonlogger.json import JsonFormatter
 
+from pstraining.api.text import printable
 from pstraining.controller.settings import LogFormat
 
 QUIET = ("kopf.objects", "kopf.activities", "asyncio", "aiohttp.access")
@@ -26,6 +27,14 @@ class TextFormatter(logging.Formatter):
         job = getattr(record, "job", None)
         record.place = f"[{getattr(record, 'namespace', '')}/{job}] " if job else ""
         return super().format(record)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """Return the line's text in one line: a message may quote text from a pod, which must forge no line."""
+        return printable(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
+        """Return the traceback, indented: none of its lines looks like a line of the log."""
+        return "\n".join(f"    {printable(line)}" for line in super().formatException(ei).splitlines())
 
 
 def json_formatter() -> JsonFormatter:

@@ -13,6 +13,7 @@ from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.run_policy import FailureReason
 from pstraining.api.status import LastFailure, PSTrainingJobStatus, ReplicaRecord
+from pstraining.api.text import printable
 from pstraining.core.policies import budgets
 from pstraining.core.policies.failures import (
     TABLE,
@@ -243,6 +244,6 @@ def _last_failure(pod: Pod, count: int) -> LastFailure:
 
 
 def last_line(text: str) -> str:
-    """Return the last line that is not empty, cut to the length that fits a condition."""
+    """Return the last line that is not empty, printable and cut to the length that fits a condition."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else ""
+    return printable(lines[-1])[:300] if lines else ""

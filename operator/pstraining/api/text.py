@@ -1,0 +1,34 @@
+"""Makes text from pods and other clients safe to show: it may hold terminal escape codes (CVE-2021-25743)."""
+
+import re
+
+_PARAMETERS = re.compile(r"\x1b\[([0-9;]*)m")
+_CONCEAL = "8"
+
+
+def printable(text: str, keep: str = "") -> str:
+    r"""Return the text with every character that prints nothing, such as a control character, as \\xNN or \\uNNNN.
+
+    Args:
+        text: of unknown origin.
+        keep: characters that stay as they are.
+    """
+    return "".join(c if c.isprintable() or c in keep else _escaped(c) for c in text)
+
+
+def printable_but_coloured(text: str) -> str:
+    """Return the text for a terminal: printable, with its line breaks, tabs and colours, but nothing concealed."""
+    text = text.replace("\r\n", "\n")
+    pieces: list[str] = []
+    end = 0
+    for match in _PARAMETERS.finditer(text):
+        shown = match.group() if _CONCEAL not in match.group(1).split(";") else printable(match.group())
+        pieces += [printable(text[end : match.start()], "\n\t"), shown]
+        end = match.end()
+    return "".join((*pieces, printable(text[end:], "\n\t")))
+
+
+def _escaped(character: str) -> str:
+    return (
+        character.encode("unicode_escape").decode("ascii") if character not in "\n\r\t" else f"\\x{ord(character):02x}"
+    )

@@ -1,0 +1,102 @@
+"""Text of pods and other clients never reaches a terminal, a status or a log as a command or a forged line."""
+
+import io
+import logging
+import sys
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pstraining.api.text import printable, printable_but_coloured
+from pstraining.cli.jobs import one_line
+from pstraining.cli.logs.log_lines import LogWriter
+from pstraining.cli.main import main
+from pstraining.cli.output import TerminalGuard, guard_terminals
+from pstraining.controller.logs import TextFormatter
+from pstraining.core.policies.failure_counts import last_line
+
+EVIL = (
+    "\x1b]0;owned\x07\x1b[2J\x1b]8;;https://evil.example/\x1b\\click\x1b]8;;\x1b\\ \x1b[8m hidden \u202egnp.exe \x9b31m"
+)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def is_clean(text: str) -> bool:
+    return all(c.isprintable() for c in text)
+
+
+@given(st.text())
+def test_printable_text_has_no_control_characters_and_loses_nothing(text: str) -> None:
+    shown = printable(text)
+    assert is_clean(shown)
+    assert not {"Cc", "Cf", "Zl", "Zp"} & {unicodedata.category(c) for c in shown}
+    assert [c for c in text if c.isprintable()] == [c for c in text if printable(c) == c]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31mred\x1b[0m and\tplain\n", "\x1b[31mred\x1b[0m and\tplain\n"),
+        ("\x1b[0;8mhidden", r"\x1b[0;8mhidden"),
+        ("a\x1b[2Jb", r"a\x1b[2Jb"),
+        ("100 %\rforged", r"100 %\x0dforged"),
+        ("from Windows\r\n", "from Windows\n"),
+        ("\u202egnp.exe", r"\u202egnp.exe"),
+        ("Größe 10 µm 日本", "Größe 10 µm 日本"),
+    ],
+)
+def test_a_terminal_gets_colours_and_no_other_codes(text: str, shown: str) -> None:
+    assert printable_but_coloured(text) == shown
+
+
+def test_status_and_events_are_clean() -> None:
+    assert is_clean(last_line(f"Traceback\n{EVIL}"))
+    assert "hidden" in last_line(EVIL), "a reader still sees what was there"
+    assert is_clean(one_line(EVIL))
+
+
+def test_every_line_for_a_terminal_is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, err = Terminal(), Terminal()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    guard_terminals()
+    guard_terminals()
+    LogWriter(coloured=False).line("chief", EVIL)
+    LogWriter(coloured=False).remark(EVIL)
+    for stream in (out, err):
+        assert is_clean(stream.getvalue().replace("\n", ""))
+        assert "hidden" in stream.getvalue()
+
+
+def test_the_executable_guards_its_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setattr(sys, "argv", ["kubectl-pstraining", "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    assert isinstance(sys.stdout, TerminalGuard)
+
+
+def test_what_is_piped_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    piped = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", piped)
+    guard_terminals()
+    assert sys.stdout is piped
+
+
+def test_no_message_forges_a_line_of_the_operators_log() -> None:
+    forged = "spec: Invalid value: \n2030-01-01 00:00:00,000 INFO    forged line\x1b[2J"
+    record = logging.LogRecord("x", logging.INFO, "", 0, "Invalid: %s", (forged,), None)
+    assert is_clean(TextFormatter().format(record))
+    try:
+        raise ValueError(forged)
+    except ValueError:
+        record.exc_info = sys.exc_info()
+    lines = TextFormatter().format(record).splitlines()
+    assert all(line.startswith("    ") for line in lines[1:])
+    assert is_clean("".join(lines))
