@@ -21,6 +21,7 @@ CHIEF: Final = "chief"
 WORKER: Final = "worker"
 PS: Final = "ps"
 EVALUATOR: Final = "evaluator"
+ROLES: Final = (CHIEF, WORKER, PS, EVALUATOR)
 MANAGED_BY: Final = f"{GROUP}/operator"
 """runPolicy.managedBy of the jobs that this operator looks after."""
 

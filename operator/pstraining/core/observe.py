@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pstraining.api import names
+from pstraining.api.numbers import number
 from pstraining.core.actions import Kind, Manifest
 from pstraining.core.snapshot import OUT_OF_SERVICE, Child, Container, Node, Pod, Snapshot, Termination
 
@@ -77,13 +78,13 @@ def _pod(manifest: Manifest, job: Manifest) -> Pod | None:
     role, created = labels.get(names.LABEL_ROLE), parse_time(metadata.get("creationTimestamp"))
     # A pod's owner is a child of the job and not the job itself. The uid label, which no other job has, replaces the
     # check of that chain.
-    if labels.get(names.LABEL_JOB_UID) != job["metadata"]["uid"] or role is None or created is None:
+    if labels.get(names.LABEL_JOB_UID) != job["metadata"]["uid"] or role not in names.ROLES or created is None:
         return None
-    index = labels.get(names.LABEL_INDEX) or labels.get(names.LABEL_POD_INDEX) or "0"
-    term = labels.get(names.LABEL_TERM) or labels.get(names.LABEL_ATTEMPT) or "0"
-    member = labels.get(names.LABEL_MEMBER) or "0"
-    restarts = labels.get(names.LABEL_RESTART_ATTEMPT) or "0"
-    if not (index.isdecimal() and term.isdecimal() and member.isdecimal() and restarts.isdecimal()):
+    index = number(labels.get(names.LABEL_INDEX) or labels.get(names.LABEL_POD_INDEX) or "0")
+    term = number(labels.get(names.LABEL_TERM) or labels.get(names.LABEL_ATTEMPT) or "0")
+    member = number(labels.get(names.LABEL_MEMBER) or "0")
+    restarts = number(labels.get(names.LABEL_RESTART_ATTEMPT) or "0")
+    if index is None or term is None or member is None or restarts is None:
         return None  # the operator never writes such labels
     conditions = {c.get("type"): c for c in status.get("conditions") or ()}
     scheduled = conditions.get("PodScheduled", {})
@@ -95,8 +96,8 @@ def _pod(manifest: Manifest, job: Manifest) -> Pod | None:
         name=metadata["name"],
         uid=metadata["uid"],
         role=role,
-        index=int(index),
-        term=int(term),
+        index=index,
+        term=term,
         created=created,
         phase=status.get("phase", "Pending"),
         deleting=bool(metadata.get("deletionTimestamp")),
@@ -108,7 +109,7 @@ def _pod(manifest: Manifest, job: Manifest) -> Pod | None:
         server_template=annotations.get(names.ANNOTATION_SERVER_TEMPLATE, ""),
         main=main,
         container=container,
-        member=int(member),
+        member=member,
         deleted_at=_deleted_at(metadata),
         ends_at=parse_time(metadata.get("deletionTimestamp")),
         forced=bool(metadata.get("deletionTimestamp")) and metadata.get("deletionGracePeriodSeconds") == 0,
@@ -116,7 +117,7 @@ def _pod(manifest: Manifest, job: Manifest) -> Pod | None:
         ready_changed=parse_time(conditions.get("Ready", {}).get("lastTransitionTime")),
         blocked_init=next((c for c in inits if _is_blocked(c)), None),
         init_failures=_init_failures(c for c in inits if c.name not in _sidecars(spec)),
-        job_restarts=int(restarts),
+        job_restarts=restarts,
         others_run=any(s.get("name") != main and "terminated" not in (s.get("state") or {}) for s in statuses),
         active_deadline=spec.get("activeDeadlineSeconds"),
         gates=tuple(gate.get("name", "") for gate in spec.get("schedulingGates") or ()),

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from pstraining.api import names
+from pstraining.api.numbers import number
 from pstraining.core.actions import Kind, Manifest
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
@@ -161,8 +162,8 @@ class Child:
 
     def number(self, label: str) -> int:
         """Return a label as a number; -1 if it is missing or not a number."""
-        text = self.labels.get(label, "")
-        return int(text) if text.isdecimal() else -1
+        found = number(self.labels.get(label))
+        return -1 if found is None else found
 
     @property
     def replicas(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob, Retention
+from pstraining.api.numbers import number
 from pstraining.resources import standbys
 from pstraining.resources.metadata import labels, owner
 
@@ -28,9 +29,9 @@ def shard(job: PSTrainingJob, claim: str) -> int | None:
     for template in job.spec.ps.volume_claim_templates:
         for member in range(standbys.members(job)):
             prefix = f"{template.metadata.name}-{standbys.stateful_set(job, member)}-"
-            index = claim.removeprefix(prefix)
-            if index != claim and index.isdecimal():
-                return int(index)
+            index = number(claim.removeprefix(prefix))
+            if claim.startswith(prefix) and index is not None:
+                return index
     return None
 
 

@@ -12,6 +12,7 @@ import typer
 
 from pstraining.api import names
 from pstraining.api.conditions import Condition
+from pstraining.api.numbers import number
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
 from pstraining.cli.errors import CommandError
 from pstraining.cli.jobs import condition, is_true, job_named
@@ -103,7 +104,7 @@ def _pointer(cluster: ClusterClient, namespace: str, name: str, shard: int) -> t
         raise CommandError(f"Shard {shard} of {name} has no Service {names.ps_service(name, shard)} yet.")
     epoch = (service["metadata"].get("annotations") or {}).get(names.ANNOTATION_EPOCH, "")
     primary = service["spec"]["selector"].get(names.LABEL_STS_POD, "")
-    return int(epoch) if epoch.isdecimal() else 0, str(primary)
+    return number(epoch) or 0, str(primary)
 
 
 def _ready_standbys(job: Object, shard: int) -> int:

@@ -116,7 +116,8 @@ def _failed(facts: Facts, child: Child, index: int) -> Iterator[tuple[Child, int
 def _role(child: Child) -> str:
     if child.kind is Kind.STATEFUL_SET:
         return names.PS
-    return child.labels.get(names.LABEL_ROLE) or names.WORKER
+    role = child.labels.get(names.LABEL_ROLE)
+    return role if role in names.ROLES else names.WORKER
 
 
 def _roles(snapshot: Snapshot) -> set[str]:

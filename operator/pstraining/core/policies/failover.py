@@ -16,6 +16,7 @@ from enum import StrEnum
 from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.api.models import PSTrainingJob
+from pstraining.api.numbers import number
 from pstraining.api.status import PSTrainingJobStatus, ShardStatus
 from pstraining.core.actions import Apply, Delete, Kind
 from pstraining.core.policies.failures import is_given_up_with_its_node
@@ -230,10 +231,9 @@ def _pointer(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus
         pointer = Pointer(recorded.primary, recorded.takeovers, recorded.last_cause) if recorded else Pointer(first)
     else:
         notes, selector = service.annotations, (service.manifest.get("spec") or {}).get("selector") or {}
-        epoch = notes.get(names.ANNOTATION_EPOCH, "")
         pointer = Pointer(
             str(selector.get(names.LABEL_STS_POD, "")),
-            int(epoch) if epoch.isdecimal() else 0,
+            number(notes.get(names.ANNOTATION_EPOCH)) or 0,
             notes.get(names.ANNOTATION_CAUSE, ""),
             notes.get(names.ANNOTATION_DEMOTED, ""),
         )
@@ -256,4 +256,5 @@ def _requested(snapshot: Snapshot) -> dict[int, int]:
     """Return the epoch of each shard for which a user requests a switchover."""
     text = (snapshot.job["metadata"].get("annotations") or {}).get(names.ANNOTATION_TAKEOVER, "")
     index, _, epoch = str(text).partition("@")
-    return {int(index): int(epoch)} if index.isdecimal() and epoch.isdecimal() else {}
+    shard, count = number(index), number(epoch)
+    return {} if shard is None or count is None else {shard: count}

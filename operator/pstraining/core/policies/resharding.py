@@ -9,6 +9,7 @@ they are corrected.
 from pstraining.api import names
 from pstraining.api.conditions import Condition, Reason
 from pstraining.api.models import PSTrainingJob
+from pstraining.api.numbers import number
 from pstraining.api.status import PSTrainingJobStatus, StatusCondition
 from pstraining.core.actions import Kind
 from pstraining.core.policies import teardown
@@ -58,5 +59,5 @@ def _base(job: PSTrainingJob) -> str:
 
 
 def _shards(child: Child) -> int:
-    text = child.annotations.get(names.ANNOTATION_SHARDS, "")
-    return int(text) if text.isdecimal() else child.replicas
+    count = number(child.annotations.get(names.ANNOTATION_SHARDS))
+    return child.replicas if count is None else count
