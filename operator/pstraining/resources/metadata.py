@@ -1,6 +1,7 @@
 """The common metadata of all children: labels, owner reference, and selectors."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
@@ -16,6 +17,28 @@ def labels(job: PSTrainingJob, component: str) -> dict[str, str]:
         names.LABEL_JOB: job.metadata.name,
         names.LABEL_JOB_UID: job.metadata.uid,
     }
+
+
+_PRUNED_BY: Final = ("argocd.argoproj.io/", "kustomize.toolkit.fluxcd.io/", "helm.toolkit.fluxcd.io/")
+
+
+def on_template(template: Mapping[str, str] | None, own: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels or annotations of pods: the template's win, but for those of this API.
+
+    Args:
+        template: what the template says.
+        own: the operator's.
+    """
+    theirs = {k: v for k, v in (template or {}).items() if not k.startswith(f"{names.GROUP}/")}
+    return {**own, **theirs}
+
+
+def without_owner(found: Mapping[str, str]) -> dict[str, str]:
+    """Return labels or annotations without those by which Argo CD and Flux take an object for one of theirs.
+
+    They delete such an object if it is not in Git and has no owner.
+    """
+    return {k: v for k, v in found.items() if k != names.LABEL_APP_INSTANCE and not k.startswith(_PRUNED_BY)}
 
 
 def role_labels(job: PSTrainingJob, role: str, index: int | None = None) -> dict[str, str]:

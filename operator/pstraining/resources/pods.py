@@ -1,7 +1,7 @@
 """Renders a task's pod template: the user's template, with the launcher before its command and with safe defaults.
 
-The user's template wins, except for the fields that make a pod a task of a job: the wrapped command, the identity, the
-volumes under /pstraining and /run/pstraining, and the host names.
+The user's template wins, except for the fields that make a pod a task of a job: the wrapped command, the identity (labels
+and annotations of pstraining.dev), the volumes under /pstraining and /run/pstraining, and the host names.
 """
 
 import copy
@@ -20,7 +20,7 @@ from pstraining.resources import (
     standbys,
     tolerations,
 )
-from pstraining.resources.metadata import role_labels
+from pstraining.resources.metadata import on_template, role_labels
 
 _CONTRACT_VOLUME, _RUN_VOLUME, _CHECKPOINT_VOLUME = names.VOLUMES
 
@@ -62,8 +62,8 @@ def build(job: PSTrainingJob, task: PodTask, launcher: str) -> dict[str, Any]:
         annotations |= {names.ANNOTATION_SERVER_TEMPLATE: standbys.server_template(job)}
     template["metadata"] = {
         **metadata,
-        "labels": (metadata.get("labels") or {}) | labels,
-        "annotations": (metadata.get("annotations") or {}) | annotations,
+        "labels": on_template(metadata.get("labels"), labels),
+        "annotations": on_template(metadata.get("annotations"), annotations),
     }
     if defaulted:
         drop_devices(spec)

@@ -47,6 +47,33 @@ def test_every_manifest_is_valid_and_owned(addressing: str) -> None:
         assert owner["controller"] is True
 
 
+GITOPS = {
+    "app.kubernetes.io/instance": "shop",
+    "argocd.argoproj.io/instance": "shop",
+    "argocd.argoproj.io/tracking-id": "shop:v1:PersistentVolumeClaim",
+    "kustomize.toolkit.fluxcd.io/name": "shop",
+    "helm.toolkit.fluxcd.io/name": "shop",
+}
+
+
+def test_nothing_without_an_owner_is_taken_for_an_applications() -> None:
+    """Argo CD and Flux delete what carries their mark, has no owner, and is not in Git."""
+    metadata = {"name": "shard", "labels": {**GITOPS, "team": "a"}, "annotations": {**GITOPS, "note": "b"}}
+    spec = {"ps": {"volumeClaimTemplates": [{"metadata": metadata, "spec": CLAIM}]}, "evaluator": {"enabled": True}}
+    manifest = job(spec=spec)
+    manifest["metadata"] |= {"labels": GITOPS, "annotations": GITOPS}
+    manifest["spec"]["worker"]["template"] |= {"metadata": {"labels": GITOPS, "annotations": GITOPS}}
+    made = typed(manifest)
+    attempts = [workloads.build_attempt(made, role, 1, "l") for role in ("chief", "evaluator")]
+    for rendered in (*desired_state.children(made, "l", LAUNCHER), *attempts):
+        if rendered["kind"] == "StatefulSet":
+            (claim,) = rendered["spec"]["volumeClaimTemplates"]
+            marks = claim["metadata"]["labels"].keys() | claim["metadata"]["annotations"].keys()
+            assert not marks & GITOPS.keys()
+            assert {"team", "note"} <= marks
+        assert rendered["metadata"]["ownerReferences"]
+
+
 def test_the_cluster_map() -> None:
     training = {
         "mode": "Sync",

@@ -42,6 +42,33 @@ def env(built: dict[str, Any]) -> dict[str, Any]:
     return {e["name"]: e.get("value", e.get("valueFrom")) for e in main(built)["env"]}
 
 
+COMMON = {
+    "app.kubernetes.io/name": "recommender",
+    "app.kubernetes.io/instance": "nightly",
+    "app.kubernetes.io/component": "trainer",
+    "app.kubernetes.io/managed-by": "Helm",
+    "app.kubernetes.io/part-of": "shop",
+}
+
+
+@pytest.mark.parametrize("role", ["ps", "worker", "chief", "evaluator"])
+def test_labels_of_a_template_are_kept_but_for_those_of_this_api(role: str) -> None:
+    """Services, PodMonitors and bills select by them."""
+    mine = {"pstraining.dev/role": "x", "pstraining.dev/term": "7", "pstraining.dev/round": "3"}
+    metadata = {"labels": COMMON | mine, "annotations": COMMON | {"pstraining.dev/container": "x"}}
+    manifest = job(spec={"worker": {"template": {**GPU, "metadata": metadata}}})
+    built = pods.build(typed(manifest), PodTask(role, 0, 1), "l")["metadata"]
+    assert built["labels"] == {**built["labels"], **COMMON, "pstraining.dev/role": role}
+    assert built["annotations"] == {**built["annotations"], **COMMON, "pstraining.dev/container": "tensorflow"}
+    assert "pstraining.dev/round" not in built["labels"]
+    assert built["labels"].get("pstraining.dev/term") in (None, "1")
+
+
+def test_without_labels_of_its_own_a_pod_has_the_recommended_ones() -> None:
+    labels = template("worker", index=0)["metadata"]["labels"]
+    assert (labels["app.kubernetes.io/name"], labels["app.kubernetes.io/instance"]) == ("pstraining", "digits")
+
+
 @pytest.mark.parametrize(("role", "task"), [("ps", {}), ("chief", {"term": 1})])
 def test_a_gpu_template_puts_no_gpu_on_chief_and_ps(role: str, task: dict[str, Any]) -> None:
     built = template(role, **task)
