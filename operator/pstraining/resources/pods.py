@@ -1,7 +1,7 @@
 """Renders a task's pod template: the user's template, with the launcher before its command and with safe defaults.
 
-The user's template wins, except for the fields that make a pod a task of a job: the wrapped command, the identity (labels
-and annotations of pstraining.dev), the volumes under /pstraining and /run/pstraining, and the host names.
+The user's template wins, except for the fields that make a pod a task of a job: the wrapped command, the identity
+(labels and annotations of pstraining.dev), the volumes under /pstraining and /run/pstraining, and the host names.
 """
 
 import copy
