@@ -11,7 +11,7 @@ from pstraining.runtime.updates.gradients import NEVER, GradientComputer, LocalG
 from pstraining.runtime.updates.hybrid.messages import FollowReply
 from pstraining.runtime.updates.hybrid.server import HybridRoundOps
 from pstraining.runtime.updates.hybrid.two_phase_commit import HybridStandbyRoundOps
-from pstraining.runtime.updates.synchronous.messages import ApplyReply, Place
+from pstraining.runtime.updates.synchronous.messages import ApplyReply, RoundPlace
 from pstraining.runtime.updates.synchronous.two_phase_commit import decided
 
 
@@ -64,7 +64,7 @@ class HybridOperations:
 
     def _emit_compute(self, batch: Batch, place: Tensor) -> LocalGradient:
         """Compute a gradient, or nothing for the step NEVER. AutoGraph turns this into a condition."""
-        step = without_autograph(Place.unpack)(place).step
+        step = without_autograph(RoundPlace.unpack)(place).step
         if step == NEVER:  # noqa: SIM108 - AutoGraph reads the user's code only in a statement's branches
             gradient = self._computer.zeros()
         else:

@@ -19,7 +19,7 @@ from pstraining.runtime.ps.worker_registry import LAPSE_SECONDS
 from pstraining.runtime.updates.hybrid.messages import ArbiterState, DenseAge, HybridLookReply, RingMembers
 from pstraining.runtime.updates.messages import Sender, SessionToken
 from pstraining.runtime.updates.synchronous.accumulators import Accumulators, RoundConfig, RoundResult
-from pstraining.runtime.updates.synchronous.messages import Place
+from pstraining.runtime.updates.synchronous.messages import RoundPlace
 from pstraining.runtime.updates.synchronous.server import RoundOps
 
 BARRED_SECONDS: Final = LAPSE_SECONDS
@@ -117,7 +117,7 @@ class HybridRoundOps(RoundOps):
         """
 
         def body(session: Tensor, place: Tensor, suspects: Tensor) -> Tensor:
-            record, own, round_ = self._shard.record.read_value(), self._hybrid, Place.unpack(place)
+            record, own, round_ = self._shard.record.read_value(), self._hybrid, RoundPlace.unpack(place)
             same = tf.equal(record[RecordField.STEP], round_.step)
             same &= tf.equal(own.attempt.read_value(), round_.attempt)
 
@@ -298,7 +298,7 @@ class HybridRoundOps(RoundOps):
         del sender
         return self._hybrid.made_in.read_value()
 
-    def _may_apply(self, place: Place) -> Tensor:
+    def _may_apply(self, place: RoundPlace) -> Tensor:
         return super()._may_apply(place) & ~self._is_paused()
 
     def _is_paused(self) -> Tensor:

@@ -43,7 +43,7 @@ from pstraining.runtime.updates.hybrid.worker import HybridWorker
 from pstraining.runtime.updates.messages import GradientStats
 from pstraining.runtime.updates.synchronous import protocol as sync_protocol
 from pstraining.runtime.updates.synchronous.accumulators import RoundConfig
-from pstraining.runtime.updates.synchronous.messages import Place, push_observation
+from pstraining.runtime.updates.synchronous.messages import RoundPlace, push_observation
 from pstraining.runtime.updates.synchronous.protocol import PushStatus
 from pstraining.runtime.updates.synchronous.server import round_hooks
 
@@ -374,4 +374,4 @@ class HybridUpdates(BoundUpdates):
 
     def _place(self, step: int | None, attempt: int | None = 0) -> Tensor:
         with tf.device(self._client.local):
-            return Place.pack(step, attempt)
+            return RoundPlace.pack(step, attempt)

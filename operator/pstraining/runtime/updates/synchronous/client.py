@@ -19,8 +19,8 @@ from pstraining.runtime.updates.gradients import NEVER, GradientComputer, LocalG
 from pstraining.runtime.updates.synchronous.messages import (
     ApplyReply,
     FetchReply,
-    Place,
     PushReply,
+    RoundPlace,
     ShardPushReply,
     StepRequest,
 )
@@ -81,7 +81,7 @@ class SyncOperations:
             return with_dependencies([self._store.emit_hold([vectors for _, vectors in found])], applied())
 
         with tf.device(self._local):
-            held = tf.cond(tf.equal(Place.unpack(place).step, NEVER), not_applied, assign)
+            held = tf.cond(tf.equal(RoundPlace.unpack(place).step, NEVER), not_applied, assign)
             return with_dependencies([held], tf.stack([head for head, _ in found]))
 
     def _emit_compute_and_push(self, fmt: int, batch: Batch, request: StepRequest) -> tuple[LocalGradient, PushReply]:
@@ -93,7 +93,7 @@ class SyncOperations:
 
     def _emit_compute_or_nothing(self, fmt: int, batch: Batch, request: StepRequest) -> tuple[LocalGradient, PushReply]:
         """Compute and push a gradient, or nothing for the step NEVER. AutoGraph turns this into a condition."""
-        step = without_autograph(Place.unpack)(request.place).step
+        step = without_autograph(RoundPlace.unpack)(request.place).step
         if step == NEVER:  # noqa: SIM108 - AutoGraph reads the user's code only in a statement's branches
             found = self._nothing()
         else:

@@ -11,7 +11,7 @@ from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.tensors import at
 from pstraining.runtime.updates.messages import Sender
 from pstraining.runtime.updates.synchronous.accumulators import Accumulators, RoundConfig
-from pstraining.runtime.updates.synchronous.messages import ApplyReply, FetchReply, Place, PullHeader
+from pstraining.runtime.updates.synchronous.messages import ApplyReply, FetchReply, PullHeader, RoundPlace
 
 
 class FetchOps:
@@ -65,7 +65,7 @@ class FetchOps:
     def _critical(self, inputs: Sequence[Tensor], body: Callable[..., Tensor]) -> Tensor:
         return critical(self.device, self._shard.container, inputs, body)
 
-    def _read_update(self, fmt: int, sender: Sender, place: Place) -> tuple[Tensor, list[list[Tensor]]]:
+    def _read_update(self, fmt: int, sender: Sender, place: RoundPlace) -> tuple[Tensor, list[list[Tensor]]]:
         moved, shadow = self.moved(fmt), self._state.shadow
         sources = [
             shadow.moves[number] if shadow and number in moved else [vector]

@@ -16,7 +16,7 @@ from pstraining.runtime.updates.messages import Number
 from pstraining.runtime.updates.synchronous.protocol import PushObservation, mask
 
 
-class Place(NamedTuple):
+class RoundPlace(NamedTuple):
     """The round that a request belongs to."""
 
     step: Tensor
@@ -30,7 +30,7 @@ class Place(NamedTuple):
         return tf.constant([step, attempt], tf.int64)
 
     @classmethod
-    def unpack(cls, vector: Tensor) -> "Place":
+    def unpack(cls, vector: Tensor) -> "RoundPlace":
         """Emit the fields of the vector on the server that received it."""
         return cls(*tf.unstack(vector))
 
@@ -43,7 +43,7 @@ class StepRequest(NamedTuple):
     identity: Tensor
     """See `Sender`. int64[2]."""
     place: Tensor
-    """See `Place`. int64[2]."""
+    """See `RoundPlace`. int64[2]."""
     progress: Tensor
     """The worker's progress in its data after the step. int64[3]."""
     proposed: Tensor

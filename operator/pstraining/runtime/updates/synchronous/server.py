@@ -19,7 +19,7 @@ from pstraining.runtime.updates.gradients import ShardGradient
 from pstraining.runtime.updates.messages import Sender
 from pstraining.runtime.updates.synchronous.accumulators import RoundResult
 from pstraining.runtime.updates.synchronous.fetch import FetchOps
-from pstraining.runtime.updates.synchronous.messages import ApplyReply, LookReply, Place, ShardPushReply
+from pstraining.runtime.updates.synchronous.messages import ApplyReply, LookReply, RoundPlace, ShardPushReply
 
 
 class RoundOps(FetchOps):
@@ -36,7 +36,7 @@ class RoundOps(FetchOps):
 
         def body(session: Tensor, identity: Tensor, place: Tensor) -> Tensor:
             sender = Sender.unpack(identity)
-            valid = self._is_valid(self._shard.record.read_value(), session, sender, Place.unpack(place))
+            valid = self._is_valid(self._shard.record.read_value(), session, sender, RoundPlace.unpack(place))
             valid &= self._is_open(sender.worker)
             return tf.cond(valid, lambda: with_dependencies(self._enter(sender.worker), applied()), not_applied)
 
@@ -80,7 +80,7 @@ class RoundOps(FetchOps):
             *arrived: Tensor,
         ) -> Tensor:
             gradients, touched = tf.nest.pack_sequence_as(load, arrived)
-            sender, round_ = Sender.unpack(identity), Place.unpack(place)
+            sender, round_ = Sender.unpack(identity), RoundPlace.unpack(place)
             state, worker = self._state, sender.worker
             record = self._shard.record.read_value()
             ledger = self._shard.ledger
@@ -185,13 +185,13 @@ class RoundOps(FetchOps):
             session: Tensor, identity: Tensor, place: Tensor, go: Tensor, following: Tensor
         ) -> tuple[Tensor, list[list[Tensor]]]:
             with tf.control_dependencies([self._make(session, identity, place, go, following)]):
-                return self._read_update(fmt, Sender.unpack(identity), Place.unpack(place))
+                return self._read_update(fmt, Sender.unpack(identity), RoundPlace.unpack(place))
 
         found: tuple[Tensor, list[list[Tensor]]] = self._critical([session, identity, place, go, following], body)
         return found
 
     def _make(self, session: Tensor, identity: Tensor, place: Tensor, go: Tensor, following: Tensor) -> Tensor:
-        record, round_ = self._shard.record.read_value(), Place.unpack(place)
+        record, round_ = self._shard.record.read_value(), RoundPlace.unpack(place)
         same = tf.equal(record[RecordField.STEP], round_.step)
         allowed = self._shard.in_session(record, session) & same & tf.equal(go, 1)
         allowed &= self._may_apply(round_) if self._arbiter else self._may_follow(round_)
@@ -222,7 +222,7 @@ class RoundOps(FetchOps):
         """Begin another attempt at the round, by compare-and-set on the arbiter; 1 if this call did. int64[]."""
 
         def body(session: Tensor, place: Tensor) -> Tensor:
-            record, round_ = self._shard.record.read_value(), Place.unpack(place)
+            record, round_ = self._shard.record.read_value(), RoundPlace.unpack(place)
             same = tf.equal(record[RecordField.STEP], round_.step)
             same &= tf.equal(self._state.attempt.read_value(), round_.attempt)
             allowed = self._shard.in_session(record, session) & same & self._may_renew()
@@ -237,7 +237,7 @@ class RoundOps(FetchOps):
         held = newcomer & tf.equal(at(self._state.admitted, worker), 1) & self._may_renew()
         return [tf.cond(held, lambda: with_dependencies(self._renew(), applied()), not_applied)]
 
-    def _is_valid(self, record: Tensor, session: Tensor, sender: Sender, place: Place) -> Tensor:
+    def _is_valid(self, record: Tensor, session: Tensor, sender: Sender, place: RoundPlace) -> Tensor:
         """Whether a gradient belongs to the arbiter's attempt; on other servers, to that or a later attempt."""
         attempt = self._state.attempt.read_value()
         current = self._shard.registry.is_current(*sender)
@@ -317,12 +317,12 @@ class RoundOps(FetchOps):
             noted.append(self._wait_no_longer(admitted))
         return noted
 
-    def _may_apply(self, place: Place) -> Tensor:
+    def _may_apply(self, place: RoundPlace) -> Tensor:
         """Whether the arbiter may apply the step. bool[]."""
         state = self._state
         return tf.equal(state.attempt.read_value(), place.attempt) & tf.equal(state.closed.read_value(), 1)
 
-    def _may_follow(self, place: Place) -> Tensor:
+    def _may_follow(self, place: RoundPlace) -> Tensor:
         """Whether another server may apply the step that the arbiter has applied. bool[]."""
         del place
         return tf.constant(True)

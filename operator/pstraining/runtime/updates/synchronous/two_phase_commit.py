@@ -18,7 +18,7 @@ from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.tensors import WORKER_SLOTS, bits, from_bits
 from pstraining.runtime.updates.synchronous.accumulators import Accumulators, RoundConfig, RoundResult
-from pstraining.runtime.updates.synchronous.messages import Place, StagedStats
+from pstraining.runtime.updates.synchronous.messages import RoundPlace, StagedStats
 from pstraining.runtime.updates.synchronous.server import RoundOps
 
 PREPARED: Final = 1
@@ -137,7 +137,7 @@ class PrimaryRoundOps(MemberRoundOps):
         """
 
         def body(session: Tensor, place: Tensor, go: Tensor) -> tuple[Tensor, list[Tensor]]:
-            record, round_ = self._shard.record.read_value(), Place.unpack(place)
+            record, round_ = self._shard.record.read_value(), RoundPlace.unpack(place)
             open_ = self._shard.in_session(record, session) & tf.equal(go, 1)
             same = tf.equal(self._replicated.attempt.read_value(), round_.attempt)
             ready = open_ & same & tf.equal(record[RecordField.STEP], round_.step)
@@ -190,7 +190,7 @@ class StandbyRoundOps(MemberRoundOps):
         """
 
         def body(session: Tensor, place: Tensor, word: Tensor, *load: Tensor) -> Tensor:
-            record, round_ = self._shard.record.read_value(), Place.unpack(place)
+            record, round_ = self._shard.record.read_value(), RoundPlace.unpack(place)
             open_ = self._shard.in_session(record, session)
             here = tf.equal(record[RecordField.STEP], round_.step)
             fits = here & (round_.attempt >= self._staged_place().attempt)  # a delayed call may arrive late
@@ -209,9 +209,9 @@ class StandbyRoundOps(MemberRoundOps):
 
         return self._critical([session, place, word, *load], body)
 
-    def _staged_place(self) -> Place:
+    def _staged_place(self) -> RoundPlace:
         """Emit the round whose input is staged here; -1 for none."""
-        return Place.unpack(self._replicated.place.read_value())
+        return RoundPlace.unpack(self._replicated.place.read_value())
 
     def _has_step_after(self, step: Tensor) -> Tensor:
         return tf.equal(self._staged_place().step, step)
@@ -228,11 +228,11 @@ class StandbyRoundOps(MemberRoundOps):
     def _next_format(self) -> Tensor:
         return tf.cast(StagedStats.unpack(self._replicated.staged[0].read_value()).format, tf.int64)
 
-    def _may_apply(self, place: Place) -> Tensor:
+    def _may_apply(self, place: RoundPlace) -> Tensor:
         staged = self._staged_place()
         return tf.equal(staged.step, place.step) & tf.equal(staged.attempt, place.attempt)
 
-    def _may_follow(self, place: Place) -> Tensor:
+    def _may_follow(self, place: RoundPlace) -> Tensor:
         return self._has_step_after(place.step)
 
 

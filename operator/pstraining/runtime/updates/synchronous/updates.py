@@ -29,9 +29,9 @@ from pstraining.runtime.updates.synchronous.client import SyncOperations
 from pstraining.runtime.updates.synchronous.messages import (
     FetchReply,
     LookReply,
-    Place,
     PullHeader,
     PushReply,
+    RoundPlace,
     StepRequest,
     push_observation,
 )
@@ -327,11 +327,11 @@ class SyncUpdates(BoundUpdates):
     def _empty_request(self) -> StepRequest:
         """Return a request without a session and a step."""
         with tf.device(self._client.local):
-            place = Place.pack(NEVER, 0)
+            place = RoundPlace.pack(NEVER, 0)
             return StepRequest(tf.zeros([2], tf.int64), self._identity, place, as_tensor(None), tf.zeros([], tf.int64))
 
     def _request(self, step: int) -> StepRequest:
         with tf.device(self._client.local):
-            place = Place.pack(step, self._attempt)
+            place = RoundPlace.pack(step, self._attempt)
             proposed = tf.constant(self._selector.propose_next(self._format), tf.int64)
         return StepRequest(self._session, self._identity, place, self._progress, proposed)
