@@ -79,7 +79,7 @@ def test_without_a_checkpoint_it_says_that_training_begins_anew() -> None:
     world.lingering = {"chief"}
     world.edit({"ps": {"replicas": 2}})
     world.settle()
-    assert "training begins anew" in world.condition("Rescaling")["message"]
+    assert "training restarts from the beginning" in world.condition("Rescaling")["message"]
 
 
 def test_a_change_of_mind_half_way_goes_on_with_what_is_there() -> None:

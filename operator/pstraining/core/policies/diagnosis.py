@@ -70,7 +70,8 @@ def diagnosis_of(pod: Pod, now: datetime) -> Diagnosis | None:
         if pod.unschedulable:
             return Diagnosis(Reason.UNSCHEDULABLE, f"Pod {pod.name} cannot be scheduled: {pod.unschedulable}", pod)
         if pod.gates:
-            message = f"Pod {pod.name} waits to be admitted: somebody has yet to open its gate {', '.join(pod.gates)}"
+            gates = ", ".join(pod.gates)
+            message = f"Pod {pod.name} waits for admission: a controller must remove its scheduling gate {gates}"
             return Diagnosis(Reason.SCHEDULING_GATED, message, pod)
     container = pod.blocked_init or pod.container
     look = f"see `kubectl describe pod {pod.name}`"

@@ -64,7 +64,7 @@ TABLE: dict[FailureReason, Row] = {
         "condition DisruptionTarget: DeletionByTaintManager, DeletionByPodGC; pod reason NodeLost",
         disruption=True,
     ),
-    FailureReason.DELETED: Row("somebody deletes the pod", "deletionTimestamp", disruption=True),
+    FailureReason.DELETED: Row("the pod is deleted by a user or a controller", "deletionTimestamp", disruption=True),
 }
 """Every cause that spec.failurePolicy can name."""
 

@@ -97,7 +97,7 @@ def why_held(job: PSTrainingJob, snapshot: Snapshot, pod: Pod) -> str:
     if not pod.lost or pod.role not in _FENCED:
         return ""
     if is_held(job, snapshot, pod):
-        return _words(pod, "has a volume that nobody else may mount before the node is back") + _OR_ALLOW
+        return _words(pod, "has a volume that no other node can mount before the node is back") + _OR_ALLOW
     if _may_go_on(job, snapshot, pod):
         why = "may go on training there: nodes that do not answer hold most of the job's voters, or all of its state"
         return _words(pod, f"{why}. It is replaced when they answer again, or are gone") + "."

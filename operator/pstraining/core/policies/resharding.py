@@ -54,7 +54,7 @@ def began(status: PSTrainingJobStatus) -> StatusCondition | None:
 
 def _base(job: PSTrainingJob) -> str:
     if job.spec.checkpoint is None:
-        return "spec.checkpoint is not set: training begins anew."
+        return "spec.checkpoint is not set: training restarts from the beginning."
     return "training goes on from the newest checkpoint."
 
 
