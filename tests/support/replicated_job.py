@@ -78,7 +78,7 @@ class School:
         own = self.rig.store.member(shard, member)
 
         def forget() -> Any:
-            variables = [*own.copied, *own.not_copied, own.record, own.acceptor, own.lease]
+            variables = [*own.copied, *own.not_copied, own.record, *own.member_state]
             with tf.device(own.device):
                 gone = [
                     tf.raw_ops.DestroyResourceOp(resource=variable.handle, ignore_lookup_error=True)
@@ -121,6 +121,7 @@ class School:
 
         from pstraining.runtime.ps.store import int64
         from pstraining.runtime.replication.chunks import StateTransferOps
+        from pstraining.runtime.replication.messages import ChunkHeader
 
         monitor, home = self.view_changer._monitor, self._client.to_local
         source_ops, target_ops = (
@@ -129,18 +130,15 @@ class School:
         number = self.chunk_counts()[self.view.learners.index(learner)]
         group, begin, end = target_ops.plan.chunks[number]
 
-        def take(record: Any, values: Any) -> Any:
-            incarnation, fence = int64(learner.incarnation), int64(self.view_changer.fence)
-            return home(
-                target_ops.receive_chunk(
-                    (group, int64(begin), int64(end)), int64(number), incarnation, fence, record, values
-                )
-            )
+        header = ChunkHeader.pack(number, learner.incarnation, self.view_changer.fence, begin, end)
+
+        def take(copy: Any) -> Any:
+            return home(target_ops.receive_chunk(group, header, copy))
 
         read_chunk = tf.function(lambda: home(source_ops.read_chunk(group, int64(begin), int64(end))), autograph=False)
         given = self._client.run(read_chunk)
         self.train()
-        return int(self._client.call(tf.function(take, autograph=False), *given))
+        return int(self._client.call(tf.function(take, autograph=False), given))
 
     def next_chief(self) -> None:
         """One of a later term."""

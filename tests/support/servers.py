@@ -84,7 +84,7 @@ class Rig:
         import tensorflow as tf
 
         from pstraining.runtime.model.keras_model import Model
-        from pstraining.runtime.ps.store import ParameterStore
+        from pstraining.runtime.ps.store import ModelMembers, ParameterStore
         from pstraining.runtime.replication import encoding
 
         everything = self._client.shards
@@ -93,7 +93,9 @@ class Rig:
             with tf.device(self._client.local):
                 model = Model(*self._make, with_tables=with_tables)
                 size = encoding.size(self._ps, self._members) if self._members > 1 else 0
-                return ParameterStore(self._client, model, self.mode.hooks, members=self._members, acceptor_size=size)
+                return ParameterStore(
+                    ModelMembers(self._client, model, self.mode.hooks, members=self._members, acceptor_size=size)
+                )
         finally:
             self._client.shards = everything
 
@@ -115,7 +117,10 @@ class Rig:
         import tensorflow as tf
 
         def lend() -> Any:
-            given = [shard.lease.assign(tf.constant(4e9, tf.float64), read_value=False) for shard in self.store.every]
+            given = [
+                shard.member_state.lease.assign(tf.constant(4e9, tf.float64), read_value=False)
+                for shard in self.store.every
+            ]
             with tf.control_dependencies(given), tf.device(self._client.local):
                 return tf.constant(0)
 

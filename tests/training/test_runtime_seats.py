@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pstraining.runtime.replication import encoding
 from pstraining.runtime.replication.acceptor_ops import AcceptorOps
+from pstraining.runtime.replication.messages import MemberReply
 from pstraining.runtime.replication.view import NO_BALLOT, Ballot, Process, ProcessStatus, View
 from tests.support.servers import Rig, small
 
@@ -30,8 +31,8 @@ def _told(
     head = [7, 1, transferred_in, encoding.number(view.ballot), 5]
     entries = encoding.encode(view, PLACES, 2)
     acceptor = np.asarray([*head, *entries, *[0] * (encoding.size(2, 2) - len(head) - len(entries))], np.int64)
-    told = {"leased": leased, "draining": draining}
-    return encoding.status(np.asarray(record, np.int64), acceptor, PLACES, shards=len(view.shards), members=2, **told)
+    reply = MemberReply(np.asarray(record, np.int64), acceptor, leased, draining)
+    return reply.status(PLACES, shards=len(view.shards), members=2)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,7 @@ def _told(
     ],
 )
 @pytest.mark.parametrize("learners", [(), ("ps-0",), ("ps-0", "ps-1")])
-def test_a_roster_comes_out_as_it_went_in(shards: tuple[tuple[Process, ...], ...], learners: tuple[str, ...]) -> None:
+def test_a_view_comes_out_as_it_went_in(shards: tuple[tuple[Process, ...], ...], learners: tuple[str, ...]) -> None:
     there = {process.task for shard in shards for process in shard}
     is_used = {task: int(task[-1]) % 2 < len(shards) for task in learners}
     others = tuple(Process(task, 7) for task in learners if task not in there and is_used[task])
@@ -57,8 +58,8 @@ def test_what_a_member_says_of_itself() -> None:
     shut = _told(view, [encoding.number(Ballot(4, 1)), -44, 0, 10, 1], transferred_in=encoding.number(Ballot(4, 1)))
     active = _told(view, [encoding.number(Ballot(3, 2)), 44, 0, 10, 1])
     forgotten = _told(view, [encoding.number(Ballot(3, 2)), 44, 0, 10, 1], leased=False)
-    nothing = np.zeros(5, np.int64), np.zeros(encoding.size(2, 2), np.int64), PLACES
-    empty = encoding.status(*nothing, shards=2, members=2, leased=False, draining=False)
+    nothing = MemberReply(np.zeros(5, np.int64), np.zeros(encoding.size(2, 2), np.int64), False, False)
+    empty = nothing.status(PLACES, shards=2, members=2)
     assert (shut.promised, shut.active, shut.step) == (Ballot(4, 1), False, 10)
     assert shut.transferred_in == Ballot(4, 1)
     assert shut.chunks == 5

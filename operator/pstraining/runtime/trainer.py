@@ -250,7 +250,7 @@ class Trainer:
     def _build_store(self, context: "_TaskContext", *, with_tables: bool) -> "ParameterStore":
         """Return the program's model on the servers."""
         from pstraining.runtime.model.keras_model import Model
-        from pstraining.runtime.ps.store import ParameterStore
+        from pstraining.runtime.ps.store import ModelMembers, ParameterStore
         from pstraining.runtime.replication import encoding
 
         cluster = context.client.cluster
@@ -262,7 +262,7 @@ class Trainer:
             train_step=self._train_step,
             with_tables=with_tables,
         )
-        return ParameterStore(
+        members = ModelMembers(
             context.client,
             model,
             context.mode.hooks,
@@ -270,6 +270,7 @@ class Trainer:
             members=cluster.members,
             acceptor_size=encoding.size(cluster.shards, cluster.members) if cluster.members > 1 else 0,
         )
+        return ParameterStore(members)
 
     def _summaries(self, checkpoints: str | None) -> Path | None:
         """Return the folder for TensorBoard; None for none."""

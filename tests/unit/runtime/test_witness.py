@@ -8,11 +8,11 @@ import pytest
 
 from pstraining.runtime.replication import witness
 from pstraining.runtime.replication.view import Ballot, Process, View
-from pstraining.runtime.replication.witness import Witness, WitnessServer, ask, request
+from pstraining.runtime.replication.witness import Request, Verb, Witness, WitnessServer, ask
 
 ME = Process("worker-0", 7)
 VIEW = View(Ballot(2, 1), ((Process("ps-0", 3), Process("ps-1", 4)),), (Process("ps-2", 5),))
-READ = {"do": "read"}
+READ = Request(Verb.READ)
 
 
 @pytest.fixture
@@ -23,36 +23,38 @@ def address() -> Iterator[str]:
 
 
 def test_it_promises_accepts_and_remembers(address: str) -> None:
-    assert ask(address, request("on_prepare", ME, Ballot(2, 1)), 5).promised == Ballot(2, 1)
-    assert ask(address, request("on_prepare", ME, Ballot(1, 9)), 5).promised == Ballot(2, 1), "no lower one"
-    assert ask(address, request("on_accept", ME, VIEW.ballot, VIEW), 5).view == VIEW
+    assert ask(address, Request(Verb.PREPARE, ME.incarnation, Ballot(2, 1)), 5).promised == Ballot(2, 1)
+    assert ask(address, Request(Verb.PREPARE, ME.incarnation, Ballot(1, 9)), 5).promised == Ballot(2, 1), "no lower one"
+    assert ask(address, Request(Verb.ACCEPT, ME.incarnation, VIEW.ballot, VIEW), 5).view == VIEW
     assert not ask(address, READ, 5).is_voter
-    assert ask(address, request("on_accept", ME, VIEW.ballot, VIEW, founding=True), 5).is_voter
+    assert ask(address, Request(Verb.ACCEPT, ME.incarnation, VIEW.ballot, VIEW, founding=True), 5).is_voter
     later = View(Ballot(3, 1), VIEW.shards)
-    assert ask(address, request("on_accept", ME, later.ballot, later), 5).view == VIEW, "it has not promised that"
+    assert ask(address, Request(Verb.ACCEPT, ME.incarnation, later.ballot, later), 5).view == VIEW, (
+        "it has not promised that"
+    )
 
 
 def test_it_is_admitted_once(address: str) -> None:
-    assert ask(address, request("on_admit", ME, VIEW.ballot, VIEW), 5).is_voter
+    assert ask(address, Request(Verb.ADMIT, ME.incarnation, VIEW.ballot, VIEW), 5).is_voter
     later = View(Ballot(3, 1), VIEW.shards)
-    assert ask(address, request("on_admit", ME, later.ballot, later), 5).view == VIEW
+    assert ask(address, Request(Verb.ADMIT, ME.incarnation, later.ballot, later), 5).view == VIEW
 
 
 def test_a_renewed_process_votes_as_before_and_the_former_one_does_not() -> None:
     voter = Witness(ME.incarnation)
-    voter.do(request("on_admit", ME, VIEW.ballot, VIEW))
+    voter.do(Request(Verb.ADMIT, ME.incarnation, VIEW.ballot, VIEW))
     kept = json.loads(json.dumps(voter.hand_on()))
     with pytest.raises(ValueError, match="renewed"):
-        voter.do(request("on_prepare", ME, Ballot(9, 9)))
+        voter.do(Request(Verb.PREPARE, ME.incarnation, Ballot(9, 9)))
     successor = Witness(8, kept)
     found = successor.do(READ)
     assert (found.incarnation, found.is_voter, found.promised, found.view) == (ME.incarnation, True, VIEW.ballot, VIEW)
-    assert successor.do(request("on_prepare", ME, Ballot(9, 9))).promised == Ballot(9, 9)
+    assert successor.do(Request(Verb.PREPARE, ME.incarnation, Ballot(9, 9))).promised == Ballot(9, 9)
 
 
 def test_what_is_meant_for_a_former_process_is_not_done(address: str) -> None:
     former = Process(ME.task, 6)
-    assert ask(address, request("on_prepare", former, Ballot(9, 9)), 5) == ask(address, READ, 5)
+    assert ask(address, Request(Verb.PREPARE, former.incarnation, Ballot(9, 9)), 5) == ask(address, READ, 5)
     assert ask(address, READ, 5).promised == Ballot(0, 0)
 
 
@@ -79,5 +81,5 @@ def test_another_server_there_is_not_a_witness() -> None:
 
 
 def test_an_answer_survives_its_way() -> None:
-    status = Witness(3).do(request("on_prepare", Process("worker-1", 3), Ballot(4, 5)))
+    status = Witness(3).do(Request(Verb.PREPARE, 3, Ballot(4, 5)))
     assert witness.from_json(json.loads(json.dumps(witness.to_json(status)))) == status

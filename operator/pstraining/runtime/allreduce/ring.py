@@ -78,8 +78,7 @@ class Ring:
         neighbors = self._neighbors
         if neighbors is None or stream.done:
             return
-        left, right = neighbors.left, neighbors.right
-        assert left is not None and right is not None  # noqa: S101, PT018 - the ring has come to be
+        left, right = neighbors.data
         try:
             while not stream.done:
                 out, into = stream.outgoing(), stream.incoming()
@@ -102,7 +101,7 @@ class Ring:
                     if count > 0:
                         stream.came(count)
                         moved = True
-                if not moved and not self._wait(bool(len(out)), bool(len(into))) and not should_continue():
+                if not moved and not self._wait(neighbors, bool(len(out)), bool(len(into))) and not should_continue():
                     neighbors.leave()
                 if neighbors.broken:
                     raise neighbors.broken
@@ -112,14 +111,14 @@ class Ring:
             neighbors.leave()
             raise
 
-    def _wait(self, sends: bool, takes: bool) -> bool:
+    def _wait(self, neighbors: NeighborLinks, sends: bool, takes: bool) -> bool:
         """Until something can be sent or taken; False if nothing could for a while."""
-        neighbors, poll = self._neighbors, select.poll()
-        assert neighbors and neighbors.left and neighbors.right  # noqa: S101, PT018 - the ring has come to be
+        poll = select.poll()
+        left, right = neighbors.data
         if sends:
-            poll.register(neighbors.right, select.POLLOUT)
+            poll.register(right, select.POLLOUT)
         if takes:
-            poll.register(neighbors.left, select.POLLIN)
+            poll.register(left, select.POLLIN)
         return bool(poll.poll(WAIT_SECONDS * 1000))
 
     @staticmethod

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from pstraining.runtime.allreduce.topology import BrokenRingError, Peer, RingTopology
 
@@ -275,6 +275,17 @@ class NeighborLinks:
         self._heartbeats: list[HeartbeatLink] = []
         self._lock = threading.Lock()
 
+    @property
+    def data(self) -> tuple[socket.socket, socket.socket]:
+        """Return the data connections to the left and to the right neighbor.
+
+        Raises:
+            BrokenRingError: the ring is not connected.
+        """
+        if self.left is None or self.right is None:
+            raise self.broken or BrokenRingError()
+        return self.left, self.right
+
     def watch(self, heartbeat: HeartbeatLink, peer: Peer) -> None:
         """Break with this connection."""
         heartbeat.peer, heartbeat.on_end = peer, self._on_end
@@ -319,7 +330,7 @@ def _ready(sock: socket.socket, kind: int) -> socket.socket:
     return sock
 
 
-def _close(waiting: Any) -> None:
+def _close(waiting: socket.socket | HeartbeatLink) -> None:
     """End a connection that nobody has asked for."""
     if isinstance(waiting, HeartbeatLink):
         waiting.ended = True

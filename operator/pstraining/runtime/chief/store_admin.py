@@ -15,6 +15,7 @@ from pstraining.runtime.model.tensor import Tensor, TracedFunction
 from pstraining.runtime.ps import ledger_ops
 from pstraining.runtime.ps.critical_section import applied, with_dependencies
 from pstraining.runtime.ps.data_ledger import Ledger
+from pstraining.runtime.ps.messages import DataLeft
 from pstraining.runtime.ps.record import RECORD_SIZE, RecordField, ShardRecord
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.store import ParameterStore, int64
@@ -213,12 +214,12 @@ class StoreAdmin:
 
     def data_left(self) -> tuple[int, int]:
         """Return the first unassigned position of the data, and the number of splits in training."""
-        position, held, _ = self.client.call(self._left)
-        return int(position), int(held)
+        left = DataLeft.unpack(self.client.call(self._left))
+        return left.following, left.held
 
     def data_trained(self) -> int:
         """Return the number of trained splits before the first untrained position."""
-        return int(self.client.call(self._left)[2])
+        return DataLeft.unpack(self.client.call(self._left)).first
 
     def workers_present(self) -> int:
         """Return the number of registered workers with recent heartbeats."""

@@ -5,7 +5,7 @@ Invariant: a worker's map holds itself and the parameter servers, so no worker w
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -132,7 +132,7 @@ def read(environ: Mapping[str, str] | None = None) -> Cluster:
     )
 
 
-def _in_order(tasks: Any) -> list[str]:
+def _in_order(tasks: Mapping[str, object] | Sequence[object]) -> list[str]:
     """Addresses by index; TF_CONFIG allows a list and a map from index to address."""
     if isinstance(tasks, Mapping):
         return [str(tasks[key]) for key in sorted(tasks, key=int)]
@@ -151,7 +151,7 @@ def _cluster_file(path: Path) -> dict[str, Any]:
     return found
 
 
-def _members(number: Any, servers: int) -> int:
+def _members(number: object, servers: int) -> int:
     if not isinstance(number, int) or number < 1 or servers % number:
         raise ClusterError(
             f"the cluster file's members do not divide the job's {servers} parameter servers: {number!r}"

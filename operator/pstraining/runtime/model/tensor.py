@@ -1,7 +1,7 @@
 """Types for the used parts of TensorFlow and Keras, which mypy does not check. Imports neither."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 Tensor = Any
 """A `tf.Tensor`."""
@@ -11,6 +11,10 @@ DType = Any
 """A `tf.DType`, or its name."""
 Shape = Any
 """A `tf.TensorShape`, or a list of lengths."""
+Structure = TypeVar("Structure")
+"""A tensor, or a structure of tensors."""
+Fetched = Any
+"""A structure of numpy arrays: the result of a traced function."""
 Batch = object
 """A batch of the program's dataset, any structure of tensors; only the training step knows which."""
 Dataset = Iterable[Batch]

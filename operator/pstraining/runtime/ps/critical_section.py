@@ -5,12 +5,12 @@ a section whole when its caller is killed: all inputs have arrived before the lo
 receives after the first write.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Hashable, Sequence
+from typing import Final
 
 import tensorflow as tf
 
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import Operation, Structure, Tensor
 
 SMALL: Final = 64
 """Numbers of 8 bytes that an input has at most to travel together with others."""
@@ -20,7 +20,7 @@ without_autograph = tf.autograph.experimental.do_not_convert
 """Excludes a function from AutoGraph inside the user's traced code; converting ours takes seconds without benefit."""
 
 
-def with_dependencies(operations: Sequence[Any], value: Tensor) -> Tensor:
+def with_dependencies(operations: Sequence[Operation | None], value: Tensor) -> Tensor:
     """Return `value`, available once `operations` are done."""
     with tf.control_dependencies([operation for operation in operations if operation is not None]):
         return tf.identity(value)
@@ -41,7 +41,7 @@ def clock() -> Tensor:
     return unordered(tf.timestamp())
 
 
-def critical(device: str, container: str, inputs: Sequence[Tensor], body: Callable[..., Any]) -> Any:
+def critical(device: str, container: str, inputs: Sequence[Tensor], body: Callable[..., Structure]) -> Structure:
     """Emit `body(*inputs)` so that it runs alone on the server.
 
     Args:
@@ -66,10 +66,11 @@ def critical(device: str, container: str, inputs: Sequence[Tensor], body: Callab
             released = unordered(tf.raw_ops.ConsumeMutexLock(mutex_lock=lock))
         former[device] = [released]
         with tf.control_dependencies([released]):
-            return tf.nest.map_structure(tf.identity, result)
+            fetched: Structure = tf.nest.map_structure(tf.identity, result)
+            return fetched
 
 
-def told(device: str, values: Sequence[Any]) -> list[Tensor]:
+def told(device: str, values: Sequence[Tensor]) -> list[Tensor]:
     """Emits tensors as they are on a server, each sent once in a function, and small ones of one machine together.
 
     Every tensor that crosses to a server is a call of its own there. What a section needs later may be told with what
@@ -95,7 +96,7 @@ def told(device: str, values: Sequence[Any]) -> list[Tensor]:
     return [here[value.ref()] for value in given]
 
 
-def unordered(emitted: Any) -> Any:
+def unordered(emitted: Operation) -> Operation:
     """What was just emitted, without TensorFlow's own idea of its place among other operations.
 
     In a function TensorFlow lets operations with an effect, and without a resource that it knows, run one after the
@@ -109,7 +110,7 @@ def unordered(emitted: Any) -> Any:
     return emitted
 
 
-def remembered(what: str) -> dict[Any, Any]:
+def remembered(what: str) -> dict[Hashable, Tensor]:
     """What is remembered of a kind while a function is traced.
 
     Of `sections` the release of the last one on each server: those of one server run in the order in which they are
@@ -118,7 +119,7 @@ def remembered(what: str) -> dict[Any, Any]:
     graph = tf.compat.v1.get_default_graph()
     if not hasattr(graph, "_pstraining"):
         graph._pstraining = {}
-    found: dict[Any, Any] = graph._pstraining.setdefault(what, {})
+    found: dict[Hashable, Tensor] = graph._pstraining.setdefault(what, {})
     return found
 
 
@@ -132,10 +133,10 @@ def _return_at_once() -> None:
         manager._returned_tensors = _Nothing()
 
 
-class _Nothing(list[Any]):
+class _Nothing(list[Operation]):
     """Takes what is added, and is empty."""
 
-    def add(self, _: Any) -> None:
+    def add(self, _: Operation) -> None:
         """Forget it."""
 
 
@@ -164,7 +165,7 @@ def _unpack(packed: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
 
 
 def arbiter_first(
-    servers: Sequence[Any], emit: Callable[[int, Tensor], Tensor], go: Tensor | None = None
+    servers: Sequence[object], emit: Callable[[int, Tensor], Tensor], go: Tensor | None = None
 ) -> list[Tensor]:
     """Emits what every server answers, where it is; the arbiter's answer, which begins with a yes or no, is for all.
 

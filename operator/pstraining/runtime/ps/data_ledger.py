@@ -11,13 +11,23 @@ order of their numbers. Workers run in lockstep then, so a repeated run assigns 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import tensorflow as tf
 
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps.critical_section import applied, clock, with_dependencies
+from pstraining.runtime.ps.messages import (
+    ASSIGNED,
+    EXHAUSTED,
+    DataLeft,
+    HeldSplit,
+    LedgerNews,
+    SplitProgress,
+    SplitReply,
+)
 from pstraining.runtime.ps.tensors import WORKER_SLOTS, put
+from pstraining.runtime.ps.variables import PSVariable
 from pstraining.runtime.ps.worker_registry import WorkerRegistry
 
 RECLAIM_SECONDS: Final = 60.0
@@ -35,7 +45,7 @@ class Progress:
     """They are all of it."""
 
     def numbers(self) -> list[int]:
-        """As the server takes it. int64[3]."""
+        """Return the vector that a worker sends; a server reads it by `messages.SplitProgress`. int64[3]."""
         return [self.position, self.done, int(self.finished)]
 
 
@@ -61,10 +71,10 @@ class Ledger:
         """In synchronous mode: the progress that comes with each worker's gradient in the sums."""
         self.limit = tf.Variable(tf.fill([], tf.int64.max))
         """The first position that is not handed out any more, as the workers have said."""
-        self.versions = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64)) if copied else None
+        self.versions: PSVariable | None = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64)) if copied else None
         """How often each row of `held` has changed."""
 
-    def saved(self) -> dict[str, Any]:
+    def saved(self) -> dict[str, PSVariable]:
         """What belongs into a checkpoint, by name."""
         return {"ledger/next": self.next, "ledger/held": self.held}
 
@@ -74,10 +84,10 @@ class Ledger:
         """Assign a split to a worker: the one that it holds, an abandoned one, or the next.
 
         Returns:
-            Whether there is one, its position, and how many of its batches are done. int64[3].
+            See `messages.SplitReply`. int64[3].
         """
         held = self.held.read_value()
-        silent = (held[:, 0] > 0) & (registry.heard.read_value() < clock() - RECLAIM_SECONDS)
+        silent = (HeldSplit.unpack(held).number > 0) & (registry.heard.read_value() < clock() - RECLAIM_SECONDS)
         # Those that are always waited for keep what they have.
         silent &= tf.range(WORKER_SLOTS) >= self._lockstep_workers
         orphan = tf.argmax(tf.cast(silent, tf.int32), output_type=tf.int64)
@@ -90,7 +100,7 @@ class Ledger:
             return with_dependencies(moved, held[orphan])
 
         def begin() -> Tensor:
-            row = tf.stack([self.next.read_value() + 1, tf.constant(0, tf.int64)])
+            row = HeldSplit(self.next.read_value() + 1, tf.constant(0, tf.int64)).pack()
             return with_dependencies(
                 [put(self.held, worker, row), self.next.assign_add(tf.constant(1, tf.int64), read_value=False)], row
             )
@@ -104,20 +114,21 @@ class Ledger:
                 lambda: tf.cond(more, some, lambda: tf.zeros([2], tf.int64)),
             )
 
-        row = tf.cond(held[worker, 0] > 0, keep, find)
+        row = tf.cond(HeldSplit.unpack(held[worker]).number > 0, keep, find)
         with tf.control_dependencies([row]):
             counted = self._count_changes(held, self.held.read_value())
         with tf.control_dependencies([self.limit.assign(limit, read_value=False), *counted]):
-            row = tf.identity(row)
-        return tf.stack([tf.cast(row[0] > 0, tf.int64), row[0] - 1, row[1]])
+            split = HeldSplit.unpack(tf.identity(row))
+        state = tf.where(split.number > 0, ASSIGNED, EXHAUSTED)
+        return SplitReply(state, split.number - 1, split.done).pack()
 
     def _assign_all(self, worker: Tensor, limit: Tensor) -> Tensor:
         """Assign the next splits to all workers without one; return the row of one worker. int64[2]."""
         held, first = self.held.read_value(), self.next.read_value()
-        without = tf.equal(held[:, 0], 0) & (tf.range(WORKER_SLOTS) < self._lockstep_workers)
+        without = tf.equal(HeldSplit.unpack(held).number, 0) & (tf.range(WORKER_SLOTS) < self._lockstep_workers)
         positions = first + tf.cumsum(tf.cast(without, tf.int64), exclusive=True)
         given = without & (positions < limit)
-        rows = tf.where(given[:, tf.newaxis], tf.stack([positions + 1, tf.zeros_like(positions)], 1), held)
+        rows = tf.where(given[:, tf.newaxis], HeldSplit(positions + 1, tf.zeros_like(positions)).pack(), held)
         moved = [
             self.held.assign(rows, read_value=False),
             self.next.assign_add(tf.math.count_nonzero(given), read_value=False),
@@ -126,7 +137,7 @@ class Ledger:
 
     def active_workers(self, workers: int) -> Tensor:
         """Return how many of the workers have a split or will get one. int64[]."""
-        held = tf.math.count_nonzero(self.held.read_value()[:workers, 0])
+        held = tf.math.count_nonzero(HeldSplit.unpack(self.held.read_value()[:workers]).number)
         return tf.where(self.next.read_value() < self.limit.read_value(), tf.constant(workers, tf.int64), held)
 
     def is_expected(self, worker: Tensor, progress: Tensor) -> Tensor:
@@ -134,19 +145,19 @@ class Ledger:
 
         If not, the batches are trained already (a call whose reply was lost came late), or are another worker's by now.
         """
-        held = self.held.read_value()[worker]
-        return (progress[0] < 0) | (tf.equal(progress[0] + 1, held[0]) & (progress[1] > held[1]))
+        held, after = HeldSplit.unpack(self.held.read_value()[worker]), SplitProgress.unpack(progress)
+        return (after.position < 0) | (tf.equal(after.position + 1, held.number) & (after.done > held.done))
 
-    def stage(self, worker: Tensor, progress: Tensor) -> Any:
+    def stage(self, worker: Tensor, progress: Tensor) -> Operation:
         """Stage the progress of a gradient that waits in the sums; return the operation to wait for."""
         return put(self.pending, worker, progress)
 
-    def advance(self, worker: Tensor, progress: Tensor) -> Any:
+    def advance(self, worker: Tensor, progress: Tensor) -> Operation:
         """An update was made: move its worker on; the operation to wait for."""
         row = self._after(progress[tf.newaxis], self.held.read_value()[worker][tf.newaxis])
         return put(self.held, worker, row[0])
 
-    def advance_all(self, made: Tensor) -> Any:
+    def advance_all(self, made: Tensor) -> Operation:
         """A step was made of the gradients of some workers: move them on. int64[WORKER_SLOTS]; the operation."""
         held, rows = self.held.read_value(), self._after_all(made)
         return with_dependencies(
@@ -160,31 +171,33 @@ class Ledger:
             made: 1 for each of these workers. int64[WORKER_SLOTS].
 
         Returns:
-            Rows of `held` and their versions, up to the last one that ever changed; the next position, and the first
-            that is not handed out. int64[n, 2], int64[n], int64[2].
+            See `messages.LedgerNews`. int64[n, 2], int64[n], int64[2].
         """
-        assert self.versions is not None  # noqa: S101 - the job has standbys
-        held, versions = self.held.read_value(), self.versions.read_value()
+        held, versions = self.held.read_value(), self._counted().read_value()
         rows = held if made is None else self._after_all(made)
         versions += _changed(held, rows)
         number = tf.reduce_max(tf.where(versions > 0, tf.range(1, WORKER_SLOTS + 1), 0))
-        return [rows[:number], versions[:number], tf.stack([self.next.read_value(), self.limit.read_value()])]
+        return LedgerNews(rows[:number], versions[:number], self.next.read_value(), self.limit.read_value()).pack()
 
-    def merge(self, news: Sequence[Tensor]) -> list[Any]:
+    def merge(self, news: Sequence[Tensor]) -> list[Operation]:
         """Bring a copy to what is newer in some news, which may come late or twice; the operations to wait for."""
-        assert self.versions is not None  # noqa: S101 - the job has standbys
-        rows, versions, positions = news
-        held, own = self.held.read_value(), self.versions.read_value()
+        rows, versions, following, limit = LedgerNews.unpack(news)
+        held, own = self.held.read_value(), self._counted().read_value()
         number = tf.shape(versions)[0]
         newer = versions > own[:number]
         kept = tf.where(newer[:, tf.newaxis], rows, held[:number])
-        later = positions[0] > self.next.read_value()
+        later = following > self.next.read_value()
         return [
             self.held.assign(tf.concat([kept, held[number:]], 0), read_value=False),
-            self.versions.assign(tf.concat([tf.maximum(versions, own[:number]), own[number:]], 0), read_value=False),
-            self.next.assign(tf.where(later, positions[0], self.next.read_value()), read_value=False),
-            self.limit.assign(positions[1], read_value=False),
+            self._counted().assign(tf.concat([tf.maximum(versions, own[:number]), own[number:]], 0), read_value=False),
+            self.next.assign(tf.where(later, following, self.next.read_value()), read_value=False),
+            self.limit.assign(limit, read_value=False),
         ]
+
+    def _counted(self) -> PSVariable:
+        if self.versions is None:
+            raise ValueError("a ledger that no standby copies does not count its changes")
+        return self.versions
 
     def _after_all(self, made: Tensor) -> Tensor:
         """`held` once a step is made of the gradients of some workers. int64[WORKER_SLOTS, 2]."""
@@ -192,24 +205,25 @@ class Ledger:
         moved = self._after(self.pending.read_value(), held)
         return tf.where(tf.equal(made, 1)[:, tf.newaxis], moved, held)
 
-    def _count_changes(self, before: Tensor, rows: Tensor) -> list[Any]:
+    def _count_changes(self, before: Tensor, rows: Tensor) -> list[Operation]:
         """Count the rows that have changed; the operations to wait for."""
         if self.versions is None:
             return []
         return [self.versions.assign_add(_changed(before, rows), read_value=False)]
 
     def left(self) -> Tensor:
-        """The first position nobody was given, how many pieces are being trained, the first not done. int64[3]."""
-        following, held = self.next.read_value(), self.held.read_value()[:, 0]
-        first = tf.reduce_min(tf.where(held > 0, held - 1, following))
-        return tf.stack([following, tf.math.count_nonzero(held), first])
+        """Return what is yet to be trained; see `messages.DataLeft`. int64[3]."""
+        following, numbers = self.next.read_value(), HeldSplit.unpack(self.held.read_value()).number
+        first = tf.reduce_min(tf.where(numbers > 0, numbers - 1, following))
+        return DataLeft(following, tf.math.count_nonzero(numbers), first).pack()
 
     @staticmethod
     def _after(progress: Tensor, held: Tensor) -> Tensor:
         """Rows of `held` after some progress; unchanged where it is not about the split that is held."""
-        row = tf.stack([progress[:, 0] + 1, progress[:, 1]], 1)
-        row = tf.where(tf.equal(progress[:, 2], 1)[:, tf.newaxis], tf.zeros_like(row), row)
-        same = tf.equal(progress[:, 0] + 1, held[:, 0]) & (progress[:, 0] >= 0)
+        after = SplitProgress.unpack(progress)
+        row = HeldSplit(after.position + 1, after.done).pack()
+        row = tf.where(tf.equal(after.finished, 1)[:, tf.newaxis], tf.zeros_like(row), row)
+        same = tf.equal(after.position + 1, HeldSplit.unpack(held).number) & (after.position >= 0)
         return tf.where(same[:, tf.newaxis], row, held)
 
 

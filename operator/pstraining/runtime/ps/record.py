@@ -12,7 +12,10 @@ Pure: no clock, no TensorFlow.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:  # a program that imports the runtime imports no numpy
+    from pstraining.runtime.model.partition import Array
 
 Assignment = tuple[tuple[int, ...], ...]
 """For each shard the numbers of the members that are in use, its primary first."""
@@ -48,7 +51,7 @@ class ShardRecord:
     """Training is done before its time, because the program wanted it so."""
 
     @classmethod
-    def from_vector(cls, row: Any) -> "ShardRecord":
+    def from_vector(cls, row: "Array") -> "ShardRecord":
         """A server's record from its vector. int64[5]."""
         return cls(
             fence=int(row[RecordField.FENCE]),

@@ -7,7 +7,7 @@ record is checked first.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple, Protocol
 
 import keras
 import tensorflow as tf
@@ -16,12 +16,38 @@ from pstraining.runtime.model import optimizer as optimizers
 from pstraining.runtime.model.keras_model import STATE, Touched
 from pstraining.runtime.model.partition import Layout
 from pstraining.runtime.model.sparse_optimizer import RowOptimizer
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps.critical_section import applied, clock, critical, not_applied, with_dependencies
 from pstraining.runtime.ps.data_ledger import Ledger
+from pstraining.runtime.ps.messages import SessionToken
 from pstraining.runtime.ps.record import RECORD_SIZE, RecordField
+from pstraining.runtime.ps.tensors import with_element
 from pstraining.runtime.ps.variables import PSVariable, variables_on
 from pstraining.runtime.ps.worker_registry import WorkerRegistry
+
+
+class LockstepRounds(Protocol):
+    """A member's part in rounds, where standbys apply the same steps."""
+
+    def start(self, session: Tensor, attempt: Tensor) -> Tensor:
+        """Emit beginning rounds anew with an attempt's number, on a member that applies no steps. int64[]."""
+
+    def follow(self, session: Tensor, step: Tensor) -> Tensor:
+        """Emit applying the step after `step`, which others have applied; 1 if this call applied it. int64[]."""
+
+
+class MemberState(NamedTuple):
+    """A server's variables as a member of a shard with standbys."""
+
+    acceptor: PSVariable
+    """The acceptor's vector; see `replication.messages.AcceptorState`. int64[n]."""
+    lease: PSVariable
+    """The member applies steps until then, in seconds since 1970 on its own clock. float64[]."""
+
+    @classmethod
+    def create(cls, acceptor_size: int) -> "MemberState":
+        """Create the variables; inside `variables_on`, where they become the server's."""
+        return cls(tf.Variable(tf.zeros([acceptor_size], tf.int64)), tf.Variable(tf.zeros([], tf.float64)))
 
 
 @dataclass(frozen=True)
@@ -32,7 +58,7 @@ class ServerHooks:
     """Tells apart what tasks must agree on."""
     fused: bool = True
     """Whether fused kernels may replace Keras's arithmetic."""
-    make_mode_state: Callable[["Shard"], Any] | None = None
+    make_mode_state: Callable[["Shard"], object] | None = None
     """Creates the mode's variables on a server, after its segments and vectors."""
     with_ledger: bool = False
     """Whether data is handed out."""
@@ -40,12 +66,12 @@ class ServerHooks:
     """Number of workers that receive their splits together; 0: each worker when it requests one."""
     paired: bool = False
     """Whether standbys get the same updates."""
-    on_newcomer: Callable[["Shard", Tensor, Tensor], list[Any]] = lambda shard, worker, newcomer: []
+    on_newcomer: Callable[["Shard", Tensor, Tensor], list[Operation]] = lambda shard, worker, newcomer: []
     """Emits what a server does when a process takes a worker's index: the index, and whether another process had it."""
     follow: Callable[["Shard", Tensor, Tensor], Tensor] | None = None
     """Where servers are always at the same step: emits what makes one follow to the step after the given one. Its
     arguments are the session and that step."""
-    member_round_ops: Callable[["Shard", bool], Any] | None = None
+    member_round_ops: Callable[["Shard", bool], LockstepRounds] | None = None
     """Where standbys make the same steps: a member's part in rounds, as a standby or as a primary; see
     `updates.synchronous.two_phase_commit`."""
     pause_steps: Callable[["Shard", Tensor], Tensor] | None = None
@@ -74,7 +100,7 @@ class Shard:
         container: str,
         layout: Layout,
         ps: int,
-        optimizer: Any,
+        optimizer: keras.Optimizer,
         decayed: Sequence[bool],
         updates: ServerHooks,
         acceptor_size: int = 0,
@@ -84,9 +110,8 @@ class Shard:
         made: list[PSVariable] = []
         with variables_on(device, container=container, prefix=str(ps), made=made):
             self.record = tf.Variable(tf.zeros([RECORD_SIZE], tf.int64))
-            self.acceptor = tf.Variable(tf.zeros([acceptor_size], tf.int64)) if acceptor_size else None
-            self.lease = tf.Variable(tf.zeros([], tf.float64)) if acceptor_size else None
-            """Until then it makes steps, in seconds since 1970 on its own clock."""
+            self.member_state = MemberState.create(acceptor_size) if acceptor_size else None
+            """Present if the job has standbys."""
             self.losses = tf.Variable(tf.zeros([2], tf.float64))
             """Sum and number of the losses since the chief last took them; kept on the first server."""
             self.registry = WorkerRegistry()
@@ -131,7 +156,7 @@ class Shard:
         self.scalars: dict[str, PSVariable] = self._counters | (self.ledger.saved() if self.ledger else {})
         """The optimizer's own counters, and the ledger's variables, which no other server has."""
         own = [*self.vectors, *self.rows, *self.slots.values(), *self.scalars.values()]
-        written = {id(variable) for variable in (*own, self.record, self.acceptor, self.lease)}
+        written = {id(variable) for variable in (*own, self.record, *(self.member_state or ()))}
         self._rest = [variable for variable in made if id(variable) not in written]
         transient = {id(variable) for variable in (*getattr(self.mode_state, "passing", ()), *self.registry.transient)}
         self.copied = [*own, *(variable for variable in self._rest if id(variable) not in transient)]
@@ -171,7 +196,7 @@ class Shard:
             record = self.record_or_zeros()
 
             def apply() -> Tensor:
-                raised = tf.concat([tf.reshape(fence, [1]), record[1:]], 0)
+                raised = with_element(record, RecordField.FENCE, fence)
                 return with_dependencies([self.record.assign(raised, read_value=False)], applied())
 
             allowed = tf.equal(record[RecordField.FENCE], observed) & (fence >= record[RecordField.FENCE])
@@ -236,14 +261,15 @@ class Shard:
             session: term and generation that a worker synchronised with; of a set that is shut, with the generation as
                 it is there, a chief that lets a member follow the others. int64[2].
         """
-        same = tf.equal(record[RecordField.FENCE], session[0]) & tf.equal(record[RecordField.GENERATION], session[1])
-        if self.lease is not None:
-            same &= (record[RecordField.GENERATION] < 0) | (self.lease.read_value() > clock())
+        fence, generation = SessionToken.unpack(session)
+        same = tf.equal(record[RecordField.FENCE], fence) & tf.equal(record[RecordField.GENERATION], generation)
+        if self.member_state is not None:
+            same &= (record[RecordField.GENERATION] < 0) | (self.member_state.lease.read_value() > clock())
         return same & tf.equal(record[RecordField.DONE], 0)
 
     def apply(
         self, vectors: Sequence[Tensor], touched: Sequence[Touched], losses: Tensor, *, moves: bool = False
-    ) -> list[Any]:
+    ) -> list[Operation]:
         """Make one step, in the critical section: the operations that are yet to be waited for.
 
         Args:
@@ -259,7 +285,7 @@ class Shard:
                 self.vectors[number].assign_add(vectors[number], read_value=False)
         return self.apply_rows(touched, losses)
 
-    def apply_rows(self, touched: Sequence[Touched], losses: Tensor) -> list[Any]:
+    def apply_rows(self, touched: Sequence[Touched], losses: Tensor) -> list[Operation]:
         """The same for the tables alone."""
         moved = (
             self._row_optimizer.apply(self.record.read_value()[RecordField.STEP], touched)
@@ -275,7 +301,7 @@ class Shard:
             variable = self.rows[table]
             return tf.raw_ops.ResourceGather(resource=variable.handle, indices=indices, dtype=variable.dtype)
 
-    def count_step(self, losses: Tensor) -> list[Any]:
+    def count_step(self, losses: Tensor) -> list[Operation]:
         """Count one step without changing the parameters."""
         return [
             self.record.assign_add(tf.one_hot(RecordField.STEP, RECORD_SIZE, dtype=tf.int64), read_value=False),
@@ -293,7 +319,7 @@ class Shard:
         return critical(self.device, self.container, [], body)
 
     def register(
-        self, worker: Tensor, incarnation: Tensor, on_newcomer: Callable[[Tensor, Tensor], list[Any]]
+        self, worker: Tensor, incarnation: Tensor, on_newcomer: Callable[[Tensor, Tensor], list[Operation]]
     ) -> Tensor:
         """Register a worker's process for its index unless a newer process has it; 1 if it is registered. int64[].
 

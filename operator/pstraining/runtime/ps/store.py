@@ -4,31 +4,30 @@
 `chief.store_admin`.
 """
 
-import copy
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import tensorflow as tf
 
 from pstraining.runtime.model import partition
 from pstraining.runtime.model.keras_model import Model
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps import ledger_ops
+from pstraining.runtime.ps.messages import Sender, SessionToken, SplitReply
 from pstraining.runtime.ps.record import Assignment, Session, ShardRecord
 from pstraining.runtime.ps.shard import ServerHooks, Shard
 from pstraining.runtime.transport.client import Client
 
 
-class ParameterStore:
-    """A model's segments on the servers of a job.
+class ModelMembers:
+    """All members of all shards of a model, in use or not; the stores for every assignment share them.
 
     Args:
         client: the connection to the servers.
-        model: what they hold.
-        updates: what the update mode keeps beside it.
-        min_bytes: how much a server must hold to be used; see `partition.servers_to_use`.
-        members: how many servers each shard has. Of n shards, server i + m n is member m of shard i.
-        acceptor_size: length of the vector in which a member keeps what it has promised; 0: there are no standbys.
+        model: the model whose state they hold.
+        updates: the hooks of the update mode.
+        min_bytes: minimum bytes of parameters per server; see `partition.servers_to_use`.
+        members: number of servers of each shard. Of n shards, server i + m n is member m of shard i.
+        acceptor_size: length of an acceptor's vector, see `replication.encoding`; 0: the job has no standbys.
     """
 
     def __init__(
@@ -41,12 +40,12 @@ class ParameterStore:
         members: int = 1,
         acceptor_size: int = 0,
     ) -> None:
-        self.client, self.model = client, model
+        self.client, self.model, self.each = client, model, members
         self.updates = updates or ServerHooks()
         tensors, shards = [*model.tensors, *model.tables], len(client.shards) // members
         self.layout = partition.partition(tensors, partition.servers_to_use(tensors, shards, min_bytes))
         self.fingerprint = self.layout.fingerprint(model.identity(), self.updates.name)
-        self._members = [
+        self.of_shards = [
             [
                 Shard(
                     device=device,
@@ -62,23 +61,31 @@ class ParameterStore:
             ]
             for index in range(self.layout.ps)
         ]
-        self._assign((tuple(range(members)),) * self.layout.ps)
+        """The members of each shard, by their numbers."""
 
-    def for_assignment(self, assignment: Assignment) -> "ParameterStore":
-        """The same parameters, with some members of each shard: its primary first."""
-        other = copy.copy(self)
-        other._assign(assignment)
-        return other
+    @property
+    def all_in_use(self) -> Assignment:
+        """Return the assignment of all members."""
+        return (tuple(range(self.each)),) * self.layout.ps
 
-    def member(self, shard: int, number: int) -> Shard:
-        """One member of a shard."""
-        return self._members[shard][number]
 
-    def _assign(self, assignment: Assignment) -> None:
-        chosen = [[members[m] for m in own] for members, own in zip(self._members, assignment, strict=True)]
-        self.shards = [members[0] for members in chosen]
+class ParameterStore:
+    """A model's segments on the members of an assignment.
+
+    Args:
+        members: all members.
+        assignment: the members in use, the primary of each shard first; None: all.
+    """
+
+    def __init__(self, members: ModelMembers, assignment: Assignment | None = None) -> None:
+        self._all = members
+        self.client, self.model, self.updates = members.client, members.model, members.updates
+        self.layout, self.fingerprint = members.layout, members.fingerprint
+        used = members.all_in_use if assignment is None else assignment
+        chosen = [[own[m] for m in numbers] for own, numbers in zip(members.of_shards, used, strict=True)]
+        self.shards = [own[0] for own in chosen]
         """Every shard's primary."""
-        self.standbys_of = [members[1:] for members in chosen]
+        self.standbys_of = [own[1:] for own in chosen]
         """Every shard's standbys."""
         self.standbys = [standby for standbys in self.standbys_of for standby in standbys]
         self._read = tf.function(self._emit_read, autograph=False)
@@ -86,6 +93,14 @@ class ParameterStore:
         self._deregister = tf.function(self._on_each(lambda shard, *who: shard.deregister(*who)), autograph=False)
         self._assign_split = tf.function(self._emit_assign_split, autograph=False)
         self._heartbeat = tf.function(self._emit_heartbeat, autograph=False)
+
+    def for_assignment(self, assignment: Assignment) -> "ParameterStore":
+        """Return a store of the same parameters with some members of each shard, its primary first."""
+        return ParameterStore(self._all, assignment)
+
+    def member(self, shard: int, number: int) -> Shard:
+        """Return one member of a shard, in use or not."""
+        return self._all.of_shards[shard][number]
 
     @property
     def every(self) -> list[Shard]:
@@ -104,17 +119,16 @@ class ParameterStore:
         """Send a heartbeat with a report."""
         self.client.call(self._heartbeat, int64(worker), int64(incarnation), tf.constant(report))
 
-    def assign_split(self, session: Session, who: tuple[int, int], limit: int) -> tuple[int, int, int]:
+    def assign_split(self, session: Session, who: tuple[int, int], limit: int) -> SplitReply[int]:
         """Request a split of the data for a worker and its incarnation; see `ps.ledger_ops.assign_split`."""
-        token = tf.constant([session.fence, session.generation], tf.int64)
-        state, position, done = self.client.call(self._assign_split, token, tf.constant(who, tf.int64), int64(limit))
-        return int(state), int(position), int(done)
+        token, sender = SessionToken.pack(session), Sender.pack(*who)
+        return SplitReply.unpack(self.client.call(self._assign_split, token, sender, int64(limit)))
 
     def deregister(self, worker: int, incarnation: int) -> None:
         """Deregister this worker."""
         self.client.call(self._deregister, int64(worker), int64(incarnation))
 
-    def emit_pull(self, fetched_as: str | None = None, after: Sequence[Tensor] | None = None) -> Any:
+    def emit_pull(self, fetched_as: str | None = None, after: Sequence[Tensor] | None = None) -> Operation:
         """Bring the model's local variables to what the servers hold now; the operation to wait for.
 
         Args:
@@ -127,7 +141,7 @@ class ParameterStore:
                 vectors.append(shard.pull(fetched_as))
         return self.emit_hold(vectors)
 
-    def emit_hold(self, vectors: Sequence[Sequence[Tensor]]) -> Any:
+    def emit_hold(self, vectors: Sequence[Sequence[Tensor]]) -> Operation:
         """Bring the model's local variables to one vector per segment of every server; the operation to wait for."""
         with tf.device(self.client.local):
             assigned = [
@@ -192,12 +206,13 @@ class ParameterStore:
         return self._on_each(register)(worker, incarnation)
 
     def _emit_assign_split(self, session: Tensor, who: Tensor, limit: Tensor) -> Tensor:
-        """What the first server gives; -1 if a standby of it does not keep that."""
+        """Emit the first server's reply; a refusal if one of its standbys does not keep the assignment."""
         found, news = ledger_ops.assign_split(self.shards[0], session, who, limit)
         kept = [self.client.to_local(ledger_ops.keep(standby, session, news)) for standby in self.standbys_of[0]]
         found = self.client.to_local(found)
         with tf.device(self.client.local):
-            return tf.where(tf.reduce_all(tf.equal(tf.stack([tf.constant(1, tf.int64), *kept]), 1)), found, [-1, 0, 0])
+            is_kept = tf.reduce_all(tf.equal(tf.stack([tf.constant(1, tf.int64), *kept]), 1))
+            return tf.where(is_kept, found, SplitReply.refusal())
 
     def _emit_heartbeat(self, *who: Tensor) -> list[Tensor]:
         firsts = [self.shards[0], *self.standbys_of[0]]
@@ -214,6 +229,6 @@ class ParameterStore:
         return everywhere
 
 
-def int64(value: int) -> Any:
+def int64(value: int) -> Tensor:
     """A number as servers take it. int64[]."""
     return tf.constant(value, tf.int64)

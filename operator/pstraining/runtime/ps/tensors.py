@@ -1,25 +1,30 @@
 """Operations on single elements of servers' variables, and sets of workers as bits."""
 
-from typing import Any, Final
+from typing import Final
 
 import tensorflow as tf
 
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import Operation, Tensor, Variable
 
 WORKER_SLOTS: Final = 4096
 """Workers that can take part."""
 
 
-def at(variable: Any, index: Tensor) -> Tensor:
+def at(variable: Variable, index: Tensor) -> Tensor:
     """One element of a vector. Shape: []."""
     return tf.raw_ops.ResourceGather(resource=variable.handle, indices=index, dtype=variable.dtype)
 
 
-def put(variable: Any, index: Tensor, value: Tensor) -> Any:
+def put(variable: Variable, index: Tensor, value: Tensor) -> Operation:
     """Set one element of a vector, or one row of a matrix."""
     return tf.raw_ops.ResourceScatterUpdate(
         resource=variable.handle, indices=tf.reshape(index, [1]), updates=tf.expand_dims(value, 0)
     )
+
+
+def with_element(vector: Tensor, index: int, value: Tensor) -> Tensor:
+    """Return a vector with another value of one element."""
+    return tf.concat([vector[:index], tf.reshape(value, [1]), vector[index + 1 :]], 0)
 
 
 def bits(sets: Tensor) -> Tensor:

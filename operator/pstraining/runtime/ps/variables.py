@@ -21,7 +21,7 @@ from pstraining.runtime.ps.critical_section import remembered, unordered
 _BRANCHES = (control_flow.CondBranchFuncGraph, control_flow.WhileBodyFuncGraph, control_flow.WhileCondFuncGraph)
 
 
-def _function_graph(graph: Any) -> Any:
+def _function_graph(graph: tf.Graph) -> tf.Graph:
     """The function's own graph around a branch of a condition or a loop.
 
     A handle emitted inside a branch is invisible to TensorFlow's automatic control dependencies: reads and writes of
@@ -40,7 +40,14 @@ class PSVariable(resource_variable_ops.BaseResourceVariable):  # type: ignore[mi
     """
 
     def __init__(
-        self, *, name: str, container: str, device: str, shape: Any, dtype: Any, initial: Callable[[], Tensor]
+        self,
+        *,
+        name: str,
+        container: str,
+        device: str,
+        shape: tf.TensorShape,
+        dtype: tf.DType,
+        initial: Callable[[], Tensor],
     ) -> None:
         shape, dtype = tf.TensorShape(shape), tf.as_dtype(dtype)
         self._ps_name, self._ps_container, self._ps_device = name, container, device
@@ -65,7 +72,7 @@ class PSVariable(resource_variable_ops.BaseResourceVariable):  # type: ignore[mi
         )
 
     @property
-    def handle(self) -> Any:
+    def handle(self) -> Tensor:
         """The resource handle in the function that is being traced."""
         if tf.executing_eagerly():
             return self._handle
@@ -101,7 +108,7 @@ def variables_on(device: str, *, container: str, prefix: str, made: list[PSVaria
     They are appended to `made`. Nothing is sent to the server: initial values are emitted later, on the server.
     """
 
-    def create(_: Any, **kwargs: Any) -> PSVariable:
+    def create(_: object, **kwargs: Any) -> PSVariable:
         value = kwargs["initial_value"]
         if not callable(value):
             value = np.asarray(value)  # an eager tensor would be captured and sent with every call

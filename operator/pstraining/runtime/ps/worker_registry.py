@@ -5,13 +5,14 @@ run two pods of one index for a while (a node was lost, and comes back), and wha
 Workers are heard of whenever they send something, and once a second in between.
 """
 
-from typing import Any, Final
+from typing import Final
 
 import tensorflow as tf
 
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps.critical_section import applied, clock, not_applied, with_dependencies
 from pstraining.runtime.ps.tensors import WORKER_SLOTS, at, put
+from pstraining.runtime.ps.variables import PSVariable
 
 HEARTBEAT_SECONDS: Final = 1.0
 """Seconds between a worker's heartbeats while it computes."""
@@ -33,7 +34,7 @@ class WorkerRegistry:
         yet."""
 
     @property
-    def transient(self) -> list[Any]:
+    def transient(self) -> list[PSVariable]:
         """What is of this server's clock and of the moment."""
         return [self.heard, self.reports]
 
@@ -47,11 +48,11 @@ class WorkerRegistry:
         """Whether the process began after the one that has the index. bool[]."""
         return at(self.incarnations, worker) < incarnation
 
-    def touch(self, worker: Tensor) -> Any:
+    def touch(self, worker: Tensor) -> Operation:
         """Record that the worker is alive."""
         return put(self.heard, worker, clock())
 
-    def record_report(self, worker: Tensor, report: Tensor) -> list[Any]:
+    def record_report(self, worker: Tensor, report: Tensor) -> list[Operation]:
         """Record that the worker is alive, and store its report."""
         return [self.touch(worker), put(self.reports, worker, report)]
 

@@ -4,17 +4,18 @@ The promised ballot is the fence of the shard's record. The record's generation 
 inactive.
 """
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import tensorflow as tf
 
 from pstraining.api import contract
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import Structure, Tensor
 from pstraining.runtime.ps.critical_section import applied, clock, critical, not_applied, with_dependencies
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
-from pstraining.runtime.replication.encoding import BALLOT, CHUNKS, INCARNATION, IS_VOTER, TRANSFERRED_IN
+from pstraining.runtime.ps.tensors import with_element
+from pstraining.runtime.replication.messages import AcceptorState, MemberReply, StateCopy
 
 MARKERS: Final = tuple(f"{contract.RUN_DIR}/{name}" for name in (contract.IN_SYNC_MARKER, *contract.OWNED_MARKERS))
 """Files by which a launcher knows its server's state."""
@@ -25,33 +26,37 @@ LEASE_SECONDS: Final = 10.0
 
 
 class AcceptorOps:
-    """Emits operations on one member's acceptor; each returns 1 if it applied, else 0. int64[]."""
+    """Emits operations on one member's acceptor; each returns 1 if it applied, else 0. int64[].
+
+    Args:
+        shard: the member's.
+
+    Raises:
+        ValueError: the job has no standbys.
+    """
 
     def __init__(self, shard: Shard) -> None:
-        assert shard.acceptor is not None  # noqa: S101 - the job has standbys
-        self._shard, self._acceptor = shard, shard.acceptor
+        if shard.member_state is None:
+            raise ValueError("a job without standbys has no acceptors")
+        self._shard = shard
+        self._acceptor, self._lease = shard.member_state
 
-    def read(self, markers: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the record, the acceptor's vector, whether the lease holds, and whether one of some files exists.
-
-        All but the files are read at one moment. The vectors are zeros where the server is empty.
+    def read(self, markers: Tensor) -> MemberReply:
+        """Return the member's reply to a poll; the record, the acceptor and the lease are read at one moment.
 
         Args:
-            markers: the files' names; TensorFlow would look up a constant once, and in this process. string[n].
-
-        Returns:
-            int64[5], int64[n], bool[], bool[].
+            markers: names of files of which one exists if the member is draining. TensorFlow would look up a constant
+                once, and in this process. string[n].
         """
 
         def body() -> tuple[Tensor, Tensor, Tensor]:
-            lease = self._shard.lease
-            assert lease is not None  # noqa: S101 - the job has standbys
+            lease = self._lease
             until = tf.cond(lease.initialized(), lease.read_value, lambda: tf.zeros([], tf.float64))
             return self._shard.record_or_zeros(), self._or_zeros(), until > clock()
 
         record, acceptor, leased = self._critical([], body)
         with tf.device(self._shard.device):
-            return record, acceptor, leased, tf.size(tf.io.matching_files(markers)) > 0
+            return MemberReply(record, acceptor, leased, tf.size(tf.io.matching_files(markers)) > 0)
 
     def on_prepare(self, incarnation: Tensor, fence: Tensor, new_incarnation: Tensor) -> Tensor:
         """Promise to follow no lower ballot; the member applies no steps until it is activated.
@@ -63,20 +68,15 @@ class AcceptorOps:
         """
 
         def body(incarnation: Tensor, fence: Tensor, new_incarnation: Tensor) -> Tensor:
-            record, acceptor = self._shard.record_or_zeros(), self._or_zeros()
-            meant = tf.equal(acceptor[INCARNATION], incarnation) & (fence > record[RecordField.FENCE])
-            shut = tf.concat(
-                [[fence, -tf.abs(record[RecordField.GENERATION])], record[RecordField.GENERATION + 1 :]], 0
-            )
-            named = tf.concat([[tf.where(tf.equal(incarnation, 0), new_incarnation, incarnation)], acceptor[1:]], 0)
+            record, own = self._shard.record_or_zeros(), self._state()
+            addressed = tf.equal(own.incarnation, incarnation) & (fence > record[RecordField.FENCE])
+            named = own._replace(incarnation=tf.where(tf.equal(incarnation, 0), new_incarnation, incarnation))
 
             def write() -> Tensor:
-                lease = self._shard.lease
-                assert lease is not None  # noqa: S101 - the job has standbys
-                with tf.control_dependencies([lease.assign(tf.zeros([], tf.float64), read_value=False)]):
-                    return self._write(named, shut)
+                with tf.control_dependencies([self._lease.assign(tf.zeros([], tf.float64), read_value=False)]):
+                    return self._write(named, with_element(inactive(record), RecordField.FENCE, fence))
 
-            return tf.cond(meant, write, not_applied)
+            return tf.cond(addressed, write, not_applied)
 
         return self._critical([incarnation, fence, new_incarnation], body)
 
@@ -84,18 +84,12 @@ class AcceptorOps:
         """Accept a view whose ballot was promised; with `founding` 1, vote from then on."""
 
         def body(incarnation: Tensor, fence: Tensor, view: Tensor, founding: Tensor) -> Tensor:
-            record, acceptor = self._shard.record_or_zeros(), self._or_zeros()
-            meant = tf.equal(acceptor[INCARNATION], incarnation) & tf.equal(record[RecordField.FENCE], fence)
-            head = tf.stack(
-                [
-                    acceptor[INCARNATION],
-                    tf.maximum(acceptor[IS_VOTER], founding),
-                    acceptor[TRANSFERRED_IN],
-                    fence,
-                    _chunks(acceptor, fence),
-                ]
+            record, own = self._shard.record_or_zeros(), self._state()
+            accepted = own._replace(
+                is_voter=tf.maximum(own.is_voter, founding), ballot=fence, chunks=own.received(fence), view=view
             )
-            return tf.cond(meant, lambda: self._write(tf.concat([head, view], 0)), not_applied)
+            promised = _has_promised(own, record, incarnation, fence)
+            return tf.cond(promised, lambda: self._write(accepted), not_applied)
 
         return self._critical([incarnation, fence, view, founding], body)
 
@@ -103,24 +97,14 @@ class AcceptorOps:
         """Vote from then on, and accept the view that counts."""
 
         def body(incarnation: Tensor, fence: Tensor, view: Tensor) -> Tensor:
-            record, acceptor = self._shard.record_or_zeros(), self._or_zeros()
-            meant = (
-                tf.equal(acceptor[INCARNATION], incarnation)
-                & tf.equal(acceptor[IS_VOTER], 0)
-                & (record[RecordField.FENCE] <= fence)
+            record, own = self._shard.record_or_zeros(), self._state()
+            addressed = tf.equal(own.incarnation, incarnation) & tf.equal(own.is_voter, 0)
+            addressed &= record[RecordField.FENCE] <= fence
+            admitted = own._replace(
+                is_voter=tf.constant(1, tf.int64), ballot=fence, chunks=own.received(fence), view=view
             )
-            head = tf.stack(
-                [
-                    acceptor[INCARNATION],
-                    tf.constant(1, tf.int64),
-                    acceptor[TRANSFERRED_IN],
-                    fence,
-                    _chunks(acceptor, fence),
-                ]
-            )
-            taken = tf.concat([head, view], 0)
-            fenced = tf.concat([[fence], record[1:]], 0)
-            return tf.cond(meant, lambda: self._write(taken, fenced), not_applied)
+            fenced = with_element(record, RecordField.FENCE, fence)
+            return tf.cond(addressed, lambda: self._write(admitted, fenced), not_applied)
 
         return self._critical([incarnation, fence, view], body)
 
@@ -128,72 +112,52 @@ class AcceptorOps:
         """Apply steps under the view of this ballot for `seconds` from now."""
 
         def body(incarnation: Tensor, fence: Tensor, seconds: Tensor) -> Tensor:
-            record, acceptor = self._shard.record_or_zeros(), self._or_zeros()
-            meant = (
-                tf.equal(acceptor[INCARNATION], incarnation)
-                & tf.equal(record[RecordField.FENCE], fence)
-                & tf.equal(acceptor[BALLOT], fence)
-            )
-            let_in = tf.concat(
-                [
-                    record[: RecordField.GENERATION],
-                    [tf.abs(record[RecordField.GENERATION])],
-                    record[RecordField.GENERATION + 1 :],
-                ],
-                0,
-            )
+            record, own = self._shard.record_or_zeros(), self._state()
+            active = with_element(record, RecordField.GENERATION, tf.abs(record[RecordField.GENERATION]))
 
             def renew() -> Tensor:
-                lease = self._shard.lease
-                assert lease is not None  # noqa: S101 - the job has standbys
                 written = [
-                    self._shard.record.assign(let_in, read_value=False),
-                    lease.assign(clock() + seconds, read_value=False),
+                    self._shard.record.assign(active, read_value=False),
+                    self._lease.assign(clock() + seconds, read_value=False),
                 ]
                 return with_dependencies(written, applied())
 
-            return tf.cond(meant, renew, not_applied)
+            addressed = _has_promised(own, record, incarnation, fence) & tf.equal(own.ballot, fence)
+            return tf.cond(addressed, renew, not_applied)
 
         return self._critical([incarnation, fence, seconds], body)
 
-    def on_transfer(self, incarnation: Tensor, fence: Tensor, record: Tensor, values: Sequence[Tensor]) -> Tensor:
+    def on_transfer(self, incarnation: Tensor, fence: Tensor, copy: StateCopy) -> Tensor:
         """Take the whole state of a member that applies no steps.
 
         Args:
             incarnation: of the process that is addressed. int64[].
             fence: the ballot's number, which both have promised. int64[].
-            record: the other member's. int64[5].
-            values: of its `Shard.copied`.
+            copy: the other member's record, and the values of its `Shard.copied`.
         """
 
         def body(incarnation: Tensor, fence: Tensor, record: Tensor, *values: Tensor) -> Tensor:
-            acceptor, shard = self._or_zeros(), self._shard
-            own = shard.record_or_zeros()
-            meant = (
-                tf.equal(acceptor[INCARNATION], incarnation)
-                & tf.equal(own[RecordField.FENCE], fence)
-                & tf.equal(record[RecordField.FENCE], fence)
-            )
+            own, shard = self._state(), self._shard
+            both = _has_promised(own, shard.record_or_zeros(), incarnation, fence)
+            both &= tf.equal(record[RecordField.FENCE], fence)
 
             def write() -> Tensor:
                 written = [v.assign(value, read_value=False) for v, value in zip(shard.copied, values, strict=True)]
                 written += [v.assign(v.initial(), read_value=False) for v in shard.not_copied]
-                taken = with_field(acceptor, TRANSFERRED_IN, fence)
                 with tf.control_dependencies(written):
-                    return self._write(taken, record)
+                    return self._write(own._replace(transferred_in=fence), record)
 
-            return tf.cond(meant, write, not_applied)
+            return tf.cond(both, write, not_applied)
 
-        return self._critical([incarnation, fence, record, *values], body)
+        return self._critical([incarnation, fence, copy.record, *copy.values], body)
 
     def on_restore(self, incarnation: Tensor, fence: Tensor) -> Tensor:
         """Record that the member's state comes from a checkpoint, restored under this ballot."""
 
         def body(incarnation: Tensor, fence: Tensor) -> Tensor:
-            record, acceptor = self._shard.record_or_zeros(), self._or_zeros()
-            meant = tf.equal(acceptor[INCARNATION], incarnation) & tf.equal(record[RecordField.FENCE], fence)
-            taken = with_field(acceptor, TRANSFERRED_IN, fence)
-            return tf.cond(meant, lambda: self._write(taken), not_applied)
+            record, own = self._shard.record_or_zeros(), self._state()
+            promised = _has_promised(own, record, incarnation, fence)
+            return tf.cond(promised, lambda: self._write(own._replace(transferred_in=fence)), not_applied)
 
         return self._critical([incarnation, fence], body)
 
@@ -211,38 +175,40 @@ class AcceptorOps:
                     [tf.raw_ops.WriteFile(filename=name, contents=text) for name in MARKERS], applied()
                 )
 
-            return tf.cond(tf.equal(self._or_zeros()[INCARNATION], incarnation), write, not_applied)
+            return tf.cond(tf.equal(self._state().incarnation, incarnation), write, not_applied)
 
         return self._critical([incarnation, text], body)
 
-    def read_state(self) -> tuple[Tensor, list[Tensor]]:
-        """Return what `on_transfer` takes: the record and `Shard.copied`, at one moment."""
+    def read_state(self) -> StateCopy:
+        """Return the copy that `on_transfer` takes."""
+        return self._copy(lambda: [variable.read_value() for variable in self._shard.copied])
 
-        def body() -> tuple[Tensor, list[Tensor]]:
-            return self._shard.record_or_zeros(), [variable.read_value() for variable in self._shard.copied]
+    def _copy(self, read: Callable[[], list[Tensor]]) -> StateCopy:
+        """Return the record, and what `read` emits, at one moment."""
+        return self._critical([], lambda: StateCopy(self._shard.record_or_zeros(), read()))
 
-        found: tuple[Tensor, list[Tensor]] = self._critical([], body)
-        return found
-
-    def _write(self, acceptor: Tensor, record: Tensor | None = None) -> Tensor:
-        written = [self._acceptor.assign(acceptor, read_value=False)]
+    def _write(self, acceptor: AcceptorState, record: Tensor | None = None) -> Tensor:
+        written = [self._acceptor.assign(acceptor.pack(), read_value=False)]
         if record is not None:
             written.append(self._shard.record.assign(record, read_value=False))
         return with_dependencies(written, applied())
+
+    def _state(self) -> AcceptorState:
+        return AcceptorState.unpack(self._or_zeros())
 
     def _or_zeros(self) -> Tensor:
         acceptor = self._acceptor
         return tf.cond(acceptor.initialized(), acceptor.read_value, lambda: tf.zeros(acceptor.shape, tf.int64))
 
-    def _critical(self, inputs: Sequence[Tensor], body: Any) -> Any:
+    def _critical(self, inputs: Sequence[Tensor], body: Callable[..., Structure]) -> Structure:
         return critical(self._shard.device, self._shard.container, inputs, body)
 
 
-def with_field(acceptor: Tensor, field: int, value: Tensor) -> Tensor:
-    """Return an acceptor's vector with another value of one field."""
-    return tf.concat([acceptor[:field], [value], acceptor[field + 1 :]], 0)
+def _has_promised(own: AcceptorState, record: Tensor, incarnation: Tensor, fence: Tensor) -> Tensor:
+    """Return whether this process is addressed, and has promised the ballot. bool[]."""
+    return tf.equal(own.incarnation, incarnation) & tf.equal(record[RecordField.FENCE], fence)
 
 
-def _chunks(acceptor: Tensor, fence: Tensor) -> Tensor:
-    """Return how many chunks were received under the view of this ballot. int64[]."""
-    return tf.where(tf.equal(acceptor[BALLOT], fence), acceptor[CHUNKS], 0)
+def inactive(record: Tensor) -> Tensor:
+    """Return a record of the same state that applies no steps. int64[5]."""
+    return with_element(record, RecordField.GENERATION, -tf.abs(record[RecordField.GENERATION]))

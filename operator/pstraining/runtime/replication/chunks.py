@@ -10,17 +10,18 @@ learner takes a chunk only if it is at the step that the chunk was read at.
 import math
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import tensorflow as tf
 
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps.critical_section import not_applied
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.store import ParameterStore
-from pstraining.runtime.replication.acceptor_ops import AcceptorOps, with_field
-from pstraining.runtime.replication.encoding import BALLOT, CHUNKS, INCARNATION, TRANSFERRED_IN
+from pstraining.runtime.ps.variables import PSVariable
+from pstraining.runtime.replication.acceptor_ops import AcceptorOps, inactive
+from pstraining.runtime.replication.messages import NOT_A_LEARNER, AcceptorState, ChunkHeader, StateCopy
 
 CHUNK_BYTES: Final = 4 << 20
 """Approximate size of a chunk: a step moves as much as a whole shard's gradient over the same links."""
@@ -46,7 +47,7 @@ class Group(NamedTuple):
     """Variables that are sliced alike; the same part of all of them is a chunk."""
 
     slicing: Slicing
-    variables: Sequence[Any]
+    variables: Sequence[PSVariable]
 
 
 class Chunk(NamedTuple):
@@ -65,7 +66,7 @@ class ChunkPlan:
         self.chunks: list[Chunk] = []
         """In the order in which they are sent."""
         shadow = getattr(shard.mode_state, "shadow", None)
-        small: list[Any] = []
+        small: list[PSVariable] = []
         for number, vector in enumerate(shard.vectors):
             own = _with_slots(shard, vector, number)
             held = [shadow.values[number], *shadow.moves[number]] if shadow and number in shadow.values else []
@@ -92,7 +93,7 @@ class ChunkPlan:
         """Return the size of all chunks."""
         return _bytes(self.variables)
 
-    def _cut(self, slicing: Slicing, variables: Sequence[Any]) -> None:
+    def _cut(self, slicing: Slicing, variables: Sequence[PSVariable]) -> None:
         number = len(self.groups)
         self.groups.append(Group(slicing, variables))
         if slicing is Slicing.WHOLE:
@@ -127,16 +128,11 @@ class StateTransferOps(AcceptorOps):
         super().__init__(shard)
         self.plan = ChunkPlan(shard)
 
-    def small_state(self) -> tuple[Tensor, list[Tensor]]:
+    def small_state(self) -> StateCopy:
         """Return the record and `ChunkPlan.small_state`, at one moment."""
+        return self._copy(lambda: [variable.read_value() for variable in self.plan.small_state])
 
-        def body() -> tuple[Tensor, list[Tensor]]:
-            return self._shard.record_or_zeros(), [variable.read_value() for variable in self.plan.small_state]
-
-        found: tuple[Tensor, list[Tensor]] = self._critical([], body)
-        return found
-
-    def read_chunk(self, group: int, begin: Tensor, end: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def read_chunk(self, group: int, begin: Tensor, end: Tensor) -> StateCopy:
         """Return the record and a part of a group, at one moment.
 
         Args:
@@ -146,102 +142,70 @@ class StateTransferOps(AcceptorOps):
         """
         slicing, variables = self.plan.groups[group]
 
-        def body(begin: Tensor, end: Tensor) -> tuple[Tensor, list[Tensor]]:
-            return self._shard.record_or_zeros(), [_read(slicing, variable, begin, end) for variable in variables]
+        def body(begin: Tensor, end: Tensor) -> StateCopy:
+            values = [_read(slicing, variable, begin, end) for variable in variables]
+            return StateCopy(self._shard.record_or_zeros(), values)
 
-        found: tuple[Tensor, list[Tensor]] = self._critical([begin, end], body)
-        return found
+        return self._critical([begin, end], body)
 
-    def begin(self, incarnation: Tensor, fence: Tensor, record: Tensor, values: Sequence[Tensor]) -> Tensor:
+    def begin(self, incarnation: Tensor, fence: Tensor, copy: StateCopy) -> Tensor:
         """Become a learner under the view of this ballot, before any step of it; return 1 if it is one. int64[].
 
         Args:
             incarnation: of the process that is addressed. int64[].
             fence: the ballot's number. int64[].
-            record: of a member in sync. int64[5].
-            values: its `ChunkPlan.small_state`.
+            copy: the `small_state` of a member in sync.
         """
 
         def body(incarnation: Tensor, fence: Tensor, record: Tensor, *values: Tensor) -> Tensor:
-            acceptor, own = self._or_zeros(), self._shard.record_or_zeros()
-            meant = self._is_meant(acceptor, own, record, incarnation, fence) & tf.equal(acceptor[BALLOT], fence)
-            has_begun = own[RecordField.GENERATION] > 0  # it is active, and applies steps
-            shut = tf.concat(
-                [
-                    record[: RecordField.GENERATION],
-                    [-tf.abs(record[RecordField.GENERATION])],
-                    record[RecordField.GENERATION + 1 :],
-                ],
-                0,
-            )
+            own, own_record = self._state(), self._shard.record_or_zeros()
+            addressed = _is_addressed(own, own_record, record, incarnation, fence) & tf.equal(own.ballot, fence)
+            has_begun = own_record[RecordField.GENERATION] > 0  # it is active, and applies steps
 
             def write() -> Tensor:
                 reset = [*self.plan.variables, *self._shard.not_copied]
                 written = [v.assign(v.initial(), read_value=False) for v in reset]
                 with tf.control_dependencies([*written, *self._assigned(values)]):
-                    return self._write(with_field(acceptor, CHUNKS, tf.constant(0, tf.int64)), shut)
+                    return self._write(own._replace(chunks=tf.constant(0, tf.int64)), inactive(record))
 
-            done = tf.cond(meant & tf.logical_not(has_begun), write, not_applied)
-            return tf.maximum(done, tf.cast(meant & has_begun, tf.int64))
+            done = tf.cond(addressed & tf.logical_not(has_begun), write, not_applied)
+            return tf.maximum(done, tf.cast(addressed & has_begun, tf.int64))
 
-        return self._critical([incarnation, fence, record, *values], body)
+        return self._critical([incarnation, fence, copy.record, *copy.values], body)
 
-    def receive_chunk(
-        self,
-        chunk: tuple[int, Tensor, Tensor],
-        number: Tensor,
-        incarnation: Tensor,
-        fence: Tensor,
-        record: Tensor,
-        values: Sequence[Tensor],
-    ) -> Tensor:
+    def receive_chunk(self, group: int, header: Tensor, copy: StateCopy) -> Tensor:
         """Take a chunk, if it is the next one and was read at this member's own step.
 
         Args:
-            chunk: its group, begin and end, as for `read_chunk`.
-            number: of the chunk. int64[].
-            incarnation: of the process that is addressed. int64[].
-            fence: the ballot's number. int64[].
-            record: the source's, read with the chunk. int64[5].
-            values: the chunk's.
+            group: its number.
+            header: see `messages.ChunkHeader`. int64[5].
+            copy: the chunk, by the source's `read_chunk`.
 
         Returns:
-            The number of chunks received; -1: it is not a learner under this ballot. int64[].
+            The number of chunks received, or NOT_A_LEARNER. int64[].
         """
-        slicing, variables = self.plan.groups[chunk[0]]
+        slicing, variables = self.plan.groups[group]
 
-        def body(
-            begin: Tensor,
-            end: Tensor,
-            number: Tensor,
-            incarnation: Tensor,
-            fence: Tensor,
-            record: Tensor,
-            *values: Tensor,
-        ) -> Tensor:
-            acceptor, own = self._or_zeros(), self._shard.record_or_zeros()
-            meant = self._is_meant(acceptor, own, record, incarnation, fence) & tf.equal(acceptor[BALLOT], fence)
-            meant &= (own[RecordField.GENERATION] > 0) & tf.equal(
-                own[RecordField.GENERATION], record[RecordField.GENERATION]
-            )
-            fits = meant & tf.equal(acceptor[CHUNKS], number) & self._is_at_same_step(own, record)
+        def body(header: Tensor, record: Tensor, *values: Tensor) -> Tensor:
+            chunk, own, own_record = ChunkHeader.unpack(header), self._state(), self._shard.record_or_zeros()
+            learns = _is_addressed(own, own_record, record, chunk.incarnation, chunk.fence)
+            learns &= tf.equal(own.ballot, chunk.fence) & _is_active_as(own_record, record)
+            fits = learns & tf.equal(own.chunks, chunk.number) & self._is_at_same_step(own_record, record)
 
             def write() -> Tensor:
                 written = [
-                    _written(slicing, variable, begin, end, value)
+                    _written(slicing, variable, chunk.begin, chunk.end, value)
                     for variable, value in zip(variables, values, strict=True)
                 ]
                 with tf.control_dependencies(written):
-                    return self._write(with_field(acceptor, CHUNKS, number + 1))
+                    return self._write(own._replace(chunks=chunk.number + 1))
 
-            received = acceptor[CHUNKS] + tf.cond(fits, write, not_applied)
-            return tf.where(meant, received, -1)
+            received = own.chunks + tf.cond(fits, write, not_applied)
+            return tf.where(learns, received, NOT_A_LEARNER)
 
-        return self._critical([*chunk[1:], number, incarnation, fence, record, *values], body)
+        return self._critical([header, copy.record, *copy.values], body)
 
-    def finish(
-        self, incarnation: Tensor, fence: Tensor, former: Tensor, record: Tensor, values: Sequence[Tensor]
-    ) -> Tensor:
+    def finish(self, incarnation: Tensor, fence: Tensor, former: Tensor, copy: StateCopy) -> Tensor:
         """Take the small state from a member that applies no steps; return 1 if it applied. int64[].
 
         It applies if every chunk was received under the former view, and this member is at the same step.
@@ -250,49 +214,55 @@ class StateTransferOps(AcceptorOps):
             incarnation: of the process that is addressed. int64[].
             fence: the ballot's number, which both have promised. int64[].
             former: the number of the former view's ballot. int64[].
-            record: the other member's. int64[5].
-            values: its `ChunkPlan.small_state`.
+            copy: the other member's `small_state`.
         """
 
         def body(incarnation: Tensor, fence: Tensor, former: Tensor, record: Tensor, *values: Tensor) -> Tensor:
-            acceptor, own = self._or_zeros(), self._shard.record_or_zeros()
-            meant = self._is_meant(acceptor, own, record, incarnation, fence) & self._is_at_same_step(own, record)
-            whole = tf.equal(acceptor[BALLOT], former) & tf.equal(acceptor[CHUNKS], len(self.plan.chunks))
+            own, own_record = self._state(), self._shard.record_or_zeros()
+            addressed = _is_addressed(own, own_record, record, incarnation, fence)
+            addressed &= self._is_at_same_step(own_record, record)
+            whole = tf.equal(own.ballot, former) & tf.equal(own.chunks, len(self.plan.chunks))
 
             def write() -> Tensor:
                 with tf.control_dependencies(self._assigned(values)):
-                    return self._write(with_field(acceptor, TRANSFERRED_IN, fence), record)
+                    return self._write(own._replace(transferred_in=fence), record)
 
-            return tf.cond(meant & whole, write, not_applied)
+            return tf.cond(addressed & whole, write, not_applied)
 
-        return self._critical([incarnation, fence, former, record, *values], body)
-
-    def _is_meant(self, acceptor: Tensor, own: Tensor, record: Tensor, incarnation: Tensor, fence: Tensor) -> Tensor:
-        """Return whether this process is addressed, and both members are under the ballot. bool[]."""
-        both = tf.equal(own[RecordField.FENCE], fence) & tf.equal(record[RecordField.FENCE], fence)
-        return tf.equal(acceptor[INCARNATION], incarnation) & both & tf.not_equal(record[RecordField.GENERATION], 0)
+        return self._critical([incarnation, fence, former, copy.record, *copy.values], body)
 
     def _is_at_same_step(self, own: Tensor, record: Tensor) -> Tensor:
         """Return whether both members are at the same step of the same generation. bool[]."""
         same = tf.equal(tf.abs(own[RecordField.GENERATION]), tf.abs(record[RecordField.GENERATION]))
         return same & tf.equal(own[RecordField.STEP], record[RecordField.STEP])
 
-    def _assigned(self, values: Sequence[Tensor]) -> list[Any]:
+    def _assigned(self, values: Sequence[Tensor]) -> list[Operation]:
         pairs = zip(self.plan.small_state, values, strict=True)
         return [variable.assign(value, read_value=False) for variable, value in pairs]
 
 
-def _with_slots(shard: Shard, variable: Any, number: int) -> list[Any]:
+def _is_addressed(own: AcceptorState, own_record: Tensor, record: Tensor, incarnation: Tensor, fence: Tensor) -> Tensor:
+    """Return whether this process is addressed, and it and the source are under the ballot. bool[]."""
+    both = tf.equal(own_record[RecordField.FENCE], fence) & tf.equal(record[RecordField.FENCE], fence)
+    return tf.equal(own.incarnation, incarnation) & both & tf.not_equal(record[RecordField.GENERATION], 0)
+
+
+def _is_active_as(own: Tensor, record: Tensor) -> Tensor:
+    """Return whether this member applies steps of the source's generation. bool[]."""
+    return (own[RecordField.GENERATION] > 0) & tf.equal(own[RecordField.GENERATION], record[RecordField.GENERATION])
+
+
+def _with_slots(shard: Shard, variable: PSVariable, number: int) -> list[PSVariable]:
     """Return a vector, or a table's rows, with the optimizer's slots of the same shape."""
     slots = [slot for (_, of), slot in shard.slots.items() if of == number and slot.shape == variable.shape]
     return [variable, *slots]
 
 
-def _bytes(variables: Sequence[Any]) -> int:
+def _bytes(variables: Sequence[PSVariable]) -> int:
     return sum((variable.shape.num_elements() or 0) * variable.dtype.size for variable in variables)
 
 
-def _read(slicing: Slicing, variable: Any, begin: Tensor, end: Tensor) -> Tensor:
+def _read(slicing: Slicing, variable: PSVariable, begin: Tensor, end: Tensor) -> Tensor:
     match slicing:
         case Slicing.WHOLE:
             return variable.read_value()
@@ -305,7 +275,7 @@ def _read(slicing: Slicing, variable: Any, begin: Tensor, end: Tensor) -> Tensor
             )
 
 
-def _written(slicing: Slicing, variable: Any, begin: Tensor, end: Tensor, value: Tensor) -> Any:
+def _written(slicing: Slicing, variable: PSVariable, begin: Tensor, end: Tensor, value: Tensor) -> Operation:
     match slicing:
         case Slicing.WHOLE:
             return variable.assign(value, read_value=False)

@@ -3,17 +3,20 @@
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import tensorflow as tf
 
 from pstraining.api import contract
+from pstraining.runtime.model.tensor import Tensor, TracedFunction
 from pstraining.runtime.ps.record import Assignment
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.store import ParameterStore
-from pstraining.runtime.replication import acceptor_ops, encoding, witness
+from pstraining.runtime.replication import acceptor_ops, witness
 from pstraining.runtime.replication.acceptor_ops import AcceptorOps
+from pstraining.runtime.replication.messages import MemberReply
 from pstraining.runtime.replication.view import Process, ProcessStatus, Unreachable, View, Voters
+from pstraining.runtime.replication.witness import Request, Verb
 from pstraining.runtime.transport import http2_probe, sockets
 from pstraining.runtime.transport.client import ShardLostError
 
@@ -110,15 +113,17 @@ class MemberMonitor:
                     found[index % shards, index // shards] = name.decode()
         return found
 
-    def _node(self, index: int) -> Any:
-        def emit(name: Any) -> Any:  # an argument: a constant file's contents are constant for TensorFlow, too
+    def _node(self, index: int) -> TracedFunction:
+        def emit(name: Tensor) -> Tensor:  # an argument: a constant file's contents are constant for TensorFlow, too
             with tf.device(self._client.shards[index]):
                 return self._client.to_local(tf.io.read_file(name))
 
-        return tf.function(emit, autograph=False)
+        traced: TracedFunction = tf.function(emit, autograph=False)
+        return traced
 
-    def _reader(self, acceptor: AcceptorOps) -> Any:
-        return tf.function(lambda files: self._client.to_local(acceptor.read(files)), autograph=False)
+    def _reader(self, acceptor: AcceptorOps) -> TracedFunction:
+        traced: TracedFunction = tf.function(lambda files: self._client.to_local(acceptor.read(files)), autograph=False)
+        return traced
 
     def _ask_member(self, index: int) -> ProcessStatus | Unreachable:
         if self._was_suspected_just_now(index):
@@ -149,12 +154,10 @@ class MemberMonitor:
 
     def _call(self, index: int) -> ProcessStatus | None:
         try:
-            record, acceptor, leased, draining = self._client.call(self._reads[index], tf.constant(self._draining))
+            reply: MemberReply = self._client.call(self._reads[index], tf.constant(self._draining))
         except ShardLostError:
             return None
-        shards, members = self.store.layout.ps, self._client.cluster.members
-        flags = {"leased": bool(leased), "draining": bool(draining)}
-        return encoding.status(record, acceptor, self.names, shards=shards, members=members, **flags)
+        return reply.status(self.names, shards=self.store.layout.ps, members=self._client.cluster.members)
 
     def _ask_worker(self, worker: tuple[str, str]) -> ProcessStatus | Unreachable:
         task, address = worker
@@ -171,7 +174,7 @@ class MemberMonitor:
 
 def _ask_witness(address: str) -> ProcessStatus | Unreachable:
     try:
-        return witness.ask(address, {"do": "read"}, PROBE_TIMEOUT_SECONDS)
+        return witness.ask(address, Request(Verb.READ), PROBE_TIMEOUT_SECONDS)
     except ConnectionRefusedError:
         return Unreachable.CRASHED
     except OSError:

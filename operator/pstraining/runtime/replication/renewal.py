@@ -16,13 +16,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
-from pstraining.runtime.replication.witness import Witness
+from pstraining.runtime.replication.witness import Json, Witness
 from pstraining.runtime.telemetry.events import event
 
 EACH: Final = 3
@@ -66,7 +66,7 @@ class Kept:
     """When, on the machine's monotonic clock."""
     epoch: int = 0
     """The highest that it has used as the chief of its term: none may be used twice."""
-    witness: Mapping[str, Any] | None = None
+    witness: Json | None = None
     """The worker's status as a witness, see `replication.witness`: to the chief it is the same incarnation."""
 
 

@@ -1,14 +1,16 @@
 """The chief's side of a state transfer: it sends chunks of the state to learners while training continues."""
 
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Final
 
 import tensorflow as tf
 
+from pstraining.runtime.model.tensor import Tensor, TracedFunction
 from pstraining.runtime.ps.store import int64
 from pstraining.runtime.replication.chunks import StateTransferOps
 from pstraining.runtime.replication.encoding import number as number_of
+from pstraining.runtime.replication.messages import NOT_A_LEARNER, ChunkHeader
 from pstraining.runtime.replication.monitor import MemberMonitor
 from pstraining.runtime.replication.view import Ballot, Process, ProcessStatus, View
 from pstraining.runtime.telemetry.events import event
@@ -23,7 +25,7 @@ class StateTransfer:
     def __init__(self, monitor: MemberMonitor) -> None:
         self._monitor, self._client = monitor, monitor.store.client
         self._ops: dict[int, StateTransferOps] = {}
-        self._functions: dict[tuple[int, int, str | int], Any] = {}
+        self._traced: dict[Hashable, TracedFunction] = {}
         self._view: View | None = None
         self._began = 0.0
         self._received: dict[Process, int] = {}
@@ -58,21 +60,21 @@ class StateTransfer:
         Raises:
             ShardLostError: a server is lost.
         """
-        until, is_any = time.monotonic() + seconds, False
-        while due := self._due():
+        until, is_any, view = time.monotonic() + seconds, False, self._view
+        while view and (due := self._due(view)):
             is_any = True
             for process in due:
-                if not self._send_chunk(process) or time.monotonic() > until:
+                if not self._send_chunk(view, process) or time.monotonic() > until:
                     return True
         return is_any
 
     def begin(self, source: Process, target: Process, fence: int) -> bool:
         """Start a learner under the view of this ballot, from an inactive member; return whether it has started."""
-        return self._apply("begin", source, target, int64(fence))
+        return self._apply(StateTransferOps.begin, source, target, int64(fence))
 
     def finish(self, source: Process, target: Process, fence: int, former: Ballot) -> bool:
         """Transfer the small state to a learner that has every chunk; return whether it applied."""
-        return self._apply("finish", source, target, int64(fence), int64(number_of(former)))
+        return self._apply(StateTransferOps.finish, source, target, int64(fence), int64(number_of(former)))
 
     def warm_up(self, task: str) -> Iterator[None]:
         """Trace the functions for a member that may return as this task, one at a time, without an effect.
@@ -88,23 +90,21 @@ class StateTransfer:
             self.finish(source, absent, -1, Ballot(0, 0))
             yield
 
-    def _due(self) -> list[Process]:
-        learners = self._view.learners if self._view else ()
-        return [p for p in learners if p not in self._given_up and not self._is_done(p, self._received.get(p, 0))]
+    def _due(self, view: View) -> list[Process]:
+        return [p for p in view.learners if p not in self._given_up and not self._is_done(p, self._received.get(p, 0))]
 
     def _is_done(self, process: Process, received: int) -> bool:
         return received == len(self._ops_of(process).plan.chunks)
 
-    def _send_chunk(self, target: Process) -> bool:
+    def _send_chunk(self, view: View, target: Process) -> bool:
         """Send one chunk, which may miss its step; return whether more can be sent now."""
-        assert self._view is not None  # noqa: S101 - it has learners
         shard = self._monitor.shard(target)
-        source, number = self._view.shards[shard][-1], self._received.get(target, 0)
+        source, number = view.shards[shard][-1], self._received.get(target, 0)
         chunk = self._ops_of(target).plan.chunks[number]
-        function = self._function(source, target, chunk.group)
-        arguments = (number, target.incarnation, number_of(self._view.ballot), chunk.begin, chunk.end)
-        received = int(self._client.call(function, *map(int64, arguments)))
-        if received < 0:  # the source or the target has promised another ballot
+        fence = number_of(view.ballot)
+        header = ChunkHeader.pack(number, target.incarnation, fence, chunk.begin, chunk.end)
+        received = int(self._client.call(self._sender(source, target, chunk.group), header))
+        if received == NOT_A_LEARNER:  # the source or the target has promised another ballot
             return False
         late = self._late[target] = 0 if received > number else self._late[target] + 1
         self._received[target] = received
@@ -126,25 +126,31 @@ class StateTransfer:
             self._ops[index] = StateTransferOps(self._monitor.member(index))
         return self._ops[index]
 
-    def _apply(self, what: str, source: Process, target: Process, *arguments: Any) -> bool:
-        return bool(self._client.call(self._function(source, target, what), int64(target.incarnation), *arguments))
+    def _apply(self, operation: Callable[..., Tensor], source: Process, target: Process, *arguments: Tensor) -> bool:
+        """Run a method of `StateTransferOps` on the target with the source's small state; return whether it applied."""
+        source_ops, target_ops = self._ops_of(source), self._ops_of(target)
 
-    def _function(self, source: Process, target: Process, what: str | int) -> Any:
-        """Return a traced function, by its operation or by the group of the chunks that it sends."""
-        key = self._monitor.index(source), self._monitor.index(target), what
-        if key not in self._functions:
-            source_ops, target_ops, home = self._ops_of(source), self._ops_of(target), self._client.to_local
+        def apply(*inputs: Tensor) -> Tensor:
+            return operation(target_ops, *inputs, source_ops.small_state())
 
-            def apply(*arguments: Any) -> Any:
-                return home(getattr(target_ops, str(what))(*arguments, *source_ops.small_state()))
+        function = self._function((operation, *self._indices(source, target)), apply)
+        return bool(self._client.call(function, int64(target.incarnation), *arguments))
 
-            def send(number: Any, incarnation: Any, fence: Any, begin: Any, end: Any) -> Any:
-                group = int(what)
-                return home(
-                    target_ops.receive_chunk(
-                        (group, begin, end), number, incarnation, fence, *source_ops.read_chunk(group, begin, end)
-                    )
-                )
+    def _sender(self, source: Process, target: Process, group: int) -> TracedFunction:
+        """Return the traced function that sends chunks of a group."""
+        source_ops, target_ops = self._ops_of(source), self._ops_of(target)
 
-            self._functions[key] = tf.function(send if isinstance(what, int) else apply, autograph=False)
-        return self._functions[key]
+        def send(header: Tensor) -> Tensor:
+            chunk = ChunkHeader.unpack(header)
+            return target_ops.receive_chunk(group, header, source_ops.read_chunk(group, chunk.begin, chunk.end))
+
+        return self._function((StateTransferOps.receive_chunk, group, *self._indices(source, target)), send)
+
+    def _indices(self, source: Process, target: Process) -> tuple[int, int]:
+        return self._monitor.index(source), self._monitor.index(target)
+
+    def _function(self, key: Hashable, emit: Callable[..., Tensor]) -> TracedFunction:
+        if key not in self._traced:
+            home = self._client.to_local
+            self._traced[key] = tf.function(lambda *inputs: home(emit(*inputs)), autograph=False)
+        return self._traced[key]

@@ -4,17 +4,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import tensorflow as tf
 
 from pstraining.runtime.checkpoint.state import SupersededError
 from pstraining.runtime.ps.record import Assignment
-from pstraining.runtime.ps.store import ParameterStore, int64
-from pstraining.runtime.replication import chunks, encoding, witness
+from pstraining.runtime.ps.store import ParameterStore
+from pstraining.runtime.replication import chunks, encoding
 from pstraining.runtime.replication import view as views
 from pstraining.runtime.replication.acceptor_ops import LEASE_SECONDS
-from pstraining.runtime.replication.monitor import PROBE_TIMEOUT_SECONDS, MemberMonitor
+from pstraining.runtime.replication.member_calls import MemberCalls
+from pstraining.runtime.replication.monitor import MemberMonitor
 from pstraining.runtime.replication.state_transfer import StateTransfer
 from pstraining.runtime.replication.view import (
     Accept,
@@ -72,9 +73,9 @@ class ViewChanger:
         self._lockstep = store.updates.follow is not None
         """Whether members apply the same steps in the same order: an undecided step is void under another view."""
         self._state_transfer = StateTransfer(self._monitor) if chunks.is_incremental(store) else None
-        self._own = None if term is None else Ballot(term, epoch)
+        self._own = Ballot(term or views.NO_BALLOT.term, epoch)
         self._voteless: frozenset[Process] = frozenset()
-        self._functions: dict[tuple[str, int], Any] = {}
+        self._calls = MemberCalls(self._monitor)
         self._began = time.monotonic()
         self._former: View | None = None
         self._changed = time.monotonic()  # when another view became active
@@ -85,7 +86,6 @@ class ViewChanger:
     @property
     def fence(self) -> int:
         """Return the fence of the highest ballot that this chief has used."""
-        assert self._own is not None  # noqa: S101 - it has polled
         return encoding.number(self._own)
 
     @property
@@ -120,7 +120,7 @@ class ViewChanger:
                 Process(task, a.incarnation): a for task, a in observation.items() if isinstance(a, ProcessStatus)
             }
             self._draining.update(process for process, status in statuses.items() if status.draining)
-            if self._own is None:
+            if self._own.term == views.NO_BALLOT.term:
                 self._own = Ballot(1 + max(status.promised.term for status in statuses.values()), 0)
             promotable, joining = self._returning(statuses) if readmit else ([], [])
             wait_for_absent = time.monotonic() < self._began + FIRST_SECONDS
@@ -136,10 +136,9 @@ class ViewChanger:
             )
             self._voteless = frozenset(process for process, status in statuses.items() if not status.is_voter)
             try:
-                if self._act(action, statuses):
-                    assert isinstance(action, Activate)  # noqa: S101 - no other action ends a view change
-                    self._on_new_view(action.view, statuses)
-                    return action.view
+                if view := self._act(action, statuses):
+                    self._on_new_view(view, statuses)
+                    return view
             except ShardLostError:
                 probe_first = True
 
@@ -160,13 +159,13 @@ class ViewChanger:
         for task in self._monitor.voters.members:
             absent = Process(task, -1)
             with suppress(ShardLostError):  # then it is traced when it is needed
-                self._send("on_prepare", absent, empty.ballot)
-                self._send("on_accept", absent, empty.ballot, empty)
-                self._call("on_activate", absent, int64(0), tf.zeros([], tf.float64))
+                self._calls.prepare(absent, empty.ballot)
+                self._calls.accept(absent, empty)
+                self._calls.activate(absent, empty.ballot, 0.0)
                 if self._lockstep:
-                    self._rounds("start", absent, session, int64(0))
-                    for what in ("follow", "follow as a standby"):
-                        self._rounds(what, absent, session, int64(-1))
+                    self._calls.start_rounds(absent, session, 0)
+                    for standby in (False, True):
+                        self._calls.follow(absent, session, -1, standby=standby)
                 if self._state_transfer:
                     yield from self._state_transfer.warm_up(task)
             yield
@@ -180,56 +179,58 @@ class ViewChanger:
         members = [process for process in statuses if process.task not in self._monitor.witnesses]
         return self._state_transfer.classify(members, statuses) if self._state_transfer else (members, [])
 
-    def _act(self, action: views.Action, statuses: dict[Process, ProcessStatus]) -> bool:
-        """Take one action; return whether the view is active now."""
+    def _act(self, action: views.Action, statuses: dict[Process, ProcessStatus]) -> View | None:
+        """Take one action; return the view if it is active now."""
         match action:
             case Prepare(ballot, to):
                 self._own = ballot
                 for process in to:
-                    self._send("on_prepare", process, ballot)
+                    self._calls.prepare(process, ballot)
             case Accept() | TransferState() if self._lockstep and self._finish_decided_step(statuses):
                 pass
             case Accept(view, to, founding):
                 for process in to:
-                    self._send("on_accept", process, view.ballot, view, founding=founding)
+                    self._calls.accept(process, view, founding=founding)
             case views.AdmitVoter(view, to):
                 for process in to:
-                    self._send("on_admit", process, view.ballot, view)
+                    self._calls.admit(process, view)
             case TransferState():
                 self._transfer(action)
             case RestoreCheckpoint(ballot, to, _):
-                self._restore_on(to, encoding.number(ballot))
+                self._restore_on(to, ballot)
             case Activate(view, to):
-                return self._activate(view, to, statuses)
+                return view if self._activate(view, to, statuses) else None
             case views.Superseded(term):
                 raise SupersededError(f"this chief's term is over: {term} rules")
             case Wait(reason):
                 self._wait(reason)
-        return False
+        return None
 
     def _activate(self, view: View, to: Sequence[Process], statuses: dict[Process, ProcessStatus]) -> bool:
         fence = encoding.number(view.ballot)
-        was_active = all(statuses[process].active for process in to)
-        if not all(
-            self._begin_transfer(process, view, fence) for process in view.learners if not statuses[process].active
-        ):
+        inactive = [process for process in to if not statuses[process].active]
+        if not self._begin_transfers(view, [process for process in view.learners if process in inactive]):
             return False  # a learner that has not begun is at another step, and must not become active
         session = tf.constant([fence, -statuses[view.shards[0][0]].generation.term], tf.int64)
-        for process in to if self._lockstep else ():
-            if not statuses[process].active:
-                self._rounds("start", process, session, int64(fence << encoding.ATTEMPT_BITS))
-        done = self._each("on_activate", to, (int64(fence), tf.constant(LEASE_SECONDS, tf.float64)))
-        if not was_active:
+        for process in inactive if self._lockstep else ():
+            self._calls.start_rounds(process, session, fence << encoding.ATTEMPT_BITS)
+        done = [self._calls.activate(process, view.ballot, LEASE_SECONDS) for process in to]
+        if inactive:
             learners = [process.task for process in view.learners]
             listed = {"members": _listed(view)} | ({"learners": learners} if learners else {})
             event("view", term=view.ballot.term, epoch=view.ballot.epoch, **listed)
-        return done
+        return all(done)
 
-    def _begin_transfer(self, process: Process, view: View, fence: int) -> bool:
-        """Start a learner at its shard's step; no step is applied before it has started."""
-        assert self._state_transfer is not None  # noqa: S101 - there are learners
-        self._write_sync_marker(process, "")
-        return self._state_transfer.begin(view.shards[self._monitor.shard(process)][0], process, fence)
+    def _begin_transfers(self, view: View, learners: Sequence[Process]) -> bool:
+        """Start learners at their shards' step; no step is applied before they have started."""
+        if self._state_transfer is None:
+            return not learners
+        for process in learners:
+            self._write_sync_marker(process, "")
+            source = view.shards[self._monitor.shard(process)][0]
+            if not self._state_transfer.begin(source, process, encoding.number(view.ballot)):
+                return False
+        return True
 
     def _finish_decided_step(self, statuses: dict[Process, ProcessStatus]) -> bool:
         """Let members apply the step that others have applied; return whether any was behind.
@@ -239,21 +240,20 @@ class ViewChanger:
         former = max((a.view for a in statuses.values() if a.view), key=lambda view: view.ballot, default=None)
         if former is None:
             return False
-        states = {p: (statuses[p].generation, statuses[p].step) for p in former.members if p in statuses}
-        in_sync = [states[p] for shard in former.shards for p in shard if p in states and states[p][1] is not None]
-        newest = max(in_sync, default=None)
+        states = {
+            process: (status.generation, status.step)
+            for process, status in statuses.items()
+            if process in former.members and status.step is not None
+        }
+        newest = max((states[process] for process in former.in_sync if process in states), default=None)
         if newest is None:
             return False
         generation, step = newest
-        assert step is not None  # noqa: S101 - filtered above
-        behind = [p for p, state in states.items() if state == (generation, step - 1)]
+        behind = [process for process, state in states.items() if state == (generation, step - 1)]
         session = tf.constant([self.fence, -generation.term], tf.int64)
-        made = 0
         primaries = [shard[0] for shard in former.shards]
-        for process in behind:
-            what = "follow" if process in primaries else "follow as a standby"
-            made += int(self._rounds(what, process, session, int64(step - 1)))
-        return made > 0
+        followed = [self._calls.follow(p, session, step - 1, standby=p not in primaries) for p in behind]
+        return any(followed)
 
     def _on_new_view(self, view: View, statuses: Collection[Process]) -> None:
         """Account for an active view, and write the markers that launchers read.
@@ -287,38 +287,31 @@ class ViewChanger:
         if not self._client.cluster.in_pod:
             return
         try:
-            self._call("write_marker", process, tf.constant(text))
+            self._calls.write_marker(process, text)
         except tf.errors.OpError as error:  # then a drain of its node does not wait for it, and a new chief restores
             event("not_marked", server=process.task, reason=str(error).partition("\n")[0])
 
     def _transfer(self, action: TransferState) -> None:
         for source, target in action.pairs:
-            self._transfer_one(source, target, encoding.number(action.ballot), action.former)
+            self._transfer_one(source, target, action)
 
-    def _transfer_one(self, source: Process, target: Process, fence: int, former: Ballot) -> None:
+    def _transfer_one(self, source: Process, target: Process, action: TransferState) -> None:
         """Transfer the small state, if the target has learned under the former view; else the whole state."""
         self._write_sync_marker(target, "")  # it may have been in sync before it was suspected
-        began, index = time.monotonic(), self._monitor.index
-        if self._state_transfer and self._state_transfer.finish(source, target, fence, former):
+        began, fence = time.monotonic(), encoding.number(action.ballot)
+        if self._state_transfer and self._state_transfer.finish(source, target, fence, action.former):
             _report_transfer("complete", source, target, began)
             return
-        key = f"copy from {index(source)}", index(target)
-        if key not in self._functions:
-            source_ops, target_ops = self._monitor.acceptor(index(source)), self._monitor.acceptor(index(target))
-
-            def copy(incarnation: Any, ballot: Any) -> Any:
-                return self._client.to_local(target_ops.on_transfer(incarnation, ballot, *source_ops.read_state()))
-
-            self._functions[key] = tf.function(copy, autograph=False)
-        self._client.call(self._functions[key], int64(target.incarnation), int64(fence))
+        self._calls.transfer(source, target, action.ballot)
         _report_transfer("whole", source, target, began)
 
-    def _restore_on(self, to: Sequence[Process], fence: int) -> None:
+    def _restore_on(self, to: Sequence[Process], ballot: Ballot) -> None:
+        tasks = {process.task for process in to}
         shards = self._monitor.voters.shards
-        there = {process.task for process in to}
-        assignment = tuple(tuple(m for m, task in enumerate(own) if task in there) for own in shards)
-        self._restore(assignment, fence)
-        self._each("on_restore", to, (int64(fence),))
+        assignment = tuple(tuple(m for m, task in enumerate(own) if task in tasks) for own in shards)
+        self._restore(assignment, encoding.number(ballot))
+        for process in to:
+            self._calls.restored(process, ballot)
 
     def _wait(self, reason: str) -> None:
         if time.monotonic() - self._reported > REPORT_SECONDS:
@@ -326,66 +319,10 @@ class ViewChanger:
             event("waiting", what="parameter servers", reason=reason)
         time.sleep(POLL)
 
-    def _encoded(self, view: View) -> Any:
-        members = self._client.cluster.members
-        entries = encoding.encode(view, self._monitor.names, members)
-        return tf.constant(
-            _padded(entries, encoding.size(self._client.cluster.shards, members) - encoding.HEAD), tf.int64
-        )
-
-    def _send(
-        self, what: str, process: Process, ballot: Ballot, view: View | None = None, *, founding: bool = False
-    ) -> None:
-        """Request a compare-and-set from an acceptor; the next observation shows whether it applied."""
-        if address := self._monitor.witnesses.get(process.task):
-            with suppress(OSError):
-                witness.ask(
-                    address, witness.request(what, process, ballot, view, founding=founding), PROBE_TIMEOUT_SECONDS
-                )
-            return
-        arguments = [int64(encoding.number(ballot))]
-        if what == "on_prepare":
-            arguments.append(int64(process.incarnation or time.time_ns() + self._monitor.index(process)))
-        if view:
-            arguments.append(self._encoded(view))
-        if what == "on_accept":
-            arguments.append(int64(int(founding)))
-        self._call(what, process, *arguments)
-
-    def _each(self, what: str, to: Sequence[Process], arguments: Sequence[Any]) -> bool:
-        """Request one compare-and-set from several members; return whether all applied."""
-        done = [self._call(what, process, *arguments) for process in to]
-        return all(done)
-
-    def _call(self, what: str, process: Process, *arguments: Any) -> bool:
-        """Request a compare-and-set from a member's acceptor; return whether it applied."""
-        index = self._monitor.index(process)
-        if (what, index) not in self._functions:
-            emit = getattr(self._monitor.acceptor(index), what)
-            home = self._client.to_local
-            self._functions[what, index] = tf.function(lambda *inputs: home(emit(*inputs)), autograph=False)
-        return bool(self._client.call(self._functions[what, index], int64(process.incarnation), *arguments))
-
-    def _rounds(self, what: str, process: Process, *arguments: Any) -> Any:
-        """Return the result of an operation on a member's part of a round."""
-        index = self._monitor.index(process)
-        if (what, index) not in self._functions:
-            make = self._store.updates.member_round_ops
-            assert make is not None  # noqa: S101 - members are in lockstep
-            rounds = make(self._monitor.member(index), what.endswith("standby"))
-            emit, home = getattr(rounds, what.split(maxsplit=1)[0]), self._client.to_local
-            self._functions[what, index] = tf.function(lambda *inputs: home(emit(*inputs)), autograph=False)
-        return self._client.call(self._functions[what, index], *arguments)
-
 
 def _report_transfer(phase: str, source: Process, target: Process, began: float) -> None:
     seconds = round(time.monotonic() - began, 3)
     event("state_transfer", phase=phase, source=source.task, target=target.task, seconds=seconds)
-
-
-def _padded(entries: Any, length: int) -> list[int]:
-    found = [int(number) for number in entries]
-    return found + [0] * (length - len(found))
 
 
 def _listed(view: View) -> list[list[str]]:

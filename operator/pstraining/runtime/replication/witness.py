@@ -9,13 +9,14 @@ Knows no TensorFlow.
 import json
 import socketserver
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any, Final
 
 from pstraining.launcher.listener import Listener
 from pstraining.runtime.replication import acceptor
-from pstraining.runtime.replication.view import Ballot, Process, ProcessStatus, View
+from pstraining.runtime.replication.view import NO_BALLOT, Ballot, Process, ProcessStatus, View
 from pstraining.runtime.transport import sockets
 
 LONGEST_LINE: Final = 1 << 20
@@ -24,8 +25,61 @@ CONNECTIONS: Final = 512
 """Maximum connections at a time: every worker polls every witness after a loss."""
 
 
-WIRE_VERBS: Final = {"on_prepare": "prepare", "on_accept": "accept", "on_admit": "admit"}
-"""The verb of a request in JSON, by the acceptor's function."""
+Json = dict[str, Any]
+"""A JSON object."""
+
+
+class Verb(StrEnum):
+    """What a request asks for; see `replication.acceptor`."""
+
+    READ = "read"
+    PREPARE = "prepare"
+    ACCEPT = "accept"
+    ADMIT = "admit"
+
+
+@dataclass(frozen=True)
+class Request:
+    """A chief's request to one process."""
+
+    verb: Verb
+    incarnation: int = 0
+    """Of the process that is addressed; any other process ignores the request."""
+    ballot: Ballot = NO_BALLOT
+    """The chief's."""
+    view: View | None = None
+    """To accept; None: to prepare, or to read."""
+    founding: bool = False
+    """See `replication.view.Accept`."""
+
+    def pack(self) -> Json:
+        """Return the request as it is sent."""
+        if self.verb is Verb.READ:
+            return {"do": self.verb}
+        return {
+            "do": self.verb,
+            "incarnation": self.incarnation,
+            "ballot": list(self.ballot),
+            "view": self.view and _encode_view(self.view),
+            "founding": self.founding,
+        }
+
+    @classmethod
+    def unpack(cls, encoded: Json) -> "Request":
+        """Return the request that was received.
+
+        Raises:
+            ValueError: it is malformed.
+        """
+        try:
+            verb = Verb(encoded["do"])
+            if verb is Verb.READ:
+                return cls(verb)
+            view = _decode_view(encoded["view"]) if encoded["view"] else None
+            ballot = Ballot(*encoded["ballot"])
+            return cls(verb, int(encoded["incarnation"]), ballot, view, bool(encoded["founding"]))
+        except (KeyError, TypeError, IndexError) as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
 class Witness:
@@ -36,30 +90,27 @@ class Witness:
         kept: the result of `hand_on`, if this process was renewed; it keeps the incarnation that it had.
     """
 
-    def __init__(self, incarnation: int, kept: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, incarnation: int, kept: Json | None = None) -> None:
         self._status = from_json(kept) if kept else ProcessStatus(incarnation)
         self._lock, self._is_handed_on = threading.Lock(), False
 
-    def hand_on(self) -> dict[str, Any]:
+    def hand_on(self) -> Json:
         """Return the status for the process that replaces this one, and answer no request from then on."""
         with self._lock:
             self._is_handed_on = True
             return to_json(self._status)
 
-    def do(self, request: dict[str, Any]) -> ProcessStatus:
+    def do(self, request: Request) -> ProcessStatus:
         """Apply a chief's request if it names this process; return the status after it.
 
         Raises:
-            ValueError: the request is malformed, or the status was handed on.
+            ValueError: the request lacks a view, or the status was handed on.
         """
         with self._lock:
             if self._is_handed_on:
                 raise ValueError("this process is being renewed")
-            try:
-                if request["do"] != "read" and request["incarnation"] == self._status.incarnation:
-                    self._status = _apply(self._status, request)
-            except (KeyError, TypeError, IndexError) as error:
-                raise ValueError(f"{type(error).__name__}: {error}") from None
+            if request.verb is not Verb.READ and request.incarnation == self._status.incarnation:
+                self._status = _apply(self._status, request)
             return self._status
 
 
@@ -71,15 +122,16 @@ class WitnessServer:
     """
 
     def __init__(self, witness: Witness, port: int) -> None:
-        class Handler(socketserver.StreamRequestHandler):
+        class WitnessHandler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
                 try:
-                    reply = to_json(witness.do(json.loads(self.rfile.readline(LONGEST_LINE))))
+                    request = Request.unpack(json.loads(self.rfile.readline(LONGEST_LINE)))
+                    reply = to_json(witness.do(request))
                 except ValueError as error:
                     reply = {"error": str(error)}
                 self.wfile.write(json.dumps(reply).encode() + b"\n")
 
-        self._listener = Listener(port, Handler, CONNECTIONS)
+        self._listener = Listener(port, WitnessHandler, CONNECTIONS)
         self.close = self._listener.start("pstraining-witness")
 
     @property
@@ -88,9 +140,7 @@ class WitnessServer:
         return self._listener.port
 
 
-def serve_witness(
-    addresses: Sequence[str], worker: int, incarnation: int, kept: Mapping[str, Any] | None = None
-) -> Witness:
+def serve_witness(addresses: Sequence[str], worker: int, incarnation: int, kept: Json | None = None) -> Witness:
     """Return the worker's witness, and serve it as long as the process lives, if the job's workers vote.
 
     Args:
@@ -108,12 +158,12 @@ def serve_witness(
     return witness
 
 
-def ask(address: str, request: dict[str, Any], patience: float) -> ProcessStatus:
+def ask(address: str, request: Request, patience: float) -> ProcessStatus:
     """Send a request to a witness and return its status.
 
     Args:
         address: host:port of the witness.
-        request: see `request`.
+        request: for one process.
         patience: seconds to wait for the reply.
 
     Raises:
@@ -121,7 +171,7 @@ def ask(address: str, request: dict[str, Any], patience: float) -> ProcessStatus
         OSError: it does not answer.
     """
     with sockets.dial(sockets.split(address), patience) as asked, asked.makefile("rwb") as lines:
-        lines.write(json.dumps(request).encode() + b"\n")
+        lines.write(json.dumps(request.pack()).encode() + b"\n")
         lines.flush()
         reply = lines.readline(LONGEST_LINE)
     try:
@@ -130,28 +180,7 @@ def ask(address: str, request: dict[str, Any], patience: float) -> ProcessStatus
         raise OSError(f"{address} does not answer as a witness does: {reply[:100]!r}, {error}") from None
 
 
-def request(
-    what: str, process: Process, ballot: Ballot, view: View | None = None, *, founding: bool = False
-) -> dict[str, Any]:
-    """Return the request for one process.
-
-    Args:
-        what: "on_prepare", "on_accept" or "on_admit", see `replication.acceptor`.
-        process: the process that it is for; any other ignores it.
-        ballot: the chief's.
-        view: to accept; None to prepare.
-        founding: see `replication.view.Accept`.
-    """
-    return {
-        "do": WIRE_VERBS[what],
-        "incarnation": process.incarnation,
-        "ballot": list(ballot),
-        "view": view and _encode_view(view),
-        "founding": founding,
-    }
-
-
-def to_json(status: ProcessStatus) -> dict[str, Any]:
+def to_json(status: ProcessStatus) -> Json:
     """Return a witness's status as it is sent."""
     return {
         "incarnation": status.incarnation,
@@ -161,7 +190,7 @@ def to_json(status: ProcessStatus) -> dict[str, Any]:
     }
 
 
-def from_json(encoded: Mapping[str, Any]) -> ProcessStatus:
+def from_json(encoded: Json) -> ProcessStatus:
     """Return the status that `to_json` encoded."""
     view = encoded["view"]
     return replace(
@@ -172,16 +201,15 @@ def from_json(encoded: Mapping[str, Any]) -> ProcessStatus:
     )
 
 
-def _apply(status: ProcessStatus, asked: dict[str, Any]) -> ProcessStatus:
-    view = _decode_view(asked["view"]) if asked["view"] else None
-    match asked["do"]:
-        case "prepare":
-            return acceptor.on_prepare(status, Ballot(*asked["ballot"]))
-        case "accept" if view:
-            return acceptor.on_accept(status, view, founding=asked["founding"])
-        case "admit" if view:
+def _apply(status: ProcessStatus, request: Request) -> ProcessStatus:
+    match request.verb, request.view:
+        case Verb.PREPARE, _:
+            return acceptor.on_prepare(status, request.ballot)
+        case Verb.ACCEPT, View() as view:
+            return acceptor.on_accept(status, view, founding=request.founding)
+        case Verb.ADMIT, View() as view:
             return acceptor.on_admit(status, view)
-    raise ValueError(f"a witness cannot do {asked['do']!r}")
+    raise ValueError(f"a request to {request.verb} needs a view")
 
 
 def _encode_view(view: View) -> list[Any]:

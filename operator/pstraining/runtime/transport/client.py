@@ -15,12 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Final
 
 import tensorflow as tf
 from tensorflow.python.eager import context
 
 from pstraining.runtime.config.cluster import Cluster
+from pstraining.runtime.model.tensor import Fetched, Structure, Tensor, TracedFunction
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.transport import errors, http2_probe, sockets
 from pstraining.runtime.transport.traffic import Links
@@ -59,7 +60,7 @@ class Client:
         self.shards = [f"/job:ps/replica:0/task:{index}/device:CPU:0" for index in range(len(cluster.ps))]
         self.container = f"pstraining.{cluster.job}"
         self._connection = 0
-        self._failures: dict[Callable[..., Any], int] = {}
+        self._failures: dict[TracedFunction, int] = {}
         self._idle = threading.Condition()
         self._calls = 0
         self._connecting = False
@@ -105,7 +106,7 @@ class Client:
         """Number of the connection. With a new one TensorFlow has to make ready anew what it runs."""
         return self._connection
 
-    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    def call(self, function: TracedFunction, *arguments: Tensor) -> Fetched:
         """Run a traced function and fetch what it returns, as numpy arrays.
 
         Raises:
@@ -113,11 +114,13 @@ class Client:
         """
         return self._guarded(function, arguments, lambda result: tf.nest.map_structure(lambda t: t.numpy(), result))
 
-    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    def run(self, function: TracedFunction, *arguments: Tensor) -> Tensor:
         """The same for a function whose results are used here further: they stay tensors, on this task's device."""
         return self._guarded(function, arguments, lambda result: result)
 
-    def _guarded(self, function: Callable[..., Any], arguments: Sequence[Any], use: Callable[[Any], Any]) -> Any:
+    def _guarded(
+        self, function: TracedFunction, arguments: Sequence[Tensor], use: Callable[[Tensor], Fetched]
+    ) -> Fetched:
         with self._shared() as connection:
             try:
                 with self._watchdog.watching("call"), tf.device(self.local):
@@ -135,14 +138,17 @@ class Client:
                 raise ShardLostError(f"{name}: {_first_line(error)}", connection) from None
             return fetched
 
-    def to_local(self, result: Any) -> Any:
+    def to_local(self, result: Structure) -> Structure:
         """Emit moving a function's results to this task: a tensor must not stay on a server.
 
         Not by an identity: TensorFlow takes those out, and what chooses among results would then be on the server,
         which would be sent the choice first.
         """
         with tf.device(self.local):
-            return tf.nest.map_structure(lambda value: tf.raw_ops.EnsureShape(input=value, shape=value.shape), result)
+            moved: Structure = tf.nest.map_structure(
+                lambda value: tf.raw_ops.EnsureShape(input=value, shape=value.shape), result
+            )
+            return moved
 
     def recover(self, lost: ShardLostError) -> None:
         """Reconnect, unless another thread already has since the call failed; returns when all servers answer.
@@ -170,7 +176,7 @@ class Client:
             event("reconnected", servers=sorted(self.connected), seconds=round(time.monotonic() - started, 3))
             return self.connected
 
-    def _definition(self, servers: Iterable[int]) -> Any:
+    def _definition(self, servers: Iterable[int]) -> tf.train.ServerDef:
         """This task and some servers.
 
         Not by tf.config.experimental_connect_to_cluster: it names a leader for collectives, which nobody uses here.

@@ -12,11 +12,13 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from pstraining.runtime.telemetry.counters import Traffic
 from pstraining.runtime.transport import sockets
 
+_Connection = tuple[int, tuple[str, int], tuple[str, int]]
+"""A socket: its inode, and the addresses of both ends."""
 _INFO_BYTES: Final = 136
 _ACKED: Final = 120
 """Where Linux's struct tcp_info has tcpi_bytes_acked, and tcpi_bytes_received behind it. uint64 each."""
@@ -35,7 +37,7 @@ class Links:
     def __init__(self, servers: tuple[str, ...], own_port: int) -> None:
         self._servers, self._own_port = servers, own_port
         self._lock = threading.Lock()
-        self._live: dict[Any, tuple[str, Traffic]] = {}
+        self._live: dict[_Connection, tuple[str, Traffic]] = {}
         self._gone: dict[str, Traffic] = {}
         self._dialled: dict[tuple[str, int], str] = {}
         self._hosts: dict[str, str] = {}
@@ -53,7 +55,7 @@ class Links:
                 total[peer] = total.get(peer, Traffic()) + moved
             return total
 
-    def _found(self) -> Iterator[tuple[Any, tuple[str, Traffic]]]:
+    def _found(self) -> Iterator[tuple[_Connection, tuple[str, Traffic]]]:
         for found in sockets.connections():
             with suppress(OSError):  # not connected, or closed meanwhile
                 own, other = found.getsockname()[:2], found.getpeername()[:2]

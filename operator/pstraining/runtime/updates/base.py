@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Batch, Tensor, TracedFunction
 from pstraining.runtime.ps.data_ledger import NO_PROGRESS, Progress
+from pstraining.runtime.ps.messages import Sender, SessionToken
 from pstraining.runtime.ps.record import Session, ShardRecord
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.gradients import GradientComputer
-from pstraining.runtime.updates.messages import Sender, SessionToken
 
 FIRST_PAUSE: Final = 0.0002
 LONGEST_PAUSE: Final = 0.01

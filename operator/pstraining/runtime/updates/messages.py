@@ -9,48 +9,9 @@ from typing import Generic, NamedTuple, TypeVar
 import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Tensor
-from pstraining.runtime.ps.record import Session
 
 Number = TypeVar("Number")
 """A scalar tensor inside a traced function, an int or a float on the client."""
-
-
-class SessionToken(NamedTuple):
-    """The session of a request."""
-
-    fence: Tensor
-    """The fencing token. int64[]."""
-    generation: Tensor
-    """The set of parameters. int64[]."""
-
-    @staticmethod
-    def pack(session: Session) -> Tensor:
-        """Return the vector that a worker sends. int64[2]."""
-        return tf.constant([session.fence, session.generation], tf.int64)
-
-    @classmethod
-    def unpack(cls, vector: Tensor) -> "SessionToken":
-        """Emit the fields of the vector."""
-        return cls(*tf.unstack(vector))
-
-
-class Sender(NamedTuple):
-    """The worker process that sent a request."""
-
-    worker: Tensor
-    """The worker's index. int64[]."""
-    incarnation: Tensor
-    """Start of the process, in nanoseconds since 1970. int64[]."""
-
-    @staticmethod
-    def pack(worker: int, incarnation: int) -> Tensor:
-        """Return the vector that a worker sends. int64[2]."""
-        return tf.constant([worker, incarnation], tf.int64)
-
-    @classmethod
-    def unpack(cls, vector: Tensor) -> "Sender":
-        """Emit the fields of the vector on the server that received it."""
-        return cls(*tf.unstack(vector))
 
 
 class GradientStats(NamedTuple, Generic[Number]):

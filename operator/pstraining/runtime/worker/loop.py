@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Final
 
 import tensorflow as tf
 
@@ -17,6 +17,7 @@ from pstraining.runtime.config.settings import TrainingSettings
 from pstraining.runtime.data.batches import AssignedBatches, Batches, DatasetBatches, EndOfDataError, UpdateBatches
 from pstraining.runtime.data.sources import Source
 from pstraining.runtime.ps import record as records
+from pstraining.runtime.ps.messages import ASSIGNED, SESSION_OVER
 from pstraining.runtime.ps.worker_registry import HEARTBEAT_SECONDS
 from pstraining.runtime.replication import encoding
 from pstraining.runtime.replication.renewal import Renewal, RenewalDueError
@@ -51,7 +52,7 @@ class Worker:
         self,
         where: Router,
         identity: Identity,
-        data: Callable[[], Any] | Source,
+        data: Callable[[], tf.data.Dataset] | Source,
         *,
         training: TrainingSettings,
         counters: WorkerCounters | None = None,
@@ -136,12 +137,13 @@ class Worker:
 
     def _assign_split(self) -> tuple[int, int] | None:
         """A piece of the data, as the first server hands it out."""
-        assert self._session is not None  # noqa: S101 - pieces are asked for in a session
-        who = (self._identity.worker, self._identity.incarnation)
-        state, position, done = self._store.assign_split(self._session, who, self._limit)
-        if state < 0:
+        if self._session is None:
             raise SessionOverError
-        return (position, done) if state else None
+        who = (self._identity.worker, self._identity.incarnation)
+        reply = self._store.assign_split(self._session, who, self._limit)
+        if reply.state == SESSION_OVER:
+            raise SessionOverError
+        return (reply.position, reply.done) if reply.state == ASSIGNED else None
 
     def _train(self, session: records.Session) -> bool:
         """Step until the session is over; True when the job is done."""

@@ -3,8 +3,9 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
+from pstraining.runtime.model.tensor import Batch
 from pstraining.runtime.ps.record import Assignment
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.replication import chunks
@@ -38,7 +39,7 @@ class Router(Protocol):
             ShardLostError: a server is lost.
         """
 
-    def warm_up(self, sample: Callable[[], Sequence[Any]]) -> None:
+    def warm_up(self, sample: Callable[[], Sequence[Batch]]) -> None:
         """Trace and send the functions of the next step before it is due."""
 
 
@@ -49,10 +50,10 @@ class Rebindable(Updates, Protocol):
     def bind(self, store: ParameterStore) -> "Rebindable":
         """Return the same worker with other members; its memory and its residuals are shared."""
 
-    def trace(self, batches: Sequence[Any]) -> None:
+    def trace(self, batches: Sequence[Batch]) -> None:
         """Trace the functions of a usual step without running them; another thread may train meanwhile."""
 
-    def dry_run(self, batches: Sequence[Any]) -> None:
+    def dry_run(self, batches: Sequence[Batch]) -> None:
         """Run them without an effect; another thread may train meanwhile.
 
         Raises:
@@ -71,7 +72,7 @@ class StaticRouter:
         """Return the same store and updates always."""
         return self.first
 
-    def warm_up(self, sample: Callable[[], Sequence[Any]]) -> None:
+    def warm_up(self, sample: Callable[[], Sequence[Batch]]) -> None:
         """Prepare the updates at the first call."""
         if not self._warmed_up:
             self.first[1].warm_up(sample())
@@ -90,7 +91,7 @@ class FailoverRouter:
         self._current: Assignment = ()
         self._has_learners = False
         """Whether the current assignment contains learners."""
-        self._batches: Sequence[Any] = ()
+        self._batches: Sequence[Batch] = ()
         self._changed = threading.Event()
         """Set when there may be functions to prepare."""
 
@@ -111,7 +112,7 @@ class FailoverRouter:
         self._changed.set()
         return self._bind(self._current)
 
-    def warm_up(self, sample: Callable[[], Sequence[Any]]) -> None:
+    def warm_up(self, sample: Callable[[], Sequence[Batch]]) -> None:
         """Prepare once for each assignment; a thread prepares for the assignments that a failure may leave."""
         if self._current in self._ready:
             return

@@ -24,6 +24,7 @@ from pstraining.runtime.model.keras_model import Touched
 from pstraining.runtime.model.tensor import Batch, Operation, Tensor, TracedFunction
 from pstraining.runtime.ps.critical_section import applied, critical, not_applied, with_dependencies, without_autograph
 from pstraining.runtime.ps.data_ledger import Progress
+from pstraining.runtime.ps.messages import Sender, SessionToken
 from pstraining.runtime.ps.record import RecordField, Session, ShardRecord
 from pstraining.runtime.ps.shard import ServerHooks, Shard
 from pstraining.runtime.ps.store import ParameterStore
@@ -31,7 +32,7 @@ from pstraining.runtime.updates.asynchronous.messages import PushResult, UpdateH
 from pstraining.runtime.updates.asynchronous.staleness import Clocks, ask
 from pstraining.runtime.updates.base import BoundUpdates, Identity, StepResult, as_numbers
 from pstraining.runtime.updates.gradients import GradientComputer, LocalGradient, Rows
-from pstraining.runtime.updates.messages import GradientStats, Sender, SessionToken
+from pstraining.runtime.updates.messages import GradientStats
 
 FIRST_PAUSE: Final = 0.001
 LONGEST_PAUSE: Final = 0.05

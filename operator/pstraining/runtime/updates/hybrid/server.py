@@ -12,12 +12,12 @@ import tensorflow as tf
 from pstraining.runtime.allreduce.topology import PEER_SIZE
 from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps.critical_section import applied, clock, not_applied, with_dependencies
+from pstraining.runtime.ps.messages import Sender, SessionToken
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.tensors import WORKER_SLOTS, at, put
 from pstraining.runtime.ps.worker_registry import LAPSE_SECONDS
 from pstraining.runtime.updates.hybrid.messages import ArbiterState, DenseAge, HybridLookReply, RingMembers
-from pstraining.runtime.updates.messages import Sender, SessionToken
 from pstraining.runtime.updates.synchronous.accumulators import Accumulators, RoundConfig, RoundResult
 from pstraining.runtime.updates.synchronous.messages import RoundPlace
 from pstraining.runtime.updates.synchronous.server import RoundOps

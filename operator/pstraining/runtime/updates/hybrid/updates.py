@@ -17,7 +17,7 @@ from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Batch, Tensor, TracedFunction
 from pstraining.runtime.ps.data_ledger import Progress
 from pstraining.runtime.ps.record import Session, ShardRecord
-from pstraining.runtime.ps.shard import ServerHooks
+from pstraining.runtime.ps.shard import LockstepRounds, ServerHooks, Shard
 from pstraining.runtime.ps.store import ParameterStore, int64
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.updates.base import FIRST_PAUSE, LONGEST_PAUSE, BoundUpdates, StepResult, as_tensor
@@ -35,6 +35,7 @@ from pstraining.runtime.updates.hybrid.messages import (
 from pstraining.runtime.updates.hybrid.protocol import HybridAction
 from pstraining.runtime.updates.hybrid.server import HybridAccumulators
 from pstraining.runtime.updates.hybrid.two_phase_commit import (
+    HybridPrimaryRoundOps,
     HybridStandbyRoundOps,
     ReplicatedHybridAccumulators,
     primary_hybrid_ops,
@@ -59,12 +60,15 @@ def hooks(name: str, config: RoundConfig, *, paired: bool = False) -> ServerHook
         config: configuration of the rounds.
         paired: whether standbys apply the same steps.
     """
+
+    def member_round_ops(shard: Shard, is_standby: bool) -> LockstepRounds:
+        return (HybridStandbyRoundOps if is_standby else HybridPrimaryRoundOps)(shard, config)
+
     return replace(
         round_hooks(
             name,
             primary=lambda shard: primary_hybrid_ops(shard, config),
-            standby=lambda shard: HybridStandbyRoundOps(shard, config),
-            paired=paired,
+            member=member_round_ops if paired else None,
         ),
         make_mode_state=lambda shard: (ReplicatedHybridAccumulators if paired else HybridAccumulators)(shard, config),
         pause_steps=lambda shard, seconds: primary_hybrid_ops(shard, config).pause_steps(seconds),

@@ -6,10 +6,10 @@ import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.critical_section import critical
+from pstraining.runtime.ps.messages import Sender
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.tensors import at
-from pstraining.runtime.updates.messages import Sender
 from pstraining.runtime.updates.synchronous.accumulators import Accumulators, RoundConfig
 from pstraining.runtime.updates.synchronous.messages import ApplyReply, FetchReply, PullHeader, RoundPlace
 

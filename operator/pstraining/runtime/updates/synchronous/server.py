@@ -12,11 +12,11 @@ import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps.critical_section import applied, clock, not_applied, with_dependencies
+from pstraining.runtime.ps.messages import Sender
 from pstraining.runtime.ps.record import RecordField
-from pstraining.runtime.ps.shard import ServerHooks, Shard
+from pstraining.runtime.ps.shard import LockstepRounds, ServerHooks, Shard
 from pstraining.runtime.ps.tensors import at, put
 from pstraining.runtime.updates.gradients import ShardGradient
-from pstraining.runtime.updates.messages import Sender
 from pstraining.runtime.updates.synchronous.accumulators import RoundResult
 from pstraining.runtime.updates.synchronous.fetch import FetchOps
 from pstraining.runtime.updates.synchronous.messages import ApplyReply, LookReply, RoundPlace, ShardPushReply
@@ -345,17 +345,15 @@ class RoundOps(FetchOps):
 def round_hooks(
     name: str,
     primary: Callable[[Shard], RoundOps],
-    standby: Callable[[Shard], RoundOps],
-    *,
-    paired: bool,
+    member: Callable[[Shard, bool], LockstepRounds] | None,
 ) -> ServerHooks:
     """Return the servers' hooks that all modes with rounds share.
 
     Args:
         name: text that all tasks of the job must agree on.
         primary: returns a primary's operations.
-        standby: returns a standby's operations.
-        paired: whether standbys apply the same steps.
+        member: returns the operations of a member of a shard with standbys, as a standby if its second argument is
+            True; None if standbys do not apply the same steps.
     """
 
     def on_newcomer(shard: Shard, worker: Tensor, newcomer: Tensor) -> list[Operation]:
@@ -364,13 +362,10 @@ def round_hooks(
     def follow(shard: Shard, session: Tensor, step: Tensor) -> Tensor:
         return primary(shard).follow(session, step)
 
-    def member_round_ops(shard: Shard, is_standby: bool) -> RoundOps:
-        return standby(shard) if is_standby else primary(shard)
-
     return ServerHooks(
         name=name,
         on_newcomer=on_newcomer,
         follow=follow,
-        paired=paired,
-        member_round_ops=member_round_ops if paired else None,
+        paired=member is not None,
+        member_round_ops=member,
     )

@@ -18,7 +18,7 @@ from pstraining.runtime.compression.wire_format import FormatSelector, WireForma
 from pstraining.runtime.model.tensor import Batch, Tensor, TracedFunction
 from pstraining.runtime.ps.data_ledger import Progress
 from pstraining.runtime.ps.record import Session, ShardRecord
-from pstraining.runtime.ps.shard import ServerHooks
+from pstraining.runtime.ps.shard import LockstepRounds, ServerHooks, Shard
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.base import BoundUpdates, Identity, StepResult, as_tensor
 from pstraining.runtime.updates.gradients import NEVER, GradientComputer, Rows
@@ -38,6 +38,7 @@ from pstraining.runtime.updates.synchronous.messages import (
 from pstraining.runtime.updates.synchronous.protocol import PushStatus, RoundAction
 from pstraining.runtime.updates.synchronous.server import round_hooks
 from pstraining.runtime.updates.synchronous.two_phase_commit import (
+    PrimaryRoundOps,
     ReplicatedAccumulators,
     StandbyRoundOps,
     primary_round_ops,
@@ -64,12 +65,15 @@ def hooks(name: str, config: RoundConfig, *, paired: bool = False) -> ServerHook
         config: configuration of the rounds.
         paired: whether standbys apply the same steps.
     """
+
+    def member_round_ops(shard: Shard, is_standby: bool) -> LockstepRounds:
+        return (StandbyRoundOps if is_standby else PrimaryRoundOps)(shard, config)
+
     return replace(
         round_hooks(
             f"{name} of {config.workers}" if config.ordered else name,
             primary=lambda shard: primary_round_ops(shard, config),
-            standby=lambda shard: StandbyRoundOps(shard, config),
-            paired=paired,
+            member=member_round_ops if paired else None,
         ),
         fused=not config.ordered,  # one order of arithmetic on any number of servers
         make_mode_state=lambda shard: ReplicatedAccumulators(shard, config) if paired else Accumulators(shard, config),
