@@ -9,7 +9,7 @@ from pstraining.api.status import StatusCondition
 from pstraining.core import role_status
 from pstraining.core.actions import Create, Kind, Outcome, Outcomes, Replace, Verdict
 from pstraining.core.facts import Facts
-from pstraining.core.policies import gang, job_restart, node_loss, resharding, rolling_update, teardown
+from pstraining.core.policies import gang, job_restart, missed_change, node_loss, resharding, rolling_update, teardown
 from pstraining.core.policies.completion import End
 from pstraining.core.policies.diagnosis import diagnose
 from pstraining.core.shard_status import degraded
@@ -196,6 +196,11 @@ def _running(situation: Situation) -> ConditionUpdate:
 
 
 def _restarting(situation: Situation, runs: bool, rescales: bool) -> ConditionUpdate:
+    changed = missed_change.is_due(situation.facts.job, situation.facts.snapshot)
+    goes_on = missed_change.began(situation.facts.status) is not None and not runs
+    if (changed or goes_on) and situation.end is None and not situation.suspended:
+        message = "The spec was changed while the job was suspended: all of it stops in order and is created again."
+        return ConditionUpdate(Condition.RESTARTING, True, Reason.SPEC_CHANGED, message)
     has_run = situation.was_true(Condition.RUNNING) or situation.was_true(Condition.RESTARTING)
     if runs or not has_run or situation.end is not None or situation.suspended or rescales:
         return ConditionUpdate(Condition.RESTARTING, False, Reason.NOT_RESTARTING)

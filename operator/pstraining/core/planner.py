@@ -8,6 +8,7 @@
     suspended                 stop in order, the chief first
     refused template          nothing until the spec changes; then delete what exists, and create it again
     restarted as a whole      stop in order, then create again
+    changed unseen            stop in order, then create again
     another number of PSs     stop in order, then create again
     else                      create missing children, correct drifted ones, create the next attempt of the chief
 
@@ -33,6 +34,7 @@ from pstraining.core.policies import (
     failover,
     gang,
     job_restart,
+    missed_change,
     node_loss,
     pvc_retention,
     resharding,
@@ -67,6 +69,8 @@ def plan(snapshot: Snapshot, now: datetime, launcher: LauncherFiles) -> Plan:
         return step
     if job_restart.is_due(facts):
         return _stop(facts, Reason.JOB_RESTARTED)
+    if missed_change.is_due(facts.job, facts.snapshot):
+        return _stop(facts, Reason.SPEC_CHANGED)
     if resharding.is_due(facts.job, facts.snapshot):
         return _stop(facts, Reason.RESHARDING)
     return _run(facts, launcher)

@@ -4,7 +4,7 @@ from typing import Any
 
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
-from pstraining.resources import pods, standbys, volume_claims
+from pstraining.resources import fixed_fields, pods, standbys, volume_claims
 from pstraining.resources.metadata import metadata, role_selector
 
 
@@ -28,7 +28,7 @@ def build_parameter_servers(job: PSTrainingJob, launcher: str, member: int = 0, 
         "template": pods.build(job, pods.PodTask(names.PS, member=member, term=term), launcher),
         **volume_claims.templates(job),
     }
-    made_for = {names.ANNOTATION_SHARDS: str(job.spec.ps.replicas)}
+    made_for = {names.ANNOTATION_SHARDS: str(job.spec.ps.replicas), names.ANNOTATION_FIXED: fixed_fields.digest(job)}
     found = metadata(job, standbys.stateful_set(job, member), names.PS, annotations=made_for)
     found["labels"] |= {names.LABEL_ROLE: names.PS} | own
     return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": found, "spec": spec}
@@ -37,6 +37,7 @@ def build_parameter_servers(job: PSTrainingJob, launcher: str, member: int = 0, 
 def build_worker(job: PSTrainingJob, index: int, launcher: str) -> dict[str, Any]:
     """Return one worker's Deployment, which keeps the worker's identity also while the operator is down."""
     found = outline_worker(job, index)
+    found["metadata"]["annotations"] = {names.ANNOTATION_FIXED: fixed_fields.digest(job)}
     found["spec"] |= {
         "strategy": {"type": "Recreate"},
         "revisionHistoryLimit": 0,
@@ -87,7 +88,7 @@ def build_attempt(job: PSTrainingJob, role: str, number: int, launcher: str) -> 
     }
     chief = role == names.CHIEF
     name = names.chief_job(job.metadata.name, number) if chief else names.evaluator_job(job.metadata.name, number)
-    found = metadata(job, name, role)
+    found = metadata(job, name, role, annotations={names.ANNOTATION_FIXED: fixed_fields.digest(job)})
     found["labels"] |= {names.LABEL_ROLE: role, pods.number_label(role): str(number)}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": found, "spec": spec}
 

@@ -14,7 +14,7 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.run_policy import FailureReason
 from pstraining.api.status import LastFailure, PSTrainingJobStatus, ReplicaRecord
 from pstraining.api.text import printable
-from pstraining.core.policies import budgets
+from pstraining.core.policies import budgets, missed_change
 from pstraining.core.policies.failures import (
     TABLE,
     Consequence,
@@ -86,7 +86,7 @@ def count_failures(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJob
     failures = []
     since = _since(status)
     # Pods that the operator stops do not fail, even if the status write that announces the stop is lost.
-    stopping = job.spec.run_policy.suspend or is_due(job, snapshot)
+    stopping = job.spec.run_policy.suspend or is_due(job, snapshot) or missed_change.is_due(job, snapshot)
     if since is not None and status.completion_time is None:
         for pod in snapshot.pods:
             if (stopping and pod.deleting) or not _counts(job, pod, since, status.job_restarts):
@@ -137,11 +137,9 @@ def _given_up(job: PSTrainingJob, counts: FailureCounts) -> FailureCounts:
 
 
 def _since(status: PSTrainingJobStatus) -> datetime | None:
-    """Return the start of counting: older pods are from before a suspension or before ps.replicas changed."""
-    rescaling = began(status)
-    if status.start_time is None or rescaling is None:
-        return status.start_time
-    return max(status.start_time, rescaling.last_transition_time)
+    """Return the start of counting: older pods are from before a suspension, or before the job stopped for a change."""
+    anew = [c.last_transition_time for c in (began(status), missed_change.began(status)) if c is not None]
+    return None if status.start_time is None else max((status.start_time, *anew))
 
 
 def _counts(job: PSTrainingJob, pod: Pod, start_time: datetime, job_restarts: int) -> bool:

@@ -1,0 +1,47 @@
+"""A hash of the fields that are fixed while a job runs: what holds pods carries the values that it was created from.
+
+The API server lets these fields change while a job is suspended. An operator that was away may see neither the
+suspension nor the resumption, and then finds pods of other values than the job's. The hash is of the stored values, and
+leaves out those that are defaults: a new field with a default changes nothing. See
+docs/decisions/0002-render-pods-only-when-they-start.md.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pstraining.api.cel_rules import FIXED_WHILE_RUNNING, MADE_ANEW
+from pstraining.api.models import PSTrainingJob
+from pstraining.resources import standbys
+
+FORMAT: Final = "1-"
+"""How the hash is made. A version that makes it in another way takes another format, and leaves running jobs alone."""
+
+
+def digest(job: PSTrainingJob) -> str:
+    """Return the hash; equal for jobs whose pods may run beside each other."""
+    spec = job.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    # Hot standbys are replaced one at a time when these change (policies/rolling_update.py).
+    paths = FIXED_WHILE_RUNNING if standbys.is_hot(job) else (*FIXED_WHILE_RUNNING, *MADE_ANEW)
+    values = {path.rstrip("?"): _at(spec, path.rstrip("?")) for path in paths}
+    found = {path: value for path, value in values.items() if value is not None}
+    text = json.dumps({**found, "witnesses": standbys.witnesses(job)}, sort_keys=True)
+    return FORMAT + hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def differ(job: PSTrainingJob, carried: str | None) -> bool:
+    """Return whether pods were created from other values; objects of other versions say nothing about it.
+
+    Args:
+        job: the job.
+        carried: the hash on what holds the pods.
+    """
+    return carried is not None and carried.startswith(FORMAT) and carried != digest(job)
+
+
+def _at(spec: Mapping[str, Any], path: str) -> Any:
+    found: Any = spec
+    for step in path.split("."):
+        found = found.get(step) if isinstance(found, Mapping) else None
+    return found

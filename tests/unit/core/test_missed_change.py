@@ -1,0 +1,100 @@
+"""Suspended, changed and resumed while the operator was away: the job stops in order first, then begins anew."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from pstraining.api import names
+from pstraining.api.cel_rules import FIXED_WHILE_RUNNING, MADE_ANEW
+from pstraining.api.models import PSTrainingJob
+from pstraining.cli.validation.schema import with_defaults
+from pstraining.core.actions import Delete
+from pstraining.resources import fixed_fields
+from tests.support.builders import deep_merge, job, typed
+from tests.support.simulation import World, phase, running
+from tests.unit.cli.test_validation import OTHER, edit
+
+HOT = {"ps": {"standby": {"mode": "Hot"}}, "training": {"mode": "Sync"}, "worker": {"replicas": 5, "minReplicas": 3}}
+
+
+def unseen(world: World, spec: dict[str, Any]) -> None:
+    """Two updates between two passes."""
+    world.edit(deep_merge(spec, {"runPolicy": {"suspend": True}}))
+    world.edit({"runPolicy": {"suspend": False}})
+
+
+def cluster(world: World) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(world.children["ConfigMap", "digits"]["data"]["cluster.json"])
+    return found
+
+
+def test_the_job_stops_in_order_and_begins_with_the_new_values() -> None:
+    world = running(**HOT)
+    world.lingering = {"chief"}
+    unseen(world, {"worker": {"minReplicas": 5}, "training": {"mode": "Async"}})
+    made = world.plan().actions
+    assert [(type(a), a.name) for a in made] == [(Delete, "digits-chief-1")], "the chief first, and no map of two minds"
+    world.settle()
+    assert len(cluster(world)["witnesses"]) == 3, "what still runs has the former voters"
+    told = world.condition("Restarting")
+    assert (told["status"], told["reason"], phase(world)) == ("True", "SpecChanged", "Restarting")
+    world.gone("chief")
+    world.settle()
+    assert phase(world) == "Running"
+    assert len(cluster(world)["witnesses"]) == 5
+    assert cluster(world)["training"]["mode"] == "Async"
+    assert world.condition("Restarting")["status"] == "False"
+    assert world.job is not None
+    assert world.job["status"]["restarts"] == 0, "what stops as asked has not failed"
+    assert world.names_of("Job") == ["digits-chief-2"]
+    assert world.plan().actions == ()
+
+
+def test_what_may_change_while_it_runs_stops_nothing() -> None:
+    world = running(**HOT)
+    unseen(world, {"runPolicy": {"backoffLimit": 99}, "worker": {"replicas": 6}})
+    assert not [a for a in world.plan().actions if isinstance(a, Delete)]
+
+
+def test_pods_of_an_older_version_are_left_alone() -> None:
+    world = running(**HOT)
+    for child in world.children.values():
+        (child["metadata"].get("annotations") or {}).pop(names.ANNOTATION_FIXED, None)
+    unseen(world, {"training": {"mode": "Async"}})
+    assert not [a for a in world.plan().actions if isinstance(a, Delete)]
+    assert not fixed_fields.differ(typed(job()), "0-abc"), "so are those whose hash was made in another way"
+
+
+@pytest.mark.parametrize("path", [*FIXED_WHILE_RUNNING, *MADE_ANEW])
+def test_every_fixed_field_counts(path: str) -> None:
+    old = job(spec={"checkpoint": {"volume": {"emptyDir": {}}}} if path.startswith("checkpoint") else {})
+    new = copy.deepcopy(old)
+    path = f"spec.{path.rstrip('?')}"
+    edit(path, OTHER[path])(new)
+    assert fixed_fields.digest(typed(old)) != fixed_fields.digest(typed(new))
+
+
+@pytest.mark.parametrize("path", MADE_ANEW)
+def test_servers_with_hot_standbys_are_replaced_one_at_a_time(path: str) -> None:
+    old = job(spec=HOT)
+    new = copy.deepcopy(old)
+    path = f"spec.{path.rstrip('?')}"
+    edit(path, OTHER[path])(new)
+    assert fixed_fields.digest(typed(old)) == fixed_fields.digest(typed(new))
+
+
+def test_defaults_count_no_more_than_absent_fields() -> None:
+    """A CRD that adds a field with a default, or fills defaults in, restarts nothing."""
+    written = job(spec=HOT)
+    assert fixed_fields.digest(typed(written)) == fixed_fields.digest(typed(with_defaults(written)))
+    later = copy.deepcopy(with_defaults(written))
+    later["spec"]["training"]["fieldOfALaterVersion"] = 7
+    assert fixed_fields.digest(typed(later)) == fixed_fields.digest(typed(written))
+
+
+def test_the_hash_is_the_same_in_every_version() -> None:
+    """Another value here restarts every running job at the upgrade: choose another FORMAT then."""
+    made: PSTrainingJob = typed(job(spec={**HOT, "checkpoint": {"volume": {"emptyDir": {}}}}))
+    assert fixed_fields.digest(made) == "1-46c83b5fc7"
