@@ -13,8 +13,9 @@ from pstraining.cli.validation.schema import with_defaults
 from pstraining.core.actions import Delete
 from pstraining.resources import fixed_fields
 from tests.support.builders import deep_merge, job, typed
+from tests.support.refused import edit
 from tests.support.simulation import World, phase, running
-from tests.unit.cli.test_validation import OTHER, edit
+from tests.unit.cli.test_validation import OTHER
 
 HOT = {"ps": {"standby": {"mode": "Hot"}}, "training": {"mode": "Sync"}, "worker": {"replicas": 5, "minReplicas": 3}}
 
