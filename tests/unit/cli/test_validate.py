@@ -92,6 +92,14 @@ AT_C = {"name": "data", "mountPath": "/c"}
             "warning spec.ps.volumeClaimTemplates[0].spec.storageClass: is not a known field of Kubernetes; "
             "did you mean storageClassName?",
         ),
+        *(
+            (
+                with_pod(dnsPolicy=policy),
+                f"warning {POD}.dnsPolicy: is {policy}, and no search domain of dnsConfig is a namespace's, such as "
+                "default.svc.cluster.local: tasks do not find each other, and wait (pods of worker, ps, chief)",
+            )
+            for policy in ("Default", "None")
+        ),
     ],
 )  # fmt: skip
 def test_what_pods_would_be_refused_for(spec: dict[str, Any], message: str) -> None:
@@ -104,6 +112,8 @@ def test_what_pods_would_be_refused_for(spec: dict[str, Any], message: str) -> N
         {},
         with_container(resources={"limits": {"cpu": 1, "memory": "1Gi"}}, args=["x"]),
         with_pod(volumes=[VOLUME], containers=[{**CONTAINER, "volumeMounts": [MOUNT]}]),
+        with_pod(dnsPolicy="None", dnsConfig={"searches": ["default.svc.cluster.local"]}),
+        with_pod(dnsPolicy="ClusterFirst"),
         # A claim template is a volume of the parameter servers, and of no other role.
         {
             "ps": {

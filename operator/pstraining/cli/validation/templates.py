@@ -118,6 +118,7 @@ def _rendered(job: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
 
 
 def _asked_of_pod(spec: Mapping[str, Any], claims: list[str], path: str) -> Iterator[Finding]:
+    yield from _names_that_resolve(spec, path)
     volumes = [v["name"] for v in spec.get("volumes") or ()]
     for name in _twice(volumes):
         ours = ": the operator adds a volume with this name; choose another name" if name in names.VOLUMES else ""
@@ -136,6 +137,19 @@ def _asked_of_pod(spec: Mapping[str, Any], claims: list[str], path: str) -> Iter
         for name in {m["name"]: None for m in mounts}:
             if name not in (*volumes, *claims):
                 yield Finding(f"{path}.containers", f"{where} mounts {name}, which is not a volume")
+
+
+def _names_that_resolve(spec: Mapping[str, Any], path: str) -> Iterator[Finding]:
+    """Tasks find each other by short names of Services, which only the cluster's search domains complete."""
+    policy = spec.get("dnsPolicy") or "ClusterFirst"
+    searches = (spec.get("dnsConfig") or {}).get("searches") or ()
+    if policy in ("Default", "None") and not any(".svc." in f"{search}." for search in searches):
+        yield Finding(
+            f"{path}.dnsPolicy",
+            f"is {policy}, and no search domain of dnsConfig is a namespace's, such as default.svc.cluster.local: "
+            "tasks do not find each other, and wait",
+            Severity.WARNING,
+        )
 
 
 def _twice(items: list[str]) -> list[str]:
