@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from pstraining.api import names
+from pstraining.api.conditions import Reason
 from pstraining.core.actions import Delete, Kind, Replace
 from tests.support.simulation import World, phase
 from tests.unit.core.test_hot_standby import hot, turn
@@ -172,7 +173,7 @@ def test_it_is_over_with_the_job() -> None:
 
 @pytest.mark.parametrize("mode", ["None", "Warm"])
 def test_servers_without_hot_standbys_are_never_replaced(mode: str) -> None:
-    """The rules of the API refuse such a change; should it get there, nothing is lost by it."""
+    """The rules of the API refuse such a change while the job runs. One that went unseen stops the job in order."""
     world = hot(ps={"replicas": 1, "standby": {"mode": mode}})
     world.edit({"ps": {"resources": LARGE}})
-    assert not world.plan().actions
+    assert [(action.kind, action.reason) for action in world.plan().actions] == [(Kind.JOB, Reason.SPEC_CHANGED)]
