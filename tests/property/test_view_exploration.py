@@ -13,7 +13,7 @@ import pytest
 from pstraining.runtime.replication.view import Voters
 from tests.support.soak_marks import ALL, THOROUGH, in_soak
 from tests.support.view_explorer import explore
-from tests.support.view_rules import AnyNumber, careless, forgetful, lenient
+from tests.support.view_rules import AnyNumber, careless, forgetful, lenient, repeatable
 from tests.support.view_state import Faults, ForkedError, World
 from tests.support.view_world import Rules, Scope
 
@@ -91,6 +91,42 @@ def test_with_pieces_of_any_step_one_does() -> None:
     rules, faults = Rules(on_chunk=careless), Faults(kills=2, steps=2)
     with pytest.raises(ForkedError, match="nobody has told") as forked:
         explore(scope(rules, chunk_count=1), scope().start(faults), epochs=3, limit=LIMIT)
+    print(forked.value)
+
+
+# A transfer is read on one member and written on another: the write may come late.
+
+LATE_TRANSFER = (
+    *("kill s", "restart s", "chief 1: sees: Prepare", "prepare -> p", "prepare -> s", "prepare -> w"),
+    *("chief 1: sees: TransferState", "transfer -> s is read, and written later"),
+    *("chief 1: sees: TransferState", "transfer -> s"),  # the call was cut, and the chief transfers once more
+    *("chief 1: sees: Accept", "accept -> p", "accept -> s", "accept -> w"),
+    *("chief 1: sees: Activate", "activate -> p", "activate -> s", "chief 1: sees: AdmitVoter", "admit -> s"),
+    *("worker: begins", "worker: step on s", "worker: acknowledged", "late: write -> s", "kill p"),
+    *("chief 1: sees: Prepare", "prepare -> s", "prepare -> w", "chief 1: sees: Accept", "accept -> s", "accept -> w"),
+    *("chief 1: sees: Activate", "activate -> s", "worker: begins", "worker: acknowledged"),
+)
+
+
+def play(found: Scope, world: World, script: tuple[str, ...]) -> World:
+    """Play one history; each line has words of the event that happens next."""
+    for line in script:
+        happening = [e for e in found.events(world) if all(word in f"{e.actor}: {e.what}" for word in line.split())]
+        assert happening, (line, [f"{e.actor}: {e.what}" for e in found.events(world)])
+        world = happening[0].then
+    return world
+
+
+def test_a_transfer_that_is_written_late_changes_nothing() -> None:
+    world = play(scope(), scope().start(Faults(kills=2, steps=2, late=1)), LATE_TRANSFER)
+    assert len(world.acknowledged) == 2
+    assert not world.lossy
+
+
+def test_without_its_guard_it_loses_an_acknowledged_step() -> None:
+    found = scope(Rules(on_transfer=repeatable))
+    with pytest.raises(ForkedError) as forked:
+        play(found, found.start(Faults(kills=2, steps=2, late=1)), LATE_TRANSFER)
     print(forked.value)
 
 

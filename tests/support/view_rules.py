@@ -31,6 +31,11 @@ def credulous(
     return acceptor.on_transfer_finish(own, ballot, known, chunk_count, step=step, generation=generation)
 
 
+def repeatable(own: ProcessStatus, ballot: Ballot, *, step: int, generation: Ballot) -> ProcessStatus:
+    """Take a whole state whenever its ballot is promised, again and while steps are applied."""
+    return replace(own, step=step, generation=generation, transferred_in=ballot) if own.promised == ballot else own
+
+
 class AnyNumber(Voters):
     """Counts no votes: any number is a quorum."""
 

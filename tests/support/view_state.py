@@ -114,3 +114,11 @@ class Event(NamedTuple):
 
 class ForkedError(AssertionError):
     """An acknowledged step is lost, or was made twice in different ways."""
+
+
+def write_of(transfer: Call, source: Running | None) -> Call | None:
+    """Return the second half of a transfer: to write what its source has now."""
+    ballot = transfer.argument[0]
+    if source is None or source.history is None or source.status.promised != ballot:
+        return None
+    return Call("write", transfer.to, (ballot, source.history, source.status.generation))

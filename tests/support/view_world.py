@@ -12,7 +12,7 @@ from pstraining.core.policies import cut_off
 from pstraining.runtime.replication import acceptor
 from pstraining.runtime.replication import view as views
 from pstraining.runtime.replication.view import Action, Ballot, Process, ProcessStatus, Unreachable, View, Voters
-from tests.support.view_state import Call, Chief, Event, Faults, ForkedError, History, Running, Step, World
+from tests.support.view_state import Call, Chief, Event, Faults, ForkedError, History, Running, Step, World, write_of
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,9 @@ class Scope:
                 left = replace(world.faults, late=world.faults.late - 1)
                 late = replace(unknown, late=(*world.late, call), faults=left)
                 yield Event(actor, f"{call.name} -> {call.to.task} later", late)
+                if call.name == "transfer" and (read := write_of(call, self._process(world, call.argument[1]))):
+                    begun = replace(unknown, late=(*world.late, read), faults=left)
+                    yield Event(actor, f"{call.name} -> {call.to.task} is read, and written later", begun)
             return
         looked = chief.looked
         while len(looked) < len(self.voters.tasks):
@@ -196,6 +199,10 @@ class Scope:
                 own = rules.on_chunk(own, ballot, number, step=len(chunk), generation=generation)
                 parts = (*found.parts[:number], chunk, *found.parts[number + 1 :])
                 return self._with(world, index, Running(own, None, parts)) if own is not found.status else world
+            case "write":
+                ballot, history, generation = call.argument
+                own = rules.on_transfer(own, ballot, step=len(history), generation=generation)
+                own = replace(own, active=False) if own is not found.status else own
             case "restore":
                 own = rules.on_transfer(own, call.argument, step=1, generation=call.argument)
                 history = (("restored", call.argument),) if own is not found.status else history

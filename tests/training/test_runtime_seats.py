@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pstraining.runtime.ps.store import int64
 from pstraining.runtime.replication import encoding
 from pstraining.runtime.replication.acceptor_ops import AcceptorOps
 from pstraining.runtime.replication.messages import MemberReply
@@ -81,3 +82,35 @@ def test_a_member_says_that_it_is_draining(client: Any, tmp_path: Path, name: st
         assert not client.call(read, tf.constant(names))[-1]
     (tmp_path / name).touch()
     assert client.call(read, tf.constant(markers))[-1]
+
+
+def test_a_whole_state_that_is_written_late_changes_nothing(client: Any) -> None:
+    """It is written once under a ballot, and never where steps are applied."""
+    import keras
+    import tensorflow as tf
+
+    rig = Rig(client, lambda: keras.optimizers.SGD(0.1), ps=1, build=small, members=2, mode="Sync")
+    rig.start()
+    standby = rig.store.member(0, 1)
+    source, target = AcceptorOps(rig.store.member(0, 0)), AcceptorOps(standby)
+    incarnation, ballot, later = 7, encoding.number(Ballot(2, 1)), encoding.number(Ballot(2, 2))
+
+    def call(emit: Any, *arguments: Any) -> int:
+        traced = tf.function(lambda *values: client.to_local(emit(*values)), autograph=False)
+        return int(client.call(traced, *arguments))
+
+    def promise(ops: AcceptorOps, number: int, own: int) -> int:
+        return call(ops.on_prepare, int64(own), int64(number), int64(incarnation))
+
+    def written(number: int) -> int:
+        return call(lambda fence: target.on_transfer(int64(incarnation), fence, source.read_state()), int64(number))
+
+    assert (promise(source, ballot, 0), promise(target, ballot, 0)) == (1, 1)
+    assert written(ballot) == 1
+    assert written(ballot) == 0, "the same call once more"
+    assert (promise(source, later, incarnation), promise(target, later, incarnation)) == (1, 1)
+    standby_record = rig.store.read()[1]
+    rig.control.set_record(later, generation=abs(standby_record.generation))
+    assert written(later) == 0, "steps are applied there"
+    rig.control.set_record(later, generation=-abs(standby_record.generation))
+    assert written(later) == 1

@@ -138,6 +138,34 @@ def test_an_update_computed_on_a_replaced_set_is_refused(client: Any) -> None:
     assert rig.step(batches(1)[0], Session(1, GENERATION + 1)).session_valid
 
 
+def test_a_restore_whose_calls_arrive_late_changes_nothing(client: Any) -> None:
+    """A call that was cut at the chief may still be carried out, after the chief has restored once more."""
+    from pstraining.runtime.chief.store_admin import FencedError
+
+    rig = Rig(client, optimizers()["Adam"], ps=2, build=small)
+    control: Any = rig.control
+    sent, demand = [], control._demand
+
+    def noted(*call: Any) -> None:
+        sent.append(call)
+        demand(*call)
+
+    control._demand = noted
+    rig.start()
+    control._demand = demand
+    rig.train(batches(3))
+    before = rig.control.snapshot(fence=1)
+    assert len(sent) == 4, "the fence, the beginning, the state and the end"
+    for call in sent:
+        with pytest.raises(FencedError):
+            demand(*call)
+    after = rig.control.snapshot(fence=1)
+    assert after.step == before.step == 3
+    for path, value in before.variables.items():
+        np.testing.assert_array_equal(after.variables[path], value)
+    rig.train(batches(1))
+
+
 def test_a_compare_and_set_of_the_fence_has_one_winner(client: Any) -> None:
     from pstraining.runtime.chief.store_admin import FencedError
 

@@ -16,7 +16,7 @@ from pstraining.runtime.ps import ledger_ops
 from pstraining.runtime.ps.critical_section import applied, with_dependencies
 from pstraining.runtime.ps.data_ledger import Ledger
 from pstraining.runtime.ps.messages import DataLeft
-from pstraining.runtime.ps.record import RECORD_SIZE, RecordField, ShardRecord
+from pstraining.runtime.ps.record import ANY_GENERATION, RECORD_SIZE, RecordField, ShardRecord
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.store import ParameterStore, int64
 from pstraining.runtime.telemetry.events import event
@@ -36,7 +36,7 @@ class StoreAdmin:
     def __init__(self, store: ParameterStore) -> None:
         self.store, self.client = store, store.client
         self._raise_fence = self._on_all(lambda shard, observed, fence: shard.raise_fence(observed, fence))
-        self._record = self._on_all(lambda shard, fence, values, mask: shard.set_record(fence, values, mask))
+        self._record = self._on_all(lambda shard, *arguments: shard.set_record(*arguments))
         self._write = self._on_all(lambda shard, fence, vectors, own: shard.write(fence, vectors, own))
         self._snapshot = self._on_primaries(lambda shard: shard.snapshot())
         self._rate = self._on_all(lambda shard, fence, rate: shard.set_learning_rate(fence, rate))
@@ -81,12 +81,23 @@ class StoreAdmin:
             StateMismatchError: the state belongs to another model or optimizer.
         """
         contents = [self._contents(shard, state, fresh) for shard in self.store.every]
-        self.set_record(fence, generation=0, done=0)
+        # Each step names the generation before it: a call of a former attempt that arrives late changes nothing.
+        self.set_record(fence, observed=[record.generation for record in self.store.read()], generation=0, done=0)
         self._demand(self._write, [(int64(fence), vectors, own) for vectors, own in contents])
-        self.set_record(fence, generation=generation, done=done, step=state.step, layout=self.store.fingerprint)
+        complete = {"generation": generation, "done": done, "step": state.step, "layout": self.store.fingerprint}
+        self.set_record(fence, observed=[0] * len(contents), **complete)
 
-    def set_record(self, fence: int, **fields: int) -> None:
-        """Set fields of every server's record: generation, done, step, layout."""
+    def set_record(self, fence: int, *, observed: Sequence[int] | None = None, **fields: int) -> None:
+        """Set fields of every server's record: generation, done, step, layout.
+
+        Args:
+            fence: the chief's fence.
+            observed: the generations that the servers must have, in the order of `store.every`; None: any.
+            fields: the new values by name.
+
+        Raises:
+            FencedError: a server is under another term, or has another generation.
+        """
         places = {
             "generation": RecordField.GENERATION,
             "done": RecordField.DONE,
@@ -96,8 +107,9 @@ class StoreAdmin:
         values, mask = np.zeros([2, RECORD_SIZE], np.int64)
         for name, value in fields.items():
             values[places[name]], mask[places[name]] = value, 1
-        arguments = (int64(fence), tf.constant(values), tf.constant(mask))
-        self._demand(self._record, [arguments] * len(self.store.every))
+        generations = [ANY_GENERATION] * len(self.store.every) if observed is None else observed
+        fixed = tf.constant(values), tf.constant(mask)
+        self._demand(self._record, [(int64(fence), int64(generation), *fixed) for generation in generations])
 
     def flush_dense(self, wait: Callable[[], None]) -> int | None:
         """Pause steps for some seconds, and wait until workers have pushed newer dense parameters.
@@ -271,7 +283,7 @@ class StoreAdmin:
         """Call a function whose result is 1 on every server that accepts the chief's fence."""
         replies = self.client.call(function, list(arguments))
         if refused := [index for index, reply in enumerate(replies) if not int(reply)]:
-            raise FencedError(f"parameter servers {refused} are under another term")
+            raise FencedError(f"parameter servers {refused} are under another term, or at another set of parameters")
 
 
 def _empty(ledger: Ledger) -> dict[str, Array]:

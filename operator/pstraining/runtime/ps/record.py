@@ -32,6 +32,8 @@ class RecordField(IntEnum):
 
 
 RECORD_SIZE: Final = len(RecordField)
+ANY_GENERATION: Final = -(1 << 63)
+"""In place of an observed generation: no matter which; see `ps.shard.Shard.set_record`."""
 EARLY: Final = 2
 """In the record's field DONE: training was ended before its time; 1: it is done, 0: it goes on."""
 

@@ -20,7 +20,7 @@ from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps.critical_section import applied, clock, critical, not_applied, with_dependencies
 from pstraining.runtime.ps.data_ledger import Ledger
 from pstraining.runtime.ps.messages import SessionToken
-from pstraining.runtime.ps.record import RECORD_SIZE, RecordField
+from pstraining.runtime.ps.record import ANY_GENERATION, RECORD_SIZE, RecordField
 from pstraining.runtime.ps.tensors import with_element
 from pstraining.runtime.ps.variables import PSVariable, variables_on
 from pstraining.runtime.ps.worker_registry import WorkerRegistry
@@ -190,7 +190,7 @@ class Shard:
             ]
 
     def raise_fence(self, observed: Tensor, fence: Tensor) -> Tensor:
-        """Compare and set: raise the shard's fence to `fence` if it is still `observed`; 1 if done."""
+        """Raise the shard's fence to `fence` if it is still `observed`; 1 if done."""
 
         def body(observed: Tensor, fence: Tensor) -> Tensor:
             record = self.record_or_zeros()
@@ -204,28 +204,34 @@ class Shard:
 
         return critical(self.device, self.container, [observed, fence], body)
 
-    def set_record(self, fence: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """Overwrite the record's fields where `mask` is 1, under the fence; 1 if done."""
+    def set_record(self, fence: Tensor, observed: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """Overwrite the record's fields where `mask` is 1, under the fence; 1 if done.
 
-        def body(fence: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        Args:
+            fence: the chief's fence. int64[].
+            observed: the generation that the record must have, or ANY_GENERATION. int64[].
+            values, mask: new values of all fields; 1 for each field that is written. int64[5].
+        """
+
+        def body(fence: Tensor, observed: Tensor, values: Tensor, mask: Tensor) -> Tensor:
             record = self.record.read_value()
 
             def apply() -> Tensor:
                 merged = tf.where(tf.equal(mask, 1), values, record)
                 return with_dependencies([self.record.assign(merged, read_value=False)], applied())
 
-            return tf.cond(tf.equal(record[RecordField.FENCE], fence), apply, not_applied)
+            unchanged = tf.equal(observed, ANY_GENERATION) | tf.equal(record[RecordField.GENERATION], observed)
+            return tf.cond(tf.equal(record[RecordField.FENCE], fence) & unchanged, apply, not_applied)
 
-        return critical(self.device, self.container, [fence, values, mask], body)
+        return critical(self.device, self.container, [fence, observed, values, mask], body)
 
     def write(self, fence: Tensor, vectors: Sequence[Tensor], optimizer_state: Sequence[Tensor] | None) -> Tensor:
-        """Overwrite the whole shard but its record, under the fence; 1 if done.
+        """Overwrite the whole shard but its record, under the fence and in generation 0; 1 if done.
 
         Args:
             fence: the chief's fence. int64[].
             vectors: the segments' vectors, and the tables' rows.
-            optimizer_state: slots and scalars in the order of `slots` and `scalars`; None: the optimizer's own
-                initial values, made on the server.
+            optimizer_state: in the order of `slots` and `scalars`; None: the optimizer's own initial values.
         """
         own = [*self.slots.values(), *self.scalars.values()]
         targets = [*self.vectors, *self.rows] + (own if optimizer_state is not None else [])
@@ -239,7 +245,10 @@ class Shard:
                 written += [variable.assign(variable.initial(), read_value=False) for variable in initial]
                 return with_dependencies(written, applied())
 
-            return tf.cond(tf.equal(self.record.read_value()[RecordField.FENCE], fence), apply, not_applied)
+            record = self.record.read_value()
+            # A write that arrives late, when the set is complete, finds another generation.
+            incomplete = tf.equal(record[RecordField.FENCE], fence) & tf.equal(record[RecordField.GENERATION], 0)
+            return tf.cond(incomplete, apply, not_applied)
 
         return critical(self.device, self.container, [fence, *vectors, *(optimizer_state or [])], body)
 

@@ -40,8 +40,14 @@ def on_activate(own: ProcessStatus, view: View) -> ProcessStatus:
 
 
 def on_transfer(own: ProcessStatus, ballot: Ballot, *, step: int, generation: Ballot) -> ProcessStatus:
-    """Take the whole state of another member, or of a checkpoint."""
-    return replace(own, step=step, generation=generation, transferred_in=ballot) if own.promised == ballot else own
+    """Take the whole state of another member, or of a checkpoint: once under a ballot, and before steps are applied.
+
+    A transfer is read on one member and written on another. A write that arrives late, after the chief has transferred
+    the state once more, would put an old state over acknowledged steps.
+    """
+    if own.promised != ballot or own.active or own.transferred_in == ballot:
+        return own
+    return replace(own, step=step, generation=generation, transferred_in=ballot)
 
 
 def on_transfer_begin(own: ProcessStatus, view: View, *, step: int, generation: Ballot) -> ProcessStatus:

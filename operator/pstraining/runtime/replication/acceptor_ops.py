@@ -128,7 +128,7 @@ class AcceptorOps:
         return self._critical([incarnation, fence, seconds], body)
 
     def on_transfer(self, incarnation: Tensor, fence: Tensor, copy: StateCopy) -> Tensor:
-        """Take the whole state of a member that applies no steps.
+        """Take the whole state of a member that applies no steps: once under a ballot, and while inactive.
 
         Args:
             incarnation: of the process that is addressed. int64[].
@@ -138,8 +138,9 @@ class AcceptorOps:
 
         def body(incarnation: Tensor, fence: Tensor, record: Tensor, *values: Tensor) -> Tensor:
             own, shard = self._state(), self._shard
-            both = _has_promised(own, shard.record_or_zeros(), incarnation, fence)
-            both &= tf.equal(record[RecordField.FENCE], fence)
+            former = shard.record_or_zeros()
+            both = _has_promised(own, former, incarnation, fence) & tf.equal(record[RecordField.FENCE], fence)
+            both &= (former[RecordField.GENERATION] <= 0) & tf.not_equal(own.transferred_in, fence)
 
             def write() -> Tensor:
                 written = [v.assign(value, read_value=False) for v, value in zip(shard.copied, values, strict=True)]
