@@ -7,10 +7,6 @@ from pathlib import Path
 import pstraining
 
 PACKAGE = Path(pstraining.__file__).parent
-ALLOWED: dict[str, str] = {
-    "Place": "runtime/local.py and the messages of a synchronous step: one of them is to be renamed",
-}
-"""Names that are still defined twice, each with the reason."""
 
 
 def definitions() -> dict[str, set[str]]:
@@ -25,4 +21,4 @@ def definitions() -> dict[str, set[str]]:
 
 def test_no_two_modules_define_one_class_name() -> None:
     twice = {name: sorted(modules) for name, modules in definitions().items() if len(modules) > 1}
-    assert {name: modules for name, modules in twice.items() if name not in ALLOWED} == {}
+    assert twice == {}
