@@ -178,7 +178,7 @@ class Pairs:
         from pstraining.runtime.ps.record import RecordField
 
         if (what, number, member) not in self._functions:
-            shard = self.rig.store._members[number][member]
+            shard = self.rig.store.member(number, member)
             make_ops = self.rig.mode.hooks.member_round_ops
             assert make_ops
             round_ops = make_ops(shard, member == STANDBY)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.runtime.replication import encoding, monitor
+from pstraining.runtime.replication import monitor
 from pstraining.runtime.replication.monitor import MemberMonitor
 from pstraining.runtime.replication.view import ProcessStatus, Unreachable
 from pstraining.runtime.transport import http2_probe
@@ -29,7 +29,7 @@ class Client:
         self.calls[index] += 1
         if self.states[index] != FINE:
             raise ShardLostError("gone", 0)
-        return 0, 0, 1, 0
+        return SimpleNamespace(status=lambda *_, **__: ProcessStatus(1))  # a `MemberReply`
 
 
 @pytest.fixture
@@ -52,7 +52,6 @@ def poll(
     monkeypatch.setattr(http2_probe, "probe", find)
     monkeypatch.setattr(MemberMonitor, "acceptor", lambda self, index: index)
     monkeypatch.setattr(MemberMonitor, "_reader", lambda self, acceptor: acceptor)
-    monkeypatch.setattr(encoding, "status", lambda *_, **__: ProcessStatus(1))
     return MemberMonitor(SimpleNamespace(client=client, layout=SimpleNamespace(ps=1))), client  # type: ignore[arg-type]
 
 
