@@ -18,7 +18,7 @@ def assign_split(shard: Shard, session: Tensor, identity: Tensor, limit: Tensor)
         shard: the first server's.
         session: see `messages.SessionToken`. int64[2].
         identity: see `messages.Sender`. int64[2].
-        limit: the first position that is not handed out any more. int64[].
+        limit: the first position that is never assigned. int64[].
 
     Returns:
         See `messages.SplitReply`, int64[3], and the ledger's news for standbys, if there may be any.
@@ -41,7 +41,7 @@ def assign_split(shard: Shard, session: Tensor, identity: Tensor, limit: Tensor)
 
 
 def keep(shard: Shard, session: Tensor, news: Sequence[Tensor]) -> Tensor:
-    """On a standby of the first server: keep what is new in the ledger; 1 if the session goes on. int64[]."""
+    """Merge the ledger's news on a standby of the first server; return 1 if the session is valid. int64[]."""
     ledger = _ledger(shard)
 
     def body(session: Tensor, *news: Tensor) -> Tensor:

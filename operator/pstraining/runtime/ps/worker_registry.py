@@ -1,8 +1,8 @@
 """The registry of workers on every parameter server.
 
-A worker's incarnation is the time at which its process began, so the newest process of an index counts: Kubernetes may
-run two pods of one index for a while (a node was lost, and comes back), and what the older one sends is refused.
-Workers are heard of whenever they send something, and once a second in between.
+A worker's incarnation is the time at which its process began, and the newest process of an index counts. Kubernetes may
+run two pods of one index for a while (a node was lost, and returns); the requests of the older one are rejected.
+Every request counts as a heartbeat, and workers send heartbeats once a second in between.
 """
 
 from typing import Final
@@ -25,27 +25,26 @@ class WorkerRegistry:
 
     def __init__(self) -> None:
         self.incarnations = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64))
-        """Of the newest process of every index, in nanoseconds since 1970; 0: none, or it has deregistered."""
+        """Start of each index's newest process, in nanoseconds since 1970; 0: none, or it has deregistered."""
         self.heard = tf.Variable(lambda: tf.fill([WORKER_SLOTS], clock()), dtype=tf.float64)
-        """When each was last heard of, in seconds since 1970 on the server's clock; at first, when the state came."""
+        """Time of each worker's last heartbeat, in seconds since 1970 on the server's clock; initially the present."""
 
         self.reports = tf.Variable(lambda: tf.fill([WORKER_SLOTS], ""), dtype=tf.string)
-        """What each tells of itself with its signs of life, as `telemetry.aggregation` writes it; empty: nothing
-        yet."""
+        """The newest report of each worker, encoded by `telemetry.aggregation`; empty: none yet."""
 
     @property
     def transient(self) -> list[PSVariable]:
-        """What is of this server's clock and of the moment."""
+        """Return the variables that depend on this server's clock, and are not copied to other members."""
         return [self.heard, self.reports]
 
-    # All of it emits operations on the server's device, inside its critical section.
+    # Every method below emits operations on the server's device, inside its critical section.
 
     def is_current(self, worker: Tensor, incarnation: Tensor) -> Tensor:
-        """Whether no newer process has taken the index. bool[]."""
+        """Return whether this process is the registered one of its index. bool[]."""
         return tf.equal(at(self.incarnations, worker), incarnation)
 
     def is_newer(self, worker: Tensor, incarnation: Tensor) -> Tensor:
-        """Whether the process began after the one that has the index. bool[]."""
+        """Return whether the process began after the registered one of its index. bool[]."""
         return at(self.incarnations, worker) < incarnation
 
     def touch(self, worker: Tensor) -> Operation:
@@ -57,7 +56,7 @@ class WorkerRegistry:
         return [self.touch(worker), put(self.reports, worker, report)]
 
     def register(self, worker: Tensor, incarnation: Tensor) -> Tensor:
-        """Register a process for its index unless a newer process has it; 1 if it is registered. int64[]."""
+        """Register a process unless a newer process has its index; return 1 if it is registered. int64[]."""
 
         def enter() -> Tensor:
             return with_dependencies([put(self.incarnations, worker, incarnation), self.touch(worker)], applied())
@@ -65,7 +64,7 @@ class WorkerRegistry:
         return tf.cond(at(self.incarnations, worker) <= incarnation, enter, not_applied)
 
     def deregister(self, worker: Tensor, incarnation: Tensor) -> Tensor:
-        """Deregister a process; 1 if it was registered. int64[]."""
+        """Deregister a process; return 1 if it was registered. int64[]."""
 
         def leave() -> Tensor:
             return with_dependencies([put(self.incarnations, worker, tf.constant(0, tf.int64))], applied())
@@ -73,6 +72,6 @@ class WorkerRegistry:
         return tf.cond(self.is_current(worker, incarnation), leave, not_applied)
 
     def alive(self) -> Tensor:
-        """Which workers take part and were heard of lately. bool[WORKER_SLOTS]."""
+        """Return which workers are registered and have a recent heartbeat. bool[WORKER_SLOTS]."""
         recent = self.heard.read_value() > clock() - LAPSE_SECONDS
         return recent & tf.not_equal(self.incarnations.read_value(), 0)

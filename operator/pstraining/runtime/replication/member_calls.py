@@ -71,7 +71,7 @@ class MemberCalls:
         self._call(AcceptorOps.write_marker, process, tf.constant(text))
 
     def start_rounds(self, process: Process, session: Tensor, attempt: int) -> None:
-        """Begin rounds anew on a member that applies no steps, with this attempt's number."""
+        """Restart rounds on a member that applies no steps, with this attempt's number."""
         index = self._monitor.index(process)
 
         def start(session: Tensor, attempt: Tensor) -> Tensor:

@@ -95,7 +95,7 @@ class ProcessStatus:
     chunks: int = 0
     """How many chunks of the state a learner has received under its view."""
     draining: bool = False
-    """Whether a member's pod has been told to end; it stays until the others can do without it."""
+    """Whether a member's pod is being terminated; it runs until the other members continue without it."""
 
 
 class Unreachable(Enum):
@@ -151,7 +151,7 @@ class Accept:
     view: View
     to: tuple[Process, ...]
     founding: bool = False
-    """Whether accepting it makes the process a voter: so many are lost that steps may be lost."""
+    """Whether accepting it makes the process a voter. No quorum is left, so steps may be lost."""
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,15 @@
-"""Which of TensorFlow's errors are answered by reconnecting. Pure: no clock, no TensorFlow."""
+"""TensorFlow's error codes after which the client reconnects. Pure: no clock, no TensorFlow."""
 
 from typing import Final
 
 ALWAYS_RETRIED: Final = frozenset({"UNAVAILABLE", "ABORTED"})
-"""TensorFlow's errors that only a lost or replaced parameter server explains."""
+"""Codes that only a lost or replaced parameter server explains."""
 RETRIED: Final = ALWAYS_RETRIED | {"FAILED_PRECONDITION", "INVALID_ARGUMENT", "CANCELLED", "INTERNAL", "UNKNOWN"}
-"""Errors that a lost server also shows itself by, and the program's own mistakes too."""
+"""Codes that a lost server may cause, and a mistake of the program as well."""
 ATTEMPTS: Final = 5
-"""How often in a row, with every server present and unchanged, an ambiguous error is taken for a lost server."""
+"""Number of consecutive ambiguous errors of a function after which it is the program's mistake."""
 
 
 def is_retried(code: str, attempts: int) -> bool:
-    """Whether a failed call is answered by reconnecting, after `attempts` failures in a row without a success."""
+    """Return whether the client reconnects after a failed call, the last of `attempts` consecutive failures."""
     return code in ALWAYS_RETRIED or (code in RETRIED and attempts < ATTEMPTS)

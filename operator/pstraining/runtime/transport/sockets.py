@@ -1,7 +1,7 @@
 """Ports, sockets and TensorFlow's network settings. Knows no TensorFlow.
 
-TensorFlow waits for ever on a peer that is silent and on a server that is down; what is here keeps that from
-happening: keepalive on TensorFlow's own sockets, who is at their other ends, and a way to cut them.
+TensorFlow waits for ever on a peer that does not answer and on a server that is down. This module prevents that: it
+enables keepalive on TensorFlow's sockets, lists their peers, and shuts connections down.
 """
 
 import os
@@ -15,13 +15,13 @@ from typing import Final
 ENVIRONMENT: Final = {
     # A call to a server that is down fails at once instead of waiting for it.
     "GRPC_FAIL_FAST": "true",
-    # A server that came back is dialled again within half a second instead of up to two minutes.
+    # A returned server is dialled within half a second instead of up to two minutes.
     "TF_GRPC_DEFAULT_OPTIONS": (
         "grpc.min_reconnect_backoff_ms=100,grpc.initial_reconnect_backoff_ms=100,grpc.max_reconnect_backoff_ms=500"
     ),
     "TF_CPP_MIN_LOG_LEVEL": "2",
 }
-"""Set before TensorFlow is imported, unless the pod has its own values."""
+"""Variables that are set before TensorFlow is imported, unless the pod sets them."""
 
 KEEPALIVE: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -30,39 +30,39 @@ KEEPALIVE: Final = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 3000),
 )
-"""A silent peer is given up after 3 seconds: measured 2.3 to 3.6 until the call fails, idle or active."""
+"""A peer that does not answer is given up after 3 seconds: measured 2.3 to 3.6 until the call fails, idle or active."""
 
 Endpoint = tuple[str, int]
 """Host, or numeric address, and port."""
 
 
 def set_environment() -> None:
-    """Give TensorFlow the settings above where the environment does not say otherwise."""
+    """Set ENVIRONMENT, except variables that are set already."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
 
 def split(address: str) -> Endpoint:
-    """Host and port of host:port or [v6]:port."""
+    """Return host and port of host:port or [v6]:port."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def joined(endpoint: Endpoint) -> str:
-    """host:port or [v6]:port."""
+    """Return host:port or [v6]:port."""
     host, port = endpoint
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def dial(endpoint: Endpoint, patience: float) -> socket.socket:
-    """Connect within `patience` seconds to an address, or to a name that has been reached before.
+    """Connect within `patience` seconds to an address, or to a name that was reached before.
 
-    Looking a name up has no limit, and whoever is cut off from others may be cut off from the name server, too. So a
-    name keeps the address that it was reached by; when that fails, the name is looked up beside all else, and if there
-    is an answer, the next call asks anew.
+    A look-up has no time limit, and a partition may cut off the name server as well. So the address by which a name was
+    reached is kept. After a failure a thread looks the name up; if that succeeds, the next call does so too.
 
     Raises:
-        OSError: it cannot be reached; ConnectionRefusedError: nobody listens there.
+        OSError: the host is unreachable.
+        ConnectionRefusedError: no process listens on the port.
     """
     host, port = endpoint
     known = _reached.get(host)
@@ -78,7 +78,7 @@ def dial(endpoint: Endpoint, patience: float) -> socket.socket:
 
 
 _reached: Final[dict[str, str]] = {}
-"""By what address each name was reached."""
+"""The address by which each name was reached."""
 _looking_up: Final[set[str]] = set()
 
 
@@ -92,7 +92,7 @@ def _look_up(host: str) -> None:
 
 
 def connections() -> Iterator[socket.socket]:
-    """This process's TCP sockets, whoever opened them; each is valid until the next."""
+    """Yield all TCP sockets of this process; each is valid until the next one."""
     for name in os.listdir("/proc/self/fd"):
         try:
             if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
@@ -106,7 +106,7 @@ def connections() -> Iterator[socket.socket]:
 
 
 def sockets_to(addresses: Sequence[str]) -> Iterator[socket.socket]:
-    """This process's TCP connections to the ports of `addresses`, whoever opened them; each is valid until the next."""
+    """Yield all TCP connections of this process to the ports of `addresses`; each is valid until the next one."""
     ports = {split(address)[1] for address in addresses}
     for found in connections():
         with suppress(OSError):
@@ -115,7 +115,7 @@ def sockets_to(addresses: Sequence[str]) -> Iterator[socket.socket]:
 
 
 def keep_alive(addresses: Sequence[str]) -> None:
-    """Turn on keepalive on the connections to `addresses`."""
+    """Enable keepalive on the connections to `addresses`."""
     for found in sockets_to(addresses):
         for option in KEEPALIVE:
             with suppress(OSError):
@@ -123,7 +123,7 @@ def keep_alive(addresses: Sequence[str]) -> None:
 
 
 def peers(addresses: Sequence[str]) -> set[Endpoint]:
-    """Numeric addresses at the other ends of this process's connections to the ports of `addresses`."""
+    """Return the numeric addresses of the peers of this process's connections to the ports of `addresses`."""
     found = set()
     for connection in sockets_to(addresses):
         with suppress(OSError):
@@ -132,7 +132,7 @@ def peers(addresses: Sequence[str]) -> set[Endpoint]:
 
 
 def cut_peers(peers: Collection[Endpoint]) -> int:
-    """Shut down the connections to `peers`, so that calls that hang on them fail; returns how many."""
+    """Shut down the connections to `peers`, which makes hanging calls fail; return their number."""
     number = 0
     for connection in sockets_to([joined(peer) for peer in peers]):
         with suppress(OSError):
@@ -144,4 +144,4 @@ def cut_peers(peers: Collection[Endpoint]) -> int:
 
 def _peer(connection: socket.socket) -> Endpoint:
     host, port = connection.getpeername()[:2]
-    return str(host).removeprefix("::ffff:"), int(port)  # gRPC's sockets are of IPv6 also where it speaks IPv4
+    return str(host).removeprefix("::ffff:"), int(port)  # gRPC uses IPv6 sockets for IPv4 peers

@@ -1,9 +1,9 @@
-"""How many bytes went over each of this task's links, as the kernel counts them. Knows no TensorFlow.
+"""Counts the bytes of each of this task's links, by the kernel's counters. Imports no TensorFlow.
 
 TensorFlow has two kinds of connections to a parameter server: those that this task opened, and those that the server
-opened to fetch tensors from this task. The kernel counts the bytes of each (TCP_INFO): what the other side has
-acknowledged and what has been received, without headers and without what was sent twice. A connection that is gone
-keeps its last count, so the sums outlive reconnects; what moved between the last look and its end is missing.
+opened to fetch tensors. The kernel counts acknowledged and received bytes of each (TCP_INFO), without headers and
+retransmissions. A closed connection keeps its last count, so sums outlive reconnects. Bytes between the last count and
+the end of a connection are missing.
 """
 
 import os
@@ -21,17 +21,17 @@ _Connection = tuple[int, tuple[str, int], tuple[str, int]]
 """A socket: its inode, and the addresses of both ends."""
 _INFO_BYTES: Final = 136
 _ACKED: Final = 120
-"""Where Linux's struct tcp_info has tcpi_bytes_acked, and tcpi_bytes_received behind it. uint64 each."""
+"""Offset of tcpi_bytes_acked in Linux's struct tcp_info; tcpi_bytes_received follows it. uint64 each."""
 ALL: Final = "ps"
-"""The peer where a parameter server dialled, and which one cannot be told from its address."""
+"""The peer of a connection from a parameter server that its address does not identify."""
 
 
 class Links:
-    """The account of one process.
+    """The byte counts of one process's links.
 
     Args:
         servers: host:port of every parameter server, in order.
-        own_port: where this task's own server listens.
+        own_port: the port of this task's own TensorFlow server.
     """
 
     def __init__(self, servers: tuple[str, ...], own_port: int) -> None:
@@ -43,7 +43,7 @@ class Links:
         self._hosts: dict[str, str] = {}
 
     def look(self) -> dict[str, Traffic]:
-        """The bytes by peer, ps-0 and so on, as they are now."""
+        """Return the bytes so far by peer: ps-0, ps-1, and so on."""
         with self._lock:
             seen = dict(self._found())
             for identity, (peer, moved) in self._live.items():
@@ -63,7 +63,7 @@ class Links:
                     yield (os.fstat(found.fileno()).st_ino, own, other), (peer, counted(found))
 
     def _peer(self, own: tuple[str, int], other: tuple[str, int]) -> str | None:
-        """Who is on the other side, None: no parameter server."""
+        """Return the task at the other end; None if it is not a parameter server."""
         if own[1] != self._own_port and other[1] not in {sockets.split(address)[1] for address in self._servers}:
             return None
         other = (other[0].removeprefix("::ffff:"), other[1])  # IPv4 on a socket for both
@@ -71,12 +71,12 @@ class Links:
             if not self._hosts:
                 self._resolve()
             return self._hosts.get(other[0], ALL)
-        if other not in self._dialled:  # also when a name has got another address
+        if other not in self._dialled:  # the name may have another address by now
             self._resolve()
         return self._dialled.setdefault(other, ALL)
 
     def _resolve(self) -> None:
-        """Look the servers' addresses up; a host that several of them share tells nothing about who dials from it."""
+        """Look the servers' addresses up. A host that several servers share identifies none of them."""
         by_host: dict[str, set[str]] = {}
         for index, address in enumerate(self._servers):
             host, port = sockets.split(address)
@@ -88,10 +88,10 @@ class Links:
 
 
 def counted(connection: socket.socket) -> Traffic:
-    """What the kernel has counted on a connection.
+    """Return the kernel's byte counts of a connection.
 
     Raises:
-        OSError: it is not a TCP connection, or the kernel is older than 4.2.
+        OSError: the socket is not a TCP connection, or the kernel is older than 4.2.
     """
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
     if len(info) < _INFO_BYTES:
