@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.kube import Kube, Object, job_condition, wait_for
 from tests.support.operator_process import OperatorProcess
-from tests.support.scripted_program import Puppet, template
+from tests.support.scripted_program import IMAGE, Puppet, template
 from tests.support.soak_marks import in_soak
 
 pytestmark = pytest.mark.cluster
@@ -139,3 +139,30 @@ def test_a_worker_is_given_up(kube: Kube, begun: OperatorProcess, namespace: str
     assert puppet.runs("worker-1") == 1
     puppet.exit("chief-0", 0)
     puppet.wait_phase("Succeeded")
+
+
+def beside(name: str) -> Object:
+    """The puppet's template with a container that comes first and never ends, as a proxy that admission injects."""
+    found = template(name)
+    shipper = {"name": "shipper", "image": IMAGE, "command": ["sleep", "infinity"]}
+    found["spec"]["containers"] = [shipper, *found["spec"]["containers"]]
+    return found
+
+
+def test_a_chief_ends_beside_a_container_that_never_ends(
+    kube: Kube, begun: OperatorProcess, namespace: str, shared: Path
+) -> None:
+    """The next attempt follows a failure, success ends the job, and the failed pod keeps its logs."""
+    puppet = Puppet.make(kube, namespace, "beside", shared, chief={"template": beside("beside")})
+    puppet.wait_phase("Running")
+    wait_for(partial(has_run, puppet, "chief-0"), "the chief's program runs")
+    (first,) = puppet.pods("chief")
+    puppet.exit("chief-0", 3)
+    wait_for(partial(has_run, puppet, "chief-0", 2), "the next attempt runs", 60)
+    assert puppet.status()["chief"]["restarts"] == 1
+    puppet.wait_phase("Running")
+    puppet.exit("chief-0", 0)
+    puppet.wait_phase("Succeeded")
+    assert puppet.runs("chief-0") == 2
+    ended = [p for p in kube.list("Pod", namespace) if p["metadata"]["uid"] == first["metadata"]["uid"]]
+    assert all(p["status"]["phase"] == "Failed" for p in ended), "the kubelet has stopped the other container"

@@ -204,6 +204,7 @@ def build(
         launcher=launcher,
         metrics=metrics,
         instance=settings.pod_name,
+        enqueue=queue.add,
     )
     streams = len(registration.WATCHED) + settings.watch_nodes
     watches = Watches(streams, settings.namespaces, fence=lambda: lease.version)
