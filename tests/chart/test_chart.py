@@ -108,7 +108,7 @@ def test_every_value_is_described() -> None:
     [
         ({}, "jobs of all namespaces"),
         ({"watch": {"namespaces": ["team-a", "team-b"]}}, "namespaces team-a, team-b"),
-        ({"crds": {"install": False}}, "must be there already"),
+        ({"crds": {"install": False}}, "must exist already"),
     ],
 )
 def test_the_notes(helm: Helm, tmp_path: Path, given: dict[str, Any], told: str) -> None:
