@@ -1,7 +1,7 @@
 """Check and apply as one step on a parameter server: a critical section under a named mutex.
 
-The mutex lives on the server by name like the variables, and TensorFlow frees it when its holder dies. Rules that keep
-a section whole when its caller is killed: all inputs have arrived before the lock is taken, and nothing loops, waits or
+The mutex lives on the server by name like the variables, and TensorFlow frees it when its holder dies. Two rules keep a
+section atomic when its caller is killed: all inputs arrive before the lock is taken, and nothing loops, waits or
 receives after the first write.
 """
 
@@ -13,7 +13,7 @@ import tensorflow as tf
 from pstraining.runtime.model.tensor import Operation, Structure, Tensor
 
 SMALL: Final = 64
-"""Numbers of 8 bytes that an input has at most to travel together with others."""
+"""Maximum numbers of 8 bytes in an input that is sent together with others."""
 
 
 without_autograph = tf.autograph.experimental.do_not_convert
@@ -37,7 +37,7 @@ def not_applied() -> Tensor:
 
 
 def clock() -> Tensor:
-    """Seconds since 1970 by the clock of the server where it is emitted, when that section has its turn. float64[]."""
+    """Emit the seconds since 1970 on the server's clock, read inside the critical section. float64[]."""
     return unordered(tf.timestamp())
 
 
@@ -48,12 +48,12 @@ def critical(device: str, container: str, inputs: Sequence[Tensor], body: Callab
         device: the server's device.
         container: the job's container there, which holds the mutex.
         inputs: tensors from anywhere; they are on the server before the lock is taken.
-        body: emits the operations; what it returns must depend on every write that it makes.
+        body: emits the operations; its result must depend on every write.
 
     Returns:
         The structure of tensors that `body` returned, available after the lock is free again.
     """
-    values, former = told(device, inputs), remembered("sections")
+    values, former = sent_to(device, inputs), remembered("sections")
     if not former:
         _return_at_once()
     with tf.device(device):
@@ -70,14 +70,14 @@ def critical(device: str, container: str, inputs: Sequence[Tensor], body: Callab
             return fetched
 
 
-def told(device: str, values: Sequence[Tensor]) -> list[Tensor]:
-    """Emits tensors as they are on a server, each sent once in a function, and small ones of one machine together.
+def sent_to(device: str, values: Sequence[Tensor]) -> list[Tensor]:
+    """Emit sending tensors to a server: each once per function, and small ones of one machine together.
 
-    Every tensor that crosses to a server is a call of its own there. What a section needs later may be told with what
-    an earlier one needs.
+    Every tensor that is sent to a server costs a call there. An input of a later section may be sent with those of an
+    earlier one.
     """
     given = [tf.convert_to_tensor(value) for value in values]
-    here = remembered(f"told {device}")
+    here = remembered(f"sent to {device}")
     together: dict[str, list[Tensor]] = {}
     with tf.device(device):
         for value in given:
@@ -97,12 +97,11 @@ def told(device: str, values: Sequence[Tensor]) -> list[Tensor]:
 
 
 def unordered(emitted: Operation) -> Operation:
-    """What was just emitted, without TensorFlow's own idea of its place among other operations.
+    """Return an emitted operation without TensorFlow's automatic control dependencies.
 
-    In a function TensorFlow lets operations with an effect, and without a resource that it knows, run one after the
-    other as they are emitted, on whatever machine. Sections of several servers would wait for each other so, with a
-    message from each to the next, and calls would take longer with every further server. Here what has to wait has an
-    input from what it waits for.
+    Inside a function, TensorFlow runs operations with an effect, and without a resource that it knows, in the order in
+    which they were emitted, on all machines. Sections of several servers would then wait for each other, with a message
+    from each to the next. Here, an operation that has to wait has an input from the one that it waits for.
     """
     manager = tf.compat.v1.get_default_graph().experimental_acd_manager
     if manager is not None:
@@ -111,10 +110,10 @@ def unordered(emitted: Operation) -> Operation:
 
 
 def remembered(what: str) -> dict[Hashable, Tensor]:
-    """What is remembered of a kind while a function is traced.
+    """Return the entries of one kind that belong to the function that is being traced.
 
-    Of `sections` the release of the last one on each server: those of one server run in the order in which they are
-    emitted.
+    The kind `sections` holds the release of the last section on each server: the sections of one server run in the
+    order in which they were emitted.
     """
     graph = tf.compat.v1.get_default_graph()
     if not hasattr(graph, "_pstraining"):
@@ -124,9 +123,9 @@ def remembered(what: str) -> dict[Hashable, Tensor]:
 
 
 def _return_at_once() -> None:
-    """Do not hold back what the function that is traced returns until all that it does is done.
+    """Let the traced function return its results before all its operations have run.
 
-    TensorFlow would, by a message of every server; the call itself ends no sooner.
+    TensorFlow would hold the results back, by a message from every server; the call itself ends no sooner.
     """
     manager = tf.compat.v1.get_default_graph().experimental_acd_manager
     if manager is not None:
@@ -134,10 +133,10 @@ def _return_at_once() -> None:
 
 
 class _Nothing(list[Operation]):
-    """Takes what is added, and is empty."""
+    """A list that stays empty."""
 
     def add(self, _: Operation) -> None:
-        """Forget it."""
+        """Ignore the operation."""
 
 
 def _is_small(value: Tensor) -> bool:
@@ -145,12 +144,12 @@ def _is_small(value: Tensor) -> bool:
 
 
 def _server_of(value: Tensor) -> str:
-    """The server that has made a tensor; nothing if this task has."""
+    """Return the device of the server that computes a tensor; empty if this task does."""
     return value.device if "/job:ps/" in value.device else ""
 
 
 def _pack(values: Sequence[Tensor]) -> Tensor:
-    """All numbers of one machine one behind the other, and there. int64[n]."""
+    """Emit the numbers of one machine as one vector there. int64[n]."""
     with tf.device(None), tf.device(_server_of(values[0]) or None):
         flat = [tf.reshape(value, [-1]) for value in values]
         return tf.concat([part if part.dtype == tf.int64 else tf.bitcast(part, tf.int64) for part in flat], 0)
@@ -167,12 +166,12 @@ def _unpack(packed: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
 def arbiter_first(
     servers: Sequence[object], emit: Callable[[int, Tensor], Tensor], go: Tensor | None = None
 ) -> list[Tensor]:
-    """Emits what every server answers, where it is; the arbiter's answer, which begins with a yes or no, is for all.
+    """Emit every server's reply, on that server; the other servers receive the arbiter's reply with their request.
 
     Args:
-        servers: the arbiter is the first.
-        emit: gets a server's number and what it is told: the arbiter's answer, or for the arbiter whether it may.
-        go: 1 if the arbiter may; None: it may. int64[].
+        servers: the servers, the arbiter first.
+        emit: emits a server's reply from its number and the arbiter's reply, or for the arbiter from `go`.
+        go: 1 if the arbiter may apply the request; None: 1. int64[].
     """
     first = emit(0, tf.constant(1, tf.int64) if go is None else go)
     return [first, *(emit(number, first) for number in range(1, len(servers)))]

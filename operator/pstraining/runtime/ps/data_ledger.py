@@ -1,9 +1,8 @@
 """The data ledger: the workers' splits and their progress, on the first parameter server beside the parameters.
 
-A worker's place in the data moves in the same critical section in which its update moves the parameters, and both are
-in a checkpoint. So a sample whose update is lost is trained again, and one whose update is not lost is not, whoever
-dies. A process that takes over a worker's index goes on where its updates have come to. What a worker holds that has
-not been heard of for long, because its index is no more, goes to the next one that asks.
+A worker's position in the data advances in the critical section that applies its update, and a checkpoint holds both.
+So a sample is trained again exactly if its update was lost. A process that replaces a worker continues after the last
+applied update. The split of a worker without heartbeats, whose index no longer exists, is assigned to another worker.
 
 Splits are assigned in the order of requests. With ordered sums all workers without a split get theirs at once, in the
 order of their numbers. Workers run in lockstep then, so a repeated run assigns the same splits.
@@ -31,7 +30,7 @@ from pstraining.runtime.ps.variables import PSVariable
 from pstraining.runtime.ps.worker_registry import WorkerRegistry
 
 RECLAIM_SECONDS: Final = 60.0
-"""Silence after which what a worker holds is given to another one."""
+"""Seconds without a heartbeat after which a worker's split is assigned to another worker."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +39,9 @@ class Progress:
 
     position: int
     done: int
-    """Batches of the split that are trained then."""
+    """Batches of the split that are trained after the update."""
     finished: bool
-    """They are all of it."""
+    """Whether the whole split is trained after the update."""
 
     def numbers(self) -> list[int]:
         """Return the vector that a worker sends; a server reads it by `messages.SplitProgress`. int64[3]."""
@@ -50,7 +49,7 @@ class Progress:
 
 
 NO_PROGRESS: Final = [-1, 0, 0]
-"""Of an update whose data is not in the ledger."""
+"""The progress of an update whose data is not in the ledger."""
 
 
 class Ledger:
@@ -58,27 +57,27 @@ class Ledger:
 
     Args:
         lockstep_workers: number of workers that get their splits together; 0: each worker when it requests one.
-        copied: whether a standby keeps a copy, to which rows go in any order.
+        copied: whether standbys keep a copy, which receives rows in any order.
     """
 
     def __init__(self, lockstep_workers: int = 0, *, copied: bool = False) -> None:
         self._lockstep_workers = lockstep_workers
         self.next = tf.Variable(tf.zeros([], tf.int64))
-        """The first position that nobody was given yet."""
+        """The first position that was assigned to no worker."""
         self.held = tf.Variable(tf.zeros([WORKER_SLOTS, 2], tf.int64))
-        """For every worker the position that it trains, plus one, and how many batches are done; 0: none."""
+        """Each worker's split; see `messages.HeldSplit`. int64[WORKER_SLOTS, 2]."""
         self.pending = tf.Variable(tf.zeros([WORKER_SLOTS, 3], tf.int64))
-        """In synchronous mode: the progress that comes with each worker's gradient in the sums."""
+        """In synchronous mode, the progress of each worker's gradient in the sums. int64[WORKER_SLOTS, 3]."""
         self.limit = tf.Variable(tf.fill([], tf.int64.max))
-        """The first position that is not handed out any more, as the workers have said."""
+        """The first position that is never assigned, as the workers report it."""
         self.versions: PSVariable | None = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64)) if copied else None
         """How often each row of `held` has changed."""
 
     def saved(self) -> dict[str, PSVariable]:
-        """What belongs into a checkpoint, by name."""
+        """Return the variables that belong into a checkpoint, by name."""
         return {"ledger/next": self.next, "ledger/held": self.held}
 
-    # All of it emits operations on the first server's device, inside its critical section.
+    # Every method below emits operations on the first server's device, inside its critical section.
 
     def assign(self, worker: Tensor, registry: WorkerRegistry, limit: Tensor) -> Tensor:
         """Assign a split to a worker: the one that it holds, an abandoned one, or the next.
@@ -87,10 +86,10 @@ class Ledger:
             See `messages.SplitReply`. int64[3].
         """
         held = self.held.read_value()
-        silent = (HeldSplit.unpack(held).number > 0) & (registry.heard.read_value() < clock() - RECLAIM_SECONDS)
-        # Those that are always waited for keep what they have.
-        silent &= tf.range(WORKER_SLOTS) >= self._lockstep_workers
-        orphan = tf.argmax(tf.cast(silent, tf.int32), output_type=tf.int64)
+        lapsed = (HeldSplit.unpack(held).number > 0) & (registry.heard.read_value() < clock() - RECLAIM_SECONDS)
+        # Workers in lockstep are always waited for, and keep their splits.
+        lapsed &= tf.range(WORKER_SLOTS) >= self._lockstep_workers
+        orphan = tf.argmax(tf.cast(lapsed, tf.int32), output_type=tf.int64)
 
         def keep() -> Tensor:
             return held[worker]
@@ -109,7 +108,7 @@ class Ledger:
             more = self.next.read_value() < limit
             some = (lambda: self._assign_all(worker, limit)) if self._lockstep_workers else begin
             return tf.cond(
-                tf.reduce_any(silent),
+                tf.reduce_any(lapsed),
                 adopt,
                 lambda: tf.cond(more, some, lambda: tf.zeros([2], tf.int64)),
             )
@@ -153,34 +152,38 @@ class Ledger:
         return put(self.pending, worker, progress)
 
     def advance(self, worker: Tensor, progress: Tensor) -> Operation:
-        """An update was made: move its worker on; the operation to wait for."""
+        """Advance the worker of an applied update; return the operation to wait for."""
         row = self._after(progress[tf.newaxis], self.held.read_value()[worker][tf.newaxis])
         return put(self.held, worker, row[0])
 
-    def advance_all(self, made: Tensor) -> Operation:
-        """A step was made of the gradients of some workers: move them on. int64[WORKER_SLOTS]; the operation."""
-        held, rows = self.held.read_value(), self._after_all(made)
+    def advance_all(self, admitted: Tensor) -> Operation:
+        """Advance the workers of an applied step; return the operation to wait for.
+
+        Args:
+            admitted: 1 for each worker whose gradient is in the step. int64[WORKER_SLOTS].
+        """
+        held, rows = self.held.read_value(), self._after_all(admitted)
         return with_dependencies(
             [self.held.assign(rows, read_value=False), *self._count_changes(held, rows)], applied()
         )
 
-    def news(self, made: Tensor | None = None) -> list[Tensor]:
-        """What a copy needs, as it is, or as it will be once a step is made of some workers' gradients.
+    def news(self, admitted: Tensor | None = None) -> list[Tensor]:
+        """Return the news for a copy of the ledger, as of now or after a step.
 
         Args:
-            made: 1 for each of these workers. int64[WORKER_SLOTS].
+            admitted: 1 for each worker whose gradient is in the step; None: as of now. int64[WORKER_SLOTS].
 
         Returns:
             See `messages.LedgerNews`. int64[n, 2], int64[n], int64[2].
         """
         held, versions = self.held.read_value(), self._counted().read_value()
-        rows = held if made is None else self._after_all(made)
+        rows = held if admitted is None else self._after_all(admitted)
         versions += _changed(held, rows)
         number = tf.reduce_max(tf.where(versions > 0, tf.range(1, WORKER_SLOTS + 1), 0))
         return LedgerNews(rows[:number], versions[:number], self.next.read_value(), self.limit.read_value()).pack()
 
     def merge(self, news: Sequence[Tensor]) -> list[Operation]:
-        """Bring a copy to what is newer in some news, which may come late or twice; the operations to wait for."""
+        """Merge news into a copy, which may arrive late or twice; return the operations to wait for."""
         rows, versions, following, limit = LedgerNews.unpack(news)
         held, own = self.held.read_value(), self._counted().read_value()
         number = tf.shape(versions)[0]
@@ -199,14 +202,14 @@ class Ledger:
             raise ValueError("a ledger that no standby copies does not count its changes")
         return self.versions
 
-    def _after_all(self, made: Tensor) -> Tensor:
-        """`held` once a step is made of the gradients of some workers. int64[WORKER_SLOTS, 2]."""
+    def _after_all(self, admitted: Tensor) -> Tensor:
+        """Return `held` after a step with the gradients of some workers. int64[WORKER_SLOTS, 2]."""
         held = self.held.read_value()
         moved = self._after(self.pending.read_value(), held)
-        return tf.where(tf.equal(made, 1)[:, tf.newaxis], moved, held)
+        return tf.where(tf.equal(admitted, 1)[:, tf.newaxis], moved, held)
 
     def _count_changes(self, before: Tensor, rows: Tensor) -> list[Operation]:
-        """Count the rows that have changed; the operations to wait for."""
+        """Count changed rows; return the operations to wait for."""
         if self.versions is None:
             return []
         return [self.versions.assign_add(_changed(before, rows), read_value=False)]
@@ -219,7 +222,7 @@ class Ledger:
 
     @staticmethod
     def _after(progress: Tensor, held: Tensor) -> Tensor:
-        """Rows of `held` after some progress; unchanged where it is not about the split that is held."""
+        """Return rows of `held` after some progress; a row is unchanged if the progress is not about its split."""
         after = SplitProgress.unpack(progress)
         row = HeldSplit(after.position + 1, after.done).pack()
         row = tf.where(tf.equal(after.finished, 1)[:, tf.newaxis], tf.zeros_like(row), row)
@@ -228,5 +231,5 @@ class Ledger:
 
 
 def _changed(before: Tensor, rows: Tensor) -> Tensor:
-    """1 for each row that differs. int64[n]."""
+    """Return 1 for each row that differs. int64[n]."""
     return tf.cast(tf.reduce_any(tf.not_equal(before, rows), 1), tf.int64)

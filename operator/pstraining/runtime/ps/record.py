@@ -1,10 +1,10 @@
 """The record that a parameter server keeps of its shard, and the session that a worker's updates carry.
 
-The record's fence is the term of the chief that rules the server; an update or a restore that carries another term is
-refused there. Its generation names one restored set: a shard that lost its state, or that is being overwritten, has
-generation 0, and an update carries the generation that it was computed on. So no update ever mixes two sets. A set
-whose generation is negative is whole and takes no updates: a chief that was told to stop has saved it, and the next one
-lets updates in again.
+The fence is the term of the chief that leads the server, or with standbys the number of a view's ballot. An update or
+a restore with another fence is rejected. The generation names one restored set of parameters. A shard that lost its
+state, or that is being overwritten, has generation 0. An update carries the generation that it was computed on, so no
+update mixes two sets. A set with a negative generation is consistent and inactive: a stopping chief has saved it, and
+the next chief activates it again.
 
 Pure: no clock, no TensorFlow.
 """
@@ -22,7 +22,7 @@ Assignment = tuple[tuple[int, ...], ...]
 
 
 class RecordField(IntEnum):
-    """The places in a record's vector, which is read and written whole. int64[5]."""
+    """Indices of a record's vector, which is read and written as a whole. int64[5]."""
 
     FENCE = 0
     GENERATION = 1
@@ -35,12 +35,12 @@ RECORD_SIZE: Final = len(RecordField)
 ANY_GENERATION: Final = -(1 << 63)
 """In place of an observed generation: no matter which; see `ps.shard.Shard.set_record`."""
 EARLY: Final = 2
-"""In the record's field DONE: training was ended before its time; 1: it is done, 0: it goes on."""
+"""Value of the field DONE if the program ended training early; 1: training is complete, 0: it continues."""
 
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """A parameter server's record of itself; all 0 when the server is empty."""
+    """The record of one server; all 0 if the server is empty."""
 
     fence: int = 0
     generation: int = 0
@@ -50,11 +50,11 @@ class ShardRecord:
     layout: int = 0
     """Fingerprint of the layout that the shard was written with."""
     early: bool = False
-    """Training is done before its time, because the program wanted it so."""
+    """Whether the program ended training early."""
 
     @classmethod
     def from_vector(cls, row: "Array") -> "ShardRecord":
-        """A server's record from its vector. int64[5]."""
+        """Return the record from a server's vector. int64[5]."""
         return cls(
             fence=int(row[RecordField.FENCE]),
             generation=int(row[RecordField.GENERATION]),
@@ -67,7 +67,7 @@ class ShardRecord:
 
 @dataclass(frozen=True)
 class Session:
-    """What a worker's updates carry: the fence and the set of parameters that they belong to."""
+    """The session of a worker's updates: the fence and the set of parameters that they belong to."""
 
     fence: int
     """The fencing token: the chief's term, or with standbys the number of the view's ballot."""
@@ -75,14 +75,18 @@ class Session:
 
 
 class LayoutMismatchError(RuntimeError):
-    """This task built another model, or counts other servers, than the chief."""
+    """This task has another model, or another number of servers, than the chief."""
 
 
 def session(shards: Sequence[ShardRecord], *, layout: int) -> Session | None:
-    """What a worker may push with, or None while the set is not whole.
+    """Return the session that workers may train in; None while the shards do not form one consistent, active set.
+
+    Args:
+        shards: the servers' records.
+        layout: fingerprint of this task's layout.
 
     Raises:
-        LayoutMismatchError: the set is whole and is not of this task's model.
+        LayoutMismatchError: the set belongs to another model.
     """
     first = shards[0]
     if any((shard.fence, shard.generation) != (first.fence, first.generation) for shard in shards):

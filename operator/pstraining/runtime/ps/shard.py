@@ -1,13 +1,12 @@
 """One parameter server's part of the state, as operations to emit inside a traced function.
 
-A shard is its segments, a clone of the optimizer on them (slots and iteration count live beside the vectors), a record,
-the members, and what the update mode keeps beside them. Every write is made in the server's critical section, where the
-record is checked first.
+A shard consists of its segments, a clone of the optimizer on them (slots and iteration count live beside the vectors),
+a record, the worker registry, and the update mode's variables. Every write happens in the server's critical section,
+after a check of the record.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
 
 import keras
 import tensorflow as tf
@@ -19,6 +18,7 @@ from pstraining.runtime.model.sparse_optimizer import RowOptimizer
 from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps.critical_section import applied, clock, critical, not_applied, with_dependencies
 from pstraining.runtime.ps.data_ledger import Ledger
+from pstraining.runtime.ps.member import LockstepRounds, MemberState
 from pstraining.runtime.ps.messages import SessionToken
 from pstraining.runtime.ps.record import ANY_GENERATION, RECORD_SIZE, RecordField
 from pstraining.runtime.ps.tensors import with_element
@@ -26,57 +26,34 @@ from pstraining.runtime.ps.variables import PSVariable, variables_on
 from pstraining.runtime.ps.worker_registry import WorkerRegistry
 
 
-class LockstepRounds(Protocol):
-    """A member's part in rounds, where standbys apply the same steps."""
-
-    def start(self, session: Tensor, attempt: Tensor) -> Tensor:
-        """Emit beginning rounds anew with an attempt's number, on a member that applies no steps. int64[]."""
-
-    def follow(self, session: Tensor, step: Tensor) -> Tensor:
-        """Emit applying the step after `step`, which others have applied; 1 if this call applied it. int64[]."""
-
-
-class MemberState(NamedTuple):
-    """A server's variables as a member of a shard with standbys."""
-
-    acceptor: PSVariable
-    """The acceptor's vector; see `replication.messages.AcceptorState`. int64[n]."""
-    lease: PSVariable
-    """The member applies steps until then, in seconds since 1970 on its own clock. float64[]."""
-
-    @classmethod
-    def create(cls, acceptor_size: int) -> "MemberState":
-        """Create the variables; inside `variables_on`, where they become the server's."""
-        return cls(tf.Variable(tf.zeros([acceptor_size], tf.int64)), tf.Variable(tf.zeros([], tf.float64)))
-
-
 @dataclass(frozen=True)
 class ServerHooks:
     """The hooks of an update mode on the servers."""
 
     name: str = ""
-    """Tells apart what tasks must agree on."""
+    """Text that all tasks of the job must agree on; part of the layout's fingerprint."""
     fused: bool = True
     """Whether fused kernels may replace Keras's arithmetic."""
     make_mode_state: Callable[["Shard"], object] | None = None
     """Creates the mode's variables on a server, after its segments and vectors."""
     with_ledger: bool = False
-    """Whether data is handed out."""
+    """Whether the first server assigns the data."""
     lockstep_workers: int = 0
     """Number of workers that receive their splits together; 0: each worker when it requests one."""
     paired: bool = False
-    """Whether standbys get the same updates."""
+    """Whether standbys apply the same updates."""
     on_newcomer: Callable[["Shard", Tensor, Tensor], list[Operation]] = lambda shard, worker, newcomer: []
-    """Emits what a server does when a process takes a worker's index: the index, and whether another process had it."""
+    """Emits a server's reaction to a process that registers for a worker's index; its last argument is 1 if the process
+    is newer than the registered one."""
     follow: Callable[["Shard", Tensor, Tensor], Tensor] | None = None
-    """Where servers are always at the same step: emits what makes one follow to the step after the given one. Its
-    arguments are the session and that step."""
+    """Emits applying the step after a given one, which others have applied; its arguments are the session and that
+    step. None if servers are not in lockstep."""
     member_round_ops: Callable[["Shard", bool], LockstepRounds] | None = None
-    """Where standbys make the same steps: a member's part in rounds, as a standby or as a primary; see
-    `updates.synchronous.two_phase_commit`."""
+    """Returns a member's part in rounds, as a standby or as a primary; see `updates.synchronous.two_phase_commit`. None
+    if standbys do not apply the same steps."""
     pause_steps: Callable[["Shard", Tensor], Tensor] | None = None
-    """Where workers have newer dense parameters than the servers: emits what makes them bring those and make no step
-    for so many seconds; the server's step, and how many steps its dense parameters are behind. int64[2]."""
+    """Emits the request that workers push their dense parameters and apply no step for some seconds. It returns the
+    server's step, and by how many steps its dense parameters are behind. int64[2]. None if servers are never behind."""
 
 
 class Shard:
@@ -87,9 +64,9 @@ class Shard:
         container: the job's container there.
         layout: of the whole model.
         ps: number of the server.
-        optimizer: the user's; it is cloned.
-        decayed: for each table whether the optimizer decays it.
-        updates: what the update mode wants; its variables are `mode_state`.
+        optimizer: the program's optimizer, which is cloned.
+        decayed: whether the optimizer decays each table.
+        updates: the hooks of the update mode, whose variables are `mode_state`.
         acceptor_size: length of the acceptor's vector, see `replication.encoding`; 0: the job has no standbys.
     """
 
@@ -107,13 +84,13 @@ class Shard:
     ) -> None:
         self.device, self.container, self.number = device, container, ps
         self.segments, self.tables = layout.on(ps), layout.tables_on(ps)
-        made: list[PSVariable] = []
-        with variables_on(device, container=container, prefix=str(ps), made=made):
+        created: list[PSVariable] = []
+        with variables_on(device, container=container, prefix=str(ps), created=created):
             self.record = tf.Variable(tf.zeros([RECORD_SIZE], tf.int64))
             self.member_state = MemberState.create(acceptor_size) if acceptor_size else None
             """Present if the job has standbys."""
             self.losses = tf.Variable(tf.zeros([2], tf.float64))
-            """Sum and number of the losses since the chief last took them; kept on the first server."""
+            """Sum and number of the losses since the chief last took them; used on the first server. float64[2]."""
             self.registry = WorkerRegistry()
             vectors = [
                 keras.Variable(initializer="zeros", shape=(segment.size,), dtype=segment.dtype, name=f"segment{number}")
@@ -140,7 +117,7 @@ class Shard:
                 for number, table in enumerate(self.tables)
             ]
             self.rows: list[PSVariable] = [table.value for table in rows]
-            """This server's rows of every table. Each of shape [rows, width]."""
+            """The server's rows of every table; each of shape [rows, width]."""
             self._row_optimizer = RowOptimizer(optimizer, rows, decayed) if rows else None
             clones = [self._clone, self._row_optimizer and self._row_optimizer.clone]
             held = [getattr(clone, "_learning_rate", None) for clone in clones]
@@ -149,38 +126,38 @@ class Shard:
             self.ledger = Ledger(updates.lockstep_workers, copied=updates.paired) if with_ledger else None
             self.mode_state = updates.make_mode_state(self) if updates.make_mode_state else None
         slots, self._counters = optimizers.state_of(self._clone) if self._clone else ({}, {})
-        # Rows count by the record.
+        # The row optimizer counts steps by the record.
         of_rows = optimizers.state_of(self._row_optimizer.clone)[0] if self._row_optimizer else {}
         self.slots: dict[tuple[str, int], PSVariable] = slots | of_rows
         """The optimizer's vectors, by slot name and number of the segment; tables come after the segments."""
         self.scalars: dict[str, PSVariable] = self._counters | (self.ledger.saved() if self.ledger else {})
-        """The optimizer's own counters, and the ledger's variables, which no other server has."""
+        """The optimizer's counters, and on the first server the ledger's variables."""
         own = [*self.vectors, *self.rows, *self.slots.values(), *self.scalars.values()]
         written = {id(variable) for variable in (*own, self.record, *(self.member_state or ()))}
-        self._rest = [variable for variable in made if id(variable) not in written]
+        self._rest = [variable for variable in created if id(variable) not in written]
         transient = {id(variable) for variable in (*getattr(self.mode_state, "passing", ()), *self.registry.transient)}
         self.copied = [*own, *(variable for variable in self._rest if id(variable) not in transient)]
-        """What a member is given that comes back; the rest begins anew there."""
+        """Variables that a returning member receives; `not_copied` starts from initial values."""
         self.not_copied = [variable for variable in self._rest if id(variable) in transient]
 
     @property
     def dense(self) -> list[PSVariable]:
-        """All state but that of tables: vectors, the optimizer's vectors, and its scalars."""
+        """Return all state except that of tables: vectors, the optimizer's vectors, and its scalars."""
         slots = [value for (_, number), value in self.slots.items() if number < len(self.segments)]
         return [*self.vectors, *slots, *self._counters.values()]
 
-    # What follows emits operations; each runs in the critical section unless it says otherwise.
+    # Every method below emits operations, in the critical section unless its docstring says otherwise.
 
     def read(self) -> Tensor:
-        """The record, zeros when the server is empty; outside the section. int64[5]."""
+        """Return the record, zeros if the server is empty; outside the section. int64[5]."""
         with tf.device(self.device):
             return self.record_or_zeros()
 
     def pull(self, dtype: str | None = None) -> list[Tensor]:
-        """The parameters, as they are now; outside the section. One per segment, each of shape [segment.size].
+        """Return the current parameters; outside the section. One vector per segment, each of shape [segment.size].
 
         Args:
-            dtype: what trained float32 vectors are turned into on the way.
+            dtype: the type in which trained float32 vectors are sent; None: as they are.
         """
         with tf.device(self.device):
             vectors = [vector.read_value() for vector in self.vectors]
@@ -190,7 +167,7 @@ class Shard:
             ]
 
     def raise_fence(self, observed: Tensor, fence: Tensor) -> Tensor:
-        """Raise the shard's fence to `fence` if it is still `observed`; 1 if done."""
+        """Raise the shard's fence to `fence` if it is still `observed`; return 1 if it applied."""
 
         def body(observed: Tensor, fence: Tensor) -> Tensor:
             record = self.record_or_zeros()
@@ -205,7 +182,7 @@ class Shard:
         return critical(self.device, self.container, [observed, fence], body)
 
     def set_record(self, fence: Tensor, observed: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """Overwrite the record's fields where `mask` is 1, under the fence; 1 if done.
+        """Overwrite the record's fields where `mask` is 1, under the fence; return 1 if it applied.
 
         Args:
             fence: the chief's fence. int64[].
@@ -226,7 +203,7 @@ class Shard:
         return critical(self.device, self.container, [fence, observed, values, mask], body)
 
     def write(self, fence: Tensor, vectors: Sequence[Tensor], optimizer_state: Sequence[Tensor] | None) -> Tensor:
-        """Overwrite the whole shard but its record, under the fence and in generation 0; 1 if done.
+        """Overwrite the whole shard except its record, under the fence and in generation 0; return 1 if it applied.
 
         Args:
             fence: the chief's fence. int64[].
@@ -253,7 +230,7 @@ class Shard:
         return critical(self.device, self.container, [fence, *vectors, *(optimizer_state or [])], body)
 
     def snapshot(self) -> tuple[Tensor, list[Tensor]]:
-        """The record, and vectors, slots and scalars as they are between two updates."""
+        """Return the record, and vectors, slots and scalars, at one moment between two updates."""
 
         def body() -> list[Tensor]:
             variables = [self.record, *self.vectors, *self.rows, *self.slots.values(), *self.scalars.values()]
@@ -263,12 +240,12 @@ class Shard:
         return record, values
 
     def in_session(self, record: Tensor, session: Tensor) -> Tensor:
-        """Whether updates of this session are let in. bool[].
+        """Return whether updates of this session are accepted. bool[].
 
         Args:
             record: as read in the critical section. int64[5].
-            session: term and generation that a worker synchronised with; of a set that is shut, with the generation as
-                it is there, a chief that lets a member follow the others. int64[2].
+            session: see `messages.SessionToken`. For an inactive set it carries the negative generation: the session of
+                a chief that lets a member follow the others. int64[2].
         """
         fence, generation = SessionToken.unpack(session)
         same = tf.equal(record[RecordField.FENCE], fence) & tf.equal(record[RecordField.GENERATION], generation)
@@ -279,13 +256,13 @@ class Shard:
     def apply(
         self, vectors: Sequence[Tensor], touched: Sequence[Touched], losses: Tensor, *, moves: bool = False
     ) -> list[Operation]:
-        """Make one step, in the critical section: the operations that are yet to be waited for.
+        """Apply one step, inside a critical section; return the operations to wait for.
 
         Args:
             vectors: one per segment: its gradient, or the change of a segment of state.
-            touched: for each table local indices of rows, without repetition, and their gradients.
-            losses: sum and number of the losses that it came from. float64[2].
-            moves: the vectors of trained segments are changes, too, made by optimizers on the workers.
+            touched: for each table, local row indices without repetition, and the rows' gradients.
+            losses: sum and number of the step's losses. float64[2].
+            moves: whether the vectors of trained segments are changes as well, computed by the workers' optimizers.
         """
         if self._clone is not None and not moves:
             self._clone.apply([vectors[number] for number in self._trained], [self._vectors[n] for n in self._trained])
@@ -295,7 +272,7 @@ class Shard:
         return self.apply_rows(touched, losses)
 
     def apply_rows(self, touched: Sequence[Touched], losses: Tensor) -> list[Operation]:
-        """The same for the tables alone."""
+        """Apply one step to the tables alone, and count it; return the operations to wait for."""
         moved = (
             self._row_optimizer.apply(self.record.read_value()[RecordField.STEP], touched)
             if self._row_optimizer
@@ -305,20 +282,20 @@ class Shard:
             return self.count_step(losses)
 
     def fetch_rows(self, table: int, indices: Tensor) -> Tensor:
-        """Rows of a table by their local indices, as they are now; outside the section. [n, width]."""
+        """Return current rows of a table by their local indices; outside the section. [n, width]."""
         with tf.device(self.device):
             variable = self.rows[table]
             return tf.raw_ops.ResourceGather(resource=variable.handle, indices=indices, dtype=variable.dtype)
 
     def count_step(self, losses: Tensor) -> list[Operation]:
-        """Count one step without changing the parameters."""
+        """Count one step without changing the parameters; return the operations to wait for."""
         return [
             self.record.assign_add(tf.one_hot(RecordField.STEP, RECORD_SIZE, dtype=tf.int64), read_value=False),
             self.losses.assign_add(losses, read_value=False),
         ]
 
     def take_losses(self) -> Tensor:
-        """Sum and number of the losses since the last call. float64[2]."""
+        """Return sum and number of the losses since the last call. float64[2]."""
 
         def body() -> Tensor:
             taken = self.losses.read_value()
@@ -330,13 +307,12 @@ class Shard:
     def register(
         self, worker: Tensor, incarnation: Tensor, on_newcomer: Callable[[Tensor, Tensor], list[Operation]]
     ) -> Tensor:
-        """Register a worker's process for its index unless a newer process has it; 1 if it is registered. int64[].
+        """Register a worker's process unless a newer process has its index; return 1 if it is registered. int64[].
 
         Args:
-            worker: its index. int64[].
-            incarnation: when the process began. int64[].
-            on_newcomer: emits what has to be done about the index's former process, from the
-                index and whether there will be another.
+            worker: the worker's index. int64[].
+            incarnation: start of the process, in nanoseconds since 1970. int64[].
+            on_newcomer: emits the reaction to a newer process, from the index and whether the process is newer.
         """
 
         def body(worker: Tensor, incarnation: Tensor) -> Tensor:
@@ -348,11 +324,11 @@ class Shard:
         return critical(self.device, self.container, [worker, incarnation], body)
 
     def deregister(self, worker: Tensor, incarnation: Tensor) -> Tensor:
-        """Deregister a worker's process; 1 if it was registered. int64[]."""
+        """Deregister a worker's process; return 1 if it was registered. int64[]."""
         return critical(self.device, self.container, [worker, incarnation], self.registry.deregister)
 
     def heartbeat(self, worker: Tensor, incarnation: Tensor, report: Tensor) -> Tensor:
-        """Record a heartbeat and its report; 1 if the process is registered. int64[]."""
+        """Record a heartbeat and its report; return 1 if the process is registered. int64[]."""
 
         def body(worker: Tensor, incarnation: Tensor, report: Tensor) -> Tensor:
             current = self.registry.is_current(worker, incarnation)
@@ -363,14 +339,19 @@ class Shard:
         return critical(self.device, self.container, [worker, incarnation, report], body)
 
     def read_reports(self, workers: int) -> Tensor:
-        """What so many workers told last; outside the section. string[workers]."""
+        """Return the newest report of each worker; outside the section. string[workers]."""
         with tf.device(self.device):
             indices = tf.range(workers, dtype=tf.int64)
             reports = self.registry.reports
             return tf.raw_ops.ResourceGather(resource=reports.handle, indices=indices, dtype=reports.dtype)
 
     def set_learning_rate(self, fence: Tensor, rate: Tensor) -> Tensor:
-        """Overwrite the optimizer's learning rate, where it is a number, under the fence; 1 if done. float64[]."""
+        """Overwrite the optimizer's learning rate, if it is a number, under the fence; return 1 if it applied.
+
+        Args:
+            fence: the chief's fence. int64[].
+            rate: the learning rate. float64[].
+        """
 
         def body(fence: Tensor, rate: Tensor) -> Tensor:
             def apply() -> Tensor:
@@ -382,17 +363,20 @@ class Shard:
         return critical(self.device, self.container, [fence, rate], body)
 
     def learning_rate(self) -> Tensor:
-        """The optimizer's learning rate, NaN where it is no number or nothing is trained here; outside. float64[]."""
+        """Return the optimizer's learning rate, NaN if it is a schedule or the server trains nothing. float64[].
+
+        Outside the section.
+        """
         with tf.device(self.device):
             return tf.cast(self._rates[0].read_value() if self._rates else float("nan"), tf.float64)
 
     def count_alive(self) -> Tensor:
-        """How many workers take part; outside the section. int64[]."""
+        """Return the number of registered workers with recent heartbeats; outside the section. int64[]."""
         with tf.device(self.device):
             return tf.math.count_nonzero(self.registry.alive())
 
     def record_or_zeros(self) -> Tensor:
-        """The record, zeros when the server is empty. int64[5]."""
+        """Return the record, zeros if the server is empty. int64[5]."""
         return tf.cond(
             self.record.initialized(),
             self.record.read_value,

@@ -1,7 +1,6 @@
 """The state of training on all parameter servers together.
 
-`ParameterStore` emits the operations that workers put into their traced step; the chief's hand on the same state is in
-`chief.store_admin`.
+`ParameterStore` emits the operations of a worker's traced step. `chief.store_admin` administers the same state.
 """
 
 from collections.abc import Callable, Sequence
@@ -90,7 +89,7 @@ class ParameterStore:
         self.standbys = [standby for standbys in self.standbys_of for standby in standbys]
         self._read = tf.function(self._emit_read, autograph=False)
         self._register = tf.function(self._emit_register, autograph=False)
-        self._deregister = tf.function(self._on_each(lambda shard, *who: shard.deregister(*who)), autograph=False)
+        self._deregister = tf.function(self._on_each(lambda shard, *sender: shard.deregister(*sender)), autograph=False)
         self._assign_split = tf.function(self._emit_assign_split, autograph=False)
         self._heartbeat = tf.function(self._emit_heartbeat, autograph=False)
 
@@ -104,11 +103,11 @@ class ParameterStore:
 
     @property
     def every(self) -> list[Shard]:
-        """Primaries, then standbys."""
+        """Return all members in use, primaries first."""
         return [*self.shards, *self.standbys]
 
     def read(self) -> list[ShardRecord]:
-        """Every server's record, the primaries' first."""
+        """Return every server's record, the primaries' first."""
         return [ShardRecord.from_vector(row) for row in self.client.call(self._read)]
 
     def register(self, worker: int, incarnation: int) -> bool:
@@ -119,21 +118,21 @@ class ParameterStore:
         """Send a heartbeat with a report."""
         self.client.call(self._heartbeat, int64(worker), int64(incarnation), tf.constant(report))
 
-    def assign_split(self, session: Session, who: tuple[int, int], limit: int) -> SplitReply[int]:
+    def assign_split(self, session: Session, sender: tuple[int, int], limit: int) -> SplitReply[int]:
         """Request a split of the data for a worker and its incarnation; see `ps.ledger_ops.assign_split`."""
-        token, sender = SessionToken.pack(session), Sender.pack(*who)
-        return SplitReply.unpack(self.client.call(self._assign_split, token, sender, int64(limit)))
+        token = SessionToken.pack(session)
+        return SplitReply.unpack(self.client.call(self._assign_split, token, Sender.pack(*sender), int64(limit)))
 
     def deregister(self, worker: int, incarnation: int) -> None:
         """Deregister this worker."""
         self.client.call(self._deregister, int64(worker), int64(incarnation))
 
     def emit_pull(self, fetched_as: str | None = None, after: Sequence[Tensor] | None = None) -> Operation:
-        """Bring the model's local variables to what the servers hold now; the operation to wait for.
+        """Emit pulling the current parameters into the model's local variables; return the operation to wait for.
 
         Args:
-            fetched_as: the dtype in which trained float32 parameters travel; None: as they are.
-            after: one tensor a server; a server is read when its own is there.
+            fetched_as: the dtype in which trained float32 parameters are sent; None: as they are.
+            after: one tensor per server; a server is read once its tensor is available. None: at once.
         """
         vectors = []
         for shard, ready in zip(self.shards, after or [tf.constant(0)] * len(self.shards), strict=True):
@@ -142,7 +141,11 @@ class ParameterStore:
         return self.emit_hold(vectors)
 
     def emit_hold(self, vectors: Sequence[Sequence[Tensor]]) -> Operation:
-        """Bring the model's local variables to one vector per segment of every server; the operation to wait for."""
+        """Emit writing vectors into the model's local variables; return the operation to wait for.
+
+        Args:
+            vectors: for every server, one vector per segment.
+        """
         with tf.device(self.client.local):
             assigned = [
                 variable.value.assign(value, read_value=False)
@@ -152,15 +155,15 @@ class ParameterStore:
                 return tf.constant(0)
 
     def unpack(self, vectors: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-        """One tensor per variable of the model, from one vector per segment of every server; on this task's device."""
+        """Return one tensor per variable of the model, on this task, from one vector per segment of every server."""
         parts: dict[int, list[tuple[int, Tensor]]] = {}
         with tf.device(self.client.local):
             for shard, row in zip(self.shards, vectors, strict=True):
                 for segment, vector in zip(shard.segments, row, strict=True):
                     values = tf.cast(vector, segment.dtype)
                     sizes = [slice_.size for slice_ in segment.slices]
-                    pieces = tf.split(values, sizes) if len(sizes) > 1 else [values]
-                    for slice_, value in zip(segment.slices, pieces, strict=True):
+                    parts_of_vector = tf.split(values, sizes) if len(sizes) > 1 else [values]
+                    for slice_, value in zip(segment.slices, parts_of_vector, strict=True):
                         parts.setdefault(slice_.tensor, []).append((slice_.begin, value))
             whole = []
             for index, tensor in enumerate(self.model.tensors):
@@ -169,12 +172,12 @@ class ParameterStore:
         return whole
 
     def pack(self, values: Sequence[Tensor]) -> list[list[Tensor]]:
-        """One vector per segment of every server, from one tensor per variable of the model, in its order and shape."""
+        """Return one vector per segment of every server, from one tensor per variable of the model, in their order."""
         flat = [tf.reshape(value, [-1]) for value in values]
         return [[self._packed(segment, flat) for segment in shard.segments] for shard in self.shards]
 
     def fetch_rows(self, table: int, indices: Tensor) -> Tensor:
-        """Emits rows of a table on this task's device, from indices without repetition. int64[n] to [n, width]."""
+        """Return rows of a table on this task, from indices without repetition. int64[n] to [n, width]."""
         servers = len(self.shards)
         with tf.device(self.client.local):
             owner = tf.cast(indices % servers, tf.int32)
@@ -205,21 +208,21 @@ class ParameterStore:
 
         return self._on_each(register)(worker, incarnation)
 
-    def _emit_assign_split(self, session: Tensor, who: Tensor, limit: Tensor) -> Tensor:
+    def _emit_assign_split(self, session: Tensor, sender: Tensor, limit: Tensor) -> Tensor:
         """Emit the first server's reply; a refusal if one of its standbys does not keep the assignment."""
-        found, news = ledger_ops.assign_split(self.shards[0], session, who, limit)
+        found, news = ledger_ops.assign_split(self.shards[0], session, sender, limit)
         kept = [self.client.to_local(ledger_ops.keep(standby, session, news)) for standby in self.standbys_of[0]]
         found = self.client.to_local(found)
         with tf.device(self.client.local):
             is_kept = tf.reduce_all(tf.equal(tf.stack([tf.constant(1, tf.int64), *kept]), 1))
             return tf.where(is_kept, found, SplitReply.refusal())
 
-    def _emit_heartbeat(self, *who: Tensor) -> list[Tensor]:
+    def _emit_heartbeat(self, *sender: Tensor) -> list[Tensor]:
         firsts = [self.shards[0], *self.standbys_of[0]]
-        return [self.client.to_local(shard.heartbeat(*who)) for shard in firsts]
+        return [self.client.to_local(shard.heartbeat(*sender)) for shard in firsts]
 
     def _on_each(self, emit: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """What `emit` returns on every server and every standby, stacked on this task's device."""
+        """Return a function that stacks, on this task, the result of `emit` on every member in use."""
 
         def everywhere(*arguments: Tensor) -> Tensor:
             replies = [emit(shard, *arguments) for shard in self.every]
@@ -230,5 +233,5 @@ class ParameterStore:
 
 
 def int64(value: int) -> Tensor:
-    """A number as servers take it. int64[]."""
+    """Return a number as a tensor. int64[]."""
     return tf.constant(value, tf.int64)

@@ -7,16 +7,16 @@ import tensorflow as tf
 from pstraining.runtime.model.tensor import Operation, Tensor, Variable
 
 WORKER_SLOTS: Final = 4096
-"""Workers that can take part."""
+"""Maximum number of workers."""
 
 
 def at(variable: Variable, index: Tensor) -> Tensor:
-    """One element of a vector. Shape: []."""
+    """Return one element of a vector. Shape: []."""
     return tf.raw_ops.ResourceGather(resource=variable.handle, indices=index, dtype=variable.dtype)
 
 
 def put(variable: Variable, index: Tensor, value: Tensor) -> Operation:
-    """Set one element of a vector, or one row of a matrix."""
+    """Set one element of a vector, or one row of a matrix; return the operation to wait for."""
     return tf.raw_ops.ResourceScatterUpdate(
         resource=variable.handle, indices=tf.reshape(index, [1]), updates=tf.expand_dims(value, 0)
     )
@@ -28,12 +28,12 @@ def with_element(vector: Tensor, index: int, value: Tensor) -> Tensor:
 
 
 def bits(sets: Tensor) -> Tensor:
-    """Sets of workers as bits, the first worker the lowest. uint8[sets, WORKER_SLOTS / 8]."""
+    """Return sets of workers as bits, the first worker the lowest. uint8[sets, WORKER_SLOTS / 8]."""
     bytes_ = tf.reshape(tf.cast(sets, tf.int32), [sets.shape[0], WORKER_SLOTS // 8, 8])
     return tf.cast(tf.reduce_sum(bytes_ * tf.constant([1, 2, 4, 8, 16, 32, 64, 128]), 2), tf.uint8)
 
 
 def from_bits(packed: Tensor) -> Tensor:
-    """One set of workers from its bits. uint8[WORKER_SLOTS / 8] to int64[WORKER_SLOTS]."""
-    places = tf.constant(list(range(8)), tf.uint8)
-    return tf.cast(tf.reshape(tf.bitwise.right_shift(packed[:, tf.newaxis], places) & 1, [-1]), tf.int64)
+    """Return one set of workers from its bits. uint8[WORKER_SLOTS / 8] to int64[WORKER_SLOTS]."""
+    bit_numbers = tf.constant(list(range(8)), tf.uint8)
+    return tf.cast(tf.reshape(tf.bitwise.right_shift(packed[:, tf.newaxis], bit_numbers) & 1, [-1]), tf.int64)

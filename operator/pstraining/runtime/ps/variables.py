@@ -1,8 +1,8 @@
 """TensorFlow variables that live on a parameter server under a name.
 
 Named state belongs to the server's process: it outlives every client, and every client with the same names shares it.
-The class is for use inside `tf.function` only: an eager handle on a server dies with the server and never heals, so
-there is none.
+The class is for use inside `tf.function` only. An eager handle on a server is invalid for ever once the server has
+failed, so the class has none.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ _BRANCHES = (control_flow.CondBranchFuncGraph, control_flow.WhileBodyFuncGraph, 
 
 
 def _function_graph(graph: tf.Graph) -> tf.Graph:
-    """The function's own graph around a branch of a condition or a loop.
+    """Return the function's graph around a branch of a condition or a loop.
 
     A handle emitted inside a branch is invisible to TensorFlow's automatic control dependencies: reads and writes of
     two branches then race. Emitted here, the branch captures it and the order holds.
@@ -35,7 +35,7 @@ def _function_graph(graph: tf.Graph) -> tf.Graph:
 class PSVariable(resource_variable_ops.BaseResourceVariable):  # type: ignore[misc]
     """A `tf.Variable` named `name` in `container` on `device`.
 
-    Every graph emits the handle again by name, so a traced function works on after its server was restarted and
+    Every graph emits the handle again by name, so a traced function stays valid after its server was restarted and
     initialised again.
     """
 
@@ -54,8 +54,8 @@ class PSVariable(resource_variable_ops.BaseResourceVariable):  # type: ignore[mi
         self._ps_dtype, self._ps_shape = dtype, shape
         self.initial = initial
         """Emits the initial value; called inside a traced function, on the server's device."""
-        # TensorFlow wants a handle at birth; a local one that no graph ever uses needs no server to be up. Keras makes
-        # an optimizer's variables under the device of those they belong to.
+        # The base class requires a handle. A local one, which no graph uses, needs no running server. Keras creates an
+        # optimizer's variables under the device of the trained variables.
         with tf.init_scope(), tf.device(None), tf.device("CPU:0"):
             handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=name, container=container)
         handle._handle_data = handle_data_util.create_handle_data(shape, dtype)
@@ -73,7 +73,7 @@ class PSVariable(resource_variable_ops.BaseResourceVariable):  # type: ignore[mi
 
     @property
     def handle(self) -> Tensor:
-        """The resource handle in the function that is being traced."""
+        """Return the resource handle in the function that is being traced."""
         if tf.executing_eagerly():
             return self._handle
         graph = _function_graph(tf.compat.v1.get_default_graph())
@@ -93,19 +93,19 @@ class PSVariable(resource_variable_ops.BaseResourceVariable):  # type: ignore[mi
 
     @property
     def device(self) -> str:
-        """The parameter server's device."""
+        """Return the parameter server's device."""
         return self._ps_device
 
     def initialized(self) -> Tensor:
-        """Whether the server holds a value. Shape: []."""
+        """Return whether the server holds a value. bool[]."""
         return tf.raw_ops.VarIsInitializedOp(resource=self.handle)
 
 
 @contextmanager
-def variables_on(device: str, *, container: str, prefix: str, made: list[PSVariable]) -> Iterator[None]:
-    """Every `tf.Variable` (and so every Keras variable) created inside becomes a `PSVariable` named prefix/0, /1, ...
+def variables_on(device: str, *, container: str, prefix: str, created: list[PSVariable]) -> Iterator[None]:
+    """Create every `tf.Variable`, and every Keras variable, of the block as a `PSVariable` named prefix/0, /1, ...
 
-    They are appended to `made`. Nothing is sent to the server: initial values are emitted later, on the server.
+    The variables are appended to `created`. Nothing is sent: initial values are emitted later, on the server.
     """
 
     def create(_: object, **kwargs: Any) -> PSVariable:
@@ -118,14 +118,14 @@ def variables_on(device: str, *, container: str, prefix: str, made: list[PSVaria
             dtype = tf.as_dtype(kwargs.get("dtype") or probe.dtype)
         given = kwargs.get("shape")
         variable = PSVariable(
-            name=f"{prefix}/{len(made)}",
+            name=f"{prefix}/{len(created)}",
             container=container,
             device=device,
             shape=probe.shape if given is None else given,
             dtype=dtype,
             initial=lambda: tf.cast(initial(), dtype),
         )
-        made.append(variable)
+        created.append(variable)
         return variable
 
     with tf.variable_creator_scope(create):

@@ -11,7 +11,7 @@ from contextlib import suppress
 import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Tensor, TracedFunction
-from pstraining.runtime.ps.shard import LockstepRounds
+from pstraining.runtime.ps.member import LockstepRounds
 from pstraining.runtime.ps.store import int64
 from pstraining.runtime.replication import encoding, witness
 from pstraining.runtime.replication.acceptor_ops import AcceptorOps

@@ -1,12 +1,11 @@
-"""A process runs its program again in place, so that what TensorFlow keeps of every connection goes with its memory.
+"""A process runs its program again in place, and so frees the memory that TensorFlow leaks with every connection.
 
-Of a function with parts on servers TensorFlow never releases the part that is here, and functions are made ready anew
-with every connection. With hot standbys a process lives through any number of them: one for each server that comes
-back. So after some it lets go of all that is its own and replaces itself (`execve`): the number, the parent, the group
-and the streams of the process stay as they are, nobody sees an end, and no failure is counted. What its successor must
-not have forgotten it hands on (`Kept`).
+TensorFlow never releases the local part of a function that has parts on servers, and every connection traces the
+functions again. With hot standbys a process connects once for each server that returns. After some connections it
+replaces itself (`execve`). Process number, parent, group and streams stay, so no exit is seen and no failure is
+counted. The next run receives the state that it must not forget (`Kept`).
 
-Knows no TensorFlow.
+Imports no TensorFlow.
 """
 
 import json
@@ -26,59 +25,60 @@ from pstraining.runtime.replication.witness import Json, Witness
 from pstraining.runtime.telemetry.events import event
 
 EACH: Final = 3
-"""A worker's connections from one renewal to the next. Measured: a small model's worker of 430 MB grows by 7 MB with
-each; none is to grow by more than 5 %."""
+"""A worker's connections between two renewals. Measured: a small model's worker of 430 MB grows by 7 MB per connection;
+the limit is 5 % of growth."""
 CHIEF_EACH: Final = 8
-"""The chief's, which grows by 2 MB."""
+"""The chief's connections between two renewals; it grows by 2 MB per connection."""
 QUIET_SECONDS: Final = 60.0
-"""How long nobody must have come back: while servers are lost one after the other nobody is to be away as well."""
+"""Seconds without a new connection before a renewal: while servers fail one after another, no task is to be away."""
 TURN_SECONDS: Final = 15.0
-"""From one worker's turn to the next one's."""
+"""Seconds between the turns of two workers."""
 TURNS: Final = 32
+"""Number of turns; workers with higher indices share them."""
 LATEST: Final = 8
-"""Times as many connections are not waited for quiet after."""
+"""A process with this multiple of its connections between renewals waits for no quiet."""
 ENV_KEPT: Final = "PSTRAINING_KEPT"
-"""What a process hands on to itself, as JSON; of another process it says nothing."""
+"""The environment variable with `Kept` as JSON, and the number of the process that it belongs to."""
 
 LONGEST: Final = 100_000
-"""Maximum characters of a witness's status that is handed on: Linux limits a variable to 128 KiB."""
+"""Maximum characters of a witness's status that is kept: Linux limits a variable to 128 KiB."""
 
 
 class RenewalDueError(Exception):
-    """Nothing of this process is under way: it may run its program again.
+    """The process is to be renewed, and has no request under way.
 
     Args:
         epoch: see `Kept`.
     """
 
     def __init__(self, *, epoch: int = 0) -> None:
-        super().__init__("TensorFlow has kept something of enough connections")
+        super().__init__("the process has connected often enough to be renewed")
         self.epoch = epoch
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What a process knows of itself before it was renewed."""
+    """State that a process keeps over a renewal."""
 
     times: int = 0
-    """How often it was."""
+    """Number of renewals so far."""
     left: float = 0.0
-    """When, on the machine's monotonic clock."""
+    """When the former run ended, in seconds on the machine's monotonic clock."""
     epoch: int = 0
-    """The highest that it has used as the chief of its term: none may be used twice."""
+    """The highest epoch that it has used as the chief of its term: no ballot may be used twice."""
     witness: Json | None = None
     """The worker's status as a witness, see `replication.witness`: to the chief it is the same incarnation."""
 
 
 def is_due(connections: int, *, each: int, turn: int, quiet: float, whole: bool = True) -> bool:
-    """Whether a process is to be renewed after so many connections.
+    """Return whether a process is to be renewed.
 
     Args:
-        connections: that it has made anew since it was renewed.
-        each: after so many it is, as soon as there is quiet.
-        turn: whose it is: the chief's the first, and then one worker's after the other.
-        quiet: seconds since the last one.
-        whole: whether nobody is missing. If somebody is, it waits for a better moment, though not for ever.
+        connections: number of connections since the last renewal.
+        each: number of connections after which it is renewed, as soon as the job is quiet.
+        turn: the process's turn: 0 for the chief, then one for each worker.
+        quiet: seconds since the last connection.
+        whole: whether all members are in sync. While one is missing, twice as many connections are allowed.
     """
     latest = LATEST * each - turn % each
     if connections >= (latest if whole else 2 * latest):
@@ -87,7 +87,7 @@ def is_due(connections: int, *, each: int, turn: int, quiet: float, whole: bool 
 
 
 class Program:
-    """What this process was started with; make it before TensorFlow is loaded."""
+    """The program, environment and open files that this process was started with; create it before TensorFlow loads."""
 
     def __init__(self) -> None:
         self._process, self._folder = os.getpid(), ""
@@ -96,7 +96,7 @@ class Program:
         self._inherited = _inheritable()
 
     def why_not_again(self) -> str:
-        """Why it cannot be run again in place; empty if it can."""
+        """Return the reason why the program cannot be run again in place; empty if it can."""
         if os.getpid() != self._process or multiprocessing.parent_process():
             return "this process was forked from the one that runs the program"
         file = getattr(sys.modules["__main__"], "__file__", None) or "<"
@@ -109,11 +109,11 @@ class Program:
         return ""
 
     def run_again(self, kept: Kept, *, blocked: Collection[signal.Signals] = ()) -> NoReturn:
-        """Replace this process by its program's next run; only the main thread may, as the kernel keeps its settings.
+        """Replace this process by its program's next run. Only the main thread may: the kernel keeps its signal mask.
 
         Args:
-            kept: for the next run.
-            blocked: signals that are to wait until it is ready for them.
+            kept: state for the next run.
+            blocked: signals that wait until the next run handles them.
 
         Raises:
             OSError: the interpreter cannot be run.
@@ -126,18 +126,18 @@ class Program:
             os.chdir(self._folder)
         sys.stdout.flush()
         sys.stderr.flush()
-        told = json.dumps({"process": self._process, **asdict(kept)})
-        os.execve(sys.executable, sys.orig_argv, {**_first_environment(), ENV_KEPT: told})  # noqa: S606
+        encoded = json.dumps({"process": self._process, **asdict(kept)})
+        os.execve(sys.executable, sys.orig_argv, {**_first_environment(), ENV_KEPT: encoded})  # noqa: S606
 
 
 class Renewal:
-    """When this process is renewed.
+    """Decides when this process is renewed, and renews it.
 
     Args:
-        chief: whether it has nothing but the chief's duty.
-        index: a worker's.
-        enabled: whether it ever is.
-        clock: seconds that only grow.
+        chief: whether the process is a chief that does not train.
+        index: the worker's index.
+        enabled: whether the process may be renewed at all.
+        clock: returns seconds on a monotonic clock.
     """
 
     def __init__(
@@ -151,14 +151,14 @@ class Renewal:
         self._each, self._turn = (CHIEF_EACH, 0) if chief else (EACH, index + 1)
         self._clock, self._connections, self._since = clock, 0, clock()
         self._enabled = enabled and threading.current_thread() is threading.main_thread()
-        self._told, self._refused_at = "", 0
+        self._reported, self._refused_at = "", 0
         self.kept = taken()
         self.witness: Witness | None = None
-        """This process's, if it is a worker's."""
+        """The worker's witness, whose status is kept; None on a chief."""
         self._leave: Callable[[], None] = lambda: None
 
     def is_due(self, connections: int, *, whole: bool) -> bool:
-        """Whether it is to be renewed now; says why, if that is impossible."""
+        """Return whether the process is to be renewed now; report a reason that prevents it once."""
         if connections != self._connections:
             self._connections, self._since = connections, self._clock()
         quiet = self._clock() - self._since
@@ -166,9 +166,9 @@ class Renewal:
         if not (self._enabled and now) or connections == self._refused_at:
             return False
         why_not = PROGRAM.why_not_again()
-        self._refused_at = connections if why_not else 0  # it is asked between any two steps, and looks at every thread
-        if why_not and why_not != self._told:
-            self._told = why_not
+        self._refused_at = connections if why_not else 0  # called between any two steps, and reads every thread
+        if why_not and why_not != self._reported:
+            self._reported = why_not
             event("not_renewed", reason=why_not)
         return not why_not
 
@@ -183,20 +183,20 @@ class Renewal:
         PROGRAM.run_again(kept, blocked=blocked)
 
     def connected(self, leave: Callable[[], None]) -> None:
-        """This process is connected, and takes leave of the servers so; say that it was renewed, if it was."""
+        """Note how this process leaves the servers, now that it is connected; report a renewal."""
         self._leave = leave
         if self.kept.times:
             event("renewed", times=self.kept.times, seconds=round(time.monotonic() - self.kept.left, 3))
 
 
 def taken() -> Kept:
-    """What this process has handed on to itself; programs that it starts do not inherit it."""
-    told = json.loads(os.environ.pop(ENV_KEPT, "{}"))
-    return Kept(**told) if told.pop("process", None) == os.getpid() else Kept()
+    """Take the state of the former run from the environment, so that child processes do not inherit it."""
+    fields = json.loads(os.environ.pop(ENV_KEPT, "{}"))
+    return Kept(**fields) if fields.pop("process", None) == os.getpid() else Kept()
 
 
 def _inheritable() -> frozenset[int]:
-    """What a process in this one's place would find open."""
+    """Return the descriptors that the next run would inherit."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):  # it is closed by now
@@ -206,20 +206,20 @@ def _inheritable() -> frozenset[int]:
 
 
 def _has_children() -> bool:
-    """Whether this process has started others that it has not waited for."""
+    """Return whether this process has children that it has not waited for."""
     for thread in os.listdir("/proc/self/task"):
-        with suppress(OSError):  # the thread has ended, or the kernel does not tell
+        with suppress(OSError):  # the thread has ended, or the kernel lacks that file
             if Path(f"/proc/self/task/{thread}/children").read_text(encoding="ascii").strip():
                 return True
     return False
 
 
 def _first_environment() -> dict[str, str]:
-    """What this process was started with: what its program has changed since, it changes again."""
+    """Return the environment that this process was started with; the next run repeats its program's changes."""
     entries = [entry.partition(b"=") for entry in Path("/proc/self/environ").read_bytes().split(b"\0")]
     found = {os.fsdecode(name): os.fsdecode(value) for name, is_given, value in entries if is_given}
-    return found if "TF_CONFIG" in found else dict(os.environ)  # else somebody has written over it
+    return found if "TF_CONFIG" in found else dict(os.environ)  # otherwise it was overwritten in memory
 
 
 PROGRAM: Final = Program()
-"""This process's, from when the first of this package is imported."""
+"""This process's program, created when this module is imported."""

@@ -1,13 +1,12 @@
 """A task's own connection to the parameter servers: connect, call, and reconnect after a server's restart.
 
-The one place that knows which of TensorFlow's errors mean "a server is gone". Every call to a server goes through
-`Client.call`; nothing else may hold a tensor that lives on a server (a remote handle kept over a restart fails for
-ever). Reconnecting is `update_server_def`, by one thread, while no call is under way, and only when every server in the
-map answers: with one of them down it would wait for ever. The watchdog sees to it that a call to a server that falls
-silent fails.
+This module alone knows which of TensorFlow's errors mean that a server is lost. Every call to a server goes through
+`Client.call`. Nothing else may hold a tensor that lives on a server: a remote handle is invalid for ever after a
+restart. One thread reconnects (`update_server_def`) while no call is under way, and only when every server in the map
+answers; with one of them down it would wait for ever. The watchdog makes calls to unresponsive servers fail.
 
-Where shards have several members, the map holds those that answer, one of each shard at least: calls to them go on
-while another one is gone, and `reconnect_available` brings the map to what there is.
+Where shards have several members, the map holds the servers that answer, at least one per shard. Calls to them continue
+while another server is lost, and `reconnect_available` updates the map.
 """
 
 import math
@@ -28,16 +27,16 @@ from pstraining.runtime.transport.traffic import Links
 from pstraining.runtime.transport.watchdog import CONNECT_TIMEOUT_SECONDS, FIRST_CALL_TIMEOUT_SECONDS, Watchdog
 
 POLL: Final = 0.1
-"""Seconds between questions to servers that are down."""
+"""Seconds between probes of servers that are down."""
 FULL_RESET_EVERY: Final = 8
-"""Of so many connections one makes the servers' contexts anew. They keep what functions they had for every connection
-before, megabytes each; but with four servers and both cores busy that took 0.7 s, for which nobody trained."""
-TELL_SECONDS: Final = 10.0
-"""Seconds between words about who is missing."""
+"""Every 8th connection recreates the servers' contexts, which frees the functions cached there: megabytes per
+connection. With four servers and both cores busy that took 0.7 s, in which no step was applied."""
+REPORT_SECONDS: Final = 10.0
+"""Seconds between two reports of missing servers."""
 
 
 class ShardLostError(Exception):
-    """A call failed as calls do when a server is gone or was replaced; `Client.recover` mends the connection."""
+    """A call failed as it does when a server is lost or was replaced; `Client.recover` reconnects."""
 
     def __init__(self, message: str, connection: int) -> None:
         super().__init__(message)
@@ -49,7 +48,7 @@ class Client:
 
     Args:
         cluster: the job and this task.
-        ahead: what the servers were asked while TensorFlow was loaded.
+        ahead: probes of the servers that were sent while TensorFlow was loading.
     """
 
     def __init__(self, cluster: Cluster, ahead: http2_probe.Ahead | None = None) -> None:
@@ -68,11 +67,11 @@ class Client:
         self._watchdog = Watchdog(cluster.ps, self._patience)
         self.links = Links(cluster.ps, sockets.split(cluster.own_address)[1])
         self.connected = frozenset(range(len(cluster.ps)))
-        """Numbers of the servers that the client is connected to."""
+        """Numbers of the connected servers."""
 
     @property
     def reconnects(self) -> int:
-        """How often the connection was mended."""
+        """Return the number of reconnects."""
         return self._connection
 
     def connect(self) -> None:
@@ -89,11 +88,11 @@ class Client:
             self._connect_all(first=True)
 
     def close(self) -> None:
-        """End the watch over the connection; the process may go on with other things."""
+        """Stop the watchdog; the process may continue without the servers."""
         self._watchdog.stop()
 
     def leave(self) -> None:
-        """Take leave of the servers, for good: of a client that is gone they keep everything for ten minutes."""
+        """Disconnect for good: servers keep the state of a client that did not for ten minutes."""
         with (
             self._exclusive(),
             self._watchdog.watching("leave", vital=CONNECT_TIMEOUT_SECONDS),
@@ -103,19 +102,23 @@ class Client:
 
     @property
     def connection(self) -> int:
-        """Number of the connection. With a new one TensorFlow has to make ready anew what it runs."""
+        """Return the connection's number. TensorFlow sends every function again over a new connection."""
         return self._connection
 
     def call(self, function: TracedFunction, *arguments: Tensor) -> Fetched:
-        """Run a traced function and fetch what it returns, as numpy arrays.
+        """Run a traced function and return its results as numpy arrays.
 
         Raises:
-            ShardLostError: a server is gone or was replaced; reconnect, and look at its state before going on.
+            ShardLostError: a server is lost or was replaced; reconnect, and read its record before the next call.
         """
         return self._guarded(function, arguments, lambda result: tf.nest.map_structure(lambda t: t.numpy(), result))
 
     def run(self, function: TracedFunction, *arguments: Tensor) -> Tensor:
-        """The same for a function whose results are used here further: they stay tensors, on this task's device."""
+        """Run a traced function and return its results as tensors on this task's device.
+
+        Raises:
+            ShardLostError: see `call`.
+        """
         return self._guarded(function, arguments, lambda result: result)
 
     def _guarded(
@@ -128,8 +131,8 @@ class Client:
                 self._failures.pop(function, None)
             except tf.errors.OpError as error:
                 name = _CODES.get(error.error_code, "OTHER")
-                # Counted by function: the program's mistake is in one, while others go on succeeding. A server that
-                # is surely lost explains what follows, so counting begins anew.
+                # Counted by function: a mistake of the program is in one of them, and the others succeed. A server that
+                # is certainly lost explains later errors, so the count starts over.
                 failures = 0 if name in errors.ALWAYS_RETRIED else self._failures.get(function, 0) + 1
                 self._failures[function] = failures
                 if not errors.is_retried(name, failures):
@@ -141,8 +144,8 @@ class Client:
     def to_local(self, result: Structure) -> Structure:
         """Emit moving a function's results to this task: a tensor must not stay on a server.
 
-        Not by an identity: TensorFlow takes those out, and what chooses among results would then be on the server,
-        which would be sent the choice first.
+        An identity would be optimised away. The operation that selects among results would then run on the server, and
+        the selection would have to be sent there first.
         """
         with tf.device(self.local):
             moved: Structure = tf.nest.map_structure(
@@ -151,9 +154,9 @@ class Client:
             return moved
 
     def recover(self, lost: ShardLostError) -> None:
-        """Reconnect, unless another thread already has since the call failed; returns when all servers answer.
+        """Reconnect, unless another thread has done so since the call failed; return when all servers answer.
 
-        Where shards have several members nothing is waited for: others may go on with those that are left.
+        Where shards have several members it returns at once: training may continue with the remaining members.
         """
         if self.cluster.members > 1:
             return
@@ -177,9 +180,9 @@ class Client:
             return self.connected
 
     def _definition(self, servers: Iterable[int]) -> tf.train.ServerDef:
-        """This task and some servers.
+        """Return the cluster of this task and some servers.
 
-        Not by tf.config.experimental_connect_to_cluster: it names a leader for collectives, which nobody uses here.
+        `tf.config.experimental_connect_to_cluster` would name a leader for collectives, which are not used.
         """
         task, ps = self.cluster.task, self.cluster.ps
         addresses = {index: ps[index] for index in sorted(servers)}
@@ -193,19 +196,19 @@ class Client:
         )
 
     def _connect_all(self, *, first: bool) -> None:
-        """Open the context on every server; TensorFlow is lazy, so a first operation on each is part of it.
+        """Open the context on every server, and run a first operation on each, as TensorFlow connects lazily.
 
-        A server that falls silent meanwhile may find both, the end of its former context and the news of the next one,
-        in what it has yet to read. They have one name, and the end takes with it what tensors are fetched by: no call
-        to that server comes back any more, however often the map is set. (Seen in one of four servers that were stopped
-        for some seconds here.) So when a first operation fails, servers are taken out of the map before they are in it
-        again: their contexts are made anew. That is done now and then in any case, see FULL_RESET_EVERY.
+        A server that is stopped meanwhile may later read the end of its former context and the start of the next one
+        together. Both have one name, and the end also removes the state by which tensors are fetched. No call to that
+        server returns any more, however often the map is set. (Seen with one of four servers that were stopped for some
+        seconds.) So after a failed first operation, servers are removed from the map and added again, which recreates
+        their contexts. FULL_RESET_EVERY does the same regularly.
         """
-        is_set, cuts, anew = not first, 0, self._connection % FULL_RESET_EVERY == 0
+        is_set, cuts, recreates = not first, 0, self._connection % FULL_RESET_EVERY == 0
         while True:
             try:
                 with self._watchdog.watching("connect", vital=CONNECT_TIMEOUT_SECONDS, cuts=cuts) as watched:
-                    if is_set and anew:
+                    if is_set and recreates:
                         context.context().update_server_def(self._definition([]))
                     if is_set:
                         context.context().update_server_def(self._definition(self.connected))
@@ -218,27 +221,27 @@ class Client:
                         tf.identity(tf.constant(0)).numpy()
                 return
             except tf.errors.OpError:
-                cuts, anew = watched.cuts, True
+                cuts, recreates = watched.cuts, True
                 is_set = is_set and bool(context.context()._initialized)
                 time.sleep(POLL)
                 self._wait_for_servers()
 
     def _wait_for_servers(self, suspects: Sequence[str] = ()) -> None:
-        """Return when enough servers answer; says who is missing, at once and every 10 seconds.
+        """Return when enough servers answer; report missing servers at once and every REPORT_SECONDS.
 
-        Enough are all, or where shards have several members one of each. At first suspects, who were silent a moment
-        ago, have little time to answer.
+        All servers are enough, or one of each shard where shards have several members. Suspects did not answer a moment
+        ago, and their first probe has a shorter timeout.
         """
-        told, shards, everybody = -math.inf, self.cluster.shards, range(len(self.cluster.ps))
+        reported, shards, servers = -math.inf, self.cluster.shards, range(len(self.cluster.ps))
         while True:
             missing, suspects = http2_probe.unresponsive(self.cluster.ps, self._patience, suspects), ()
-            self.connected = frozenset(index for index in everybody if self.cluster.ps[index] not in missing)
+            self.connected = frozenset(index for index in servers if self.cluster.ps[index] not in missing)
             if len({index % shards for index in self.connected}) == shards and (
                 self.cluster.members > 1 or not missing
             ):
                 return
-            if time.monotonic() - told >= TELL_SECONDS:
-                told = time.monotonic()
+            if time.monotonic() - reported >= REPORT_SECONDS:
+                reported = time.monotonic()
                 event("waiting", what="parameter servers", missing=missing)
             time.sleep(POLL)
 
@@ -281,7 +284,7 @@ _CODES: Final = {
 
 
 def _first_line(error: Exception) -> str:
-    """The first line that says something: a graph's error begins with where it was."""
+    """Return the first informative line: a graph's error begins with its location."""
     lines = str(getattr(error, "message", error)).splitlines()
     telling = [line for line in lines if "assertion failed" in line] or lines or [""]
     return telling[0][:200]

@@ -1,8 +1,8 @@
-"""Whether a parameter server's process answers, found out without TensorFlow.
+"""Probes a parameter server's process without TensorFlow.
 
-That a port accepts connections proves nothing: the kernel does it for a process that is stopped or stuck. So a question
-is HTTP/2's own opening (RFC 9113, section 3.4): we send the client's preface, and gRPC's threads in the server send
-their SETTINGS frame back. They do so while operations run as long as they like; a process that is stopped does not.
+A port that accepts connections proves nothing: the kernel accepts them for a stopped process as well. So a probe opens
+HTTP/2 (RFC 9113, section 3.4): it sends the client's preface, and gRPC's threads in the server reply with a SETTINGS
+frame. They reply during long operations too; a stopped process does not.
 """
 
 import queue
@@ -17,32 +17,32 @@ from pstraining.runtime.transport import sockets
 Address = TypeVar("Address", str, sockets.Endpoint)
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-"""What a client begins with: a fixed text and an empty SETTINGS frame."""
+"""The client's preface: a fixed text and an empty SETTINGS frame."""
 HEADER: Final = 9
 """Bytes of a frame's header: 3 of length, then type, flags and 4 of the stream's number."""
 SETTINGS: Final = 4
-"""The type of the frame that a server begins with."""
+"""The type of a server's first frame."""
 PROBE_TIMEOUT_SECONDS: Final = 2.0
-"""Seconds for an answer. Measured: 1 to 4 ms from an idle server, 43 ms at most from one whose cores are all in use."""
+"""Seconds for a reply. Measured: 1 to 4 ms from an idle server, at most 43 ms from one whose cores are all busy."""
 REPLICATED_PROBE_TIMEOUT_SECONDS: Final = 1.0
-"""The same where another server has the same state, and leaving one by mistake costs seconds and no step."""
+"""Seconds for a reply of a server with standbys: a false suspicion costs seconds, and no step."""
 RETRY_PROBE_TIMEOUT_SECONDS: Final = 0.3
-"""The same for a server that was silent a moment ago, which is asked again only as it may have come back."""
+"""Seconds for a reply of a server that did not answer a moment ago, and may have returned."""
 
 GRACE: Final = 0.1
-"""Seconds for the threads that ask, beyond the patience of what they ask."""
+"""Seconds that a probe's thread may take beyond the probe's timeout."""
 
 
 class ProbeResult(Enum):
     """The result of a probe."""
 
-    ANSWERS = "a server's process"
-    REFUSES = "the host answers that nobody listens: the process that did is gone"
-    NOTHING = "nothing is known"
+    ANSWERS = "the process answers"
+    REFUSES = "the host refuses the connection: the process has ended"
+    NOTHING = "no reply, or not that of a server"
 
 
 def probe(endpoint: sockets.Endpoint, patience: float = PROBE_TIMEOUT_SECONDS) -> ProbeResult:
-    """Probe an endpoint within `patience` seconds; a new name is looked up first."""
+    """Probe an endpoint within `patience` seconds; the look-up of a new name may take longer."""
     until = time.monotonic() + patience
     try:
         with sockets.dial(endpoint, patience) as asked:
@@ -77,9 +77,9 @@ def unresponsive(
     """Return the addresses, host:port, where no server's process answers now; all are probed at once.
 
     Args:
-        addresses: whom to ask.
-        patience: seconds for an answer.
-        suspects: who was silent a moment ago, for the same patience: they get `RETRY_PROBE_TIMEOUT_SECONDS` now.
+        addresses: host:port of each server.
+        patience: seconds for a reply.
+        suspects: addresses that did not answer a moment ago; their timeout is `RETRY_PROBE_TIMEOUT_SECONDS` at most.
     """
     given = dict.fromkeys(addresses, patience) | {
         suspect: min(RETRY_PROBE_TIMEOUT_SECONDS, patience) for suspect in suspects
@@ -95,11 +95,11 @@ def unresponsive_peers(
 
 
 class Ahead:
-    """Servers are asked while there is something else to do: nobody then stands and waits for those that are gone.
+    """Probes servers in a thread while the process does something else.
 
     Args:
-        addresses: host:port of each.
-        patience: seconds for an answer.
+        addresses: host:port of each server.
+        patience: seconds for a reply.
     """
 
     def __init__(self, addresses: Sequence[str], patience: float) -> None:
@@ -121,21 +121,21 @@ class Ahead:
 def _without(
     asked: Sequence[Address], answered: Callable[[Address], bool], patience: Callable[[Address], float]
 ) -> list[Address]:
-    """Those of `asked` of which `answered` is not true within their patience, in order.
+    """Return the addresses whose `answered` is not true within their patience, in order.
 
-    A thread each, which nobody waits for: a name server can keep one for longer than that.
+    Each has a thread of its own, which is abandoned at the timeout: a name server can block it for longer.
     """
-    told: queue.SimpleQueue[tuple[Address, bool]] = queue.SimpleQueue()
+    results: queue.SimpleQueue[tuple[Address, bool]] = queue.SimpleQueue()
     for one in asked:
-        threading.Thread(target=lambda peer: told.put((peer, answered(peer))), args=(one,), daemon=True).start()
+        threading.Thread(target=lambda peer: results.put((peer, answered(peer))), args=(one,), daemon=True).start()
     left, open_, began = set(asked), set(asked), time.monotonic()
     while open_:
         until = began + max(map(patience, open_)) + GRACE
         try:
-            peer, is_there = told.get(timeout=max(0.0, until - time.monotonic()))
+            peer, is_present = results.get(timeout=max(0.0, until - time.monotonic()))
         except queue.Empty:
             break
         open_.discard(peer)
-        if is_there:
+        if is_present:
             left.discard(peer)
     return [one for one in asked if one in left]

@@ -1,8 +1,8 @@
-"""Nothing waits for ever on a parameter server that is silent: a thread that looks after what is under way.
+"""The watchdog over calls to parameter servers: it makes calls to servers that do not answer fail.
 
-TensorFlow puts no limit on a call, and rightly so: a step may honestly take minutes. So a call that takes long makes
-this process ask the servers whether they are there (`transport.http2_probe`), and connections to those that are not are
-cut, which fails the call. Calls to servers that answer are let alone.
+TensorFlow has no time limit for a call, and a long step may legitimately take minutes. So a thread probes the servers
+(`transport.http2_probe`) while a call takes long, and shuts down connections to servers that do not answer, which fails
+the call. Calls to servers that answer continue.
 """
 
 import atexit
@@ -18,29 +18,29 @@ from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.transport import http2_probe, sockets
 
 EXIT_STUCK: Final = 75
-"""The process's exit code when TensorFlow itself no longer comes back from connecting (EX_TEMPFAIL)."""
+"""The process's exit code when TensorFlow does not return from connecting (EX_TEMPFAIL)."""
 TICK: Final = 0.25
-"""Seconds between looks at what is under way."""
+"""Seconds between two checks of the operations under way."""
 CALL_TIMEOUT_SECONDS: Final = 60.0
-"""Seconds after which a call's connections are cut although all servers answer; doubled for the calls that follow, so
-that an honestly long step is made in the end."""
+"""Seconds after which a call's connections are cut although all servers answer. The limit doubles each time, so that a
+legitimately long step is applied in the end."""
 CONNECT_TIMEOUT_SECONDS: Final = 20.0
-"""The same while connecting; doubled each time that it was in vain."""
+"""Seconds after which connections are cut while the client connects; the limit doubles each time."""
 FIRST_CALL_TIMEOUT_SECONDS: Final = 3.0
-"""The same for the first operation on a server, which is next to none."""
+"""Seconds after which connections are cut during the first, trivial operation on a server."""
 MAX_CUTS: Final = 3
-"""Number of vain cuts after which the process exits."""
+"""Number of cuts without success after which the process exits."""
 KEEP_ALIVE_SECONDS: Final = 1.0
-"""Seconds between looks for new connections that are not kept alive yet."""
+"""Seconds between two searches for new connections without keepalive."""
 
 
 class Watchdog:
-    """Keeps sockets to the servers alive-checked, and cuts those that a call waits on in vain.
+    """Enables keepalive on connections to the servers, and cuts those that a call waits for in vain.
 
     Args:
-        addresses: of the parameter servers, host:port.
-        patience: seconds for a server to answer. They are asked when something has been under way for half as long, and
-            again after that: one is noticed 1 to 1.5 times as many seconds after it fell silent, and TICK.
+        addresses: host:port of every parameter server.
+        patience: seconds for a server's reply. Servers are probed once an operation has been under way for half of
+            that time, and repeatedly from then on. A failure is noticed after 1 to 1.5 times the patience, plus TICK.
     """
 
     def __init__(self, addresses: Sequence[str], patience: float = http2_probe.PROBE_TIMEOUT_SECONDS) -> None:
@@ -53,20 +53,20 @@ class Watchdog:
         self._patience = CALL_TIMEOUT_SECONDS
 
     def start(self) -> None:
-        """Begin, in a thread that ends with the process."""
+        """Start the thread, which ends with the process."""
         threading.Thread(target=self._run, name="pstraining-watchdog", daemon=True).start()
-        # Without, a process that ends waits for a silent server to take its leave: 15 s measured.
-        atexit.register(self.cut_silent)
+        # Otherwise an exiting process waits for servers that do not answer: 15 s measured.
+        atexit.register(self.cut_unresponsive)
 
     @contextmanager
     def watching(self, what: str, *, vital: float | None = None, cuts: int = 0) -> Iterator["Watched"]:
-        """Watch what runs inside.
+        """Watch the operation that the block runs.
 
         Args:
-            what: it is, for people.
-            vital: seconds that it may take; the process ends if cutting the connections does not help. None: it can be
-                given up, and takes as long as calls may.
-            cuts: how often connections were cut for it in vain before.
+            what: name of the operation, for events.
+            vital: seconds that the operation may take; the process exits if cutting the connections does not help.
+                None: the operation may fail, and has the time limit of calls.
+            cuts: number of earlier cuts for it without success.
         """
         patience = self._patience if vital is None else vital * 2**cuts
         watched = Watched(what, patience, fatal=vital is not None, cuts=cuts)
@@ -81,7 +81,7 @@ class Watchdog:
                 del self._watched[number]
 
     def stop(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._stopped.set()
 
     def _run(self) -> None:
@@ -93,29 +93,31 @@ class Watchdog:
             with self._lock:
                 watched = list(self._watched.values())
             if now - self._asked >= self._ask_after and any(now - item.since >= self._ask_after for item in watched):
-                self.cut_silent()
+                self.cut_unresponsive()
                 self._asked = time.monotonic()
             for item in watched:
                 if item.look(self._addresses) and not item.fatal:
                     self._patience = max(self._patience, item.patience)
 
-    def cut_silent(self) -> None:
-        """Ask every server that this process is connected to, and cut the connections to those that do not answer."""
-        if silent := http2_probe.unresponsive_peers(sockets.peers(self._addresses), self._answer_patience):
-            event("silent", servers=[sockets.joined(peer) for peer in silent], cut=sockets.cut_peers(silent))
+    def cut_unresponsive(self) -> None:
+        """Probe every connected server, and cut the connections to those that do not answer."""
+        if unresponsive := http2_probe.unresponsive_peers(sockets.peers(self._addresses), self._answer_patience):
+            event(
+                "silent", servers=[sockets.joined(peer) for peer in unresponsive], cut=sockets.cut_peers(unresponsive)
+            )
 
 
 class Watched:
-    """Something under way that talks to the servers."""
+    """An operation under way that waits for servers."""
 
     def __init__(self, what: str, patience: float, *, fatal: bool, cuts: int) -> None:
         self.what, self.patience, self.fatal = what, patience, fatal
         self.since = time.monotonic()
         self.cuts = cuts
-        """How often its connections were cut."""
+        """Number of times that its connections were cut."""
 
     def look(self, addresses: Sequence[str]) -> bool:
-        """Cut what has lasted too long; whether it has."""
+        """Cut the connections if the operation has lasted too long; return whether it has."""
         waited = time.monotonic() - self.since
         if waited < self.patience:
             return False

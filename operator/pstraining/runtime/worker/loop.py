@@ -1,7 +1,7 @@
-"""A worker: pull, compute, push, until the chief says that training is done.
+"""A worker's loop: pull, compute, push, until the servers' records say that training is done.
 
-It needs nothing but the parameter servers. When they are gone, or their state is being restored, it waits; when its
-update is refused, it looks at the servers' records again.
+It depends on the parameter servers alone. While they are lost, or their state is restored, it waits. When its update is
+rejected, it reads the servers' records again.
 """
 
 import threading
@@ -30,19 +30,19 @@ from pstraining.runtime.updates.base import Identity, StepResult
 from pstraining.runtime.worker.router import Router
 
 POLL: Final = 0.05
-"""Seconds between looks at the servers' records while there is nothing to work on."""
+"""Seconds between reads of the servers' records while the worker has nothing to train."""
 
 
 ASK_AGAIN_SECONDS: Final = 2.0
-"""Seconds after which a worker without data asks whether some has come back."""
+"""Seconds after which a worker without data requests a split again."""
 
 
 class SessionOverError(Exception):
-    """The servers are under another term, hold another set, or know a newer process of this worker."""
+    """The servers have another fence or generation, or a newer process of this worker is registered."""
 
 
 class NonFiniteError(ArithmeticError):
-    """A gradient with NaN or infinity in it."""
+    """A gradient contains NaN or infinity."""
 
 
 class Worker:
@@ -71,21 +71,19 @@ class Worker:
         self._reports = StepReports(identity.worker)
         self._counters = counters or WorkerCounters()
         self._in_session = False
-        self._pending: UpdateBatches | None = (
-            None  # what is to be trained next; kept until it is part of the parameters
-        )
+        self._pending: UpdateBatches | None = None  # the batches to train next; kept until their update is applied
         self._session: records.Session | None = None
-        self._is_unsure = False  # whether what is pending has come to some servers
+        self._outcome_unknown = False  # whether some servers may have the pending update
         self._renewal = renewal or Renewal(enabled=False)
-        self._stands: str | None = "renewed" if self._renewal.kept.times else None  # why no step is made
-        self._stepped = self._renewal.kept.left  # when the last one was made
+        self._stall_reason: str | None = "renewed" if self._renewal.kept.times else None  # why no step is applied
+        self._last_step_at = self._renewal.kept.left  # on the monotonic clock, in seconds
         self._resent: UpdateBatches | None = None
 
     def run(self) -> None:
         """Train until the job is done.
 
         Raises:
-            RenewalDueError: until this process is to be renewed; it takes part no longer.
+            RenewalDueError: this process is to be renewed; it has deregistered.
         """
         try:
             with self._heartbeats():
@@ -107,13 +105,13 @@ class Worker:
                     break
                 done = self._train(session)
             except ShardLostError as lost:
-                self._is_unsure = True
-                self._stand_still("lost")
+                self._outcome_unknown = True
+                self._note_stall("lost")
                 self._client.recover(lost)
 
     def _wait_for_state(self) -> records.Session | None:
-        """A session once the servers hold one whole set; None when the job is done."""
-        told, superseded = time.monotonic(), False
+        """Return a session once the servers hold one consistent set of parameters; None when the job is done."""
+        reported, superseded = time.monotonic(), False
         while True:
             session = None
             if found := self._where.find():
@@ -128,32 +126,32 @@ class Worker:
                     self._where.warm_up(lambda: self._batches.sample(self._training.batches_per_update))
                     if self._store.register(self._identity.worker, self._identity.incarnation):
                         return session
-                    superseded = True  # for good: this process idles until the job is done, or it is ended
+                    superseded = True  # for good: this process idles until the job is done, or is terminated
                     event("superseded", worker=self._identity.worker, reason="a newer process has this worker's index")
-            if time.monotonic() - told >= 10:
-                told = time.monotonic()
+            if time.monotonic() - reported >= 10:
+                reported = time.monotonic()
                 event("waiting", what="the end" if superseded else "the chief", worker=self._identity.worker)
             time.sleep(POLL)
 
     def _assign_split(self) -> tuple[int, int] | None:
-        """A piece of the data, as the first server hands it out."""
+        """Request a split; return its position and its trained batches, or None if no split is left."""
         if self._session is None:
             raise SessionOverError
-        who = (self._identity.worker, self._identity.incarnation)
-        reply = self._store.assign_split(self._session, who, self._limit)
+        sender = (self._identity.worker, self._identity.incarnation)
+        reply = self._store.assign_split(self._session, sender, self._limit)
         if reply.state == SESSION_OVER:
             raise SessionOverError
         return (reply.position, reply.done) if reply.state == ASSIGNED else None
 
     def _train(self, session: records.Session) -> bool:
-        """Step until the session is over; True when the job is done."""
+        """Train until the session is over; return True when the job is done."""
         same_set = self._session is not None and self._session.generation == session.generation
-        resends = self._is_unsure and same_set and self._updates.is_idempotent
+        resends = self._outcome_unknown and same_set and self._updates.is_idempotent
         if not resends and self._batches.reset():
             self._pending = None
-        if self._session is None and not self._stands:
-            self._stepped = time.monotonic()
-        self._session, self._is_unsure, self._resent = session, False, self._pending if resends else None
+        if self._session is None and not self._stall_reason:
+            self._last_step_at = time.monotonic()
+        self._session, self._outcome_unknown, self._resent = session, False, self._pending if resends else None
         self._updates.start_session(session)
         self._counters.begin()
         self._in_session = True
@@ -163,12 +161,12 @@ class Worker:
             return False
         except EndOfDataError:
             self._in_session = False
-            return self._wait_for_the_others(session)
+            return self._wait_for_other_workers(session)
         finally:
             self._in_session = False
 
-    def _wait_for_the_others(self, session: records.Session) -> bool:
-        """Nothing is left to train, but what others train may come back; True when the job is done."""
+    def _wait_for_other_workers(self, session: records.Session) -> bool:
+        """Wait without data, as a split of a lost worker may be assigned again; return True when the job is done."""
         self._store.deregister(self._identity.worker, self._identity.incarnation)
         until = time.monotonic() + ASK_AGAIN_SECONDS
         while time.monotonic() < until:
@@ -189,43 +187,49 @@ class Worker:
             if result.done:
                 return True
             if not result.session_valid:
-                self._is_unsure = self._pending is not self._resent  # refused twice: it is another worker's by now
-                self._stand_still("refused")
+                self._outcome_unknown = (
+                    self._pending is not self._resent
+                )  # rejected twice: the split is another worker's by now
+                self._note_stall("refused")
                 event("refused", worker=self._identity.worker, term=self._term(session), step=result.step)
                 return False
             if not result.finite:
-                self._leave_out(result)
+                self._skip_non_finite(result)
             samples = sum(int(tf.nest.flatten(batch)[0].shape[0]) for batch in self._pending.batches)
             self._counters.record_step(
                 result.step, result.loss, samples=samples, applied=result.applied, staleness=result.staleness
             )
             if result.applied:
                 self._pending = None
-            self._go_on(result.step)
+            self._note_step(result.step)
             self._reports.step(result.step, result.loss, result.staleness)
-            if self._training.is_over(result.step):  # the chief will say so; until then nothing is left to do
+            if self._training.is_over(result.step):  # the chief ends the job; until then no step is left
                 return False
             if self._pending is None and self._renewal.is_due(self._client.connection, whole=self._where.whole):
                 raise RenewalDueError
 
-    def _stand_still(self, why: str) -> None:
-        if self._session and self._stands is None:
-            self._stands = why
+    def _note_stall(self, why: str) -> None:
+        if self._session and self._stall_reason is None:
+            self._stall_reason = why
 
-    def _go_on(self, step: int) -> None:
-        """Tell how long it was from the last step to this one, if a server was lost or a new session began."""
-        since, self._stepped = self._stepped, time.monotonic()
-        if self._stands:
-            seconds = round(self._stepped - since, 3)
-            event("resumed", worker=self._identity.worker, after=self._stands, step=step, seconds=seconds)
-            self._stands = None
+    def _note_step(self, step: int) -> None:
+        """Note the time of a step; report the seconds since the last one, if a loss or a new session lay between."""
+        since, self._last_step_at = self._last_step_at, time.monotonic()
+        if self._stall_reason:
+            seconds = round(self._last_step_at - since, 3)
+            event("resumed", worker=self._identity.worker, after=self._stall_reason, step=step, seconds=seconds)
+            self._stall_reason = None
 
     def _term(self, session: records.Session) -> int:
-        """The chief's."""
+        """Return the chief's term."""
         return encoding.ballot(session.fence).term if self._client.cluster.members > 1 else session.fence
 
-    def _leave_out(self, result: StepResult) -> None:
-        """Tell of a gradient that is not finite, and end if that is the policy."""
+    def _skip_non_finite(self, result: StepResult) -> None:
+        """Report a gradient that is not finite; raise if the policy says so.
+
+        Raises:
+            NonFiniteError: `nonFinite` is Fail.
+        """
         so_far = self._counters.left_out = self._counters.left_out + 1
         event("non_finite", worker=self._identity.worker, step=result.step, loss=result.loss, so_far=so_far)
         if self._training.non_finite is NonFinite.FAIL:
@@ -237,14 +241,14 @@ class Worker:
 
     @contextmanager
     def _heartbeats(self) -> Iterator[None]:
-        """Inside, the servers hear of this worker however long a step takes."""
+        """Send heartbeats in a thread while the block runs, however long a step takes."""
         ended = threading.Event()
 
         def send_heartbeats() -> None:
             while not ended.wait(HEARTBEAT_SECONDS):
                 if not self._in_session:
-                    continue  # the servers may hold nothing yet
-                with suppress(ShardLostError):  # the training thread finds it, too, and mends it
+                    continue  # the servers may be empty yet
+                with suppress(ShardLostError):  # the training thread notices it as well, and recovers
                     self._send_heartbeat()
 
         thread = threading.Thread(target=send_heartbeats, name="pstraining-beat", daemon=True)
@@ -256,13 +260,13 @@ class Worker:
             thread.join(timeout=HEARTBEAT_SECONDS)
 
     def _send_heartbeat(self) -> None:
-        """Give a sign of life, and with it what was counted."""
+        """Send a heartbeat with the worker's counters."""
         report = self._counters.report(self._client.links.look(), self._store.model.step.metrics())
-        who = self._identity
-        self._store.heartbeat(who.worker, who.incarnation, aggregation.encode(who.incarnation, report))
+        identity = self._identity
+        self._store.heartbeat(identity.worker, identity.incarnation, aggregation.encode(identity.incarnation, report))
 
     def _deregister(self) -> None:
-        """Tell the chief, who waits for it a little; it does not matter if it cannot be told."""
+        """Deregister, so that the chief need not wait for the heartbeats to lapse; a lost server is ignored."""
         try:
             self._send_heartbeat()
             self._store.deregister(self._identity.worker, self._identity.incarnation)

@@ -16,8 +16,9 @@ from pstraining.runtime.allreduce.topology import RingTopology
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Batch, Tensor, TracedFunction
 from pstraining.runtime.ps.data_ledger import Progress
+from pstraining.runtime.ps.member import LockstepRounds
 from pstraining.runtime.ps.record import Session, ShardRecord
-from pstraining.runtime.ps.shard import LockstepRounds, ServerHooks, Shard
+from pstraining.runtime.ps.shard import ServerHooks, Shard
 from pstraining.runtime.ps.store import ParameterStore, int64
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.updates.base import FIRST_PAUSE, LONGEST_PAUSE, BoundUpdates, StepResult, as_tensor

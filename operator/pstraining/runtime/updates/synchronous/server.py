@@ -12,9 +12,10 @@ import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps.critical_section import applied, clock, not_applied, with_dependencies
+from pstraining.runtime.ps.member import LockstepRounds
 from pstraining.runtime.ps.messages import Sender
 from pstraining.runtime.ps.record import RecordField
-from pstraining.runtime.ps.shard import LockstepRounds, ServerHooks, Shard
+from pstraining.runtime.ps.shard import ServerHooks, Shard
 from pstraining.runtime.ps.tensors import at, put
 from pstraining.runtime.updates.gradients import ShardGradient
 from pstraining.runtime.updates.synchronous.accumulators import RoundResult

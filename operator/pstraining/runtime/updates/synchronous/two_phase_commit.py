@@ -13,7 +13,7 @@ from typing import Final
 import tensorflow as tf
 
 from pstraining.runtime.model.tensor import DType, Operation, Shape, Tensor, Variable
-from pstraining.runtime.ps.critical_section import applied, not_applied, told, with_dependencies
+from pstraining.runtime.ps.critical_section import applied, not_applied, sent_to, with_dependencies
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.tensors import WORKER_SLOTS, bits, from_bits
@@ -254,7 +254,7 @@ def decided(
     held = [tf.constant(1, tf.int64)]
     for server, own in zip(servers, standbys, strict=True):
         for member in (server, *own):
-            told(member.device, who)  # one transfer of the request for both phases
+            sent_to(member.device, who)  # one transfer of the request for both phases
         if own:
             word, load = _as_primary(server).prepare(session, place, tf.constant(1, tf.int64))
             held += [standby.stage(session, place, word, load) for standby in own]

@@ -17,8 +17,9 @@ from pstraining.runtime.compression.push import Parts, PushCompressor, Residual
 from pstraining.runtime.compression.wire_format import FormatSelector, WireFormat
 from pstraining.runtime.model.tensor import Batch, Tensor, TracedFunction
 from pstraining.runtime.ps.data_ledger import Progress
+from pstraining.runtime.ps.member import LockstepRounds
 from pstraining.runtime.ps.record import Session, ShardRecord
-from pstraining.runtime.ps.shard import LockstepRounds, ServerHooks, Shard
+from pstraining.runtime.ps.shard import ServerHooks, Shard
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.base import BoundUpdates, Identity, StepResult, as_tensor
 from pstraining.runtime.updates.gradients import NEVER, GradientComputer, Rows

@@ -1,0 +1,32 @@
+"""A server as a member of a shard with standbys: its own variables, and its part in rounds."""
+
+from typing import NamedTuple, Protocol
+
+import tensorflow as tf
+
+from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.ps.variables import PSVariable
+
+
+class LockstepRounds(Protocol):
+    """A member's part in rounds, where standbys apply the same steps."""
+
+    def start(self, session: Tensor, attempt: Tensor) -> Tensor:
+        """Emit restarting rounds with an attempt's number, on a member that applies no steps. int64[]."""
+
+    def follow(self, session: Tensor, step: Tensor) -> Tensor:
+        """Emit applying the step after `step`, which others have applied; 1 if this call applied it. int64[]."""
+
+
+class MemberState(NamedTuple):
+    """A server's variables as a member of a shard with standbys."""
+
+    acceptor: PSVariable
+    """The acceptor's vector; see `replication.messages.AcceptorState`. int64[n]."""
+    lease: PSVariable
+    """The member applies steps until then, in seconds since 1970 on its own clock. float64[]."""
+
+    @classmethod
+    def create(cls, acceptor_size: int) -> "MemberState":
+        """Create the variables; inside `variables_on`, where they become the server's."""
+        return cls(tf.Variable(tf.zeros([acceptor_size], tf.int64)), tf.Variable(tf.zeros([], tf.float64)))
