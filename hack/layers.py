@@ -61,6 +61,8 @@ class Layer:
     helm: bool = False
     tools: tuple[str, ...] = ()
     """Programs of localcluster/tools.py that its tests run: built before, not while others are measured."""
+    programs: tuple[str, ...] = ()
+    """Programs of Debian packages that its tests run as root: installed before, with those of the cluster."""
     cluster: bool = False
     images: bool = False
     """The project's images must be on the cluster's nodes."""
@@ -113,6 +115,7 @@ LAYERS = (
     # run.
     Layer(
         "training",
+        programs=("ip", "iptables"),
         budget_s=Budget(420, 1500),
         parts=(
             Part(

@@ -14,6 +14,7 @@ When a cheap layer fails the others are not run; after that a failure does not k
 
 import argparse
 import os
+import shutil
 import signal
 import sys
 import time
@@ -34,6 +35,7 @@ from hack.level import Level, LevelError, read_level  # noqa: E402
 from hack.reports import Outcome, Summary, read_report  # noqa: E402
 from hack.test_cluster import ClusterSession  # noqa: E402
 from localcluster.errors import ClusterError  # noqa: E402
+from localcluster.packages import ensure_packages  # noqa: E402
 from localcluster.progress import Progress  # noqa: E402
 
 REPORTS = ROOT / "build" / "test-reports"
@@ -67,6 +69,8 @@ class Surroundings:
         found = dict(os.environ)
         if layer.tools and self.session.context is None:
             self.session.toolbox.ensure(layer.tools)
+        if os.geteuid() == 0 and not all(map(shutil.which, layer.programs)):
+            ensure_packages(self.session.layout, self.progress)
         if layer.helm and not layer.cluster:
             found["HELM"] = self.session.helm()
         if layer.cluster:

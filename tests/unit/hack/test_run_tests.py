@@ -17,6 +17,7 @@ from hack.level import Level, LevelError, read_level
 from hack.reports import Summary
 from hack.run_tests import Runner
 from localcluster.errors import ClusterError
+from localcluster.progress import Progress
 
 GOOD, BAD = ("true",), ("false",)
 PASSES = "def test_it_passes() -> None:\n    pass\n"
@@ -311,3 +312,22 @@ def test_the_page_on_tests_has_the_budgets() -> None:
         quick, all_ = (f"{layer.budget_s.at(level):g} s" for level in (Level.QUICK, Level.ALL))
         budget = quick if quick == all_ else f"{quick}; {all_}"
         assert re.search(rf"^\| `make test-{layer.name}` \|.*\| {budget} \|$", page, re.MULTILINE), (layer.name, budget)
+
+
+@pytest.mark.parametrize(("user", "there", "installed"), [(0, False, 1), (0, True, 0), (1000, False, 0)])
+def test_packages_of_a_layers_programs_are_installed_before_it(
+    monkeypatch: pytest.MonkeyPatch, user: int, there: bool, installed: int
+) -> None:
+    calls: list[object] = []
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    monkeypatch.setattr("shutil.which", lambda program: "/sbin/iptables" if there else None)
+    monkeypatch.setattr(run_tests, "ensure_packages", lambda *_: calls.append(1))
+    surroundings = run_tests.Surroundings(Progress(), images=False)
+    surroundings.environment(Layer("a", programs=("iptables",)))
+    surroundings.environment(Layer("b"))
+    assert len(calls) == installed
+
+
+def test_what_cuts_networks_in_tests_is_named() -> None:
+    (training,) = (layer for layer in layers.LAYERS if layer.name == "training")
+    assert set(training.programs) == {"ip", "iptables"}
