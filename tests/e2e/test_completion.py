@@ -149,6 +149,11 @@ def beside(name: str) -> Object:
     return found
 
 
+def has_stopped(kube: Kube, namespace: str, pod: Object) -> bool:
+    found = kube.get("Pod", namespace, pod["metadata"]["name"])
+    return found is None or found["metadata"]["uid"] != pod["metadata"]["uid"] or found["status"]["phase"] == "Failed"
+
+
 def test_a_chief_ends_beside_a_container_that_never_ends(
     kube: Kube, begun: OperatorProcess, namespace: str, shared: Path
 ) -> None:
@@ -160,9 +165,8 @@ def test_a_chief_ends_beside_a_container_that_never_ends(
     puppet.exit("chief-0", 3)
     wait_for(partial(has_run, puppet, "chief-0", 2), "the next attempt runs", 60)
     assert puppet.status()["chief"]["restarts"] == 1
+    wait_for(partial(has_stopped, kube, namespace, first), "the kubelet stops the other container", 60)
     puppet.wait_phase("Running")
     puppet.exit("chief-0", 0)
     puppet.wait_phase("Succeeded")
     assert puppet.runs("chief-0") == 2
-    ended = [p for p in kube.list("Pod", namespace) if p["metadata"]["uid"] == first["metadata"]["uid"]]
-    assert all(p["status"]["phase"] == "Failed" for p in ended), "the kubelet has stopped the other container"
