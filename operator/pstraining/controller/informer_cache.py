@@ -84,8 +84,7 @@ class InformerCache:
 
     def has_job(self, key: Key) -> bool:
         """Whether the job is cached."""
-        entry = self._entries.get(key)
-        return entry is not None and entry.job is not None
+        return self.job_uid(key) is not None
 
     def view(self, key: Key) -> JobObjects:
         """Return a job and its objects; the job is None if only objects of it are cached."""
@@ -109,8 +108,8 @@ class InformerCache:
         if raw.get("kind") == Kind.PS_TRAINING_JOB:
             return True
         key = _key_of(raw)
-        entry = self._entries.get(key) if key is not None else None
-        return entry is not None and entry.job is not None and _job_uid(raw) == entry.job.uid
+        uid = None if key is None else self.job_uid(key)
+        return uid is not None and (raw["metadata"].get("labels") or {}).get(names.LABEL_JOB_UID) == uid
 
     def drop(self, raw: Object) -> Key | None:
         """Remove an object that belongs to no job any more.
@@ -121,16 +120,16 @@ class InformerCache:
         metadata = raw["metadata"]
         return self._remove((str(raw["kind"]), metadata["namespace"], metadata["name"]), metadata["uid"])
 
-    def drop_strangers(self, key: Key) -> None:
-        """Remove the objects of a job's name that do not carry the uid of the job, if there is one."""
+    def job_uid(self, key: Key) -> str | None:
+        """Return the uid of the job; None if it is not cached."""
         entry = self._entries.get(key)
-        if entry is None:
-            return
-        uid = None if entry.job is None else entry.job.uid
-        for stored in (*entry.children.values(), *entry.pods.values()):
-            raw = stored.read()
-            if _job_uid(raw) != uid:
-                self._remove((Kind.of(raw), key[0], raw["metadata"]["name"]), stored.uid)
+        return None if entry is None or entry.job is None else entry.job.uid
+
+    def drop_children(self, key: Key) -> None:
+        """Remove all objects of a job except the job itself."""
+        entry = self._entries.get(key) or _Entry()
+        for kind, name in (*entry.children, *((Kind.POD, name) for name in entry.pods)):
+            self._drop(key, (kind, key[0], name))
 
     def forget_versions(self, plural: str, namespace: str | None) -> None:
         """Accept any version of these objects from now on, and objects that were deleted.
@@ -254,10 +253,6 @@ def _key_of(raw: Object) -> Key | None:
         return metadata["namespace"], metadata["name"]
     job = (metadata.get("labels") or {}).get(names.LABEL_JOB)
     return (metadata["namespace"], job) if job else None
-
-
-def _job_uid(raw: Object) -> str | None:
-    return (raw["metadata"].get("labels") or {}).get(names.LABEL_JOB_UID)
 
 
 def _store(transformed: Object) -> _Stored:

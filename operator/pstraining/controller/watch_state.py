@@ -47,8 +47,11 @@ class WatchState:
                 is_new = self.failed_creates.observed(raw, is_ours=job is not None)
                 key = job if is_new else None
             case Kind.PS_TRAINING_JOB:
+                job = raw["metadata"]["namespace"], raw["metadata"]["name"]
+                former = self.cache.job_uid(job)
                 key = self.cache.vanished(raw) if is_deleted else self.cache.observed(raw)
-                self.cache.drop_strangers((raw["metadata"]["namespace"], raw["metadata"]["name"]))
+                if self.cache.job_uid(job) != former:
+                    self.cache.drop_children(job)  # they belong to the former job of this name
             case _ if not is_deleted and not self.cache.belongs(raw):
                 # Anybody may write labels. Jobs are listed before their children (watch.py), and created before them.
                 key = self.cache.drop(raw)

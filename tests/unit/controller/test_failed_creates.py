@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import pytest
+
+from pstraining.controller import informer_cache
 from pstraining.controller.failed_creates import MESSAGE_MAX, OTHERS_MAX, WORKLOADS_MAX, FailedCreates
 from pstraining.controller.watch_state import WatchState
 from tests.support.builders import UID, job, pod
@@ -102,3 +105,16 @@ def test_objects_that_belong_to_no_job_are_not_kept() -> None:
     assert list(state.receive(successor, "ADDED")) == [("default", "digits")]
     assert list(state.receive(stateful_set(), "MODIFIED")) == []
     assert len(state.cache) == 1
+
+
+def test_a_status_update_of_a_job_reads_none_of_its_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be ten thousand, and each pass that writes brings such an event."""
+    state = WatchState()
+    for raw in (job(), stateful_set(), pod("ps")):
+        state.receive(raw, "ADDED")
+    changed = job()
+    changed["metadata"]["resourceVersion"] = "99"
+    changed["status"] = {"phase": "Running"}
+    monkeypatch.setattr(informer_cache._Stored, "read", lambda stored: pytest.fail("it is parsed"))
+    assert list(state.receive(changed, "MODIFIED")) == [("default", "digits")]
+    assert len(state.cache) == 3
