@@ -86,7 +86,9 @@ def count_failures(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJob
     failures = []
     since = _since(status)
     # Pods that the operator stops do not fail, even if the status write that announces the stop is lost.
-    stopping = job.spec.run_policy.suspend or is_due(job, snapshot) or missed_change.is_due(job, snapshot)
+    stopping = any(pod.deleting for pod in snapshot.pods) and (
+        job.spec.run_policy.suspend or is_due(job, snapshot) or missed_change.is_due(job, snapshot)
+    )
     if since is not None and status.completion_time is None:
         for pod in snapshot.pods:
             if (stopping and pod.deleting) or not _counts(job, pod, since, status.job_restarts):
