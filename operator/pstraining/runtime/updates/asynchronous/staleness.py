@@ -8,21 +8,21 @@ A worker's clock counts its updates. With a bound, no worker is further ahead of
 NIPS 2013). The clocks are on the first server; the critical section that applies an update reads and advances them.
 """
 
-from typing import Final, Self
+from typing import Final
 
 import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps.critical_section import with_dependencies
-from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.tensors import WORKER_SLOTS, at, put
 from pstraining.runtime.ps.worker_registry import WorkerRegistry
+from pstraining.runtime.updates.mode_state import ModeState
 
 _NEVER: Final = 2**62
 """A number greater than any clock."""
 
 
-class Clocks:
+class Clocks(ModeState):
     """The variables on one server; create them where variables go to that server.
 
     Args:
@@ -36,17 +36,6 @@ class Clocks:
         """For each worker the number of its last update that this server has applied; 0 for none."""
         self.clocks = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64))
         """For each worker its clock: updates applied, plus the clock at which the worker joined. First server only."""
-
-    @classmethod
-    def of(cls, shard: Shard) -> Self:
-        """Return a server's clocks.
-
-        Raises:
-            TypeError: the server has the variables of another update mode.
-        """
-        if not isinstance(shard.mode_state, cls):
-            raise TypeError(f"shard {shard.number} has no {cls.__name__}")
-        return shard.mode_state
 
     # The methods emit operations on the server's device, inside its critical section.
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 import tensorflow as tf
 
@@ -16,6 +16,7 @@ from pstraining.runtime.ps.critical_section import applied, clock, not_applied, 
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.tensors import WORKER_SLOTS, put
 from pstraining.runtime.updates.messages import GradientStats
+from pstraining.runtime.updates.mode_state import ModeState
 
 WAIT_SECONDS: Final = 60.0
 """Seconds after a restore for which a round waits for workers that have not registered yet."""
@@ -56,7 +57,7 @@ class RoundResult(NamedTuple):
     """On the arbiter, 1 for every worker in the round. int64[WORKER_SLOTS]."""
 
 
-class Accumulators:
+class Accumulators(ModeState):
     """The variables of rounds on one server; create it inside `variables_on` for that server."""
 
     def __init__(self, shard: Shard, config: RoundConfig) -> None:
@@ -92,17 +93,6 @@ class Accumulators:
         """
         self.proposal = tf.Variable(tf.constant([WORKER_SLOTS, 0], tf.int64))
         """The proposal for the next round's format: the lowest worker of this round, and its format."""
-
-    @classmethod
-    def of(cls, shard: Shard) -> Self:
-        """Return a server's accumulators.
-
-        Raises:
-            TypeError: the server has the variables of another update mode.
-        """
-        if not isinstance(shard.mode_state, cls):
-            raise TypeError(f"shard {shard.number} has no {cls.__name__}")
-        return shard.mode_state
 
     # The methods emit operations on the server's device, inside its critical section.
 
