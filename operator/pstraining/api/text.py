@@ -29,6 +29,7 @@ def printable_but_coloured(text: str) -> str:
 
 
 def _escaped(character: str) -> str:
-    return (
-        character.encode("unicode_escape").decode("ascii") if character not in "\n\r\t" else f"\\x{ord(character):02x}"
-    )
+    code = ord(character)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -42,7 +42,7 @@ nothing happens. kopf reopens a stream after 70 s of silence."""
 FORBIDDEN_SECONDS: Final = 15.0
 """Seconds between two attempts to list what is forbidden."""
 PAGE: Final = {names.PLURAL: 50, "pods": 250, "events": 20, "configmaps": 20}
-"""Objects in one page of a list. Whoever may write in a namespace can make events and ConfigMaps of a megabyte."""
+"""Objects in one page of a list. A tenant can create events and ConfigMaps of a megabyte."""
 PAGE_DEFAULT: Final = 50
 Receiver = Callable[[dict[str, Any]], None]
 """Receives an event with its type (None from a list) and object."""
@@ -84,8 +84,7 @@ class Watches:
     @property
     def synced(self) -> bool:
         """Whether every namespace has finished its first lists, or forbids them; at least one permits them."""
-        undecided = (n for n in self._namespaces if n not in self._ready and not self._forbids(n))
-        return bool(self._ready) and not any(True for _ in undecided)
+        return bool(self._ready) and all(n in self._ready or self._forbids(n) for n in self._namespaces)
 
     def is_ready(self, namespace: str) -> bool:
         """Whether the lists of a namespace are complete, so that its jobs may be acted on."""

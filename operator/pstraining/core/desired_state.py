@@ -198,7 +198,7 @@ def ended(facts: Facts, going: Container[Child] = ()) -> Iterator[Apply]:
 
 
 def _outlives_program(pod: Pod) -> bool:
-    """Whether other containers run on, and nobody ends them yet."""
+    """Whether other containers run on, and no deadline or deletion ends them yet."""
     ending = pod.terminal or pod.deleting or pod.active_deadline == PASSED_DEADLINE
     return pod.finished and pod.others_run and not ending
 

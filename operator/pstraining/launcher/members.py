@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .probe import PsProbe
 
 DRAINING_SECONDS = 5.0
-"""Upper bound of the time for which a server in sync keeps running after its pod was told to stop. The chief polls
+"""Upper bound of the time for which a server in sync keeps running after the signal to stop. The chief polls
 every second, and then continues without this member."""
 LINGER_SECONDS = 1.5
 """Time for which a stopped pod stays without its server. Connections are refused meanwhile, which shows the other

@@ -59,7 +59,7 @@ class Supervisor:
         """Sleep until a signal arrives or the time is over.
 
         Raises:
-            ExitError: the launcher was told to stop and runs nothing.
+            ExitError: the launcher has the signal to stop, and runs nothing.
         """
         is_readable = select.select([self._signals], [], [], seconds)[0]
         for number in os.read(self._signals, 4096) if is_readable else b"":

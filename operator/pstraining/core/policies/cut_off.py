@@ -1,7 +1,7 @@
 """May a part of a job with hot standbys go on by itself on nodes that do not answer?
 
-A node that is only cut off still runs its pods. With hot standbys, a chief there goes on training, rightly, if a
-majority of the voters (every member, and the first witnesses) or every member is with it: nobody else can go on then.
+A node that is only cut off still runs its pods. With hot standbys, a chief there rightly continues training if a
+majority of the voters (every member, and the first witnesses) or every member is with it: no other part can then.
 If another process took a member's place meanwhile, both halves of the job would go on. So no member and no chief is
 deleted by force then. A part that may not go on has stopped before Kubernetes gives a node up: its leases last for ten
 seconds.
@@ -19,7 +19,7 @@ TOGETHER = timedelta(seconds=20)
 """Nodes that are cut off at one moment are given up within this time: kubelets report every 10 s, and the node
 controller looks every 5 s."""
 KNOWN = timedelta(seconds=60)
-"""A member that was created so long before is known on the other side, where it does not answer any more."""
+"""A member that was created this long before is known on the other side, where it does not answer any more."""
 
 
 def may_go_on(silent: int, voters: int, *, members_elsewhere: bool) -> bool:

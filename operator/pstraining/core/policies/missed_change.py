@@ -1,4 +1,4 @@
-"""Was the job suspended, changed and resumed while nobody looked?
+"""Was the job suspended, changed and resumed between two passes of the operator?
 
 Fields that are fixed while a job runs may change while it is suspended. If it is resumed before the operator has
 stopped it, its pods still run with the former values: other training settings, or other voters, two majorities of which

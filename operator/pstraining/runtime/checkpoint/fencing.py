@@ -1,7 +1,7 @@
 """The folder's terms: of several chiefs on one folder, the one that opened it last rules.
 
 Every chief that opens a folder takes the folder's next term by a marker `term-<n>`, which appears whole and once: a
-folder with its content, renamed to a name that nobody has. So terms are taken one after the other, and whoever takes
+folder with its content, renamed to a name that is free. So terms are taken one after the other, and a chief that takes
 one has seen all before it. A chief of a job that a later chief of the same job has preceded takes none.
 
 The folder's term is not the job's, which begins at 1 again when a job is created again on the same folder.
@@ -33,7 +33,7 @@ class Writer:
 
     @property
     def has_order(self) -> bool:
-        """Whether its job's other chiefs can be told from it, and ordered."""
+        """Whether it can be distinguished from other chiefs of its job, and ordered."""
         return bool(self.job) and self.term is not None
 
     def precedes(self, other: "Writer") -> bool:
@@ -102,7 +102,7 @@ def take(folder: Path, writer: Writer) -> FolderTerm:
 
 
 def _create(folder: Path, number: int, writer: Writer) -> bool:
-    """Make a marker, whole; False if somebody has taken that term or a higher one."""
+    """Create a whole marker; return False if another chief has that term or a higher one."""
     final = folder / naming.marker(number)
     new = folder / naming.temporary(number, f"marker-{secrets.token_hex(4)}")
     content = json.dumps(asdict(writer)).encode()

@@ -60,7 +60,7 @@ class Checkpoints:
         return self._newest_of(step)[1]
 
     def newest(self) -> State | None:
-        """The newest state that can be read; tells of those that cannot.
+        """Return the newest state that can be read; report those that cannot.
 
         The folder is looked at again after each: a chief that has yet to notice that it is superseded may have
         replaced the one that could not be read by the next.
@@ -234,7 +234,7 @@ class Checkpoints:
 
 
 def _identity(path: Path) -> int:
-    """What tells a folder from another one that has its name later; 0 if there is none."""
+    """Return a folder's identity, which a later folder of its name does not share; 0 without a folder."""
     try:
         return path.stat().st_ino
     except OSError:

@@ -50,7 +50,7 @@ class Cluster:
     witnesses: tuple[str, ...] = ()
     """host:port of every witness, see `replication.witness`. Empty if workers do not vote."""
     job_uid: str = ""
-    """Tells this job from others of its name, in the past and to come; empty if unknown."""
+    """The job's uid, which no earlier or later job of its name has; empty if unknown."""
     in_pod: bool = False
     """Whether a launcher stands beside each parameter server."""
     training: Mapping[str, Any] = field(default_factory=dict)
