@@ -121,7 +121,10 @@ LAYERS = (
             Part(
                 "training",
                 ("tests/processes", "tests/training"),
-                ("-n", "2", "--dist", "loadfile", "--timeout-method=thread", "--max-worker-restart=0"),
+                (
+                    *("-n", "2", "--dist", "loadfile", "--max-worker-restart=0"),
+                    *("--timeout-method=thread", "-o", "faulthandler_timeout=240"),
+                ),
             ),
         ),
     ),

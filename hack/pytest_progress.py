@@ -25,6 +25,11 @@ class Count:
     """None until the tests are collected."""
     failed: int = 0
 
+    @property
+    def left(self) -> int:
+        """The collected tests that have not ended."""
+        return max(0, (self.total or 0) - self.done)
+
 
 def read(path: Path) -> Count:
     """What the plugin has written so far."""

@@ -17,6 +17,9 @@ LONGEST_TAIL = 100
 _SUMMARY = 100
 """Lines kept of the end when the failures are too many: pytest's list of what failed is there."""
 _FAILURES = re.compile(r"^=+ (FAILURES|ERRORS) =+$")
+_CRASH = re.compile(r"Fatal Python error: |Timeout \(\d+:\d\d:\d\d\)!$")
+"""The first line of faulthandler's report of a fatal signal, and of a test that takes too long. A process of xdist has
+no terminal on which pytest-timeout could report the same before it ends the process."""
 
 
 @dataclass
@@ -73,11 +76,17 @@ def failures(output: str) -> list[str]:
     start = next((number for number, line in enumerate(lines) if _FAILURES.match(line)), None)
     if start is None:
         return tail(output)
-    found = lines[start:]
+    found = [*crash(lines[:start]), *lines[start:]]
     if len(found) <= LONGEST_FAILURES:
         return found
     first = LONGEST_FAILURES - _SUMMARY - 1
     return [*found[:first], f"... {len(found) - LONGEST_FAILURES + 1} lines are in the log only", *found[-_SUMMARY:]]
+
+
+def crash(lines: Sequence[str]) -> list[str]:
+    """The stacks that a test process wrote as it died: pytest's own report has only the test's name."""
+    start = next((number for number, line in enumerate(lines) if _CRASH.search(line)), len(lines))
+    return list(lines[start : start + LONGEST_TAIL])
 
 
 def tail(output: str) -> list[str]:

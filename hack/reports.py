@@ -37,6 +37,8 @@ class Outcome:
     passed: int = 0
     failed: int = 0
     skipped: int = 0
+    lost: int = 0
+    """Tests that were collected and never ran: pytest ended before, as it does when a test process dies."""
     seconds: float = 0.0
     """Without what it needed first, such as the cluster."""
     problem: str = ""
@@ -49,8 +51,8 @@ class Outcome:
 
     @property
     def good(self) -> bool:
-        """Nothing failed, and something was run."""
-        return not self.failed and not self.problem and (self.passed > 0 or self.narrowed)
+        """Nothing failed, and all that was collected was run."""
+        return not self.failed and not self.problem and not self.lost and (self.passed > 0 or self.narrowed)
 
     @property
     def over_budget(self) -> bool:
@@ -59,7 +61,8 @@ class Outcome:
 
     def counts(self) -> str:
         """Its tests and checks."""
-        counts = f"{self.passed} passed, {self.failed} failed" + (f", {self.skipped} skipped" if self.skipped else "")
+        others = ((self.skipped, "skipped"), (self.lost, "never run"))
+        counts = ", ".join([f"{self.passed} passed, {self.failed} failed", *(f"{n} {what}" for n, what in others if n)])
         return counts + (f" ({self.problem})" if self.problem else "")
 
     def line(self) -> str:
@@ -83,6 +86,7 @@ class Outcome:
             "passed": self.passed,
             "failed": self.failed,
             "skipped": self.skipped,
+            "lost": self.lost,
             "problem": self.problem,
             "seconds": round(self.seconds, 1),
             "budget_s": self.budget_s,

@@ -226,6 +226,7 @@ class LayerRun:
             raise
         finally:
             if counted:
+                self.outcome.lost += pytest_progress.read(counted).left
                 counted.unlink(missing_ok=True)
         if code and not (counted and code == NO_TESTS):
             output = self.log.since(start)

@@ -1,6 +1,7 @@
 """A model on real parameter servers, and small models and data to try on it."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -126,19 +127,32 @@ class Rig:
 
         self._client.call(tf.function(lend, autograph=False))
 
-    def snapshot(self) -> Any:
-        """The state on the servers, while workers that rest bring what they alone have."""
-        ended = threading.Event()
+    def snapshot(self, seconds: float = 120) -> Any:
+        """The state on the servers, while workers that rest bring what they alone have.
+
+        Raises:
+            Exception: a resting worker failed; without its push the chief would wait for ever.
+        """
+        ended, errors, deadline = threading.Event(), [], time.monotonic() + seconds
 
         def rest() -> None:
-            while not ended.wait(0.01):
-                for updates in self.workers:
-                    updates.on_idle(self.store.read())
+            try:
+                while not ended.wait(0.01):
+                    for updates in self.workers:
+                        updates.on_idle(self.store.read())
+            except Exception as error:  # noqa: BLE001 - raised again by the waiting chief
+                errors.append(error)
+
+        def wait() -> None:
+            if errors:
+                raise errors[0]
+            assert time.monotonic() < deadline, "the workers did not push their dense parameters"
+            time.sleep(0.01)
 
         thread = threading.Thread(target=rest)
         thread.start()
         try:
-            return self.control.snapshot(fence=1)
+            return self.control.snapshot(fence=1, wait=wait)
         finally:
             ended.set()
             thread.join()

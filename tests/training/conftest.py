@@ -32,8 +32,19 @@ def warm() -> Iterator[None]:
 
 
 @pytest.fixture
-def client(cluster: Any, request: pytest.FixtureRequest) -> Any:
-    """The run's client, on a clean container."""
+def client(cluster: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The run's client, on a clean container, and patient.
+
+    Its threads, workers of one process, keep each other from running while they trace functions: on a busy machine for
+    longer than a heartbeat or a probe may be missing. Tests whose subject is that limit set it themselves, and those
+    that stop a server have the mark `silence`.
+    """
+    from pstraining.runtime.ps import worker_registry
+
+    monkeypatch.setattr(worker_registry, "LAPSE_SECONDS", 600.0)
+    if not request.node.get_closest_marker("silence"):
+        monkeypatch.setattr(cluster._watchdog, "_answer_patience", 60.0)
+        monkeypatch.setattr(cluster._watchdog, "_ask_after", 30.0)
     cluster.container = "test." + "".join(c if c.isalnum() else "." for c in request.node.nodeid)
     return cluster
 

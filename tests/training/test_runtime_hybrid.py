@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from pstraining.runtime.checkpoint.storage import Checkpoints
+from pstraining.runtime.ps import worker_registry
 from pstraining.runtime.ps.data_ledger import Progress
 from pstraining.runtime.updates.base import Identity
 from tests.support.servers import GENERATION, SESSION, Rig, batches, in_float64, large, small
@@ -176,15 +177,14 @@ def test_one_that_comes_late_gets_what_the_others_have(rigs: Any) -> None:
     assert rig.workers[1]._dense.step == rig.snapshot().step
 
 
-def test_a_worker_that_vanished_without_a_word_is_left_out(rigs: Any) -> None:
+def test_a_worker_that_vanished_without_a_word_is_left_out(rigs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_registry, "LAPSE_SECONDS", 8.0)
     rig = rigs(sgd, ps=2, build=small, workers=3)
     Crew(rig, [batches(2, seed=worker) for worker in range(3)]).join()
     rig.workers[1]._member.transport.close()
-    started = time.monotonic()
     crew = Crew(rig, [batches(5, seed=5), [], batches(5, seed=6)])
     crew.join()
     assert [reply.step for reply in crew.replies[0] if reply.applied] == [3, 4, 5, 6, 7]
-    assert time.monotonic() - started < 10
     one, _, other = (updates._dense.read() for updates in rig.workers)
     for left, right in zip(one, other, strict=True):
         np.testing.assert_array_equal(left, right)
@@ -339,6 +339,7 @@ def test_nobody_waits_for_a_worker_that_died_while_it_brought_the_parameters(
     rigs: Any, monkeypatch: pytest.MonkeyPatch, known_by: str
 ) -> None:
     """It has brought them to the first server only: the other worker brings them to both."""
+    monkeypatch.setattr(worker_registry, "LAPSE_SECONDS", 3.0 if known_by == "silence" else 600.0)
     rig = at_step_2(rigs, monkeypatch, claim_seconds=1000.0)
     claimed: list[int] = []
     deadline = time.monotonic() + 60

@@ -15,7 +15,7 @@ from tests.support.kube import wait_for
 from tests.support.servers import SESSION, Rig, batches, small
 from tests.training.test_runtime_silence import sgd, stopped
 
-pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.training, pytest.mark.silence, pytest.mark.timeout(480)]
 BOUND = 3
 
 
@@ -174,7 +174,7 @@ def test_an_update_whose_reply_was_lost_counts_once_on_every_server(
     assert updates.step(batches(2)).applied
     again, server = batches(2), client.servers[1]
     with ExitStack() as stops:
-        between(updates, lambda: stops.enter_context(stopped(server, 20)), monkeypatch)
+        between(updates, lambda: stops.enter_context(stopped(server)), monkeypatch)
         with pytest.raises(ShardLostError) as lost:
             updates.step(again)
     client.recover(lost.value)

@@ -67,6 +67,14 @@ def test_of_a_run_that_broke_off_the_last_lines_are_shown() -> None:
     assert quiet.failures(output) == [f"line {number}" for number in range(900, 1000)]
 
 
+@pytest.mark.parametrize("headline", ["Fatal Python error: Segmentation fault", "[gw0] PASSED Timeout (0:04:00)!"])
+def test_the_stacks_of_a_process_that_died_stand_before_its_failure(headline: str) -> None:
+    output = f"noise\n{headline}\nthe stack\n=== FAILURES ===\nworker 'gw1' crashed\n"
+    assert quiet.failures(output) == [headline, "the stack", "=== FAILURES ===", "worker 'gw1' crashed"]
+    endless = f"{headline}\n" + "more\n" * 1000 + "=== FAILURES ===\nworker 'gw1' crashed"
+    assert len(quiet.failures(endless)) == quiet.LONGEST_TAIL + 2
+
+
 def test_a_log_is_read_from_where_a_command_begins(tmp_path: Path) -> None:
     log = quiet.Log(tmp_path / "reports" / "a.log")
     log.begin(("first", "x"))

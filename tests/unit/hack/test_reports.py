@@ -77,6 +77,7 @@ def test_a_soak_has_no_budget() -> None:
         (Outcome("a", passed=1), True),
         (Outcome("a", passed=1, failed=1), False),
         (Outcome("a", passed=1, problem="sleep was ended after 1 s"), False),
+        (Outcome("a", passed=1, lost=1), False),
         (Outcome("a", skipped=3), False),
         (Outcome("a", skipped=3, narrowed=True), True),
     ],

@@ -168,6 +168,29 @@ def test_pytest_that_ends_without_a_failed_test_is_a_problem(run: Run, folder: P
     assert (summary.outcomes[0].problem, summary.status) == ("pytest ended with 4", 1)
 
 
+DIES = """
+import os, signal
+
+def test_it_dies() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+def test_that_never_runs() -> None:
+    pass
+"""
+
+
+def test_a_process_that_dies_shows_its_stack_and_how_many_tests_it_kept_from_running(
+    run: Run, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "test_it.py").write_text(DIES)
+    (outcome,) = run(Layer("a", parts=(part("a", folder, "-n", "1", "--max-worker-restart=0"),))).outcomes
+    assert not outcome.good
+    assert outcome.counts() == "0 passed, 1 failed, 1 never run"
+    shown = capsys.readouterr().out
+    assert "Fatal Python error: Segmentation fault" in shown
+    assert "in test_it_dies" in shown
+
+
 def test_the_parts_of_a_layer_are_added_up(run: Run, folder: Path, tmp_path: Path) -> None:
     (folder / "test_one.py").write_text(PASSES + "\n\n" + FAILS)
     one, other = part("one", folder, "-k", "passes"), part("other", folder, "-k", "fails")
