@@ -8,6 +8,7 @@ import pytest
 from pstraining.core import desired_state
 from pstraining.kube.client import KubeClient
 from pstraining.resources import workloads
+from pstraining.resources.launcher import LauncherMap
 from tests.support import builders
 from tests.support.kube import ApiError, Kube, Target
 from tests.tfjob.cases import CASES
@@ -32,10 +33,10 @@ def posted(kube: Kube, namespace: str, body: dict[str, Any]) -> None:
 def children(case: Case) -> Iterator[dict[str, Any]]:
     """All that the operator would create."""
     job = typed(case)
-    yield from desired_state.children(job, "launcher", builders.LAUNCHER)
+    yield from desired_state.children(job, LauncherMap("launcher"), builders.LAUNCHER)
     for role, wanted in (("chief", job.spec.chief.enabled), ("evaluator", job.spec.evaluator.enabled)):
         if wanted:
-            yield workloads.build_attempt(job, role, 1, "launcher")
+            yield workloads.build_attempt(job, role, 1, LauncherMap("launcher"))
 
 
 def test_manifests_are_taken_or_refused(kube: Kube, namespace: str) -> None:

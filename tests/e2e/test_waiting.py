@@ -71,9 +71,16 @@ def endless(made: Object) -> Object:
     return {"worker": {"replicas": 1, "template": made}}
 
 
+def nameless(made: Object) -> Object:
+    """Names inside the cluster do not resolve: the container runs, and its program never starts."""
+    made["spec"] |= {"dnsPolicy": "None", "dnsConfig": {"nameservers": ["127.0.0.1"]}}
+    return {"worker": {"replicas": 1, "template": made}}
+
+
 CASES: dict[str, tuple[Callable[[Object], Object], str, str]] = {
     "init": (with_init, "InitContainerFailed", "its init container fetch keeps failing with exit code 4"),
     "refused": (refused, "PodsRefused", 'StatefulSet refused-ps can have no pod: violates PodSecurity "restricted'),
     "elsewhere": (elsewhere, "Unschedulable", "Pod elsewhere-ps-0 cannot be scheduled: 0/"),
     "endless": (endless, "StillWaiting", "Pod endless-ps-0 has not come up for a minute (PodInitializing)"),
+    "nameless": (nameless, "StillWaiting", "has not come up for a minute (its launcher waits"),
 }

@@ -12,6 +12,7 @@ from pstraining.controller.transform import transform
 from pstraining.core.observe import observe
 from pstraining.core.snapshot import Pod
 from pstraining.resources import pods
+from pstraining.resources.launcher import LauncherMap
 from pstraining.resources.pods import PodTask
 from tests.support.builders import job, pod, terminated, typed
 
@@ -29,7 +30,7 @@ def made_by(name: str, role: str, *, annotated: bool) -> tuple[dict[str, Any], d
     template = {"spec": {"containers": [{"name": name, "image": "img:1", "command": ["python"]}]}}
     manifest = job(spec={"worker": {"template": template}, "evaluator": {"enabled": True}})
     found = pod(role, term=1 if role in (names.CHIEF, names.EVALUATOR) else 0, state=terminated(3))
-    rendered = pods.build(typed(manifest), PodTask(role, 0, 1), "l")["metadata"]["annotations"]
+    rendered = pods.build(typed(manifest), PodTask(role, 0, 1), LauncherMap("l"))["metadata"]["annotations"]
     found["metadata"]["annotations"] = rendered if annotated else {}
     found["spec"]["containers"] = [{"name": name}]
     found["status"]["containerStatuses"][0]["name"] = name
@@ -75,5 +76,5 @@ def test_an_injected_container_may_have_the_default_name() -> None:
 @pytest.mark.parametrize("role", ROLES)
 def test_every_pod_says_which_container_trains(role: str) -> None:
     manifest, _ = made_by("trainer", role, annotated=True)
-    annotations = pods.build(typed(manifest), PodTask(role, 0, 1), "l")["metadata"]["annotations"]
+    annotations = pods.build(typed(manifest), PodTask(role, 0, 1), LauncherMap("l"))["metadata"]["annotations"]
     assert annotations[names.ANNOTATION_CONTAINER] == "trainer"

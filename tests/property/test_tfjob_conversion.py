@@ -17,6 +17,7 @@ from pstraining.cli.tfjob.source import cleaned, join
 from pstraining.cli.tfjob.template import converted_template
 from pstraining.cli.validation.schema import Severity, validate
 from pstraining.resources import pods
+from pstraining.resources.launcher import LauncherMap
 from tests.support import builders
 
 WORDS = st.sampled_from(
@@ -241,7 +242,7 @@ def test_a_role_with_the_workers_template_gets_the_pods_that_its_own_would_give(
 def rendered(manifest: dict[str, Any], role: str) -> dict[str, Any]:
     """The pod template of a role, without what says nothing and without the variable that hides devices."""
     stored = {**manifest, "metadata": builders.job(manifest["metadata"]["name"])["metadata"]}
-    template = pods.build(PSTrainingJob.model_validate(stored), pods.PodTask(role, 0), "launcher")
+    template = pods.build(PSTrainingJob.model_validate(stored), pods.PodTask(role, 0), LauncherMap("launcher"))
     for container in (*template["spec"]["containers"], *template["spec"].get("initContainers", ())):
         container["env"] = [v for v in container.get("env", ()) if v["name"] != "CUDA_VISIBLE_DEVICES"]
         container["resources"] = {k: v for k, v in container.get("resources", {}).items() if v}

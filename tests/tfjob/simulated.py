@@ -9,6 +9,7 @@ from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
 from pstraining.launcher.contract import program_env, read_cluster
 from pstraining.resources import cluster_map, pods, workloads
+from pstraining.resources.launcher import LauncherMap
 from tests.support import builders
 from tests.support.simulation import World
 from tests.tfjob.table import Case, DeletePod, Exit, Later, Scale, Sees, Step, Suspend, differences, split
@@ -69,12 +70,12 @@ def templates(case: Case) -> dict[str, dict[str, Any]]:
     """One pod template of each role that the job has, as it is rendered."""
     job = typed(case)
     found = {
-        "ps": workloads.build_parameter_servers(job, "launcher")["spec"]["template"],
-        "worker": workloads.build_worker(job, 0, "launcher")["spec"]["template"],
+        "ps": workloads.build_parameter_servers(job, LauncherMap("launcher"))["spec"]["template"],
+        "worker": workloads.build_worker(job, 0, LauncherMap("launcher"))["spec"]["template"],
     }
     for role, wanted in (("chief", job.spec.chief.enabled), ("evaluator", job.spec.evaluator.enabled)):
         if wanted:
-            found[role] = workloads.build_attempt(job, role, 1, "launcher")["spec"]["template"]
+            found[role] = workloads.build_attempt(job, role, 1, LauncherMap("launcher"))["spec"]["template"]
     return found
 
 

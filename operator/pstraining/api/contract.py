@@ -11,7 +11,7 @@ TF_PORT: Final = 2222
 """TensorFlow's server on every task."""
 TF_PORT_NAME: Final = "tf"
 STATUS_PORT: Final = 2223
-"""The launcher's read-only HTTP server on every PS."""
+"""The launcher's read-only HTTP server."""
 STATUS_PORT_NAME: Final = "status"
 RING_PORTS: Final = range(2224, 2239)
 """Kept for all-reduce among workers."""
@@ -74,6 +74,8 @@ ENV_NODE: Final = "PSTRAINING_NODE"
 """Of parameter servers with hot standbys: the node that the pod is on."""
 ENV_SERVER: Final = "PSTRAINING_SERVER"
 """On a PS: Program (the user's command is the server) or Builtin (the launcher runs TensorFlow's)."""
+ENV_STATUS_PORT: Final = "PSTRAINING_STATUS_PORT"
+"""On every task but a PS: where the launcher serves its status. A PS's is the port behind its server's."""
 ENV_MEMBER: Final = "PSTRAINING_MEMBER"
 """On a PS whose shards have standbys: which member of its shard. With warm ones a dead server ends its container, so
 that Kubernetes sees it at once."""

@@ -21,7 +21,7 @@ from pstraining.core.policies.attempts import success_recorded
 from pstraining.core.policies.clean_up import CleanUpStep
 from pstraining.core.snapshot import PASSED_DEADLINE, Child, Pod, Snapshot
 from pstraining.resources import cluster_map, launcher, network_policy, services, standbys, workloads
-from pstraining.resources.launcher import LauncherFiles
+from pstraining.resources.launcher import LauncherFiles, LauncherMap
 from pstraining.resources.services import Pointer
 
 _WITHDRAWN = (
@@ -38,8 +38,8 @@ _WHOLE = ("selector", "podSelector", "ingress")
 class DesiredState:
     """The children of a running job, rendered in this pass; the Jobs of the chief and the evaluator are apart."""
 
-    launcher_map: str
-    """The name of the launcher's ConfigMap."""
+    launcher_map: LauncherMap
+    """The launcher's ConfigMap."""
     term: int
     """The chief's term."""
     children: list[dict[str, Any]]
@@ -50,8 +50,15 @@ class DesiredState:
     """The children to write after the chief's Job."""
 
 
-def launcher_name(job: PSTrainingJob, snapshot: Snapshot, carried: LauncherFiles) -> str:
+def mounted_launcher(job: PSTrainingJob, snapshot: Snapshot, carried: LauncherFiles) -> LauncherMap:
     """Return the launcher's ConfigMap of this job: the one its pods were created with, else the operator's own."""
+    own = launcher.config_map_name(job, carried)
+    name = _mounted_name(job, snapshot) or own
+    return LauncherMap(name, reports_readiness=name == own)
+
+
+def _mounted_name(job: PSTrainingJob, snapshot: Snapshot) -> str | None:
+    """Return the name of the launcher's ConfigMap in the templates that exist."""
     for kind in (Kind.STATEFUL_SET, Kind.DEPLOYMENT, Kind.JOB):
         for child in snapshot.of_kind(kind):
             template = (child.manifest.get("spec") or {}).get("template") or {}
@@ -60,12 +67,12 @@ def launcher_name(job: PSTrainingJob, snapshot: Snapshot, carried: LauncherFiles
                     name = (source.get("configMap") or {}).get("name", "")
                     if name.startswith(names.launcher_config_map(job.metadata.name, "")):
                         return str(name)
-    return launcher.config_map_name(job, carried)
+    return None
 
 
 def children(
     job: PSTrainingJob,
-    launcher_map: str,
+    launcher_map: LauncherMap,
     carried: LauncherFiles,
     pointers: Mapping[int, Pointer] = MappingProxyType({}),
     term: int = 1,
@@ -95,7 +102,7 @@ def children(
     if policy is not None:
         yield policy
     built = launcher.build(job, carried)
-    built["metadata"]["name"] = launcher_map
+    built["metadata"]["name"] = launcher_map.name
     yield built
     yield cluster_map.build(job, term)
     yield from services.build_all(job, pointers)
@@ -112,7 +119,7 @@ def render(facts: Facts, carried: LauncherFiles, term: int) -> DesiredState:
         term: the chief's term after this pass.
     """
     job, snapshot = facts.job, facts.snapshot
-    launcher_map = launcher_name(job, snapshot, carried)
+    launcher_map = mounted_launcher(job, snapshot, carried)
     pointers = {shard.index: shard.next_pointer for shard in facts.shards}
     rendered = children(job, launcher_map, carried, pointers, term, snapshot.children)
     wanted = [job_restart.labelled(manifest, facts.status.job_restarts) for manifest in rendered]

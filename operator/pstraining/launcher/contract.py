@@ -25,6 +25,7 @@ ENV_TASK_TYPE = "PSTRAINING_TASK_TYPE"
 ENV_TASK_INDEX = "PSTRAINING_TASK_INDEX"
 ENV_TERM = "PSTRAINING_TERM"
 ENV_SERVER = "PSTRAINING_SERVER"
+ENV_STATUS_PORT = "PSTRAINING_STATUS_PORT"
 ENV_MEMBER = "PSTRAINING_MEMBER"
 ENV_NODE = "PSTRAINING_NODE"
 ENV_RESTART_POLICY = "PSTRAINING_RESTART_POLICY"
@@ -87,6 +88,7 @@ def read_task(env: Mapping[str, str]) -> tuple[str, int]:
         ENV_START_TIMEOUT: "[0-9]*",
         ENV_RESTART_POLICY: "(Always|OnFailure|Never|ExitCode)?",
         ENV_TERM: "[0-9]*",
+        ENV_STATUS_PORT: "[0-9]*",
     }
     if env.get(ENV_TASK_TYPE) == "ps":
         patterns[ENV_SERVER] = "Program|Builtin"

@@ -105,6 +105,7 @@ class Launcher:
     def run_program(self) -> int:
         """Run the program until it succeeds, fails by itself or is stopped; return the exit code."""
         delay = 0.0
+        self.serve_program_status()
         while not (reason := self.must_idle()):
             cluster, before = self.await_ps()
             code, lived = self.supervisor.run(self.command, contract.program_env(self.env, cluster, *self.task))
@@ -117,6 +118,21 @@ class Launcher:
             delay = supervisor.next_delay(delay, lived)
             self.supervisor.wait(delay)
         return self.idle(reason)
+
+    def serve_program_status(self) -> None:
+        """Serve whether the program runs, for the container's readiness probe, where the pod's contract asks for it."""
+        port = int(self.env.get(contract.ENV_STATUS_PORT) or 0)
+        if not port:
+            return
+        try:
+            status_port.serve_status(port, self.report_program, lambda status: status["state"] == "Running")
+        except OSError as error:
+            contract.log(f"port {port} is taken ({error.strerror}): the pod stays unready; leave 2222 to 2240 free")
+
+    def report_program(self) -> dict[str, object]:
+        """Return the answer to GET /v1/status of a pod that is no PS."""
+        state = "Running" if self.supervisor.is_running else "Waiting"
+        return {"state": "Terminating" if self.supervisor.stopped_by else state}
 
     def must_idle(self) -> str:
         """Return why the program must not run in this pod any more; empty if it may."""

@@ -55,6 +55,11 @@ class Supervisor:
             if os.getpid() != 1 and prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0:
                 self._in_child = lambda: prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a command runs."""
+        return self._pid != 0
+
     def wait(self, seconds: float | None = None) -> None:
         """Sleep until a signal arrives or the time is over.
 

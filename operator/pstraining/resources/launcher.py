@@ -19,6 +19,16 @@ class LauncherFiles:
     """The text of each file by name."""
 
 
+@dataclass(frozen=True)
+class LauncherMap:
+    """The launcher's ConfigMap that a pod mounts."""
+
+    name: str
+    reports_readiness: bool = True
+    """Whether its launcher serves the status of every role, and not of parameter servers alone. A running job keeps the
+    launcher it started with, which may be that of a former version."""
+
+
 def config_map_name(job: PSTrainingJob, launcher: LauncherFiles) -> str:
     """Return the name of the launcher's ConfigMap for a job."""
     return names.launcher_config_map(job.metadata.name, launcher.version)

@@ -20,6 +20,7 @@ from pstraining.resources import (
     standbys,
     tolerations,
 )
+from pstraining.resources.launcher import LauncherMap
 from pstraining.resources.metadata import on_template, role_labels
 
 _CONTRACT_VOLUME, _RUN_VOLUME, _CHECKPOINT_VOLUME = names.VOLUMES
@@ -36,13 +37,13 @@ class PodTask:
     member: int = 0
 
 
-def build(job: PSTrainingJob, task: PodTask, launcher: str) -> dict[str, Any]:
+def build(job: PSTrainingJob, task: PodTask, launcher: LauncherMap) -> dict[str, Any]:
     """Return the pod template of one task.
 
     Args:
         job: the owner.
         task: the task.
-        launcher: the name of the launcher's ConfigMap.
+        launcher: the launcher's ConfigMap.
     """
     template, defaulted = _template(job, task.role)
     metadata, spec = template.setdefault("metadata", {}) or {}, template["spec"]
@@ -69,6 +70,8 @@ def build(job: PSTrainingJob, task: PodTask, launcher: str) -> dict[str, Any]:
         drop_devices(spec)
     _set_resources(job, task.role, container)
     _wrap(job, task, container)
+    if task.role == names.PS or launcher.reports_readiness:
+        container.setdefault("readinessProbe", _readiness(job, task))
     _mount(job, task, spec, container, launcher)
     _name(job, task, spec)
     placement.prefer(job, task.role, spec)
@@ -94,7 +97,7 @@ def gang_requests(job: PSTrainingJob, members: gang.GangMembers) -> dict[str, st
         (PodTask(names.WORKER, 0), members.workers),
     )
     return resource_requests.total(
-        (count, resource_requests.of_pod(build(job, task, "")["spec"])) for task, count in tasks if count
+        (count, resource_requests.of_pod(build(job, task, LauncherMap(""))["spec"])) for task, count in tasks if count
     )
 
 
@@ -162,27 +165,27 @@ def _wrap(job: PSTrainingJob, task: PodTask, container: dict[str, Any]) -> None:
         *({"name": n, "containerPort": p, "protocol": "TCP"} for p, n in own.items()),
         *ports,
     ]
-    if task.role == names.PS:
-        container.setdefault(
-            "readinessProbe",
-            {
-                "httpGet": {"path": "/readyz", "port": contract.STATUS_PORT_NAME},
-                "periodSeconds": 1,
-                "timeoutSeconds": 5,
-                # A hot standby must be unready whenever it is not in sync; other servers may only answer late.
-                "failureThreshold": 1 if standbys.is_hot(job) else 3,
-            },
-        )
+
+
+def _readiness(job: PSTrainingJob, task: PodTask) -> dict[str, Any]:
+    """Return the readiness probe: a PS serves; in the other roles the program runs, and its launcher does not wait."""
+    is_ps = task.role == names.PS
+    return {
+        "httpGet": {"path": "/readyz", "port": contract.STATUS_PORT_NAME},
+        # A PS is waited for; of the others the status alone tells.
+        "periodSeconds": 1 if is_ps else 2,
+        "timeoutSeconds": 5,
+        # A hot standby must be unready whenever it is not in sync; other servers may only answer late.
+        "failureThreshold": 1 if is_ps and standbys.is_hot(job) else 3,
+    }
 
 
 def _own_ports(job: PSTrainingJob, task: PodTask) -> dict[int, str]:
     witness = {contract.WITNESS_PORT: contract.WITNESS_PORT_NAME} if (task.index or 0) < standbys.witnesses(job) else {}
-    further = {
-        names.PS: {contract.STATUS_PORT: contract.STATUS_PORT_NAME},
-        names.CHIEF: {contract.METRICS_PORT: contract.METRICS_PORT_NAME},
-        names.WORKER: {contract.METRICS_PORT: contract.METRICS_PORT_NAME} | witness,
-    }
-    return {contract.TF_PORT: contract.TF_PORT_NAME} | further.get(task.role, {})
+    metrics = {contract.METRICS_PORT: contract.METRICS_PORT_NAME}
+    further = {names.CHIEF: metrics, names.WORKER: metrics | witness}
+    training = {contract.TF_PORT: contract.TF_PORT_NAME, contract.STATUS_PORT: contract.STATUS_PORT_NAME}
+    return training | further.get(task.role, {})
 
 
 def _identity(job: PSTrainingJob, task: PodTask) -> list[dict[str, Any]]:
@@ -215,6 +218,8 @@ def _identity(job: PSTrainingJob, task: PodTask) -> list[dict[str, Any]]:
             found.append(value(contract.ENV_MEMBER, str(task.member)))
         if standbys.is_hot(job):
             found.append(field(contract.ENV_NODE, "spec.nodeName"))
+    else:
+        found.append(value(contract.ENV_STATUS_PORT, str(contract.STATUS_PORT)))
     found.append(value(contract.ENV_RESTART_POLICY, _restart_policy(job, task)))
     if job.spec.checkpoint is not None:
         found.append(value(contract.ENV_CHECKPOINT_DIR, job.spec.checkpoint.path))
@@ -229,10 +234,12 @@ def _restart_policy(job: PSTrainingJob, task: PodTask) -> str:
     return RestartPolicy.ON_FAILURE if final else policy
 
 
-def _mount(job: PSTrainingJob, task: PodTask, spec: dict[str, Any], container: dict[str, Any], launcher: str) -> None:
+def _mount(
+    job: PSTrainingJob, task: PodTask, spec: dict[str, Any], container: dict[str, Any], launcher: LauncherMap
+) -> None:
     sources = [
         # All files: a running job keeps the launcher it started with, and its version may have other files.
-        {"configMap": {"name": launcher}},
+        {"configMap": {"name": launcher.name}},
         {
             "configMap": {
                 "name": names.cluster_config_map(job.metadata.name),

@@ -5,10 +5,13 @@ from typing import Any
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
 from pstraining.resources import fixed_fields, pods, standbys, volume_claims
+from pstraining.resources.launcher import LauncherMap
 from pstraining.resources.metadata import metadata, role_selector
 
 
-def build_parameter_servers(job: PSTrainingJob, launcher: str, member: int = 0, term: int = 1) -> dict[str, Any]:
+def build_parameter_servers(
+    job: PSTrainingJob, launcher: LauncherMap, member: int = 0, term: int = 1
+) -> dict[str, Any]:
     """Return the StatefulSet of all shards' members with one number; it replaces only pods that end or are deleted.
 
     Args:
@@ -34,7 +37,7 @@ def build_parameter_servers(job: PSTrainingJob, launcher: str, member: int = 0, 
     return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": found, "spec": spec}
 
 
-def build_worker(job: PSTrainingJob, index: int, launcher: str) -> dict[str, Any]:
+def build_worker(job: PSTrainingJob, index: int, launcher: LauncherMap) -> dict[str, Any]:
     """Return one worker's Deployment, which keeps the worker's identity also while the operator is down."""
     found = outline_worker(job, index)
     found["metadata"]["annotations"] = {names.ANNOTATION_FIXED: fixed_fields.digest(job)}
@@ -69,7 +72,7 @@ def retire_worker(job: PSTrainingJob, index: int, uid: str, why: str) -> dict[st
     }
 
 
-def build_attempt(job: PSTrainingJob, role: str, number: int, launcher: str) -> dict[str, Any]:
+def build_attempt(job: PSTrainingJob, role: str, number: int, launcher: LauncherMap) -> dict[str, Any]:
     """Return one attempt of the chief or the evaluator: a Job of one pod that never restarts.
 
     Args:

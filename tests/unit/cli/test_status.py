@@ -173,7 +173,7 @@ def test_markup_in_messages_is_shown_as_it_is() -> None:
             "Running",
             ["running, but not ready: its server does not respond, or is not in sync"],
         ),
-        (pod("worker", ready=False), "Running", ["running, but not ready: its probe fails"]),
+        (pod("worker", ready=False), "Running", ["running, but not ready: its launcher waits, or its probe fails"]),
     ],
 )
 def test_what_is_said_of_a_pod(made: Object, state: str, words: list[str]) -> None:

@@ -7,6 +7,7 @@ from kubernetes.client import V1StatefulSet
 
 from pstraining.controller.transform import transform
 from pstraining.resources import volume_claims, workloads
+from pstraining.resources.launcher import LauncherMap
 from tests.support.builders import UID, job, typed
 from tests.support.simulation import World, running
 
@@ -26,7 +27,7 @@ def policy(**fields: str) -> dict[str, Any]:
 
 
 def built(spec: dict[str, Any], member: int = 0) -> dict[str, Any]:
-    stateful_set = workloads.build_parameter_servers(typed(job(spec={"ps": spec})), "l", member)
+    stateful_set = workloads.build_parameter_servers(typed(job(spec={"ps": spec})), LauncherMap("l"), member)
     V1StatefulSet.model_validate(stateful_set)
     found: dict[str, Any] = stateful_set["spec"]
     return found

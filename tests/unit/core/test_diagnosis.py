@@ -50,6 +50,16 @@ def test_a_healthy_starting_or_leaving_pod_is_no_trouble() -> None:
     assert diagnose(observe(job(), (), pods), LATER) is None
 
 
+@pytest.mark.parametrize("role", ["chief", "worker", "evaluator"])
+def test_a_launcher_that_waits_is_no_program_that_runs(role: str) -> None:
+    waits = pod(role, ready=False, state={"running": {"startedAt": stamp(NOW)}})
+    found = diagnose(observe(job(), (), (waits,)), NOW + UNEXPLAINED_GRACE + timedelta(seconds=2))
+    assert found is not None
+    assert found.reason is Reason.STILL_WAITING
+    assert "its launcher waits, or its readiness probe fails" in found.message
+    assert "kubectl logs" in found.message
+
+
 def test_parameter_servers_come_first() -> None:
     pods = (pod("worker", state=waiting("ErrImagePull")), pod("ps", state=waiting("ErrImagePull")))
     found = diagnose(observe(job(), (), pods), LATER)

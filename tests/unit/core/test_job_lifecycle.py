@@ -226,11 +226,19 @@ def test_another_operator_version_changes_nothing() -> None:
     world.edit({"worker": {"replicas": 3}})
     world.settle()
     assert world.names_of("ConfigMap") == ["digits", "digits-launcher-v1"], "a running job keeps its launcher"
+    assert probed(world) == {"digits-worker-0", "digits-worker-1"}, "the kept launcher may report none"
     world.edit({"runPolicy": {"suspend": True}})
     world.settle()
     world.edit({"runPolicy": {"suspend": False}})
     world.settle()
     assert world.names_of("ConfigMap") == ["digits", "digits-launcher-v2"], "a resumed one takes the new"
+    assert probed(world) == {"digits-worker-0", "digits-worker-1", "digits-worker-2"}
+
+
+def probed(world: World) -> set[str]:
+    """The workers whose container has a readiness probe."""
+    made = {name: child["spec"]["template"] for (kind, name), child in world.children.items() if kind == "Deployment"}
+    return {name for name, template in made.items() if "readinessProbe" in template["spec"]["containers"][0]}
 
 
 def test_time_to_live() -> None:

@@ -7,6 +7,7 @@ import pytest
 from pstraining.api.run_policy import Gang
 from pstraining.resources import gang, pods
 from pstraining.resources.gang import PROVIDERS, GangMembers
+from pstraining.resources.launcher import LauncherMap
 from pstraining.resources.pods import PodTask
 from tests.support.builders import TEMPLATE, deep_merge, job, typed
 
@@ -39,7 +40,7 @@ def group(spec: dict[str, Any], members: GangMembers | None = None, *, ps: int =
 @pytest.mark.parametrize("task", TASKS)
 def test_who_places_the_pods_is_in_every_template(gang: Gang, task: PodTask) -> None:
     field, mark, name = MARKS[gang]
-    made = pods.build(typed(job(spec=policy(gang))), task, "l")
+    made = pods.build(typed(job(spec=policy(gang))), task, LauncherMap("l"))
     assert made["metadata"][field][mark] == "digits"
     assert made["spec"]["schedulerName"] == name
     assert group(policy(gang))["metadata"]["name"] == "digits"
@@ -47,7 +48,7 @@ def test_who_places_the_pods_is_in_every_template(gang: Gang, task: PodTask) -> 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_without_a_gang_nothing_says_so(task: PodTask) -> None:
-    made = pods.build(typed(job()), task, "l")
+    made = pods.build(typed(job()), task, LauncherMap("l"))
     assert "schedulerName" not in made["spec"]
     marks = {mark for _, mark, _ in MARKS.values()}
     assert not marks & {*made["metadata"]["labels"], *made["metadata"]["annotations"]}
@@ -57,7 +58,7 @@ def test_without_a_gang_nothing_says_so(task: PodTask) -> None:
 def test_a_template_that_names_a_scheduler_is_left_alone() -> None:
     template = deep_merge(TEMPLATE, {"spec": {"schedulerName": "mine"}, "metadata": {"labels": {"a": "b"}}})
     spec = policy("SchedulerPlugins") | {"worker": {"template": template}}
-    made = pods.build(typed(job(spec=spec)), PodTask("worker", 0), "l")
+    made = pods.build(typed(job(spec=spec)), PodTask("worker", 0), LauncherMap("l"))
     assert made["spec"]["schedulerName"] == "mine"
     assert made["metadata"]["labels"].items() >= {"a": "b", "scheduling.x-k8s.io/pod-group": "digits"}.items()
 

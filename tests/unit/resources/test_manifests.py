@@ -16,6 +16,7 @@ from kubernetes.client import (
 
 from pstraining.core import desired_state
 from pstraining.resources import cluster_map, workloads
+from pstraining.resources.launcher import LauncherMap
 from tests.support.builders import LAUNCHER, job, typed
 
 MODELS: dict[str, Any] = {
@@ -34,8 +35,8 @@ CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage":
 def test_every_manifest_is_valid_and_owned(addressing: str) -> None:
     spec = {"worker": {"addressing": addressing}, "checkpoint": {"volumeClaimTemplate": CLAIM}}
     made = typed(job(ps=2, workers=3, spec=spec))
-    chief = workloads.build_attempt(made, "chief", 1, "l")
-    manifests = [*desired_state.children(made, "digits-launcher-v1", LAUNCHER), chief]
+    chief = workloads.build_attempt(made, "chief", 1, LauncherMap("l"))
+    manifests = [*desired_state.children(made, LauncherMap("digits-launcher-v1"), LAUNCHER), chief]
     kinds = [m["kind"] for m in manifests]
     assert kinds.count("Deployment") == 3
     assert kinds.count("Service") == 1 + 2 + (3 if addressing == "ClusterIP" else 0)
@@ -64,8 +65,8 @@ def test_nothing_without_an_owner_is_taken_for_an_applications() -> None:
     manifest["metadata"] |= {"labels": GITOPS, "annotations": GITOPS}
     manifest["spec"]["worker"]["template"] |= {"metadata": {"labels": GITOPS, "annotations": GITOPS}}
     made = typed(manifest)
-    attempts = [workloads.build_attempt(made, role, 1, "l") for role in ("chief", "evaluator")]
-    for rendered in (*desired_state.children(made, "l", LAUNCHER), *attempts):
+    attempts = [workloads.build_attempt(made, role, 1, LauncherMap("l")) for role in ("chief", "evaluator")]
+    for rendered in (*desired_state.children(made, LauncherMap("l"), LAUNCHER), *attempts):
         if rendered["kind"] == "StatefulSet":
             (claim,) = rendered["spec"]["volumeClaimTemplates"]
             marks = claim["metadata"]["labels"].keys() | claim["metadata"]["annotations"].keys()
@@ -114,7 +115,7 @@ def test_without_a_chief_the_map_has_none() -> None:
 
 def test_the_longest_names_fit() -> None:
     made = typed(job("a" * 40, workers=1))
-    for manifest in desired_state.children(made, f"{'a' * 40}-launcher-0123456789", LAUNCHER):
+    for manifest in desired_state.children(made, LauncherMap(f"{'a' * 40}-launcher-0123456789"), LAUNCHER):
         assert len(manifest["metadata"]["name"]) <= 63
     # A Deployment's pods add a hash and a suffix; the label with the pod's own hostname has no more room than 63.
-    assert len(workloads.build_worker(made, 9999, "l")["spec"]["template"]["spec"]["hostname"]) <= 63
+    assert len(workloads.build_worker(made, 9999, LauncherMap("l"))["spec"]["template"]["spec"]["hostname"]) <= 63

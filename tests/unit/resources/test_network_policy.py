@@ -9,6 +9,7 @@ from pstraining.api import contract
 from pstraining.core import desired_state
 from pstraining.kube.write_order import stages
 from pstraining.resources import network_policy, workloads
+from pstraining.resources.launcher import LauncherMap
 from tests.support.builders import LAUNCHER, job, typed
 from tests.support.policies import Place, allowed
 from tests.support.simulation import World, running
@@ -26,7 +27,10 @@ def two_jobs(isolation: str) -> tuple[list[dict[str, Any]], dict[str, list[Place
         made = typed(manifest)
         policy = network_policy.build(made)
         policies += [policy] if policy is not None else []
-        children = [*desired_state.children(made, "l", LAUNCHER), workloads.build_attempt(made, "chief", 1, "l")]
+        children = [
+            *desired_state.children(made, LauncherMap("l"), LAUNCHER),
+            workloads.build_attempt(made, "chief", 1, LauncherMap("l")),
+        ]
         templates = [c["spec"]["template"] for c in children if "template" in c.get("spec", {})]
         pods[namespace] = [Place(namespace, t["metadata"]["labels"]) for t in templates]
     # Strangers in the first job's namespace; one of them has taken its name as a label.

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from pstraining.resources import pods
+from pstraining.resources.launcher import LauncherMap
 from pstraining.resources.placement import FAINT_SKEW
 from pstraining.resources.pods import PodTask
 from tests.support.builders import TEMPLATE, deep_merge, job, typed
@@ -14,7 +15,7 @@ ALL = [*MANY, ("chief", PodTask("chief", term=1))]
 
 
 def spec_of(task: PodTask, spec: dict[str, Any] | None = None) -> dict[str, Any]:
-    found: dict[str, Any] = pods.build(typed(job(spec=spec)), task, "l")["spec"]
+    found: dict[str, Any] = pods.build(typed(job(spec=spec)), task, LauncherMap("l"))["spec"]
     return found
 
 
@@ -25,7 +26,7 @@ def test_a_role_is_spread_among_its_own_kind(role: str, task: PodTask) -> None:
     assert spread["topologyKey"] == "kubernetes.io/hostname"
     selector = spread["labelSelector"]["matchLabels"]
     for other, of in ALL:
-        labels = pods.build(typed(job()), of, "l")["metadata"]["labels"]
+        labels = pods.build(typed(job()), of, LauncherMap("l"))["metadata"]["labels"]
         assert (selector.items() <= labels.items()) == (other == role)
 
 
@@ -48,10 +49,10 @@ def test_a_packed_job_keeps_together(_role: str, task: PodTask) -> None:
     assert soft["podAffinityTerm"]["topologyKey"] == "topology.kubernetes.io/zone"
     selector = soft["podAffinityTerm"]["labelSelector"]["matchLabels"]
     for _, other in ALL:
-        assert selector.items() <= pods.build(typed(job()), other, "l")["metadata"]["labels"].items()
+        assert selector.items() <= pods.build(typed(job()), other, LauncherMap("l"))["metadata"]["labels"].items()
     stranger = job()
     stranger["metadata"]["uid"] = "another"
-    assert not selector.items() <= pods.build(typed(stranger), task, "l")["metadata"]["labels"].items()
+    assert not selector.items() <= pods.build(typed(stranger), task, LauncherMap("l"))["metadata"]["labels"].items()
 
 
 def test_members_of_a_shard_are_apart_in_a_packed_job_too() -> None:

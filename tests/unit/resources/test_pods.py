@@ -7,6 +7,7 @@ import pytest
 
 from pstraining.api import contract
 from pstraining.resources import pods
+from pstraining.resources.launcher import LauncherMap
 from pstraining.resources.pods import PodTask
 from tests.support.builders import job, typed
 
@@ -31,7 +32,7 @@ GPU: dict[str, Any] = {
 def template(role: str, spec: dict[str, Any] | None = None, **task: Any) -> dict[str, Any]:
     manifest = job(spec={"worker": {"template": GPU}} | (spec or {}))
     manifest["spec"]["worker"].setdefault("replicas", 2)
-    return pods.build(typed(manifest), PodTask(role, **task), "digits-launcher-v1")
+    return pods.build(typed(manifest), PodTask(role, **task), LauncherMap("digits-launcher-v1"))
 
 
 def main(built: dict[str, Any]) -> dict[str, Any]:
@@ -57,7 +58,7 @@ def test_labels_of_a_template_are_kept_but_for_those_of_this_api(role: str) -> N
     mine = {"pstraining.dev/role": "x", "pstraining.dev/term": "7", "pstraining.dev/round": "3"}
     metadata = {"labels": COMMON | mine, "annotations": COMMON | {"pstraining.dev/container": "x"}}
     manifest = job(spec={"worker": {"template": {**GPU, "metadata": metadata}}})
-    built = pods.build(typed(manifest), PodTask(role, 0, 1), "l")["metadata"]
+    built = pods.build(typed(manifest), PodTask(role, 0, 1), LauncherMap("l"))["metadata"]
     assert built["labels"] == {**built["labels"], **COMMON, "pstraining.dev/role": role}
     assert built["annotations"] == {**built["annotations"], **COMMON, "pstraining.dev/container": "tensorflow"}
     assert "pstraining.dev/round" not in built["labels"]
@@ -158,9 +159,35 @@ def test_who_trains_and_who_leads_declare_the_port_of_their_metrics() -> None:
         return {port["name"]: port["containerPort"] for port in main(built)["ports"]}
 
     metrics = {contract.METRICS_PORT_NAME: contract.METRICS_PORT}
-    training = {contract.TF_PORT_NAME: contract.TF_PORT}
+    training = {contract.TF_PORT_NAME: contract.TF_PORT, contract.STATUS_PORT_NAME: contract.STATUS_PORT}
     assert ports(template("chief", term=1)) == ports(template("worker", index=0)) == training | metrics
-    assert ports(template("ps")) == training | {contract.STATUS_PORT_NAME: contract.STATUS_PORT}
+    assert ports(template("ps")) == training
+
+
+@pytest.mark.parametrize(
+    ("role", "task"), [("chief", {"term": 1}), ("worker", {"index": 0}), ("evaluator", {"term": 1})]
+)
+def test_a_pod_is_ready_while_its_program_runs(role: str, task: dict[str, Any]) -> None:
+    built = template(role, **task)
+    assert main(built)["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "status"}
+    assert {"name": "status", "containerPort": 2223, "protocol": "TCP"} in main(built)["ports"]
+    assert env(built)["PSTRAINING_STATUS_PORT"] == "2223"
+
+
+@pytest.mark.parametrize("role", ["worker", "ps"])
+def test_the_templates_own_readiness_probe_wins(role: str) -> None:
+    own = {"exec": {"command": ["true"]}}
+    manifest = job()
+    manifest["spec"]["worker"]["template"]["spec"]["containers"][0]["readinessProbe"] = own
+    built = pods.build(typed(manifest), PodTask(role, 0), LauncherMap("l"))
+    assert main(built)["readinessProbe"] == own
+
+
+def test_a_launcher_that_reports_no_readiness_is_not_probed() -> None:
+    """It came with a former version of the operator: the pod would never be ready."""
+    former = LauncherMap("digits-launcher-former", reports_readiness=False)
+    assert "readinessProbe" not in main(pods.build(typed(job()), PodTask("worker", 0), former))
+    assert "readinessProbe" in main(pods.build(typed(job()), PodTask("ps"), former)), "servers have always had one"
 
 
 def test_names_in_dns() -> None:
@@ -181,7 +208,7 @@ def test_the_jobs_own_template_is_never_changed() -> None:
     manifest = job(spec={"worker": {"template": GPU}})
     before = copy.deepcopy(manifest)
     for task in (PodTask("ps"), PodTask("chief", term=1), PodTask("worker", 0)):
-        pods.build(typed(manifest), task, "l")
+        pods.build(typed(manifest), task, LauncherMap("l"))
     assert manifest == before
 
 

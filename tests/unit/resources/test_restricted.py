@@ -7,6 +7,7 @@ import pytest
 
 from pstraining.core import desired_state
 from pstraining.resources import workloads
+from pstraining.resources.launcher import LauncherMap
 from tests.support.builders import LAUNCHER, TEMPLATE, deep_merge, job, typed
 from tests.support.pod_security import violations
 from tests.support.simulation import World
@@ -19,8 +20,8 @@ CHECKPOINTS: tuple[dict[str, Any], ...] = ({}, {"checkpoint": {"volumeClaimTempl
 def pod_specs(spec: dict[str, Any]) -> list[dict[str, Any]]:
     made = typed(job(spec=spec))
     children = [
-        *desired_state.children(made, "l", LAUNCHER),
-        *(workloads.build_attempt(made, role, 1, "l") for role in ("chief", "evaluator")),
+        *desired_state.children(made, LauncherMap("l"), LAUNCHER),
+        *(workloads.build_attempt(made, role, 1, LauncherMap("l")) for role in ("chief", "evaluator")),
     ]
     # What a running world has is asked as well: kinds of pods that only come with time.
     world = World(job(spec=spec))

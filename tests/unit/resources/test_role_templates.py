@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pstraining.resources import cluster_map, pods
+from pstraining.resources.launcher import LauncherMap
 from pstraining.resources.pods import PodTask
 from tests.support.builders import TEMPLATE, job, typed
 
@@ -15,7 +16,7 @@ WORKER = PodTask("worker", 0)
 
 
 def container(task: PodTask, spec: dict[str, Any]) -> dict[str, Any]:
-    return pods.main_container(pods.build(typed(job(spec=spec)), task, "l")["spec"])
+    return pods.main_container(pods.build(typed(job(spec=spec)), task, LauncherMap("l"))["spec"])
 
 
 def env(task: PodTask, spec: dict[str, Any]) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def test_what_the_runtime_is_told() -> None:
 
 def test_the_checkpoints_volume() -> None:
     def volume(checkpoint: dict[str, Any]) -> dict[str, Any]:
-        spec = pods.build(typed(job(spec={"checkpoint": checkpoint})), TASKS["chief"], "l")["spec"]
+        spec = pods.build(typed(job(spec={"checkpoint": checkpoint})), TASKS["chief"], LauncherMap("l"))["spec"]
         (found,) = (v for v in spec["volumes"] if v["name"] == "pstraining-checkpoint")
         return {k: v for k, v in found.items() if k != "name"}
 

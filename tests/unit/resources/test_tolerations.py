@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from pstraining.resources import pods
+from pstraining.resources.launcher import LauncherMap
 from pstraining.resources.pods import PodTask
 from tests.support.builders import TEMPLATE, deep_merge, job, typed
 
@@ -13,7 +14,7 @@ ALL = [PodTask("ps"), PodTask("ps", member=1), PodTask("worker", 0), PodTask("ch
 
 
 def tolerations(task: PodTask, spec: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = pods.build(typed(job(spec=spec)), task, "l")["spec"]["tolerations"]
+    found: list[dict[str, Any]] = pods.build(typed(job(spec=spec)), task, LauncherMap("l"))["spec"]["tolerations"]
     return found
 
 

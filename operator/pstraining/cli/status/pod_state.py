@@ -44,7 +44,11 @@ def why(task: TaskPod) -> list[str]:
     of_pod = () if pod.finished and pod.active_deadline == PASSED_DEADLINE else _of_pod(status)
     found = [one_line(told) for told in (*of_pod, *_of_containers(status))]
     if not found and pod.container.running and not (pod.ready or pod.deleting or pod.terminal):
-        serves = "its server does not respond, or is not in sync" if pod.role == names.PS else "its probe fails"
+        serves = (
+            "its server does not respond, or is not in sync"
+            if pod.role == names.PS
+            else "its launcher waits, or its probe fails"
+        )
         found.append(f"running, but not ready: {serves}")
     return found
 

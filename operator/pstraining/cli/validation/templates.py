@@ -18,6 +18,7 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.nulls import without_nulls
 from pstraining.cli.validation.schema import Finding, Severity, did_you_mean, path_of
 from pstraining.resources import pods
+from pstraining.resources.launcher import LauncherMap
 from pstraining.resources.pods import PodTask
 
 Steps = tuple[str | int, ...]
@@ -111,7 +112,8 @@ def _rendered(job: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
     }
     for role, template in roles.items():
         if template != {}:
-            made = pods.build(typed, PodTask(role, None if role == names.PS else 0, 1), "launcher")["spec"]
+            task = PodTask(role, None if role == names.PS else 0, 1)
+            made = pods.build(typed, task, LauncherMap("launcher"))["spec"]
             claims = [c.metadata.name for c in spec.ps.volume_claim_templates] if role == names.PS else []
             owner = names.WORKER if template is None else role
             yield from ((role, f) for f in _asked_of_pod(made, claims, f"spec.{owner}.template.spec"))

@@ -162,14 +162,17 @@ def _lacks_since(snapshot: Snapshot, child: Child) -> datetime | None:
 
 def _waits_since(pod: Pod, now: datetime) -> datetime:
     """Return when a pod began to wait; a time in the future for one that works or has ended."""
-    works = pod.ready if pod.role == names.PS else pod.container.running
+    works = pod.ready if pod.role == names.PS else pod.container.running and pod.container.ready
     if works or pod.container.terminated is not None:
         return now + UNEXPLAINED_GRACE
     return max(t for t in (pod.created, pod.ready_changed, pod.container.started_at) if t is not None)
 
 
 def _unexplained(pod: Pod) -> Diagnosis:
-    state = pod.container.waiting_reason or ("it runs, and is not ready" if pod.container.running else pod.phase)
-    look = f"`kubectl logs {pod.name}`" if pod.container.running else f"`kubectl describe pod {pod.name}`"
-    message = f"Pod {pod.name} has not come up for a minute ({state}); see {look}"
+    if pod.container.running:
+        others = "its launcher waits, or its readiness probe fails"
+        waits, look = "it runs, and is not ready" if pod.role == names.PS else others, f"`kubectl logs {pod.name}`"
+    else:
+        waits, look = pod.container.waiting_reason or pod.phase, f"`kubectl describe pod {pod.name}`"
+    message = f"Pod {pod.name} has not come up for a minute ({waits}); see {look}"
     return Diagnosis(Reason.STILL_WAITING, message, pod)
