@@ -54,6 +54,8 @@ class World:
     """Names that somebody else holds."""
     refuse: Callable[[Create | Replace], str] | None = None
     """Plays a strict API server: a message refuses the creation."""
+    verdict: Verdict = Verdict.INVALID
+    """How it refuses: by the object's content, or by who asks and what there is already."""
     serial: int = 0
     nodes: dict[str, str] | None = None
     """The status of the nodes' condition Ready, by name, and None where the operator may not look at nodes."""
@@ -257,7 +259,7 @@ class World:
             if key in self.foreign:
                 return Outcome(action, Verdict.NAME_TAKEN)
             if self.refuse is not None and (message := self.refuse(action)):
-                return Outcome(action, Verdict.INVALID, message)
+                return Outcome(action, self.verdict, message)
             assert key not in self.children, f"{key} created twice"
             self.serial += 1
             self.children[key] = deep_merge(dict(action.body), {"metadata": {"uid": f"uid-{self.serial}"}})
@@ -277,7 +279,7 @@ class World:
             self._version(target)
         elif isinstance(action, Replace):
             if self.refuse is not None and (message := self.refuse(action)):
-                return Outcome(action, Verdict.INVALID, message)
+                return Outcome(action, self.verdict, message)
             assert self.children[key]["metadata"]["uid"] == action.uid
             assert list(action.parts) == ["/spec/template"]
             self.children[key]["spec"]["template"] = copy.deepcopy(action.parts["/spec/template"])

@@ -141,10 +141,8 @@ def _suspended(situation: Situation) -> ConditionUpdate:
 
 
 def _created(situation: Situation) -> ConditionUpdate:
-    refused = situation.outcomes.with_verdict(Verdict.REFUSED)
-    if refused:
-        message = f"{refused[0].action.kind} {refused[0].action.name} was refused: {refused[0].message}"
-        return ConditionUpdate(Condition.CREATED, False, Reason.WRITE_REFUSED, message)
+    if refused := _refused(situation):
+        return ConditionUpdate(Condition.CREATED, False, Reason.WRITE_REFUSED, refused)
     unknown = situation.outcomes.with_verdict(Verdict.NOT_SERVED)
     if unknown:
         return ConditionUpdate(
@@ -164,6 +162,12 @@ def _created(situation: Situation) -> ConditionUpdate:
             Condition.CREATED, situation.was_true(Condition.CREATED), Reason(stored.reason), stored.message
         )
     return ConditionUpdate(Condition.CREATED, True, Reason.CHILDREN_CREATED, "Every object of the job exists.")
+
+
+def _refused(situation: Situation) -> str:
+    """Return the message about the first object that the API server refuses; empty without one."""
+    refused = situation.outcomes.with_verdict(Verdict.REFUSED)
+    return f"{refused[0].action.kind} {refused[0].action.name} was refused: {refused[0].message}" if refused else ""
 
 
 def _running(situation: Situation) -> ConditionUpdate:
@@ -188,6 +192,8 @@ def _running(situation: Situation) -> ConditionUpdate:
         return ConditionUpdate(
             Condition.RUNNING, True, Reason.TRAINING, "Every parameter server is ready and the chief runs."
         )
+    if refused := _refused(situation):  # pods wait for the object, and do not know why it is missing
+        return ConditionUpdate(Condition.RUNNING, False, Reason.WRITE_REFUSED, refused)
     if trouble is not None:
         return ConditionUpdate(Condition.RUNNING, False, trouble.reason, trouble.message)
     return ConditionUpdate(

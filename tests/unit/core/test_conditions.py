@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.core.actions import Create, Replace
+from pstraining.core.actions import Create, Replace, Verdict
 from pstraining.core.observe import observe
 from tests.support.builders import job
 from tests.support.simulation import World, phase, running
@@ -36,6 +36,21 @@ def test_a_refused_template_waits_for_a_change_of_the_spec() -> None:
     world.settle()
     assert phase(world) == "Running"
     assert world.condition("InvalidTemplate")["status"] == "False"
+
+
+def test_no_job_runs_while_an_object_that_its_pods_wait_for_is_refused() -> None:
+    quota = 'services "digits-ps-0" is forbidden: exceeded quota: few'
+    world = World(job(), refuse=lambda c: quota if c.name == "digits-ps-0" else "", verdict=Verdict.REFUSED)
+    world.reconcile()
+    world.controllers()
+    for name, pod in world.pods.items():  # what resolves the server's name waits for it
+        (container,) = pod["status"]["containerStatuses"]
+        container["ready"] = "-ps-" in name
+    world.reconcile()
+    for kind in ("Created", "Running"):
+        condition = world.condition(kind)
+        assert (condition["status"], condition["reason"]) == ("False", "WriteRefused")
+        assert quota in condition["message"]
 
 
 def test_a_template_refused_half_way_starts_over_with_the_new_one() -> None:
