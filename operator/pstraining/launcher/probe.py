@@ -57,9 +57,6 @@ def status_port(port: int) -> int:
 
 def judge_ps(before: PsProbe, after: PsProbe) -> LossVerdict:
     """Return the verdict of one PS. ASK_AGAIN means that it may be lost or restarting."""
-    if before.boot_id is None:  # without a launcher, only the port can show a loss, and only during it
-        verdicts = {OPEN: LossVerdict.OWN_FAILURE, REFUSED: LossVerdict.PS_LOST}
-        return verdicts.get(after.port, LossVerdict.ASK_AGAIN)
     if after.boot_id not in (None, before.boot_id):
         return LossVerdict.PS_LOST
     is_healthy = after.boot_id and after.port == OPEN and after.state == "Serving"

@@ -11,6 +11,11 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+if TYPE_CHECKING or __package__:
+    from .contract import STATUS_PORT
+else:
+    from contract import STATUS_PORT
+
 if TYPE_CHECKING:
     from .probe import PsProbe
 
@@ -59,6 +64,8 @@ class Terms:
         """Return why a program cannot start with a probed PS; empty if it can."""
         if probe.port != "open":
             return str(probe.why)
+        if probe.boot_id is None:  # a service mesh's proxy accepts every connection, also those to absent servers
+            return f"its port is open, and its launcher does not answer on port {STATUS_PORT}"
         if probe.term is not None and probe.term < self._required:
             return f"it has not heard of the chief's attempt {self._required} yet"
         return "Terminating" if probe.state == "Terminating" else ""

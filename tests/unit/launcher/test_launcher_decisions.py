@@ -12,7 +12,6 @@ from pstraining.launcher.probe import OPEN, REFUSED, SILENT, LossVerdict, PsProb
 
 PS_LOST, OWN_FAILURE, ASK_AGAIN = LossVerdict.PS_LOST, LossVerdict.OWN_FAILURE, LossVerdict.ASK_AGAIN
 BEFORE = PsProbe(OPEN, boot_id="a", state="Serving")
-FOREIGN = PsProbe(OPEN)  # a PS without the launcher
 
 
 @pytest.mark.parametrize(
@@ -28,12 +27,6 @@ FOREIGN = PsProbe(OPEN)  # a PS without the launcher
         pytest.param(BEFORE, PsProbe(REFUSED), ASK_AGAIN, PS_LOST, id="pod gone"),
         pytest.param(BEFORE, PsProbe(SILENT), ASK_AGAIN, PS_LOST, id="silent"),
         pytest.param(BEFORE, PsProbe(OPEN), ASK_AGAIN, PS_LOST, id="its launcher does not answer"),
-        pytest.param(FOREIGN, PsProbe(OPEN), OWN_FAILURE, OWN_FAILURE, id="foreign, there"),
-        pytest.param(
-            FOREIGN, PsProbe(OPEN, boot_id="b", state="Serving"), OWN_FAILURE, OWN_FAILURE, id="foreign, an id now"
-        ),
-        pytest.param(FOREIGN, PsProbe(REFUSED), PS_LOST, PS_LOST, id="foreign, gone"),
-        pytest.param(FOREIGN, PsProbe(SILENT), ASK_AGAIN, PS_LOST, id="foreign, silent"),
         pytest.param(PsProbe(OPEN, boot_id="a", state="Starting"), BEFORE, OWN_FAILURE, OWN_FAILURE, id="noted early"),
     ],
 )
