@@ -64,9 +64,9 @@ def test_each_is_taken_for_what_it_shows(asked: list[int], monkeypatch: pytest.M
         ProcessStatus(1),
         Unreachable.CRASHED,
         Unreachable.SUSPECTED,
-        Unreachable.CRASHED,
-        Unreachable.CRASHED,
-    ]
+        Unreachable.UNCONNECTED,
+        Unreachable.UNCONNECTED,
+    ], "what answers there may be the process that is known: only a refused connection shows its end"
     assert found.has_unconnected, "number 3 has a process that it is not connected to, and number 4 is not in the map"
     assert client.calls == [1, 1, 1, 2, 0], "a connection that was cut works again where the process is the same"
     assert sorted(asked) == [1, 2, 3, 4]

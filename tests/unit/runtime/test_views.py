@@ -7,6 +7,7 @@ import pytest
 
 from pstraining.runtime.ps.record import Assignment
 from pstraining.runtime.replication.view import (
+    MAY_LIVE,
     Accept,
     Activate,
     Ballot,
@@ -180,14 +181,14 @@ def test_one_member_may_be_lost_or_all_on_a_node(assignment: Assignment, nodes: 
 
 
 @pytest.mark.parametrize("wait_for_absent", [True, False])
-@pytest.mark.parametrize("other", [Unreachable.CRASHED, Unreachable.SUSPECTED, ProcessStatus(0)])
+@pytest.mark.parametrize("other", [*Unreachable, ProcessStatus(0)])
 def test_the_first_roster_waits_for_who_has_yet_to_come_up_and_not_for_ever(
     wait_for_absent: bool, other: Unreachable | ProcessStatus
 ) -> None:
     """One that is silent may have the state of an earlier chief; one whose port refuses has none."""
     observation: Observation = {"p": ProcessStatus(0), "s": other, "w": ProcessStatus(7)}
     action = next_action(Ballot(1, 0), Voters((("p", "s"),), ("w",)), observation, wait_for_absent=wait_for_absent)
-    is_waiting = other is Unreachable.SUSPECTED or (wait_for_absent and other is Unreachable.CRASHED)
+    is_waiting = other in MAY_LIVE or (wait_for_absent and other is Unreachable.CRASHED)
     assert isinstance(action, Wait if is_waiting else Prepare)
 
 

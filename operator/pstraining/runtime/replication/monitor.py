@@ -149,7 +149,9 @@ class MemberMonitor:
             case http2_probe.ProbeResult.ANSWERS:
                 if known and (status := self._call(index)):
                     return status
-                self.has_unconnected = True  # a new process: the one before it has ended
+                # Most often a new process. Only a status over the next connection proves it.
+                self.has_unconnected = True
+                return Unreachable.UNCONNECTED
         return Unreachable.CRASHED
 
     def _call(self, index: int) -> ProcessStatus | None:

@@ -23,9 +23,7 @@ Members apply steps under one ballot only, that of their active view. A step cou
 applied it. See docs/decisions/0013-hot-standby-commits-on-all-members-in-sync.md.
 
 The chief polls every voter, acts, and polls again. The next observation shows the effect of an action, so a lost reply
-needs no handling of its own.
-
-Pure: no clock, no TensorFlow.
+needs no handling of its own. Pure: no clock, no TensorFlow.
 """
 
 from collections.abc import Collection, Mapping
@@ -103,8 +101,10 @@ class Unreachable(Enum):
 
     CRASHED = "its port refuses connections: the process has ended, and the next one is not there yet"
     SUSPECTED = "it does not answer"
+    UNCONNECTED = "a process answers at its port and not this task's calls: the known one, or the next"
 
 
+MAY_LIVE: Final = (Unreachable.SUSPECTED, Unreachable.UNCONNECTED)
 Observation = Mapping[str, ProcessStatus | Unreachable]
 """The result of polling every voter: each task's status, or why it has none."""
 
@@ -247,7 +247,7 @@ def next_action(
         return _carry_through(own, voters, observation, newest, statuses, voteless_before)
     voting = {process for process, status in statuses.items() if status.is_voter}
     founding = not voters.is_quorum(len(voting))
-    suspected = [task for task in voters.members if observation[task] is Unreachable.SUSPECTED]
+    suspected = [task for task in voters.members if observation[task] in MAY_LIVE]
     if founding and suspected:
         return Wait(f"{len(voting)} of {len(voters.tasks)} voters answer, no quorum, and {', '.join(suspected)} do not")
     missing = [task for task in voters.members if observation[task] is Unreachable.CRASHED]
@@ -312,7 +312,7 @@ def _carry_through(
         return Accept(view, tuple(lacking))
     votes = sum(statuses[process].is_voter for process in following)
     has_quorum = voters.is_quorum(votes)
-    if not has_quorum and any(observation[task] is Unreachable.SUSPECTED for task in voters.members):
+    if not has_quorum and any(observation[task] in MAY_LIVE for task in voters.members):
         return Wait(f"{votes} of {len(voters.tasks)} voters have the view, which is no quorum")
     if not view.members <= following:
         return Prepare(_next_ballot(own, view.ballot), tuple(statuses))
@@ -341,7 +341,7 @@ def _next_view(
         states = {p: (promised[p].generation, promised[p].step or 0) for p in before if _has_state(p, promised)}
         newest = max(states.values(), default=None)
         in_sync = [p for p, s in states.items() if newest and (s == newest if lockstep else s[0] == newest[0])]
-        may_have = [process.task for process in before if observation[process.task] is Unreachable.SUSPECTED]
+        may_have = [process.task for process in before if observation[process.task] in MAY_LIVE]
         if not in_sync and may_have:
             return Wait(f"the state of shard {number} may be on {', '.join(may_have)} alone, which does not answer")
         others = [process for process in promised if process.task in tasks and process not in in_sync]
@@ -382,7 +382,7 @@ def active_view(observation: Observation) -> View | None:
 def anticipated_failures(assignment: Assignment, nodes: Mapping[tuple[int, int], str]) -> list[Assignment]:
     """Return the assignments that may remain after the next failure.
 
-    One member fails, or all members on one node. Every shard keeps a member.
+    One member fails, or all members on one node; every shard keeps one.
 
     Args:
         assignment: the members of each shard now.
