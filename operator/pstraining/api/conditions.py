@@ -19,6 +19,7 @@ class Condition(StrEnum):
     CHECKPOINT_NOT_DURABLE = "CheckpointNotDurable"
     NAME_CONFLICT = "NameConflict"
     INVALID_TEMPLATE = "InvalidTemplate"
+    STATUS_INCOMPLETE = "StatusIncomplete"
 
 
 ALWAYS_TOLD = (
@@ -93,6 +94,9 @@ class Reason(StrEnum):
     NAMES_FREE = "NamesFree"
     TEMPLATE_REFUSED = "TemplateRefused"
     TEMPLATE_ACCEPTED = "TemplateAccepted"
+    STATUS_TOO_LARGE = "StatusTooLarge"
+    STATUS_REFUSED = "StatusRefused"
+    STATUS_ACCEPTED = "StatusAccepted"
     WRITE_REFUSED = "WriteRefused"
     GANG_NOT_INSTALLED = "GangNotInstalled"
     # Why an action is taken

@@ -135,3 +135,13 @@ def map_list(*keys: str) -> Any:
         schema["x-kubernetes-list-map-keys"] = list(keys)
 
     return extend
+
+
+def atomic_list(most: int) -> Any:
+    """A bounded list that one writer replaces as a whole: managedFields has one entry for it, not one for each item."""
+
+    def extend(schema: dict[str, Any]) -> None:
+        schema["x-kubernetes-list-type"] = "atomic"
+        schema["maxItems"] = most
+
+    return extend

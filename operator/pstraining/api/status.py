@@ -1,12 +1,21 @@
 """What the operator tells in status."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field
 
 from pstraining.api import schemas
 from pstraining.api.base import ApiModel
+
+REPLICAS_MAX: Final = 10_000
+"""Upper bound of the replicas of one role in spec."""
+SHARDS_MAX: Final = 1000
+"""Upper bound of ps.replicas in spec."""
+FULL_RECORDS_MAX: Final = 200
+"""Records that status holds in full; more are packed, because etcd limits the size of an object (packed_records.py)."""
+PACKED_MAX: Final = 16
+"""Upper bound of the items of packedRecords: one for each role, and one for each member of the shards."""
 
 
 class LastFailure(ApiModel):
@@ -67,6 +76,38 @@ class ReplicaRecord(ApiModel):
     ended: int = Field(default=0, description="Ended runs of that pod's container that have been counted.")
 
 
+class PackedRecords(ApiModel):
+    """Records of many replicas of one role in columns. The n-th entry of each list belongs to the n-th index."""
+
+    role: str = Field(description="Role of the replicas.")
+    member: int = Field(default=0, description="Number of the member in its shard; parameter servers only.")
+    indexes: str = Field(description="Task indexes in ascending order, as ranges such as 0-57,60.")
+    given_up: str = Field(default="", description="Indexes of the workers that the job continues without.")
+    since: datetime = Field(description="Time from which podCreated and failureTimes are counted.")
+    failures: list[int] = Field(
+        json_schema_extra=schemas.atomic_list(REPLICAS_MAX), description="As in replicaRecords, for each index."
+    )
+    failure_times: list[list[int]] = Field(
+        default_factory=list,
+        json_schema_extra=schemas.atomic_list(REPLICAS_MAX),
+        description="As in replicaRecords, in seconds; empty if no backoff has a window.",
+    )
+    restarts: list[int] = Field(
+        json_schema_extra=schemas.atomic_list(REPLICAS_MAX), description="As in replicaRecords, for each index."
+    )
+    pod_uids: list[str] = Field(
+        alias="podUIDs",
+        json_schema_extra=schemas.atomic_list(REPLICAS_MAX),
+        description="As in replicaRecords, each UID as the base64 text of its 16 bytes.",
+    )
+    pod_created: list[int] = Field(
+        json_schema_extra=schemas.atomic_list(REPLICAS_MAX), description="As in replicaRecords, in seconds."
+    )
+    ended: list[int] = Field(
+        json_schema_extra=schemas.atomic_list(REPLICAS_MAX), description="As in replicaRecords, for each index."
+    )
+
+
 class StatusCondition(ApiModel):
     """A condition, as in other Kubernetes APIs."""
 
@@ -111,7 +152,7 @@ class PSTrainingJobStatus(ApiModel):
     evaluator: RoleStatus | None = None
     shards: list[ShardStatus] = Field(
         default_factory=list,
-        json_schema_extra=schemas.map_list("index"),
+        json_schema_extra=schemas.atomic_list(SHARDS_MAX),
         description="State of each shard; only with standbys.",
     )
     standby_summary: str = Field(default="", description="Ready and desired standbys, as ready/desired.")
@@ -120,6 +161,12 @@ class PSTrainingJobStatus(ApiModel):
     selector: str = Field(default="", description="Label selector of the workers, for the scale subresource.")
     replica_records: list[ReplicaRecord] = Field(
         default_factory=list,
-        json_schema_extra=schemas.map_list("role", "index", "member"),
-        description="Counters of replicas that failed or were replaced.",
+        json_schema_extra=schemas.atomic_list(FULL_RECORDS_MAX),
+        description="Counters of replicas that failed or were replaced. With more than 200 of them, the list has those "
+        "that are given up or failed most; packedRecords has the others.",
+    )
+    packed_records: list[PackedRecords] = Field(
+        default_factory=list,
+        json_schema_extra=schemas.atomic_list(PACKED_MAX),
+        description="Counters of the replicas beyond the 200 in replicaRecords, in a compact form.",
     )

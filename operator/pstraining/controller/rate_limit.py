@@ -32,7 +32,15 @@ PROGRESS_FIELDS: Final = {"ready": 0, "replicas": None, "summary": None, "readyS
 default."""
 ROLES: Final = ("ps", "worker", "chief", "evaluator")
 _STARTING: Final = ("ContainerCreating", "PodInitializing")
-STABLE_FIELDS: Final = ("restarts", "jobRestarts", "takeovers", "replicaRecords", "activeSeconds", "completionTime")
+STABLE_FIELDS: Final = (
+    "restarts",
+    "jobRestarts",
+    "takeovers",
+    "replicaRecords",
+    "packedRecords",
+    "activeSeconds",
+    "completionTime",
+)
 """Fields of a status that do not change while a job starts."""
 
 

@@ -11,18 +11,19 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from pstraining.api import names
+from pstraining.controller.clocks import SYSTEM, Clocks
 from pstraining.controller.informer_cache import Key
 from pstraining.controller.logs import about
 from pstraining.controller.metrics import REFUSALS, OperatorMetrics
 from pstraining.controller.pod_groups import PodGroups
 from pstraining.controller.rate_limit import BURST, PASSES_PER_SECOND, STARTUP_DELAY_SECONDS, RateLimit, is_startup_only
 from pstraining.controller.status_queue import RECHECK_SECONDS, StatusQueue
+from pstraining.controller.status_writer import Reduce, StatusWriter
 from pstraining.controller.watch_state import WatchState
-from pstraining.core.actions import Action, Create, Event, Kind, Outcome, Outcomes, Plan, Verdict
+from pstraining.core.actions import Action, Create, Event, Outcome, Outcomes, Plan, Verdict
 from pstraining.core.snapshot import Snapshot
 from pstraining.kube.errors import ApiError, Conflict, NotFound
 from pstraining.kube.events import build_event
@@ -45,6 +46,7 @@ class Decisions:
     plan: Callable[[Snapshot, datetime, LauncherFiles], Plan]
     next_status: Callable[[Snapshot, Outcomes, datetime], dict[str, Any]]
     events: Callable[[Snapshot, dict[str, Any]], tuple[Event, ...]]
+    reduced_status: Reduce
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class _Pass:
     status_written: bool
     requeue_at: datetime | None
     status_delay: float = 0.0
-    """Seconds until the status is written; 0 if it need not wait."""
+    """Seconds until the status is written; 0 if it need not wait and was not refused."""
     sent: tuple[Action, ...] = field(default=())
     """Actions that took effect in this pass."""
 
@@ -76,7 +78,7 @@ class Reconciler:
         launcher: LauncherFiles,
         metrics: OperatorMetrics,
         instance: str,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clocks: Clocks = SYSTEM,
         enqueue: Callable[[Key], None] = lambda key: None,
     ) -> None:
         """Create a reconciler.
@@ -88,18 +90,19 @@ class Reconciler:
             launcher: the launcher of this operator's version.
             metrics: counts passes, writes and errors.
             instance: the operator's pod, named in events.
-            clock: the time of day.
+            clocks: the time of day, and monotonic seconds.
             enqueue: requests a pass over a job.
         """
         self._watch_state, self._cache = watch_state, watch_state.cache
         self._port = port
         self._executor = Executor(port, watch_state.cache, metrics.wrote)
+        self._status_writer = StatusWriter(port, watch_state.cache, metrics, decisions.reduced_status, clocks.monotonic)
         self._pod_groups = PodGroups(port, watch_state.cache)
         self._decisions = decisions
         self._launcher = launcher
         self._metrics = metrics
         self._instance = instance
-        self._clock = clock
+        self._clock = clocks.time_of_day
         self._rate_limits: dict[Key, RateLimit] = {}
         self._status_queue = StatusQueue(enqueue)
 
@@ -117,6 +120,7 @@ class Reconciler:
         if not self._cache.has_job(key):
             self._rate_limits.pop(key, None)
             self._status_queue.forget(key)
+            self._status_writer.forget(key)
             self._pod_groups.forget(key)
             self._metrics.record_status(key, None)
             return None
@@ -169,14 +173,13 @@ class Reconciler:
         status = self._decisions.next_status(snapshot, outcomes, now)
         is_new = status != snapshot.status
         delay = self._status_delay(key, snapshot, status, rate_limit, outcomes, now) if is_new else 0.0
-        written = is_new and not delay and await self._write_status(key, snapshot, status)
+        stored = await self._write_status(key, snapshot, status, now) if is_new and not delay else None
         sent = tuple(o.action for o in outcomes.with_verdict(Verdict.DONE))
-        if sent or written:
-            self._log(snapshot, sent, status if written else None)
-        if written:
-            await self._post_events(snapshot, self._decisions.events(snapshot, status), now)
+        if sent or stored is not None:
+            self._log(snapshot, sent, stored)
         self._metrics.record_status(key, status)
-        return _Pass(outcomes, written, plan.requeue_at, delay, sent)
+        delay = delay or self._status_writer.retry_delay(key)
+        return _Pass(outcomes, stored is not None, plan.requeue_at, delay, sent)
 
     def _status_delay(
         self,
@@ -194,24 +197,14 @@ class Reconciler:
                 return RECHECK_SECONDS
         return 0.0 if outcomes.outcomes else rate_limit.progress_delay(snapshot.status, status, now)
 
-    async def _write_status(self, key: Key, snapshot: Snapshot, status: dict[str, Any]) -> bool:
-        metadata = snapshot.job["metadata"]
-        body = {
-            "apiVersion": names.API_VERSION,
-            "kind": names.KIND,
-            "metadata": {f: metadata[f] for f in ("name", "namespace", "uid", "resourceVersion")},
-            "status": status,
-        }
-        try:
-            written = await self._port.patch_status(snapshot.namespace, snapshot.name, body)
-        except NotFound:
-            # The job was deleted during the pass. The watch may have missed it; this answer is certain.
-            self._cache.deleted(Kind.PS_TRAINING_JOB, snapshot.namespace, snapshot.name, snapshot.uid)
-            return False
-        self._cache.wrote(snapshot.namespace, snapshot.name, written)
-        self._metrics.wrote("PSTrainingJobStatus", "apply")
-        self._metrics.status_changed(key, snapshot.status, status)
-        return True
+    async def _write_status(
+        self, key: Key, snapshot: Snapshot, status: dict[str, Any], now: datetime
+    ) -> dict[str, Any] | None:
+        """Write a status and post its events; return the status that was stored."""
+        written = await self._status_writer.write(key, snapshot, status, now)
+        changes = () if written.status is None else self._decisions.events(snapshot, written.status)
+        await self._post_events(snapshot, (*changes, *written.events), now)
+        return written.status
 
     async def _post_events(self, snapshot: Snapshot, events: tuple[Event, ...], now: datetime) -> None:
         """Post events. A failed one is not retried, because the status has the same content."""

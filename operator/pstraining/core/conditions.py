@@ -253,6 +253,9 @@ def _troubles(situation: Situation) -> Iterator[ConditionUpdate]:
     elif situation.was_true(Condition.INVALID_TEMPLATE) and (_created_some(outcomes) or situation.suspended):
         yield ConditionUpdate(Condition.INVALID_TEMPLATE, False, Reason.TEMPLATE_ACCEPTED)
     yield from _checkpoint(situation)
+    if situation.was_true(Condition.STATUS_INCOMPLETE):
+        # A status that the API server refuses is stored in a reduced form, which sets the condition again.
+        yield ConditionUpdate(Condition.STATUS_INCOMPLETE, False, Reason.STATUS_ACCEPTED)
 
 
 def _is_update(outcome: Outcome) -> bool:

@@ -17,7 +17,8 @@ from pydantic import ValidationError
 from pstraining.api import names
 from pstraining.api.conditions import Condition
 from pstraining.api.models import PSTrainingJob
-from pstraining.api.status import PSTrainingJobStatus
+from pstraining.api.packed_records import unpacked
+from pstraining.api.status import PSTrainingJobStatus, ReplicaRecord
 from pstraining.core.policies import (
     attempts,
     failover,
@@ -66,6 +67,11 @@ class Facts:
     def failures(self) -> FailureCounts:
         """All failure counters, with the failures that this snapshot adds."""
         return failure_counts.count_failures(self.job, self.snapshot, self.status)
+
+    @cached_property
+    def stored_records(self) -> Mapping[tuple[str, int, int], ReplicaRecord]:
+        """The failure counters in the stored status, by role, index and member."""
+        return {failure_counts.key_of(r): r for r in self.status.replica_records}
 
     @cached_property
     def failures_recorded(self) -> bool:
@@ -154,8 +160,8 @@ def read_job(snapshot: Snapshot) -> PSTrainingJob | str:
 
 
 def read_status(snapshot: Snapshot) -> PSTrainingJobStatus:
-    """Return the stored status; an empty one if it cannot be read."""
+    """Return the stored status with all records in full; an empty status if it cannot be read."""
     try:
-        return PSTrainingJobStatus.model_validate(snapshot.status)
-    except ValidationError:
+        return unpacked(PSTrainingJobStatus.model_validate(snapshot.status))
+    except ValueError:
         return PSTrainingJobStatus()

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from pstraining.api.conditions import Condition, Phase, Reason
+from pstraining.api.packed_records import packed, unpacked
 from pstraining.api.status import PSTrainingJobStatus, StatusCondition
 from pstraining.core.actions import Create, Event, Kind, Outcomes, Verdict
 from pstraining.core.conditions import Situation, conditions
@@ -30,9 +31,12 @@ _WARNINGS = {
     Condition.NAME_CONFLICT,
     Condition.INVALID_TEMPLATE,
     Condition.CHECKPOINT_NOT_DURABLE,
+    Condition.STATUS_INCOMPLETE,
 }
 
 
+FAILURE_EVENTS_MAX = 20
+"""Events for single failures in one status; one more event reports the number of the others."""
 _END_IS_EVENT = (Condition.NAME_CONFLICT, Condition.DEGRADED)
 """The conditions whose end is also an event."""
 
@@ -83,7 +87,7 @@ def _status(situation: Situation) -> PSTrainingJobStatus:
 
 def events(snapshot: Snapshot, status: dict[str, Any]) -> tuple[Event, ...]:
     """Return one event for each transition between the stored status and the new one."""
-    old, new = read_status(snapshot), PSTrainingJobStatus.model_validate(status)
+    old, new = read_status(snapshot), unpacked(PSTrainingJobStatus.model_validate(status))
     before = {c.type: c for c in old.conditions}
     transitions = [e for c in new.conditions if (e := _transition(before.get(c.type), c)) is not None]
     return (*_failures(old, new), *took_over(old, new), *transitions)
@@ -148,11 +152,14 @@ def _failures(old: PSTrainingJobStatus, new: PSTrainingJobStatus) -> Iterator[Ev
     before = {key_of(r): r.failures for r in old.replica_records}
     roles = {"ps": new.ps, "worker": new.worker, "chief": new.chief, "evaluator": new.evaluator}
     last = {role: status.last_failure for role, status in roles.items() if status is not None}
-    for record in new.replica_records:
-        if record.failures > before.get(key_of(record), 0):
-            failure = last.get(record.role)
-            why = f", exit code {failure.exit_code}: {failure.message}" if failure and failure.count else ""
-            yield Event("Warning", "ReplicaFailed", f"{record.role} {record.index} failed ({record.failures}){why}")
+    failed = [r for r in new.replica_records if r.failures > before.get(key_of(r), 0)]
+    for record in failed[:FAILURE_EVENTS_MAX]:
+        failure = last.get(record.role)
+        why = f", exit code {failure.exit_code}: {failure.message}" if failure and failure.count else ""
+        yield Event("Warning", "ReplicaFailed", f"{record.role} {record.index} failed ({record.failures}){why}")
+    if len(failed) > FAILURE_EVENTS_MAX:
+        more = len(failed) - FAILURE_EVENTS_MAX
+        yield Event("Warning", "ReplicaFailed", f"{more} more replicas failed; see status.replicaRecords")
 
 
 def _transition(old: StatusCondition | None, new: StatusCondition) -> Event | None:
@@ -178,4 +185,4 @@ def _transition(old: StatusCondition | None, new: StatusCondition) -> Event | No
 
 
 def _dump(status: PSTrainingJobStatus) -> dict[str, Any]:
-    return status.model_dump(by_alias=True, exclude_none=True, mode="json")
+    return packed(status).model_dump(by_alias=True, exclude_none=True, mode="json")

@@ -9,11 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-PERMANENT_ERRORS = (
-    "failed to create typed patch object",
-    "etcdserver: request is too large",
-    "trying to send message larger than max",
-)
+TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
+"""Messages for an object that exceeds etcd's limit; the API server reports them with status 500."""
+PERMANENT_ERRORS = ("failed to create typed patch object", *TOO_LARGE)
 """Messages of permanent errors that the API server reports with status 500."""
 
 UID_PRECONDITION = re.compile(r"UID in (the )?precondition", re.IGNORECASE)
@@ -86,6 +84,11 @@ class Refused(ApiError):  # noqa: N818 - says what happened
     def invalid(self) -> bool:
         """Whether the object itself is invalid; otherwise the request is forbidden."""
         return self.status != 403
+
+    @property
+    def too_large(self) -> bool:
+        """Whether the object exceeds a limit of size: the API server's (413) or etcd's."""
+        return self.status == 413 or any(text in self.message for text in TOO_LARGE)
 
     @property
     def namespace_terminating(self) -> bool:

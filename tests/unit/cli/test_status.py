@@ -232,6 +232,9 @@ def test_tasks_without_a_pod_are_named_unless_they_may_be_done() -> None:
     world.job["status"]["replicaRecords"] = [{"role": "worker", "index": 2, "givenUp": True}]
     found = role(look(world), "worker")
     assert (found["withoutPod"], found["givenUp"]) == ([], ["worker-2"])
+    world.job["status"]["replicaRecords"] = []
+    world.job["status"]["packedRecords"] = [{"role": "worker", "indexes": "0-2", "givenUp": "2"}]
+    assert role(look(world), "worker")["givenUp"] == ["worker-2"]
 
 
 def test_the_last_failure_of_a_role_is_shown() -> None:

@@ -8,14 +8,14 @@ import pytest
 from pstraining.controller.main import build
 from pstraining.controller.settings import Settings
 from tests.support.fakekube import FakeKube
+from tests.support.fakekube_decisions import DECISIONS, LAUNCHER
 
 pytestmark = pytest.mark.asyncio
 
 
 async def test_a_job_whose_status_may_be_written_now_gets_a_pass() -> None:
     settings = Settings.from_env({"POD_NAME": "operator", "POD_NAMESPACE": "system"})
-    parts = cast(Any, object())
-    operator = build(settings, parts, parts, cast(Any, FakeKube()), asyncio.Event())
+    operator = build(settings, DECISIONS, LAUNCHER, cast(Any, FakeKube()), asyncio.Event())
     waiting = operator.reconciler._status_queue
     with waiting.creating():
         assert waiting.may_write(("default", "first"))

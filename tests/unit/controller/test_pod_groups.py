@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 
 from pstraining.api.conditions import Reason
+from pstraining.controller.clocks import Clocks
 from pstraining.controller.metrics import OperatorMetrics
 from pstraining.controller.pod_groups import REREAD_AFTER
 from pstraining.controller.reconciler import UNKNOWN_DELAY, Decisions, Reconciler
 from pstraining.controller.watch_state import WatchState
 from pstraining.core import planner, status
 from pstraining.core.actions import Kind
+from pstraining.core.reduced_status import reduced_status
 from pstraining.kube.errors import Conflict, NotFound, Refused, Transient
 from pstraining.kube.port import Object
 from tests.support.builders import LAUNCHER, NOW, job
@@ -49,11 +51,11 @@ class Bench:
         self.reconciler = Reconciler(
             watch_state=self.watch_state,
             port=self.kube,
-            decisions=Decisions(planner.plan, status.next_status, status.events),
+            decisions=Decisions(planner.plan, status.next_status, status.events, reduced_status),
             launcher=LAUNCHER,
             metrics=OperatorMetrics(lambda: 0, lambda: 0),
             instance="op-0",
-            clock=lambda: self.now,
+            clocks=Clocks(lambda: self.now),
         )
         for place, found in self.kube.objects.items():
             if place[0] not in Kind.pod_groups():

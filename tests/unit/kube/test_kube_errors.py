@@ -64,6 +64,22 @@ def test_a_refusal_is_of_the_object_or_of_the_act(code: int, invalid: bool) -> N
     assert error.invalid is invalid
 
 
+@pytest.mark.parametrize(
+    ("code", "message", "too_large"),
+    [
+        (413, "Request entity too large: limit is 3145728", True),
+        (500, "etcdserver: request is too large", True),
+        (500, "rpc error: trying to send message larger than max (2097155 vs. 2097152)", True),
+        (422, "spec.worker.replicas: Invalid value", False),
+        (500, TYPED_PATCH, False),
+    ],
+)
+def test_a_limit_of_size_is_recognized(code: int, message: str, too_large: bool) -> None:
+    error = from_response(code, status(message))
+    assert isinstance(error, Refused)
+    assert error.too_large is too_large
+
+
 def test_a_taken_name_is_told_from_an_outdated_view() -> None:
     taken = from_response(409, status('configmaps "digits" already exists', "AlreadyExists"))
     outdated = from_response(409, status("the object has been modified", "Conflict"))

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from pstraining.api import names
+from pstraining.api.packed_records import numbers
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
 from pstraining.cli.errors import CommandError
 from pstraining.cli.jobs import end_of, job_named, one_line, phase, why
@@ -158,8 +159,10 @@ def _pod(job: Object, task: TaskPod, events: Iterable[Object]) -> dict[str, Any]
 
 
 def _given_up(job: Object, role: TaskRole) -> list[str]:
-    records = (job.get("status") or {}).get("replicaRecords") or ()
-    return [task_name(role, r["index"]) for r in records if r["role"] == role and r.get("givenUp")]
+    status = job.get("status") or {}
+    full = (r["index"] for r in status.get("replicaRecords") or () if r["role"] == role and r.get("givenUp"))
+    ranges = (p.get("givenUp", "") for p in status.get("packedRecords") or () if p["role"] == role)
+    return [task_name(role, index) for index in sorted((*full, *(n for r in ranges for n in numbers(r))))]
 
 
 def _without_pod(job: Object, role: TaskRole, own: Iterable[TaskPod]) -> list[str]:

@@ -8,6 +8,7 @@ failure counts and what follows. If several runs ended unobserved, only the caus
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
@@ -56,21 +57,33 @@ class FailureCounts:
 
     def record(self, pod: Pod) -> ReplicaRecord | None:
         """Return the counters of the replica that this pod runs."""
-        return next((r for r in self.records if key_of(r) == key_of(pod)), None)
+        return self._by_key.get(key_of(pod))
 
     def of(self, role: str, index: int) -> tuple[ReplicaRecord, ...]:
         """Return the counters of one replica; the members of a shard share one budget."""
-        return tuple(r for r in self.records if (r.role, r.index) == (role, index))
+        return self._by_replica.get((role, index), ())
 
     @property
     def restart_job(self) -> Failure | None:
         """The failure that restarts the whole job."""
         return next((f for f in self.failures if f.decision.consequence is Consequence.RESTART_JOB), None)
 
-    @property
+    @cached_property
     def given_up(self) -> frozenset[int]:
         """The workers without which the job continues."""
         return frozenset(r.index for r in self.records if r.given_up)
+
+    @cached_property
+    def _by_key(self) -> Mapping[tuple[str, int, int], ReplicaRecord]:
+        return {key_of(r): r for r in self.records}
+
+    @cached_property
+    def _by_replica(self) -> Mapping[tuple[str, int], tuple[ReplicaRecord, ...]]:
+        groups: dict[tuple[str, int], tuple[ReplicaRecord, ...]] = {}
+        for record in self.records:
+            key = record.role, record.index
+            groups[key] = (*groups.get(key, ()), record)
+        return groups
 
 
 def key_of(replica: Pod | ReplicaRecord) -> tuple[str, int, int]:
@@ -246,4 +259,5 @@ def _last_failure(pod: Pod, count: int) -> LastFailure:
 def last_line(text: str) -> str:
     """Return the last line that is not empty, printable and cut to the length that fits a condition."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return printable(lines[-1])[:300] if lines else ""
+    # Cut first: escaping makes a text longer, and a terminated container's message has up to 4 KiB.
+    return printable(lines[-1][:300])[:300] if lines else ""

@@ -43,4 +43,4 @@ def _is_recorded(pod: Pod, facts: Facts) -> bool:
     counted = facts.failures.record(pod)
     if pod.deleting or counted is None or counted.pod_uid != pod.uid:
         return False
-    return next((r for r in reversed(facts.status.replica_records) if key_of(r) == key_of(pod)), None) == counted
+    return facts.stored_records.get(key_of(pod)) == counted

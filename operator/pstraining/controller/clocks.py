@@ -1,0 +1,22 @@
+"""The two clocks of the reconciler: they are parameters, so tests need not wait."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """The time of day for what is written, and monotonic seconds for delays: the time of day may be set back."""
+
+    time_of_day: Callable[[], datetime] = _now
+    monotonic: Callable[[], float] = time.monotonic
+
+
+SYSTEM = Clocks()
+"""The clocks of the machine."""

@@ -1,0 +1,172 @@
+"""A status that the API server refuses: what is stored in its place, what is reported, and when it is sent again."""
+
+import json
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from pstraining.controller.clocks import Clocks
+from pstraining.controller.informer_cache import Key
+from pstraining.controller.metrics import OperatorMetrics
+from pstraining.controller.reconciler import Decisions, Reconciler
+from pstraining.controller.status_writer import RETRY_SECONDS
+from pstraining.controller.watch_state import WatchState
+from pstraining.core import status
+from pstraining.core.actions import Kind, Manifest, Plan
+from pstraining.core.reduced_status import reduced_status
+from pstraining.core.snapshot import Snapshot
+from pstraining.kube.errors import Refused, from_response
+from pstraining.kube.port import Object
+from tests.support.builders import LAUNCHER, NOW, job, pod, terminated
+from tests.support.fakekube import FakeKube
+
+pytestmark = pytest.mark.asyncio
+KEY: Key = ("default", "digits")
+WORKERS = 30
+ANSWERS = {
+    "StatusTooLarge": [
+        (413, "Request entity too large: limit is 3145728"),
+        (500, "etcdserver: request is too large"),
+        (500, "rpc error: code = ResourceExhausted desc = trying to send message larger than max (2 vs. 1)"),
+    ],
+    "StatusRefused": [(422, "status.replicaRecords: Too many: must have at most 200 items"), (400, "unknown field")],
+}
+CASES = [(reason, *answer) for reason, answers in ANSWERS.items() for answer in answers]
+
+
+class SmallKube(FakeKube):
+    """An API server that refuses a status beyond a size."""
+
+    limit = 10**9
+    answer: tuple[int, str] = (413, "")
+    sent = 0
+
+    async def patch_status(self, namespace: str, name: str, body: Manifest) -> Object:
+        self.sent += 1
+        if len(json.dumps(body["status"])) > self.limit:
+            code, message = self.answer
+            raise from_response(code, json.dumps({"kind": "Status", "message": message}))
+        return await super().patch_status(namespace, name, body)
+
+
+class Bench:
+    """A job of WORKERS workers that all fail, and an API server whose limit their records exceed."""
+
+    def __init__(self) -> None:
+        self.kube, self.seconds = SmallKube(), 0.0
+        watch_state = WatchState()
+        self.cache = watch_state.cache
+        metrics = OperatorMetrics(lambda: 0, lambda: 0)
+        decisions = Decisions(no_plan, status.next_status, status.events, reduced_status)
+        self.reconciler = Reconciler(
+            watch_state=watch_state,
+            port=self.kube,
+            decisions=decisions,
+            launcher=LAUNCHER,
+            metrics=metrics,
+            instance="op-0",
+            clocks=Clocks(lambda: NOW, lambda: self.seconds),
+        )
+        self.uid = self.kube.put(job(workers=WORKERS))["metadata"]["uid"]
+        self.kube.deliver(self.cache)
+
+    async def fail_all(self) -> None:
+        """Settle, then fail every worker, with room for the stored status and a condition only."""
+        await self.settle()
+        for index in range(WORKERS):
+            failed = pod("worker", index, state=terminated(1), ready=False, job_uid=self.uid)
+            self.cache.observed(failed)
+        self.kube.limit = len(json.dumps(self.status)) + 1500
+        self.kube.sent = 0
+
+    @property
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.kube.objects["PSTrainingJob", *KEY]["status"]
+        return found
+
+    def condition(self, kind: str) -> dict[str, Any]:
+        return next((c for c in self.status["conditions"] if c["type"] == kind), {})
+
+    async def settle(self) -> float | None:
+        for _ in range(10):
+            if (delay := await self.reconciler.reconcile(KEY)) != 0.0:
+                return delay
+        raise AssertionError("does not settle")
+
+    def events(self, reason: str) -> list[str]:
+        return [e["note"] for e in self.kube.events if e["reason"] == reason]
+
+
+def no_plan(snapshot: Snapshot, now: datetime, launcher: Any) -> Plan:
+    return Plan()
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+@pytest.mark.parametrize(("reason", "code", "message"), CASES)
+async def test_a_refused_status_is_stored_without_its_new_records(
+    bench: Bench, reason: str, code: int, message: str
+) -> None:
+    await bench.fail_all()
+    bench.kube.answer = (code, message)
+    assert await bench.settle() == RETRY_SECONDS
+    told = bench.condition("StatusIncomplete")
+    assert (told["status"], told["reason"]) == ("True", reason)
+    assert message in told["message"]
+    assert bench.status["replicaRecords"] == []
+    assert bench.status["worker"]["lastFailure"]["exitCode"] == 1
+    assert bench.events("StatusIncomplete") == [told["message"]]
+
+
+async def test_a_refused_status_is_not_sent_in_every_pass(bench: Bench) -> None:
+    await bench.fail_all()
+    await bench.settle()
+    assert bench.kube.sent == 2, "the whole status and the reduced one"
+    for seconds in (1.0, RETRY_SECONDS - 1.0):
+        bench.seconds = seconds
+        assert await bench.settle() == RETRY_SECONDS - seconds
+    assert bench.kube.sent == 2
+    bench.seconds = RETRY_SECONDS
+    assert await bench.settle() == RETRY_SECONDS
+    assert bench.kube.sent == 3, "the stored status reports the refusal already"
+
+
+async def test_the_whole_status_is_stored_once_the_api_server_accepts_it(bench: Bench) -> None:
+    await bench.fail_all()
+    await bench.settle()
+    bench.kube.limit = 10**9
+    bench.seconds = RETRY_SECONDS
+    await bench.settle()
+    assert len(bench.status["replicaRecords"]) == WORKERS
+    told = bench.condition("StatusIncomplete")
+    assert (told["status"], told["reason"]) == ("False", "StatusAccepted")
+
+
+async def test_an_event_reports_that_even_the_reduced_status_is_refused(bench: Bench) -> None:
+    await bench.fail_all()
+    bench.kube.limit = 10
+    assert await bench.settle() == RETRY_SECONDS
+    assert await bench.settle() == RETRY_SECONDS
+    assert bench.kube.sent == 2
+    assert len(bench.events("StatusRefused")) == 1
+
+
+async def test_a_forbidden_status_is_left_to_the_queue(bench: Bench) -> None:
+    await bench.fail_all()
+    bench.kube.answer = (403, "forbidden")
+    with pytest.raises(Refused):
+        await bench.settle()
+
+
+async def test_a_job_of_the_same_name_starts_without_the_refusal(bench: Bench) -> None:
+    await bench.fail_all()
+    await bench.settle()
+    bench.kube.remove(Kind.PS_TRAINING_JOB, *KEY)
+    bench.kube.put(job(workers=WORKERS) | {"metadata": {"name": "digits", "namespace": "default"}})
+    bench.kube.deliver(bench.cache)
+    assert await bench.settle() is None
+    assert bench.condition("StatusIncomplete") == {}
