@@ -5,7 +5,9 @@ PodGroup matters only while a pod waits for a node. It is read when this operato
 pods wait, so that a changed or deleted PodGroup is noticed. Our own writes are cached like all others.
 """
 
-from datetime import datetime, timedelta
+import time
+from collections.abc import Callable
+from typing import Final
 
 from pstraining.api import names
 from pstraining.controller.informer_cache import InformerCache, Key
@@ -15,24 +17,32 @@ from pstraining.core.snapshot import Snapshot
 from pstraining.kube.errors import NotFound, Refused
 from pstraining.kube.port import ApiPort
 
-REREAD_AFTER = timedelta(seconds=10)
-"""Minimum time between two reads of one PodGroup while pods wait."""
+REREAD_SECONDS: Final = 10.0
+"""Minimum seconds between two reads of one PodGroup while pods wait."""
 
 
 class PodGroups:
     """Reads PodGroups into the cache."""
 
-    def __init__(self, port: ApiPort, cache: InformerCache) -> None:
+    def __init__(self, port: ApiPort, cache: InformerCache, clock: Callable[[], float] = time.monotonic) -> None:
+        """Create a reader.
+
+        Args:
+            port: the API server.
+            cache: receives every PodGroup that was read.
+            clock: monotonic seconds, because the time of day may be set back.
+        """
         self._port = port
         self._cache = cache
-        self._last_reads: dict[Key, tuple[str, datetime]] = {}
-        """Uid of each job, and the time of the last read of its PodGroup."""
+        self._clock = clock
+        self._last_reads: dict[Key, tuple[str, float]] = {}
+        """Uid of each job, and the time of the last read of its PodGroup on our clock."""
 
     def forget(self, key: Key) -> None:
         """Read the PodGroup before the next pass, or never again if the job is gone."""
         self._last_reads.pop(key, None)
 
-    async def read(self, snapshot: Snapshot, now: datetime) -> bool:
+    async def read(self, snapshot: Snapshot) -> bool:
         """Read a job's PodGroup if a read is due.
 
         Returns:
@@ -42,7 +52,7 @@ class PodGroups:
             Transient: the read failed and is worth a retry.
         """
         kind = kind_of_group(snapshot.job)
-        if kind is None or not self._is_due(snapshot, now):
+        if kind is None or not self._is_due(snapshot):
             return False
         name = names.pod_group(snapshot.name)
         try:
@@ -55,10 +65,10 @@ class PodGroups:
         else:
             if controller_uid(group) == snapshot.uid:
                 self._cache.wrote(snapshot.namespace, snapshot.name, group)
-        self._last_reads[snapshot.namespace, snapshot.name] = (snapshot.uid, now)
+        self._last_reads[snapshot.namespace, snapshot.name] = (snapshot.uid, self._clock())
         return True
 
-    def _is_due(self, snapshot: Snapshot, now: datetime) -> bool:
-        uid, last = self._last_reads.get((snapshot.namespace, snapshot.name), ("", now))
+    def _is_due(self, snapshot: Snapshot) -> bool:
+        uid, last = self._last_reads.get((snapshot.namespace, snapshot.name), ("", 0.0))
         is_waiting = any(not (p.node or p.over or p.deleting) for p in snapshot.pods)
-        return uid != snapshot.uid or (is_waiting and now >= last + REREAD_AFTER)
+        return uid != snapshot.uid or (is_waiting and self._clock() >= last + REREAD_SECONDS)

@@ -97,7 +97,7 @@ class Reconciler:
         self._port = port
         self._executor = Executor(port, watch_state.cache, metrics.wrote)
         self._status_writer = StatusWriter(port, watch_state.cache, metrics, decisions.reduced_status, clocks.monotonic)
-        self._pod_groups = PodGroups(port, watch_state.cache)
+        self._pod_groups = PodGroups(port, watch_state.cache, clocks.monotonic)
         self._decisions = decisions
         self._launcher = launcher
         self._metrics = metrics
@@ -130,7 +130,7 @@ class Reconciler:
             if snapshot.deleting:
                 result = "idle"
                 return None
-            if await self._pod_groups.read(snapshot, self._clock()):
+            if await self._pod_groups.read(snapshot):
                 snapshot = self._watch_state.snapshot(key)
             done = await self._pass(key, snapshot, rate_limit)
             result = "wrote" if done.wrote else "idle"

@@ -8,7 +8,7 @@ import pytest
 from pstraining.api.conditions import Reason
 from pstraining.controller.clocks import Clocks
 from pstraining.controller.metrics import OperatorMetrics
-from pstraining.controller.pod_groups import REREAD_AFTER
+from pstraining.controller.pod_groups import REREAD_SECONDS
 from pstraining.controller.reconciler import UNKNOWN_DELAY, Decisions, Reconciler
 from pstraining.controller.watch_state import WatchState
 from pstraining.core import planner, status
@@ -41,7 +41,7 @@ class Bench:
     """A reconciler with core's decisions; the watch never brings a PodGroup, as in life."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
-        self.kube, self.now = Counting(), NOW
+        self.kube, self.now, self.seconds = Counting(), NOW, 0.0
         self.kube.put(job(spec=spec))
         self.restart()
 
@@ -55,7 +55,7 @@ class Bench:
             launcher=LAUNCHER,
             metrics=OperatorMetrics(lambda: 0, lambda: 0),
             instance="op-0",
-            clocks=Clocks(lambda: self.now),
+            clocks=Clocks(lambda: self.now, lambda: self.seconds),
         )
         for place, found in self.kube.objects.items():
             if place[0] not in Kind.pod_groups():
@@ -110,13 +110,24 @@ async def test_a_group_that_is_gone_is_made_again_while_a_pod_waits() -> None:
     bench.kube.remove(*PLACE)
     await bench.settle()
     assert PLACE not in bench.kube.objects, "it was looked at a moment ago"
-    bench.now += REREAD_AFTER
+    bench.seconds += REREAD_SECONDS
     await bench.settle()
     assert bench.kube.objects[PLACE]["spec"]["minMember"] == 4
     bench.kube.objects[PLACE]["spec"]["minMember"] = 7
-    bench.now += REREAD_AFTER
+    bench.seconds += REREAD_SECONDS
     await bench.settle()
     assert bench.kube.objects[PLACE]["spec"]["minMember"] == 4
+
+
+async def test_a_time_of_day_that_is_set_back_delays_no_read() -> None:
+    bench = Bench(PLUGINS)
+    await bench.settle()
+    bench.pod("digits-ps-0")
+    bench.kube.remove(*PLACE)
+    bench.now -= timedelta(hours=1)
+    bench.seconds += REREAD_SECONDS
+    await bench.settle()
+    assert PLACE in bench.kube.objects
 
 
 async def test_once_all_have_places_nobody_looks() -> None:
@@ -124,7 +135,7 @@ async def test_once_all_have_places_nobody_looks() -> None:
     await bench.settle()
     bench.kube.reads.clear()
     bench.pod("digits-ps-0", "node-1")
-    bench.now += timedelta(hours=1)
+    bench.seconds += 3600
     await bench.settle()
     assert bench.kube.reads == []
 
