@@ -77,7 +77,8 @@ RUN pip install --no-compile --require-hashes -r /locks/runtime.txt \
     && PYTHONHASHSEED=0 python -m compileall -q -f --invalidation-mode unchecked-hash /opt/venv/lib \
     && echo "pstraining:x:1000:" >> /etc/group \
     && echo "pstraining:x:1000:1000::/home/pstraining:/bin/sh" >> /etc/passwd \
-    && mkdir /home/pstraining && chown 1000:1000 /home/pstraining
+    && mkdir /home/pstraining && chown 1000:0 /home/pstraining && chmod 0775 /home/pstraining
+# Group 0 owns HOME: OpenShift runs the image as any user of group 0.
 ENV HOME=/home/pstraining \
     USER=pstraining
 WORKDIR /app

@@ -61,6 +61,7 @@ def test_the_crd_can_be_left_out(render: Render) -> None:
         ({"crds": {"install": "yes"}}, "install"),
         ({"operator": {"workers": "many"}}, "workers"),
         ({"operator": {"logFormat": "xml"}}, "logFormat"),
+        ({"operator": {"podIds": "1000"}}, "podIds"),
         ({"watch": {"namespaces": "team-a"}}, "namespaces"),
         ({"watch": {"namespaces": ["Team_A"]}}, "namespaces"),
         ({"image": {"digest": "sha256:short"}}, "digest"),

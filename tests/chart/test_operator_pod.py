@@ -43,13 +43,19 @@ def test_the_pod_passes_the_restricted_standard(render: Render) -> None:
     assert not [port for port in container(pod(render))["ports"] if "hostPort" in port]
 
 
+def test_the_platform_may_choose_the_ids_of_the_operators_pod(render: Render) -> None:
+    """OpenShift's restricted-v2 refuses IDs outside the namespace's range; the image's user is enough elsewhere."""
+    contexts = (pod(render)["spec"]["securityContext"], container(pod(render))["securityContext"])
+    assert not {"runAsUser", "runAsGroup", "fsGroup"} & {key for context in contexts for key in context}
+
+
 def test_what_the_process_is_told(render: Render) -> None:
     template = pod(
         render,
         {
             "watch": {"namespaces": ["a", "b"]},
             "lease": {"durationSeconds": 30},
-            "operator": {"workers": 8, "logLevel": "DEBUG", "logFormat": "text"},
+            "operator": {"workers": 8, "logLevel": "DEBUG", "logFormat": "text", "podIds": "platform"},
             "extraEnv": [{"name": "EXTRA", "value": "1"}],
         },
     )
@@ -65,6 +71,7 @@ def test_what_the_process_is_told(render: Render) -> None:
         "PSTRAINING_HEALTH_PORT": "8081",
         "PSTRAINING_LOG_LEVEL": "DEBUG",
         "PSTRAINING_LOG_FORMAT": "text",
+        "PSTRAINING_POD_IDS": "platform",
         "PSTRAINING_WORKERS": "8",
         "EXTRA": "1",
     }

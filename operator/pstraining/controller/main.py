@@ -30,10 +30,11 @@ from pstraining.controller.watch_state import WatchState
 from pstraining.controller.workqueue import WorkQueue
 from pstraining.kube.client import KubeClient
 from pstraining.kube.connection import NoApiServerError, load_configuration
-from pstraining.kube.errors import ApiError
+from pstraining.kube.errors import ApiError, Refused
 from pstraining.kube.lease import Lease, LeaseLostError
 from pstraining.kube.leased_port import LeasedPort
 from pstraining.resources.launcher import LauncherFiles
+from pstraining.resources.security import PodIds, sets_ids
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ RELEASE_SECONDS = 2.0
 GARBAGE_THRESHOLD = 20_000
 """New objects after which the garbage collector looks for cycles; Python's default is 700."""
 CRD_POLL_SECONDS = 2.0
-"""Seconds between two checks for our API while its CRD is not installed."""
+"""Seconds between two questions to an API server whose CRD is not installed, or that gave no answer."""
 
 
 @dataclass
@@ -70,7 +71,7 @@ class Operator:
         if not await self._unless_stopped(self.lease.acquire()):
             return 0
         try:
-            return await self._operate() if await self._unless_stopped(self._wait_for_api()) else 0
+            return await self._operate() if await self._unless_stopped(self._wait_for_platform()) else 0
         finally:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RELEASE_SECONDS):
@@ -124,6 +125,26 @@ class Operator:
             # kopf has just set its own signal handlers, which would end the process before the running passes.
             listen(self.stop.set)
             await kopf.run_tasks(tasks, ignored=before)
+
+    async def _wait_for_platform(self) -> None:
+        """Wait for the CRD, and decide who assigns the IDs of pods."""
+        await self._wait_for_api()
+        setting = self.settings.pod_ids
+        assigned = setting is PodIds.AUTO and await self._platform_assigns_ids()
+        self.watch_state.sets_ids = sets_ids(setting, platform_assigns_ids=assigned)
+        if not self.watch_state.sets_ids:
+            logger.info("New pods get no user and group IDs: the platform assigns them")
+
+    async def _platform_assigns_ids(self) -> bool:
+        while True:
+            try:
+                return await self.client.assigns_ids()
+            except Refused as error:
+                logger.warning("The API server does not say whether it assigns IDs to pods: %s", error.message)
+                return False
+            except ApiError as error:
+                logger.warning("The API server cannot be asked whether it assigns IDs to pods: %s", error.message)
+            await asyncio.sleep(CRD_POLL_SECONDS)
 
     async def _wait_for_api(self) -> None:
         """Wait for the CRD; without it, kopf would start and never watch anything."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
+from pstraining.resources.security import PodIds
+
 PREFIX = "PSTRAINING_"
 ELSEWHERE = ("PSTRAINING_CONTEXT",)
 """Variables that kube/connection.py reads."""
@@ -51,6 +53,13 @@ def _format(value: str) -> LogFormat:
         return LogFormat(value.strip().lower())
     except ValueError:
         raise ValueError("must be json or text") from None
+
+
+def _pod_ids(value: str) -> PodIds:
+    try:
+        return PodIds(value.strip().lower())
+    except ValueError:
+        raise ValueError("must be auto, set or platform") from None
 
 
 def _switch(value: str) -> bool:
@@ -115,6 +124,10 @@ class Settings:
 
     log_format: LogFormat = _setting("PSTRAINING_LOG_FORMAT", _format, LogFormat.JSON)  # noqa: RUF009
     """One JSON object a line, or text for people."""
+
+    pod_ids: PodIds = _setting("PSTRAINING_POD_IDS", _pod_ids, PodIds.AUTO)  # noqa: RUF009
+    """Whether the operator sets the user and group IDs of pods whose template has none, or the platform assigns them.
+    With auto, the platform assigns them where the API server serves OpenShift's SecurityContextConstraints."""
 
     workers: int = _setting("PSTRAINING_WORKERS", _between(1, 64), 32)
     """Jobs that are worked on at a time. Passes wait for the API server most of the time."""

@@ -23,6 +23,8 @@ class WatchState:
     cache: InformerCache = field(default_factory=InformerCache)
     nodes: Nodes = field(default_factory=Nodes)
     failed_creates: FailedCreates = field(default_factory=FailedCreates)
+    sets_ids: bool = True
+    """Whether the operator sets the user and group IDs of new pods; main.py decides at the start."""
 
     def receive(self, raw: Object, event: str | None) -> Iterable[Key]:
         """Record an object from a watch.
@@ -72,4 +74,5 @@ class WatchState:
         if view.job is None:
             raise KeyError(key)
         known_nodes = self.nodes.of(view.pods) if self.watches_nodes else None
-        return observe(view.job, view.children, view.pods, known_nodes, self.failed_creates.of(view.children))
+        refusals = self.failed_creates.of(view.children)
+        return observe(view.job, view.children, view.pods, known_nodes, refusals, sets_ids=self.sets_ids)

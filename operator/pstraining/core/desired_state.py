@@ -77,6 +77,8 @@ def children(
     pointers: Mapping[int, Pointer] = MappingProxyType({}),
     term: int = 1,
     there: Container[tuple[Kind, str]] = (),
+    *,
+    ids: bool = True,
 ) -> Iterator[dict[str, Any]]:
     """Render all children except the chief's Jobs, in the order of creation.
 
@@ -88,14 +90,14 @@ def children(
     def worker(index: int) -> dict[str, Any]:
         if (Kind.DEPLOYMENT, names.worker_name(job.metadata.name, index)) in there:
             return workloads.outline_worker(job, index)
-        return workloads.build_worker(job, index, launcher_map)
+        return workloads.build_worker(job, index, launcher_map, ids=ids)
 
     yield worker(0)
     claim = workloads.build_checkpoint_claim(job)
     if claim is not None:
         yield claim
     for member in range(standbys.members(job)):
-        yield workloads.build_parameter_servers(job, launcher_map, member, term)
+        yield workloads.build_parameter_servers(job, launcher_map, member, term, ids=ids)
     for index in range(1, job.spec.worker.replicas):
         yield worker(index)
     policy = network_policy.build(job)
@@ -121,7 +123,7 @@ def render(facts: Facts, carried: LauncherFiles, term: int) -> DesiredState:
     job, snapshot = facts.job, facts.snapshot
     launcher_map = mounted_launcher(job, snapshot, carried)
     pointers = {shard.index: shard.next_pointer for shard in facts.shards}
-    rendered = children(job, launcher_map, carried, pointers, term, snapshot.children)
+    rendered = children(job, launcher_map, carried, pointers, term, snapshot.children, ids=snapshot.sets_ids)
     wanted = [job_restart.labelled(manifest, facts.status.job_restarts) for manifest in rendered]
     group = gang.group(facts)
     if group is not None:

@@ -20,6 +20,8 @@ def observe(
     pods: Iterable[Manifest],
     nodes: Iterable[Manifest] | None = None,
     refusals: Mapping[str, str] | None = None,
+    *,
+    sets_ids: bool = True,
 ) -> Snapshot:
     """Return the snapshot of one job.
 
@@ -29,6 +31,7 @@ def observe(
         pods: pods whose label has the job's name.
         nodes: the existing nodes of the pods; None if nodes are not watched.
         refusals: messages about pods that could not be created, by the workload's uid.
+        sets_ids: whether the operator sets the user and group IDs of new pods.
     """
     uid = job["metadata"]["uid"]
     owned = {}
@@ -38,7 +41,8 @@ def observe(
             owned[child.kind, child.name] = child
     mine = [p for m in pods if (p := _pod(m, job)) is not None]
     found = None if nodes is None else {n.name: n for n in map(_node, nodes)}
-    return Snapshot(job=job, children=owned, pods=tuple(sorted(mine, key=lambda p: (p.created, p.name))), nodes=found)
+    ordered = tuple(sorted(mine, key=lambda p: (p.created, p.name)))
+    return Snapshot(job=job, children=owned, pods=ordered, nodes=found, sets_ids=sets_ids)
 
 
 def controller_uid(manifest: Manifest) -> str | None:

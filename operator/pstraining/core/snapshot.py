@@ -180,6 +180,8 @@ class Snapshot:
     pods: tuple[Pod, ...] = ()
     nodes: Mapping[str, Node] | None = None
     """The existing nodes of the job's pods, by name; None if the operator does not watch nodes."""
+    sets_ids: bool = True
+    """Whether the operator sets the user and group IDs of new pods; otherwise the platform assigns them."""
 
     @property
     def name(self) -> str:

@@ -124,11 +124,19 @@ class KubeClient:
 
     async def api_is_served(self) -> bool:
         """Whether the API server serves our kind: its CRD is installed and established."""
+        return await self._serves(names.API_VERSION, names.PLURAL)
+
+    async def assigns_ids(self) -> bool:
+        """Whether the platform assigns pods their user and group IDs: the API server serves OpenShift's
+        SecurityContextConstraints."""
+        return await self._serves("security.openshift.io/v1", "securitycontextconstraints")
+
+    async def _serves(self, api_version: str, plural: str) -> bool:
         try:
-            resources = await self._request("GET", f"/apis/{names.API_VERSION}")
+            resources = await self._request("GET", f"/apis/{api_version}")
         except NotFound:
             return False
-        return any(r.get("name") == names.PLURAL for r in resources.get("resources") or ())
+        return any(r.get("name") == plural for r in resources.get("resources") or ())
 
     async def _request(
         self,

@@ -37,13 +37,14 @@ class PodTask:
     member: int = 0
 
 
-def build(job: PSTrainingJob, task: PodTask, launcher: LauncherMap) -> dict[str, Any]:
+def build(job: PSTrainingJob, task: PodTask, launcher: LauncherMap, *, ids: bool = True) -> dict[str, Any]:
     """Return the pod template of one task.
 
     Args:
         job: the owner.
         task: the task.
         launcher: the launcher's ConfigMap.
+        ids: whether the operator sets the user and group IDs.
     """
     template, defaulted = _template(job, task.role)
     metadata, spec = template.setdefault("metadata", {}) or {}, template["spec"]
@@ -79,7 +80,7 @@ def build(job: PSTrainingJob, task: PodTask, launcher: LauncherMap) -> dict[str,
     tolerations.tolerate(job, spec)
     spec.setdefault("enableServiceLinks", False)
     spec.setdefault("automountServiceAccountToken", False)
-    security.restrict(spec)
+    security.restrict(spec, ids=ids)
     return template
 
 

@@ -1,20 +1,47 @@
 """Sets the unset fields of a pod's security contexts to the Pod Security Standard "restricted"."""
 
+from enum import StrEnum
 from typing import Any
 
 _USER = 1000
 """A non-root user for images that name no user; without it the kubelet refuses to start them."""
 
 
-def restrict(spec: dict[str, Any]) -> None:
-    """Set the unset fields of a pod's security contexts; fields of the template stay unchanged."""
+class PodIds(StrEnum):
+    """Who chooses the user and group IDs of pods whose template has none."""
+
+    AUTO = "auto"
+    """The platform if it assigns IDs, else the operator."""
+    SET = "set"
+    """The operator."""
+    PLATFORM = "platform"
+    """The platform: the pods have no IDs when they are created."""
+
+
+def sets_ids(setting: PodIds, *, platform_assigns_ids: bool) -> bool:
+    """Whether the operator sets the user and group IDs of pods.
+
+    OpenShift's default SecurityContextConstraints (restricted-v2) assign each namespace a range of IDs. They refuse a
+    pod with other IDs.
+    """
+    return setting is PodIds.SET or (setting is PodIds.AUTO and not platform_assigns_ids)
+
+
+def restrict(spec: dict[str, Any], *, ids: bool = True) -> None:
+    """Set the unset fields of a pod's security contexts; fields of the template stay unchanged.
+
+    Args:
+        spec: the pod's spec.
+        ids: whether to set the user and group IDs as well.
+    """
     pod = spec.setdefault("securityContext", {})
     says_root = pod.get("runAsUser") == 0
     if not says_root:
         pod.setdefault("runAsNonRoot", True)
-        pod.setdefault("runAsUser", _USER)
-        pod.setdefault("runAsGroup", _USER)
-        pod.setdefault("fsGroup", _USER)
+        if ids:
+            pod.setdefault("runAsUser", _USER)
+            pod.setdefault("runAsGroup", _USER)
+            pod.setdefault("fsGroup", _USER)
         # Shared checkpoint volumes can have very many files.
         pod.setdefault("fsGroupChangePolicy", "OnRootMismatch")
     pod.setdefault("seccompProfile", {"type": "RuntimeDefault"})

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from pstraining.controller.settings import LogFormat, OperatorSettingsError, Settings
+from pstraining.resources.security import PodIds
 
 
 def test_the_defaults_do() -> None:
@@ -27,6 +28,7 @@ def test_everything_can_be_set() -> None:
             "PSTRAINING_HEALTH_PORT": "0",
             "PSTRAINING_LOG_LEVEL": "debug",
             "PSTRAINING_LOG_FORMAT": "text",
+            "PSTRAINING_POD_IDS": "Platform",
             "PSTRAINING_WORKERS": "8",
             "PSTRAINING_RESYNC_SECONDS": "0",
         }
@@ -35,6 +37,7 @@ def test_everything_can_be_set() -> None:
     assert settings.lease_namespace == "pstraining-system"
     assert (settings.log_level, settings.log_format) == ("DEBUG", LogFormat.TEXT)
     assert (settings.workers, settings.metrics_port, settings.health_port) == (8, 9090, 0)
+    assert settings.pod_ids is PodIds.PLATFORM
 
 
 @pytest.mark.parametrize(
@@ -46,6 +49,7 @@ def test_everything_can_be_set() -> None:
         ("PSTRAINING_METRICS_PORT", "tcp://10.0.0.1:8080", "enableServiceLinks: false"),
         ("PSTRAINING_LOG_LEVEL", "loud", "PSTRAINING_LOG_LEVEL must be DEBUG, INFO, WARNING or ERROR"),
         ("PSTRAINING_LOG_FORMAT", "xml", "PSTRAINING_LOG_FORMAT must be json or text"),
+        ("PSTRAINING_POD_IDS", "1000", "PSTRAINING_POD_IDS must be auto, set or platform"),
         ("PSTRAINING_NAMESPACES", "Team_A", "PSTRAINING_NAMESPACES 'Team_A' is not the name of a namespace"),
         ("PSTRAINING_LEASE_NAME", " ", "PSTRAINING_LEASE_NAME is empty"),
         ("PSTRAINING_LEASE_DURATION_SECONDS", "1", "PSTRAINING_LEASE_DURATION_SECONDS must be 3 to 600"),

@@ -1,0 +1,63 @@
+"""User and group IDs of pods: the operator's, the template's, or none, so that the platform can assign them."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from pstraining.core.actions import Create
+from pstraining.core.observe import observe
+from pstraining.core.planner import plan
+from pstraining.resources.security import PodIds, sets_ids
+from tests.support.builders import LAUNCHER, TEMPLATE, deep_merge, job
+from tests.support.pod_security import violations
+
+IDS = {"runAsUser", "runAsGroup", "fsGroup"}
+SPEC = {"ps": {"standby": {"mode": "Warm"}}, "evaluator": {"enabled": True}}
+
+
+@pytest.mark.parametrize(
+    ("setting", "platform_assigns_ids", "expected"),
+    [
+        (PodIds.AUTO, False, True),
+        (PodIds.AUTO, True, False),
+        (PodIds.SET, True, True),
+        (PodIds.SET, False, True),
+        (PodIds.PLATFORM, False, False),
+        (PodIds.PLATFORM, True, False),
+    ],
+)
+def test_who_assigns_the_ids(setting: PodIds, platform_assigns_ids: bool, expected: bool) -> None:
+    assert sets_ids(setting, platform_assigns_ids=platform_assigns_ids) is expected
+
+
+def pod_specs(*, ids: bool, spec: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+    """The pods of all roles that the first passes create."""
+    manifest = job(spec=deep_merge(SPEC, spec or {}))
+    actions = plan(observe(manifest, [], [], sets_ids=ids), datetime.now(UTC), LAUNCHER).actions
+    for action in actions:
+        if isinstance(action, Create) and "template" in action.body.get("spec", {}):
+            yield action.body["spec"]["template"]["spec"]
+
+
+def test_pods_have_no_ids_where_the_platform_assigns_them() -> None:
+    specs = list(pod_specs(ids=False))
+    assert len(specs) == 6, "two workers, the servers and their standbys, the chief and the evaluator"
+    for spec in specs:
+        contexts = [spec, *spec["containers"], *(spec.get("initContainers") or ())]
+        assert not IDS & {key for found in contexts for key in found.get("securityContext") or {}}
+        assert violations(spec) == []
+
+
+def test_pods_have_the_operators_ids_elsewhere() -> None:
+    assert all(spec["securityContext"].keys() >= IDS for spec in pod_specs(ids=True))
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_ids_of_the_template_are_kept(ids: bool) -> None:
+    template = deep_merge(TEMPLATE, {"spec": {"securityContext": {"runAsUser": 7, "fsGroup": 8}}})
+    contexts = [s["securityContext"] for s in pod_specs(ids=ids, spec={"worker": {"template": template}})]
+    kept = [c for c in contexts if c.get("runAsUser") == 7]
+    assert len(kept) >= 2
+    assert {c["fsGroup"] for c in kept} == {8}
