@@ -1,6 +1,7 @@
 """The operator's process, from the environment to the exit status.
 
-Exit 0 after SIGTERM or SIGINT: the running passes are finished, and the Lease is released. Exit 1 when the Lease is
+Exit 0 after SIGTERM or SIGINT: the running passes are finished, and the Lease is released. If a write has no answer by
+then, the Lease expires instead, because the API server may carry the write out later. Exit 1 when the Lease is
 lost or a watch fails permanently: the container restarts, which is always safe. Exit 2 when a setting is invalid.
 """
 
@@ -59,6 +60,7 @@ class Operator:
     settings: Settings
     client: KubeClient
     lease: Lease
+    port: LeasedPort
     watch_state: WatchState
     queue: WorkQueue
     watches: Watches
@@ -73,9 +75,16 @@ class Operator:
         try:
             return await self._operate() if await self._unless_stopped(self._wait_for_platform()) else 0
         finally:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RELEASE_SECONDS):
-                    await self.lease.release()
+            await self._release()
+
+    async def _release(self) -> None:
+        """Release the Lease, unless the API server may still carry out one of our writes."""
+        if self.port.is_unanswered:
+            logger.warning("A write has no answer: the Lease is not released, and a successor waits for its expiry")
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RELEASE_SECONDS):
+                await self.lease.release()
 
     async def _operate(self) -> int:
         leasing = asyncio.create_task(self.lease.keep(), name="lease")
@@ -218,9 +227,10 @@ def build(
     watch_state = WatchState(watches_nodes=settings.watch_nodes)
     queue = WorkQueue(may_act=lambda: lease.held)
     metrics = OperatorMetrics(lambda: queue.depth, queue.oldest_age, lambda: lease.held)
+    port = LeasedPort(client, lambda: lease.held)
     reconciler = Reconciler(
         watch_state=watch_state,
-        port=LeasedPort(client, lambda: lease.held),
+        port=port,
         decisions=decisions,
         launcher=launcher,
         metrics=metrics,
@@ -230,7 +240,7 @@ def build(
     streams = len(registration.WATCHED) + settings.watch_nodes
     watches = Watches(streams, settings.namespaces, fence=lambda: lease.version)
     metrics.count_forbidden(settings.namespaces, watches.forbidden)
-    return Operator(settings, client, lease, watch_state, queue, watches, metrics, reconciler, stop)
+    return Operator(settings, client, lease, port, watch_state, queue, watches, metrics, reconciler, stop)
 
 
 def listen(stop: Callable[[], None]) -> None:

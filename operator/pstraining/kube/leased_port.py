@@ -2,15 +2,19 @@
 
 A pass may be running when the Lease is lost: the process was paused, or the API server was unreachable for too long.
 The plan of such a pass is outdated if a successor has acted meanwhile. Versions and uids make most of its writes
-harmless, but not all: an old replica count would undo the successor's scale-up.
+harmless, but not all: an old replica count would undo the successor's scale-up. Nor can a write be taken back that was
+sent before: an operator that stops without its answer lets the Lease expire, and does not release it.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
 
 from pstraining.core.actions import Kind, Manifest
 from pstraining.kube.errors import Transient
 from pstraining.kube.port import ApiPort, Object
+
+_Answer = TypeVar("_Answer")
 
 
 class LeasedPort:
@@ -24,6 +28,12 @@ class LeasedPort:
     def __init__(self, port: ApiPort, is_held: Callable[[], bool]) -> None:
         self._port = port
         self._is_held = is_held
+        self._is_unanswered = False
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether a write was cancelled before its answer; the API server may still carry it out."""
+        return self._is_unanswered
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object:
         """See `ApiPort.get`."""
@@ -31,31 +41,35 @@ class LeasedPort:
 
     async def create(self, kind: Kind, namespace: str, body: Manifest) -> Object:
         """See `ApiPort.create`."""
-        return await self._guarded().create(kind, namespace, body)
+        return await self._sent(lambda: self._port.create(kind, namespace, body))
 
     async def apply(self, kind: Kind, namespace: str, name: str, body: Manifest) -> Object:
         """See `ApiPort.apply`."""
-        return await self._guarded().apply(kind, namespace, name, body)
+        return await self._sent(lambda: self._port.apply(kind, namespace, name, body))
 
     async def replace(self, kind: Kind, namespace: str, name: str, uid: str, parts: Mapping[str, Any]) -> Object:
         """See `ApiPort.replace`."""
-        return await self._guarded().replace(kind, namespace, name, uid, parts)
+        return await self._sent(lambda: self._port.replace(kind, namespace, name, uid, parts))
 
     async def delete(
         self, kind: Kind, namespace: str, name: str, uid: str, grace_seconds: int | None = None
     ) -> Object | None:
         """See `ApiPort.delete`."""
-        return await self._guarded().delete(kind, namespace, name, uid, grace_seconds)
+        return await self._sent(lambda: self._port.delete(kind, namespace, name, uid, grace_seconds))
 
     async def patch_status(self, namespace: str, name: str, body: Manifest) -> Object:
         """See `ApiPort.patch_status`."""
-        return await self._guarded().patch_status(namespace, name, body)
+        return await self._sent(lambda: self._port.patch_status(namespace, name, body))
 
     async def create_event(self, namespace: str, body: Manifest) -> None:
         """See `ApiPort.create_event`."""
-        await self._guarded().create_event(namespace, body)
+        await self._sent(lambda: self._port.create_event(namespace, body))
 
-    def _guarded(self) -> ApiPort:
+    async def _sent(self, call: Callable[[], Awaitable[_Answer]]) -> _Answer:
         if not self._is_held():
             raise Transient("this operator does not hold the Lease; the holder makes the write")
-        return self._port
+        try:
+            return await call()
+        except asyncio.CancelledError:
+            self._is_unanswered = True
+            raise

@@ -8,6 +8,7 @@ import pytest
 from pstraining.controller import main
 from pstraining.controller.main import build
 from pstraining.controller.settings import Settings
+from pstraining.core.actions import Kind
 from pstraining.kube.errors import Refused, Transient
 from tests.support.builders import job
 from tests.support.fakekube import FakeKube
@@ -68,3 +69,29 @@ async def test_the_ids_of_pods_are_decided_before_the_first_pass(
     platform.put(job())
     platform.deliver(operator.watch_state.cache)
     assert operator.watch_state.snapshot(("default", "digits")).sets_ids is expected
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+async def test_the_lease_is_released_unless_a_write_has_no_answer(is_answered: bool) -> None:
+    kube = FakeKube()
+    settings = Settings.from_env({"POD_NAME": "operator", "POD_NAMESPACE": "system"})
+    operator = build(settings, DECISIONS, LAUNCHER, cast(Any, kube), asyncio.Event())
+    await operator.lease.acquire()
+    asked, answered = asyncio.Event(), asyncio.Event()
+
+    async def slow(*_: Any) -> dict[str, Any]:
+        asked.set()
+        await answered.wait()
+        return {}
+
+    kube.apply = slow  # type: ignore[method-assign, assignment]
+    write = asyncio.create_task(operator.port.apply(Kind.SERVICE, "default", "a", {}))
+    await asked.wait()
+    if is_answered:
+        answered.set()
+    else:
+        write.cancel()
+    await asyncio.wait({write})
+    await operator._release()
+    holder = (await kube.get_lease("system", "pstraining-operator"))["spec"]["holderIdentity"]
+    assert holder == ("" if is_answered else "operator")

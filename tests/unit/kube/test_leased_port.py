@@ -1,7 +1,7 @@
 """Writes of an operator that has lost its Lease in the middle of a pass."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -69,3 +69,22 @@ async def test_every_write_asks_for_the_lease(call: str) -> None:
         await getattr(leased, call)(*arguments)
     assert port.writes == [True]
     assert await leased.get(Kind.POD, "d", "a"), "reads go on"
+
+
+async def test_a_write_that_is_cancelled_has_no_answer() -> None:
+    port, asked = Port(), asyncio.Event()
+
+    async def hung(*_: Any) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    port.apply = hung  # type: ignore[method-assign]
+    leased = LeasedPort(cast(ApiPort, port), lambda: True)
+    await leased.replace(Kind.SERVICE, "d", "a", "uid", {})
+    write = asyncio.create_task(leased.apply(Kind.SERVICE, "d", "a", {}))
+    await asked.wait()
+    assert not leased.is_unanswered
+    write.cancel()
+    await asyncio.wait({write})
+    assert write.cancelled()
+    assert leased.is_unanswered
