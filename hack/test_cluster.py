@@ -82,6 +82,7 @@ class ClusterSession:
         self._pool = ThreadPoolExecutor(max_workers=6)
         self._images: Future[Sequence[Image]] | None = None
         self._plan: ClusterPlan | None = None
+        self._is_ours = False
 
     def helm(self) -> str:
         """The helm program, from $HELM or built."""
@@ -102,6 +103,7 @@ class ClusterSession:
         helm = self._pool.submit(self.helm)
         packages.result()
         with lifecycle.locked(self.layout, self.progress):
+            self._is_ours = not self.was_up
             cluster = lifecycle.up(self.layout, None if self.was_up else NODES, self.progress)
         self._plan = cluster.plan
         return Target(
@@ -125,8 +127,8 @@ class ClusterSession:
             self.load(target)
 
     def down(self) -> None:
-        """Take down what `up` brought up; a cluster that was there before stays."""
-        if not self.was_up:
+        """Take down what `up` brought up, also a half of it; a cluster that others brought up stays."""
+        if self._is_ours:
             with lifecycle.locked(self.layout, self.progress):
                 lifecycle.down(self.layout, self.progress)
 

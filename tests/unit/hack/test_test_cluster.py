@@ -1,0 +1,52 @@
+"""Whose cluster a run of the tests takes down."""
+
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hack import test_cluster
+from hack.test_cluster import ClusterSession
+from localcluster import lifecycle
+from localcluster.errors import ClusterError
+from localcluster.progress import Progress
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterSession:
+    """Of a machine on which no cluster is up; what it takes down is in `down`."""
+    environment = {"HOME": str(tmp_path), "PSTRAINING_INSTANCE": "63", "HELM": "helm"}
+    monkeypatch.setattr(lifecycle, "saved_plan", lambda _: None)
+    monkeypatch.setattr(lifecycle, "locked", lambda *_: nullcontext())
+    made = ClusterSession(Progress(), environment)
+    monkeypatch.setattr(made, "toolbox", SimpleNamespace(ensure=lambda _: None, binary=lambda name: name))
+    monkeypatch.setattr(test_cluster, "ensure_packages", lambda *_: None)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("brings_up", "fails", "expected"), [(True, False, 1), (True, True, 1), (False, False, 0)],
+    ids=["its own", "the half that came up", "another run's, which came up meanwhile"],
+)  # fmt: skip
+def test_only_what_a_run_brought_up_is_taken_down(
+    session: ClusterSession, monkeypatch: pytest.MonkeyPatch, brings_up: bool, fails: bool, expected: int
+) -> None:
+    down: list[Any] = []
+
+    def up(*_: Any) -> Any:
+        if fails:
+            raise ClusterError("no node")
+        return SimpleNamespace(plan=None)
+
+    monkeypatch.setattr(lifecycle, "up", up)
+    monkeypatch.setattr(lifecycle, "down", lambda *_: down.append(1))
+    if brings_up and fails:
+        with pytest.raises(ClusterError):
+            session.up(with_images=False)
+    elif brings_up:
+        session.up(with_images=False)
+    session.close()
+    session.down()
+    assert len(down) == expected
