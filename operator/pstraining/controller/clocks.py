@@ -11,12 +11,12 @@ def _now() -> datetime:
 
 
 @dataclass(frozen=True)
-class Clocks:
+class ReconcilerClocks:
     """The time of day for what is written, and monotonic seconds for delays: the time of day may be set back."""
 
     time_of_day: Callable[[], datetime] = _now
     monotonic: Callable[[], float] = time.monotonic
 
 
-SYSTEM = Clocks()
+SYSTEM = ReconcilerClocks()
 """The clocks of the machine."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from pstraining.controller.clocks import SYSTEM, Clocks
+from pstraining.controller.clocks import SYSTEM, ReconcilerClocks
 from pstraining.controller.informer_cache import Key
 from pstraining.controller.logs import about
 from pstraining.controller.metrics import REFUSALS, OperatorMetrics
@@ -78,7 +78,7 @@ class Reconciler:
         launcher: LauncherFiles,
         metrics: OperatorMetrics,
         instance: str,
-        clocks: Clocks = SYSTEM,
+        clocks: ReconcilerClocks = SYSTEM,
         enqueue: Callable[[Key], None] = lambda key: None,
     ) -> None:
         """Create a reconciler.

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pstraining.api.conditions import Reason
-from pstraining.controller.clocks import Clocks
+from pstraining.controller.clocks import ReconcilerClocks
 from pstraining.controller.metrics import OperatorMetrics
 from pstraining.controller.pod_groups import REREAD_SECONDS
 from pstraining.controller.reconciler import UNKNOWN_DELAY, Decisions, Reconciler
@@ -55,7 +55,7 @@ class Bench:
             launcher=LAUNCHER,
             metrics=OperatorMetrics(lambda: 0, lambda: 0),
             instance="op-0",
-            clocks=Clocks(lambda: self.now, lambda: self.seconds),
+            clocks=ReconcilerClocks(lambda: self.now, lambda: self.seconds),
         )
         for place, found in self.kube.objects.items():
             if place[0] not in Kind.pod_groups():

@@ -11,7 +11,7 @@ import pytest
 
 from pstraining.api import names
 from pstraining.api.conditions import Reason
-from pstraining.controller.clocks import Clocks
+from pstraining.controller.clocks import ReconcilerClocks
 from pstraining.controller.metrics import OperatorMetrics
 from pstraining.controller.rate_limit import BURST
 from pstraining.controller.reconciler import REFUSED_DELAY, Decisions, Reconciler
@@ -48,7 +48,7 @@ class Bench:
             launcher=LAUNCHER,
             metrics=self.metrics,
             instance="op-0",
-            clocks=Clocks(lambda: self.now),
+            clocks=ReconcilerClocks(lambda: self.now),
         )
         for found in self.kube.objects.values():
             self.cache.observed(found)

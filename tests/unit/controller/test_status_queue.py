@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.controller.clocks import Clocks
+from pstraining.controller.clocks import ReconcilerClocks
 from pstraining.controller.metrics import OperatorMetrics
 from pstraining.controller.rate_limit import STARTUP_DELAY_SECONDS, is_startup_only
 from pstraining.controller.reconciler import Reconciler
@@ -143,7 +143,7 @@ async def test_children_of_many_jobs_come_before_what_is_told_of_them() -> None:
         launcher=LAUNCHER,
         metrics=OperatorMetrics(lambda: 0, lambda: 0),
         instance="op-0",
-        clocks=Clocks(lambda: NOW),
+        clocks=ReconcilerClocks(lambda: NOW),
         enqueue=enqueued.append,
     )
     for name in ("slow", "first", "second"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.controller.clocks import Clocks
+from pstraining.controller.clocks import ReconcilerClocks
 from pstraining.controller.informer_cache import Key
 from pstraining.controller.metrics import OperatorMetrics
 from pstraining.controller.reconciler import Decisions, Reconciler
@@ -66,7 +66,7 @@ class Bench:
             launcher=LAUNCHER,
             metrics=metrics,
             instance="op-0",
-            clocks=Clocks(lambda: NOW, lambda: self.seconds),
+            clocks=ReconcilerClocks(lambda: NOW, lambda: self.seconds),
         )
         self.uid = self.kube.put(job(workers=WORKERS))["metadata"]["uid"]
         self.kube.deliver(self.cache)
