@@ -77,10 +77,17 @@ def nameless(made: Object) -> Object:
     return {"worker": {"replicas": 1, "template": made}}
 
 
+def unmountable(made: Object) -> Object:
+    """A Secret that a volume needs does not exist: only an event of the pod reports it."""
+    made["spec"]["volumes"].append({"name": "keys", "secret": {"secretName": "absent"}})
+    return {"worker": {"replicas": 1, "template": made}}
+
+
 CASES: dict[str, tuple[Callable[[Object], Object], str, str]] = {
     "init": (with_init, "InitContainerFailed", "its init container fetch keeps failing with exit code 4"),
     "refused": (refused, "PodsRefused", 'StatefulSet refused-ps can have no pod: violates PodSecurity "restricted'),
     "elsewhere": (elsewhere, "Unschedulable", "Pod elsewhere-ps-0 cannot be scheduled: 0/"),
     "endless": (endless, "StillWaiting", "Pod endless-ps-0 has not come up for a minute (PodInitializing)"),
+    "unmountable": (unmountable, "VolumeNotMounted", 'secret "absent" not found'),
     "nameless": (nameless, "StillWaiting", "has not come up for a minute (its launcher waits"),
 }

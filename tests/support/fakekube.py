@@ -90,6 +90,10 @@ class FakeKube:
         self._find(Kind.PS_TRAINING_JOB, namespace, name)
         return self._apply(Kind.PS_TRAINING_JOB, namespace, name, body, names.STATUS_FIELD_MANAGER)
 
+    async def warnings(self, namespace: str, uid: str) -> list[Object]:
+        self._fail("warnings", "Event", namespace, uid)
+        return [copy.deepcopy(e) for e in self.events if (e.get("involvedObject") or {}).get("uid") == uid]
+
     async def create_event(self, namespace: str, body: Manifest) -> None:
         self._request("create", "Event", namespace, str(body["metadata"]["name"]))
         self.events.append(copy.deepcopy(dict(body)))

@@ -17,6 +17,7 @@ from pstraining.controller.main import run
 from pstraining.controller.reconciler import Decisions
 from pstraining.controller.settings import Settings
 from pstraining.core.actions import Create, Event, Kind, Outcomes, Plan, Verdict
+from pstraining.core.policies.diagnosis import unexplained
 from pstraining.core.reduced_status import reduced_status
 from pstraining.core.snapshot import Snapshot
 from pstraining.resources.launcher import LauncherFiles
@@ -79,7 +80,7 @@ def events(snapshot: Snapshot, status: dict[str, Any]) -> tuple[Event, ...]:
     return (Event("Normal", str(status["phase"]), f"The job is {status['phase']}."),)
 
 
-DECISIONS = Decisions(plan, next_status, events, reduced_status)
+DECISIONS = Decisions(plan, next_status, events, reduced_status, unexplained)
 
 if __name__ == "__main__":
     settings = Settings.from_env(os.environ)

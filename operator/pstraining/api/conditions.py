@@ -70,6 +70,7 @@ class Reason(StrEnum):
     INIT_CONTAINER_FAILED = "InitContainerFailed"
     NODE_LOST = "NodeLost"
     PODS_REFUSED = "PodsRefused"
+    VOLUME_NOT_MOUNTED = "VolumeNotMounted"
     STILL_WAITING = "StillWaiting"
     WAITING_FOR_GANG = "WaitingForGang"
     # How the shards stand

@@ -18,13 +18,14 @@ from pstraining.controller.clocks import SYSTEM, ReconcilerClocks
 from pstraining.controller.informer_cache import Key
 from pstraining.controller.logs import about
 from pstraining.controller.metrics import REFUSALS, OperatorMetrics
+from pstraining.controller.mount_failures import MountFailures
 from pstraining.controller.pod_groups import PodGroups
 from pstraining.controller.rate_limit import BURST, PASSES_PER_SECOND, STARTUP_DELAY_SECONDS, RateLimit, is_startup_only
 from pstraining.controller.status_queue import RECHECK_SECONDS, StatusQueue
 from pstraining.controller.status_writer import Reduce, StatusWriter
 from pstraining.controller.watch_state import WatchState
 from pstraining.core.actions import Action, Create, Event, Outcome, Outcomes, Plan, Verdict
-from pstraining.core.snapshot import Snapshot
+from pstraining.core.snapshot import Pod, Snapshot
 from pstraining.kube.errors import ApiError, Conflict, NotFound
 from pstraining.kube.events import build_event
 from pstraining.kube.executor import Executor
@@ -47,6 +48,7 @@ class Decisions:
     next_status: Callable[[Snapshot, Outcomes, datetime], dict[str, Any]]
     events: Callable[[Snapshot, dict[str, Any]], tuple[Event, ...]]
     reduced_status: Reduce
+    unexplained: Callable[[Snapshot, datetime], list[Pod]]
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ class Reconciler:
         self._executor = Executor(port, watch_state.cache, metrics.wrote)
         self._status_writer = StatusWriter(port, watch_state.cache, metrics, decisions.reduced_status, clocks.monotonic)
         self._pod_groups = PodGroups(port, watch_state.cache, clocks.monotonic)
+        self._mount_failures = MountFailures(port, clocks.monotonic)
         self._decisions = decisions
         self._launcher = launcher
         self._metrics = metrics
@@ -122,16 +125,19 @@ class Reconciler:
             self._status_queue.forget(key)
             self._status_writer.forget(key)
             self._pod_groups.forget(key)
+            self._mount_failures.forget(key)
             self._metrics.record_status(key, None)
             return None
         started, result = time.perf_counter(), "failed"
         try:
-            snapshot = self._watch_state.snapshot(key)
+            snapshot = self._watch_state.snapshot(key, self._mount_failures.of(key))
             if snapshot.deleting:
                 result = "idle"
                 return None
-            if await self._pod_groups.read(snapshot):
-                snapshot = self._watch_state.snapshot(key)
+            waiting = self._decisions.unexplained(snapshot, self._clock())
+            read = await self._mount_failures.read(key, snapshot, waiting), await self._pod_groups.read(snapshot)
+            if any(read):
+                snapshot = self._watch_state.snapshot(key, self._mount_failures.of(key))
             done = await self._pass(key, snapshot, rate_limit)
             result = "wrote" if done.wrote else "idle"
             rate_limit.tokens -= done.wrote

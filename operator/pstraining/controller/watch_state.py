@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from pstraining.controller import failed_creates, nodes
@@ -64,8 +65,12 @@ class WatchState:
                 key = self.cache.vanished(raw) if is_deleted else self.cache.observed(raw)
         return () if key is None else (key,)
 
-    def snapshot(self, key: Key) -> Snapshot:
+    def snapshot(self, key: Key, mount_failures: Mapping[str, str] = MappingProxyType({})) -> Snapshot:
         """Return the snapshot of a job.
+
+        Args:
+            key: the job.
+            mount_failures: messages about volumes of its pods, by the pod's uid.
 
         Raises:
             KeyError: the job is not cached.
@@ -75,4 +80,5 @@ class WatchState:
             raise KeyError(key)
         known_nodes = self.nodes.of(view.pods) if self.watches_nodes else None
         refusals = self.failed_creates.of(view.children)
-        return observe(view.job, view.children, view.pods, known_nodes, refusals, sets_ids=self.sets_ids)
+        found = view.job, view.children, view.pods, known_nodes, refusals
+        return observe(*found, mount_failures=mount_failures, sets_ids=self.sets_ids)

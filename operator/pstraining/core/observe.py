@@ -5,7 +5,9 @@ the job does not control are left out, even if their labels name the job.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from pstraining.api import names
@@ -21,6 +23,7 @@ def observe(
     nodes: Iterable[Manifest] | None = None,
     refusals: Mapping[str, str] | None = None,
     *,
+    mount_failures: Mapping[str, str] = MappingProxyType({}),
     sets_ids: bool = True,
 ) -> Snapshot:
     """Return the snapshot of one job.
@@ -31,6 +34,7 @@ def observe(
         pods: pods whose label has the job's name.
         nodes: the existing nodes of the pods; None if nodes are not watched.
         refusals: messages about pods that could not be created, by the workload's uid.
+        mount_failures: messages about volumes that cannot be mounted, by the pod's uid.
         sets_ids: whether the operator sets the user and group IDs of new pods.
     """
     uid = job["metadata"]["uid"]
@@ -41,6 +45,7 @@ def observe(
             owned[child.kind, child.name] = child
     mine = [p for m in pods if (p := _pod(m, job)) is not None]
     found = None if nodes is None else {n.name: n for n in map(_node, nodes)}
+    mine = [replace(p, mount_failure=mount_failures[p.uid]) if p.uid in mount_failures else p for p in mine]
     ordered = tuple(sorted(mine, key=lambda p: (p.created, p.name)))
     return Snapshot(job=job, children=owned, pods=ordered, nodes=found, sets_ids=sets_ids)
 

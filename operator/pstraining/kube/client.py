@@ -29,6 +29,8 @@ ADDRESSES: Final = 4
 created 71, with one 119; under load some took longer than ten seconds and were sent again. With 2, a busy API server
 that took a second for each delayed all other creations. With 8, the ten Services of one large job were the last of its
 children to exist; with 3 they were not."""
+WARNINGS_MAX: Final = 50
+"""Events that are read about one object: Kubernetes counts repetitions in one event."""
 JSON: Final = "application/json"
 APPLY: Final = "application/apply-patch+yaml"
 JSON_PATCH: Final = "application/json-patch+json"
@@ -105,6 +107,12 @@ class KubeClient:
         path = RESOURCES[Kind.PS_TRAINING_JOB].path(namespace, name, "status")
         query = {"fieldManager": names.STATUS_FIELD_MANAGER, "force": "true"}
         return await self._request("PATCH", path, query, dict(body), APPLY)
+
+    async def warnings(self, namespace: str, uid: str) -> list[Object]:
+        """Read the events of type Warning about one object, a few at most."""
+        query = {"fieldSelector": f"type=Warning,involvedObject.uid={uid}", "limit": str(WARNINGS_MAX)}
+        answer = await self._request("GET", f"/api/v1/namespaces/{namespace}/events", query)
+        return list(answer.get("items") or ())
 
     async def create_event(self, namespace: str, body: Manifest) -> None:
         """POST an event."""

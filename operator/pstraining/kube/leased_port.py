@@ -61,6 +61,10 @@ class LeasedPort:
         """See `ApiPort.patch_status`."""
         return await self._sent(lambda: self._port.patch_status(namespace, name, body))
 
+    async def warnings(self, namespace: str, uid: str) -> list[Object]:
+        """See `ApiPort.warnings`."""
+        return await self._port.warnings(namespace, uid)
+
     async def create_event(self, namespace: str, body: Manifest) -> None:
         """See `ApiPort.create_event`."""
         await self._sent(lambda: self._port.create_event(namespace, body))

@@ -61,6 +61,9 @@ class ApiPort(Protocol):
         the job has changed since. (The status subresource of a custom resource ignores metadata.uid.)
         """
 
+    async def warnings(self, namespace: str, uid: str) -> list[Object]:
+        """Read the events of type Warning about one object, a few at most."""
+
     async def create_event(self, namespace: str, body: Manifest) -> None:
         """POST an event of events.k8s.io/v1."""
 

@@ -13,6 +13,7 @@ from pstraining.controller.reconciler import UNKNOWN_DELAY, Decisions, Reconcile
 from pstraining.controller.watch_state import WatchState
 from pstraining.core import planner, status
 from pstraining.core.actions import Kind
+from pstraining.core.policies.diagnosis import unexplained
 from pstraining.core.reduced_status import reduced_status
 from pstraining.kube.errors import Conflict, NotFound, Refused, Transient
 from pstraining.kube.port import Object
@@ -51,7 +52,7 @@ class Bench:
         self.reconciler = Reconciler(
             watch_state=self.watch_state,
             port=self.kube,
-            decisions=Decisions(planner.plan, status.next_status, status.events, reduced_status),
+            decisions=Decisions(planner.plan, status.next_status, status.events, reduced_status, unexplained),
             launcher=LAUNCHER,
             metrics=OperatorMetrics(lambda: 0, lambda: 0),
             instance="op-0",

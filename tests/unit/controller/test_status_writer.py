@@ -14,6 +14,7 @@ from pstraining.controller.status_writer import RETRY_SECONDS
 from pstraining.controller.watch_state import WatchState
 from pstraining.core import status
 from pstraining.core.actions import Kind, Manifest, Plan
+from pstraining.core.policies.diagnosis import unexplained
 from pstraining.core.reduced_status import reduced_status
 from pstraining.core.snapshot import Snapshot
 from pstraining.kube.errors import Refused, from_response
@@ -58,7 +59,7 @@ class Bench:
         watch_state = WatchState()
         self.cache = watch_state.cache
         metrics = OperatorMetrics(lambda: 0, lambda: 0)
-        decisions = Decisions(no_plan, status.next_status, status.events, reduced_status)
+        decisions = Decisions(no_plan, status.next_status, status.events, reduced_status, unexplained)
         self.reconciler = Reconciler(
             watch_state=watch_state,
             port=self.kube,

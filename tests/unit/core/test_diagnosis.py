@@ -9,7 +9,14 @@ from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.controller.transform import transform
 from pstraining.core.observe import observe
-from pstraining.core.policies.diagnosis import UNEXPLAINED_GRACE, UNSCHEDULABLE_GRACE, Diagnosis, diagnose, requeue_at
+from pstraining.core.policies.diagnosis import (
+    UNEXPLAINED_GRACE,
+    UNSCHEDULABLE_GRACE,
+    Diagnosis,
+    diagnose,
+    requeue_at,
+    unexplained,
+)
 from tests.support.builders import NOW, UID, job, pod, stamp, terminated
 from tests.support.simulation import World
 
@@ -48,6 +55,26 @@ def test_the_two_faces_of_a_failing_pull_read_the_same() -> None:
 def test_a_healthy_starting_or_leaving_pod_is_no_trouble() -> None:
     pods = (pod("ps"), pod("worker", state=waiting("ContainerCreating")), pod("worker", 1, deleting=True))
     assert diagnose(observe(job(), (), pods), LATER) is None
+
+
+def test_a_volume_that_cannot_be_mounted_is_told_in_kubernetes_words() -> None:
+    waits = pod("ps", phase="Pending", state=waiting("ContainerCreating"), ready=False)
+    late = NOW + UNEXPLAINED_GRACE + timedelta(seconds=2)
+    seen = observe(job(), (), (waits,))
+    assert [p.name for p in unexplained(seen, late)] == ["digits-ps-0"]
+    assert unexplained(seen, NOW + timedelta(seconds=2)) == [], "it may be about to run"
+    words = 'MountVolume.SetUp failed for volume "keys" : secret "absent" not found'
+    seen = observe(job(), (), (waits,), mount_failures={waits["metadata"]["uid"]: words})
+    found = diagnose(seen, late)
+    assert found is not None
+    assert found.reason is Reason.VOLUME_NOT_MOUNTED
+    assert words in found.message
+    assert [p.name for p in unexplained(seen, late)] == ["digits-ps-0"], "it is read again, as it may change"
+
+
+@pytest.mark.parametrize("seen", [c for c, _ in CASES])
+def test_a_known_cause_needs_no_events(seen: dict[str, Any]) -> None:
+    assert unexplained(observe(job(), (), (seen,)), NOW + timedelta(minutes=5)) == []
 
 
 @pytest.mark.parametrize("role", ["chief", "worker", "evaluator"])

@@ -7,7 +7,7 @@ writes.
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import chain
 
@@ -51,8 +51,14 @@ def diagnose(snapshot: Snapshot, now: datetime, among: Iterable[Pod] | None = No
     candidates = sorted(snapshot.pods if among is None else among, key=by_role)
     pods = [p for p in candidates if not p.deleting and not p.finished]
     known = (d for p in pods if (d := diagnosis_of(p, now)) is not None)
-    unknown = (_unexplained(p) for p in pods if _waits_since(p, now) <= now - UNEXPLAINED_GRACE)
+    unknown = (_unexplained(p) for p in pods if _is_overdue(p, now))
     return next(chain(known, _refusals(snapshot, now), unknown), None)
+
+
+def unexplained(snapshot: Snapshot, now: datetime) -> list[Pod]:
+    """Return the pods that have waited for a minute before their container runs, and do not say why."""
+    pods = (p for p in sorted(snapshot.pods, key=by_role) if not (p.deleting or p.finished or p.container.running))
+    return [p for p in pods if _is_overdue(p, now) and diagnosis_of(replace(p, mount_failure=""), now) is None]
 
 
 def requeue_at(snapshot: Snapshot, now: datetime) -> datetime | None:
@@ -83,6 +89,9 @@ def diagnosis_of(pod: Pod, now: datetime) -> Diagnosis | None:
         return Diagnosis(Reason.CONTAINER_CONFIG_INVALID, message, pod)
     if pod.blocked_init is not None and (pod.blocked_init.terminated or pod.blocked_init.last) is not None:
         return Diagnosis(Reason.INIT_CONTAINER_FAILED, _fails(pod, pod.blocked_init), pod)
+    if pod.mount_failure and not pod.container.running:
+        message = f"Pod {pod.name}: a volume cannot be mounted: {pod.mount_failure}; {look}"
+        return Diagnosis(Reason.VOLUME_NOT_MOUNTED, message, pod)
     if container.waiting_reason == "CrashLoopBackOff":
         return Diagnosis(Reason.CRASH_LOOP, _fails(pod, container), pod)
     return None
@@ -166,6 +175,10 @@ def _waits_since(pod: Pod, now: datetime) -> datetime:
     if works or pod.container.terminated is not None:
         return now + UNEXPLAINED_GRACE
     return max(t for t in (pod.created, pod.ready_changed, pod.container.started_at) if t is not None)
+
+
+def _is_overdue(pod: Pod, now: datetime) -> bool:
+    return _waits_since(pod, now) <= now - UNEXPLAINED_GRACE
 
 
 def _unexplained(pod: Pod) -> Diagnosis:

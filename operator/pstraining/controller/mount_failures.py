@@ -1,0 +1,84 @@
+"""Reads why the volumes of waiting pods cannot be mounted: Kubernetes reports it in events of the pod alone.
+
+Such events are not watched. Events can be selected by one reason only, and those of all pods of a cluster are many. A
+pod's events are read once it has waited for a minute without a known cause.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from pstraining.api.text import printable
+from pstraining.controller.informer_cache import Key
+from pstraining.core.snapshot import Pod, Snapshot
+from pstraining.kube.errors import NotFound, Refused
+from pstraining.kube.port import ApiPort, Object
+
+REASONS: Final = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
+REREAD_SECONDS: Final = 60.0
+"""Minimum seconds between two reads for one job."""
+PODS_MAX: Final = 3
+"""Pods of a job whose events are read at a time: the condition reports one pod."""
+MESSAGE_MAX: Final = 1_024
+"""Characters of a message that are kept."""
+
+
+class MountFailures:
+    """The newest message of each waiting pod, by its uid."""
+
+    def __init__(self, port: ApiPort, clock: Callable[[], float] = time.monotonic) -> None:
+        """Create a reader.
+
+        Args:
+            port: the API server.
+            clock: monotonic seconds.
+        """
+        self._port, self._clock = port, clock
+        self._messages: dict[Key, dict[str, str]] = {}
+        self._last_reads: dict[Key, float] = {}
+
+    def of(self, key: Key) -> Mapping[str, str]:
+        """Return the messages about a job's pods, by uid."""
+        return self._messages.get(key, {})
+
+    def forget(self, key: Key) -> None:
+        """Forget a job."""
+        self._messages.pop(key, None)
+        self._last_reads.pop(key, None)
+
+    async def read(self, key: Key, snapshot: Snapshot, waiting: Iterable[Pod]) -> bool:
+        """Read the events of waiting pods if a read is due; return whether a message is new.
+
+        Args:
+            key: the job.
+            snapshot: its state.
+            waiting: the pods that wait without a known cause.
+
+        Raises:
+            Transient: the read failed and is worth a retry.
+        """
+        pods = list(waiting)[:PODS_MAX]
+        if not pods:
+            self.forget(key)
+            return False
+        if self._clock() < self._last_reads.get(key, -REREAD_SECONDS) + REREAD_SECONDS:
+            return False
+        self._last_reads[key] = self._clock()
+        try:
+            found = {pod.uid: newest(await self._port.warnings(snapshot.namespace, pod.uid)) for pod in pods}
+        except (Refused, NotFound):
+            return False  # without the right to read events, nothing says why
+        before, self._messages[key] = self.of(key), {uid: message for uid, message in found.items() if message}
+        return before != self._messages[key]
+
+
+def newest(events: Iterable[Object]) -> str:
+    """Return the message of the newest event about a volume; empty without one."""
+    about = [event for event in events if event.get("reason") in REASONS and event.get("message")]
+    return printable(str(max(about, key=_moment)["message"]))[:MESSAGE_MAX] if about else ""
+
+
+def _moment(event: Mapping[str, Any]) -> str:
+    """Return when an event was last seen, as RFC 3339 in UTC, which sorts by time."""
+    series = (event.get("series") or {}).get("lastObservedTime")
+    return str(series or event.get("lastTimestamp") or event.get("eventTime") or "")
