@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,8 @@ def test_the_notes(helm: Helm, tmp_path: Path, given: dict[str, Any], told: str)
     )
     assert done.returncode == 0, done.stderr
     notes = yaml.safe_load(done.stdout)["text"]
+    shown = yaml.safe_load(textwrap.dedent(notes[notes.index("  apiVersion:") : notes.index("Watch it:")]))
+    assert shown["spec"]["checkpoint"]["volumeClaimTemplate"], "who copies it keeps the model"
     assert told in notes
     assert "deployment/pstraining-operator" in notes
     assert "{{" not in notes
@@ -134,6 +137,7 @@ def test_the_example_in_the_annotations_is_the_smallest_job() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))
     (example,) = yaml.safe_load(chart["annotations"]["artifacthub.io/crdsExamples"])
     assert example["kind"] == "PSTrainingJob"
+    assert example["spec"]["checkpoint"]["volumeClaimTemplate"]
     assert example["spec"]["worker"]["template"]["spec"]["containers"][0]["image"].endswith(f":{chart['appVersion']}")
 
 

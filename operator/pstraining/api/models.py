@@ -325,7 +325,8 @@ class PSTrainingJobSpec(ApiModel):
     checkpoint: CheckpointSpec | None = Field(
         default=None,
         description="Durable storage for checkpoints: exactly one of volume and volumeClaimTemplate. Without it, the "
-        "loss of a parameter server restarts training from the beginning, except with hot standbys.",
+        "loss of a parameter server restarts training from the beginning, except with hot standbys. When the pods "
+        "end, the parameters are lost unless the program saves them itself.",
     )
     training: TrainingSpec = TrainingSpec()
     run_policy: RunPolicy = RunPolicy()

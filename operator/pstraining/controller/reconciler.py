@@ -213,8 +213,13 @@ class Reconciler:
         return written.status
 
     async def _post_events(self, snapshot: Snapshot, events: tuple[Event, ...], now: datetime) -> None:
-        """Post events. A failed one is not retried, because the status has the same content."""
+        """Post events. A failed one is not retried, because the status has the same content.
+
+        Warnings are in the operator's log as well: the API server deletes events, by default after an hour.
+        """
         for event in events:
+            if event.type == "Warning":
+                logger.warning("%s: %s", event.reason, event.message, extra=_about(snapshot))
             body = build_event(dict(snapshot.job), event, instance=self._instance, now=now, suffix=secrets.token_hex(8))
             try:
                 await self._port.create_event(snapshot.namespace, body)

@@ -9,15 +9,20 @@ from pstraining.api.status import StatusCondition
 from pstraining.core import role_status
 from pstraining.core.actions import Create, Kind, Outcome, Outcomes, Replace, Verdict
 from pstraining.core.facts import Facts
-from pstraining.core.policies import gang, job_restart, missed_change, node_loss, resharding, rolling_update, teardown
+from pstraining.core.policies import (
+    durability,
+    gang,
+    job_restart,
+    missed_change,
+    node_loss,
+    resharding,
+    rolling_update,
+    teardown,
+)
 from pstraining.core.policies.completion import End
 from pstraining.core.policies.diagnosis import diagnose
 from pstraining.core.shard_status import degraded
 
-_NOT_DURABLE = {
-    "emptyDir": "is an emptyDir: checkpoints go with the chief's pod.",
-    "hostPath": "is a hostPath: a chief that is started on another node does not find its checkpoints.",
-}
 _BEFORE_PODS = (Kind.CLAIM, *Kind.pod_groups())
 """The kinds that are created before the API server validates any pod template."""
 
@@ -271,12 +276,9 @@ def _created_some(outcomes: Outcomes) -> bool:
 
 
 def _checkpoint(situation: Situation) -> Iterator[ConditionUpdate]:
-    checkpoint = situation.facts.job.spec.checkpoint
-    if checkpoint is None:
-        message = "spec.checkpoint is not set: a lost parameter server or chief means training from the beginning."
-        yield ConditionUpdate(Condition.CHECKPOINT_NOT_DURABLE, True, Reason.NO_CHECKPOINT_VOLUME, message)
-    elif weak := next((why for kind, why in _NOT_DURABLE.items() if kind in (checkpoint.volume or {})), None):
-        message = f"spec.checkpoint.volume {weak}"
-        yield ConditionUpdate(Condition.CHECKPOINT_NOT_DURABLE, True, Reason.CHECKPOINT_VOLUME_NOT_DURABLE, message)
+    found = durability.not_durable(situation.facts.job.spec.checkpoint)
+    if found is not None:
+        message = f"{found.field} {found.message}"
+        yield ConditionUpdate(Condition.CHECKPOINT_NOT_DURABLE, True, found.reason, message)
     elif situation.stored(Condition.CHECKPOINT_NOT_DURABLE) is not None:
         yield ConditionUpdate(Condition.CHECKPOINT_NOT_DURABLE, False, Reason.CHECKPOINT_DURABLE)

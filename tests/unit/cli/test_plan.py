@@ -188,14 +188,14 @@ def test_the_bandwidth_is_the_jobs_unless_another_is_given() -> None:
 def test_what_the_network_carries(tmp_path: Path) -> None:
     spec: dict[str, Any] = {"ps": {"replicas": 10}, "worker": {"replicas": 100}}
     done = run(tmp_path, "--parameters", "25.6M", "--bandwidth", "10G", "-o", "json", **spec)
-    network = json.loads(done.output)["network"]
+    network = json.loads(done.stdout)["network"]
     assert network["busiestLinkBytes"] == 1_024_000_000
     assert network["seconds"] == pytest.approx(0.8192)
     assert network["recommendedParameterServers"] == 100
     assert [row["number"] for row in network["parameterServers"]] == [1, 2, 4, 8, 10, 16, 32, 64, 100]
-    unknown = json.loads(run(tmp_path, "--parameters", "25.6M", "-o", "json", **spec).output)["network"]
+    unknown = json.loads(run(tmp_path, "--parameters", "25.6M", "-o", "json", **spec).stdout)["network"]
     assert unknown["seconds"] is None
-    assert "network" not in json.loads(run(tmp_path, "-o", "json", **spec).output)
+    assert "network" not in json.loads(run(tmp_path, "-o", "json", **spec).stdout)
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,19 @@ from pstraining.cli.errors import CommandError
 from pstraining.cli.main import app
 from pstraining.cli.manifests import Document
 from pstraining.cli.validation.documents import check_documents, wrong_with
+from pstraining.cli.validation.schema import Severity
 from tests.support.builders import TEMPLATE, job
 from tests.tfjob.cases import CASES
 
 ROOT = Path(__file__).parents[3]
 CONTAINER = TEMPLATE["spec"]["containers"][0]
 POD = "spec.worker.template.spec"
+CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+KEPT: dict[str, Any] = {"checkpoint": {"volumeClaimTemplate": CLAIM}}
+NOT_KEPT = (
+    "spec.checkpoint: is not set: the operator keeps no checkpoint of this job. When its pods end, the parameters are "
+    "lost unless the program saves them itself. Set spec.checkpoint to keep them on a volume."
+)
 
 
 def with_container(**fields: Any) -> dict[str, Any]:
@@ -103,7 +110,7 @@ AT_C = {"name": "data", "mountPath": "/c"}
     ],
 )  # fmt: skip
 def test_what_pods_would_be_refused_for(spec: dict[str, Any], message: str) -> None:
-    assert [f"{f.severity} {f}" for f in wrong_with(job(spec=spec))] == [message]
+    assert [f"{f.severity} {f}" for f in wrong_with(job(spec=KEPT | spec))] == [message]
 
 
 @pytest.mark.parametrize(
@@ -126,11 +133,43 @@ def test_what_pods_would_be_refused_for(spec: dict[str, Any], message: str) -> N
     ],
 )
 def test_what_pods_are_not_refused_for(spec: dict[str, Any]) -> None:
-    assert not wrong_with(job(spec=spec))
+    assert not wrong_with(job(spec=KEPT | spec))
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "told"),
+    [
+        (None, [NOT_KEPT]),
+        ({"path": None, "volume": {"emptyDir": {}}}, ["spec.checkpoint.volume: is an emptyDir: checkpoints go with"]),
+        ({"volume": {"hostPath": {"path": "/c"}}}, ["spec.checkpoint.volume: is a hostPath: a chief that is started"]),
+        ({"volume": {"persistentVolumeClaim": {"claimName": "mine"}}}, []),
+        ({"volumeClaimTemplate": CLAIM}, []),
+    ],
+)
+def test_a_job_that_keeps_no_model_is_warned_of(checkpoint: dict[str, Any] | None, told: list[str]) -> None:
+    found = wrong_with(job(spec={"checkpoint": checkpoint}))
+    assert [f.severity for f in found] == [Severity.WARNING] * len(told)
+    assert all(str(f).startswith(words) for f, words in zip(found, told, strict=True))
+
+
+@pytest.mark.parametrize(
+    "command", [("validate",), ("submit", "--dry-run", "client"), ("plan",)], ids=["validate", "submit", "plan"]
+)
+def test_every_check_of_a_manifest_warns(tmp_path: Path, command: tuple[str, ...]) -> None:
+    path = tmp_path / "job.yaml"
+    for spec, warnings in ((KEPT, 0), ({}, 1)):
+        made = job(spec=spec)
+        made["metadata"] = {"name": "digits"}
+        path.write_text(yaml.safe_dump(made))
+        result = CliRunner().invoke(app, [*command, "-f", str(path)])
+        assert result.exit_code == 0
+        assert result.output.count(f"warning: {NOT_KEPT}") == warnings
 
 
 def test_all_manifests_of_users_that_an_api_server_takes_are_right() -> None:
-    assert {c.name: found for c in CASES if not c.refused and (found := wrong_with(c.manifest()))} == {}
+    """But for those without durable checkpoints, as a TFJob is."""
+    accepted = {c.name: wrong_with(c.manifest()) for c in CASES if not c.refused}
+    assert not [f for found in accepted.values() for f in found if not f.field.startswith("spec.checkpoint")]
 
 
 @pytest.mark.parametrize(
@@ -142,7 +181,7 @@ def test_all_manifests_of_users_that_an_api_server_takes_are_right() -> None:
     ],
 )
 def test_the_head_of_an_object(change: dict[str, Any], message: str) -> None:
-    (found,) = wrong_with({**job(), **change})
+    (found,) = wrong_with({**job(spec=KEPT), **change})
     assert str(found).startswith(message)
 
 
@@ -155,7 +194,7 @@ def test_nothing_to_check() -> None:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    good, wrong = job(), job("other", spec={"ps": {"replicas": 0, "replica": 1}})
+    good, wrong = job(spec=KEPT), job("other", spec={"ps": {"replicas": 0, "replica": 1}})
     path = tmp_path / "jobs.yaml"
     path.write_text(yaml.safe_dump_all([good, {"kind": "ConfigMap", "metadata": {"name": "c"}}, wrong]))
     return path

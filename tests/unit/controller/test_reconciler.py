@@ -16,14 +16,14 @@ from pstraining.controller.metrics import OperatorMetrics
 from pstraining.controller.rate_limit import BURST
 from pstraining.controller.reconciler import REFUSED_DELAY, Decisions, Reconciler
 from pstraining.controller.watch_state import WatchState
-from pstraining.core.actions import Apply, Kind, Manifest, Outcomes, Plan
+from pstraining.core.actions import Apply, Event, Kind, Manifest, Outcomes, Plan
 from pstraining.core.snapshot import Snapshot
 from pstraining.kube.errors import ApiError, Conflict, Refused, StatusCause, Transient
 from pstraining.kube.port import Object
 from pstraining.resources.launcher import LauncherFiles
 from tests.support.builders import NOW, pod
 from tests.support.fakekube import FakeKube
-from tests.support.fakekube_decisions import DECISIONS, LAUNCHER, plan
+from tests.support.fakekube_decisions import DECISIONS, LAUNCHER, events, plan
 
 pytestmark = pytest.mark.asyncio
 KEY = ("default", "digits")
@@ -146,6 +146,21 @@ async def test_events_are_told_only_after_the_status_is_stored(bench: Bench) -> 
     with pytest.raises(Transient):
         await bench.reconciler.reconcile(KEY)
     assert bench.kube.events == []
+
+
+@pytest.mark.parametrize("posted", [True, False])
+async def test_a_warning_is_in_the_log_once(caplog: pytest.LogCaptureFixture, posted: bool) -> None:
+    def warn(snapshot: Snapshot, status: dict[str, Any]) -> tuple[Event, ...]:
+        return tuple(replace(e, type="Warning", message="No model is kept.") for e in events(snapshot, status)[:1])
+
+    decisions = replace(DECISIONS, events=lambda s, status: warn(s, status) if status["phase"] == "Pending" else ())
+    bench = Bench(decisions)
+    bench.kube.failures = lambda verb, kind, *_: None if posted or kind != "Event" else Transient("away")
+    bench.submit()
+    await bench.settle()
+    bench.restart(decisions)
+    await bench.settle()
+    assert [r.message for r in caplog.records if "No model" in r.message] == ["Pending: No model is kept."]
 
 
 async def test_an_event_that_cannot_be_posted_is_no_reason_to_fail(bench: Bench) -> None:

@@ -147,6 +147,21 @@ def test_checkpoints_that_may_get_lost_are_told(checkpoint: dict[str, Any] | Non
     assert all(words in c["message"] for c in told)
 
 
+def test_a_job_that_keeps_no_model_is_told_of_once() -> None:
+    """The status decides, so neither a pass nor another operator repeats the event."""
+    world = running()
+    told = [e for e in world.told if e.reason == "CheckpointNotDurable"]
+    assert [(e.type, e.message) for e in told] == [("Warning", world.condition("CheckpointNotDurable")["message"])]
+    assert "unless the program saves them itself. Set spec.checkpoint" in told[0].message
+    again = World(world.job, now=world.now, children=world.children, pods=world.pods)
+    again.edit({"runPolicy": {"backoffLimit": 3}})
+    again.settle()
+    again.end("chief")
+    again.settle()
+    assert [e.reason for e in again.told] == ["Succeeded"]
+    assert again.condition("CheckpointNotDurable")["status"] == "True", "also once nothing can be done about it"
+
+
 def test_an_old_attempt_is_evidence_until_its_end_is_on_record() -> None:
     world = running()
     world.end("chief", code=1)

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from hack.docs.pages import ROOT, Piece, pages
+from pstraining.cli.validation.documents import wrong_with
 from pstraining.cli.validation.schema import validate
 from tests.support.documented import REFUSED, SCHEMA, complete, documents, job_of, where
 
@@ -49,6 +50,18 @@ def unknown_values(known: Any, given: Any) -> Iterator[str]:
 def test_manifests_and_fragments_are_right(place: str, first: str, document: Any) -> None:
     if (place.partition(":")[0], first) not in REFUSED:
         assert not problems(document), place
+
+
+CONVERTED = "docs/how-to/move-from-tfjob.md"
+"""Its job is what `convert` makes of a TFJob, which has no such field."""
+
+
+def test_a_job_that_is_shown_whole_keeps_its_model() -> None:
+    """Readers copy it, and lose the model otherwise."""
+    whole = [(place, found) for place, first, found in DOCUMENTS if isinstance(found, dict) and "kind" in found]
+    jobs = [(place, job) for place, found in whole if (job := job_of(found)) and not place.startswith(CONVERTED)]
+    assert len(jobs) >= 4
+    assert not [place for place, job in jobs if any(f.field.startswith("spec.checkpoint") for f in wrong_with(job))]
 
 
 @pytest.mark.parametrize(("path", "first"), REFUSED)

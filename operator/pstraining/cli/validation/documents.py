@@ -1,6 +1,6 @@
 """The findings for each document of a file: which documents are jobs, and which of them can be submitted."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,11 +8,14 @@ import typer
 from rich.text import Text
 
 from pstraining.api import names
+from pstraining.api.models import CheckpointSpec
+from pstraining.api.nulls import without_nulls
 from pstraining.cli.errors import CommandError
 from pstraining.cli.manifests import Document
 from pstraining.cli.validation.schema import Finding, Severity, did_you_mean
 from pstraining.cli.validation.schema import validate as findings
 from pstraining.cli.validation.templates import refused
+from pstraining.core.policies.durability import not_durable
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,20 @@ def wrong_with(job: dict[str, Any]) -> list[Finding]:
     found = findings(job)
     if not any(f.severity is Severity.ERROR for f in found):
         found += refused(job)
+    if not any(f.severity is Severity.ERROR for f in found):
+        found += lost_with_pods(job)
     return sorted(found, key=lambda f: f.severity is not Severity.ERROR)
+
+
+def lost_with_pods(job: Mapping[str, Any]) -> list[Finding]:
+    """Warn of a job whose checkpoints do not outlive its pods, in the words of its condition CheckpointNotDurable.
+
+    Args:
+        job: a job without errors.
+    """
+    checkpoint = without_nulls(job["spec"]).get("checkpoint")
+    weak = not_durable(None if checkpoint is None else CheckpointSpec.model_validate(checkpoint))
+    return [] if weak is None else [Finding(weak.field, weak.message, Severity.WARNING)]
 
 
 def lines(checked: CheckedDocument) -> list[Text]:

@@ -128,7 +128,11 @@ class Chief:
             SystemExit: after SIGTERM, once the newest state is saved.
         """
         if self._saver is None:
-            event("no_checkpoints", reason="no checkpoint folder: losing a parameter server starts from the beginning")
+            event(
+                "no_checkpoints",
+                reason="no checkpoint folder: losing a parameter server starts from the beginning, and the model goes "
+                "with the job's pods unless the program saves it",
+            )
         self._tell_unused()
         while True:
             try:

@@ -1,0 +1,38 @@
+"""Do the checkpoints of a job outlive its pods, by its spec? Status, event and CLI use the same words. Pure."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from pstraining.api.conditions import Reason
+from pstraining.api.models import CheckpointSpec
+
+_NOT_DURABLE: Final = {
+    "emptyDir": "is an emptyDir: checkpoints go with the chief's pod.",
+    "hostPath": "is a hostPath: a chief that is started on another node does not find its checkpoints.",
+}
+# Programs may save by themselves, in an object store for example: the operator cannot know it.
+_NOT_SET: Final = (
+    "is not set: the operator keeps no checkpoint of this job. When its pods end, the parameters are lost unless the "
+    "program saves them itself. Set spec.checkpoint to keep them on a volume."
+)
+
+
+@dataclass(frozen=True)
+class NotDurable:
+    """The reason why checkpoints do not outlive the pods."""
+
+    reason: Reason
+    field: str
+    """The field to change."""
+    message: str
+    """What is wrong with it; the field is the subject."""
+
+
+def not_durable(checkpoint: CheckpointSpec | None) -> NotDurable | None:
+    """Return why checkpoints do not outlive the pods; None if they do."""
+    if checkpoint is None:
+        return NotDurable(Reason.NO_CHECKPOINT_VOLUME, "spec.checkpoint", _NOT_SET)
+    why = next((why for kind, why in _NOT_DURABLE.items() if kind in (checkpoint.volume or {})), None)
+    if why is None:
+        return None
+    return NotDurable(Reason.CHECKPOINT_VOLUME_NOT_DURABLE, "spec.checkpoint.volume", why)
