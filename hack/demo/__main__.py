@@ -60,6 +60,9 @@ def read_example(session: ClusterSession, target: Target) -> dict[str, Any]:
         folder = {"path": str(checkpoint_folder(session)), "type": "Directory"}
         job["spec"].setdefault("checkpoint", {}).pop("volumeClaimTemplate", None)
         job["spec"]["checkpoint"]["volume"] = {"hostPath": folder}
+    else:
+        # The next demo is to train, and would find this one's model.
+        job["spec"]["checkpoint"]["retainPolicy"] = "Delete"
     return job
 
 

@@ -22,7 +22,7 @@ OPERATOR = {
     ("networking.k8s.io", "networkpolicies"): ALL,
     ("scheduling.x-k8s.io", "podgroups"): ("create", "delete", "get", "patch"),
     ("scheduling.volcano.sh", "podgroups"): ("create", "delete", "get", "patch"),
-    ("", "persistentvolumeclaims"): ("create", "delete", "get", "list", "watch"),
+    ("", "persistentvolumeclaims"): ALL,
     ("", "pods"): ("delete", "list", "patch", "watch"),
     ("", "events"): ("list", "watch"),
     ("events.k8s.io", "events"): ("create",),

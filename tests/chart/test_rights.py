@@ -16,7 +16,7 @@ from .test_rbac import CLUSTER
 
 CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
 # A name that is taken is looked at once.
-VERBS = {"Create": ("create", "get"), "Apply": ("patch",), "Delete": ("delete",)}
+VERBS = {"Create": ("create", "get"), "Apply": ("patch",), "Replace": ("patch",), "Delete": ("delete",)}
 
 
 def test_every_right_is_used_and_every_call_is_allowed() -> None:
@@ -75,6 +75,9 @@ def a_life_with_everything() -> list[tuple[str, str, str]]:
     world.settle()
     world.edit({"worker": {"replicas": 2}})
     world.settle()
+    for retain in ("Delete", "Retain"):
+        world.edit({"checkpoint": {"retainPolicy": retain}})
+        world.settle()
     world.end("chief")
     world.settle()
     world.now += timedelta(minutes=1)

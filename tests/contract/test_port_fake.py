@@ -54,6 +54,33 @@ def job(name: str = "digits") -> dict[str, Any]:
     }
 
 
+def claim(owner: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "digits-checkpoint", "labels": {"a": "1"}, "ownerReferences": [owner]},
+        "spec": {
+            "storageClassName": "",
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Mi"}},
+        },
+    }
+
+
+def owner(found: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": found["apiVersion"],
+        "kind": found["kind"],
+        "name": found["metadata"]["name"],
+        "uid": found["metadata"]["uid"],
+    }
+
+
+def released(found: dict[str, Any], owners: list[dict[str, Any]]) -> dict[str, Any]:
+    version = found["metadata"]["resourceVersion"]
+    return {"/metadata/resourceVersion": version, "/metadata/ownerReferences": owners}
+
+
 def status_body(stored: dict[str, Any], status: dict[str, Any]) -> dict[str, Any]:
     kept = ("name", "namespace", "uid", "resourceVersion")
     return {
@@ -172,6 +199,37 @@ class PortContract:
         assert [e["name"] for e in found["spec"]["template"]["spec"]["containers"][0]["env"]] == ["A"]
         with pytest.raises(NotFound):
             await port.replace(Kind.DEPLOYMENT, namespace, "nothing", str(uuid.uuid4()), parts)
+
+    async def test_a_claim_gets_an_owner_and_loses_it(self, port: Any, namespace: str) -> None:
+        """Whether the owner is from the creation or from an apply; another owner stays."""
+        first = await port.create(Kind.CONFIG_MAP, namespace, config_map({}))
+        second = await port.create(Kind.PS_TRAINING_JOB, namespace, job())
+        theirs = owner(first)
+        made = await port.create(Kind.CLAIM, namespace, claim(theirs))
+        uid, ours = made["metadata"]["uid"], {**owner(second), "controller": True}
+        metadata = {"name": "digits-checkpoint", "namespace": namespace, "uid": uid, "ownerReferences": [ours]}
+        body = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata}
+        for _ in range(2):
+            owned = await port.apply(Kind.CLAIM, namespace, "digits-checkpoint", body)
+            assert {o["uid"] for o in owned["metadata"]["ownerReferences"]} == {theirs["uid"], ours["uid"]}
+            assert owned["spec"]["accessModes"] == ["ReadWriteOnce"]
+            free = await port.replace(Kind.CLAIM, namespace, "digits-checkpoint", uid, released(owned, [theirs]))
+            assert [o["uid"] for o in free["metadata"]["ownerReferences"]] == [theirs["uid"]]
+        bare = await port.replace(Kind.CLAIM, namespace, "digits-checkpoint", uid, released(free, []))
+        assert not bare["metadata"].get("ownerReferences")
+        owned = await port.apply(Kind.CLAIM, namespace, "digits-checkpoint", body)
+        assert [o["uid"] for o in owned["metadata"]["ownerReferences"]] == [ours["uid"]]
+
+    async def test_a_replacement_may_mean_one_version(self, port: Any, namespace: str) -> None:
+        theirs = owner(await port.create(Kind.CONFIG_MAP, namespace, config_map({})))
+        made = await port.create(Kind.CLAIM, namespace, claim(theirs))
+        uid = made["metadata"]["uid"]
+        parts = {**released(made, [theirs]), "/metadata/labels": {"a": "2"}}
+        await port.replace(Kind.CLAIM, namespace, "digits-checkpoint", uid, parts)
+        with pytest.raises(Conflict):
+            await port.replace(Kind.CLAIM, namespace, "digits-checkpoint", uid, released(made, []))
+        found = await port.get(Kind.CLAIM, namespace, "digits-checkpoint")
+        assert [o["uid"] for o in found["metadata"]["ownerReferences"]] == [theirs["uid"]]
 
     async def test_a_delete_means_one_uid(self, port: Any, namespace: str) -> None:
         made = await port.create(Kind.CONFIG_MAP, namespace, config_map({"a": "1"}))

@@ -63,13 +63,18 @@ class FakeKube:
         self._request("replace", kind, namespace, name)
         found = self._find(kind, namespace, name)
         self._same_uid(found, uid)
+        self._same_version(found, {"metadata": {"resourceVersion": parts.get("/metadata/resourceVersion")}})
+        before = copy.deepcopy(found.get("spec"))
         for place, value in parts.items():
             *path, last = place.strip("/").split("/")
             target = found
             for step in path:
                 target = target[step]
+            if last not in target:
+                raise Refused(f"the path {place} does not exist", status=422, reason="Invalid")
             target[last] = copy.deepcopy(value)
-        found["metadata"]["generation"] = found["metadata"].get("generation", 1) + 1
+        if found.get("spec") != before:
+            found["metadata"]["generation"] = found["metadata"].get("generation", 1) + 1
         return self._changed("MODIFIED", found)
 
     async def delete(
@@ -279,9 +284,11 @@ def _merge(live: Any, owned: Any, new: Any) -> Any:
             atomic = key in ("selector", "podSelector")
             merged[key] = copy.deepcopy(value) if atomic else _merge(merged.get(key), had.get(key), value)
         return merged
-    if _named(new) and (live is None or _named(live)):
-        had = {i["name"]: i for i in owned} if _named(owned) else {}
-        wanted, kept = {i["name"]: i for i in new}, {i["name"]: i for i in live or ()}
+    if _named(new) and (live is None or live == [] or _named(live)):
+        # Owners are told apart by their uid.
+        key = "uid" if all("uid" in i for i in (*new, *(live or ()))) else "name"
+        had = {i[key]: i for i in owned} if _named(owned) else {}
+        wanted, kept = {i[key]: i for i in new}, {i[key]: i for i in live or ()}
         order = [n for n in kept if n in wanted or n not in had] + [n for n in wanted if n not in kept]
         return [_merge(kept.get(n), had.get(n), wanted[n]) if n in wanted else kept[n] for n in order]
     return copy.deepcopy(new)

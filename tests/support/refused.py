@@ -114,6 +114,10 @@ REFUSED = {
         "spec.runPolicy.cleanPodPolicy.onSuccess",
     ),
     "no checkpoint volume": (edit("spec.checkpoint.path", "/c"), "exactly one of volume and volumeClaimTemplate"),
+    "a claim of one's own that would be deleted": (
+        edit("spec.checkpoint", {"volume": {"emptyDir": {}}, "retainPolicy": "Delete"}),
+        "spec.checkpoint.retainPolicy: Delete goes with volumeClaimTemplate only",
+    ),
     "a checkpoint path of ours": (
         edit("spec.checkpoint", {"path": "/pstraining", "volume": {"emptyDir": {}}}),
         "spec.checkpoint.path",

@@ -249,7 +249,7 @@ class World:
                 continue
             outcome = self._write(action)
             found.append(outcome)
-            stopped = outcome.verdict is not Verdict.DONE
+            stopped = not outcome.succeeded
         return Outcomes(tuple(found))
 
     def _write(self, action: Action) -> Outcome:
@@ -257,7 +257,7 @@ class World:
         key = (str(action.kind), action.name)
         if isinstance(action, Create):
             if key in self.foreign:
-                return Outcome(action, Verdict.NAME_TAKEN)
+                return Outcome(action, Verdict.EXISTS if action.kind is Kind.CLAIM else Verdict.NAME_TAKEN)
             if self.refuse is not None and (message := self.refuse(action)):
                 return Outcome(action, self.verdict, message)
             assert key not in self.children, f"{key} created twice"
@@ -281,21 +281,40 @@ class World:
             if self.refuse is not None and (message := self.refuse(action)):
                 return Outcome(action, self.verdict, message)
             assert self.children[key]["metadata"]["uid"] == action.uid
-            assert list(action.parts) == ["/spec/template"]
-            self.children[key]["spec"]["template"] = copy.deepcopy(action.parts["/spec/template"])
+            self._replace(action, self.children[key])
         else:
             self._delete(action, key)
         return Outcome(action, Verdict.DONE)
 
+    def _replace(self, action: Replace, target: dict[str, Any]) -> None:
+        parts = copy.deepcopy(dict(action.parts))
+        if action.kind is not Kind.CLAIM:
+            assert list(parts) == ["/spec/template"]
+            target["spec"]["template"] = parts["/spec/template"]
+            return
+        if parts.pop("/metadata/resourceVersion") != target["metadata"].get("resourceVersion"):
+            raise StaleError
+        assert parts.keys() <= {"/metadata/ownerReferences", "/metadata/labels"}
+        target["metadata"] |= {pointer.rpartition("/")[2]: value for pointer, value in parts.items()}
+        self._version(target)
+
     def _version(self, target: dict[str, Any]) -> None:
-        if target["kind"] == "Service":
+        if target["kind"] in ("Service", str(Kind.CLAIM)):
             self.serial += 1
             target["metadata"]["resourceVersion"] = str(self.serial)
+
+    def collect_garbage(self, job_uid: str) -> None:
+        """The job has gone, and with it what it owns."""
+        self.children = {
+            key: child
+            for key, child in self.children.items()
+            if all(o["uid"] != job_uid for o in child["metadata"].get("ownerReferences") or ())
+        }
 
     def _delete(self, action: Delete, key: tuple[str, str]) -> None:
         if action.kind is Kind.PS_TRAINING_JOB:
             self.job = None
-            self.children.clear()
+            self.collect_garbage(action.uid)
         elif action.kind is Kind.POD:
             found = self.pods[action.name]
             if self._is_cut(found) and action.grace_seconds != 0:

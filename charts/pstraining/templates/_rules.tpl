@@ -34,10 +34,11 @@ a call that is added to the operator is added here and there.
 - apiGroups: [scheduling.x-k8s.io, scheduling.volcano.sh]
   resources: [podgroups]
   verbs: [create, get, patch, delete]
-# The claim for checkpoints is made once and goes with its job; delete: persistentVolumeClaimRetentionPolicy.whenScaled.
+# The claim for checkpoints is created once; patch: its owner, by checkpoint.retainPolicy. delete: claims of parameter servers,
+# by persistentVolumeClaimRetentionPolicy.whenScaled.
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
-  verbs: [create, get, list, watch, delete]
+  verbs: [create, get, list, watch, patch, delete]
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch, patch, delete]

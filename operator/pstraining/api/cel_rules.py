@@ -30,6 +30,8 @@ FIXED_WHILE_RUNNING: Final = (
 )
 """What feeds pod templates, with a question mark where it may be absent: pods are rendered when they are created and
 never while they live."""
+CHECKPOINT_FIXED: Final = ("path", "keep", "intervalSeconds?", "volume?", "volumeClaimTemplate?")
+"""The fields of spec.checkpoint that feed pod templates."""
 
 
 MADE_ANEW: Final = ("ps.template?", "ps.resources?")
@@ -38,11 +40,20 @@ MADE_ANEW: Final = ("ps.template?", "ps.resources?")
 
 def _fixed(free: str, field: str, why: str) -> Rule:
     path = f"spec.{field.rstrip('?')}"
-    # Without has() an absent field is an error; CEL's optional types exceed the cost budget more than 100 times.
+    parts = [f"{path}.{part}" for part in CHECKPOINT_FIXED] if field == "checkpoint?" else [f"spec.{field}"]
+    same = " && ".join(_same(part) for part in parts)
+    if field == "checkpoint?":
+        same = f"(has(self.{path}) == has(oldSelf.{path}) && (!has(self.{path}) || ({same})))"
+    return {"rule": f"{free} || {same}", "message": f"{path} {why}", "fieldPath": f".{path}"}
+
+
+def _same(field: str) -> str:
+    path = field.rstrip("?")
     same = f"self.{path} == oldSelf.{path}"
+    # Without has() an absent field is an error; CEL's optional types exceed the cost budget more than 100 times.
     if field.endswith("?"):
         same = f"(has(self.{path}) == has(oldSelf.{path}) && (!has(self.{path}) || {same}))"
-    return {"rule": f"{free} || {same}", "message": f"{path} {why}", "fieldPath": f".{path}"}
+    return same
 
 
 def _fixed_seats(free: str) -> Rule:
@@ -298,6 +309,12 @@ def checkpoint() -> list[Rule]:
         {
             "rule": "has(self.volume) != has(self.volumeClaimTemplate)",
             "message": "spec.checkpoint needs exactly one of volume and volumeClaimTemplate",
+        },
+        {
+            "rule": "self.retainPolicy != 'Delete' || has(self.volumeClaimTemplate)",
+            "message": "spec.checkpoint.retainPolicy: Delete goes with volumeClaimTemplate only, as the operator never "
+            "deletes a claim of your own",
+            "fieldPath": ".retainPolicy",
         },
         {
             "rule": "self.path != '/pstraining' && !self.path.startsWith('/pstraining/') && self.path != "

@@ -276,9 +276,14 @@ class CheckpointSpec(ApiModel):
     )
     volume_claim_template: ClaimTemplate | None = Field(
         default=None,
-        description="Spec of the claim <job>-checkpoint, which the operator creates. The claim is DELETED with "
-        "the job, also by ttlSecondsAfterFinished, and its checkpoints are lost. To keep them, use `volume` with a "
-        "claim of your own.",
+        description="Spec of the claim <job>-checkpoint, which the operator creates. retainPolicy says whether the "
+        "claim outlives the job. An existing claim of that name is used as it is, and never deleted.",
+    )
+    retain_policy: Retention = Field(
+        default=Retention.RETAIN,
+        description="Handling of the claim of volumeClaimTemplate when the job is deleted, also by "
+        "ttlSecondsAfterFinished. Retain (default): it is kept. Delete: it is deleted with its checkpoints and the "
+        "model. It may change at any time.",
     )
 
 

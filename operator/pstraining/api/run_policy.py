@@ -155,8 +155,8 @@ class RunPolicy(ApiModel):
         default=None,
         ge=0,
         le=2**31 - 1,
-        description="Seconds from the job's end until it is deleted with its pods and the claim <job>-checkpoint. "
-        "Default: the job is kept.",
+        description="Seconds from the job's end until it is deleted with its pods. Default: the job is kept. "
+        "checkpoint.retainPolicy says whether the claim <job>-checkpoint goes with it.",
     )
     active_deadline_seconds: int | None = Field(
         default=None,

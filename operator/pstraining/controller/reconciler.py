@@ -197,7 +197,7 @@ class Reconciler:
         now: datetime,
     ) -> float:
         """Return the seconds for which a new status waits; 0 to write it now."""
-        if all(o.verdict is Verdict.DONE and isinstance(o.action, Create) for o in outcomes.outcomes):
+        if all(o.succeeded and isinstance(o.action, Create) for o in outcomes.outcomes):
             is_healthy = not any(p.finished or p.deleting or p.container.restarts for p in snapshot.pods)
             if is_healthy and is_startup_only(snapshot.status, status) and not self._status_queue.may_write(key):
                 return RECHECK_SECONDS
@@ -236,10 +236,10 @@ class Reconciler:
         if done.requeue_at is not None:
             # A timer may fire a little early by the time of day; a pass just before the deadline would have no effect.
             waits.append(max(0.0, (done.requeue_at - self._clock()).total_seconds()) + 0.005)
-        verdicts = {o.verdict for o in done.outcomes.outcomes}
+        verdicts = {o.verdict for o in done.outcomes.outcomes if not o.succeeded}
         # An invalid object stays invalid until the spec changes, which is an event. Other refusals may be resolved
         # elsewhere.
-        if verdicts - {Verdict.DONE} and Verdict.INVALID not in verdicts:
+        if verdicts and Verdict.INVALID not in verdicts:
             waits.append(UNKNOWN_DELAY if Verdict.NOT_SERVED in verdicts else REFUSED_DELAY)
         return min(waits, default=None)
 

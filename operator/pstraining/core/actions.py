@@ -47,7 +47,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Create:
-    """POST with strict field validation. A taken name is a success if the job controls the object, else a conflict."""
+    """POST with strict field validation.
+
+    A taken name is a success if the object is the job's own, or a claim without a controller; else it is a conflict.
+    """
 
     kind: Kind
     name: str
@@ -107,6 +110,8 @@ class Verdict(StrEnum):
     """The result of an action."""
 
     DONE = "Done"
+    EXISTS = "Exists"
+    """A claim of the name exists that does not belong to the job; the job uses it as it is."""
     NAME_TAKEN = "NameTaken"
     INVALID = "Invalid"
     REFUSED = "Refused"
@@ -124,6 +129,11 @@ class Outcome:
     verdict: Verdict
     message: str = ""
     """The API server's message, which the condition shows."""
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the cluster is as the action wants it."""
+        return self.verdict in (Verdict.DONE, Verdict.EXISTS)
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,8 @@ def _rescaling(situation: Situation, runs: bool) -> ConditionUpdate | None:
 def _updating(situation: Situation) -> Iterator[ConditionUpdate]:
     stored = situation.stored(Condition.UPDATING)
     if situation.end is None and not situation.suspended:
-        refused = next((o for o in situation.outcomes.with_verdict(Verdict.INVALID) if _is_update(o)), None)
+        invalid = (o for o in situation.outcomes.with_verdict(Verdict.INVALID) if _is_update(o))
+        refused = next((o for o in invalid if o.action.kind is Kind.STATEFUL_SET), None)
         progress = rolling_update.progress(situation.facts, stored, refused)
         if progress is not None:
             yield ConditionUpdate(Condition.UPDATING, *progress)
@@ -153,7 +154,7 @@ def _created(situation: Situation) -> ConditionUpdate:
         return ConditionUpdate(
             Condition.CREATED, False, Reason.GANG_NOT_INSTALLED, gang.not_installed(situation.facts.job)
         )
-    bad = any(o.verdict is not Verdict.DONE and not _is_update(o) for o in situation.outcomes.outcomes)
+    bad = any(not o.succeeded and not _is_update(o) for o in situation.outcomes.outcomes)
     stored = situation.stored(Condition.CREATED)
     if bad or (situation.suspended and (stored is None or not situation.was_true(Condition.CREATED))):
         return ConditionUpdate(Condition.CREATED, False, Reason.CHILDREN_MISSING)

@@ -12,11 +12,13 @@
     another number of PSs     stop in order, then create again
     else                      create missing children, correct drifted ones, create the next attempt of the chief
 
+The owner of the checkpoint claim is corrected in all of these states but the first (policies/retain_policy.py).
 Planning again on the result of a plan gives the empty plan, and every prefix of a plan leaves a legal state. The
 policies that delete failed pods wait until status has recorded the failure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 
 from pstraining.api import names
@@ -38,6 +40,7 @@ from pstraining.core.policies import (
     node_loss,
     pvc_retention,
     resharding,
+    retain_policy,
     rolling_update,
     stuck_pods,
     teardown,
@@ -59,6 +62,16 @@ def plan(snapshot: Snapshot, now: datetime, launcher: LauncherFiles) -> Plan:
     facts = gather(snapshot, now)
     if snapshot.deleting or isinstance(facts, str) or not facts.is_managed_here:
         return Plan()
+    found = _decide(facts, launcher)
+    owners = tuple(retain_policy.owner_changes(facts.job, snapshot))
+    # The garbage collector deletes by the owners that a claim has when the job is deleted.
+    if owners and any(a.kind is Kind.PS_TRAINING_JOB for a in found.actions):
+        return Plan(owners)
+    return replace(found, actions=(*found.actions, *owners))
+
+
+def _decide(facts: Facts, launcher: LauncherFiles) -> Plan:
+    """Decide about all but the owner of the checkpoint claim."""
     if facts.recorded_end is not None:
         return _clean_up(facts, facts.recorded_end)
     if completion.new_end(facts) is not None or facts.failures.restart_job is not None:

@@ -24,6 +24,8 @@ IN_FLIGHT: Final = 16
 """Concurrent requests of one job."""
 NAMESPACE_TERMINATING = "the namespace is being deleted"
 PREDECESSOR = "the objects of an earlier job of this name are still being deleted"
+CLAIM_DELETED = "the existing claim of this name is being deleted"
+CLAIM_USED = "it exists already, is used as it is, and is not deleted with the job"
 
 
 class WriteCache(Protocol):
@@ -74,7 +76,7 @@ class Executor:
         outcomes: dict[int, Outcome] = {}
         for stage in stages(planned):
             outcomes |= await self._stage(namespace, job, job_uid, planned, stage)
-            if any(outcome.verdict is not Verdict.DONE for outcome in outcomes.values()):
+            if any(not outcome.succeeded for outcome in outcomes.values()):
                 break
         return Outcomes(tuple(outcomes.get(i) or Outcome(a, Verdict.NOT_TRIED) for i, a in enumerate(planned)))
 
@@ -98,7 +100,7 @@ class Executor:
                 except Exception as error:  # noqa: BLE001 - raised below, after the others
                     errors[position] = error
                     return
-                refused = refused or outcomes[position].verdict is not Verdict.DONE
+                refused = refused or not outcomes[position].succeeded
 
         await asyncio.gather(*(send() for _ in range(min(IN_FLIGHT, len(stage)))))
         # A refusal takes precedence: its message names the fix, and the error will occur again.
@@ -133,13 +135,10 @@ class Executor:
         except Conflict as error:
             if not error.already_exists:
                 raise
-            existing = await self._port.get(action.kind, namespace, action.name)
-            if _belongs_to_predecessor(existing, job, job_uid):
-                logger.debug("%s %s: %s", action.kind, action.name, PREDECESSOR)
-                return Outcome(action, Verdict.NOT_TRIED, PREDECESSOR)
-            if controller_uid(existing) != job_uid:
-                return Outcome(action, Verdict.NAME_TAKEN, f"{action.kind} {action.name} {_owner_message(existing)}")
-            written = existing
+            written = await self._port.get(action.kind, namespace, action.name)
+            outcome = _name_exists(action, written, job, job_uid)
+            if outcome.verdict is not Verdict.DONE:
+                return outcome
         else:
             self._on_write(action.kind, "create")
         self._cache.wrote(namespace, job, written)
@@ -160,6 +159,29 @@ class Executor:
             self._cache.deleted(action.kind, namespace, action.name, action.uid)
         else:
             self._cache.wrote(namespace, job, remaining)
+
+
+def _name_exists(action: Create, existing: Object, job: str, job_uid: str) -> Outcome:
+    """Return the outcome of a creation whose name is taken; DONE if the object is the job's own."""
+    if _belongs_to_predecessor(existing, job, job_uid):
+        logger.debug("%s %s: %s", action.kind, action.name, PREDECESSOR)
+        return Outcome(action, Verdict.NOT_TRIED, PREDECESSOR)
+    if controller_uid(existing) == job_uid:
+        return Outcome(action, Verdict.DONE)
+    if action.kind is not Kind.CLAIM or _controller(existing):
+        return Outcome(action, Verdict.NAME_TAKEN, f"{action.kind} {action.name} {_owner_message(existing)}")
+    return _claim_exists(action, existing, job_uid)
+
+
+def _claim_exists(action: Create, existing: Object, job_uid: str) -> Outcome:
+    """Return the outcome for a claim without a controller; as with a StatefulSet, the job uses it."""
+    metadata = existing["metadata"]
+    if (metadata.get("labels") or {}).get(names.LABEL_JOB_UID) == job_uid:
+        return Outcome(action, Verdict.DONE)
+    if metadata.get("deletionTimestamp"):
+        return Outcome(action, Verdict.NOT_TRIED, CLAIM_DELETED)
+    logger.info("%s %s: %s", action.kind, action.name, CLAIM_USED)
+    return Outcome(action, Verdict.EXISTS, CLAIM_USED)
 
 
 def _refusal(action: Action, error: Refused) -> Outcome:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pstraining.api.cel_rules import FIXED_WHILE_RUNNING, MADE_ANEW
+from pstraining.api.cel_rules import CHECKPOINT_FIXED, FIXED_WHILE_RUNNING, MADE_ANEW
 from pstraining.api.models import PSTrainingJob
 from pstraining.resources import standbys
 
@@ -24,6 +24,10 @@ def digest(job: PSTrainingJob) -> str:
     spec = job.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     # Hot standbys are replaced one at a time when these change (policies/rolling_update.py).
     paths = FIXED_WHILE_RUNNING if standbys.is_hot(job) else (*FIXED_WHILE_RUNNING, *MADE_ANEW)
+    if "checkpoint" in spec:
+        # The rest of it feeds no pod, and changes while the job runs.
+        fixed = {field.rstrip("?") for field in CHECKPOINT_FIXED}
+        spec["checkpoint"] = {k: v for k, v in spec["checkpoint"].items() if k in fixed}
     values = {path.rstrip("?"): _at(spec, path.rstrip("?")) for path in paths}
     found = {path: value for path, value in values.items() if value is not None}
     text = json.dumps({**found, "witnesses": standbys.witnesses(job)}, sort_keys=True)

@@ -24,6 +24,14 @@ def templates(job: PSTrainingJob) -> dict[str, Any]:
     return {"volumeClaimTemplates": wanted, "persistentVolumeClaimRetentionPolicy": keep}
 
 
+def checkpoint_retention(job: PSTrainingJob) -> Retention:
+    """Return what becomes of the job's checkpoint claim; without a template now, an earlier claim is kept."""
+    checkpoint = job.spec.checkpoint
+    if checkpoint is None or checkpoint.volume_claim_template is None:
+        return Retention.RETAIN
+    return checkpoint.retain_policy
+
+
 def shard(job: PSTrainingJob, claim: str) -> int | None:
     """Return the shard of a claim, by its name; None if it comes from none of the job's templates."""
     for template in job.spec.ps.volume_claim_templates:

@@ -3,10 +3,10 @@
 from typing import Any
 
 from pstraining.api import names
-from pstraining.api.models import PSTrainingJob
+from pstraining.api.models import PSTrainingJob, Retention
 from pstraining.resources import fixed_fields, pods, standbys, volume_claims
 from pstraining.resources.launcher import LauncherMap
-from pstraining.resources.metadata import metadata, role_selector
+from pstraining.resources.metadata import metadata, role_selector, without_owner
 
 
 def build_parameter_servers(
@@ -105,10 +105,14 @@ def build_checkpoint_claim(job: PSTrainingJob) -> dict[str, Any] | None:
     checkpoint = job.spec.checkpoint
     if checkpoint is None or checkpoint.volume_claim_template is None:
         return None
+    found = metadata(job, names.checkpoint_claim(job.metadata.name), "checkpoint")
+    found["labels"] = without_owner(found["labels"])
+    if volume_claims.checkpoint_retention(job) is Retention.RETAIN:
+        del found["ownerReferences"]
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": metadata(job, names.checkpoint_claim(job.metadata.name), "checkpoint"),
+        "metadata": found,
         "spec": checkpoint.volume_claim_template,
     }
 

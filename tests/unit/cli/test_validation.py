@@ -9,9 +9,11 @@ import yaml
 
 from pstraining.api import contract
 from pstraining.api.cel_rules import FIXED_WHILE_RUNNING, MADE_ANEW
+from pstraining.api.models import CheckpointSpec
 from pstraining.cli.validation.documents import wrong_with
 from pstraining.cli.validation.schema import Finding, Severity, defaulted, did_you_mean, path_of, validate
-from tests.support.builders import job
+from pstraining.resources import fixed_fields
+from tests.support.builders import job, typed
 from tests.support.refused import REFUSED, edit, simple
 from tests.tfjob.cases import CASES
 from tests.tfjob.table import Case
@@ -162,6 +164,29 @@ def test_what_is_immutable_is_free_while_suspended(path: str) -> None:
     assert not validate(old, old)
     new["spec"]["runPolicy"] = {**new["spec"].get("runPolicy", {}), "suspend": True}
     assert not [f for f in validate(new, old) if "immutable" in f.message]
+
+
+CHECKPOINT: dict[str, Any] = {
+    "path": "/d",
+    "keep": 4,
+    "intervalSeconds": 5,
+    "volume": {"hostPath": {"path": "/c"}},
+    "volumeClaimTemplate": CLAIM | {"storageClassName": "fast"},
+    "retainPolicy": "Delete",
+}
+
+
+@pytest.mark.parametrize("field", CheckpointSpec.model_fields)
+def test_of_a_checkpoint_all_but_what_feeds_no_pod_is_immutable(field: str) -> None:
+    name = CheckpointSpec.model_fields[field].alias or field
+    old = job(spec={"checkpoint": {"volumeClaimTemplate": CLAIM, "retainPolicy": "Retain"}})
+    new = copy.deepcopy(old)
+    new["spec"]["checkpoint"][name] = CHECKPOINT[name]
+    if name == "volume":
+        del new["spec"]["checkpoint"]["volumeClaimTemplate"]
+    refused = [f.field for f in validate(new, old)]
+    assert refused == ([] if name == "retainPolicy" else ["spec.checkpoint"])
+    assert (fixed_fields.digest(typed(old)) == fixed_fields.digest(typed(new))) is (name == "retainPolicy")
 
 
 @pytest.mark.parametrize("path", MADE_ANEW)

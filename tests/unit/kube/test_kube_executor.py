@@ -9,7 +9,7 @@ from pstraining.api.conditions import Reason
 from pstraining.controller.informer_cache import InformerCache
 from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Outcomes, Verdict
 from pstraining.kube.errors import Conflict, NotFound, Refused, StatusCause, Transient
-from pstraining.kube.executor import NAMESPACE_TERMINATING, PREDECESSOR, Executor
+from pstraining.kube.executor import CLAIM_DELETED, NAMESPACE_TERMINATING, PREDECESSOR, Executor
 from tests.support.fakekube import UNKNOWN_FIELD, FakeKube
 
 pytestmark = pytest.mark.asyncio
@@ -95,6 +95,44 @@ async def test_a_predecessors_object_is_waited_for(bench: Bench) -> None:
     outcomes = await bench.run(create("b"), create("c"))
     assert verdicts(outcomes) == [Verdict.NOT_TRIED, Verdict.NOT_TRIED]
     assert outcomes.outcomes[0].message == PREDECESSOR
+
+
+def claim(**metadata: Any) -> Create:
+    spec = {**body("c"), "kind": "PersistentVolumeClaim"}
+    spec["metadata"] = {**spec["metadata"], **metadata}
+    return Create(Kind.CLAIM, "c", spec, Reason.DESIRED)
+
+
+EARLIER = {names.LABEL_JOB: "digits", names.LABEL_JOB_UID: "an earlier job"}
+
+
+@pytest.mark.parametrize("labels", [{}, EARLIER], ids=["a user's", "an earlier job's"])
+async def test_a_claim_that_is_nobodys_is_used(bench: Bench, labels: dict[str, str]) -> None:
+    theirs = bench.kube.put(claim(labels=labels, ownerReferences=[]).body)
+    outcomes = await bench.run(create("a"), claim(ownerReferences=[]), create("b"))
+    assert verdicts(outcomes) == [Verdict.DONE, Verdict.EXISTS, Verdict.DONE]
+    assert all(o.succeeded for o in outcomes.outcomes)
+    assert bench.kube.objects["PersistentVolumeClaim", "default", "c"] == theirs
+    assert bench.seen().keys() == {"a", "b"}, "it is not taken for the job's own"
+
+
+async def test_the_jobs_own_claim_needs_no_owner(bench: Bench) -> None:
+    bench.kube.put(claim(ownerReferences=[]).body)
+    assert verdicts(await bench.run(claim(ownerReferences=[]))) == [Verdict.DONE]
+    assert bench.seen().keys() == {"c"}
+
+
+async def test_a_claim_of_another_controller_is_a_conflict(bench: Bench) -> None:
+    bench.kube.put(claim(ownerReferences=[{"kind": "X", "name": "x", "uid": "x", "controller": True}]).body)
+    assert verdicts(await bench.run(claim(), create("b"))) == [Verdict.NAME_TAKEN, Verdict.NOT_TRIED]
+
+
+async def test_a_claim_that_is_going_is_waited_for(bench: Bench) -> None:
+    going = claim(labels={}, ownerReferences=[], deletionTimestamp="2030-01-01T12:00:00Z")
+    bench.kube.put(going.body)
+    outcomes = await bench.run(claim(), create("b"))
+    assert verdicts(outcomes) == [Verdict.NOT_TRIED, Verdict.NOT_TRIED]
+    assert outcomes.outcomes[0].message == CLAIM_DELETED
 
 
 async def test_what_the_api_server_never_takes(bench: Bench) -> None:

@@ -33,7 +33,8 @@ CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage":
 
 @pytest.mark.parametrize("addressing", ["Headless", "ClusterIP"])
 def test_every_manifest_is_valid_and_owned(addressing: str) -> None:
-    spec = {"worker": {"addressing": addressing}, "checkpoint": {"volumeClaimTemplate": CLAIM}}
+    checkpoint = {"volumeClaimTemplate": CLAIM, "retainPolicy": "Delete"}
+    spec = {"worker": {"addressing": addressing}, "checkpoint": checkpoint}
     made = typed(job(ps=2, workers=3, spec=spec))
     chief = workloads.build_attempt(made, "chief", 1, LauncherMap("l"))
     manifests = [*desired_state.children(made, LauncherMap("digits-launcher-v1"), LAUNCHER), chief]
@@ -60,7 +61,11 @@ GITOPS = {
 def test_nothing_without_an_owner_is_taken_for_an_applications() -> None:
     """Argo CD and Flux delete what carries their mark, has no owner, and is not in Git."""
     metadata = {"name": "shard", "labels": {**GITOPS, "team": "a"}, "annotations": {**GITOPS, "note": "b"}}
-    spec = {"ps": {"volumeClaimTemplates": [{"metadata": metadata, "spec": CLAIM}]}, "evaluator": {"enabled": True}}
+    spec = {
+        "ps": {"volumeClaimTemplates": [{"metadata": metadata, "spec": CLAIM}]},
+        "evaluator": {"enabled": True},
+        "checkpoint": {"volumeClaimTemplate": CLAIM},
+    }
     manifest = job(spec=spec)
     manifest["metadata"] |= {"labels": GITOPS, "annotations": GITOPS}
     manifest["spec"]["worker"]["template"] |= {"metadata": {"labels": GITOPS, "annotations": GITOPS}}
@@ -72,7 +77,11 @@ def test_nothing_without_an_owner_is_taken_for_an_applications() -> None:
             marks = claim["metadata"]["labels"].keys() | claim["metadata"]["annotations"].keys()
             assert not marks & GITOPS.keys()
             assert {"team", "note"} <= marks
-        assert rendered["metadata"]["ownerReferences"]
+        if rendered["kind"] == "PersistentVolumeClaim":
+            assert not rendered["metadata"].keys() & {"ownerReferences", "annotations"}
+            assert not rendered["metadata"]["labels"].keys() & GITOPS.keys()
+        else:
+            assert rendered["metadata"]["ownerReferences"]
 
 
 def test_the_cluster_map() -> None:

@@ -38,7 +38,11 @@ from pstraining.launcher import launcher_files, launcher_version
 from pstraining.resources.launcher import LauncherFiles
 
 CHILDREN: Final = tuple(k for k in RESOURCES if k not in (Kind.POD, Kind.PS_TRAINING_JOB, *Kind.pod_groups()))
-WORDS: Final = {Create: ("create", "green"), Apply: ("correct", "yellow"), Delete: ("delete", "red")}
+WORDS: Final = {
+    Create: ("create", "green"),
+    **dict.fromkeys((Apply, Replace), ("correct", "yellow")),
+    Delete: ("delete", "red"),
+}
 
 
 @dataclass(frozen=True)
@@ -162,6 +166,8 @@ def details(planned: Planned, action: Action) -> str:
     """What there is to say about an action."""
     if isinstance(action, Delete):
         return ""
+    if isinstance(action, (Apply, Replace)) and action.kind is Kind.CLAIM:
+        return _fate(action.body if isinstance(action, Apply) else {})
     if isinstance(action, Replace):
         return ", ".join(action.parts)
     if isinstance(action, Apply):
@@ -173,7 +179,8 @@ def details(planned: Planned, action: Action) -> str:
         case Kind.SERVICE:
             return "ports " + ", ".join(str(port["port"]) for port in spec["ports"])
         case Kind.CLAIM:
-            return f"{spec['resources']['requests']['storage']} {spec.get('storageClassName', '')}".rstrip()
+            size = f"{spec['resources']['requests']['storage']} {spec.get('storageClassName', '')}".rstrip()
+            return f"{size}, {_fate(action.body)}"
         case Kind.CONFIG_MAP:
             return several(len(action.body.get("data") or {}), "file")
         case Kind.POD_DISRUPTION_BUDGET:
@@ -184,6 +191,12 @@ def details(planned: Planned, action: Action) -> str:
             amount = told_amount(requests(template))
             return f"{several(pods_of(action), 'pod')}" + (f", {amount} each" if amount else "")
     return ""
+
+
+def _fate(claim: Manifest) -> str:
+    """What becomes of a claim that is written like this when the job is deleted."""
+    owned = (claim.get("metadata") or {}).get("ownerReferences")
+    return "deleted with the job" if owned else "kept when the job is deleted"
 
 
 def runs(planned: Planned) -> Iterator[tuple[Action, str, int]]:

@@ -22,7 +22,7 @@ from pstraining.core.snapshot import Child, Snapshot
 _WORKLOADS = (Kind.STATEFUL_SET, Kind.DEPLOYMENT, Kind.JOB)
 _FOR_OTHERS = (Kind.POD_DISRUPTION_BUDGET, Kind.SERVICE, *Kind.pod_groups())
 _FOR_PODS = (Kind.CONFIG_MAP, Kind.NETWORK_POLICY)
-"""The kinds that pods need. Claims are not among them: they are data and are deleted with the job."""
+"""The kinds that pods need. Claims are not among them: they are data, and at most deleted with the job."""
 
 
 @dataclass(frozen=True)
