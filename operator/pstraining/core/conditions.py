@@ -167,7 +167,11 @@ def _created(situation: Situation) -> ConditionUpdate:
         return ConditionUpdate(
             Condition.CREATED, situation.was_true(Condition.CREATED), Reason(stored.reason), stored.message
         )
-    return ConditionUpdate(Condition.CREATED, True, Reason.CHILDREN_CREATED, "Every object of the job exists.")
+    message = "Every object of the job exists."
+    for outcome in situation.outcomes.with_verdict(Verdict.EXISTS):
+        found = f"{outcome.action.kind} {outcome.action.name}"
+        message += f" {found} existed before the job: the chief resumes from the checkpoints in it, if there are any."
+    return ConditionUpdate(Condition.CREATED, True, Reason.CHILDREN_CREATED, message)
 
 
 def _refused(situation: Situation) -> str:
