@@ -12,7 +12,7 @@ import pytest
 
 from pstraining.runtime.replication.view import Voters
 from tests.support.soak_marks import ALL, THOROUGH, in_soak
-from tests.support.view_explorer import explore
+from tests.support.view_explorer import explore, play
 from tests.support.view_rules import AnyNumber, careless, forgetful, lenient, repeatable
 from tests.support.view_state import Faults, ForkedError, World
 from tests.support.view_world import Rules, Scope
@@ -106,15 +106,6 @@ LATE_TRANSFER = (
     *("chief 1: sees: Prepare", "prepare -> s", "prepare -> w", "chief 1: sees: Accept", "accept -> s", "accept -> w"),
     *("chief 1: sees: Activate", "activate -> s", "worker: begins", "worker: acknowledged"),
 )
-
-
-def play(found: Scope, world: World, script: tuple[str, ...]) -> World:
-    """Play one history; each line has words of the event that happens next."""
-    for line in script:
-        happening = [e for e in found.events(world) if all(word in f"{e.actor}: {e.what}" for word in line.split())]
-        assert happening, (line, [f"{e.actor}: {e.what}" for e in found.events(world)])
-        world = happening[0].then
-    return world
 
 
 def test_a_transfer_that_is_written_late_changes_nothing() -> None:

@@ -83,6 +83,15 @@ def canonical(scope: Scope, world: World) -> World:
     return replace(world, chiefs=tuple(map(kept, world.chiefs)), late=tuple(late))
 
 
+def play(scope: Scope, world: World, script: tuple[str, ...]) -> World:
+    """Play one history; each line has words of the event that happens next."""
+    for line in script:
+        happening = [e for e in scope.events(world) if all(word in f"{e.actor}: {e.what}" for word in line.split())]
+        assert happening, (line, [f"{e.actor}: {e.what}" for e in scope.events(world)])
+        world = happening[0].then
+    return world
+
+
 def walk(scope: Scope, world: World, seed: int, length: int = 400) -> tuple[World, list[str]]:
     """One history drawn at random, in which everybody stands still for a while at times.
 

@@ -1,9 +1,10 @@
 """Rules of view changes, switched off."""
 
 from dataclasses import replace
+from typing import Any
 
 from pstraining.runtime.replication import acceptor
-from pstraining.runtime.replication.view import Ballot, ProcessStatus, Voters
+from pstraining.runtime.replication.view import Action, Ballot, Observation, ProcessStatus, Voters, next_action
 
 
 def forgetful(own: ProcessStatus, ballot: Ballot) -> ProcessStatus:
@@ -41,3 +42,17 @@ class AnyNumber(Voters):
 
     def is_quorum(self, number: int) -> bool:
         return True
+
+
+class HalfIsEnough(Voters):
+    """Counts half of the voters as a quorum: with an odd number of them that changes nothing."""
+
+    def is_quorum(self, number: int) -> bool:
+        return 2 * number >= len(self.tasks)
+
+
+def two_views_of_a_ballot(own: Ballot, voters: Voters, observation: Observation, **others: Any) -> Action:
+    """Send a view under any ballot of the own term, whichever was sent under it before."""
+    promised = [status.promised for status in observation.values() if isinstance(status, ProcessStatus)]
+    newest = max((ballot for ballot in promised if ballot.term == own.term), default=own)
+    return next_action(max(own, newest), voters, observation, **others | {"proposed": None})

@@ -17,6 +17,8 @@ class Running:
     history: History | None = None
     parts: tuple[History | None, ...] = ()
     """None: whatever was there."""
+    lease_age: int = 0
+    """Time since its lease was renewed, by its own clock; see `view_leases`."""
 
     @property
     def joined(self) -> History:
@@ -47,6 +49,7 @@ class Chief:
     looked: tuple[ProcessStatus | Unreachable, ...] = ()
     calls: tuple[Call, ...] = ()
     voteless_before: frozenset[Process] = frozenset()
+    proposed: View | None = None
     ended: bool = False
 
 
@@ -71,6 +74,12 @@ class Faults:
     steps: int = 0
     late: int = 0
     """Calls that arrive when nobody waits for them any more."""
+    twice: int = 0
+    """Calls that arrive, and arrive once more later."""
+    restarts: int = 0
+    """Chiefs whose process is replaced by another one of the same term."""
+    jumps: int = 0
+    """Members whose clock is set."""
     drains: int = 0
     """Processes that are told to end."""
     replaces: int = 0
@@ -95,6 +104,8 @@ class World:
     """The ballot of the last step that was acknowledged."""
     former: tuple[tuple[int, Running], ...] = ()
     """The processes whose place another one took, by number of their task; they run until the cut ends."""
+    cut_for: int = 0
+    """Time since the cut; see `view_leases`."""
     are_leases_over: bool = False
     """Whether nobody renewed a lease on the side that is cut off before a member there was replaced."""
 

@@ -12,7 +12,8 @@ from pstraining.core.policies import cut_off
 from pstraining.runtime.replication import acceptor
 from pstraining.runtime.replication import view as views
 from pstraining.runtime.replication.view import Action, Ballot, Process, ProcessStatus, Unreachable, View, Voters
-from tests.support.view_state import Call, Chief, Event, Faults, ForkedError, History, Running, Step, World, write_of
+from tests.support.view_calls import calls_of, check, source_of
+from tests.support.view_state import Call, Chief, Event, Faults, History, Running, Step, World, write_of
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class Scope:
 
         if chief.ended:
             return
+        yield from self._of_restart(world, chief, now)
         if chief.calls:
             call, rest = chief.calls[0], now(replace(chief, calls=chief.calls[1:]))
             # Nobody is activated before it is known that all learners have begun.
@@ -89,6 +91,11 @@ class Scope:
                 return
             done = self._called(rest, call)
             yield Event(actor, f"{call.name} -> {call.to.task}", unknown if done.running is rest.running else done)
+            if world.faults.twice and done.running is not rest.running:
+                left = replace(world.faults, twice=world.faults.twice - 1)
+                again = write_of(call, self._process(world, call.argument[1])) if call.name == "transfer" else call
+                copy = replace(done, late=(*world.late, again or call), faults=left)
+                yield Event(actor, f"{call.name} -> {call.to.task}, and once more later", copy)
             if world.faults.late:
                 left = replace(world.faults, late=world.faults.late - 1)
                 late = replace(unknown, late=(*world.late, call), faults=left)
@@ -101,7 +108,7 @@ class Scope:
         while len(looked) < len(self.voters.tasks):
             task, process = self.voters.tasks[len(looked)], self._at(world, chief.side, len(looked))
             there = (
-                (process.status if process else Unreachable.CRASHED)
+                (self._status(process) if process else Unreachable.CRASHED)
                 if self._reaches(world, chief.side, task)
                 else Unreachable.SUSPECTED
             )
@@ -119,6 +126,7 @@ class Scope:
                 **back,
                 voteless_before=chief.voteless_before,
                 wait_for_absent=wait_for_absent,
+                proposed=chief.proposed,
             )
             if action not in decided:
                 decided.append(action)
@@ -129,7 +137,7 @@ class Scope:
                 if isinstance(a, ProcessStatus) and not a.is_voter
             )
             after = replace(
-                chief, looked=(), voteless_before=new, calls=tuple(_calls(self.voters, action, observation))
+                chief, looked=(), voteless_before=new, calls=tuple(calls_of(self.voters, action, observation))
             )
             base = world
             match action:
@@ -137,16 +145,37 @@ class Scope:
                     after = replace(after, ended=True)
                 case views.Prepare(ballot=ballot):
                     after = replace(after, epoch=ballot.epoch)
-                case views.Accept(view=view, founding=True):
-                    base = replace(world, lossy=world.lossy | {view.ballot})
+                case views.Accept(view=view, founding=founding):
+                    after = replace(after, proposed=view)
+                    base = replace(world, lossy=world.lossy | {view.ballot}) if founding else world
                 case views.RestoreCheckpoint(ballot=ballot):
                     base = replace(world, lossy=world.lossy | {ballot})
-                case views.Activate() if chief.side != self.operator:
-                    base = replace(world, are_leases_over=False)
+                case views.Activate(view=view):
+                    base = self._renewed(world, chief, view)
             yield Event(actor, f"sees: {action}", now(after, base))
             if isinstance(action, views.Activate) and not after.calls:
                 for call in self._chunks(world, chief.side, action.view, observation):
                     yield Event(actor, f"reads a chunk for {call.to.task}", now(replace(after, calls=(call,))))
+
+    def _status(self, found: Running) -> ProcessStatus:
+        """What a process answers; without clocks, what it has."""
+        return found.status
+
+    def _renewed(self, world: World, chief: Chief, view: View) -> World:
+        """The world after a chief has found its view active, and has renewed the leases that it can."""
+        del view
+        return world if chief.side == self.operator else replace(world, are_leases_over=False)
+
+    def _of_restart(self, world: World, chief: Chief, now: Callable[..., World]) -> Iterator[Event]:
+        """The chief's process is replaced within its term: another one remembers nothing, and a call is on its way."""
+        if not world.faults.restarts:
+            return
+        left = replace(world, faults=replace(world.faults, restarts=world.faults.restarts - 1))
+        again = now(Chief(chief.term, chief.side, epoch=0), left)
+        yield Event(f"chief {chief.term}", "restarts", again)
+        if chief.calls:
+            late = replace(again, late=(*again.late, chief.calls[0]))
+            yield Event(f"chief {chief.term}", f"restarts, and its {chief.calls[0].name} arrives later", late)
 
     def _returning(
         self, observation: dict[str, ProcessStatus | Unreachable]
@@ -169,7 +198,7 @@ class Scope:
     ) -> Iterator[Call]:
         """Yield the next chunk of each learner, as its source has it now."""
         for process in view.learners:
-            source = _source(self.voters, view, process)
+            source = source_of(self.voters, view, process)
             told, found = observation[process.task], self._process(world, source)
             assert isinstance(told, ProcessStatus)
             if found is None or found.history is None or told.chunks == self.chunk_count:
@@ -310,7 +339,7 @@ class Scope:
         if made is None or found is None or not self._reaches(world, step.side, target.task):
             return
         own = found.status
-        if own.incarnation != target.incarnation or not own.active or own.view != step.view:
+        if own.incarnation != target.incarnation or not self._status(found).active or own.view != step.view:
             return
         if target in step.view.learners:
             if own.step not in (len(base or ()), len(made)):
@@ -327,9 +356,12 @@ class Scope:
             yield Event("worker", f"step on {target.task}", then)
             return
         if made != world.acknowledged[: len(made)]:  # else it is known by a later one
-            _check(world, made, step.view.ballot)
+            self._check(world, made, step.view.ballot)
             then = replace(then, acknowledged=made, under=step.view.ballot)
         yield Event("worker", f"acknowledged under {step.view.ballot}", then)
+
+    def _check(self, world: World, made: History, ballot: Ballot) -> None:
+        check(world, made, ballot)
 
     def _next_step(self, world: World, step: Step) -> tuple[History | None, History | None]:
         """What the next step is made on and what it makes: if a shard is ahead, the others follow it first."""
@@ -361,40 +393,3 @@ class Scope:
     def _reaches(self, world: World, side: int, task: str) -> bool:
         index = self.voters.tasks.index(task)
         return not world.is_cut or self.sides[task] == side or any(index == replaced for replaced, _ in world.former)
-
-
-def _calls(voters: Voters, action: Action, observation: dict[str, ProcessStatus | Unreachable]) -> Iterator[Call]:
-    match action:
-        case views.Prepare(ballot=ballot, to=to):
-            yield from (Call("prepare", process, ballot) for process in to)
-        case views.Accept(view=view, to=to, founding=founding):
-            yield from (Call("found" if founding else "accept", process, view) for process in to)
-        case views.AdmitVoter(view=view, to=to):
-            yield from (Call("admit", process, view) for process in to)
-        case views.Activate(view=view, to=to):
-            statuses = {process: observation[process.task] for process in to}
-            closed = [p for p, a in statuses.items() if isinstance(a, ProcessStatus) and not a.active]
-            yield from (Call("begin", p, (view, _source(voters, view, p))) for p in closed if p in view.learners)
-            yield from (Call("activate", process, view) for process in closed)
-        case views.TransferState(ballot=ballot, pairs=pairs, former=former):
-            yield from (Call("transfer", target, (ballot, source, former)) for source, target in pairs)
-        case views.RestoreCheckpoint(ballot=ballot, to=to):
-            yield from (Call("restore", process, ballot) for process in to)
-
-
-def _source(voters: Voters, view: View, learner: Process) -> Process:
-    (own,) = [own for own, tasks in zip(view.shards, voters.shards, strict=True) if learner.task in tasks]
-    return own[-1]
-
-
-def _check(world: World, made: History, ballot: Ballot) -> None:
-    """One history: what is acknowledged goes on from what was, unless nobody holds that any more and it was told."""
-    before = world.acknowledged
-    if ballot >= world.under and made[: len(before)] == before:
-        return
-    if any(found.history is not None and found.history[: len(before)] == before for found in world.processes):
-        raise ForkedError(
-            f"{before} was acknowledged under {world.under} and is still there; now it is {made} under {ballot}"
-        )
-    if not world.lossy:
-        raise ForkedError(f"{before} was acknowledged, and nobody has told that it is lost; now it is {made}")

@@ -275,3 +275,48 @@ def test_who_is_leaving_is_left_out_where_others_have_the_state(
 )
 def test_who_has_handed_over(former: View | None, draining: list[Process], found: list[str]) -> None:
     assert [process.task for process in switched_over(former, NEW, draining)] == found
+
+
+PROMISED = {
+    "p": replace(member(1, OLD, active=False), promised=Ballot(1, 2)),
+    "s": replace(member(2, OLD, active=False), promised=Ballot(1, 2)),
+    "w": replace(member(7, OLD), promised=Ballot(1, 2), step=None),
+}
+"""Everyone has promised (1, 2), and the view of (1, 1) is the newest."""
+WHOLE = replace(OLD, ballot=Ballot(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("epoch", "proposed", "expected"),
+    [
+        (2, None, "accept"),
+        (2, OLD, "accept"),
+        (2, WHOLE, "accept"),
+        (2, NEW, Ballot(1, 3)),
+        (2, View(Ballot(1, 2), ()), Ballot(1, 3)),
+        (1, None, Ballot(1, 3)),
+        (4, None, Ballot(1, 5)),
+    ],
+    ids=[
+        "its first",
+        "one of another ballot",
+        "the same again",
+        "another one was sent",
+        "it is unknown which was sent",
+        "another process asked for the promises",
+        "a later promise is lost",
+    ],
+)
+def test_a_ballot_has_one_view(epoch: int, proposed: View | None, expected: Ballot | str) -> None:
+    action = next_action(Ballot(1, epoch), VOTERS, PROMISED, proposed=proposed)
+    if isinstance(expected, Ballot):
+        assert action == Prepare(expected, (Process("p", 1), Process("s", 2), Process("w", 7)))
+    else:
+        assert isinstance(action, Accept)
+        assert action.view == WHOLE
+
+
+@pytest.mark.parametrize(("voters", "quorum"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (6, 4)], ids=str)
+def test_a_quorum_is_more_than_half(voters: int, quorum: int) -> None:
+    counted = Voters((tuple(f"m{n}" for n in range(voters)),), ())
+    assert [counted.is_quorum(number) for number in range(voters + 1)] == [n >= quorum for n in range(voters + 1)]

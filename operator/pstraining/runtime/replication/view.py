@@ -211,7 +211,7 @@ class Wait:
 Action = Prepare | Accept | AdmitVoter | Activate | TransferState | RestoreCheckpoint | Superseded | Wait
 
 
-def next_action(
+def next_action(  # noqa: PLR0913 - one argument for each thing that a chief knows
     own: Ballot,
     voters: Voters,
     observation: Observation,
@@ -221,6 +221,7 @@ def next_action(
     voteless_before: Collection[Process] = (),
     wait_for_absent: bool = True,
     lockstep: bool = True,
+    proposed: View | None = None,
 ) -> Action:
     """Return the chief's next action.
 
@@ -234,6 +235,7 @@ def next_action(
         wait_for_absent: whether the first view waits for members yet to start; not where they cannot be placed.
         lockstep: whether all members in sync, or one that decides for all, have applied the newest step. Otherwise
             each has every acknowledged update, in an order of its own.
+        proposed: the view that the chief has sent last. A ballot has one view, as any process may have accepted it.
     """
     statuses = {Process(task, a.incarnation): a for task, a in observation.items() if isinstance(a, ProcessStatus)}
     highest = max((status.promised for status in statuses.values()), default=NO_BALLOT)
@@ -242,9 +244,12 @@ def next_action(
     if highest.term > term:
         return Superseded(highest.term)
     newest = max((a.view for a in statuses.values() if a.view), key=lambda view: view.ballot, default=None)
+    # No ballot is used twice, though the processes that promised a higher one may all be lost.
+    epoch = 1 + max(own.epoch, highest.epoch if highest.term == term else 0)
+    again = Prepare(Ballot(term, epoch), tuple(statuses))
     is_own = newest is not None and newest.ballot == highest and highest.term == term
     if newest and is_own and not _is_changed(statuses, newest, promotable, joining):
-        return _carry_through(own, voters, observation, newest, statuses, voteless_before)
+        return _carry_through(again, voters, observation, newest, statuses, voteless_before)
     voting = {process for process, status in statuses.items() if status.is_voter}
     founding = not voters.is_quorum(len(voting))
     suspected = [task for task in voters.members if observation[task] in MAY_LIVE]
@@ -257,14 +262,15 @@ def next_action(
     # A member that has not promised yet may hold the state, and apply steps under its view.
     enough = all(process in promised for process in statuses if process.task in voters.members)
     enough &= founding or voters.is_quorum(len(voting.intersection(promised)))
-    if highest.term != term or (newest and highest == newest.ballot) or not enough:
-        return Prepare(_next_ballot(own, highest), tuple(statuses))
+    if highest != own or (newest and highest == newest.ballot) or not enough:
+        return again
     made = _next_view(voters, observation, newest, promised, highest, promotable, founding=founding, lockstep=lockstep)
     if not isinstance(made, Accept):
         return made
     # Learners stay, and start over: chunks do not count under another ballot.
     learners = {*joining, *(newest.learners if newest else ())}.intersection(promised, remaining) - made.view.in_sync
-    return replace(made, view=replace(made.view, learners=tuple(sorted(learners))))
+    view = replace(made.view, learners=tuple(sorted(learners)))
+    return again if proposed and proposed.ballot == highest and proposed != view else replace(made, view=view)
 
 
 def _is_changed(
@@ -293,13 +299,8 @@ def switched_over(former: View | None, view: View, draining: Collection[Process]
     return () if former is None else tuple(sorted(former.in_sync.intersection(draining) - view.in_sync))
 
 
-def _next_ballot(own: Ballot, highest: Ballot) -> Ballot:
-    """Return a ballot that was never used: the processes that promised a higher one may all be lost."""
-    return Ballot(own.term, 1 + max(own.epoch, highest.epoch if highest.term == own.term else 0))
-
-
 def _carry_through(
-    own: Ballot,
+    again: Prepare,
     voters: Voters,
     observation: Observation,
     view: View,
@@ -315,7 +316,7 @@ def _carry_through(
     if not has_quorum and any(observation[task] in MAY_LIVE for task in voters.members):
         return Wait(f"{votes} of {len(voters.tasks)} voters have the view, which is no quorum")
     if not view.members <= following:
-        return Prepare(_next_ballot(own, view.ballot), tuple(statuses))
+        return again
     fresh = tuple(process for process, status in statuses.items() if not status.is_voter and process in voteless_before)
     if fresh and has_quorum and all(statuses[process].active for process in view.members):
         return AdmitVoter(view, fresh)
@@ -338,7 +339,8 @@ def _next_view(
     lost, transfers, generations = [], [], set()
     for number, tasks in enumerate(voters.shards):
         before = former.shards[number] if former else ()
-        states = {p: (promised[p].generation, promised[p].step or 0) for p in before if _has_state(p, promised)}
+        have = [process for process in before if process in promised and promised[process].step is not None]
+        states = {process: (promised[process].generation, promised[process].step or 0) for process in have}
         newest = max(states.values(), default=None)
         in_sync = [p for p, s in states.items() if newest and (s == newest if lockstep else s[0] == newest[0])]
         may_have = [process.task for process in before if observation[process.task] in MAY_LIVE]
@@ -353,18 +355,14 @@ def _next_view(
         elif not given:
             lost.append(number)
         # In order of preference: a member that comes back gets the rank that it had.
-        have = sorted((*in_sync, *given), key=lambda process: tasks.index(process.task))
-        shards.append(_not_draining(tuple(have), promised))
+        ranked = sorted((*in_sync, *given), key=lambda process: tasks.index(process.task))
+        shards.append(_not_draining(tuple(ranked), promised))
         generations |= {promised[process].generation for process in shards[-1]}
     if lost or len(generations) > 1:
         return RestoreCheckpoint(ballot, tuple(p for p in promised if p.task in voters.members), tuple(lost))
     if transfers:
         return TransferState(ballot, tuple(transfers), former.ballot if former else NO_BALLOT)
     return Accept(View(ballot, tuple(shards)), tuple(promised), founding=founding)
-
-
-def _has_state(process: Process, promised: Mapping[Process, ProcessStatus]) -> bool:
-    return process in promised and promised[process].step is not None
 
 
 def active_view(observation: Observation) -> View | None:

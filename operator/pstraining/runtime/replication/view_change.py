@@ -74,6 +74,8 @@ class ViewChanger:
         """Whether members apply the same steps in the same order: an undecided step is void under another view."""
         self._state_transfer = StateTransfer(self._monitor) if chunks.is_incremental(store) else None
         self._own = Ballot(term or views.NO_BALLOT.term, epoch)
+        # It is not known which view a former process has sent last; any other one gets a ballot of its own.
+        self._proposed: View | None = View(self._own, ()) if epoch else None
         self._voteless: frozenset[Process] = frozenset()
         self._calls = MemberCalls(self._monitor)
         self._began = time.monotonic()
@@ -133,6 +135,7 @@ class ViewChanger:
                 voteless_before=self._voteless,
                 wait_for_absent=wait_for_absent,
                 lockstep=self._lockstep,
+                proposed=self._proposed,
             )
             self._voteless = frozenset(process for process, status in statuses.items() if not status.is_voter)
             try:
@@ -189,6 +192,7 @@ class ViewChanger:
             case Accept() | TransferState() if self._lockstep and self._finish_decided_step(statuses):
                 pass
             case Accept(view, to, founding):
+                self._proposed = view
                 for process in to:
                     self._calls.accept(process, view, founding=founding)
             case views.AdmitVoter(view, to):

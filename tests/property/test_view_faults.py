@@ -1,0 +1,215 @@
+"""View changes explored under faults that `test_view_exploration` does not have.
+
+Even numbers of voters, chiefs whose process is replaced within their term, calls that arrive twice, mode Async, and
+leases under clocks that are set. Where the way to a loss is long, the exploration begins in the middle of a history.
+Each test of a fault has one beside it with a rule switched off, in which the exploration finds a loss.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from pstraining.runtime.replication.view import Voters
+from tests.support.soak_marks import THOROUGH, in_soak
+from tests.support.view_async import AsyncScope, async_rules
+from tests.support.view_explorer import Explored, explore, play
+from tests.support.view_leases import GRACE, LEASE, LeasedScope, for_ever
+from tests.support.view_rules import HalfIsEnough, lenient, repeatable, two_views_of_a_ballot
+from tests.support.view_state import Faults, ForkedError, World
+from tests.support.view_world import Rules, Scope
+
+LARGE = 1_200_000
+"""States of a soak: a bound that has more is explored so far, the shortest histories first."""
+SHARD = (("p", "s"),)
+SIDES = {"p": 0, "s": 1, "w": 0, "v": 1}
+ALL_PROMISE = ("Prepare", "prepare -> p", "prepare -> s", "prepare -> w")
+IN_VIEW = ("sees: Accept", "accept -> p", "accept -> s", "accept -> w", "sees: Activate")
+
+
+def explored(scope: Scope, world: World, epochs: int = 2) -> Explored:
+    found = explore(scope, world, epochs=epochs, limit=LARGE)
+    print(world.faults, found)
+    assert found.complete or (THOROUGH and found.states == LARGE)
+    assert found.acknowledging, "steps were made meanwhile"
+    return found
+
+
+def finds(scope: Scope, world: World, match: str = "acknowledged", epochs: int = 2) -> None:
+    with pytest.raises(ForkedError, match=match) as forked:
+        explore(scope, world, epochs=epochs, limit=LARGE)
+    print(forked.value)
+
+
+# Two and four voters: the network may be cut into halves.
+
+HALVES = [
+    (Faults(cuts=1, chiefs=2, steps=2), 2),
+    (Faults(kills=1, cuts=1, steps=1), 2),
+    *([(Faults(kills=2, cuts=2, chiefs=2, steps=2), 3)] if THOROUGH else []),
+]
+
+
+def even(number: int, kind: type[Voters] = Voters) -> Scope:
+    return Scope(kind(SHARD, ("w", "v")[: number - 2]), SIDES, looks_at_once=True)
+
+
+@pytest.mark.parametrize("number", [2, 4])
+@pytest.mark.parametrize(("faults", "epochs"), HALVES)
+def test_an_even_number_of_voters_loses_no_step(faults: Faults, epochs: int, number: int) -> None:
+    explored(even(number), even(number).start(faults), epochs)
+
+
+@pytest.mark.parametrize("number", [2, pytest.param(4, marks=in_soak)])
+def test_it_does_where_half_is_a_quorum(number: int) -> None:
+    found = even(number, HalfIsEnough)
+    finds(found, found.start(Faults(cuts=1, chiefs=2, steps=2)), "is still there")
+
+
+# Two chiefs at once; and a chief whose process is replaced within its term while one of its calls is on its way.
+
+RESTARTED = (
+    *("next chief", *(f"chief 2: {line}" for line in ("sees: " + ALL_PROMISE[0], *ALL_PROMISE[1:], "sees: Accept"))),
+    *("chief 1: sees: Superseded", "chief 2: restarts, accept later", "late: accept -> p"),
+)
+"""The first view of chief 2 names p and s, and is accepted by p alone."""
+MOST_WITH_CHIEF_2 = {"p": 0, "s": 1, "w": 1}
+
+
+def three(rules: Rules | None = None, sides: dict[str, int] = SIDES) -> Scope:
+    return Scope(Voters(SHARD, ("w",)), sides, rules or Rules(), looks_at_once=True)
+
+
+def restarted(found: Scope, faults: Faults) -> World:
+    world = play(found, found.start(replace(faults, chiefs=2, restarts=1)), RESTARTED)
+    return replace(world, is_cut=True)
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        Faults(kills=1, steps=1, restarts=1),
+        Faults(chiefs=2, steps=1, restarts=1),
+        *([Faults(kills=2, cuts=1, chiefs=2, steps=2, restarts=2, late=1)] if THOROUGH else []),
+    ],
+)
+def test_a_chief_that_restarts_within_its_term_loses_no_step(faults: Faults) -> None:
+    explored(three(), three().start(faults), 3 if THOROUGH else 2)
+
+
+def test_a_restarted_chief_sends_no_second_view_under_a_ballot() -> None:
+    found = three(sides=MOST_WITH_CHIEF_2)
+    explored(found, restarted(found, Faults(kills=1, steps=2)), 3)
+
+
+def test_with_two_views_under_a_ballot_a_step_is_lost() -> None:
+    """Members p and w have different views under one number, and the later chief takes the older one."""
+    found = three(Rules(next_action=two_views_of_a_ballot), MOST_WITH_CHIEF_2)
+    finds(found, restarted(found, Faults(kills=1, steps=2)), "nobody has told that it is lost", 3)
+
+
+def test_a_chief_sends_no_second_view_when_it_does_not_know_where_its_first_is() -> None:
+    """The first view reaches p alone; the calls to s and w fail, and the network is cut."""
+    found = three(sides=MOST_WITH_CHIEF_2)
+    world = play(found, found.start(Faults(kills=1, steps=2, chiefs=2, late=2)), RESTARTED[:-3])
+    lines = ("chief 1: sees: Superseded", "accept -> p", "accept -> s later", "accept -> w later")
+    world = play(found, replace(world), lines)
+    explored(found, replace(world, is_cut=True), 3)
+
+
+# A call that arrives twice.
+
+RETURNED = ("kill s", "restart s", "sees: " + ALL_PROMISE[0], *ALL_PROMISE[1:])
+"""Member s has returned, and everyone has promised ballot (1, 2)."""
+
+
+def returned(found: Scope, faults: Faults) -> World:
+    world = play(found, found.start(replace(faults, kills=1)), RETURNED)
+    return replace(world, faults=faults)
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [Faults(kills=1, steps=1, twice=1), *([Faults(kills=2, chiefs=2, steps=2, twice=2)] if THOROUGH else [])],
+)
+def test_a_call_that_arrives_twice_changes_nothing(faults: Faults) -> None:
+    explored(three(), three().start(faults), 3 if THOROUGH else 2)
+
+
+def test_a_transfer_that_arrives_twice_changes_nothing() -> None:
+    explored(three(), returned(three(), Faults(steps=1, twice=1)))
+
+
+def test_without_a_fence_on_the_second_write_a_step_is_lost() -> None:
+    found = three(Rules(on_transfer=repeatable))
+    lines = ("sees: TransferState", "transfer -> s, and once more later", *IN_VIEW, "activate -> p", "activate -> s")
+    world = play(found, returned(found, Faults(kills=1, steps=2, twice=1)), (*lines, "AdmitVoter", "admit -> s"))
+    finds(found, world, "nobody has told that it is lost", 3)
+
+
+# Mode Async: no rounds, each update reaches the members of its view one after the other.
+
+UPDATES = [
+    (Faults(kills=1, steps=2), 2),
+    (Faults(cuts=1, chiefs=2, steps=1), 2),
+    *([(Faults(kills=2, cuts=1, chiefs=2, steps=3), 3)] if THOROUGH else []),
+]
+
+
+def asynchronous(**switched_off: object) -> AsyncScope:
+    return AsyncScope(Voters(SHARD, ("w",)), SIDES, async_rules(**switched_off), looks_at_once=True)
+
+
+@pytest.mark.parametrize(("faults", "epochs"), UPDATES)
+def test_no_acknowledged_update_is_lost_in_async(faults: Faults, epochs: int) -> None:
+    explored(asynchronous(), asynchronous().start(faults), epochs)
+
+
+@pytest.mark.parametrize("is_on", [True, False], ids=["on", "off"])
+def test_no_update_is_applied_while_state_is_transferred_in_async(is_on: bool) -> None:
+    """Member p applies an update after s has received p's state, and both are in sync then."""
+    found = asynchronous() if is_on else asynchronous(on_prepare=lenient)
+    world = play(found, found.start(Faults(kills=1)), ("kill s", "sees: Prepare", "prepare -> p", "prepare -> w"))
+    world = play(found, world, ("sees: Accept", "accept -> p", "accept -> w", "sees: Activate", "activate -> p"))
+    world = replace(play(found, world, ("restart s",)), faults=Faults(kills=1, steps=2))
+    world = play(found, world, ("sees: Prepare", "prepare -> p", "prepare -> s", "prepare -> w", "sees: TransferState"))
+    if is_on:
+        explored(found, world, 3)
+    else:
+        finds(found, world, epochs=3)
+
+
+# Leases: member p alone is in sync, and is cut off with its chief. The operator replaces it after a while.
+
+CUT_OFF = (
+    *("kill s", "restart s", "sees: Prepare", "prepare -> p", "prepare -> s", "prepare -> w"),
+    *(*IN_VIEW, "activate -> p", "AdmitVoter", "admit -> s"),
+)
+
+
+def leased(faults: Faults, jumps: tuple[int, ...] = (), **rule: object) -> tuple[LeasedScope, World]:
+    found = LeasedScope(Voters(SHARD, ("w",)), MOST_WITH_CHIEF_2, looks_at_once=True, jumps=jumps, **rule)  # type: ignore[arg-type]
+    world = play(found, found.start(Faults(kills=1)), CUT_OFF)
+    return found, replace(world, is_cut=True, faults=replace(faults, chiefs=2, steps=2, replaces=1))
+
+
+@pytest.mark.parametrize(
+    ("faults", "jumps"),
+    [
+        (Faults(), ()),
+        (Faults(jumps=1), (LEASE,)),
+        *([(Faults(jumps=1), (1 - LEASE,)), (Faults(jumps=2, kills=1, cuts=1), (LEASE, -1))] if THOROUGH else []),
+    ],
+)
+def test_a_member_that_is_cut_off_stops_before_it_is_replaced(faults: Faults, jumps: tuple[int, ...]) -> None:
+    """Its clock may be set forward, or back by less than there is between a lease and Kubernetes' patience."""
+    explored(*leased(faults, jumps))
+
+
+@in_soak
+def test_it_does_not_when_its_clock_is_set_back_by_more() -> None:
+    """See what is not guaranteed in decision 0013."""
+    finds(*leased(Faults(jumps=1), (-GRACE,)), "is acknowledged under")
+
+
+def test_it_does_not_without_an_end_of_leases() -> None:
+    finds(*leased(Faults(), holds=for_ever), "is acknowledged under")
