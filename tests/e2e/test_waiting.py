@@ -80,6 +80,7 @@ def nameless(made: Object) -> Object:
 def unmountable(made: Object) -> Object:
     """A Secret that a volume needs does not exist: only an event of the pod reports it."""
     made["spec"]["volumes"].append({"name": "keys", "secret": {"secretName": "absent"}})
+    made["spec"]["containers"][0].setdefault("volumeMounts", []).append({"name": "keys", "mountPath": "/keys"})
     return {"worker": {"replicas": 1, "template": made}}
 
 
