@@ -7,7 +7,7 @@ export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-changed bench soak test-lint test-drift test-unit test-chart test-training test-controlplane test-e2e \
-        campaign install lock generate format site image sbom cluster-up cluster-down clean python
+        campaign mutants install lock generate format site image sbom cluster-up cluster-down clean python
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ bench: install ## Measure the control plane and the runtime beside others, and c
 
 campaign: install ## Disturb the operator at every write and every watch; results in docs/benchmarks/campaign.md
 	@$(PY) -m tests.campaign --guards --table docs/benchmarks/campaign.md
+
+mutants: install ## Mutate pure modules, and report the changes that no test notices (MODULES="replication/view": those alone)
+	@$(PY) -m hack.mutants $(MODULES) --table docs/how-to/run-the-tests.md
 
 # Images install from locks with hashes, so that the same commit is the same image. Development has constraints: pip cannot
 # check the hash of a package that is edited in place. Versions are resolved for every platform and Python (--universal).

@@ -69,6 +69,14 @@ def test_the_window_is_exact_and_its_memory_bounded(times: list[int], limit: int
         assert len(kept) <= limit + 1
 
 
+def test_a_failure_as_old_as_the_window_counts_no_more() -> None:
+    spec = typed(job(spec={"worker": {"backoff": {"limit": 3, "windowSeconds": 60}}}))
+    newest = NOW + timedelta(seconds=60)
+    assert budgets.remembered(spec, "worker", [newest, NOW]) == [newest]
+    inside = NOW + timedelta(seconds=1)
+    assert budgets.remembered(spec, "worker", [newest, inside]) == [inside, newest]
+
+
 def test_never_fails_the_job_with_the_first_failure() -> None:
     world = running(worker={"restartPolicy": "Never"})
     fail(world, "worker", 1, code=9)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -99,3 +100,36 @@ def test_a_worker_with_another_model_is_told() -> None:
 )
 def test_which_failures_are_answered_by_reconnecting(code: str, attempts: int, expected: bool) -> None:
     assert is_retried(code, attempts) is expected
+
+
+@pytest.mark.parametrize(("done", "expected"), [(0, (False, False)), (1, (True, False)), (2, (True, True))])
+def test_a_record_is_read_from_the_servers_vector(done: int, expected: tuple[bool, bool]) -> None:
+    found = ShardRecord.from_vector(np.array([3, -9, done, 7, 5]))
+    assert found == ShardRecord(3, -9, expected[0], 7, 5, expected[1])
+
+
+def test_a_worker_with_another_model_is_told_so() -> None:
+    words = "^this task's model or optimizer differs from the chief's: all tasks must run the same program$"
+    with pytest.raises(LayoutMismatchError, match=words):
+        session([WHOLE, replace(WHOLE, layout=6)], layout=5)
+    with pytest.raises(LayoutMismatchError):
+        session([replace(WHOLE, layout=6)], layout=5)
+
+
+def test_shards_without_layouts_are_restored() -> None:
+    assert decide([WHOLE, replace(WHOLE, layout=6)], fence=2, layout=5) == ChiefAction.RESTORE
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, Session(2, 9)),
+        ({"fence": 0}, None),
+        ({"generation": 0}, None),
+        ({"generation": -9}, None),
+        ({"fence": 0, "generation": 0}, None),
+        ({"fence": 1, "generation": 1}, Session(1, 1)),
+    ],
+)
+def test_workers_train_under_a_fence_in_an_active_set(changes: dict[str, int], expected: Session | None) -> None:
+    assert session([replace(WHOLE, **changes)] * 2, layout=5) == expected  # type: ignore[arg-type]

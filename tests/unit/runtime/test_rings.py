@@ -10,6 +10,7 @@ from pstraining.runtime.updates.hybrid.protocol import (
     HybridObservation,
     WorkerState,
     broadcast_plan,
+    is_made,
     next_action,
 )
 from pstraining.runtime.updates.synchronous.protocol import ShardRound
@@ -89,3 +90,10 @@ def test_the_next_move(found: HybridObservation, standing: WorkerState, expected
 )
 def test_who_passes_parameters_on(steps: list[int | None], expected: BroadcastPlan | None) -> None:
     assert broadcast_plan(steps, 5) == expected
+
+
+def test_a_worker_without_parameters_or_without_a_sum_has_made_no_step() -> None:
+    found = observation((6, 2, 0), made_in=2)
+    assert is_made(found, me(5, held=2))
+    assert not is_made(found, me(None, held=2))
+    assert not is_made(found, me(5, held=None))

@@ -3,6 +3,8 @@
 import pytest
 
 from pstraining.runtime.updates.synchronous.protocol import (
+    FURTHER_SHARE,
+    USUAL_SHARE,
     PushObservation,
     PushStatus,
     RoundAction,
@@ -106,3 +108,16 @@ def test_others_are_asked_after_most_of_what_they_usually_take(waited: float, us
 
 def test_a_mask_has_the_first_worker_lowest() -> None:
     assert mask(bytes([0b101, 0b1])) == 0b1_0000_0101
+
+
+def test_each_worker_pushes_what_is_missing_of_its_own() -> None:
+    found = observation((5, 0, 0b001), (5, 0, 0b001), admitted=0b011)
+    assert next_action(found, worker=1, step=5) is RoundAction.PUSH
+    assert next_action(found, worker=0, step=5) is RoundAction.WAIT
+    found = observation((5, 0, 0b010), (5, 0, 0b010), admitted=0b011)
+    assert next_action(found, worker=1, step=5) is RoundAction.WAIT
+    assert next_action(found, worker=0, step=5) is RoundAction.PUSH
+
+
+def test_after_the_usual_wait_the_pauses_follow_the_wait_so_far() -> None:
+    assert pause(USUAL_SHARE * 2.0, usual=2.0) == pytest.approx(USUAL_SHARE * 2.0 * FURTHER_SHARE)

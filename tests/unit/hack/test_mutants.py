@@ -1,0 +1,77 @@
+"""Tests notice the named mutants, and how survivors of `make mutants` are read and listed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hack.mutants.__main__ import Result, stale, survivor, write_rows
+from hack.mutants.modules import PACKAGES, ROOT, Module, Named, modules, named, survivors
+from hack.mutants.named import mutated
+
+MODULE = Module("pstraining/runtime/replication/acceptor.py", ())
+DIFF = """--- a.py
++++ a.py
+@@ -1,3 +1,3 @@
+ def on_admit(own, view):
+-    if own.is_voter or own.promised > view.ballot:
++    if own.is_voter and own.promised > view.ballot:
+         return own
+"""
+
+
+def test_the_most_important_lines_are_noticed_by_their_tests() -> None:
+    command = [sys.executable, "-m", "hack.mutants.named"]
+    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("killed: ") == len(named()) >= 5
+
+
+def test_a_named_mutant_that_does_not_fit_any_more_is_refused() -> None:
+    with pytest.raises(ValueError, match="0 times"):
+        mutated(Named("", "", "if a:", "if b:", ()), "if c:")
+    with pytest.raises(ValueError, match="2 times"):
+        mutated(Named("", "", "if a:", "if b:", ()), "if a: if a:")
+    assert mutated(Named("", "", "if a:", "if b:", ()), "if a:") == "if b:"
+
+
+def test_modules_and_their_tests_exist_and_survivors_have_reasons() -> None:
+    for module in modules():
+        assert (ROOT / PACKAGES / module.path).is_file()
+        assert all((ROOT / test).exists() for test in module.tests)
+    paths = {module.path for module in modules()}
+    assert all(each.module in paths and each.reason for each in survivors())
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("pstraining.a.x_on_admit__mutmut_1", "on_admit"),
+        ("pstraining.a.x__under__mutmut_12", "_under"),
+        ("pstraining.a.xǁVotersǁis_quorum__mutmut_3", "Voters.is_quorum"),
+    ],
+)
+def test_a_survivor_is_known_by_its_change(name: str, function: str) -> None:
+    found = survivor(MODULE, name, DIFF)
+    assert found.change == (
+        MODULE.path,
+        function,
+        "if own.is_voter or own.promised > view.ballot:",
+        "if own.is_voter and own.promised > view.ballot:",
+    )
+
+
+def test_an_entry_that_is_noticed_now_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = survivor(MODULE, "pstraining.a.x_on_admit__mutmut_1", DIFF)
+    monkeypatch.setattr("hack.mutants.__main__.survivors", lambda: [found])
+    assert stale([Result(MODULE, 1, (found,), ())]) == []
+    assert stale([Result(MODULE, 1, (), ())]) == [found]
+    assert stale([]) == []
+
+
+def test_the_rows_of_measured_modules_are_replaced_in_the_page(tmp_path: Path) -> None:
+    page, found = tmp_path / "page.md", survivor(MODULE, "pstraining.a.x_on_admit__mutmut_1", DIFF)
+    page.write_text(f"| `operator/{MODULE.path}` | old |\n| `other` | old |\n")
+    write_rows(page, [Result(MODULE, 40, (found,), (found,))])
+    assert page.read_text() == f"| `operator/{MODULE.path}` | 40 | 39 | 97.5 % | 0 | 1 |\n| `other` | old |\n"
