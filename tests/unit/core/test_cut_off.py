@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -11,6 +10,7 @@ from pstraining.core.policies import cut_off
 from pstraining.core.policies.cut_off import KNOWN, TOGETHER, may_go_on
 from pstraining.core.snapshot import Container, Node, Pod, Snapshot
 from tests.support.builders import NOW, job, typed
+from tests.support.snapshots import NODES, a_node, a_pod
 
 HOT = typed(job(spec={"ps": {"replicas": 1, "standby": {"mode": "Hot"}}, "worker": {"replicas": 3}}))
 PLAIN = typed(job(spec={"ps": {"replicas": 1}, "worker": {"replicas": 3}}))
@@ -29,18 +29,6 @@ def test_half_of_the_voters_may_continue_with_all_members_alone(voters: int) -> 
     assert may_go_on(voters // 2, voters, members_elsewhere=False)
 
 
-def a_pod(role: str, index: int, node: str, **more: Any) -> Pod:
-    known: dict[str, Any] = dict.fromkeys(("disruption", "unschedulable", "reason", "cluster_hash"), "")
-    known |= {"term": 1, "created": NOW, "phase": "Running", "deleting": False, "ready": True, "main": "t"}
-    known |= {"container": Container(running=True), "silent": node == "cut", "node": node}
-    return Pod(**{"name": f"{role}-{index}", "uid": "u", "role": role, "index": index, **known, **more})
-
-
-def a_node(name: str, **more: Any) -> Node:
-    return Node(**{"name": name, "ready": True, "answers": True, "out_of_service": False, **more})
-
-
-NODES = {"cut": a_node("cut", answers=False, silent_since=NOW), "other": a_node("other")}
 MEMBER, STANDBY = a_pod(names.PS, 0, "cut"), a_pod(names.PS, 0, "other", member=1)
 WORKERS = [a_pod(names.WORKER, index, "cut") for index in range(3)]
 
