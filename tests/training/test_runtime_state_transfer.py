@@ -1,4 +1,4 @@
-"""A member that comes back learns the state while steps are made, and is then as good as those that it learned from."""
+"""A member that returns receives the state while steps are made, and is then equal to its source bit for bit."""
 
 from collections.abc import Callable
 from typing import Any
@@ -88,7 +88,7 @@ def assert_as_if_undisturbed(found: School) -> None:
             adam,
             {"tables": True},
             marks=in_all(
-                "tests/training/test_runtime_learning.py"
+                "tests/training/test_runtime_state_transfer.py"
                 "::test_steps_are_made_while_a_member_learns_and_then_it_is_the_same_bit_for_bit"
             ),  # the same chunks
         ),
@@ -129,7 +129,7 @@ def test_steps_are_made_while_a_member_learns_and_then_it_is_the_same_bit_for_bi
 
 
 @in_all(
-    "tests/training/test_runtime_learning.py"
+    "tests/training/test_runtime_state_transfer.py"
     "::test_steps_are_made_while_a_member_learns_and_then_it_is_the_same_bit_for_bit"
 )  # it shows what the check is for
 def test_with_a_piece_of_another_step_it_is_not_the_same(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +226,7 @@ def test_a_little_state_is_copied_at_once(client: Any, monkeypatch: pytest.Monke
         [True, False],
         lambda holds: holds,
         in_all(
-            "tests/training/test_runtime_learning.py::test_what_a_worker_has_of_the_servers_step_is_not_fetched_anew"
+            "tests/training/test_runtime_state_transfer.py::test_what_a_worker_has_of_the_servers_step_is_not_fetched_anew"
         ),  # it shows what would be fetched
     ),
 )

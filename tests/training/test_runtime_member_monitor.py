@@ -1,4 +1,4 @@
-"""What a task makes of those that do not answer its calls."""
+"""How a task classifies the members that do not answer its calls."""
 
 import time
 from types import SimpleNamespace

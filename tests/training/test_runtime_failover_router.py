@@ -1,4 +1,4 @@
-"""What workers make ready for the next loss, beside training."""
+"""What workers prepare for the next failover while they train."""
 
 import threading
 from types import SimpleNamespace

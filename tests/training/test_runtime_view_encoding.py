@@ -1,4 +1,4 @@
-"""Views as acceptors' vectors, and back; and the rest of a member's status."""
+"""Views encoded as acceptors' vectors and decoded again, and the other fields of a member's status."""
 
 from pathlib import Path
 from typing import Any
