@@ -1,17 +1,27 @@
 """Every row of the failure table under every restartPolicy, and what rules make of it."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
+from pstraining.api import names
 from pstraining.api.run_policy import FailureReason, RestartPolicy
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.observe import observe
 from pstraining.core.policies.failure_counts import FailureCounts, count_failures
-from pstraining.core.policies.failures import TABLE, Consequence, cause, decide
+from pstraining.core.policies.failures import (
+    TABLE,
+    Consequence,
+    cause,
+    decide,
+    is_final,
+    is_given_up_with_its_node,
+)
+from pstraining.core.snapshot import Container, Pod, Termination
 from pstraining.launcher import contract as launcher_contract
 from tests.support.builders import NOW, job, pod, terminated, typed
+from tests.support.snapshots import a_pod
 
 OOM = terminated(137, reason="OOMKilled")
 
@@ -81,6 +91,44 @@ def test_consequences(role: str, why: FailureReason, code: int) -> None:
     for policy, expected in zip(POLICIES, CONSEQUENCES[why, code], strict=True):
         spec = typed(job(spec={role: {"restartPolicy": policy}}))
         assert decide(spec, role, why, code).consequence is expected, policy
+        assert is_final(policy, why, code) is (expected is FAIL), policy
+
+
+SECOND = timedelta(seconds=1)
+
+
+def ended(at: datetime | None, role: str = names.CHIEF, **more: Any) -> Pod:
+    """A pod whose program has ended, and whose other containers run until the pod is deleted."""
+    known = {"container": Container(terminated=Termination(1, "Error", "", at)), "deleting": True, "deleted_at": NOW}
+    return a_pod(role, 0, "other", **{**known, **more})
+
+
+def test_the_deletion_of_a_pod_explains_the_end_of_a_program_that_ran_until_then() -> None:
+    assert cause(ended(NOW - SECOND)) is FailureReason.ERROR
+    assert cause(ended(NOW - SECOND, disruption="EvictionByEvictionAPI")) is FailureReason.ERROR
+    assert cause(ended(NOW)) is FailureReason.DELETED
+    assert cause(ended(None)) is FailureReason.DELETED
+    assert cause(ended(NOW - SECOND, container=Container(running=True))) is FailureReason.DELETED
+    assert cause(ended(NOW - SECOND, deleted_at=None, disruption="EvictionByEvictionAPI")) is FailureReason.EVICTED
+
+
+def test_a_program_that_would_have_run_again_is_ended_by_the_deletion_of_its_pod() -> None:
+    assert cause(ended(NOW - SECOND, names.WORKER)) is FailureReason.DELETED
+    assert cause(ended(NOW - SECOND, names.WORKER, phase="Failed")) is FailureReason.ERROR
+
+
+@pytest.mark.parametrize(
+    ("disruption", "with_its_node"),
+    [
+        ("DeletionByTaintManager", True),
+        ("DeletionByPodGC", True),
+        ("NodeLost", True),
+        ("EvictionByEvictionAPI", False),
+        ("", False),
+    ],
+)
+def test_what_gives_a_pod_up_with_its_node(disruption: str, with_its_node: bool) -> None:
+    assert is_given_up_with_its_node(a_pod(names.PS, 0, "other", disruption=disruption)) is with_its_node
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -112,6 +160,7 @@ RULES: dict[str, tuple[dict[str, Any], str, FailureReason, int, Consequence]] = 
         FREE,
     ),
     "a reason": ({"reasons": ["OOMKilled"], "action": "FailJob"}, "worker", FailureReason.OOM_KILLED, 137, FAIL),
+    "another reason": ({"reasons": ["OOMKilled"], "action": "FailJob"}, "worker", FailureReason.ERROR, 1, RESTART),
     "a disruption": ({"reasons": ["Evicted"], "action": "RestartReplica"}, "ps", FailureReason.EVICTED, 137, RESTART),
     "ignored": ({"reasons": ["OOMKilled"], "action": "Ignore"}, "ps", FailureReason.OOM_KILLED, 137, FREE),
     "all anew": ({"action": "RestartJob"}, "ps", FailureReason.ERROR, 1, Consequence.RESTART_JOB),
@@ -123,7 +172,8 @@ def test_rules(name: str) -> None:
     rule, role, why, code, expected = RULES[name]
     found = decide(typed(job(spec={"failurePolicy": {"rules": [rule]}})), role, why, code)
     assert found.consequence is expected
-    assert (found.rule == 0) is (name not in ("another role", "another code", "a code of a pod that was evicted"))
+    not_matching = ("another role", "another code", "another reason", "a code of a pod that was evicted")
+    assert (found.rule == 0) is (name not in not_matching)
 
 
 def test_the_first_rule_that_matches_decides() -> None:
