@@ -51,7 +51,8 @@ def told(puppet: Puppet, reason: str, words: str) -> Object | None:
 def with_init(made: Object) -> Object:
     failing = {"name": "fetch", "image": made["spec"]["containers"][0]["image"], "command": ["sh", "-c", "exit 4"]}
     made["spec"]["initContainers"] = [failing]
-    return {"worker": {"replicas": 1, "template": made}}
+    # The chief's attempts follow each other within seconds: the job is not to fail before it is looked at.
+    return {"worker": {"replicas": 1, "template": made}, "runPolicy": {"backoffLimit": 1000}}
 
 
 def refused(made: Object) -> Object:
