@@ -18,7 +18,7 @@ POD_METADATA = (
 )
 POD_LABELS = (names.LABEL_POD_INDEX,)
 POD_SPEC = ("nodeName", "schedulingGates", "activeDeadlineSeconds")
-POD_CONDITIONS = ("PodScheduled", "Ready", "DisruptionTarget")
+POD_CONDITIONS = ("PodScheduled", "PodReadyToStartContainers", "Ready", "DisruptionTarget")
 CONTAINER_FIELDS = ("name", "ready", "restartCount", "state", "lastState", "image")
 
 

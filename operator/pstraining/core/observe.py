@@ -129,8 +129,15 @@ def _pod(manifest: Manifest, job: Manifest) -> Pod | None:
         job_restarts=restarts,
         others_run=any(s.get("name") != main and "terminated" not in (s.get("state") or {}) for s in statuses),
         active_deadline=spec.get("activeDeadlineSeconds"),
+        mounted=_is_mounted(conditions.get("PodReadyToStartContainers", {}), status),
         gates=tuple(gate.get("name", "") for gate in spec.get("schedulingGates") or ()),
     )
+
+
+def _is_mounted(sandbox: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+    containers = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    states = [container.get("state") or {} for container in containers]
+    return sandbox.get("status") == "True" or any("running" in state or "terminated" in state for state in states)
 
 
 def _node(manifest: Manifest) -> Node:

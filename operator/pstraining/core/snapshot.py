@@ -96,8 +96,10 @@ class Pod:
     """Whether another container than the training container runs, native sidecars excepted, which end with it."""
     active_deadline: int | None = None
     """spec.activeDeadlineSeconds."""
+    mounted: bool = False
+    """Whether its volumes are mounted: its sandbox, which is created afterwards, exists or has run a container."""
     mount_failure: str = ""
-    """Why a volume cannot be mounted, in Kubernetes' words; empty if that is not known."""
+    """Why a volume could not be mounted, in Kubernetes' words; empty if that is not known."""
     gates: tuple[str, ...] = ()
     """Names of its scheduling gates; no scheduler places the pod until they are removed (KEP-3521)."""
 

@@ -72,6 +72,27 @@ def test_a_volume_that_cannot_be_mounted_is_told_in_kubernetes_words() -> None:
     assert [p.name for p in unexplained(seen, late)] == ["digits-ps-0"], "it is read again, as it may change"
 
 
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"conditions": [{"type": "PodReadyToStartContainers", "status": "True"}]},
+        {"initContainerStatuses": [{"name": "fetch", "state": {"running": {}}}]},
+        {"initContainerStatuses": [{"name": "fetch", "state": {"terminated": {"exitCode": 0}}}]},
+    ],
+    ids=["its sandbox exists", "an init container runs", "one has ended"],
+)
+def test_a_mount_that_failed_once_and_then_succeeded_explains_nothing(status: dict[str, Any]) -> None:
+    waits = pod("ps", phase="Pending", state=waiting("PodInitializing"), ready=False)
+    waits["spec"]["initContainers"] = [{"name": "fetch"}]
+    waits["status"] |= status
+    late = NOW + UNEXPLAINED_GRACE + timedelta(seconds=2)
+    seen = observe(job(), (), (transform({**waits, "kind": "Pod"}),), mount_failures={waits["metadata"]["uid"]: "timed out"})
+    found = diagnose(seen, late)
+    assert found is not None
+    assert found.reason is Reason.STILL_WAITING
+    assert unexplained(seen, late) == []
+
+
 @pytest.mark.parametrize("seen", [c for c, _ in CASES])
 def test_a_known_cause_needs_no_events(seen: dict[str, Any]) -> None:
     assert unexplained(observe(job(), (), (seen,)), NOW + timedelta(minutes=5)) == []

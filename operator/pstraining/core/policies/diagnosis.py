@@ -56,8 +56,8 @@ def diagnose(snapshot: Snapshot, now: datetime, among: Iterable[Pod] | None = No
 
 
 def unexplained(snapshot: Snapshot, now: datetime) -> list[Pod]:
-    """Return the pods that have waited for a minute before their container runs, and do not say why."""
-    pods = (p for p in sorted(snapshot.pods, key=by_role) if not (p.deleting or p.finished or p.container.running))
+    """Return the pods that have waited for a minute for their volumes, it seems, and do not say why."""
+    pods = (p for p in sorted(snapshot.pods, key=by_role) if not (p.deleting or p.finished or p.mounted))
     return [p for p in pods if _is_overdue(p, now) and diagnosis_of(replace(p, mount_failure=""), now) is None]
 
 
@@ -89,7 +89,7 @@ def diagnosis_of(pod: Pod, now: datetime) -> Diagnosis | None:
         return Diagnosis(Reason.CONTAINER_CONFIG_INVALID, message, pod)
     if pod.blocked_init is not None and (pod.blocked_init.terminated or pod.blocked_init.last) is not None:
         return Diagnosis(Reason.INIT_CONTAINER_FAILED, _fails(pod, pod.blocked_init), pod)
-    if pod.mount_failure and not pod.container.running:
+    if pod.mount_failure and not pod.mounted:  # one that was repeated with success stays an event for an hour
         message = f"Pod {pod.name}: a volume cannot be mounted: {pod.mount_failure}; {look}"
         return Diagnosis(Reason.VOLUME_NOT_MOUNTED, message, pod)
     if container.waiting_reason == "CrashLoopBackOff":
