@@ -86,7 +86,9 @@ def test_a_mount_that_failed_once_and_then_succeeded_explains_nothing(status: di
     waits["spec"]["initContainers"] = [{"name": "fetch"}]
     waits["status"] |= status
     late = NOW + UNEXPLAINED_GRACE + timedelta(seconds=2)
-    seen = observe(job(), (), (transform({**waits, "kind": "Pod"}),), mount_failures={waits["metadata"]["uid"]: "timed out"})
+    seen = observe(
+        job(), (), (transform({**waits, "kind": "Pod"}),), mount_failures={waits["metadata"]["uid"]: "timed out"}
+    )
     found = diagnose(seen, late)
     assert found is not None
     assert found.reason is Reason.STILL_WAITING
