@@ -16,7 +16,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.controlplane import hung_requests, report, runs
+from bench.controlplane import flood, hung_requests, report, runs
 from bench.controlplane.namespace import Bench, Renew, opened
 from bench.controlplane.runs import Figures
 from bench.controlplane.workloads import Shape
@@ -75,6 +75,10 @@ async def measure(
         found["growth"] = report.growth(found["finished"])
         _say(f"finished: {found['finished']}, {found['growth']}")
         keep(found)
+    if options.flood:
+        async for found["flood"] in flood.measure(bench, options.flood, options.flood_jobs, options.rounds):
+            _say(f"flood: {found['flood']}")
+            keep(found)
     if options.poisoned:
         async for found["poisoned"] in hung_requests.measure(bench, options.poisoned, options.rounds):
             _say(f"poisoned: {found['poisoned']}")
@@ -108,6 +112,8 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--reactions", type=int, default=100)
     found.add_argument("--finished", default="100,1000,10000", help="numbers of finished jobs")
     found.add_argument("--poisoned", type=int, default=1000, help="jobs of which every twentieth is poisoned")
+    found.add_argument("--flood", type=int, default=10_000, help="hostile events, and as many ConfigMaps")
+    found.add_argument("--flood-jobs", type=int, default=100, help="jobs of the namespace beside them")
     found.add_argument("--limit", type=float, default=900.0, help="seconds that one step may take")
     found.add_argument("--out", type=Path, default=OUT)
     found.add_argument("--add", action="store_true", help="keep earlier figures that are not taken again")

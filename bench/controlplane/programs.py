@@ -79,14 +79,14 @@ class Starter:
         """Stop what still runs, whatever has gone wrong meanwhile."""
         await asyncio.gather(*(p.stop() for p in self.started if p.process.poll() is None))
 
-    async def operator(self, namespace: str, *, profile: Path | None = None) -> Program:
-        """Start the operator for one namespace and wait until it is ready."""
+    async def operator(self, namespace: str, *others: str, profile: Path | None = None) -> Program:
+        """Start the operator for a namespace, and for others, and wait until it is ready."""
         with ExitStack() as held:
             port = hold_port(held)
             settings = {
                 "POD_NAME": f"bench-{port}",
                 "POD_NAMESPACE": namespace,
-                "PSTRAINING_NAMESPACES": namespace,
+                "PSTRAINING_NAMESPACES": ",".join((namespace, *others)),
                 "PSTRAINING_HEALTH_PORT": str(port),
                 "PSTRAINING_METRICS_PORT": "0",
             }

@@ -94,6 +94,9 @@ def checks(found: Figures) -> Iterator[Check]:
         per_job = point["objects"] / point["jobs"]
         yield from check(f"{point['jobs']} finished jobs: objects per job", per_job, "objects_per_finished_job")
         yield memory(f"{point['jobs']} finished jobs", point)
+    if hostile := found.get("flood"):
+        yield from check("a flooded namespace: memory / clean", hostile["rss_ratio"], "flood_rss_ratio")
+        yield from check("a flooded namespace: other jobs' p99 / clean", hostile["p99_ratio"], "flood_p99_ratio")
     for poison in ("500", "hang"):
         sick = found.get("poisoned", {}).get(poison)
         if sick:

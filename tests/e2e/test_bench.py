@@ -14,8 +14,9 @@ from tests.support.kube import Target
 from tests.support.soak_marks import in_all, in_soak
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
-SMALL = "--shapes 5x1+2 --rounds 1 --live 4 --idle 4 --reactions 2 --finished 3,6 --poisoned 0 --limit 90"
-POISONED = "--shapes= --live 0 --finished= --rounds 1 --poisoned 20 --limit 90"
+SMALL = "--shapes 5x1+2 --rounds 1 --live 4 --idle 4 --reactions 2 --finished 3,6 --poisoned 0 --flood 0 --limit 90"
+POISONED = "--shapes= --live 0 --finished= --rounds 1 --poisoned 20 --flood 0 --limit 90"
+FLOODED = "--shapes= --live 0 --finished= --rounds 1 --poisoned 0 --flood 1000 --flood-jobs 3 --limit 90"
 
 
 def measured(target: Target, folder: Path, options: str) -> Figures:
@@ -44,3 +45,9 @@ def test_a_few_jobs(target: Target, fake_nodes: int, tmp_path: Path) -> None:
 def test_poisoned_jobs_hold_up_nobody(target: Target, fake_nodes: int, tmp_path: Path) -> None:
     found = measured(target, tmp_path, POISONED)
     assert [found["poisoned"][poison]["unfinished"] for poison in ("500", "hang")] == [0, 0]
+
+
+@in_all("tests/unit/controller/test_failed_creates.py::test_what_is_remembered_is_bounded")
+def test_a_flooded_namespace_costs_the_operator_no_memory(target: Target, fake_nodes: int, tmp_path: Path) -> None:
+    """40 MB of events and ConfigMaps that name jobs which do not exist."""
+    assert measured(target, tmp_path, FLOODED)["flood"]["rss_ratio"] <= 1.2
