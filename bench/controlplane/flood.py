@@ -4,7 +4,6 @@ Anybody with the role `edit` may write them: events of the reason that the opera
 ConfigMaps with a job's labels. A run without them and one with them follow each other, and ratios are of such a pair.
 """
 
-import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from typing import Any, Final
@@ -64,7 +63,6 @@ async def _flood(bench: Bench, namespace: str, count: int) -> None:
 async def _write(bench: Bench, namespace: str, body: dict[str, Any]) -> None:
     plural = "events" if body["kind"] == "Event" else "configmaps"
     await bench.request("POST", f"/api/v1/namespaces/{namespace}/{plural}", body)
-    await asyncio.sleep(0)
 
 
 def _bodies(namespace: str) -> list[dict[str, Any]]:

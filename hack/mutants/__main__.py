@@ -53,7 +53,7 @@ class Result:
 
 
 def prepare(module: Module) -> Path:
-    """Make the folder that mutmut works in; results of an earlier run stay, and unchanged functions keep theirs."""
+    """Make the folder that mutmut works in, without the results of an earlier run."""
     folder = BUILD / module.name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -22,7 +22,7 @@ class Module:
     @property
     def name(self) -> str:
         """The module's name as Python imports it."""
-        return self.path.removesuffix(".py").replace("/", ".")
+        return import_name(self.path)
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,11 @@ class Named:
     was: str
     becomes: str
     tests: tuple[str, ...]
+
+
+def import_name(path: str) -> str:
+    """The name as Python imports it of pstraining/....py."""
+    return path.removesuffix(".py").replace("/", ".")
 
 
 def modules() -> list[Module]:

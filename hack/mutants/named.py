@@ -16,7 +16,7 @@ import hypothesis
 import pydantic
 import pytest
 
-from hack.mutants.modules import PACKAGES, ROOT, Named, named
+from hack.mutants.modules import PACKAGES, ROOT, Named, import_name, named
 
 WARM = (hypothesis, pydantic)
 """Imported before the forks."""
@@ -27,7 +27,7 @@ class Mutating(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Imports one module with one line changed."""
 
     def __init__(self, mutant: Named) -> None:
-        self._name = mutant.module.removesuffix(".py").replace("/", ".")
+        self._name = import_name(mutant.module)
         self._file, self._mutant = ROOT / PACKAGES / mutant.module, mutant
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:

@@ -54,7 +54,7 @@ def majority_at_home() -> Object:
 
 
 def island_log(namespace: str, pod: Object) -> list[dict[str, Any]]:
-    """What a pod of the node that is cut off tells, from the kubelet's file: no kubelet answers meanwhile."""
+    """The events that a pod on the cut node has logged, from the kubelet's file: no kubelet answers meanwhile."""
     metadata = pod["metadata"]
     folder = f"{namespace}_{metadata['name']}_{metadata['uid']}"
     path = read_layout(os.environ).node(HOME) / "pod-logs" / folder / "tensorflow" / "0.log"
@@ -92,7 +92,9 @@ def test_a_majority_that_is_cut_off_is_neither_replaced_nor_forgotten(
     one_node_trains(SAFE)
     cut(kube, HOME)
     at_cut = newest_step()
-    held = wait_for(lambda: told(example, "may go on training there"), "the operator holds the lost pods", 120)
+    held = wait_for(
+        lambda: running_message(example, "may go on training there"), "the operator holds the lost pods", 120
+    )
 
     def overdue() -> bool:
         """Whether an operator that did not hold them would have replaced all of them."""
@@ -123,6 +125,7 @@ def test_a_majority_that_is_cut_off_is_neither_replaced_nor_forgotten(
     assert not [e for e in example.events("chief", term=2) if e["event"] == "initialized"]
 
 
-def told(example: Example, words: str) -> str:
+def running_message(example: Example, words: str) -> str:
+    """The message of the condition Running, once it has these words."""
     found = job_condition(example.job(), "Running")
     return str(found["message"]) if words in found["message"] else ""

@@ -285,7 +285,7 @@ def _merge(live: Any, owned: Any, new: Any) -> Any:
             merged[key] = copy.deepcopy(value) if atomic else _merge(merged.get(key), had.get(key), value)
         return merged
     if _named(new) and (live is None or live == [] or _named(live)):
-        # Owners are told apart by their uid.
+        # Owners are identified by their uid.
         key = "uid" if all("uid" in i for i in (*new, *(live or ()))) else "name"
         had = {i[key]: i for i in owned} if _named(owned) else {}
         wanted, kept = {i[key]: i for i in new}, {i[key]: i for i in live or ()}

@@ -1,6 +1,7 @@
 """What workers prepare for the next failover while they train."""
 
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,6 +36,27 @@ class Updates:
         self.dry_runs += 1
 
 
+def router_of(
+    monkeypatch: pytest.MonkeyPatch,
+    updates: Updates,
+    *,
+    incremental: bool,
+    nodes: Callable[[], dict[tuple[int, int], str]] = dict,
+    read: Callable[[], None] = lambda: None,
+) -> FailoverRouter:
+    """The router of a job with two members a shard, without servers."""
+    monkeypatch.setattr(router, "SETTLED_SECONDS", 0.01)
+    monkeypatch.setattr(router, "MemberMonitor", lambda _: SimpleNamespace(nodes=nodes))
+    monkeypatch.setattr(chunks, "is_incremental", lambda _: incremental)
+    client = SimpleNamespace(connection=1, cluster=SimpleNamespace(members=2))
+
+    def for_assignment(assignment: Any) -> Any:
+        return SimpleNamespace(assignment=assignment, read=read)
+
+    store: Any = SimpleNamespace(client=client, for_assignment=for_assignment)
+    return FailoverRouter(store, updates)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("incremental", [False, True])
 def test_what_could_not_be_made_ready_is_tried_again(monkeypatch: pytest.MonkeyPatch, incremental: bool) -> None:
     """A call of this thread may fail without anything being lost: nobody else finds out then."""
@@ -45,19 +67,10 @@ def test_what_could_not_be_made_ready_is_tried_again(monkeypatch: pytest.MonkeyP
             raise failures.pop()
         return {}
 
-    monkeypatch.setattr(router, "SETTLED_SECONDS", 0.01)
     monkeypatch.setattr(router, "AGAIN_SECONDS", 0.01)
-    monkeypatch.setattr(router, "MemberMonitor", lambda _: SimpleNamespace(nodes=nodes))
     monkeypatch.setattr(router, "event", lambda name, **_: told.set())
-    monkeypatch.setattr(chunks, "is_incremental", lambda _: incremental)
-    client = SimpleNamespace(connection=1, cluster=SimpleNamespace(members=2))
-
-    def for_assignment(assignment: Any) -> Any:
-        return SimpleNamespace(assignment=assignment, read=lambda: None)
-
     updates = Updates()
-    store: Any = SimpleNamespace(client=client, for_assignment=for_assignment)
-    found = FailoverRouter(store, updates)  # type: ignore[arg-type]
+    found = router_of(monkeypatch, updates, incremental=incremental, nodes=nodes)
     found._current = ((0, 1),)
     found.warm_up(lambda: [])
     assert told.wait(30)
@@ -69,17 +82,8 @@ def test_what_could_not_be_made_ready_is_tried_again(monkeypatch: pytest.MonkeyP
 
 def test_while_somebody_learns_it_is_made_ready_that_it_is_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     told = threading.Event()
-    monkeypatch.setattr(router, "SETTLED_SECONDS", 0.01)
-    monkeypatch.setattr(router, "MemberMonitor", lambda _: SimpleNamespace(nodes=dict))
-    monkeypatch.setattr(chunks, "is_incremental", lambda _: True)
-    client = SimpleNamespace(connection=1, cluster=SimpleNamespace(members=2))
     updates = Updates()
-
-    def for_assignment(assignment: Any) -> Any:
-        return SimpleNamespace(assignment=assignment, read=told.set)
-
-    store: Any = SimpleNamespace(client=client, for_assignment=for_assignment)
-    found = FailoverRouter(store, updates)  # type: ignore[arg-type]
+    found = router_of(monkeypatch, updates, incremental=True, read=told.set)
     found._current, found._has_learners = ((1, 0), (0, 1)), True
     found.warm_up(lambda: [])
     assert told.wait(30)
@@ -91,14 +95,7 @@ def test_the_event_is_not_lost_when_something_changes_while_the_last_assignment_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told = threading.Event()
-    monkeypatch.setattr(router, "SETTLED_SECONDS", 0.01)
-    monkeypatch.setattr(router, "MemberMonitor", lambda _: SimpleNamespace(nodes=dict))
     monkeypatch.setattr(router, "event", lambda name, **_: told.set())
-    monkeypatch.setattr(chunks, "is_incremental", lambda _: False)
-    client = SimpleNamespace(connection=1, cluster=SimpleNamespace(members=2))
-
-    def for_assignment(assignment: Any) -> Any:
-        return SimpleNamespace(assignment=assignment, read=lambda: None)
 
     class Interrupted(Updates):
         """Something changes while the last of two assignments is prepared."""
@@ -108,9 +105,8 @@ def test_the_event_is_not_lost_when_something_changes_while_the_last_assignment_
             if self.dry_runs == 2:
                 found._changed.set()
 
-    store: Any = SimpleNamespace(client=client, for_assignment=for_assignment)
     updates = Interrupted()
-    found = FailoverRouter(store, updates)  # type: ignore[arg-type]
+    found = router_of(monkeypatch, updates, incremental=False)
     found._current = ((0, 1),)
     found.warm_up(lambda: [])
     assert told.wait(10)

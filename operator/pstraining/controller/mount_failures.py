@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from pstraining.api.text import printable
+from pstraining.controller.failed_creates import MESSAGE_MAX
 from pstraining.controller.informer_cache import Key
-from pstraining.core.snapshot import Pod, Snapshot
+from pstraining.core.snapshot import Pod
 from pstraining.kube.errors import NotFound, Refused
 from pstraining.kube.port import ApiPort, Object
 
@@ -19,8 +20,6 @@ REREAD_SECONDS: Final = 60.0
 """Minimum seconds between two reads for one job."""
 PODS_MAX: Final = 3
 """Pods of a job whose events are read at a time: the condition reports one pod."""
-MESSAGE_MAX: Final = 1_024
-"""Characters of a message that are kept."""
 
 
 class MountFailures:
@@ -46,12 +45,11 @@ class MountFailures:
         self._messages.pop(key, None)
         self._last_reads.pop(key, None)
 
-    async def read(self, key: Key, snapshot: Snapshot, waiting: Iterable[Pod]) -> bool:
+    async def read(self, key: Key, waiting: Iterable[Pod]) -> bool:
         """Read the events of waiting pods if a read is due; return whether a message is new.
 
         Args:
             key: the job.
-            snapshot: its state.
             waiting: the pods that wait without a known cause.
 
         Raises:
@@ -65,7 +63,7 @@ class MountFailures:
             return False
         self._last_reads[key] = self._clock()
         try:
-            found = {pod.uid: newest(await self._port.warnings(snapshot.namespace, pod.uid)) for pod in pods}
+            found = {pod.uid: newest(await self._port.warnings(key[0], pod.uid)) for pod in pods}
         except (Refused, NotFound):
             return False  # without the right to read events, nothing says why
         before, self._messages[key] = self.of(key), {uid: message for uid, message in found.items() if message}

@@ -135,7 +135,7 @@ class Reconciler:
                 result = "idle"
                 return None
             waiting = self._decisions.unexplained(snapshot, self._clock())
-            read = await self._mount_failures.read(key, snapshot, waiting), await self._pod_groups.read(snapshot)
+            read = await self._mount_failures.read(key, waiting), await self._pod_groups.read(snapshot)
             if any(read):
                 snapshot = self._watch_state.snapshot(key, self._mount_failures.of(key))
             done = await self._pass(key, snapshot, rate_limit)

@@ -5,7 +5,6 @@ the job does not control are left out, even if their labels name the job.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any
@@ -43,9 +42,8 @@ def observe(
         if controller_uid(manifest) == uid or _is_claim_of(manifest, uid):
             child = _child(manifest, (refusals or {}).get(manifest["metadata"]["uid"], ""))
             owned[child.kind, child.name] = child
-    mine = [p for m in pods if (p := _pod(m, job)) is not None]
+    mine = [p for m in pods if (p := _pod(m, job, mount_failures.get(m["metadata"]["uid"], ""))) is not None]
     found = None if nodes is None else {n.name: n for n in map(_node, nodes)}
-    mine = [replace(p, mount_failure=mount_failures[p.uid]) if p.uid in mount_failures else p for p in mine]
     ordered = tuple(sorted(mine, key=lambda p: (p.created, p.name)))
     return Snapshot(job=job, children=owned, pods=ordered, nodes=found, sets_ids=sets_ids)
 
@@ -81,7 +79,7 @@ def _child(manifest: Manifest, refusal: str) -> Child:
     )
 
 
-def _pod(manifest: Manifest, job: Manifest) -> Pod | None:
+def _pod(manifest: Manifest, job: Manifest, mount_failure: str) -> Pod | None:
     metadata, spec, status = manifest["metadata"], manifest.get("spec") or {}, manifest.get("status") or {}
     labels = metadata.get("labels") or {}
     role, created = labels.get(names.LABEL_ROLE), parse_time(metadata.get("creationTimestamp"))
@@ -129,6 +127,7 @@ def _pod(manifest: Manifest, job: Manifest) -> Pod | None:
         job_restarts=restarts,
         others_run=any(s.get("name") != main and "terminated" not in (s.get("state") or {}) for s in statuses),
         active_deadline=spec.get("activeDeadlineSeconds"),
+        mount_failure=mount_failure,
         mounted=_is_mounted(conditions.get("PodReadyToStartContainers", {}), status),
         gates=tuple(gate.get("name", "") for gate in spec.get("schedulingGates") or ()),
     )

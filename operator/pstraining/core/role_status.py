@@ -46,11 +46,8 @@ def _role_status(
 
 
 def works(pod: Pod) -> bool:
-    """Whether the pod's program runs, by the last report of its node, and is not about to end.
-
-    A container whose launcher waits runs, too; it is not ready.
-    """
-    return pod.container.running and pod.container.ready and not (pod.deleting or pod.terminal or pod.silent)
+    """Whether the pod's program runs, by the last report of its node, and is not about to end."""
+    return pod.container.runs_program and not (pod.deleting or pod.terminal or pod.silent)
 
 
 def ps_ready(facts: Facts) -> bool:

@@ -45,6 +45,11 @@ class Container:
     last: Termination | None = None
     """The end of the run before the current one."""
 
+    @property
+    def runs_program(self) -> bool:
+        """Whether its program runs. A container whose launcher waits runs, too; it is not ready."""
+        return self.running and self.ready
+
 
 @dataclass(frozen=True)
 class Pod:

@@ -173,7 +173,7 @@ def _readiness(job: PSTrainingJob, task: PodTask) -> dict[str, Any]:
     is_ps = task.role == names.PS
     return {
         "httpGet": {"path": "/readyz", "port": contract.STATUS_PORT_NAME},
-        # A PS is waited for; of the others the status alone tells.
+        # Programs wait for a PS. The readiness of the others only feeds the status.
         "periodSeconds": 1 if is_ps else 2,
         "timeoutSeconds": 5,
         # A hot standby must be unready whenever it is not in sync; other servers may only answer late.

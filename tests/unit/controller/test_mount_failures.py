@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from pstraining.controller.mount_failures import MESSAGE_MAX, REREAD_SECONDS, MountFailures, newest
+from pstraining.controller.failed_creates import MESSAGE_MAX
+from pstraining.controller.mount_failures import REREAD_SECONDS, MountFailures, newest
 from pstraining.core.observe import observe
 from pstraining.kube.errors import Refused
 from tests.support.builders import job, pod
@@ -36,14 +37,14 @@ def test_the_newest_message_about_a_volume_counts(now: list[float]) -> None:
     kube = FakeKube()
     kube.events = EVENTS
     failures = MountFailures(kube, lambda: now[0])
-    assert asyncio.run(failures.read(KEY, SEEN, SEEN.pods[:1]))
+    assert asyncio.run(failures.read(KEY, SEEN.pods[:1]))
     assert failures.of(KEY) == {"digits-ps-0-uid": "newer"}
     kube.events = [*EVENTS, event("FailedMount", "newest", "2030-01-01T12:03:00Z")]
-    assert not asyncio.run(failures.read(KEY, SEEN, SEEN.pods[:1])), "read a moment ago"
+    assert not asyncio.run(failures.read(KEY, SEEN.pods[:1])), "read a moment ago"
     now[0] += REREAD_SECONDS
-    assert asyncio.run(failures.read(KEY, SEEN, SEEN.pods[:1]))
+    assert asyncio.run(failures.read(KEY, SEEN.pods[:1]))
     assert failures.of(KEY) == {"digits-ps-0-uid": "newest"}
-    asyncio.run(failures.read(KEY, SEEN, ()))
+    asyncio.run(failures.read(KEY, ()))
     assert failures.of(KEY) == {}, "nothing waits any more"
 
 
@@ -51,7 +52,7 @@ def test_without_the_right_to_read_events_nothing_is_said(now: list[float]) -> N
     kube = FakeKube()
     kube.failures = lambda verb, *_: Refused("no", status=403, reason="Forbidden") if verb == "warnings" else None
     failures = MountFailures(kube, lambda: now[0])
-    assert not asyncio.run(failures.read(KEY, SEEN, SEEN.pods))
+    assert not asyncio.run(failures.read(KEY, SEEN.pods))
     assert failures.of(KEY) == {}
 
 

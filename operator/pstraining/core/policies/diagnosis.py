@@ -57,8 +57,9 @@ def diagnose(snapshot: Snapshot, now: datetime, among: Iterable[Pod] | None = No
 
 def unexplained(snapshot: Snapshot, now: datetime) -> list[Pod]:
     """Return the pods that have waited for a minute for their volumes, it seems, and do not say why."""
-    pods = (p for p in sorted(snapshot.pods, key=by_role) if not (p.deleting or p.finished or p.mounted))
-    return [p for p in pods if _is_overdue(p, now) and diagnosis_of(replace(p, mount_failure=""), now) is None]
+    pods = (p for p in snapshot.pods if not (p.mounted or p.deleting or p.finished) and _is_overdue(p, now))
+    # Sorted last: every pass asks, and hardly any pod is left then.
+    return sorted((p for p in pods if diagnosis_of(replace(p, mount_failure=""), now) is None), key=by_role)
 
 
 def requeue_at(snapshot: Snapshot, now: datetime) -> datetime | None:
@@ -171,7 +172,7 @@ def _lacks_since(snapshot: Snapshot, child: Child) -> datetime | None:
 
 def _waits_since(pod: Pod, now: datetime) -> datetime:
     """Return when a pod began to wait; a time in the future for one that works or has ended."""
-    works = pod.ready if pod.role == names.PS else pod.container.running and pod.container.ready
+    works = pod.ready if pod.role == names.PS else pod.container.runs_program
     if works or pod.container.terminated is not None:
         return now + UNEXPLAINED_GRACE
     return max(t for t in (pod.created, pod.ready_changed, pod.container.started_at) if t is not None)
