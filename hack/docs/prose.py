@@ -1,8 +1,7 @@
 """Refuse prose against the house style: words of hack/docs/prose.txt, and sentences of more than 25 words.
 
 Checked are pages written by hand, the chart's comments and notes, and comments and docstrings of the package; in the
-package only some words. Code in the text is not checked. The changelog may have sentences of up to 40 words; `--long`
-lists those of more than 25.
+package only some words. Code in the text is not checked.
 """
 
 import ast
@@ -17,11 +16,9 @@ from typing import NamedTuple
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT, OLDER_LIMIT = 25, 40
+LIMIT = 25
 PAGES = ("*.md", "docs/**/*.md", "charts/*/CHANGELOG.md", "examples/**/*.md", "localcluster/*.md")
 GENERATED = re.compile(r"docs/reference/(?!glossary)|docs/benchmarks/(.*-figures|campaign)\.md")
-OLDER = re.compile(r"CHANGELOG\.md")
-"""The page that is not rewritten yet: add none."""
 OTHERS = ("charts/pstraining/values.yaml", "charts/pstraining/templates/NOTES.txt", "operator/pstraining/**/*.py")
 _SENTENCE = re.compile(r"(?:[^.?!\n]|[.?!](?!\s|$)|\n(?!\n))+")
 # In values.yaml and NOTES.txt: templates, keys, commands, and the mark of a comment.
@@ -62,23 +59,22 @@ def paragraphs(path: Path, text: str) -> Iterator[tuple[int, str]]:
         yield 1, re.sub(r"`[^`]*`", "x", _NO_PROSE.sub("", text))
 
 
-def check(root: Path, older_limit: int = OLDER_LIMIT) -> Iterator[str]:
+def check(root: Path) -> Iterator[str]:
     """Yield all problems below a folder; in the package sentences may have any length."""
     known = rules((ROOT / "hack" / "docs" / "prose.txt").read_text(encoding="utf-8"))
     for path in sorted({path for pattern in (*PAGES, *OTHERS) for path in root.glob(pattern)}):
         where, is_code = path.relative_to(root).as_posix(), path.suffix == ".py"
-        limit = older_limit if OLDER.match(where) else LIMIT
         for line, text in () if GENERATED.match(where) else paragraphs(path, path.read_text(encoding="utf-8")):
             for rule in (rule for rule in known if not is_code or rule.scope == "all"):
                 for found in rule.pattern.finditer(text):
                     yield f"{where}:{line + text.count(chr(10), 0, found.start())}: {found[0]!r}: {rule.reason}"
             for found in () if is_code else _SENTENCE.finditer(text):
-                if (count := len(words := found[0].split())) > limit:
+                if (count := len(words := found[0].split())) > LIMIT:
                     at = line + text.count("\n", 0, found.start())
                     yield f"{where}:{at}: {count} words in one sentence: {' '.join(words[:9])}..."
 
 
 if __name__ == "__main__":
     problems = list(check(ROOT))
-    print("\n".join(problems or (check(ROOT, LIMIT) if "--long" in sys.argv else ())))
+    print("\n".join(problems))
     sys.exit(bool(problems))
