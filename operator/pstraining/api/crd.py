@@ -108,7 +108,7 @@ def _status_schema() -> dict[str, Any]:
 
 
 def _drop_defaults(node: Any) -> None:
-    """Nothing is defaulted in status, as all in it is told by the operator; but a key of a list must be there."""
+    """Nothing is defaulted in status, as the operator writes all of it; but a key of a list must be there."""
     if isinstance(node, dict):
         if "type" in node and "default" in node:
             del node["default"]

@@ -1,4 +1,4 @@
-"""The API's objects: what a user writes in spec. What the operator tells is in status.py.
+"""The API's objects: what a user writes in spec. The operator's reports are in status.py.
 
 These models are the one source of the CRD (api/crd.py generates it) and of the typed spec that planning works on.
 Defaults and bounds live here and so in the schema; rules across fields are CEL (api/cel_rules.py). A field is added

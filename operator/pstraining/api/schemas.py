@@ -128,7 +128,7 @@ def pod_template(schema: dict[str, Any]) -> None:
 
 
 def map_list(*keys: str) -> Any:
-    """A list whose items are told apart by these fields."""
+    """A list whose items these fields identify."""
 
     def extend(schema: dict[str, Any]) -> None:
         schema["x-kubernetes-list-type"] = "map"

@@ -1,4 +1,4 @@
-"""What the operator tells in status."""
+"""The operator's reports in status."""
 
 from datetime import datetime
 from typing import Final, Literal

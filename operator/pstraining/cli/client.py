@@ -234,10 +234,10 @@ class KubeconfigClient:
         body: Object | None = None,
     ) -> Any:
         """urllib3's answer, not read yet: the client's models cost more than what is looked at here."""
-        told = {"Accept": "application/json, */*", **(headers or {})}
+        accepted = {"Accept": "application/json, */*", **(headers or {})}
         with self._reached():
             request = self._client.param_serialize(
-                method, path, query_params=dict(query), header_params=told, body=body, auth_settings=["BearerToken"]
+                method, path, query_params=dict(query), header_params=accepted, body=body, auth_settings=["BearerToken"]
             )
             answer = self._client.call_api(*request, _request_timeout=(CONNECT_SECONDS, seconds)).response
             if answer.status >= 400:

@@ -53,9 +53,9 @@ def refusal(status: int, body: bytes | str) -> RequestError:
         status: of HTTP.
         body: of the answer.
     """
-    told = from_response(status, body)
-    if status == 404 and _ABSENT.search(told.message):
-        return AbsentError(f"{told.message}.", status)
+    response = from_response(status, body)
+    if status == 404 and _ABSENT.search(response.message):
+        return AbsentError(f"{response.message}.", status)
     if status == 404:
         return RequestError(
             f"The cluster does not serve {names.KIND}s: {DEFINITION} is not installed, or has another version. "
@@ -64,16 +64,16 @@ def refusal(status: int, body: bytes | str) -> RequestError:
             status,
         )
     if status == 409:
-        fields = tuple(f"{c.field.removeprefix('.')} ({c.message})" for c in told.causes if c.field)
-        return ConflictError(f"Conflict with a concurrent change: {told.message}", status, fields)
-    if status == 401 and told.reason:
+        fields = tuple(f"{c.field.removeprefix('.')} ({c.message})" for c in response.causes if c.field)
+        return ConflictError(f"Conflict with a concurrent change: {response.message}", status, fields)
+    if status == 401 and response.reason:
         return DeniedError(
-            f"The API server did not authenticate you: {told.message}. Log in again, or select another --context.",
+            f"The API server did not authenticate you: {response.message}. Log in again, or select another --context.",
             status,
         )
-    if status == 403 and told.reason:
-        return DeniedError(_denial(told.message), status)
-    return RequestError(f"The API server rejected the request: {told.message}", status)
+    if status == 403 and response.reason:
+        return DeniedError(_denial(response.message), status)
+    return RequestError(f"The API server rejected the request: {response.message}", status)
 
 
 def _denial(message: str) -> str:

@@ -62,15 +62,15 @@ def why(job: Object) -> str:
     """What is wrong with the job, or what it waits for, in one line; empty if all is well."""
     if is_true(job, Condition.SUCCEEDED):
         return ""
-    told = next((condition(job, kind) for kind in _WRONG if is_true(job, kind)), None)
-    if told is None and condition(job, Condition.RUNNING).get("status", "True") != "True":
-        told = condition(job, Condition.RUNNING)
-    if told is None and is_true(job, Condition.DEGRADED):
-        told = condition(job, Condition.DEGRADED)
+    shown = next((condition(job, kind) for kind in _WRONG if is_true(job, kind)), None)
+    if shown is None and condition(job, Condition.RUNNING).get("status", "True") != "True":
+        shown = condition(job, Condition.RUNNING)
+    if shown is None and is_true(job, Condition.DEGRADED):
+        shown = condition(job, Condition.DEGRADED)
     updating = condition(job, Condition.UPDATING)
-    if told is None and (updating.get("status") == "True" or updating.get("reason") == Reason.UPDATE_REFUSED):
-        told = updating
-    return "" if told is None else one_line(f"{told['reason']}: {told.get('message', '')}".removesuffix(": "))
+    if shown is None and (updating.get("status") == "True" or updating.get("reason") == Reason.UPDATE_REFUSED):
+        shown = updating
+    return "" if shown is None else one_line(f"{shown['reason']}: {shown.get('message', '')}".removesuffix(": "))
 
 
 def one_line(text: str) -> str:

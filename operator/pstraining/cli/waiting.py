@@ -23,7 +23,7 @@ class Patience:
     seconds: float = 300
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-    tell: Callable[[str], None] = typer.echo
+    report: Callable[[str], None] = typer.echo
 
 
 def follow(cluster: ClusterClient, job: Object, reached: Callable[[Object], str], patience: Patience) -> str:
@@ -42,7 +42,7 @@ def follow(cluster: ClusterClient, job: Object, reached: Callable[[Object], str]
         CommandError: the job is gone, or time is up.
     """
     namespace, name, uid = (job["metadata"][f] for f in ("namespace", "name", "uid"))
-    end, told = patience.clock() + patience.seconds, ""
+    end, last = patience.clock() + patience.seconds, ""
     while True:
         now = cluster.job(namespace, name)
         if now is None or now["metadata"]["uid"] != uid:
@@ -53,11 +53,11 @@ def follow(cluster: ClusterClient, job: Object, reached: Callable[[Object], str]
             if found:
                 return found
             line = state(now)
-            if line != told:
-                patience.tell(line)
-                told = line
+            if line != last:
+                patience.report(line)
+                last = line
         if patience.clock() >= end:
-            raise CommandError(f"{name}: timed out after {patience.seconds:g} s. {told or _unseen(now)}")
+            raise CommandError(f"{name}: timed out after {patience.seconds:g} s. {last or _unseen(now)}")
         patience.sleep(EVERY)
 
 

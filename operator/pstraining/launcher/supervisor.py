@@ -39,7 +39,7 @@ class Supervisor:
     def __init__(self) -> None:
         """Install the signal handlers and adopt orphaned processes."""
         self.stopped_by = 0
-        """The signal that told the launcher to stop; 0 before."""
+        """The signal on which the launcher stops; 0 before."""
         self.before_stop: Callable[[], object] = lambda: None
         """Called after a stop signal has arrived, before it is passed on."""
         self._pid, self._code = 0, -1

@@ -172,8 +172,8 @@ def details(planned: Planned, action: Action) -> str:
         return ", ".join(action.parts)
     if isinstance(action, Apply):
         there = planned.there.get((action.kind, action.name))
-        told = {k: v for k, v in action.body.items() if k not in ("apiVersion", "kind", "metadata")}
-        return "; ".join(str(c) for k in told for c in _rendered((there or {}).get(k), told[k], k))
+        fields = {k: v for k, v in action.body.items() if k not in ("apiVersion", "kind", "metadata")}
+        return "; ".join(str(c) for k in fields for c in _rendered((there or {}).get(k), fields[k], k))
     spec, template = action.body.get("spec") or {}, template_of(action)
     match action.kind:
         case Kind.SERVICE:

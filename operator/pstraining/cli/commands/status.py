@@ -49,16 +49,16 @@ def status(
 
 def summary(job: Object) -> dict[str, Any]:
     """A job in a row, for programs."""
-    told = job.get("status") or {}
+    reported = job.get("status") or {}
     return {
         "namespace": job["metadata"]["namespace"],
         "name": job["metadata"]["name"],
         "phase": phase(job),
-        "ps": (told.get("ps") or {}).get("summary", ""),
-        "workers": (told.get("worker") or {}).get("summary", ""),
-        "standbys": told.get("standbySummary", ""),
-        "restarts": told.get("restarts", 0),
-        "takeovers": told.get("takeovers", 0),
+        "ps": (reported.get("ps") or {}).get("summary", ""),
+        "workers": (reported.get("worker") or {}).get("summary", ""),
+        "standbys": reported.get("standbySummary", ""),
+        "restarts": reported.get("restarts", 0),
+        "takeovers": reported.get("takeovers", 0),
         "created": job["metadata"]["creationTimestamp"],
         "why": why(job),
     }
@@ -88,31 +88,31 @@ def describe(
         events: its events.
         pod_events: events of pods that wait without a word, by uid.
     """
-    told = job.get("status") or {}
+    reported = job.get("status") or {}
     return {
         **summary(job),
-        "startTime": told.get("startTime"),
-        "completionTime": told.get("completionTime"),
-        "term": told.get("term", 0),
+        "startTime": reported.get("startTime"),
+        "completionTime": reported.get("completionTime"),
+        "term": reported.get("term", 0),
         "notes": _notes(job),
-        "conditions": told.get("conditions") or [],
+        "conditions": reported.get("conditions") or [],
         "roles": [_role(job, role, tasks, pod_events) for role in TaskRole if _has(job, role, tasks)],
-        "shards": [{**shard, "standbys": _standbys(job)} for shard in told.get("shards") or ()],
+        "shards": [{**shard, "standbys": _standbys(job)} for shard in reported.get("shards") or ()],
         "events": _newest(events)[-EVENTS:],
     }
 
 
 def _notes(job: Object) -> list[str]:
     """What the status does not say because nobody has written it yet."""
-    metadata, told = job["metadata"], job.get("status") or {}
+    metadata, reported = job["metadata"], job.get("status") or {}
     manager = (job["spec"].get("runPolicy") or {}).get("managedBy", names.MANAGED_BY)
     if manager != names.MANAGED_BY:
         return [f"{manager} manages this job (spec.runPolicy.managedBy)."]
     if metadata.get("deletionTimestamp"):
         return ["The job is being deleted."]
-    if not told:
+    if not reported:
         return ["The operator has not processed this job yet. Check that it is running and watches this namespace."]
-    if told.get("observedGeneration", 0) < metadata.get("generation", 0):
+    if reported.get("observedGeneration", 0) < metadata.get("generation", 0):
         return ["The operator has not processed the last change of the spec yet. Check that it is running."]
     return []
 
@@ -124,15 +124,15 @@ def _has(job: Object, role: TaskRole, tasks: Sequence[TaskPod]) -> bool:
 def _role(
     job: Object, role: TaskRole, tasks: Sequence[TaskPod], pod_events: Mapping[str, Iterable[Object]]
 ) -> dict[str, Any]:
-    told = (job.get("status") or {}).get(role.value) or {}
+    reported = (job.get("status") or {}).get(role.value) or {}
     own = [t for t in tasks if t.pod.role == role]
     return {
         "role": role.value,
         "desired": desired(job, role),
-        "ready": told.get("ready", 0),
-        "succeeded": told.get("succeeded", 0),
-        "restarts": told.get("restarts", 0),
-        "lastFailure": told.get("lastFailure"),
+        "ready": reported.get("ready", 0),
+        "succeeded": reported.get("succeeded", 0),
+        "restarts": reported.get("restarts", 0),
+        "lastFailure": reported.get("lastFailure"),
         "pods": [_pod(job, t, pod_events.get(t.pod.uid, ())) for t in own],
         "givenUp": _given_up(job, role),
         "withoutPod": _without_pod(job, role, own),
@@ -166,9 +166,9 @@ def _given_up(job: Object, role: TaskRole) -> list[str]:
 
 
 def _without_pod(job: Object, role: TaskRole, own: Iterable[TaskPod]) -> list[str]:
-    """The tasks that are to run and have no pod; none where some may be done: which ones, only their pods told."""
-    told = (job.get("status") or {}).get(role.value) or {}
-    if end_of(job) or told.get("succeeded") or (job["spec"].get("runPolicy") or {}).get("suspend"):
+    """The tasks that are to run and have no pod; none where some may be done: only their pods said which ones."""
+    reported = (job.get("status") or {}).get(role.value) or {}
+    if end_of(job) or reported.get("succeeded") or (job["spec"].get("runPolicy") or {}).get("suspend"):
         return []
     there = {t.name for t in own} | set(_given_up(job, role))
     return [name for index in range(desired(job, role)) if (name := task_name(role, index)) not in there]

@@ -73,7 +73,7 @@ def measure(
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         before = list(pool.map(scrape, tasks))
-        # Where nobody tells anything, a second look does not either.
+        # Where no task serves metrics, a second scrape has none either.
         if any(isinstance(found, Scrape) for found in before):
             sleep(interval)
         after = list(pool.map(lambda pair: _again(pair, scrape), zip(tasks, before, strict=True)))
@@ -83,13 +83,13 @@ def measure(
 def describe(
     job: Object, tasks: Sequence[TaskPod], before: Sequence[Scrape | str], after: Sequence[Scrape | str]
 ) -> dict[str, Any]:
-    """What two scrapes tell, for programs.
+    """The rates from two scrapes, for programs.
 
     Args:
         job: the job.
         tasks: the tasks that were scraped.
-        before: what each told first, or why it told nothing.
-        after: what it told then.
+        before: the first scrape of each, or the reason why it has none.
+        after: the second one.
     """
     found, pairs = {}, []
     for task, first, second in zip(tasks, before, after, strict=True):
@@ -184,7 +184,7 @@ def _again(pair: tuple[TaskPod, Scrape | str], scrape: Callable[[TaskPod], Scrap
 
 
 def _scrape(cluster: ClusterClient, job: Object, task: TaskPod, clock: Callable[[], float]) -> Scrape | str:
-    """What a task tells, or why it tells nothing."""
+    """A task's metrics, or the reason why it has none."""
     if not task.pod.container.running:
         return f"is not running: {state(task)}"
     port = metrics_port(task)
@@ -208,9 +208,9 @@ def metrics_port(task: TaskPod) -> int | str:
     variables = [v for c in named for v in c.get("env") or () if v["name"] == contract.ENV_METRICS_PORT]
     if not variables:
         return contract.METRICS_PORT
-    told = variables[-1]
-    text = str(told.get("value", ""))
-    if not text and "valueFrom" not in told:
+    variable = variables[-1]
+    text = str(variable.get("value", ""))
+    if not text and "valueFrom" not in variable:
         return contract.METRICS_PORT
     if text.isdecimal() and 0 < int(text) < 65536:
         return int(text)

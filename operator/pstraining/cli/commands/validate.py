@@ -50,10 +50,10 @@ def report(found: Sequence[CheckedDocument]) -> dict[str, Any]:
 
 def picture(found: Sequence[CheckedDocument]) -> RenderableType:
     """The results, for people: a line for each finding, and for each document without any."""
-    told = Text("\n").join(line for v in found for line in lines(v))
+    text = Text("\n").join(line for v in found for line in lines(v))
     jobs = sum(not v.skipped for v in found)
     counts = (_counted(_count(found, Severity.ERROR), "error"), _counted(_count(found, Severity.WARNING), "warning"))
-    return told.append(f"\n{_counted(jobs, 'job')}, {', '.join(counts)}")
+    return text.append(f"\n{_counted(jobs, 'job')}, {', '.join(counts)}")
 
 
 def _count(found: Sequence[CheckedDocument], severity: Severity) -> int:

@@ -88,23 +88,23 @@ NOTHING = Amount(Decimal(0), Decimal(0))
 
 def version(found: Object) -> Check:
     """Whether Kubernetes is new enough, from what /version says."""
-    told = str(found.get("gitVersion", "of no version"))
+    shown = str(found.get("gitVersion", "of no version"))
     numbers = tuple(int(re.sub(r"\D", "", str(found.get(part) or "0")) or 0) for part in ("major", "minor"))
     wanted = ".".join(map(str, OLDEST))
     if numbers < OLDEST:
-        return Check("api server", Result.FAIL, f"Kubernetes {told}, older than {wanted}", "Upgrade the cluster.")
+        return Check("api server", Result.FAIL, f"Kubernetes {shown}, older than {wanted}", "Upgrade the cluster.")
     if numbers < OLDEST_FOR_STANDBYS:
-        return Check("api server", Result.WARN, f"Kubernetes {told}: standbys (spec.ps.standby) need 1.31 or newer")
-    return Check("api server", Result.OK, f"Kubernetes {told}")
+        return Check("api server", Result.WARN, f"Kubernetes {shown}: standbys (spec.ps.standby) need 1.31 or newer")
+    return Check("api server", Result.OK, f"Kubernetes {shown}")
 
 
 def definition(found: Object | None) -> Check:
     """Whether the CRD is there, works, and is this version's own."""
     if found is None:
         return Check("crd", Result.FAIL, f"{DEFINITION} is not installed", INSTALL)
-    told = (found.get("status") or {}).get("conditions") or ()
-    if not any(c["type"] == "Established" and c["status"] == "True" for c in told):
-        why = "; ".join(c.get("message", "") for c in told if c["status"] == "False")
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    if not any(c["type"] == "Established" and c["status"] == "True" for c in conditions):
+        why = "; ".join(c.get("message", "") for c in conditions if c["status"] == "False")
         return Check(
             "crd", Result.FAIL, f"{DEFINITION} is not established: {why}", f"kubectl describe crd {DEFINITION}"
         )
@@ -148,13 +148,13 @@ def operators(found: Sequence[Object], namespace: str) -> list[Check]:
     """Whether there is an operator for a namespace, and how each one stands."""
     if not found:
         return [Check("operator", Result.FAIL, "no operator is installed", INSTALL)]
-    told = [_operator(one) for one in found]
+    checks = [_operator(one) for one in found]
     watched = [watches(one) for one in found]
     if not any(not listed or namespace in listed for listed in watched):
         listed = ", ".join(n for names_ in watched for n in names_)
         todo = f"Add it to watch.namespaces of the chart, or use one of: {listed}."
-        told.append(Check("operator", Result.FAIL, f"no operator watches namespace {namespace}", todo))
-    return told
+        checks.append(Check("operator", Result.FAIL, f"no operator watches namespace {namespace}", todo))
+    return checks
 
 
 def environment(deployment: Object) -> dict[str, str]:
@@ -172,16 +172,16 @@ def _operator(deployment: Object) -> Check:
     metadata = deployment["metadata"]
     where = f"{metadata['namespace']}/{metadata['name']}"
     image = deployment["spec"]["template"]["spec"]["containers"][0].get("image", "")
-    told = f"{where}, image {image}"
+    shown = f"{where}, image {image}"
     if not int((deployment.get("status") or {}).get("readyReplicas") or 0):
         here = f"kubectl -n {metadata['namespace']}"
         todo = f"{here} get pods; {here} logs deployment/{metadata['name']}"
-        return Check("operator", Result.FAIL, f"{told}, is not ready", todo)
+        return Check("operator", Result.FAIL, f"{shown}, is not ready", todo)
     labelled = str((metadata.get("labels") or {}).get("app.kubernetes.io/version", ""))
     if labelled and labelled != __version__:
-        message = f"{told}, has version {labelled}, this CLI has {__version__}"
+        message = f"{shown}, has version {labelled}, this CLI has {__version__}"
         return Check("operator", Result.WARN, message, "Upgrade the older one.")
-    return Check("operator", Result.OK, f"{told}, is ready")
+    return Check("operator", Result.OK, f"{shown}, is ready")
 
 
 def lease(found: Object | None, name: str, now: datetime) -> Check:
@@ -256,8 +256,8 @@ def requests(pod: Object) -> Amount:
 def _is_usable(node: Object) -> bool:
     spec = node.get("spec") or {}
     kept_away = any(t["effect"] != "PreferNoSchedule" for t in spec.get("taints") or ())
-    told = (node.get("status") or {}).get("conditions") or ()
-    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in told)
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
     return ready and not kept_away and not spec.get("unschedulable")
 
 

@@ -49,7 +49,7 @@ def examine(cluster: ClusterClient, namespace: str, need: Amount, now: datetime)
 
 
 def _rights(cluster: ClusterClient, namespace: str) -> Check:
-    # Rights may well be given in namespaces that are not there. Who may not look for one is told of the rights alone.
+    # Rights may well be given in namespaces that are not there. Without that right only the rights are shown.
     if _read(lambda: cluster.read(f"/api/v1/namespaces/{namespace}")) is None:
         return checks.no_namespace(namespace)
     allowed = _read(lambda: {r: cluster.allowed(r[0], names.PLURAL, namespace, r[1]) for r in checks.RIGHTS})

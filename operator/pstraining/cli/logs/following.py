@@ -231,7 +231,7 @@ class Follower:
         self._cursors[over.task.pod.uid].open = False
         if isinstance(over.error, DeniedError):
             raise over.error
-        # 400: it has not started; 404: it is gone; no answer: the next look tells more.
+        # 400: it has not started; 404: it is gone; no answer: the next look shows more.
         if over.error is not None and over.error.status not in (0, 400, 404):
             # Its words may hold a port that is another one with every try.
             self._remark(f"{over.task.name} ({over.task.pod.name}): {over.error}", of=over.task.pod.uid)

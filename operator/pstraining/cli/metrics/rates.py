@@ -16,7 +16,7 @@ ENOUGH_STEPS: Final = 5
 
 @dataclass(frozen=True)
 class Scrape:
-    """What a task told."""
+    """A task's metrics at one moment."""
 
     at: float
     """When, on a clock that goes steadily, in seconds."""
@@ -25,7 +25,7 @@ class Scrape:
 
 @dataclass(frozen=True)
 class TaskRates:
-    """What a task did between two scrapes; None where its metrics do not tell it."""
+    """A task's rates between two scrapes; None where its metrics lack them."""
 
     steps_per_second: float | None = None
     examples_per_second: float | None = None
@@ -47,7 +47,7 @@ class TaskRates:
 
 @dataclass(frozen=True)
 class JobRates:
-    """What the chief told of the job."""
+    """The job's rates, from the chief's metrics."""
 
     step: int | None
     steps_per_second: float | None
@@ -105,7 +105,7 @@ def server_rates(pairs: Sequence[tuple[Scrape, Scrape]]) -> list[dict[str, Any]]
 
 
 def job_rates(pairs: Sequence[tuple[Scrape, Scrape]]) -> JobRates | None:
-    """What the task with the chief's duties told; None if none did."""
+    """The rates from the task with the chief's duties; None if no task reports them."""
     name = "pstraining_global_step"
     for before, after in pairs:
         samples = after.samples

@@ -66,10 +66,11 @@ def _conditions(root: Tree, conditions: Sequence[Found], now: datetime) -> None:
     if not conditions:
         return
     branch = root.add("conditions")
-    for told in conditions:
-        holds = told["status"] == "True"
-        message = one_line(told.get("message") or "")
-        line = f"{told['type']} {told['status']} for {since(told.get('lastTransitionTime'), now)}, {told['reason']}"
+    for condition in conditions:
+        holds = condition["status"] == "True"
+        message = one_line(condition.get("message") or "")
+        age = since(condition.get("lastTransitionTime"), now)
+        line = f"{condition['type']} {condition['status']} for {age}, {condition['reason']}"
         branch.add(Text(f"{line}: {message}" if message else line, "" if holds else "dim"))
 
 

@@ -12,7 +12,7 @@ from pstraining.core.snapshot import PASSED_DEADLINE
 READY: Final = "Ready"
 TERMINATING: Final = "Terminating"
 _NO_NEWS: Final = ("ContainerCreating", "PodInitializing")
-"""What a container waits for while nothing is wrong, or while only an event of the pod tells what is."""
+"""What a container waits for while nothing is wrong, or while only an event of the pod has the reason."""
 
 
 def state(task: TaskPod) -> str:
@@ -42,7 +42,7 @@ def why(task: TaskPod) -> list[str]:
     pod = task.pod
     # The operator has ended what ran on beside the program: that is no news of the program.
     of_pod = () if pod.finished and pod.active_deadline == PASSED_DEADLINE else _of_pod(status)
-    found = [one_line(told) for told in (*of_pod, *_of_containers(status))]
+    found = [one_line(text) for text in (*of_pod, *_of_containers(status))]
     if not found and pod.container.running and not (pod.ready or pod.deleting or pod.terminal):
         serves = (
             "its server does not respond, or is not in sync"

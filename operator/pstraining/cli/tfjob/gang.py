@@ -1,7 +1,7 @@
 """How a TFJob's pods are scheduled together: its schedulingPolicy as ours.
 
 Which scheduler places gangs is an option of TFJob's operator, here it is the job's word: its fields and the templates'
-schedulerName tell which one was meant.
+schedulerName say which one was meant.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ def converted_scheduling(fields: Fields, roles: Mapping[str, Any], notes: Notes)
     Args:
         fields: the TFJob's.
         roles: ours, converted.
-        notes: gets what is told of the fields.
+        notes: receives the notes on the fields.
 
     Raises:
         CommandError: a field is of another type.
@@ -43,8 +43,8 @@ def converted_scheduling(fields: Fields, roles: Mapping[str, Any], notes: Notes)
     if not volcano and seconds is None and not named:
         notes.different(
             fields.at(asked[0]),
-            "TFJob's operator is told by an option which scheduler places gangs; the job does not say. It is taken to "
-            "be scheduler-plugins.",
+            "TFJob's operator has an option for the scheduler that places gangs; the job does not name one. It is "
+            "taken to be scheduler-plugins.",
             "Set spec.runPolicy.schedulingPolicy.gang to Volcano if that is what runs in the cluster.",
         )
     if queue:
@@ -54,16 +54,18 @@ def converted_scheduling(fields: Fields, roles: Mapping[str, Any], notes: Notes)
     if resources is not None:
         notes.different(
             fields.at("minResources"),
-            "what the gang's pods request is added up and given to the scheduler; the sum here is left out.",
+            "the operator gives the scheduler the sum of the pods' requests; the sum here is left out.",
         )
     if seconds is not None and volcano:
         notes.none(
             fields.at("scheduleTimeoutSeconds"),
             "Volcano's pod groups have no timeout. It is left out.",
-            "Take it away, or set gang to SchedulerPlugins and timeoutSeconds.",
+            "Remove it, or set gang to SchedulerPlugins and timeoutSeconds.",
         )
     elif seconds is not None and seconds < 1:
-        notes.changed(fields.at("scheduleTimeoutSeconds"), "it is no time to wait; the scheduler's own setting counts.")
+        notes.changed(
+            fields.at("scheduleTimeoutSeconds"), "it is no valid waiting time; the scheduler's own setting applies."
+        )
     elif seconds is not None:
         found["timeoutSeconds"] = seconds
     return found

@@ -67,7 +67,7 @@ def converted(tfjob: Mapping[str, Any]) -> Conversion:
     spec.close()
     if fields.has("status"):
         fields.drop("status")
-        notes.changed("status", "it tells of the old job; it is left out.")
+        notes.changed("status", "it is the status of the old job; it is left out.")
     fields.close()
     job = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "spec": found}
     _refused(job, {role: one.path for role, one in replicas.items()}, notes)
@@ -77,7 +77,7 @@ def converted(tfjob: Mapping[str, Any]) -> Conversion:
 def _check_kind(version: str | None, kind: str | None) -> None:
     if kind != KIND:
         raise CommandError(
-            f"It is a {kind or 'thing without a kind'}: only {KIND}s of {API_VERSION} can be converted. Take it out."
+            f"It is a {kind or 'thing without a kind'}: only {KIND}s of {API_VERSION} can be converted. Remove it."
         )
     if version != API_VERSION:
         raise CommandError(
@@ -142,7 +142,7 @@ def _marks(found: dict[str, Any], fields: Fields, notes: Notes) -> None:
             notes.none(
                 labels.at(label),
                 "Kueue does not know PSTrainingJobs, and neither admits nor resumes them. The label stays.",
-                "Take spec.runPolicy.suspend away if Kueue was to resume the job.",
+                "Remove spec.runPolicy.suspend if Kueue was to resume the job.",
             )
 
 
@@ -170,15 +170,16 @@ def _success(spec: Fields, roles: dict[str, Any], worker: str, notes: Notes) -> 
     if roles["chief"].get("enabled", True):
         notes.different(
             path,
-            "TFJob goes by the chief alone where there is one. Here the chief and all workers must have ended with 0.",
-            "Take it away to go by the chief.",
+            "In TFJob the chief alone decides, where there is one. Here the chief and all workers must have ended "
+            "with 0.",
+            "Remove it for the chief's success alone.",
         )
     if roles["worker"]["restartPolicy"] == ALWAYS:
         roles["worker"]["restartPolicy"] = "OnFailure"
         notes.none(
             f"{worker}.restartPolicy",
             "with successPolicy AllWorkers and workers that never end a TFJob cannot succeed. They have OnFailure now.",
-            "See that this is what you want.",
+            "Check that this is intended.",
         )
     return {"successPolicy": policy}
 
@@ -190,8 +191,8 @@ def _dynamic_worker(spec: Fields, found: dict[str, Any], notes: Notes) -> None:
         notes.different(
             path,
             "workers can always be scaled (`kubectl scale`), and TF_CONFIG names all tasks of the cluster, not one "
-            "worker and the PS. That the job goes on without workers that fail is spec.worker.minReplicas: 1.",
-            "See that the program takes a TF_CONFIG that is whole.",
+            "worker and the PS. spec.worker.minReplicas: 1 lets the job continue without failed workers.",
+            "Check that the program accepts a complete TF_CONFIG.",
         )
     elif switch is not None:
         notes.changed(path, "there is no switch: workers can always be scaled; it is left out.")

@@ -1,4 +1,4 @@
-"""What is told of fields that did not become the same field here."""
+"""Notes on fields that did not become the same field here."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

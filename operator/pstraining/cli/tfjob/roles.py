@@ -34,7 +34,7 @@ def read_roles(specs: Fields, job: str, notes: Notes) -> dict[str, Replicas]:
     Args:
         specs: tfReplicaSpecs.
         job: the TFJob's name.
-        notes: gets what is told of the fields.
+        notes: receives the notes on the fields.
 
     Raises:
         CommandError: TFJob would not take them.
@@ -49,7 +49,7 @@ def read_roles(specs: Fields, job: str, notes: Notes) -> dict[str, Replicas]:
             notes.different(
                 specs.at(name),
                 "its task is called chief in TF_CONFIG, as TensorFlow 2 does, not master.",
-                "A program that asks for the task type master has to ask for chief.",
+                "A program that looks for the task type master must look for chief.",
             )
     if not found:
         raise CommandError(f"{specs.path} names no role: a TFJob has at least one.")
@@ -85,7 +85,7 @@ def converted_roles(found: Mapping[str, Replicas], notes: Notes) -> dict[str, An
 
     Args:
         found: the TFJob's, with at least one PS and one Worker.
-        notes: gets what is told of the fields.
+        notes: receives the notes on the fields.
     """
     roles: dict[str, Any] = {}
     for role in _ROLES:
@@ -149,7 +149,7 @@ def _converted(role: str, one: Replicas, worker: Replicas, notes: Notes) -> dict
 def _single(role: str, one: Replicas, notes: Notes) -> None:
     if one.number > 1:
         notes.none(
-            f"{one.path}.replicas", f"a job has one {role}, not {one.number}.", "See that the program does with one."
+            f"{one.path}.replicas", f"a job has one {role}, not {one.number}.", "Check that the program works with one."
         )
     elif not one.number:
         notes.changed(one.path, f"with replicas: 0 there is no {role}; it is left out.")

@@ -26,7 +26,7 @@ def converted_run_policy(fields: Fields, roles: Mapping[str, Any], notes: Notes)
     Args:
         fields: the TFJob's.
         roles: ours, converted.
-        notes: gets what is told of the fields.
+        notes: receives the notes on the fields.
 
     Raises:
         CommandError: a field has a value that TFJob does not know.
@@ -70,7 +70,7 @@ def _deadline(found: dict[str, Any], fields: Fields, notes: Notes) -> None:
     path, seconds = fields.at("activeDeadlineSeconds"), found.get("activeDeadlineSeconds")
     if seconds == 0:
         del found["activeDeadlineSeconds"]
-        notes.none(path, "with 0 TFJob ends the job at once; it is left out.", "Set the seconds that it may last.")
+        notes.none(path, "with 0 TFJob ends the job at once; it is left out.", "Set the seconds that the job may run.")
     elif seconds is not None and seconds > _LONGEST:
         found["activeDeadlineSeconds"] = _LONGEST
         notes.changed(path, f"the longest here is {_LONGEST}, 68 years.")

@@ -30,7 +30,7 @@ def converted_template(template: Template, path: str, job: str, notes: Notes) ->
         template: the TFJob's.
         path: where in the TFJob it is.
         job: the TFJob's name.
-        notes: gets what is told of the template's fields.
+        notes: receives the notes on the template's fields.
 
     Raises:
         CommandError: TFJob would not take the template.
@@ -59,7 +59,7 @@ def silences(template: Template, path: str, notes: Notes) -> None:
         notes.different(
             f"{path}.spec.securityContext",
             "it names no runAsUser, and TFJob's pods run as the image's user, often root. Here they run as user 1000.",
-            "Set runAsUser if the program must write as somebody else.",
+            "Set runAsUser if the program must write as another user.",
         )
 
 
@@ -118,8 +118,8 @@ def _pod(spec: dict[str, Any], at: str, notes: Notes) -> None:
         del spec["hostNetwork"]
         notes.none(
             f"{at}.hostNetwork",
-            "pods have a network of their own: two tasks on one node would fight for port 2222.",
-            "See that the program does without the node's network.",
+            "pods have a network of their own: two tasks on one node would compete for port 2222.",
+            "Check that the program works without the node's network.",
         )
     account = next((n for n in ("serviceAccountName", "serviceAccount") if spec.get(n)), "")
     if account and "automountServiceAccountToken" not in spec:
@@ -218,7 +218,7 @@ def _text(path: str, text: str, job: str, notes: Notes) -> None:
     if _LABELS.search(text):
         notes.different(
             path,
-            "it goes by labels that TFJob puts on its pods.",
+            "it refers to labels that TFJob puts on its pods.",
             f"Ours are {names.LABEL_JOB}, {names.LABEL_ROLE} and, on workers, {names.LABEL_INDEX}.",
         )
     elif job and (found := re.search(rf"(?<![\w-]){re.escape(job)}-(chief|master|worker|evaluator)-\d+", text)):

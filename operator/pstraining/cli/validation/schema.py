@@ -187,8 +187,8 @@ def _out_of_bounds(schema: Schema, value: Any) -> str:
     kind = schema.get("x-kubernetes-list-type")
     if kind in ("set", "map"):
         keys = schema.get("x-kubernetes-list-map-keys")
-        told = [tuple(item.get(k) for k in keys) if keys else item for item in value]
-        twice = next((item for item in told if told.count(item) > 1), None)
+        identities = [tuple(item.get(k) for k in keys) if keys else item for item in value]
+        twice = next((item for item in identities if identities.count(item) > 1), None)
         return "" if twice is None else f"has {_shown(twice)} twice"
     return ""
 
@@ -197,7 +197,7 @@ def _broken(schema: Schema, value: Any, old: Any, path: str) -> Iterator[Finding
     """The CEL rules that a value and all below it break."""
     yield from _broken_here(schema.get("x-kubernetes-validations") or (), value, old, path)
     if isinstance(value, list) and "items" in schema:
-        # Items of lists have no counterpart in the former object that could be told for certain.
+        # Items of lists have no counterpart in the former object that could be identified for certain.
         for index, item in enumerate(value):
             yield from _broken(schema["items"], item, None, f"{path}[{index}]")
     elif isinstance(value, Mapping):

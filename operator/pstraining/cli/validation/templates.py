@@ -1,8 +1,8 @@
 """What the CRD leaves open, because Kubernetes' own objects are opaque to it: pod templates, volumes and claims.
 
-The API server would say it of the operator's pods only: the job is then taken, and its condition InvalidTemplate tells.
-Names and types of fields are those of the Kubernetes client, and some things are asked of the pods as the operator
-would make them; what only admission can know (quotas, policies, values of a field) is not seen here.
+The API server would refuse the operator's pods only: it accepts the job, whose condition then has the reason
+InvalidTemplate. Names and types of fields are those of the Kubernetes client, and some things are asked of the pods as
+the operator would make them; what only admission can know (quotas, policies, values of a field) is not seen here.
 """
 
 import typing

@@ -61,8 +61,8 @@ def observed(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus
     jobs = {j.number(NUMBER[role]): j for j in children}
     newest_seen = max((*jobs, *(p.term for p in snapshot.pods_of(role))), default=0)
     recorded = status.term if role == names.CHIEF else status.evaluator_attempt
-    told = recorded == newest_seen and success_recorded(status, role)
-    done = _has_succeeded(job, snapshot, role, newest_seen, jobs.get(newest_seen), told=told)
+    is_recorded = recorded == newest_seen and success_recorded(status, role)
+    done = _has_succeeded(job, snapshot, role, newest_seen, jobs.get(newest_seen), recorded=is_recorded)
     return Attempts(role, is_wanted(job, role), jobs, max(recorded, newest_seen), done)
 
 
@@ -90,10 +90,10 @@ def success_recorded(status: PSTrainingJobStatus, role: str) -> bool:
 
 
 def _has_succeeded(
-    job: PSTrainingJob, snapshot: Snapshot, role: str, number: int, child: Child | None, *, told: bool
+    job: PSTrainingJob, snapshot: Snapshot, role: str, number: int, child: Child | None, *, recorded: bool
 ) -> bool:
     # A Job whose other containers were ended is Failed for Kubernetes: once its pod is gone, only status remembers.
-    if child is not None and snapshot.is_of_current_restart(child) and (told or child.true_condition("Complete")):
+    if child is not None and snapshot.is_of_current_restart(child) and (recorded or child.true_condition("Complete")):
         return True
     pods = (p for p in snapshot.pods_of(role) if p.term == number and snapshot.is_of_current_restart(p))
     return any(succeeded(job, p) for p in pods)
