@@ -34,6 +34,7 @@ WORDS = {
     "telemetry": "events, metrics",
     "allreduce": "the ring",
     "config": "settings",
+    "errors": "what another run cannot mend",
     "launcher": "standard library only",
 }
 """What each package holds; a new package must have an entry."""

@@ -15,7 +15,8 @@ HEAD = f"""# What a failure means
 The first rule of `spec.failurePolicy.rules` that matches decides; what no rule names follows this table: the cause, and
 what becomes of the replica under its role's `restartPolicy`. *Counted* is against the replica's budget
 (`<role>.backoff`, else `runPolicy.backoffLimit`); when it is spent, the job fails, or gives the worker up while at
-least `worker.minReplicas` are left. What Kubernetes itself ends is started again for free.
+least `worker.minReplicas` are left. What Kubernetes itself ends is started again for free. Wrong settings fail the job
+at once: `pstraining.runtime` ends with exit code 78 where another run would fail as well, and so may your program.
 
 Exit code 0 of a worker, the chief or the evaluator is success (under `Always` a worker's program runs again). A program
 that fails because a parameter server was lost is run again in place by its launcher: that is the server's failure, not
@@ -35,6 +36,7 @@ _TESTS: dict[FailureReason, str] = {
     FailureReason.ERROR: _CODES_TEST,
     FailureReason.OOM_KILLED: _CAUSES,
     FailureReason.START_TIMEOUT: _CAUSES,
+    FailureReason.BAD_SETTINGS: _CAUSES,
     FailureReason.INIT_FAILED: _CAUSES,
     FailureReason.EVICTED: "test_failures.py::test_what_kubernetes_ends_is_free_even_under_never",
     FailureReason.PREEMPTED: "test_failure_causes.py::test_a_preempted_worker_is_free_and_comes_back",
@@ -46,6 +48,7 @@ _CODES: dict[FailureReason, tuple[int, ...]] = {
     FailureReason.ERROR: (1, FIRST_RETRYABLE),
     FailureReason.OOM_KILLED: (137,),
     FailureReason.START_TIMEOUT: (75,),
+    FailureReason.BAD_SETTINGS: (78,),
 }
 
 

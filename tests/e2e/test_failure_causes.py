@@ -75,6 +75,7 @@ CASES = {
     "init-code": Case("InitFailed", with_init, "ExitCode", fails=True),
     "late-never": Case("StartTimeout", plain, "Never", fails=True, exit_code=75),
     "late-code": Case("StartTimeout", plain, "ExitCode", fails=False, failures=1, exit_code=75),
+    "wrong-again": Case("BadSettings", plain, "OnFailure", fails=True, failures=1, exit_code=78),
     "full-never": Case("Evicted", lavish, "Never", fails=False),
 }
 
@@ -95,7 +96,7 @@ def test_causes(kube: Kube, own_operator: OperatorProcess, namespace: str, share
         puppet = puppets[name]
         if case.fails:
             failed = job_condition(puppet.wait_phase("Failed", 150), "Failed")
-            assert failed["reason"] == "ReplicaFailed", name
+            assert failed["reason"] == ("BadSettings" if case.reason == "BadSettings" else "ReplicaFailed"), name
             assert puppet.runs("worker-0") <= 1, f"{name}: what failed for good never runs again"
         else:
             wait_for(partial(has_run, puppet, 2), f"{name}: it is started again: {puppet.job()}", 180)

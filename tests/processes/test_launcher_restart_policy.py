@@ -31,6 +31,7 @@ def idles(pod: Pod) -> bool:
         ("Never", 1, True),
         ("Never", 143, True),
         ("ExitCode", 3, True),
+        ("OnFailure", 78, True),
         ("OnFailure", 1, False),
         ("ExitCode", 137, False),
     ],
@@ -72,5 +73,5 @@ def test_a_pod_of_an_ended_job_idles(pod: MakePod, ps: FakePs) -> None:
 def test_a_wrong_policy_is_named(pod: MakePod, ps: FakePs) -> None:
     worker = pod("worker", chief_of(ps.up()), PSTRAINING_RESTART_POLICY="Sometimes")
     worker.start(*worker.puppet)
-    assert worker.wait() == 78
+    assert worker.wait() == 72
     assert "PSTRAINING_RESTART_POLICY" in worker.log()

@@ -236,9 +236,9 @@ def test_epochs_of_data_that_is_handed_out_are_passes_over_it(folder: Path, monk
 def test_a_callback_that_could_not_do_its_work_is_refused(name: str, arguments: dict[str, Any], words: str) -> None:
     import keras
 
-    from pstraining.runtime.chief.callbacks import CallbackError, check
+    from pstraining.runtime.chief.callbacks import CallbackRefusedError, check
 
-    with pytest.raises(CallbackError, match=name) as found:
+    with pytest.raises(CallbackRefusedError, match=name) as found:
         check([getattr(keras.callbacks, name)(**arguments)])
     assert words in str(found.value)
 
@@ -246,17 +246,17 @@ def test_a_callback_that_could_not_do_its_work_is_refused(name: str, arguments: 
 def test_a_callback_of_batches_is_refused_and_one_of_epochs_is_not() -> None:
     import keras
 
-    from pstraining.runtime.chief.callbacks import CallbackError, check
+    from pstraining.runtime.chief.callbacks import CallbackRefusedError, check
 
     class Batches(keras.callbacks.Callback):  # type: ignore[misc]
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             pass
 
-    with pytest.raises(CallbackError, match=r"Batches\.on_train_batch_end would never be called"):
+    with pytest.raises(CallbackRefusedError, match=r"Batches\.on_train_batch_end would never be called"):
         check([Batches()])
-    with pytest.raises(CallbackError, match="not a keras"):
+    with pytest.raises(CallbackRefusedError, match="not a keras"):
         check([print])
-    with pytest.raises(CallbackError, match="LambdaCallback"):
+    with pytest.raises(CallbackRefusedError, match="LambdaCallback"):
         check([keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: None)])
     check(
         [

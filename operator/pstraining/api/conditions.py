@@ -54,6 +54,7 @@ class Reason(StrEnum):
     ALL_WORKERS_SUCCEEDED = "AllWorkersSucceeded"
     BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded"
     REPLICA_FAILED = "ReplicaFailed"
+    BAD_SETTINGS = "BadSettings"
     FAILURE_RULE = "FailureRule"
     RESTARTS_EXCEEDED = "RestartsExceeded"
     TOO_FEW_WORKERS = "TooFewWorkers"

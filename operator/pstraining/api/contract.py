@@ -92,7 +92,11 @@ ENV_OF_TEMPLATES: Final = (ENV_METRICS_PORT, ENV_START_TIMEOUT)
 
 EXIT_START_TIMEOUT: Final = 75
 """The launcher's exit code when the PSs did not answer in time (EX_TEMPFAIL)."""
-EXIT_BAD_CONTRACT: Final = 78
-"""The launcher's exit code when the pod lacks what this module promises (EX_CONFIG)."""
+EXIT_BAD_CONTRACT: Final = 72
+"""The launcher's exit code when the pod lacks what this module promises (EX_OSFILE)."""
+EXIT_BAD_SETTINGS: Final = 78
+"""A program's exit code when another run cannot mend its failure: its code or its settings are wrong (EX_CONFIG)."""
+TERMINATION_MESSAGE_FILE: Final = "/dev/termination-log"
+"""Kubernetes' default for a container's message, in which the runtime writes why it refused the program."""
 PS_LOSS_GRACE_SECONDS: Final = 10
 """A PS that stays away for so long after the program failed explains the failure."""

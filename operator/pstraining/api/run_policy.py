@@ -222,6 +222,7 @@ class FailureReason(StrEnum):
     NODE_LOST = "NodeLost"
     INIT_FAILED = "InitFailed"
     START_TIMEOUT = "StartTimeout"
+    BAD_SETTINGS = "BadSettings"
 
 
 class FailureAction(StrEnum):

@@ -35,7 +35,8 @@ TF_PORT = 2222
 STATUS_PORT = 2223
 
 EXIT_START_TIMEOUT = 75
-EXIT_BAD_CONTRACT = 78
+EXIT_BAD_CONTRACT = 72
+EXIT_BAD_SETTINGS = 78
 EXIT_MEANINGS = {
     0: "a PS's program must not end",
     137: "killed, most often for want of memory",
@@ -129,5 +130,10 @@ def program_env(env: Mapping[str, str], cluster: Cluster, kind: str, index: int)
 
 
 def is_final(policy: str, code: int) -> bool:
-    """Whether a role's restartPolicy forbids another run of a program that failed with this exit code."""
-    return policy == "Never" or (policy == "ExitCode" and 0 < code < 128 and code != EXIT_START_TIMEOUT)
+    """Whether another run of a program that failed with this exit code is forbidden, by its role's restartPolicy or by
+    the code itself."""
+    return (
+        code == EXIT_BAD_SETTINGS
+        or policy == "Never"
+        or (policy == "ExitCode" and 0 < code < 128 and code != EXIT_START_TIMEOUT)
+    )

@@ -139,7 +139,7 @@ class Launcher:
         if os.path.exists(self.success_marker):
             return "the program has ended with 0"
         if os.path.exists(self.failed_marker):
-            return f"the program has failed for good, as restartPolicy {self.policy} says"
+            return f"the program has failed for good, by its exit code and restartPolicy {self.policy}"
         return "the job has ended" if self.job_ended else ""
 
     def idle(self, reason: str) -> int:
@@ -187,6 +187,8 @@ class Launcher:
 
     def was_ps_lost(self, before: probe.Probes, code: int) -> bool:
         """Whether the program failed because a PS was lost, by the PSs' state before and after."""
+        if code == contract.EXIT_BAD_SETTINGS:
+            return False
         started = time.monotonic()
         while True:
             after = probe.probe_all(before)

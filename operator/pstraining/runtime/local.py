@@ -3,8 +3,8 @@
     python -m pstraining.runtime.local --ps 1 --workers 2 -m examples.digits
 
 Every process has the environment of a pod: TF_CONFIG, the PSTRAINING_ variables, the cluster file. A process that fails
-is restarted, the chief with the next term, as in a cluster. The job ends with the chief (worker 0 in a job without
-one), and with its exit code.
+is restarted, the chief with the next term, as in a cluster, unless its settings are wrong (exit code 78). The job ends
+with the chief (worker 0 in a job without one), and with its exit code.
 """
 
 import argparse
@@ -180,7 +180,11 @@ class LocalJob:
             code = process.popen.poll()
             if code is None:
                 continue
-            may_restart = process.starts <= self._restarts and (code != 0 or process.task.type == "ps")
+            may_restart = (
+                process.starts <= self._restarts
+                and (code != 0 or process.task.type == "ps")
+                and code != contract.EXIT_BAD_SETTINGS
+            )
             if may_restart:
                 self.start(process.task)
             elif process is self.leader:

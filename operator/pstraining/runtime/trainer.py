@@ -14,6 +14,7 @@ from pstraining.runtime.config.loading import loading
 from pstraining.runtime.config.server import become_server
 from pstraining.runtime.config.settings import CheckpointSettings, SettingsError, TrainingSettings, resolve
 from pstraining.runtime.data.sources import Source
+from pstraining.runtime.errors import install_exit_code
 from pstraining.runtime.model.tensor import Dataset
 from pstraining.runtime.replication.renewal import Renewal, RenewalDueError
 from pstraining.runtime.transport import http2_probe, sockets
@@ -89,6 +90,7 @@ class Trainer:
         checkpoint: CheckpointSettings | None = None,
         training: Mapping[str, object] | None = None,
     ) -> None:
+        install_exit_code()
         self._model, self._optimizer, self._loss, self._metrics = model, optimizer, loss, metrics
         self._data, self._evaluate = data, evaluate
         if (steps_per_epoch is not None and steps_per_epoch < 1) or validation_every < 1:

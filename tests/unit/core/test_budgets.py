@@ -115,6 +115,23 @@ def test_a_worker_is_given_up_while_enough_are_left() -> None:
     assert "minReplicas 2" in failed["message"]
 
 
+@pytest.mark.parametrize("role", ["worker", "chief", "ps", "evaluator"])
+def test_wrong_settings_fail_the_job_at_once_with_their_sentence(role: str) -> None:
+    world = running(worker={"replicas": 3, "minReplicas": 1}, evaluator={"enabled": True})
+    fail(world, role, code=78)
+    failed = world.condition("Failed")
+    assert (failed["status"], failed["reason"]) == ("True", "BadSettings")
+    assert f"{role}" in failed["message"]
+    assert "the last words; another run would fail as well" in failed["message"]
+
+
+def test_a_rule_may_try_wrong_settings_again() -> None:
+    rules = [{"reasons": ["BadSettings"], "action": "RestartReplica"}]
+    world = running(failurePolicy={"rules": rules})
+    fail(world, "worker", 1, code=78)
+    assert phase(world) == "Running"
+
+
 def test_a_rule_that_fails_the_job_gives_nobody_up() -> None:
     rules = [{"exitCodes": {"values": [42]}, "action": "FailJob"}]
     world = running(worker={"replicas": 3, "minReplicas": 1}, failurePolicy={"rules": rules})

@@ -47,7 +47,8 @@ CAUSES = {
     "killed by a signal": (pod("worker", state=terminated(139)), FailureReason.ERROR),
     "over its memory limit": (pod("worker", restarts=1, last=OOM), FailureReason.OOM_KILLED),
     "the launcher gave up": (pod("worker", state=terminated(75)), FailureReason.START_TIMEOUT),
-    "a wrong contract": (pod("worker", state=terminated(78)), FailureReason.ERROR),
+    "a wrong contract": (pod("worker", state=terminated(72)), FailureReason.ERROR),
+    "wrong settings": (pod("worker", state=terminated(78)), FailureReason.BAD_SETTINGS),
     "an init container": (init_failed(), FailureReason.INIT_FAILED),
     "drained": (disrupted("EvictionByEvictionAPI"), FailureReason.EVICTED),
     "evicted by its kubelet": (disrupted("TerminationByKubelet"), FailureReason.EVICTED),
@@ -67,6 +68,7 @@ CONSEQUENCES: dict[tuple[FailureReason, int], tuple[Consequence, ...]] = {
     (FailureReason.ERROR, 143): (RESTART, RESTART, FAIL, RESTART),
     (FailureReason.OOM_KILLED, 137): (RESTART, RESTART, FAIL, RESTART),
     (FailureReason.START_TIMEOUT, 75): (RESTART, RESTART, FAIL, RESTART),
+    (FailureReason.BAD_SETTINGS, 78): (FAIL, FAIL, FAIL, FAIL),
     (FailureReason.INIT_FAILED, 4): (RESTART, RESTART, FAIL, FAIL),
     (FailureReason.EVICTED, 137): (FREE, FREE, FREE, FREE),
     (FailureReason.PREEMPTED, 143): (FREE, FREE, FREE, FREE),
@@ -132,7 +134,7 @@ def test_what_gives_a_pod_up_with_its_node(disruption: str, with_its_node: bool)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("code", [1, 75, 78, 127, 128, 137, 255])
+@pytest.mark.parametrize("code", [1, 72, 75, 78, 127, 128, 137, 255])
 def test_the_launcher_and_the_table_agree(policy: RestartPolicy, code: int) -> None:
     """What the launcher takes as final is what the operator takes as final."""
     spec = typed(job(spec={"worker": {"restartPolicy": policy}}))

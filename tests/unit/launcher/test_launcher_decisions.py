@@ -89,7 +89,7 @@ def test_the_environment_is_checked(env: dict[str, str], named: str) -> None:
     with pytest.raises(contract.ExitError, match="environment variable") as error:
         contract.read_task(env)
     code, message = error.value.args
-    assert code == 78
+    assert code == 72
     assert named in message
 
 
@@ -114,7 +114,7 @@ def test_the_map_is_checked(text: str, kind: str, index: int) -> None:
     with pytest.raises(contract.ExitError) as error:
         contract.read_cluster(text, "/x/cluster.json", kind, index)
     code, message = error.value.args
-    assert code == 78
+    assert code == 72
     assert "field 'cluster' of /x/cluster.json" in message
     assert f"{kind} {index}" in message
     assert "\n" not in message
@@ -189,21 +189,21 @@ def test_bad_contracts_end_with_78_and_one_line(
         return code, line
 
     code, line = outcome("--", "x")
-    assert code == 78
+    assert code == 72
     assert f"{tmp_path}/cluster.json cannot be read: No such file" in line
     (tmp_path / "cluster.json").write_text('{"cluster": {"chief": ["a:1"]}}')
     code, line = outcome("--")
-    assert code == 78
+    assert code == 72
     assert "no command after --" in line
     code, line = outcome("--", "x")
-    assert code == 78
+    assert code == 72
     assert f"{tmp_path}/missing is no folder" in line
     code, line = outcome("serve")
-    assert code == 78
+    assert code == 72
     assert "TF_CONFIG" in line
 
 
 def test_help(capfd: pytest.CaptureFixture[str]) -> None:
     assert launch.main(["--help"], {}) == 0
     assert "python3 launch.py -- COMMAND" in capfd.readouterr().out
-    assert launch.main(["train.py"], {}) == 78
+    assert launch.main(["train.py"], {}) == 72

@@ -40,3 +40,10 @@ def test_a_tasks_process_has_not_what_this_one_has_set_for_itself(monkeypatch: p
         found = job._environment_of(Task("ps", 0), 1)
     assert found["GRPC_FAIL_FAST"] == "use_caller", "set by whoever started this one"
     assert "TF_GRPC_DEFAULT_OPTIONS" not in found
+
+
+@pytest.mark.parametrize(("code", "starts"), [(78, 1), (1, 3)])
+def test_a_program_with_wrong_settings_is_not_started_again(code: int, starts: int) -> None:
+    with LocalJob(["-c", f"raise SystemExit({code})"], ps=0, workers=0, restarts=2) as job:
+        assert job.wait() == code
+        assert job.leader.starts == starts

@@ -14,7 +14,7 @@ from pstraining.api.status import ReplicaRecord
 from pstraining.core.facts import Facts
 from pstraining.core.policies import budgets, deadline, job_restart
 from pstraining.core.policies.failure_counts import Failure, FailureCounts
-from pstraining.core.policies.failures import Consequence, role_spec
+from pstraining.core.policies.failures import TABLE, Consequence, role_spec
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,9 @@ def _decided(job: PSTrainingJob, failure: Failure) -> End:
     if failure.decision.rule is not None:
         message = f"{_words(failure)}: spec.failurePolicy.rules[{failure.decision.rule}] fails the job"
         return End(Condition.FAILED, Reason.FAILURE_RULE, message, replica)
+    if TABLE[failure.decision.cause].final:
+        message = f"{_words(failure)}; another run would fail as well, so nothing was tried again"
+        return End(Condition.FAILED, Reason.BAD_SETTINGS, message, replica)
     policy = role_spec(job, failure.role).restart_policy
     if failure.role == names.WORKER and job.spec.worker.min_replicas is not None:
         message = f"{_words(failure)}: fewer than worker.minReplicas {job.spec.worker.min_replicas} are left"

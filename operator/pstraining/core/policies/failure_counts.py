@@ -136,7 +136,10 @@ def _given_up(job: PSTrainingJob, counts: FailureCounts) -> FailureCounts:
     by_policy = {
         f.index
         for f in counts.failures
-        if f.role == names.WORKER and f.decision.consequence is Consequence.FAIL_JOB and f.decision.rule is None
+        if f.role == names.WORKER
+        and f.decision.consequence is Consequence.FAIL_JOB
+        and f.decision.rule is None
+        and not TABLE[f.decision.cause].final  # the other workers run the same program
     }
     left, records = job.spec.worker.replicas - len(counts.given_up), []
     for record in counts.records:

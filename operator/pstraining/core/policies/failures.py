@@ -1,8 +1,8 @@
 """What is the consequence of a replica's failure? A table of causes, and the rules that map them to consequences.
 
 The first matching rule of spec.failurePolicy decides. Without one, a replica that Kubernetes ended restarts without
-being counted, and the role's restartPolicy decides about all other failures. docs/reference/failures.md is generated
-from this table.
+being counted, wrong settings fail the job, and the role's restartPolicy decides about all other failures.
+docs/reference/failures.md is generated from this table.
 """
 
 from dataclasses import dataclass
@@ -40,6 +40,8 @@ class Row:
     """Whether Kubernetes ended the replica; never counted, under any restartPolicy."""
     retryable: bool = True
     """Whether restartPolicy ExitCode restarts the replica; only the row Error depends on the exit code."""
+    final: bool = False
+    """Whether the job fails under any restartPolicy, because another run would fail as well."""
 
 
 TABLE: dict[FailureReason, Row] = {
@@ -47,6 +49,11 @@ TABLE: dict[FailureReason, Row] = {
     FailureReason.OOM_KILLED: Row("the kernel kills it over its memory limit", "container reason OOMKilled"),
     FailureReason.START_TIMEOUT: Row(
         "the launcher gave up waiting for the parameter servers", f"exit code {contract.EXIT_START_TIMEOUT}"
+    ),
+    FailureReason.BAD_SETTINGS: Row(
+        "the program or the job's settings are wrong, so another run would fail as well",
+        f"exit code {contract.EXIT_BAD_SETTINGS}",
+        final=True,
     ),
     FailureReason.INIT_FAILED: Row("an init container fails", "its own status", retryable=False),
     FailureReason.EVICTED: Row(
@@ -131,6 +138,8 @@ def cause(pod: Pod) -> FailureReason:
         return FailureReason.OOM_KILLED
     if end is not None and end.exit_code == contract.EXIT_START_TIMEOUT:
         return FailureReason.START_TIMEOUT
+    if end is not None and end.exit_code == contract.EXIT_BAD_SETTINGS:
+        return FailureReason.BAD_SETTINGS
     return FailureReason.ERROR
 
 
@@ -171,6 +180,8 @@ def _by_policy(policy: RestartPolicy, why: FailureReason, exit_code: int | None)
     row = TABLE[why]
     if row.disruption:
         return Consequence.RESTART_FREE
+    if row.final:
+        return Consequence.FAIL_JOB
     match policy:
         case RestartPolicy.NEVER:
             return Consequence.FAIL_JOB

@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 
+from pstraining.runtime.errors import FinalError
 from pstraining.runtime.model.partition import Array
 
 _ENDED: Final = "ended_early"
@@ -40,5 +41,5 @@ class State:
         return replace(self, scalars={**self.scalars, _ENDED: np.asarray(1, np.int64)})
 
 
-class StateMismatchError(RuntimeError):
+class StateMismatchError(FinalError, RuntimeError):
     """A saved state that does not fit the program's model or optimizer."""

@@ -17,6 +17,7 @@ import tensorflow as tf
 from keras.src.callbacks.callback_list import CallbackList
 
 from pstraining.runtime.checkpoint.state import State
+from pstraining.runtime.errors import FinalError
 from pstraining.runtime.model.keras_model import Model
 from pstraining.runtime.model.tensor import Dataset, KerasOptimizer
 from pstraining.runtime.telemetry.events import event
@@ -34,7 +35,11 @@ SCHEDULE: Final = keras.optimizers.schedules.LearningRateSchedule
 
 
 class CallbackError(RuntimeError):
-    """A callback cannot be used on a chief, or has failed."""
+    """A callback or the validation has failed."""
+
+
+class CallbackRefusedError(FinalError, ValueError):
+    """A callback that cannot be used on a chief; the message says what to use in its place."""
 
 
 @dataclass(frozen=True)
@@ -56,24 +61,26 @@ def check(callbacks: Sequence["keras.callbacks.Callback"]) -> None:
     """Refuse callbacks that do not work on a chief.
 
     Raises:
-        CallbackError: names the callback and what to use in its place.
+        CallbackRefusedError: names the callback and what to use in its place.
     """
     for callback in callbacks:
         name = type(callback).__name__
         if not isinstance(callback, keras.callbacks.Callback):
-            raise CallbackError(f"callbacks: {name} is not a keras.callbacks.Callback")
+            raise CallbackRefusedError(f"callbacks: {name} is not a keras.callbacks.Callback")
         for refused, instead in REFUSED.items():
             if isinstance(callback, getattr(keras.callbacks, refused)):
-                raise CallbackError(f"callbacks: {name} cannot be used on parameter servers: {instead}")
+                raise CallbackRefusedError(f"callbacks: {name} cannot be used on parameter servers: {instead}")
         if isinstance(callback, keras.callbacks.ModelCheckpoint) and callback.save_freq != "epoch":
-            raise CallbackError(f"callbacks: {name} can save at the end of epochs alone: leave save_freq at 'epoch'")
+            raise CallbackRefusedError(
+                f"callbacks: {name} can save at the end of epochs alone: leave save_freq at 'epoch'"
+            )
         if getattr(callback, "restore_best_weights", False):
-            raise CallbackError(
+            raise CallbackRefusedError(
                 f"callbacks: {name} with restore_best_weights keeps the best weights in the chief's memory, where they "
                 "are lost with it; use ModelCheckpoint(save_best_only=True) beside it"
             )
         if own := [hook for hook in BATCH_HOOKS if _is_own(callback, hook)]:
-            raise CallbackError(
+            raise CallbackRefusedError(
                 f"callbacks: {name}.{own[0]} would never be called: batches are trained on the workers. Use "
                 "on_epoch_end, with shorter epochs (steps_per_epoch)"
             )

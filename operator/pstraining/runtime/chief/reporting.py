@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pstraining.runtime.checkpoint.state import State
-from pstraining.runtime.chief.callbacks import SCHEDULE, CallbackError, EpochEnd, EpochEnds, learning_rate
+from pstraining.runtime.chief.callbacks import SCHEDULE, CallbackRefusedError, EpochEnd, EpochEnds, learning_rate
 from pstraining.runtime.chief.store_admin import StoreAdmin
 from pstraining.runtime.data.epochs import Ends, Epochs
 from pstraining.runtime.model.tensor import Dataset
@@ -151,7 +151,7 @@ class TrainingReporter:
         if rate == self._rate_there:
             return
         if self._fit.local_optimizers:
-            raise CallbackError(
+            raise CallbackRefusedError(
                 "a callback has set the learning rate; with localSteps the workers' own optimizers count"
             )
         self._admin.set_learning_rate(fence, rate)

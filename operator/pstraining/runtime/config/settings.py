@@ -13,6 +13,7 @@ from pydantic.alias_generators import to_camel
 
 from pstraining.api.codec_sizes import MIN_SHARD_BYTES
 from pstraining.api.training import Codec, Mode, NonFinite
+from pstraining.runtime.errors import FinalError
 
 Settings = TypeVar("Settings", bound=BaseModel)
 
@@ -20,7 +21,7 @@ ENDLESS: Final = 2**62
 """A position that is never reached."""
 
 
-class SettingsError(ValueError):
+class SettingsError(FinalError, ValueError):
     """A field that is unknown or has a wrong value; the message names it."""
 
 

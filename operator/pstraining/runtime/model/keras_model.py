@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 from keras.src.utils import naming
 
+from pstraining.runtime.errors import FinalError
 from pstraining.runtime.model import optimizer, partition, sparse_optimizer
 from pstraining.runtime.model.embedding import Embedding, Lookups, looking_up, remote_tables
 from pstraining.runtime.model.tensor import Batch, KerasModel, KerasOptimizer, KerasVariable, Tensor
@@ -31,7 +32,7 @@ Touched = tuple[Tensor, Tensor]
 Fetch = Callable[[int, Tensor], Tensor]
 
 
-class ModelError(ValueError):
+class ModelError(FinalError, ValueError):
     """A model that cannot be trained on parameter servers; the message says what to change."""
 
 

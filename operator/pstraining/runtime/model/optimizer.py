@@ -12,6 +12,7 @@ from typing import Any, Final
 import keras
 import tensorflow as tf
 
+from pstraining.runtime.errors import FinalError
 from pstraining.runtime.model.partition import LARGE_BYTES
 from pstraining.runtime.model.tensor import KerasOptimizer, KerasVariable, Operation, Tensor, UpdateStep
 
@@ -21,7 +22,7 @@ ELEMENT_WISE: Final = (
 """Optimizers with measured equal results on packed vectors and on tensors."""
 
 
-class OptimizerError(ValueError):
+class OptimizerError(FinalError, ValueError):
     """An optimizer that cannot be applied to packed vectors."""
 
 

@@ -6,6 +6,7 @@ from typing import Final
 import keras
 import tensorflow as tf
 
+from pstraining.runtime.errors import FinalError
 from pstraining.runtime.model.tensor import Batch, KerasModel, Tensor, Variable
 
 RETURNS: Final = "train_step must return the loss, a scalar, or (loss, {name: scalar})"
@@ -15,7 +16,7 @@ OwnStep = Callable[[KerasModel, Batch], object]
 """The program's training step: returns a scalar loss, or the loss and metrics by name."""
 
 
-class TrainingStepError(TypeError):
+class TrainingStepError(FinalError, TypeError):
     """A training step with a return value of another type."""
 
 

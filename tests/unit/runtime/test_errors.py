@@ -1,0 +1,43 @@
+"""The exit code of a program that another run cannot mend, and where it says why."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pstraining.api import contract
+from pstraining.launcher import contract as launcher_contract
+
+WRONG = "from pstraining.runtime import Trainer\nTrainer(None, None, 'mse', lambda w, n: None, validation_every=0)"
+CAUGHT = "\nexcept ValueError as error:\n    print('caught', error)"
+
+
+def run(program: str) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, contract.ENV_POD_NAME: ""}
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment, timeout=60
+    )
+
+
+def test_the_launcher_knows_the_exit_code() -> None:
+    assert contract.EXIT_BAD_SETTINGS == launcher_contract.EXIT_BAD_SETTINGS
+
+
+def test_wrong_settings_have_an_exit_code_and_a_last_line() -> None:
+    ended = run(WRONG)
+    assert ended.returncode == contract.EXIT_BAD_SETTINGS
+    assert "Traceback" in ended.stderr
+    assert ended.stderr.splitlines()[-1] == "steps_per_epoch and validation_every must be at least 1"
+
+
+@pytest.mark.parametrize("error", ["OSError('disk')", "SystemExit(3)", "KeyboardInterrupt()"])
+def test_other_errors_keep_theirs(error: str) -> None:
+    program = f"from pstraining.runtime.errors import install_exit_code\ninstall_exit_code()\nraise {error}"
+    assert run(program).returncode == run(f"raise {error}").returncode != contract.EXIT_BAD_SETTINGS
+
+
+def test_the_error_can_be_caught() -> None:
+    program = "try:\n    " + WRONG.replace("\n", "\n    ") + CAUGHT
+    ended = run(program)
+    assert (ended.returncode, ended.stdout[:6]) == (0, "caught")
