@@ -49,6 +49,7 @@ FOLLOWS: Final = ("kubectl pstraining logs digits -f",)
 """What ends with the job."""
 CHANGES: Final = (
     "kubectl apply -f job.yaml",
+    "kubectl pstraining plan -f job.yaml",
     "kubectl pstraining submit -f job.yaml --wait",
     "kubectl pstraining submit -f jobs.yaml --wait --timeout 600",
     "kubectl pstraining takeover digits --shard 0",
@@ -58,7 +59,7 @@ CHANGES: Final = (
     "kubectl pstraining resume digits --wait",
     """kubectl patch pstj digits --type=merge -p '{"spec":{"runPolicy":{"suspend":true}}}'""",
 )
-"""What changes jobs, one after the other."""
+"""What changes jobs, or plans to, one after the other."""
 REMOVES: Final = (
     f"kubectl delete statefulset,deployment,job,service,configmap,networkpolicy --all-namespaces -l {JOB_NAME}"
 )

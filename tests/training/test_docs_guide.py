@@ -14,7 +14,7 @@ import pytest
 
 from hack.docs.pages import ROOT, pages
 from pstraining.runtime.local import LocalJob
-from tests.support.documented import documents, shell_lines
+from tests.support.documented import documents, job_of, shell_lines
 from tests.training.test_runtime_faults import finished, transcript
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
@@ -67,6 +67,7 @@ def test_the_tutorial(tmp_path: Path) -> None:
     assert shape((folder / "log.csv").read_text()) == shape(next(b for b in blocks("text") if b.startswith("epoch,")))
     assert shape(python(load, folder)).count("0") == 20
 
-    (job,) = (document for place, _, document in documents() if place.startswith(str(TUTORIAL.relative_to(ROOT))))
+    page = str(TUTORIAL.relative_to(ROOT))
+    (job,) = filter(None, (job_of(document) for place, _, document in documents() if place.startswith(page)))
     assert job["spec"]["training"] == settings
     assert (job["spec"]["ps"]["replicas"], job["spec"]["worker"]["replicas"]) == (ps, workers)

@@ -25,7 +25,7 @@ HELM = {"get", "history", "install", "lint", "list", "rollback", "show", "status
 HELM |= {"upgrade"}
 KUBECTL = {"annotate", "api-resources", "apply", "auth", "cordon", "create", "delete", "describe", "drain", "edit"}
 KUBECTL |= {"events", "exec", "explain", "get", "label", "logs", "patch", "port-forward", "rollout", "scale", "taint"}
-KUBECTL |= {"top", "uncordon", "version", "wait"}
+KUBECTL |= {"cp", "top", "uncordon", "version", "wait"}
 _INNER = re.compile(r"\$\(([^()]+)\)")
 _TARGET = re.compile(r"^([a-z][a-z0-9 -]*):(?!=)", re.MULTILINE)
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
