@@ -23,7 +23,7 @@ def up(args: argparse.Namespace, layout: Layout, progress: Progress) -> None:
     lifecycle.require_root()
     with lifecycle.locked(layout, progress), ThreadPoolExecutor(max_workers=2) as pool:
         images: Future[list[Image]] | None = pool.submit(prepare_images, layout, progress) if args.images else None
-        cluster = lifecycle.up(layout, args.nodes, progress)
+        cluster = lifecycle.up(layout, args.nodes, progress, ipv6=args.ipv6)
         # What the cluster does not need to run, but its users do.
         extra = pool.submit(cluster.toolbox.ensure, DEFAULT_TOOLS)
         if images is not None:
@@ -162,6 +162,7 @@ def parser() -> argparse.ArgumentParser:
     command = add("up", up)
     command.add_argument("--nodes", type=int, help="how many (default: as before, else 2)")
     command.add_argument("--images", action="store_true", help="also build and load the project's images")
+    command.add_argument("--ipv6", action="store_true", help="nodes, pods and Services have IPv6 addresses alone")
     command = add("down", down)
     command.add_argument("--purge", action="store_true", help="also drop the images loaded into the nodes")
     add("status", show_status)

@@ -100,7 +100,7 @@ def cni_conflist(plan: ClusterPlan, node: NodePlan, state: Path) -> str:
             "type": "host-local",
             "dataDir": str(state),
             "ranges": [[{"subnet": node.pod_cidr}]],
-            "routes": [{"dst": "0.0.0.0/0"}],
+            "routes": [{"dst": "::/0" if plan.ipv6 else "0.0.0.0/0"}],
         },
     }
     portmap = {"type": "portmap", "capabilities": {"portMappings": True}}
@@ -185,7 +185,7 @@ def corefile(plan: ClusterPlan, kubeconfig: Path, context: str) -> str:
     return f""".:53 {{
     bind {plan.gateway}
     errors
-    ready {plan.gateway}:8181
+    ready {plan.gateway_host}:8181
     kubernetes {DOMAIN} in-addr.arpa ip6.arpa {{
         kubeconfig {kubeconfig} {context}
         pods insecure

@@ -81,6 +81,7 @@ class ControlPlane:
             "kube-apiserver",
             "--etcd-servers=http://127.0.0.1:2379",
             f"--secure-port={API_PORT}",
+            f"--bind-address={'::' if self.plan.ipv6 else '0.0.0.0'}",  # of both families: the host uses IPv4
             f"--advertise-address={self.plan.gateway}",
             f"--service-cluster-ip-range={self.plan.service_cidr}",
             "--authorization-mode=Node,RBAC",

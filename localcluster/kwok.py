@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from localcluster.api import ApiClient
+from localcluster.errors import ClusterError
 from localcluster.lifecycle import Cluster
 from localcluster.node import is_ready
 from localcluster.procs import Daemon
@@ -55,6 +56,8 @@ def stages_text(folder: Path) -> str:
 
 def up(cluster: Cluster, count: int) -> None:
     """Start KWOK with ``count`` fake nodes; more or fewer than before are added or removed."""
+    if cluster.plan.ipv6:
+        raise ClusterError("fake nodes have IPv4 addresses: bring the cluster up without --ipv6")
     cluster.toolbox.ensure(["kwok"])
     program = cluster.toolbox.binary("kwok")
     config = cluster.layout.etc / "kwok-stages.yaml"

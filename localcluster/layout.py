@@ -3,26 +3,51 @@
 Pure: computed from the environment and two numbers, so that every module agrees and tests need
 no machine. Several instances may run side by side (``PSTRAINING_INSTANCE``): only the names of
 namespaces, links and cgroups and the host's /30 must differ, for all other addresses exist inside
-an instance's namespaces only.
+an instance's namespaces only. A cluster is of one address family; the host reaches its API server
+by IPv4 in both.
 """
 
 import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from localcluster.errors import ClusterError
 
 MAX_INSTANCE = 63
 MAX_NODES = 64
-FABRIC = ipaddress.IPv4Network("10.30.0.0/16")
-PODS = ipaddress.IPv4Network("10.244.0.0/16")
-SERVICES = ipaddress.IPv4Network("10.96.0.0/16")
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 # RFC 2544 benchmark range: never routed, rarely used on a developer's machine.
 HOST_LINKS = ipaddress.IPv4Network("198.18.0.0/24")
 API_PORT = 6443
 DOMAIN = "cluster.local"
+
+
+@dataclass(frozen=True)
+class Family:
+    """The networks of an address family: of nodes, of pods, of Services, and the prefix of one node's pods."""
+
+    fabric: Network
+    pods: Network
+    services: Network
+    node_prefix: int
+
+
+IPV4 = Family(
+    ipaddress.IPv4Network("10.30.0.0/16"),
+    ipaddress.IPv4Network("10.244.0.0/16"),
+    ipaddress.IPv4Network("10.96.0.0/16"),
+    24,
+)
+# Unique local addresses (RFC 4193). The API server takes at most 2^20 addresses of Services.
+IPV6 = Family(
+    ipaddress.IPv6Network("fd00:10:30::/64"),
+    ipaddress.IPv6Network("fd00:10:244::/48"),
+    ipaddress.IPv6Network("fd00:10:96::/112"),
+    64,
+)
 
 
 @dataclass(frozen=True)
@@ -145,6 +170,8 @@ class ClusterPlan:
     host_address: str
     api_address: str
     nodes: tuple[NodePlan, ...]
+    ipv6: bool = False
+    """Nodes, pods and Services have IPv6 addresses alone."""
 
     @property
     def server(self) -> str:
@@ -154,7 +181,12 @@ class ClusterPlan:
     @property
     def internal_server(self) -> str:
         """The API server as nodes and pods reach it."""
-        return f"https://{self.gateway}:{API_PORT}"
+        return f"https://{self.gateway_host}:{API_PORT}"
+
+    @property
+    def gateway_host(self) -> str:
+        """The gateway as the host of a URL, an IPv6 address in brackets."""
+        return f"[{self.gateway}]" if self.ipv6 else self.gateway
 
 
 def read_layout(env: Mapping[str, str], repo: Path | None = None) -> Layout:
@@ -178,23 +210,23 @@ def read_layout(env: Mapping[str, str], repo: Path | None = None) -> Layout:
     return Layout(repo=root, cache=cache.absolute(), run=run.absolute(), instance=instance)
 
 
-def plan_node(instance: int, index: int) -> NodePlan:
+def plan_node(instance: int, index: int, family: Family = IPV4) -> NodePlan:
     """Names and addresses of node ``index``; they depend on nothing else."""
-    pods = list(PODS.subnets(new_prefix=24))[index]
+    pods = next(islice(family.pods.subnets(new_prefix=family.node_prefix), index, None))
     return NodePlan(
         index=index,
         name=f"node-{index}",
         netns=f"pst{instance}-node-{index}",
         cgroup=f"pst{instance}-node-{index}",
         port=f"port-{index}",
-        address=str(FABRIC[10 + index]),
+        address=str(family.fabric[10 + index]),
         pod_cidr=str(pods),
         zone=f"zone-{index}",
     )
 
 
-def plan_cluster(instance: int, nodes: int) -> ClusterPlan:
-    """The whole address plan.
+def plan_cluster(instance: int, nodes: int, *, ipv6: bool = False) -> ClusterPlan:
+    """The whole address plan, of one family.
 
     Raises:
         ClusterError: too few or too many nodes.
@@ -202,19 +234,21 @@ def plan_cluster(instance: int, nodes: int) -> ClusterPlan:
     if not 1 <= nodes <= MAX_NODES:
         raise ClusterError(f"the number of nodes must be 1 to {MAX_NODES}, not {nodes}")
     link = list(HOST_LINKS.subnets(new_prefix=30))[instance]
+    family = IPV6 if ipv6 else IPV4
     return ClusterPlan(
         instance=instance,
         prefix=f"pst{instance}",
         control_netns=f"pst{instance}-control",
         system_cgroup=f"pst{instance}-system",
         bridge="fabric",
-        gateway=str(FABRIC[1]),
-        fabric_prefix=FABRIC.prefixlen,
-        service_cidr=str(SERVICES),
-        service_ip=str(SERVICES[1]),
-        pod_cidr=str(PODS),
+        gateway=str(family.fabric[1]),
+        fabric_prefix=family.fabric.prefixlen,
+        service_cidr=str(family.services),
+        service_ip=str(family.services[1]),
+        pod_cidr=str(family.pods),
         host_link=f"pst{instance}-host",
         host_address=str(link[1]),
         api_address=str(link[2]),
-        nodes=tuple(plan_node(instance, index) for index in range(nodes)),
+        nodes=tuple(plan_node(instance, index, family) for index in range(nodes)),
+        ipv6=ipv6,
     )

@@ -62,7 +62,9 @@ def build_cluster(layout: Layout, plan: ClusterPlan, toolbox: Toolbox) -> Cluste
 def saved_plan(layout: Layout) -> ClusterPlan | None:
     """The plan of the cluster that was brought up here, if any."""
     state = _read_state(layout)
-    return plan_cluster(layout.instance, int(state["nodes"])) if state.get("boot") == procs.boot_id() else None
+    if state.get("boot") != procs.boot_id():
+        return None
+    return plan_cluster(layout.instance, int(state["nodes"]), ipv6=bool(state.get("ipv6")))
 
 
 def _read_state(layout: Layout) -> dict[str, Any]:
@@ -116,12 +118,18 @@ def require_root() -> None:
         raise ClusterError("root is needed for network namespaces, mounts and cgroups (try sudo -E)")
 
 
-def up(layout: Layout, nodes: int | None, progress: Progress) -> Cluster:
-    """Bring the cluster up or repair it; ``None`` keeps the number of nodes it has (else 2)."""
+def up(layout: Layout, nodes: int | None, progress: Progress, *, ipv6: bool = False) -> Cluster:
+    """Bring the cluster up or repair it; ``None`` keeps the number of nodes it has (else 2).
+
+    Raises:
+        ClusterError: a part does not start; or the running cluster is of IPv4, and `ipv6` is set.
+    """
     require_root()
     before = saved_plan(layout)
+    if before and ipv6 and not before.ipv6:
+        raise ClusterError("the running cluster is of IPv4: run 'python3 -m localcluster down' first")
     count = nodes or (len(before.nodes) if before else 2)
-    plan = plan_cluster(layout.instance, count)
+    plan = plan_cluster(layout.instance, count, ipv6=ipv6 or bool(before and before.ipv6))
     toolbox = Toolbox(layout, progress)
     with ThreadPoolExecutor(max_workers=1) as pool:
         packages: Future[None] = pool.submit(ensure_packages, layout, progress)
@@ -133,7 +141,7 @@ def up(layout: Layout, nodes: int | None, progress: Progress) -> Cluster:
         progress.say("removing what an unfinished start or an earlier boot left")
         down(layout, progress)
     layout.run.mkdir(parents=True, exist_ok=True)
-    write(layout.state_file, json.dumps({"nodes": count, "boot": procs.boot_id()}))
+    write(layout.state_file, json.dumps({"nodes": count, "ipv6": plan.ipv6, "boot": procs.boot_id()}))
     with progress.step("network, certificates and configuration", announce=False):
         network.ensure_control(plan)
         for node in plan.nodes:

@@ -14,7 +14,7 @@ from localcluster.layout import ClusterPlan, NodePlan
 from localcluster.procs import NETNS_FOLDER
 from localcluster.shell import run
 
-FORWARDING = "net/ipv4/ip_forward"
+FORWARDING = ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding")
 
 
 def namespaces() -> set[str]:
@@ -34,7 +34,8 @@ def ensure_namespace(name: str) -> None:
             (NETNS_FOLDER / name).unlink(missing_ok=True)
     run(["ip", "netns", "add", name])
     run(["ip", "-n", name, "link", "set", "lo", "up"])
-    script = f"echo 1 > /proc/sys/{FORWARDING}"
+    # A kernel without IPv6 lacks the second file, and serves clusters of IPv4.
+    script = "; ".join(f"test ! -e /proc/sys/{path} || echo 1 > /proc/sys/{path}" for path in FORWARDING)
     run(["nsenter", f"--net={NETNS_FOLDER / name}", "sh", "-c", script])
 
 
@@ -59,7 +60,7 @@ def ensure_control(plan: ClusterPlan) -> None:
         batch(
             name,
             f"link add {plan.bridge} type bridge",
-            f"addr add {plan.gateway}/{plan.fabric_prefix} dev {plan.bridge}",
+            f"addr add {plan.gateway}/{plan.fabric_prefix} dev {plan.bridge}{_at_once(plan)}",
             f"link set {plan.bridge} up",
         )
     if "host" not in links(name) or plan.host_link not in links(""):
@@ -85,7 +86,7 @@ def ensure_node(plan: ClusterPlan, node: NodePlan) -> None:
     run(["ip", "link", "add", "eth0", "netns", node.netns, *peer])
     batch(
         node.netns,
-        f"addr add {node.address}/{plan.fabric_prefix} dev eth0",
+        f"addr add {node.address}/{plan.fabric_prefix} dev eth0{_at_once(plan)}",
         "link set eth0 up",
     )
     batch(plan.control_netns, f"link set {node.port} master {plan.bridge}", f"link set {node.port} up")
@@ -102,6 +103,11 @@ def ensure_routes(plan: ClusterPlan) -> None:
         plan.control_netns,
         *[f"route replace {node.pod_cidr} via {node.address}" for node in plan.nodes],
     )
+
+
+def _at_once(plan: ClusterPlan) -> str:
+    # Without the detection of duplicates an IPv6 address is usable at once; the plan has no duplicates.
+    return " nodad" if plan.ipv6 else ""
 
 
 def set_port(plan: ClusterPlan, node: NodePlan, *, up: bool) -> bool:

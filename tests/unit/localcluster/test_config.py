@@ -47,6 +47,13 @@ def test_each_node_hands_out_its_own_pod_addresses() -> None:
     assert texts[0]["name"] == PLAN.prefix
 
 
+def test_pods_of_an_ipv6_cluster_have_one_route_and_its_dns_listens_there() -> None:
+    plan = plan_cluster(1, 1, ipv6=True)
+    (ptp, _) = json.loads(config.cni_conflist(plan, plan.nodes[0], Path("/s")))["plugins"]
+    assert ptp["ipam"]["routes"] == [{"dst": "::/0"}]
+    assert f"ready [{plan.gateway}]:8181" in config.corefile(plan, Path("/k"), "c")
+
+
 def test_the_kubelet_lives_in_its_cgroup_and_accepts_version_1() -> None:
     settings = json.loads(config.kubelet_config(PLAN, NODE, PATHS))
     assert settings["cgroupRoot"] == f"/{NODE.cgroup}"

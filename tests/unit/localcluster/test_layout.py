@@ -49,29 +49,34 @@ def test_a_wrong_number_of_nodes_is_refused(count: int) -> None:
         plan_cluster(0, count)
 
 
-def test_addresses_are_unique_and_lie_in_their_networks() -> None:
-    plan = plan_cluster(0, MAX_NODES)
+@pytest.mark.parametrize("ipv6", [False, True])
+def test_addresses_are_unique_and_lie_in_their_networks(ipv6: bool) -> None:
+    plan = plan_cluster(0, MAX_NODES, ipv6=ipv6)
     addresses = [plan.gateway, *(node.address for node in plan.nodes)]
     assert len(set(addresses)) == len(addresses)
-    fabric = ipaddress.IPv4Network(f"{plan.gateway}/{plan.fabric_prefix}", strict=False)
-    assert all(ipaddress.IPv4Address(address) in fabric for address in addresses)
-    pods = [ipaddress.IPv4Network(node.pod_cidr) for node in plan.nodes]
+    fabric = ipaddress.ip_network(f"{plan.gateway}/{plan.fabric_prefix}", strict=False)
+    assert all(ipaddress.ip_address(address) in fabric for address in addresses)
+    pods = [ipaddress.ip_network(node.pod_cidr) for node in plan.nodes]
     assert len(set(pods)) == len(pods)
-    whole = ipaddress.IPv4Network(plan.pod_cidr)
-    assert all(pod.subnet_of(whole) for pod in pods)
-    assert ipaddress.IPv4Address(plan.service_ip) in ipaddress.IPv4Network(plan.service_cidr)
+    whole = ipaddress.ip_network(plan.pod_cidr)
+    assert all(pod.network_address in whole and pod.broadcast_address in whole for pod in pods)
+    assert ipaddress.ip_address(plan.service_ip) in ipaddress.ip_network(plan.service_cidr)
+    assert {fabric.version, whole.version, *(pod.version for pod in pods)} == {6 if ipv6 else 4}
+    assert plan.internal_server == f"https://{f'[{plan.gateway}]' if ipv6 else plan.gateway}:6443"
 
 
-def test_the_networks_do_not_overlap() -> None:
-    plan = plan_cluster(MAX_INSTANCE, 2)
+@pytest.mark.parametrize("ipv6", [False, True])
+def test_the_networks_do_not_overlap(ipv6: bool) -> None:
+    plan = plan_cluster(MAX_INSTANCE, 2, ipv6=ipv6)
     networks = [
-        ipaddress.IPv4Network(f"{plan.gateway}/{plan.fabric_prefix}", strict=False),
-        ipaddress.IPv4Network(plan.pod_cidr),
-        ipaddress.IPv4Network(plan.service_cidr),
-        ipaddress.IPv4Network(f"{plan.host_address}/30", strict=False),
+        ipaddress.ip_network(f"{plan.gateway}/{plan.fabric_prefix}", strict=False),
+        ipaddress.ip_network(plan.pod_cidr),
+        ipaddress.ip_network(plan.service_cidr),
+        ipaddress.ip_network(f"{plan.host_address}/30", strict=False),
     ]
     for index, network in enumerate(networks):
-        assert not any(network.overlaps(other) for other in networks[index + 1 :])
+        others = [other for other in networks[index + 1 :] if other.version == network.version]
+        assert not any(network.network_address in other or other.network_address in network for other in others)
 
 
 def test_instances_share_nothing_on_the_host() -> None:

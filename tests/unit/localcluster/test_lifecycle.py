@@ -8,6 +8,7 @@ import pytest
 from localcluster import leftovers, lifecycle, network, procs
 from localcluster.errors import ClusterError
 from localcluster.layout import read_layout
+from localcluster.progress import Progress
 
 
 def test_a_folder_with_a_mount_that_stays_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,6 +39,20 @@ def test_a_plan_of_another_boot_does_not_count(tmp_path: Path) -> None:
     plan = lifecycle.saved_plan(layout)
     assert plan is not None
     assert len(plan.nodes) == 3
+    assert not plan.ipv6
+
+
+def test_a_clusters_address_family_is_kept_until_it_is_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = read_layout({"HOME": "/h", "PSTRAINING_RUN": "/run/x"})
+    object.__setattr__(layout, "run", tmp_path)
+    monkeypatch.setattr(lifecycle, "require_root", lambda: None)
+    layout.state_file.write_text(json.dumps({"nodes": 1, "ipv6": True, "boot": procs.boot_id()}))
+    plan = lifecycle.saved_plan(layout)
+    assert plan is not None
+    assert plan.ipv6
+    layout.state_file.write_text(json.dumps({"nodes": 1, "ipv6": False, "boot": procs.boot_id()}))
+    with pytest.raises(ClusterError, match="of IPv4: run 'python3 -m localcluster down' first"):
+        lifecycle.up(layout, 1, Progress(), ipv6=True)
 
 
 def test_a_real_kubelets_folder_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
