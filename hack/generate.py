@@ -20,6 +20,7 @@ if str(ROOT) not in sys.path:
 
 from hack import mechanisms, package_picture, tiers  # noqa: E402 (the path comes first)
 from hack.docs.failure_table import failure_table  # noqa: E402
+from hack.docs.library import library  # noqa: E402 (the path comes first)
 from hack.docs.reference import reference  # noqa: E402 (the path comes first)
 from hack.docs.tfjob_table import tfjob_table  # noqa: E402 (the path comes first)
 from hack.field_mutation import fields  # noqa: E402 (the path comes first)
@@ -97,6 +98,7 @@ def generated() -> dict[Path, str]:
         REFERENCE.with_name("failures.md"): failure_table(),
         REFERENCE.with_name("mechanisms.md"): mechanisms.page(),
         REFERENCE.with_name("test-tiers.md"): tiers.checked_page(ROOT),
+        REFERENCE.with_name("runtime.md"): library(yaml.safe_load(definition)),
         REFERENCE.with_name("tfjob.md"): tfjob_table(),
         PICTURE: package_picture.picture((ROOT / "pyproject.toml").read_text(encoding="utf-8")),
         REFERENCE: reference(yaml.safe_load(definition)),

@@ -1,0 +1,69 @@
+"""The reference of the library: what it takes from docstrings, and that it refuses what has none."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hack.docs.library import UndocumentedError, library
+from pstraining.api.crd import custom_resource_definition
+
+SOURCE = '''
+class {name}:
+    """Trains.
+
+    Args:
+        model: builds val_<metric>, `<kept>`
+            on two lines.
+{more}
+    """
+
+    def __init__(self, model: "Callable[[], int | str]", *, steps: int | None = None) -> None: ...
+
+    def run(self) -> None:
+        """Run it.
+
+        Returns:
+            The result: a number.
+
+        Raises:
+            ValueError: it is wrong.
+        """
+
+    def _inner(self) -> None: ...
+'''
+
+
+def page(folder: Path, **given: str) -> str:
+    runtime = folder / "pstraining" / "runtime"
+    runtime.mkdir(parents=True)
+    (folder / "pstraining" / "__init__.py").touch()
+    words: dict[str, Any] = {"name": "Trainer", "more": "        steps: how many.", **given}
+    (runtime / "__init__.py").write_text(SOURCE.format_map(words) + f"\n__all__ = ['{words['name']}']\n")
+    return library(custom_resource_definition(), folder)
+
+
+def test_a_class(tmp_path: Path) -> None:
+    found = page(tmp_path)
+    for line in (
+        "Trainer(model, *, steps=None)",
+        r"| `model` | `Callable[[], int \| str]` | builds val_\<metric>, `<kept>` on two lines. |",
+        "### Trainer.run",
+        "Returns: The result: a number.",
+        "- Raises `ValueError`: it is wrong.",
+    ):
+        assert line in found.splitlines()
+    assert "_inner" not in found
+
+
+def test_an_argument_without_a_word_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UndocumentedError, match="Trainer: no description of steps"):
+        page(tmp_path, more="")
+
+
+def test_a_setting_that_a_job_has_not_is_refused_by_name(tmp_path: Path) -> None:
+    definition = custom_resource_definition()
+    spec = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    del spec["training"]["properties"]["compression"]["properties"]["topKPermille"]
+    with pytest.raises(UndocumentedError, match=r"compression.top_k_permille: the job's spec.training"):
+        library(definition)
