@@ -1,4 +1,7 @@
-"""The tutorial's programs run as the page shows them, and print what the page shows, but for numbers."""
+"""The tutorial's programs run as the page shows them, and print what the page shows, but for numbers.
+
+What the pages behind it show of programs runs, too, with what stands in for the reader's own model and data.
+"""
 
 import json
 import os
@@ -18,7 +21,45 @@ from tests.support.documented import documents, job_of, shell_lines
 from tests.training.test_runtime_faults import finished, transcript
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
-TUTORIAL = ROOT / "docs" / "how-to" / "train-a-keras-model.md"
+HOW_TO = ROOT / "docs" / "how-to"
+TUTORIAL = HOW_TO / "train-a-keras-model.md"
+SNIPPETS = [
+    pytest.param(block.text, id=f"{page}:{block.line}")
+    for page in ("callbacks-and-metrics.md", "training-data.md", "updates.md")
+    for block in pages()[HOW_TO / page].blocks
+    if block.language == "python"
+]
+THE_READERS = """
+from pstraining.runtime import Trainer
+
+loss = "sparse_categorical_crossentropy"
+
+
+def load():
+    import numpy as np
+
+    return np.random.default_rng(1).random((60_000, 8), "float32"), np.zeros(60_000, "int32")
+
+
+def model():
+    import keras
+
+    return keras.Sequential([keras.Input((8,)), keras.layers.Dense(2, activation="softmax")])
+
+
+def optimizer():
+    import keras
+
+    return keras.optimizers.SGD(0.1)
+
+
+def data(worker, workers):
+    import tensorflow as tf
+
+    x, _ = load()
+    return tf.data.Dataset.from_tensor_slices(((x[:512], x[512:1024]), x[:512, 0])).batch(32)
+"""
+"""What pages leave to the reader; `data` has pairs, for a training step of one's own."""
 LOCAL = "python -m pstraining.runtime.local "
 
 
@@ -71,3 +112,18 @@ def test_the_tutorial(tmp_path: Path) -> None:
     (job,) = filter(None, (job_of(document) for place, _, document in documents() if place.startswith(page)))
     assert job["spec"]["training"] == settings
     assert (job["spec"]["ps"]["replicas"], job["spec"]["worker"]["replicas"]) == (ps, workers)
+
+
+@pytest.mark.parametrize("shown", SNIPPETS)
+def test_what_the_pages_show(shown: str, tmp_path: Path) -> None:
+    if ".run()" in shown:
+        (tmp_path / "train.py").write_text(THE_READERS + shown)
+        with LocalJob([str(tmp_path / "train.py")], chief=False, training={"steps": 2}) as run:
+            assert finished(run) == 0, transcript(run)
+    else:
+        import keras
+
+        from pstraining.runtime.model.embedding import remote_tables
+
+        with remote_tables():  # the readers' are larger than this machine
+            exec(shown, {"ids": keras.Input((4,), dtype="int32")})
