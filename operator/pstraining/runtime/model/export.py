@@ -49,8 +49,12 @@ def save_model(model: Any, path: Path) -> None:
 
 def plain(model: Any) -> Any:
     """The same model, made of Keras's own layers where it has ours, with the same weights."""
-    config = _with_keras_layers(keras.saving.serialize_keras_object(model))
-    config.pop("compile_config", None)
+    compiled, model.compiled = model.compiled, False  # else a loss and a schedule would need a config
+    try:
+        config = _with_keras_layers(keras.saving.serialize_keras_object(model))
+    finally:
+        model.compiled = compiled
+    config.pop("compile_config", None)  # of a class that has a `get_compile_config` of its own
     made = keras.saving.deserialize_keras_object(config, safe_mode=False)  # it is this process's own model
     for own, other in zip(made.weights, model.weights, strict=True):
         own.assign(other)

@@ -15,9 +15,10 @@ import numpy as np
 import tensorflow as tf
 from keras.src.utils import naming
 
-from pstraining.runtime.errors import FinalError
-from pstraining.runtime.model import optimizer, partition, sparse_optimizer
+from pstraining.runtime.model import optimizer, overrides, partition, sparse_optimizer
 from pstraining.runtime.model.embedding import Embedding, Lookups, looking_up, remote_tables
+from pstraining.runtime.model.errors import ModelError
+from pstraining.runtime.model.identity import described
 from pstraining.runtime.model.tensor import Batch, KerasModel, KerasOptimizer, KerasVariable, Tensor
 from pstraining.runtime.model.training_step import OwnStep, TrainingStep
 
@@ -30,10 +31,6 @@ DTYPES: Final = ("float16", "float32", "float64")
 Touched = tuple[Tensor, Tensor]
 """Rows of a table: indices without repetition, int64[n], and their gradients, [n, width]."""
 Fetch = Callable[[int, Tensor], Tensor]
-
-
-class ModelError(FinalError, ValueError):
-    """A model that cannot be trained on parameter servers; the message says what to change."""
 
 
 class Model:
@@ -59,12 +56,14 @@ class Model:
             raise ModelError("the model has no variables yet: begin it with keras.Input, or call it once")
         self.optimizer = make_optimizer()
         optimizer.check(self.optimizer)
-        self.keras.compile(
-            optimizer=self.optimizer,
-            loss=loss,
-            metrics=metrics() if callable(metrics) else metrics,
-            jit_compile=False,
-        )
+        options = {
+            "optimizer": self.optimizer,
+            "loss": loss,
+            "metrics": metrics() if callable(metrics) else metrics,
+            "jit_compile": False,
+        }
+        overrides.check(self.keras, options, has_step=train_step is not None)
+        self.keras.compile(**options)
         self.step = TrainingStep(self.keras, train_step)
         self.embeddings = [layer for layer in self.keras._flatten_layers() if isinstance(layer, Embedding)]
         local = {id(layer.embeddings) for layer in self.embeddings}
@@ -93,8 +92,8 @@ class Model:
 
     def identity(self) -> str:
         """Return the optimizer and its settings as text; tasks must share it besides the layout."""
-        config = {key: value for key, value in self.optimizer.get_config().items() if key != "name"}
-        return f"{type(self.optimizer).__name__} {sorted(config.items())!r}"
+        config = {key: value for key, value in optimizer.settings(self.optimizer).items() if key != "name"}
+        return f"{type(self.optimizer).__name__} {described(config)!r}"
 
     def values(self) -> dict[str, partition.Array]:
         """Return copies of the local values by path, including local tables."""

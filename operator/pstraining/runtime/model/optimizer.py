@@ -42,8 +42,17 @@ def check(optimizer: KerasOptimizer) -> None:
     is_schedule = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
     if callable(rate) and not is_schedule and not isinstance(rate, keras.Variable):
         raise OptimizerError("the learning rate must be a number or a LearningRateSchedule")
+    if is_schedule and (held := _variables_of(rate)):
+        raise OptimizerError(
+            f"{type(rate).__name__}.{held[0]} is a variable, and parameter servers would not see it change: compute "
+            "the schedule from the step, or set a number from the callback LearningRateScheduler"
+        )
     if optimizer.loss_scale_factor is not None:
         raise OptimizerError("loss_scale_factor is not supported")
+
+
+def _variables_of(schedule: object) -> list[str]:
+    return [name for name, value in vars(schedule).items() if isinstance(value, tf.Variable | keras.Variable)]
 
 
 def check_for_tables(optimizer: KerasOptimizer) -> None:
@@ -80,6 +89,23 @@ def clips_by_norm(optimizer: KerasOptimizer) -> bool:
     return optimizer.clipnorm is not None or optimizer.global_clipnorm is not None
 
 
+def settings(optimizer: KerasOptimizer) -> dict[str, Any]:
+    """Return the arguments that create an equal optimizer.
+
+    A schedule is returned as it is: one of the program's own need not have a config, and clones can share it because
+    it has no state.
+    """
+    own = vars(optimizer)
+    rate = own["_learning_rate"]
+    own["_learning_rate"] = None  # past Keras's tracking of attributes: get_config would serialize the schedule
+    try:
+        config = optimizer.get_config()
+    finally:
+        own["_learning_rate"] = rate
+    is_schedule = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
+    return {**config, "learning_rate": rate if is_schedule else float(rate.numpy())}
+
+
 def clone(
     optimizer: KerasOptimizer, variables: Sequence[KerasVariable], groups: Sequence[str], *, fused: bool = True
 ) -> KerasOptimizer:
@@ -87,13 +113,9 @@ def clone(
 
     With `fused`, TensorFlow's kernels replace Keras's composed arithmetic on large vectors, where both are equal.
     """
-    config = optimizer.get_config()
+    config = settings(optimizer)
     config["clipnorm"] = config["global_clipnorm"] = None
-    rate = getattr(optimizer, "_learning_rate", None)
-    own = {type(rate).__name__: type(rate)} if isinstance(config["learning_rate"], dict) else {}
-    if not isinstance(config["learning_rate"], dict):
-        config["learning_rate"] = float(config["learning_rate"])
-    copy: KerasOptimizer = type(optimizer).from_config(config, custom_objects=own)
+    copy: KerasOptimizer = type(optimizer).from_config(config)
     undecayed = [vector for vector, group in zip(variables, groups, strict=True) if group == "undecayed"]
     if undecayed:
         copy.exclude_from_weight_decay(var_list=undecayed)

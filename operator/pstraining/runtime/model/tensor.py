@@ -92,7 +92,7 @@ class KerasOptimizer(Protocol):
     _learning_rate: object
 
     @classmethod
-    def from_config(cls, config: dict[str, Tensor], custom_objects: dict[str, type]) -> "KerasOptimizer":
+    def from_config(cls, config: dict[str, Tensor]) -> "KerasOptimizer":
         """Return an optimizer with these settings."""
 
     def get_config(self) -> dict[str, Tensor]:
@@ -134,7 +134,7 @@ class KerasModel(Protocol):
     def compile(self, **options: object) -> None:
         """Set optimizer, loss and metrics."""
 
-    def compute_loss(self, **values: Tensor) -> Tensor:
+    def _compute_loss(self, **values: Tensor) -> Tensor:
         """Emit the loss, with regularization."""
 
     def evaluate(self, data: Dataset, **options: object) -> dict[str, Tensor]:

@@ -43,7 +43,8 @@ class TrainingStep:
         if self._own is None:
             x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
             predicted = self._model(x, training=True)
-            return self._model.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight, training=True)
+            # As in Keras's own step: it also calls a compute_loss of the model's own without the argument `training`.
+            return self._model._compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight, training=True)
         returned = self._own(self._model, batch)
         loss, metrics = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, {})
         if not isinstance(metrics, Mapping):

@@ -6,8 +6,9 @@ from typing import Final, NamedTuple
 import tensorflow as tf
 
 from pstraining.runtime.model import sparse_optimizer
+from pstraining.runtime.model.errors import ModelError
 from pstraining.runtime.model.finite import are_finite
-from pstraining.runtime.model.keras_model import STATE, ModelError, Touched
+from pstraining.runtime.model.keras_model import STATE, Touched
 from pstraining.runtime.model.tensor import Batch, Tensor
 from pstraining.runtime.model.training_step import samples
 from pstraining.runtime.ps.store import ParameterStore

@@ -1,0 +1,52 @@
+"""Methods of `keras.Model` that a program's own class replaces: used here, or refused before training starts.
+
+Used are `call`, `add_loss`, `compute_loss`, `compile`, and what `evaluate` calls on the chief: `test_step`,
+`make_test_function`, `compute_metrics` and `metrics`. The methods of `TRAINING` compute gradients and apply an
+optimizer, which workers and parameter servers do here. Keras applies such a method whenever `fit` runs; a model that
+trained without it would be another one, so it is refused.
+"""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, Final
+
+import keras
+
+from pstraining.runtime.model.errors import ModelError
+
+TRAINING: Final = ("train_step", "make_train_function", "train_on_batch", "fit")
+"""Methods that would train the model."""
+
+
+def check(model: Any, options: Mapping[str, object], *, has_step: bool) -> None:
+    """Refuse methods of the model's own that would be left out.
+
+    Args:
+        model: the program's model, not compiled yet.
+        options: the arguments that `compile` will receive, by name.
+        has_step: whether the program gives `Trainer(train_step=...)`, which replaces the methods of `TRAINING`.
+
+    Raises:
+        ModelError: names the method and the way out.
+    """
+    name = type(model).__name__
+    own = [] if has_step else [method for method in TRAINING if _is_own(model, method)]
+    if own:
+        raise ModelError(
+            f"{name}.{own[0]} is the model's own and would not be called: workers compute the gradient, and parameter "
+            "servers apply it with one optimizer. Return the loss of a batch from a function, and give it as "
+            "Trainer(train_step=...); a model that several optimizers train in turn (a GAN) cannot be trained here"
+        )
+    if _is_own(model, "compile"):
+        try:
+            inspect.signature(model.compile).bind(**options)
+        except TypeError as error:
+            raise ModelError(
+                f"{name}.compile is the model's own, and must accept {', '.join(f'{key}=' for key in options)} "
+                f"({error}); add **kwargs and hand them to super().compile"
+            ) from None
+
+
+def _is_own(model: Any, method: str) -> bool:
+    """Return whether a method differs from Keras's, in a class or on the object."""
+    return method in vars(model) or getattr(type(model), method) is not getattr(keras.Model, method)

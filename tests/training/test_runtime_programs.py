@@ -1,0 +1,223 @@
+"""What a Keras program may contain: its own methods, schedules and layers, as `fit` takes them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.servers import Rig
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
+
+
+def sgd() -> Any:
+    import keras
+
+    return keras.optimizers.SGD(0.05)
+
+
+def line(kind: Any) -> Any:
+    """A straight line, as a functional model of this class."""
+    import keras
+
+    x = keras.Input((2,))
+    return kind(x, keras.layers.Dense(1, kernel_initializer="ones")(x))
+
+
+def batches(number: int) -> Any:
+    import tensorflow as tf
+
+    random = np.random.default_rng(0)
+    made = [random.normal(size=(16, 2)).astype("float32") for _ in range(number)]
+    return [(tf.constant(x), tf.constant(x.sum(1, keepdims=True) * 2)) for x in made]
+
+
+def with_method(name: str, method: Any) -> Any:
+    import keras
+
+    return lambda: line(type("Own", (keras.Model,), {name: method}))
+
+
+@pytest.mark.parametrize("method", ["train_step", "make_train_function", "train_on_batch", "fit"])
+def test_a_training_method_of_the_models_own_is_refused_unless_a_step_replaces_it(method: str) -> None:
+    from pstraining.runtime.model.errors import ModelError
+    from pstraining.runtime.model.keras_model import Model
+
+    build = with_method(method, lambda self, *_, **__: None)
+    with pytest.raises(ModelError, match=rf"Own\.{method} .* Trainer\(train_step=\.\.\.\)"):
+        Model(build, sgd, "mse")
+    Model(build, sgd, "mse", train_step=lambda model, batch: 0.0)
+
+    def on_the_object() -> Any:
+        import keras
+
+        model = line(keras.Model)
+        setattr(model, method, lambda *_: None)
+        return model
+
+    with pytest.raises(ModelError, match=method):
+        Model(on_the_object, sgd, "mse")
+
+
+def test_a_compile_of_the_models_own_is_called_or_refused() -> None:
+    import keras
+
+    from pstraining.runtime.model.errors import ModelError
+    from pstraining.runtime.model.keras_model import Model
+
+    def two_optimizers(self: Any, generator: Any, critic: Any) -> None:
+        del self, generator, critic
+
+    with pytest.raises(ModelError, match=r"Own\.compile .* must accept optimizer=, loss="):
+        Model(with_method("compile", two_optimizers), sgd, "mse", train_step=lambda model, batch: 0.0)
+
+    def counted(self: Any, **options: Any) -> None:
+        self.compiled_with = sorted(options)
+        keras.Model.compile(self, **options)
+
+    model: Any = Model(with_method("compile", counted), sgd, "mse")
+    assert model.keras.compiled_with[:1] == ["jit_compile"]
+    assert model.keras.compiled
+
+
+@pytest.mark.parametrize("with_argument", [True, False])
+def test_compute_loss_and_add_loss_of_the_models_own_count_as_in_fit(client: Any, with_argument: bool) -> None:
+    """With and without the argument `training`, which Keras has since 3.3."""
+    import keras
+
+    class Penalty(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, x: Any) -> Any:
+            self.add_loss(0.1 * keras.ops.mean(x**2))
+            return x
+
+    def loss(self: Any, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None) -> Any:
+        del x, sample_weight
+        return keras.ops.mean(keras.ops.abs(y - y_pred)) + sum(self.losses)
+
+    def with_training(self: Any, *values: Any, training: bool = True, **named: Any) -> Any:
+        assert training
+        return loss(self, *values, **named)
+
+    method = with_training if with_argument else loss
+
+    def build() -> Any:
+        x = keras.Input((2,))
+        own = type("Own", (keras.Model,), {"compute_loss": method})
+        return own(x, Penalty()(keras.layers.Dense(1, kernel_initializer="ones")(x)))
+
+    rig = Rig(client, sgd, ps=1, build=build, loss="mse")
+    rig.start()
+    rig.train(batches(10))
+    alone = build()
+    alone.compile(optimizer=sgd(), loss="mse", jit_compile=False)
+    for batch in batches(10):
+        alone.train_on_batch(*batch)
+    found = rig.control.snapshot(fence=1).variables
+    for variable, tensor in zip(alone.trainable_variables, rig.model.tensors, strict=True):
+        np.testing.assert_allclose(found[tensor.path], variable.numpy(), rtol=0, atol=1e-6)
+
+
+class Warmup:
+    """The schedule of the Transformer tutorial: no `get_config`, and a tensor among its attributes."""
+
+    @staticmethod
+    def make() -> Any:
+        import keras
+
+        class Schedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.scale = keras.ops.cast(64, "float32") ** -0.5
+                self.steps = 5
+
+            def __call__(self, step: Any) -> Any:
+                step = keras.ops.cast(step, "float32") + 1.0
+                return self.scale * keras.ops.minimum(step**-0.5, step * self.steps**-1.5)
+
+        return keras.optimizers.Adam(Schedule(), beta_2=0.98, epsilon=1e-9)
+
+
+def without_config() -> tuple[Any, Any]:
+    """A model and a loss that neither have a `get_config`."""
+    import keras
+
+    class Scaled(keras.layers.Layer):  # type: ignore[misc]
+        def __init__(self, factor: Any) -> None:
+            super().__init__()
+            self.factor = factor
+
+        def call(self, x: Any) -> Any:
+            return x * self.factor
+
+    class Loss(keras.losses.Loss):  # type: ignore[misc]
+        def __init__(self, power: Any) -> None:
+            super().__init__()
+            self.power = power
+
+        def call(self, y_true: Any, y_pred: Any) -> Any:
+            return keras.ops.mean(keras.ops.abs(y_true - y_pred) ** self.power)
+
+    def build() -> Any:
+        x = keras.Input((2,))
+        return keras.Model(x, Scaled(keras.ops.ones((1,)))(keras.layers.Dense(1, kernel_initializer="ones")(x)))
+
+    return build, Loss(2.0)
+
+
+def test_schedules_losses_and_layers_need_no_config(client: Any, tmp_path: Any) -> None:
+    import keras
+
+    from pstraining.runtime.model import export
+
+    build, loss = without_config()
+    rig = Rig(client, Warmup.make, ps=2, build=build, loss=loss)
+    assert rig.new_store().fingerprint == rig.store.fingerprint, "no address of an object is part of it"
+    rig.start()
+    rig.train(batches(20))
+    alone = build()
+    alone.compile(optimizer=Warmup.make(), loss=loss, jit_compile=False)
+    for batch in batches(20):
+        alone.train_on_batch(*batch)
+    found = rig.control.snapshot(fence=1).variables
+    for variable, tensor in zip(alone.trainable_variables, rig.model.tensors, strict=True):
+        np.testing.assert_allclose(found[tensor.path], variable.numpy(), rtol=0, atol=1e-6)
+
+    plain = Rig(client, Warmup.make, ps=1, build=lambda: line(keras.Model), loss=loss)
+    export.save_model(plain.model.keras, tmp_path / "final.keras")
+    assert keras.models.load_model(tmp_path / "final.keras").count_params() == 3
+
+
+def test_a_schedule_that_a_variable_steers_is_refused() -> None:
+    import keras
+
+    from pstraining.runtime.model.optimizer import OptimizerError, check
+
+    class Steered(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.rate = keras.Variable(0.1)
+
+        def __call__(self, step: Any) -> Any:
+            del step
+            return self.rate
+
+    with pytest.raises(OptimizerError, match=r"Steered\.rate is a variable"):
+        check(keras.optimizers.SGD(Steered()))
+
+
+def test_a_jobs_identity_has_names_and_numbers_but_no_addresses() -> None:
+    import keras
+
+    from pstraining.runtime.model.identity import described
+
+    class Own(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
+        def __init__(self, steps: int, function: Any = abs) -> None:
+            self.steps, self.function, self.table = steps, function, keras.ops.ones((2,))
+            self.after, self.other = keras.optimizers.schedules.CosineDecay(0.1, steps), object()
+
+        def __call__(self, step: Any) -> Any:
+            return step
+
+    assert repr(described({"rate": Own(3)})) == repr(described({"rate": Own(3)}))
+    assert "0x" not in repr(described(Own(3)))
+    assert described(Own(3)) != described(Own(4))
+    assert described(Own(3)) != described(Own(3, function=max))
