@@ -1,8 +1,8 @@
 """The user's Keras model as a list of named tensors.
 
 On the network travel trainable variables, and floating-point variables that training changes without a gradient (the
-statistics of BatchNormalization). Of the latter each worker sends its change, and the server sums the changes, as a
-TensorFlow 1 parameter server does. Integer state and random seeds stay in each process, because workers should draw
+statistics of BatchNormalization). Of the latter each worker sends its change, or in mode Async the target of
+`updates.asynchronous.state`. Integer state and random seeds stay in each process, because workers should draw
 different numbers; they are not part of a checkpoint.
 """
 
@@ -19,6 +19,7 @@ from pstraining.runtime.model import optimizer, overrides, partition, sparse_opt
 from pstraining.runtime.model.embedding import Embedding, Lookups, looking_up, remote_tables
 from pstraining.runtime.model.errors import ModelError
 from pstraining.runtime.model.identity import described
+from pstraining.runtime.model.state_changes import Average, Writes, averages
 from pstraining.runtime.model.tensor import Batch, KerasModel, KerasOptimizer, KerasVariable, Tensor
 from pstraining.runtime.model.training_step import OwnStep, TrainingStep
 
@@ -73,6 +74,8 @@ class Model:
             raise ModelError(f"variables must be of {', '.join(DTYPES)}; {', '.join(odd)} are not")
         self.trainable = trainable
         self.variables = trainable + state
+        self._averages = averages(self.keras._flatten_layers())
+        self._writes: list[int | None] = [None] * len(state)
         groups = [optimizer.group_of(self.optimizer, variable) for variable in trainable] + [STATE] * len(state)
         self.tensors = tuple(
             partition.Tensor(path, tuple(int(size) for size in variable.shape), str(variable.dtype), group)
@@ -115,6 +118,15 @@ class Model:
         halves = any(layer.compute_dtype == "float16" for layer in self.keras._flatten_layers())
         return not halves and not optimizer.clips_by_norm(self.optimizer)
 
+    def average(self, number: int) -> Average | None:
+        """Return the moving average that a batch makes of the variable of state of this number; None if of another kind.
+
+        Its momentum is that of all assignments of a batch together. The step must have been traced.
+        """
+        found = self._averages.get(id(self.variables[len(self.trainable) + number]))
+        writes = self._writes[number]
+        return found._replace(momentum=found.momentum**writes) if found and writes else None
+
     def loss_and_gradients(
         self, batch: Batch, fetch: Fetch, *, share: float = 1.0
     ) -> tuple[Tensor, list[Tensor], list[Touched]]:
@@ -128,10 +140,12 @@ class Model:
         Returns:
             The loss, a dense gradient for each trained variable, and for each table the touched rows.
         """
+        written = Writes()
         with tf.GradientTape() as tape:
             lookups = Lookups(tape, lambda layer, indices: fetch(self.embeddings.index(layer), indices))
             with looking_up(lookups):
                 loss = self.step.loss(batch)
+        self._writes = written.of(self.variables[len(self.trainable) :])
         variables = [variable.value for variable in self.trainable] + [rows for _, _, rows in lookups.found]
         above = None if share == 1.0 else tf.constant(share, loss.dtype)
         gradients = tape.gradient(loss, variables, above, unconnected_gradients=tf.UnconnectedGradients.ZERO)

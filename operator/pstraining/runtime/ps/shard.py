@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from pstraining.runtime.model import optimizer as optimizers
 from pstraining.runtime.model.keras_model import STATE, Touched
-from pstraining.runtime.model.partition import Layout
+from pstraining.runtime.model.partition import Layout, Segment
 from pstraining.runtime.model.sparse_optimizer import RowOptimizer
 from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps.critical_section import applied, clock, critical, not_applied, with_dependencies
@@ -254,7 +254,13 @@ class Shard:
         return same & tf.equal(record[RecordField.DONE], 0)
 
     def apply(
-        self, vectors: Sequence[Tensor], touched: Sequence[Touched], losses: Tensor, *, moves: bool = False
+        self,
+        vectors: Sequence[Tensor],
+        touched: Sequence[Touched],
+        losses: Tensor,
+        *,
+        moves: bool = False,
+        state_weight: Callable[[Segment], Tensor] | None = None,
     ) -> list[Operation]:
         """Apply one step, inside a critical section; return the operations to wait for.
 
@@ -263,12 +269,17 @@ class Shard:
             touched: for each table, local row indices without repetition, and the rows' gradients.
             losses: sum and number of the step's losses. float64[2].
             moves: whether the vectors of trained segments are changes as well, computed by the workers' optimizers.
+            state_weight: emits the fraction by which each element of a segment of state moves towards its vector; None
+                if the vector is a change.
         """
         if self._clone is not None and not moves:
             self._clone.apply([vectors[number] for number in self._trained], [self._vectors[n] for n in self._trained])
         for number, segment in enumerate(self.segments):
+            change = vectors[number]
+            if state_weight is not None and segment.group == STATE:
+                change = (change - self.vectors[number].read_value()) * state_weight(segment)
             if moves or segment.group == STATE:
-                self.vectors[number].assign_add(vectors[number], read_value=False)
+                self.vectors[number].assign_add(change, read_value=False)
         return self.apply_rows(touched, losses)
 
     def apply_rows(self, touched: Sequence[Touched], losses: Tensor) -> list[Operation]:

@@ -10,6 +10,7 @@ from pstraining.runtime.config.settings import TrainingSettings
 from pstraining.runtime.ps.shard import ServerHooks
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.asynchronous import updates as asynchronous
+from pstraining.runtime.updates.asynchronous.state import StateBlend
 from pstraining.runtime.updates.asynchronous.updates import AsyncUpdates, AsyncWorker
 from pstraining.runtime.updates.base import Identity, Updates
 from pstraining.runtime.updates.gradients import GradientComputer
@@ -46,10 +47,13 @@ def choose(
     moves, is_sync = training.local_steps > 1, training.mode is Mode.SYNC
     choices = wire_format.plan(training.compression, with_shadow=is_sync)
 
-    def own_part(store: ParameterStore) -> tuple[GradientComputer, PushCompressor]:
+    def own_part(
+        store: ParameterStore, blend: StateBlend | None = None
+    ) -> tuple[GradientComputer, PushCompressor]:
         # In mode Sync the servers average the workers' moves; in mode Async each worker scales its own.
         together = max(1, workers - training.backup_workers) if is_sync and not training.ordered_sums else 1
-        computer = GradientComputer(store, moves=moves, share=1.0 if is_sync else 1.0 / workers, parts=together)
+        share, targets = 1.0 if is_sync else 1.0 / workers, blend.targets if blend else None
+        computer = GradientComputer(store, moves=moves, share=share, parts=together, state_targets=targets)
         feedback = training.compression.error_feedback
         return computer, PushCompressor(store, [fmt.push for fmt in choices], feedback=feedback)
 
@@ -67,9 +71,11 @@ def choose(
         hooks = asynchronous.hooks(name, with_ledger=with_ledger, bound=bound, paired=paired)
 
         def make_async(store: ParameterStore, identity: Identity) -> Updates:
-            computer, compressor = own_part(store)
+            batches = training.batches_per_update
+            blend = StateBlend(store.model, workers=workers, batches=batches) if workers > 1 else None
+            computer, compressor = own_part(store, blend)
             worker = AsyncWorker(store, identity, choices, compressor)
-            return AsyncUpdates(worker, store, computer, moves=moves, bound=bound)
+            return AsyncUpdates(worker, store, computer, moves=moves, bound=bound, blend=blend)
 
         return UpdateFactory(hooks, make_async)
     config = RoundConfig(

@@ -21,6 +21,8 @@ Rows = list[list[Touched]]
 """For each server and table the touched rows: unique local indices, and their gradients."""
 Vectors = list[list[Tensor]]
 """For each server and segment a vector."""
+StateTargets = Callable[[Sequence[Tensor], Sequence[Tensor], int], list[Tensor]]
+"""From values before and after, and the number of batches between them, one tensor per variable of state."""
 BatchSums = tuple[Tensor, Vectors, list[Touched]]
 """Stats, vectors, and for each table the touched rows: of one batch, or summed over batches."""
 
@@ -31,7 +33,7 @@ class LocalGradient(NamedTuple):
     stats: Tensor
     """See `GradientStats`. float64[4]."""
     vectors: Vectors
-    """The mean gradient of each segment, or the change of a segment of state."""
+    """The mean gradient of each segment, or the change or the target of a segment of state."""
     rows: Rows
     """The mean gradient of the touched rows."""
 
@@ -58,13 +60,23 @@ class GradientComputer:
         parts: number of gradients in a step. Each gradient is computed of its loss divided by this number, which costs
             nothing, so the sum over equal batches is their mean. The division is left out where it is not exact: if
             the number is not a power of two, or gradients are not linear in the loss.
+        state_targets: emits what is sent of state, in place of its change, from its values before and after a number of
+            batches.
 
     Raises:
         ModelError: local steps cannot move the rows of tables.
     """
 
-    def __init__(self, store: ParameterStore, *, moves: bool = False, share: float = 1.0, parts: int = 1) -> None:
-        self._store, self._moves, self._share = store, moves, share
+    def __init__(
+        self,
+        store: ParameterStore,
+        *,
+        moves: bool = False,
+        share: float = 1.0,
+        parts: int = 1,
+        state_targets: StateTargets | None = None,
+    ) -> None:
+        self._store, self._moves, self._share, self._state_targets = store, moves, share, state_targets
         exact = parts & (parts - 1) == 0  # division by a power of two rounds nothing
         self._parts = parts if exact and not moves and store.model.is_linear else 1
         if moves and store.model.tables:
@@ -72,7 +84,9 @@ class GradientComputer:
         if moves and not store.model.optimizer.built:
             with tf.device(store.client.local):
                 store.model.optimizer.build(store.model.trainable)
-        self._is_state = [[segment.group == STATE for segment in shard.segments] for shard in store.shards]
+        # A target is a mean over batches, as a gradient is; changes add up.
+        changes = state_targets is None
+        self._is_state = [[changes and segment.group == STATE for segment in shard.segments] for shard in store.shards]
         self._one = tf.function(self._emit_one, reduce_retracing=True)
         self._mean = tf.function(self._emit_mean, autograph=False, reduce_retracing=True)
         self._walk = tf.function(self._emit_walk, reduce_retracing=True)
@@ -81,7 +95,9 @@ class GradientComputer:
 
     def bind(self, store: ParameterStore) -> "GradientComputer":
         """Return a computer with the same settings for other members of the shards."""
-        return GradientComputer(store, moves=self._moves, share=self._share, parts=self._parts)
+        return GradientComputer(
+            store, moves=self._moves, share=self._share, parts=self._parts, state_targets=self._state_targets
+        )
 
     def is_one_pass(self, batches: Sequence[Batch]) -> bool:
         """Return whether `emit` can compute the gradient of these batches."""
@@ -147,9 +163,10 @@ class GradientComputer:
     def _emit_return(self, before: Sequence[Tensor], stats_of_steps: Sequence[Tensor]) -> tuple[Tensor, Vectors]:
         """Emit the change since `before` as stats and vectors, and reset the parameters."""
         model = self._store.model
-        changes = [variable.value.read_value() - value for variable, value in zip(model.variables, before, strict=True)]
+        after = [variable.value.read_value() for variable in model.variables]
         trained = len(model.trainable)
-        scaled = [*(change * self._share for change in changes[:trained]), *changes[trained:]]
+        moves = [(new - old) * self._share for new, old in zip(after[:trained], before[:trained], strict=True)]
+        scaled = [*moves, *self._state_changes(before[trained:], after[trained:], len(stats_of_steps))]
         with tf.control_dependencies(scaled):
             for variable, value in zip(model.variables, before, strict=True):
                 variable.value.assign(value)
@@ -169,12 +186,17 @@ class GradientComputer:
                 loss, gradients, touched = model.loss_and_gradients(
                     batch, self._store.fetch_rows, share=1 / self._parts
                 )
-            changes = [variable.value.read_value() - value for variable, value in zip(state, before, strict=True)]
+            changes = self._state_changes(before, [variable.value.read_value() for variable in state], 1)
             if self._parts > 1:
                 changes = [change / self._parts for change in changes]
             vectors = self._store.pack([*gradients, *changes])
             finite = are_finite([*tf.nest.flatten(vectors), *(gradient for _, gradient in touched)])
             return _stats(batch, loss, finite, self._parts), vectors, touched
+
+    def _state_changes(self, before: Sequence[Tensor], after: Sequence[Tensor], batches: int) -> list[Tensor]:
+        if self._state_targets is None:
+            return [new - old for new, old in zip(after, before, strict=True)]
+        return self._state_targets(before, after, batches)
 
     def _emit_sum(self, total: BatchSums | None, new: BatchSums) -> BatchSums:
         """Emit the sums over the batches so far: of samples, and of losses and gradients times their samples."""

@@ -11,7 +11,7 @@ it.
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
@@ -21,6 +21,7 @@ import tensorflow as tf
 from pstraining.runtime.compression.push import Parts, PushCompressor, Residual
 from pstraining.runtime.compression.wire_format import FormatSelector, WireFormat
 from pstraining.runtime.model.keras_model import Touched
+from pstraining.runtime.model.partition import Segment
 from pstraining.runtime.model.tensor import Batch, Operation, Tensor, TracedFunction
 from pstraining.runtime.ps.critical_section import applied, critical, not_applied, with_dependencies, without_autograph
 from pstraining.runtime.ps.data_ledger import Progress
@@ -29,6 +30,7 @@ from pstraining.runtime.ps.record import RecordField, Session, ShardRecord
 from pstraining.runtime.ps.shard import ServerHooks, Shard
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.asynchronous.messages import PushResult, UpdateHeader, UpdateReply
+from pstraining.runtime.updates.asynchronous.state import StateBlend
 from pstraining.runtime.updates.asynchronous.staleness import Clocks, ask
 from pstraining.runtime.updates.base import BoundUpdates, Identity, StepResult, as_numbers
 from pstraining.runtime.updates.gradients import GradientComputer, LocalGradient, Rows
@@ -116,6 +118,7 @@ class AsyncUpdates(BoundUpdates):
         computer: computes gradients.
         moves: whether gradients are moves of the parameters.
         bound: number of updates that the worker may be ahead of the slowest live worker; None: any number.
+        blend: blends the workers' state; None if there is one worker.
     """
 
     is_idempotent = True
@@ -128,9 +131,10 @@ class AsyncUpdates(BoundUpdates):
         *,
         moves: bool = False,
         bound: int | None = None,
+        blend: StateBlend | None = None,
     ) -> None:
         super().__init__(store, computer)
-        self._shared, self._moves, self._bound = worker, moves, bound
+        self._shared, self._moves, self._bound, self._blend = worker, moves, bound, blend
         self._identity, self._worker_progress = worker.identity, worker.progress
         self._formats, self._selector, self._compressor = worker.formats, worker.selector, worker.compressor
         numbers = range(len(self._formats))
@@ -145,7 +149,7 @@ class AsyncUpdates(BoundUpdates):
     def bind(self, store: ParameterStore) -> "AsyncUpdates":
         """See `BoundUpdates`."""
         computer = self._computer.bind(store)
-        return AsyncUpdates(self._shared, store, computer, moves=self._moves, bound=self._bound)
+        return AsyncUpdates(self._shared, store, computer, moves=self._moves, bound=self._bound, blend=self._blend)
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
         """Trace the functions of all formats, in a session that never exists; nothing to do for a single format."""
@@ -314,15 +318,16 @@ class AsyncUpdates(BoundUpdates):
     ) -> Tensor:
         """Push the gradient to every server and standby; return the `PushResult`. float64[7]."""
         who = (session, identity, what, stats)
+        push = partial(_push, moves=self._moves, state_weight=self._blend.weight if self._blend else None)
         replies, standbys = [], []
         for number, shard in enumerate(self._store.shards):
             vectors = self._compressor.decode(shard, parts[number], fmt)
-            replies.append(_push(shard, *who, vectors, rows[number], moves=self._moves))
+            replies.append(push(shard, *who, vectors, rows[number]))
             for standby in self._store.standbys_of[number]:
                 with tf.device(shard.device):  # the worker sends it once, and the server forwards it
                     handed, touched = tf.nest.map_structure(tf.identity, (parts[number], rows[number]))
                 vectors = self._compressor.decode(standby, handed, fmt)
-                standbys.append(_push(standby, *who, vectors, touched, moves=self._moves))
+                standbys.append(push(standby, *who, vectors, touched))
         first = replies[0]
         size = len(UpdateReply._fields)
         if version is not None:  # it travels with the reply: every tensor that crosses is a round trip
@@ -344,6 +349,7 @@ def _push(
     rows: Sequence[Touched],
     *,
     moves: bool,
+    state_weight: Callable[[Segment], Tensor] | None,
 ) -> Tensor:
     """Emit applying one worker's gradient on one server, unless it is not finite or of another session.
 
@@ -356,6 +362,7 @@ def _push(
         vectors: one vector per segment.
         rows: the touched rows of each table.
         moves: whether the vectors are moves.
+        state_weight: see `Shard.apply`.
 
     Returns:
         The `UpdateReply`. int64[4].
@@ -372,7 +379,8 @@ def _push(
             allowed &= ledger.is_expected(worker, progress) | ~is_new
 
         def apply() -> Tensor:
-            written = shard.apply(gradients, touched, tf.stack([numbers.loss, tf.ones([], tf.float64)]), moves=moves)
+            losses = tf.stack([numbers.loss, tf.ones([], tf.float64)])
+            written = shard.apply(gradients, touched, losses, moves=moves, state_weight=state_weight)
             return with_dependencies([*written, shard.registry.touch(worker)], applied())
 
         def move_on() -> Tensor:

@@ -1,0 +1,66 @@
+"""How a training step changes variables that have no gradient, read from the operations that it emits.
+
+A moving average is known by its layer and by the number of its assignments in a step. Everything else that a step
+writes counts as a change of unknown kind.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import keras
+import tensorflow as tf
+from tensorflow.python.framework import auto_control_deps_utils as resources
+
+from pstraining.runtime.model.tensor import KerasVariable
+
+_OF_BATCH_NORMALIZATION: Final = (
+    ("moving_mean", "momentum", False),
+    ("moving_variance", "momentum", True),
+    ("moving_stddev", "momentum", True),
+    ("renorm_mean", "renorm_momentum", False),
+    ("renorm_stddev", "renorm_momentum", True),
+)
+"""Attributes of the layer: a variable, its momentum, and whether it is never negative."""
+
+
+class Average(NamedTuple):
+    """A variable that every call of its layer assigns: momentum * variable + (1 - momentum) * the batch's value."""
+
+    momentum: float
+    is_positive: bool
+    """Whether it is never negative."""
+
+
+def averages(layers: Sequence[keras.layers.Layer]) -> dict[int, Average]:
+    """Return the moving averages of Keras's BatchNormalization by the identity of their variables."""
+    own, found = keras.layers.BatchNormalization, {}
+    for layer in layers:
+        if not isinstance(layer, own) or type(layer).call is not own.call:
+            continue
+        for name, momentum, is_positive in _OF_BATCH_NORMALIZATION:
+            variable, factor = getattr(layer, name, None), getattr(layer, momentum, None)
+            if variable is not None and factor is not None and 0 <= factor < 1:
+                found[id(variable)] = Average(float(factor), is_positive)
+    return found
+
+
+class Writes:
+    """The writes of operations that are emitted after its creation, in the function that is being traced."""
+
+    def __init__(self) -> None:
+        self._graph = tf.compat.v1.get_default_graph()
+        self._since = len(self._graph.get_operations())
+
+    def of(self, variables: Sequence[KerasVariable]) -> list[int | None]:
+        """Return how often each variable is assigned; None if it is written in another way."""
+        handles = {id(inside): id(outside) for outside, inside in self._graph.captures}
+        found: dict[int, int | None] = {}
+        for operation in self._graph.get_operations()[self._since :]:
+            if not any(given.dtype == tf.resource for given in operation.inputs):
+                continue
+            for written in resources.get_read_write_resource_inputs(operation)[1]:
+                handle = handles.get(id(written), id(written))
+                before = found.get(handle, 0)
+                is_plain = operation.type == "AssignVariableOp" and before is not None
+                found[handle] = before + 1 if is_plain and before is not None else None
+        return [found.get(id(variable.value.handle), 0) for variable in variables]

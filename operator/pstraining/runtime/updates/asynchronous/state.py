@@ -1,0 +1,59 @@
+"""How asynchronous workers change variables that have no gradient: BatchNormalization's statistics, and other state.
+
+Each worker computes from values that other workers have changed meanwhile. If every worker added its whole change, n
+workers would move a moving average n times as far as it should go, past the truth and, in a variance, below zero. Here
+a server moves towards a target, by a fraction of at most 1, so its value stays between values that workers have seen.
+
+The target of a moving average is the mean over the batches, and the fraction is the average's own: the server's value
+is that of one process that trains the same batches in the order of arrival. Of other state, the target is the worker's
+own value, and the fraction one divided by the number of workers.
+"""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from pstraining.runtime.model.keras_model import Model
+from pstraining.runtime.model.partition import Segment
+from pstraining.runtime.model.tensor import Tensor
+
+
+class StateBlend:
+    """Blends the state of several asynchronous workers.
+
+    Args:
+        model: the model; its step must be traced before `targets` and `weight` are called.
+        workers: number of the job's workers.
+        batches: number of batches in an update.
+    """
+
+    def __init__(self, model: Model, *, workers: int, batches: int) -> None:
+        self._model, self._workers, self._batches = model, workers, batches
+
+    def targets(self, before: Sequence[Tensor], after: Sequence[Tensor], batches: int = 1) -> list[Tensor]:
+        """Emit the targets of all state, from its values before and after a number of batches."""
+        return [
+            self._target(number, *values, batches) for number, values in enumerate(zip(before, after, strict=True))
+        ]
+
+    def weight(self, segment: Segment) -> Tensor:
+        """Emit the fraction by which a server moves each element of a segment of state. [segment.size]."""
+        first = len(self._model.trainable)
+        parts = [
+            tf.fill([slice_.size], tf.constant(1 - self._kept(slice_.tensor - first, self._batches), segment.dtype))
+            for slice_ in segment.slices
+        ]
+        return tf.concat(parts, 0)
+
+    def _target(self, number: int, before: Tensor, after: Tensor, batches: int) -> Tensor:
+        average = self._model.average(number)
+        if average is None:
+            return after
+        kept = self._kept(number, batches)
+        seen = (after - before * kept) / (1 - kept)
+        return tf.maximum(seen, tf.zeros([], seen.dtype)) if average.is_positive else seen  # rounding may cross zero
+
+    def _kept(self, number: int, batches: int) -> float:
+        """Return the fraction that remains of the value before an update."""
+        average = self._model.average(number)
+        return 1 - 1 / self._workers if average is None else average.momentum**batches

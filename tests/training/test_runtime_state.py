@@ -1,0 +1,136 @@
+"""Variables that change without a gradient, with several workers that do not wait for each other."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.servers import Rig
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
+WORKERS = 4
+MOMENTUM = 0.05
+"""With four workers, 4 (1 - 0.05) is past 2, where the sum of whole changes swings up; so is 20 (1 - 0.9)."""
+
+
+def sgd() -> Any:
+    import keras
+
+    return keras.optimizers.SGD(1e-3)
+
+
+def normalized(calls: int = 1) -> Any:
+    """Statistics of the inputs, which no other variable changes; of as many calls in a step."""
+    import keras
+
+    x = keras.Input((4,))
+    layer = keras.layers.BatchNormalization(momentum=MOMENTUM, name="bn")
+    outputs = [layer(x * (number + 1.0)) for number in range(calls)]
+    return keras.Model(x, keras.layers.Dense(1)(keras.layers.Average()(outputs) if calls > 1 else outputs[0]))
+
+
+def batches(number: int) -> Any:
+    import tensorflow as tf
+
+    random = np.random.default_rng(1)
+    made = [random.normal(5.0, 1.0, size=(64, 4)).astype("float32") for _ in range(number)]
+    return [(tf.constant(x), tf.constant(x.sum(1, keepdims=True))) for x in made]
+
+
+def stale(rig: Rig, shares: Any) -> None:
+    """One update of every worker, each computed on what was there before the first of them."""
+    from pstraining.runtime.updates.asynchronous.updates import SentUpdate
+
+    for updates, share in zip(rig.workers, shares, strict=True):
+        version = int(updates._client.call(updates._pull[0]))
+        gradient = updates._computer.compute(share)
+        progress = updates._worker_progress
+        progress.number, progress.sent = progress.number + 1, share
+        parts, residual = updates._compressor.encode(gradient.vectors, 0)
+        progress.encoded = SentUpdate(gradient, parts, residual, 0, version)
+    for updates, share in zip(rig.workers, shares, strict=True):
+        assert updates.step(share).applied
+
+
+def of_one_process(shares: Any, calls: int = 1, *, count: int = 1) -> tuple[Any, Any]:
+    """Mean and variance after these updates one after the other, each of `count` batches."""
+    mean, variance = np.zeros(4), np.ones(4)
+    for share in shares:
+        kept = MOMENTUM ** (calls * count)
+        seen = [np.zeros(4), np.zeros(4)]
+        for x, _ in share:
+            moments = [(x.numpy() * (n + 1.0)).mean(0) for n in range(calls)], [
+                (x.numpy() * (n + 1.0)).var(0) for n in range(calls)
+            ]
+            for number, found in enumerate(moments):
+                value = np.zeros(4)
+                for one in found:
+                    value = value * MOMENTUM + one * (1 - MOMENTUM)
+                seen[number] += value / (1 - MOMENTUM**calls) / len(share)
+        mean, variance = (
+            before * kept + now * (1 - kept) for before, now in zip((mean, variance), seen, strict=True)
+        )
+    return mean, variance
+
+
+def found(rig: Rig) -> tuple[Any, Any]:
+    state = rig.control.snapshot(fence=1).variables
+    return state["bn/moving_mean"], state["bn/moving_variance"]
+
+
+@pytest.mark.parametrize(
+    ("calls", "training"),
+    [(1, {}), (2, {}), (1, {"accumulation_steps": 2}), (1, {"local_steps": 2})],
+    ids=["plain", "twice", "accumulation", "local"],
+)
+def test_statistics_of_stale_workers_are_those_of_one_process(
+    client: Any, calls: int, training: dict[str, int]
+) -> None:
+    rig = Rig(
+        client, sgd, ps=2, build=lambda: normalized(calls), workers=WORKERS, loss="mse", min_shard_bytes=0, **training
+    )
+    rig.start()
+    count = max(training.values(), default=1)
+    made = batches(6 * WORKERS * count)
+    shares = [made[first : first + count] for first in range(0, len(made), count)]
+    for first in range(0, len(shares), WORKERS):
+        stale(rig, shares[first : first + WORKERS])
+        assert (found(rig)[1] >= 0).all()
+    mean, variance = found(rig)
+    expected = of_one_process(shares, calls, count=count)
+    # With local steps, a target is a moving average over its batches, and not their mean.
+    tolerance = 0.05 if "local_steps" in training else 1e-4
+    np.testing.assert_allclose(mean, expected[0], rtol=tolerance)
+    np.testing.assert_allclose(variance, expected[1], rtol=6 * tolerance)
+    assert np.isfinite(rig.model.keras.predict_on_batch(made[0][0])).all()
+
+
+def test_state_of_another_kind_moves_towards_each_workers_own_value(client: Any) -> None:
+    """The largest input: the sum of all changes would be four times as large, and the newest value one worker's."""
+    import keras
+
+    class Peak(keras.layers.Layer):  # type: ignore[misc]
+        def build(self, shape: Any) -> None:
+            self.peak = self.add_weight(shape=(shape[-1],), initializer="zeros", trainable=False, name="peak")
+
+        def call(self, x: Any, training: bool = False) -> Any:
+            if training:
+                self.peak.assign(keras.ops.maximum(self.peak, keras.ops.max(x, axis=0)))
+            return x
+
+    rig = Rig(
+        client,
+        sgd,
+        ps=1,
+        build=lambda: keras.Sequential([keras.Input((4,)), Peak(name="peak"), keras.layers.Dense(1)]),
+        workers=WORKERS,
+        loss="mse",
+    )
+    rig.start()
+    made = batches(WORKERS)
+    expected = np.zeros(4)
+    for x, _ in made:
+        expected += (x.numpy().max(0) - expected) / WORKERS
+    stale(rig, [[batch] for batch in made])
+    (value,) = (v for path, v in rig.control.snapshot(fence=1).variables.items() if path.endswith("peak"))
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
