@@ -1,5 +1,6 @@
 """A model on real parameter servers, and small models and data to try on it."""
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from pstraining.runtime.config.settings import TrainingSettings, resolve
 from pstraining.runtime.local import LocalJob, hold_port
 from pstraining.runtime.ps.record import Session
 from pstraining.runtime.transport import sockets
+from tests.support.placement import divide_cpu
 
 GENERATION = 7
 SESSION = Session(1, GENERATION)
@@ -22,7 +24,11 @@ SPREAD = {"minShardBytes": 0}
 
 @contextmanager
 def connected(ps: int) -> Iterator[Any]:
-    """A client on so many servers of its own, whose processes are its `servers`; once in a process."""
+    """A client on so many servers of its own, whose processes are its `servers`; once in a process.
+
+    The process has several logical CPU devices, which may stand in for accelerators: PSTRAINING_TEST_DEVICES names
+    those that compute, as CPU:1,CPU:2.
+    """
     sockets.set_environment()
     servers = LocalJob([str(launcher_file()), "serve"], ps=ps, workers=0, chief=False)
     with ExitStack() as held, servers as job:
@@ -31,7 +37,10 @@ def connected(ps: int) -> Iterator[Any]:
 
         own = f"127.0.0.1:{hold_port(held)}"
         addresses = {"ps": tuple(job.cluster["ps"]), "worker": (own,)}
-        client = Client(Cluster(job="test", task=Task("worker", 0), addresses=addresses))
+        divide_cpu()
+        wanted = os.environ.get("PSTRAINING_TEST_DEVICES")
+        cluster = Cluster(job="test", task=Task("worker", 0), addresses=addresses)
+        client = Client(cluster, compute_on=wanted.split(",") if wanted else None)
         client.connect()
         client.servers = [job.processes[f"ps-{index}"].popen for index in range(ps)]  # type: ignore[attr-defined]
         yield client
@@ -91,8 +100,9 @@ class Rig:
         everything = self._client.shards
         try:
             self._client.shards = everything[: self._ps * self._members]
-            with tf.device(self._client.local):
+            with tf.device(self._client.compute):
                 model = Model(*self._make, with_tables=with_tables)
+            with tf.device(self._client.local):
                 size = encoding.size(self._ps, self._members) if self._members > 1 else 0
                 return ParameterStore(
                     ModelMembers(self._client, model, self.mode.hooks, members=self._members, acceptor_size=size)

@@ -66,6 +66,8 @@ class Trainer:
             `final.weights.h5`.
         training: update mode and its settings, by the names of `TrainingSettings`: `{"mode": "Sync",
             "backup_workers": 1}`.
+        devices: a worker's devices that compute, as `["GPU:0"]`, out of those that TensorFlow sees; None: all
+            accelerators, or else the CPU. The chief uses those of them that it has.
 
     The job's `spec.training` and `spec.checkpoint` override `steps`, `training` and `checkpoint`, field by field.
     """
@@ -89,10 +91,11 @@ class Trainer:
         tensorboard: str | Path | bool | None = None,
         checkpoint: CheckpointSettings | None = None,
         training: Mapping[str, object] | None = None,
+        devices: Sequence[str] | None = None,
     ) -> None:
         install_exit_code()
         self._model, self._optimizer, self._loss, self._metrics = model, optimizer, loss, metrics
-        self._data, self._evaluate = data, evaluate
+        self._data, self._evaluate, self._devices = data, evaluate, devices
         if (steps_per_epoch is not None and steps_per_epoch < 1) or validation_every < 1:
             raise SettingsError("steps_per_epoch and validation_every must be at least 1")
         if steps_per_epoch is not None and not callable(data):
@@ -166,7 +169,7 @@ class Trainer:
         mode = factory.choose(
             training, workers=cluster.workers, with_ledger=source is not None, paired=cluster.members > 1
         )
-        client = Client(cluster, ahead)
+        client = Client(cluster, ahead, self._devices)
         client.connect()
         renewal.connected(client.leave)
         counters, chiefs = WorkerCounters(), ChiefCounters()
@@ -220,19 +223,19 @@ class Trainer:
         from pstraining.runtime.chief.chief import Chief, ChiefOptions
         from pstraining.runtime.chief.reporting import FitOptions
 
-        training, source, renewal = context.training, context.source, context.renewal
+        client, training, source, renewal = context.client, context.training, context.source, context.renewal
         callbacks = list(self._callbacks()) if self._callbacks else []
         check(callbacks)
         options = ChiefOptions(
             training,
             context.checkpoint,
-            self._evaluate,
+            client.on_cpu(self._evaluate),
             positions=training.positions(source.count) if source and training.epochs else None,
             by_splits=source is not None,
             counters=context.chiefs,
             fit=FitOptions(
                 context.epochs,
-                self._validation,
+                client.on_cpu(self._validation),
                 self._validation_every,
                 callbacks,
                 summaries=self._summaries(context.checkpoint.path),
@@ -240,30 +243,33 @@ class Trainer:
             ),
         )
         return Chief(
-            context.client,
+            client,
             self._build_store(context, with_tables=True),
             options,
             check_abort=check_abort,
             stop=stop,
-            may_be_renewed=lambda quiet: renewal.is_due(context.client.connection, whole=quiet),
+            may_be_renewed=lambda quiet: renewal.is_due(client.connection, whole=quiet),
             epoch=renewal.kept.epoch,
         )
 
     def _build_store(self, context: "_TaskContext", *, with_tables: bool) -> "ParameterStore":
         """Return the program's model on the servers."""
+        import tensorflow as tf
+
         from pstraining.runtime.model.keras_model import Model
         from pstraining.runtime.ps.store import ModelMembers, ParameterStore
         from pstraining.runtime.replication import encoding
 
         cluster = context.client.cluster
-        model = Model(
-            self._model,
-            self._optimizer,
-            self._loss,
-            self._metrics,
-            train_step=self._train_step,
-            with_tables=with_tables,
-        )
+        with tf.device(context.client.compute):
+            model = Model(
+                self._model,
+                self._optimizer,
+                self._loss,
+                self._metrics,
+                train_step=self._train_step,
+                with_tables=with_tables,
+            )
         members = ModelMembers(
             context.client,
             model,

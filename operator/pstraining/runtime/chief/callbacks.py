@@ -99,7 +99,7 @@ class EpochEnds:
 
     Args:
         model: the chief's model.
-        device: this task's device.
+        device: the device that computes.
         callbacks: Keras callbacks that `check` accepted.
         validation: creates the validation dataset.
         done: called with every epoch's end and its complete logs.

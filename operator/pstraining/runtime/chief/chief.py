@@ -147,7 +147,8 @@ class Chief:
                 self._is_lost = True
             except FencedError:  # another chief changed the records: read them again and decide
                 time.sleep(POLL)
-        return conclude(self._model, self._options.evaluate, final, self._saver)
+        with tf.device(self._client.compute):
+            return conclude(self._model, self._options.evaluate, final, self._saver)
 
     def _tell_unused(self) -> None:
         servers, used = self._client.cluster.shards, self._store.layout.ps

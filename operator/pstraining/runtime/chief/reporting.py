@@ -71,7 +71,7 @@ class TrainingReporter:
         self._line, self._epoch = Window(self._aggregate), Window(self._aggregate)
         self._skew = SkewDetector()
         self._told = time.monotonic()
-        self._ends = EpochEnds(model, client.local, fit.callbacks, fit.validation, self._note_epoch)
+        self._ends = EpochEnds(model, client.compute, fit.callbacks, fit.validation, self._note_epoch)
         self._watch: Ends | None = None
         self._rate_there: float | None = None  # the learning rate on the servers; None if unknown
 

@@ -46,7 +46,7 @@ class PushCompressor:
         self._store, self._codecs, self._feedback = store, codecs, feedback and used
         self._coded = [[used and is_coded(s) for s in shard.segments] for shard in store.shards]
         self._has_residual = False
-        with tf.device(store.client.local):
+        with tf.device(store.client.compute):
             self._residuals = [
                 [tf.Variable(tf.zeros([segment.size if coded else 0])) for segment, coded in self._of(number)]
                 for number in range(len(store.shards))
@@ -62,7 +62,7 @@ class PushCompressor:
 
     def warm_up(self, vectors: Sequence[Sequence[Tensor]]) -> None:
         """Trace all functions, without an effect."""
-        with tf.device(self._store.client.local):
+        with tf.device(self._store.client.compute):
             for function in [*self._encoders.values(), *([self._flush] if self._feedback else [])]:
                 function(vectors)
 
@@ -70,7 +70,7 @@ class PushCompressor:
         """Return the encoded tensors and their residual."""
         if self.is_plain(fmt):
             return as_parts(vectors), Residual([], has_residual=False)
-        with tf.device(self._store.client.local):
+        with tf.device(self._store.client.compute):
             if self._codecs[fmt] is None:
                 together, nothing = self._flush(vectors)
                 return as_parts(together), Residual(nothing, has_residual=False)
@@ -80,7 +80,7 @@ class PushCompressor:
     def commit_residual(self, residual: Residual) -> None:
         """Commit the residual of a gradient that the servers have accepted."""
         if self._feedback and residual.vectors:
-            with tf.device(self._store.client.local):
+            with tf.device(self._store.client.compute):
                 self._commit(residual.vectors)
             self._has_residual = residual.has_residual
 

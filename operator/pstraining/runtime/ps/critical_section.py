@@ -6,6 +6,7 @@ receives after the first write.
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext
 from typing import Final
 
 import tensorflow as tf
@@ -89,8 +90,10 @@ def sent_to(device: str, values: Sequence[Tensor]) -> list[Tensor]:
                 here[value.ref()] = tf.constant(tf.get_static_value(value), value.dtype)
             else:
                 together.setdefault(_server_of(value), []).append(value)
-        for found in together.values():
-            packed = tf.identity(_pack(found) if len(found) > 1 else found[0])
+    for found in together.values():
+        packed = _pack(found) if len(found) > 1 else found[0]
+        with tf.device(device):
+            packed = tf.identity(packed)
             parts = _unpack(packed, found) if len(found) > 1 else [packed]
             here.update({value.ref(): part for value, part in zip(found, parts, strict=True)})
     return [here[value.ref()] for value in given]
@@ -150,7 +153,8 @@ def _server_of(value: Tensor) -> str:
 
 def _pack(values: Sequence[Tensor]) -> Tensor:
     """Emit the numbers of one machine as one vector there. int64[n]."""
-    with tf.device(None), tf.device(_server_of(values[0]) or None):
+    server = _server_of(values[0])
+    with tf.device(server) if server else nullcontext():
         flat = [tf.reshape(value, [-1]) for value in values]
         return tf.concat([part if part.dtype == tf.int64 else tf.bitcast(part, tf.int64) for part in flat], 0)
 

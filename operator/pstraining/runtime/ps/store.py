@@ -146,7 +146,7 @@ class ParameterStore:
         Args:
             vectors: for every server, one vector per segment.
         """
-        with tf.device(self.client.local):
+        with tf.device(self.client.compute):
             assigned = [
                 variable.value.assign(value, read_value=False)
                 for variable, value in zip(self.model.variables, self.unpack(vectors), strict=True)
@@ -155,9 +155,9 @@ class ParameterStore:
                 return tf.constant(0)
 
     def unpack(self, vectors: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-        """Return one tensor per variable of the model, on this task, from one vector per segment of every server."""
+        """Return one tensor per variable, on the device that computes, from one vector per segment of every server."""
         parts: dict[int, list[tuple[int, Tensor]]] = {}
-        with tf.device(self.client.local):
+        with tf.device(self.client.compute):
             for shard, row in zip(self.shards, vectors, strict=True):
                 for segment, vector in zip(shard.segments, row, strict=True):
                     values = tf.cast(vector, segment.dtype)
@@ -173,21 +173,22 @@ class ParameterStore:
 
     def pack(self, values: Sequence[Tensor]) -> list[list[Tensor]]:
         """Return one vector per segment of every server, from one tensor per variable of the model, in their order."""
-        flat = [tf.reshape(value, [-1]) for value in values]
-        return [[self._packed(segment, flat) for segment in shard.segments] for shard in self.shards]
+        with tf.device(self.client.compute):
+            flat = [tf.reshape(value, [-1]) for value in values]
+            return [[self._packed(segment, flat) for segment in shard.segments] for shard in self.shards]
 
     def fetch_rows(self, table: int, indices: Tensor) -> Tensor:
-        """Return rows of a table on this task, from indices without repetition. int64[n] to [n, width]."""
+        """Return rows of a table on the computing device, from indices without repetition. int64[n] to [n, width]."""
         servers = len(self.shards)
-        with tf.device(self.client.local):
+        with tf.device(self.client.compute):
             owner = tf.cast(indices % servers, tf.int32)
             wanted = tf.dynamic_partition(indices // servers, owner, servers)
             places = tf.dynamic_partition(tf.range(tf.size(indices)), owner, servers)
         rows = [
-            self.client.to_local(shard.fetch_rows(table, local))
+            self.client.to_compute(shard.fetch_rows(table, local))
             for shard, local in zip(self.shards, wanted, strict=True)
         ]
-        with tf.device(self.client.local):
+        with tf.device(self.client.compute):
             return tf.ensure_shape(tf.dynamic_stitch(places, rows), [None, self.model.tables[table].shape[1]])
 
     def _packed(self, segment: partition.Segment, flat: Sequence[Tensor]) -> Tensor:

@@ -14,15 +14,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Final, TypeVar, cast
 
 import tensorflow as tf
 from tensorflow.python.eager import context
 
 from pstraining.runtime.config.cluster import Cluster
+from pstraining.runtime.config.devices import choose
 from pstraining.runtime.model.tensor import Fetched, Structure, Tensor, TracedFunction
 from pstraining.runtime.telemetry.events import event
-from pstraining.runtime.transport import errors, http2_probe, sockets
+from pstraining.runtime.transport import devices, errors, http2_probe, sockets
 from pstraining.runtime.transport.traffic import Links
 from pstraining.runtime.transport.watchdog import CONNECT_TIMEOUT_SECONDS, FIRST_CALL_TIMEOUT_SECONDS, Watchdog
 
@@ -33,6 +34,9 @@ FULL_RESET_EVERY: Final = 8
 connection. With four servers and both cores busy that took 0.7 s, in which no step was applied."""
 REPORT_SECONDS: Final = 10.0
 """Seconds between two reports of missing servers."""
+
+
+Made = TypeVar("Made")
 
 
 class ShardLostError(Exception):
@@ -49,13 +53,17 @@ class Client:
     Args:
         cluster: the job and this task.
         ahead: probes of the servers that were sent while TensorFlow was loading.
+        compute_on: the devices that compute, see `config.devices.choose`; None: all accelerators, or else the CPU.
     """
 
-    def __init__(self, cluster: Cluster, ahead: http2_probe.Ahead | None = None) -> None:
-        self.cluster, self._ahead = cluster, ahead
-        task = cluster.task
-        self.local = f"/job:{task.type}/replica:0/task:{task.index}/device:CPU:0"
-        """This task's device; enter it before building a model or running a function."""
+    def __init__(
+        self, cluster: Cluster, ahead: http2_probe.Ahead | None = None, compute_on: Sequence[str] | None = None
+    ) -> None:
+        self.cluster, self._ahead, self._wanted = cluster, ahead, compute_on
+        self.local = self._own("CPU:0")
+        """This task's first CPU device: enter it before running a function."""
+        self.devices: tuple[str, ...] = (self.local,)
+        """This task's devices that compute: enter the first one, `compute`, before building a model."""
         self.shards = [f"/job:ps/replica:0/task:{index}/device:CPU:0" for index in range(len(cluster.ps))]
         self.container = f"pstraining.{cluster.job}"
         self._connection = 0
@@ -69,23 +77,48 @@ class Client:
         self.connected = frozenset(range(len(cluster.ps)))
         """Numbers of the connected servers."""
 
+    def _own(self, name: str) -> str:
+        task = self.cluster.task
+        return f"/job:{task.type}/replica:0/task:{task.index}/device:{name}"
+
+    @property
+    def compute(self) -> str:
+        """Return the device of the model's variables, forward and backward pass, and codecs."""
+        return self.devices[0]
+
+    def on_cpu(self, make: Callable[[], Made] | None) -> Callable[[], Made] | None:
+        """Return a function of the program's that creates a dataset, as it is called on this task's CPU."""
+
+        def called() -> Made:
+            with tf.device(self.local):
+                return cast("Callable[[], Made]", make)()
+
+        return called if make else None
+
     @property
     def reconnects(self) -> int:
         """Return the number of reconnects."""
         return self._connection
 
     def connect(self) -> None:
-        """Wait for the servers and open the context.
+        """Wait for the servers, open the context, and choose the devices that compute.
 
         Must run before the process creates any other tensor: connecting invalidates what exists.
+
+        Raises:
+            SettingsError: a device that the program wants is not visible.
         """
         self._wait_for_servers(self._ahead.unresponsive() if self._ahead else ())
         self._watchdog.start()
+        devices.prepare()
         eager = context.context()
         eager._config = tf.compat.v1.ConfigProto()
         eager._config.experimental.disable_thread_spinning = True  # as in the servers, see launcher/serve.py
         with self._exclusive():
             self._connect_all(first=True)
+        task = self.cluster.task
+        found = choose(devices.of_task(task), self._wanted, strict=task.type == "worker")
+        self.devices = tuple(map(self._own, found))
 
     def close(self) -> None:
         """Stop the watchdog; the process may continue without the servers."""
@@ -111,22 +144,28 @@ class Client:
         Raises:
             ShardLostError: a server is lost or was replaced; reconnect, and read its record before the next call.
         """
-        return self._guarded(function, arguments, lambda result: tf.nest.map_structure(lambda t: t.numpy(), result))
+        return self._guarded(function, arguments, _as_arrays, self.local)
 
     def run(self, function: TracedFunction, *arguments: Tensor) -> Tensor:
-        """Run a traced function and return its results as tensors on this task's device.
+        """Run a traced function and return its results as tensors on the device that computes.
+
+        TensorFlow returns them by way of the device that calls, which is that one here.
 
         Raises:
             ShardLostError: see `call`.
         """
-        return self._guarded(function, arguments, lambda result: result)
+        return self._guarded(function, arguments, lambda result: result, self.compute)
 
     def _guarded(
-        self, function: TracedFunction, arguments: Sequence[Tensor], use: Callable[[Tensor], Fetched]
+        self,
+        function: TracedFunction,
+        arguments: Sequence[Tensor],
+        use: Callable[[Tensor], Fetched],
+        device: str,
     ) -> Fetched:
         with self._shared() as connection:
             try:
-                with self._watchdog.watching("call"), tf.device(self.local):
+                with self._watchdog.watching("call"), tf.device(device):
                     fetched = use(function(*arguments))
                 self._failures.pop(function, None)
             except tf.errors.OpError as error:
@@ -142,16 +181,16 @@ class Client:
             return fetched
 
     def to_local(self, result: Structure) -> Structure:
-        """Emit moving a function's results to this task: a tensor must not stay on a server.
+        """Emit moving a function's results to this task's CPU: a tensor must not stay on a server.
 
         An identity would be optimised away. The operation that selects among results would then run on the server, and
         the selection would have to be sent there first.
         """
-        with tf.device(self.local):
-            moved: Structure = tf.nest.map_structure(
-                lambda value: tf.raw_ops.EnsureShape(input=value, shape=value.shape), result
-            )
-            return moved
+        return _moved(result, self.local)
+
+    def to_compute(self, result: Structure) -> Structure:
+        """Emit moving parameters from the servers to the device that computes; see `to_local`."""
+        return _moved(result, self.compute)
 
     def recover(self, lost: ShardLostError) -> None:
         """Reconnect, unless another thread has done so since the call failed; return when all servers answer.
@@ -281,6 +320,18 @@ _CODES: Final = {
     tf.errors.INTERNAL: "INTERNAL",
     tf.errors.UNKNOWN: "UNKNOWN",
 }
+
+
+def _as_arrays(result: Tensor) -> Fetched:
+    return tf.nest.map_structure(lambda tensor: tensor.numpy(), result)
+
+
+def _moved(result: Structure, device: str) -> Structure:
+    with tf.device(device):
+        moved: Structure = tf.nest.map_structure(
+            lambda value: tf.raw_ops.EnsureShape(input=value, shape=value.shape), result
+        )
+        return moved
 
 
 def _first_line(error: Exception) -> str:

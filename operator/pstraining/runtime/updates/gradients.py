@@ -28,7 +28,7 @@ BatchSums = tuple[Tensor, Vectors, list[Touched]]
 
 
 class LocalGradient(NamedTuple):
-    """A worker's gradient for one update, on its own device."""
+    """A worker's gradient for one update, on the device that computes."""
 
     stats: Tensor
     """See `GradientStats`. float64[4]."""
@@ -82,7 +82,7 @@ class GradientComputer:
         if moves and store.model.tables:
             raise ModelError("spec.training.localSteps: embedding tables need every step; use accumulationSteps")
         if moves and not store.model.optimizer.built:
-            with tf.device(store.client.local):
+            with tf.device(store.client.compute):
                 store.model.optimizer.build(store.model.trainable)
         # A target is a mean over batches, as a gradient is; changes add up.
         changes = state_targets is None
@@ -122,20 +122,20 @@ class GradientComputer:
         return LocalGradient(*run(self._mean, total, len(batches) > 1))
 
     def emit(self, batch: Batch) -> LocalGradient:
-        """Emit the gradient of one batch, on this task's device."""
+        """Emit the gradient of one batch, on the device that computes."""
         return LocalGradient(*self._emit_mean(self._emit_one(batch), summed=False))
 
     def zeros(self) -> LocalGradient:
         """Emit a gradient of zeros, without a batch."""
         shards = self._store.shards
-        with tf.device(self._store.client.local):
+        with tf.device(self._store.client.compute):
             vectors = [[tf.zeros([segment.size], segment.dtype) for segment in shard.segments] for shard in shards]
         stats, rows = self.zero_rows(0)
         return LocalGradient(stats, vectors, rows)
 
     def zero_rows(self, number: int) -> tuple[Tensor, Rows]:
         """Return stats of zeros, and `number` zero rows of every table."""
-        with tf.device(self._store.client.local):
+        with tf.device(self._store.client.compute):
             rows = [
                 [
                     (tf.zeros([number], tf.int64), tf.zeros([number, table.slices[0].width], table.dtype))
@@ -156,31 +156,33 @@ class GradientComputer:
     def _emit_walk(self, batch: Batch) -> Tensor:
         """Emit one step of this worker's own optimizer; return the batch's `GradientStats`. float64[4]."""
         model = self._store.model
-        loss, gradients, _ = model.loss_and_gradients(batch, self._store.fetch_rows)
-        model.optimizer.apply(gradients, model.trainable)
-        return _stats(batch, loss, are_finite(gradients))
+        with tf.device(self._store.client.compute):
+            loss, gradients, _ = model.loss_and_gradients(batch, self._store.fetch_rows)
+            model.optimizer.apply(gradients, model.trainable)
+            return _stats(batch, loss, are_finite(gradients))
 
     def _emit_return(self, before: Sequence[Tensor], stats_of_steps: Sequence[Tensor]) -> tuple[Tensor, Vectors]:
         """Emit the change since `before` as stats and vectors, and reset the parameters."""
         model = self._store.model
-        after = [variable.value.read_value() for variable in model.variables]
-        trained = len(model.trainable)
-        moves = [(new - old) * self._share for new, old in zip(after[:trained], before[:trained], strict=True)]
-        scaled = [*moves, *self._state_changes(before[trained:], after[trained:], len(stats_of_steps))]
-        with tf.control_dependencies(scaled):
-            for variable, value in zip(model.variables, before, strict=True):
-                variable.value.assign(value)
-        steps = GradientStats.read_all(tf.stack(stats_of_steps))
-        number = tf.reduce_sum(steps.samples)
-        loss = tf.reduce_sum(steps.samples * steps.loss) / number
-        together = GradientStats(number, loss, tf.reduce_min(steps.finite), parts=tf.ones([], tf.float64))
-        return together.pack(), self._store.pack(scaled)
+        with tf.device(self._store.client.compute):
+            after = [variable.value.read_value() for variable in model.variables]
+            trained = len(model.trainable)
+            moves = [(new - old) * self._share for new, old in zip(after[:trained], before[:trained], strict=True)]
+            scaled = [*moves, *self._state_changes(before[trained:], after[trained:], len(stats_of_steps))]
+            with tf.control_dependencies(scaled):
+                for variable, value in zip(model.variables, before, strict=True):
+                    variable.value.assign(value)
+            steps = GradientStats.read_all(tf.stack(stats_of_steps))
+            number = tf.reduce_sum(steps.samples)
+            loss = tf.reduce_sum(steps.samples * steps.loss) / number
+            together = GradientStats(number, loss, tf.reduce_min(steps.finite), parts=tf.ones([], tf.float64))
+            return together.pack(), self._store.pack(scaled)
 
     def _emit_one(self, batch: Batch) -> BatchSums:
         """Emit stats, vectors, and the touched rows of every table."""
         model = self._store.model
         state = model.variables[len(model.trainable) :]
-        with tf.device(self._store.client.local):
+        with tf.device(self._store.client.compute):
             before = [variable.value.read_value() for variable in state]
             with tf.control_dependencies(before):
                 loss, gradients, touched = model.loss_and_gradients(
@@ -200,29 +202,30 @@ class GradientComputer:
 
     def _emit_sum(self, total: BatchSums | None, new: BatchSums) -> BatchSums:
         """Emit the sums over the batches so far: of samples, and of losses and gradients times their samples."""
-        packed, vectors, touched = new
-        stats = GradientStats.read(packed)
-        weight = stats.samples
-        summed = stats._replace(loss=weight * stats.loss)  # a sum over samples, until `_emit_mean`
-        parts = self._per_segment(lambda vector, is_state: vector if is_state else _times(vector, weight), vectors)
-        weighted = [(indices, _times(gradient, weight)) for indices, gradient in touched]
-        if total is None:
-            return summed.pack(), parts, weighted
-        packed_total, earlier, rows = total
-        before = GradientStats.read(packed_total)
-        summed = GradientStats(
-            before.samples + summed.samples,
-            before.loss + summed.loss,
-            tf.minimum(before.finite, summed.finite),
-            summed.parts,
-        )
-        together = [sparse_optimizer.merged(pair) for pair in zip(rows, weighted, strict=True)]
-        return summed.pack(), tf.nest.map_structure(tf.add, earlier, parts), together
+        with tf.device(self._store.client.compute):
+            packed, vectors, touched = new
+            stats = GradientStats.read(packed)
+            weight = stats.samples
+            summed = stats._replace(loss=weight * stats.loss)  # a sum over samples, until `_emit_mean`
+            parts = self._per_segment(lambda vector, is_state: vector if is_state else _times(vector, weight), vectors)
+            weighted = [(indices, _times(gradient, weight)) for indices, gradient in touched]
+            if total is None:
+                return summed.pack(), parts, weighted
+            packed_total, earlier, rows = total
+            before = GradientStats.read(packed_total)
+            summed = GradientStats(
+                before.samples + summed.samples,
+                before.loss + summed.loss,
+                tf.minimum(before.finite, summed.finite),
+                summed.parts,
+            )
+            together = [sparse_optimizer.merged(pair) for pair in zip(rows, weighted, strict=True)]
+            return summed.pack(), tf.nest.map_structure(tf.add, earlier, parts), together
 
     def _emit_mean(self, total: BatchSums, summed: bool) -> tuple[Tensor, Vectors, Rows]:
         """Emit the means of sums, or one batch unchanged, with the touched rows split by server."""
         stats, vectors, touched = total
-        with tf.device(self._store.client.local):
+        with tf.device(self._store.client.compute):
             if summed:
                 sums = GradientStats.read(stats)
                 share = 1.0 / sums.samples

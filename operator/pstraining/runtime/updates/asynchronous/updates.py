@@ -300,7 +300,7 @@ class AsyncUpdates(BoundUpdates):
 
     def _emit_compute_and_push(self, fmt: int, batch: Batch, session: Tensor, identity: Tensor, what: Tensor) -> Tensor:
         version, held = without_autograph(self._emit_pull)(fmt)
-        with tf.control_dependencies([held]), tf.device(self._client.local):
+        with tf.control_dependencies([held]), tf.device(self._client.compute):
             stats, vectors, rows = self._computer.emit(batch)
         parts = [[[vector] for vector in row] for row in vectors]
         return without_autograph(self._emit_push)(fmt, stats, parts, rows, session, identity, what, version)

@@ -23,12 +23,12 @@ from pstraining.runtime.updates.messages import GradientStats
 
 
 class DenseState:
-    """The dense state of every server, on this task's device; `step` is its global step, None before the first."""
+    """The dense state of every server, on the computing device; `step` is its step, None before the first."""
 
     def __init__(self, store: ParameterStore) -> None:
         self._store = store
         self.step: int | None = None
-        with tf.device(store.client.local):
+        with tf.device(store.client.compute):
             self._parts = [_ShardState(shard, store) for shard in store.shards]
         dtypes = [segment.dtype for shard in store.shards for segment in shard.segments]
         kinds = [_carried_as(dtype) for dtype in dtypes]
@@ -47,7 +47,7 @@ class DenseState:
 
     def warm_up(self) -> None:
         """Trace the functions of a step."""
-        with tf.device(self._store.client.local):
+        with tf.device(self._store.client.compute):
             self._move.get_concrete_function(*self._sum_specs())
             self._show.get_concrete_function()
 
@@ -74,7 +74,7 @@ class DenseState:
         if self.step is None:
             raise RuntimeError("a worker without dense parameters has no step to apply")
         total = float(self._stats[0])
-        with tf.device(self._store.client.local):
+        with tf.device(self._store.client.compute):
             if total:
                 self._move(tf.constant(total, tf.float64), *(tf.constant(values) for values in self._sums.values()))
             else:
@@ -84,7 +84,7 @@ class DenseState:
 
     def show(self) -> None:
         """Assign the parameters to the model's variables."""
-        with tf.device(self._store.client.local):
+        with tf.device(self._store.client.compute):
             self._show()
 
     def read(self) -> list[Array]:
@@ -93,7 +93,7 @@ class DenseState:
 
     def write(self, values: Sequence[Array], step: int) -> None:
         """Replace all state by the state of a step."""
-        with tf.device(self._store.client.local):
+        with tf.device(self._store.client.compute):
             for variable, value in zip((v for part in self._parts for v in part.dense), values, strict=True):
                 variable.assign(np.reshape(value, variable.shape))
             self._show()

@@ -49,7 +49,9 @@ class SyncOperations:
         formats: int,
         standbys: Sequence[Sequence[StandbyRoundOps]],
     ) -> None:
-        self._store, self._local, self._home = store, store.client.local, store.client.to_local
+        client = store.client
+        self._store, self._local, self._home = store, client.local, client.to_local
+        self._compute, self._to_compute = client.compute, client.to_compute
         self._servers, self._computer, self._compressor, self._standbys = servers, computer, compressor, standbys
         self._shadowed = [_shadowed(servers, store, fmt) for fmt in range(formats)]
 
@@ -75,21 +77,23 @@ class SyncOperations:
 
     def _emit_pull(self, place: Tensor) -> Tensor:
         """Pull the parameters; return each server's `PullHeader`. int64[servers, 2]."""
-        found = [self._home(server.pull()) for server in self._servers]
+        heads, parts = zip(*(server.pull() for server in self._servers), strict=True)
+        heads, vectors = self._home(heads), self._to_compute(parts)
 
         def assign() -> Tensor:
-            return with_dependencies([self._store.emit_hold([vectors for _, vectors in found])], applied())
+            return with_dependencies([self._store.emit_hold(vectors)], applied())
 
         with tf.device(self._local):
             held = tf.cond(tf.equal(RoundPlace.unpack(place).step, NEVER), not_applied, assign)
-            return with_dependencies([held], tf.stack([head for head, _ in found]))
+            return with_dependencies([held], tf.stack(heads))
 
     def _emit_compute_and_push(self, fmt: int, batch: Batch, request: StepRequest) -> tuple[LocalGradient, PushReply]:
-        """Compute a gradient and push it."""
-        gradient = self._computer.emit(batch)
-        parts = as_parts(gradient.vectors)
-        push = without_autograph(self._emit_push)
-        return gradient, push(fmt, gradient.stats, parts, gradient.rows, request)
+        """Compute a gradient and push it. The gradient is returned to the device that computes, which calls."""
+        with tf.device(self._local):
+            gradient = self._computer.emit(batch)
+            parts = as_parts(gradient.vectors)
+            push = without_autograph(self._emit_push)
+            return gradient, push(fmt, gradient.stats, parts, gradient.rows, request)
 
     def _emit_compute_or_nothing(self, fmt: int, batch: Batch, request: StepRequest) -> tuple[LocalGradient, PushReply]:
         """Compute and push a gradient, or nothing for the step NEVER. AutoGraph turns this into a condition."""
@@ -162,7 +166,7 @@ class SyncOperations:
             following = server.chosen_format(votes[0]) if number else tf.constant(0, tf.int64)
             head, parts = server.apply_and_fetch(fmt, session, identity, place, server.unanimous(votes), following)
             heads.append(self._home(head))
-            fetched.append(self._home(parts))
+            fetched.append(self._to_compute(parts))
             for standby in standbys if number else ():
                 go, following = standby.unanimous(votes), standby.chosen_format(votes[0])
                 followed.append(standby.apply(session, identity, place, go, following))
@@ -184,7 +188,8 @@ class SyncOperations:
 
             def move() -> Tensor:
                 servers = zip(self._servers, fetched, strict=True)
-                values = self._store.unpack([server.unshadowed(fmt, parts) for server, parts in servers])
+                with tf.device(self._compute):
+                    values = self._store.unpack([server.unshadowed(fmt, parts) for server, parts in servers])
                 variables = zip(self._store.model.variables, values, self._shadowed[fmt], strict=True)
                 done = [
                     (variable.value.assign_add if shadowed else variable.value.assign)(value, read_value=False)

@@ -1,0 +1,49 @@
+"""Which of a task's devices compute: its accelerators, or those of them that the program names.
+
+Without an accelerator the task's first CPU device computes. Calls to the servers, and everything small that goes with
+them, are on the CPU always. Pure; imports no TensorFlow.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from pstraining.runtime.config.settings import SettingsError
+
+CPU: Final = "CPU:0"
+NOT_CHOSEN: Final = ("CPU", "TPU_SYSTEM", "XLA_CPU", "XLA_GPU")
+"""Types of devices that compute only if the program names them."""
+
+
+def accelerators(visible: Sequence[str]) -> tuple[str, ...]:
+    """Return the accelerators among devices."""
+    return tuple(name for name in visible if name.partition(":")[0] not in NOT_CHOSEN)
+
+
+def choose(visible: Sequence[str], wanted: Sequence[str] | None, *, strict: bool) -> tuple[str, ...]:
+    """Return the devices that compute: the accelerators, or else the first CPU.
+
+    Args:
+        visible: the task's devices.
+        wanted: the program's choice among them, the device of the model's variables first; None: all accelerators.
+        strict: whether each wanted device must be visible. Otherwise missing ones are left out.
+
+    Raises:
+        SettingsError: a wanted device is not visible, or is named twice.
+    """
+    if wanted is None:
+        return accelerators(visible) or (CPU,)
+    names = [_plain(name) for name in wanted]
+    missing = [name for name in names if name not in visible]
+    if not names or len(set(names)) < len(names) or (strict and missing):
+        problem = f"{', '.join(missing)} not visible" if missing else "names none, or one of them twice"
+        raise SettingsError(
+            f"devices: {problem}; TensorFlow sees {', '.join(visible)} on this task. Leave devices= out to use every "
+            "accelerator, or ask for the device in the container's limits and use an image with its libraries"
+        )
+    return tuple(name for name in names if name in visible) or (CPU,)
+
+
+def _plain(name: str) -> str:
+    """Return a device's name as TensorFlow's types and numbers: GPU:0 for /device:gpu:0 and /GPU:0."""
+    kind, _, number = name.rpartition("/")[2].removeprefix("device:").partition(":")
+    return f"{kind.upper()}:{number or 0}"

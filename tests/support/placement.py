@@ -1,0 +1,91 @@
+"""Where a traced step's operations run, and which tensors cross between devices, from the graphs that TensorFlow ran.
+
+Logical CPU devices stand in for accelerators: TensorFlow places operations and copies tensors between them as it does
+between a CPU and a GPU, except that each kernel exists on both.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+LOGICAL = 3
+"""CPU devices of the process that runs the tests."""
+
+
+def divide_cpu() -> None:
+    """Divide the CPU into logical devices; before TensorFlow uses it."""
+    import tensorflow as tf
+
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * LOGICAL)
+
+
+@contextmanager
+def computing_on(client: Any, *names: str) -> Iterator[None]:
+    """The client's computing devices are these, as CPU:1."""
+    before = client.devices
+    client.devices = tuple(map(client._own, names))
+    try:
+        yield
+    finally:
+        client.devices = before
+
+
+@dataclass
+class Copies:
+    """What a step's functions did: copies between devices by dtype, and operations by device."""
+
+    between: Counter[tuple[str, str, str]]
+    """Copies from a device to a device, with the dtype; without those that only order operations."""
+    kinds: dict[str, set[str]]
+    """By device the kinds of its operations."""
+
+    def sent(self, device: str, dtypes: Sequence[str] = ("float32", "int8", "uint8", "bfloat16")) -> int:
+        """Copies of parameters or gradients from a device to any other."""
+        return sum(n for (source, _, dtype), n in self.between.items() if source == device and dtype in dtypes)
+
+    def received(self, device: str, dtypes: Sequence[str] = ("float32", "int8", "uint8", "bfloat16")) -> int:
+        """Copies of parameters or gradients from any other device."""
+        return sum(n for (_, target, dtype), n in self.between.items() if target == device and dtype in dtypes)
+
+    def devices_of(self, kind: str) -> set[str]:
+        """The devices with an operation whose kind contains this text."""
+        return {device for device, kinds in self.kinds.items() if any(kind in one for one in kinds)}
+
+
+@contextmanager
+def watched() -> Iterator[Copies]:
+    """What the functions of the block do."""
+    from tensorflow.python.eager import context
+
+    found = Copies(Counter(), {})
+    eager = context.context()
+    eager.enable_run_metadata()
+    try:
+        yield found
+        for function in eager.export_run_metadata().function_graphs:
+            for graph in function.partition_graphs:
+                _note(graph, found)
+    finally:
+        eager.disable_run_metadata()
+
+
+def _note(graph: Any, found: Copies) -> None:
+    import tensorflow as tf
+
+    orders = {node.name for node in graph.node if node.op == "Const"}
+    for node in graph.node:
+        found.kinds.setdefault(_short(node.device), set()).add(node.op)
+        if node.op == "_Send" and node.input[0] not in orders:
+            ends = (_short(node.attr[name].s.decode()) for name in ("send_device", "recv_device"))
+            found.between[*ends, tf.as_dtype(node.attr["T"].type).name] += 1
+
+
+def _short(device: str) -> str:
+    """ps 0 CPU:0 for its full name."""
+    import tensorflow as tf
+
+    spec = tf.DeviceSpec.from_string(device)
+    return f"{spec.job} {spec.task} {spec.device_type}:{spec.device_index}"

@@ -1,0 +1,42 @@
+"""Which of a task's devices compute."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from pstraining.runtime.config.devices import choose
+from pstraining.runtime.config.settings import SettingsError
+
+TWO = ("CPU:0", "GPU:0", "GPU:1")
+
+
+@pytest.mark.parametrize(
+    ("visible", "wanted", "expected"),
+    [
+        (TWO, None, ("GPU:0", "GPU:1")),
+        (("CPU:0", "TPU_SYSTEM:0", "TPU:0", "XLA_GPU:0"), None, ("TPU:0",)),
+        (("CPU:0", "CPU:1"), None, ("CPU:0",)),
+        (TWO, ["/device:gpu:1"], ("GPU:1",)),
+        (TWO, ["GPU:1", "/GPU:0"], ("GPU:1", "GPU:0")),
+        (TWO, ["GPU"], ("GPU:0",)),
+        (TWO, ["CPU:0"], ("CPU:0",)),
+    ],
+)
+def test_accelerators_compute_unless_the_program_chooses(
+    visible: Sequence[str], wanted: Sequence[str] | None, expected: tuple[str, ...]
+) -> None:
+    assert choose(visible, wanted, strict=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [(["GPU:0", "GPU:2"], "GPU:2 not visible"), ([], "none"), (["GPU:0", "gpu:0"], "twice")],
+)
+def test_a_choice_that_cannot_be_is_refused_with_what_there_is(wanted: Sequence[str], words: str) -> None:
+    with pytest.raises(SettingsError, match=f"devices: .*{words}.*CPU:0, GPU:0, GPU:1"):
+        choose(TWO, wanted, strict=True)
+
+
+@pytest.mark.parametrize(("visible", "expected"), [(("CPU:0",), ("CPU:0",)), (("CPU:0", "GPU:0"), ("GPU:0",))])
+def test_a_chief_has_those_that_it_sees(visible: Sequence[str], expected: tuple[str, ...]) -> None:
+    assert choose(visible, ["GPU:0", "GPU:1"], strict=False) == expected
