@@ -15,7 +15,7 @@ OPERATOR = {
     ("pstraining.dev", "pstrainingjobs/finalizers"): ("update",),
     ("apps", "statefulsets"): ALL,
     ("apps", "deployments"): ALL,
-    ("batch", "jobs"): ("create", "delete", "get", "list", "watch"),
+    ("batch", "jobs"): ("create", "delete", "get", "list", "patch", "watch"),
     ("", "services"): ALL,
     ("", "configmaps"): ALL,
     ("policy", "poddisruptionbudgets"): ALL,

@@ -75,6 +75,9 @@ def a_life_with_everything() -> list[tuple[str, str, str]]:
     world.settle()
     world.edit({"worker": {"replicas": 2}})
     world.settle()
+    for child in world.children.values():
+        child["metadata"].pop("ownerReferences", None)
+    world.settle()
     for retain in ("Delete", "Retain"):
         world.edit({"checkpoint": {"retainPolicy": retain}})
         world.settle()

@@ -220,6 +220,15 @@ class PortContract:
         owned = await port.apply(Kind.CLAIM, namespace, "digits-checkpoint", body)
         assert [o["uid"] for o in owned["metadata"]["ownerReferences"]] == [ours["uid"]]
 
+    async def test_an_object_without_an_owner_gets_one(self, port: Any, namespace: str) -> None:
+        theirs = await port.create(Kind.PS_TRAINING_JOB, namespace, job())
+        made = await port.create(Kind.CONFIG_MAP, namespace, config_map({}))
+        assert not made["metadata"].get("ownerReferences")
+        ours = {**owner(theirs), "controller": True}
+        parts = released(made, [ours])
+        owned = await port.replace(Kind.CONFIG_MAP, namespace, made["metadata"]["name"], made["metadata"]["uid"], parts)
+        assert [o["uid"] for o in owned["metadata"]["ownerReferences"]] == [ours["uid"]]
+
     async def test_a_replacement_may_mean_one_version(self, port: Any, namespace: str) -> None:
         theirs = owner(await port.create(Kind.CONFIG_MAP, namespace, config_map({})))
         made = await port.create(Kind.CLAIM, namespace, claim(theirs))

@@ -14,7 +14,7 @@ from pstraining.api import names
 from tests.support.api_proxy import ThreadedProxy
 from tests.support.kube import CHILD_KINDS, Kube, job_condition, wait_for
 from tests.support.operator_process import ROOT, OperatorProcess
-from tests.support.scripted_program import Puppet, template
+from tests.support.scripted_program import Puppet, manifest, template
 from tests.support.soak_marks import ALL
 
 pytestmark = pytest.mark.cluster
@@ -242,3 +242,32 @@ def _other_version(root: Path) -> Path:
     launch = root / "operator" / "pstraining" / "launcher" / "launch.py"
     launch.write_text(launch.read_text() + "\n# another version\n")
     return root
+
+
+def test_children_without_an_owner_are_adopted_and_those_of_an_earlier_job_are_replaced(
+    kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
+) -> None:
+    """Backup tools remove owner references, and so does a deletion with --cascade=orphan."""
+    own_operator.start()
+    puppet = Puppet.make(kube, namespace, "mine", shared)
+    uid = puppet.wait_phase("Running")["metadata"]["uid"]
+    owned = {of: _owners(kube, namespace, of) for of in children(kube, puppet) if of[0] != "Pod"}
+    owned = {of: owners for of, owners in owned.items() if owners == [uid]}
+    assert {"Job", "StatefulSet", "Deployment", "Service", "ConfigMap"} <= {kind for kind, _ in owned}
+    pods = {p["metadata"]["uid"] for p in puppet.pods()}
+    for kind, name in owned:
+        kube.merge(kind, namespace, name, {"metadata": {"ownerReferences": None}})
+    wait_for(lambda: all(_owners(kube, namespace, of) == [uid] for of in owned), "the operator adopts them")
+    assert {p["metadata"]["uid"] for p in puppet.pods()} == pods, "the job goes on"
+    puppet.kube.request("DELETE", kube.path("PSTrainingJob", namespace, "mine"), {"propagationPolicy": "Orphan"})
+    wait_for(lambda: puppet.job() is None, "the job is gone")
+    assert children(kube, puppet), "its children stay"
+    kube.create(manifest(namespace, "mine"))
+    uid = puppet.wait_phase("Running")["metadata"]["uid"]
+    assert all(_owners(kube, namespace, of) == [uid] for of in owned)
+    assert pods.isdisjoint({p["metadata"]["uid"] for p in puppet.pods()})
+
+
+def _owners(kube: Kube, namespace: str, of: tuple[str, str]) -> list[str]:
+    found = kube.get(of[0], namespace, of[1]) or {"metadata": {}}
+    return [o["uid"] for o in found["metadata"].get("ownerReferences") or ()]

@@ -70,8 +70,6 @@ class FakeKube:
             target = found
             for step in path:
                 target = target[step]
-            if last not in target:
-                raise Refused(f"the path {place} does not exist", status=422, reason="Invalid")
             target[last] = copy.deepcopy(value)
         if found.get("spec") != before:
             found["metadata"]["generation"] = found["metadata"].get("generation", 1) + 1

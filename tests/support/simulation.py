@@ -288,7 +288,7 @@ class World:
 
     def _replace(self, action: Replace, target: dict[str, Any]) -> None:
         parts = copy.deepcopy(dict(action.parts))
-        if action.kind is not Kind.CLAIM:
+        if "/metadata/resourceVersion" not in parts:
             assert list(parts) == ["/spec/template"]
             target["spec"]["template"] = parts["/spec/template"]
             return
@@ -299,9 +299,8 @@ class World:
         self._version(target)
 
     def _version(self, target: dict[str, Any]) -> None:
-        if target["kind"] in ("Service", str(Kind.CLAIM)):
-            self.serial += 1
-            target["metadata"]["resourceVersion"] = str(self.serial)
+        self.serial += 1
+        target["metadata"]["resourceVersion"] = str(self.serial)
 
     def collect_garbage(self, job_uid: str) -> None:
         """The job has gone, and with it what it owns."""

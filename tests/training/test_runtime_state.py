@@ -59,17 +59,16 @@ def of_one_process(shares: Any, calls: int = 1, *, count: int = 1) -> tuple[Any,
         kept = MOMENTUM ** (calls * count)
         seen = [np.zeros(4), np.zeros(4)]
         for x, _ in share:
-            moments = [(x.numpy() * (n + 1.0)).mean(0) for n in range(calls)], [
-                (x.numpy() * (n + 1.0)).var(0) for n in range(calls)
-            ]
+            moments = (
+                [(x.numpy() * (n + 1.0)).mean(0) for n in range(calls)],
+                [(x.numpy() * (n + 1.0)).var(0) for n in range(calls)],
+            )
             for number, found in enumerate(moments):
                 value = np.zeros(4)
                 for one in found:
                     value = value * MOMENTUM + one * (1 - MOMENTUM)
                 seen[number] += value / (1 - MOMENTUM**calls) / len(share)
-        mean, variance = (
-            before * kept + now * (1 - kept) for before, now in zip((mean, variance), seen, strict=True)
-        )
+        mean, variance = (before * kept + now * (1 - kept) for before, now in zip((mean, variance), seen, strict=True))
     return mean, variance
 
 
@@ -84,7 +83,7 @@ def found(rig: Rig) -> tuple[Any, Any]:
     ids=["plain", "twice", "accumulation", "local"],
 )
 def test_statistics_of_stale_workers_are_those_of_one_process(
-    client: Any, calls: int, training: dict[str, int]
+    client: Any, calls: int, training: dict[str, Any]
 ) -> None:
     rig = Rig(
         client, sgd, ps=2, build=lambda: normalized(calls), workers=WORKERS, loss="mse", min_shard_bytes=0, **training

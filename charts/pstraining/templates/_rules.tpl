@@ -18,7 +18,7 @@ a call that is added to the operator is added here and there.
   verbs: [create, get, list, watch, patch, delete]
 - apiGroups: [batch]
   resources: [jobs]
-  verbs: [create, get, list, watch, delete]
+  verbs: [create, get, list, watch, patch, delete] # patch: the owner, if it was removed
 - apiGroups: [""]
   resources: [services, configmaps]
   verbs: [create, get, list, watch, patch, delete]

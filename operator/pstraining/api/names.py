@@ -4,6 +4,7 @@ The length budget: a job's name has at most 40 characters, so that the longest c
 legal label value, hostname and Service name (63 characters) with a nine-digit index and a Deployment's pod suffix.
 """
 
+import re
 from typing import Final
 
 GROUP: Final = "pstraining.dev"
@@ -80,6 +81,9 @@ FIELD_MANAGER: Final = "pstraining"
 STATUS_FIELD_MANAGER: Final = "pstraining-status"
 
 
+_CHILD: Final = re.compile(r"(-hs|-ps(-\d+)?|-standby(-\d+)?|-(worker|chief|evaluator)-\d+|-launcher-[^-]+)?")
+
+
 def cluster_config_map(job: str) -> str:
     """The ConfigMap that holds the job's cluster map."""
     return job
@@ -148,6 +152,11 @@ def chief_host(job: str) -> str:
 def chief_job(job: str, term: int) -> str:
     """The Job of one attempt of the chief."""
     return f"{job}-chief-{term}"
+
+
+def is_child(job: str, name: str) -> bool:
+    """Whether the operator gives a child of the job this name; claims aside."""
+    return name.startswith(job) and _CHILD.fullmatch(name[len(job) :]) is not None
 
 
 def checkpoint_claim(job: str) -> str:

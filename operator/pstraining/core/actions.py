@@ -73,7 +73,7 @@ class Apply:
 
 @dataclass(frozen=True)
 class Replace:
-    """Replace whole parts of an object. A refusal leaves the object unchanged."""
+    """Set whole parts of an object. A refusal leaves the object unchanged."""
 
     kind: Kind
     name: str

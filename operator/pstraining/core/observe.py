@@ -39,7 +39,7 @@ def observe(
     uid = job["metadata"]["uid"]
     owned = {}
     for manifest in children:
-        if controller_uid(manifest) == uid or _is_claim_of(manifest, uid):
+        if controller_uid(manifest) == uid or _is_labelled(manifest, job["metadata"]):
             child = _child(manifest, (refusals or {}).get(manifest["metadata"]["uid"], ""))
             owned[child.kind, child.name] = child
     mine = [p for m in pods if (p := _pod(m, job, mount_failures.get(m["metadata"]["uid"], ""))) is not None]
@@ -56,10 +56,16 @@ def controller_uid(manifest: Manifest) -> str | None:
     return None
 
 
-def _is_claim_of(manifest: Manifest, job_uid: str) -> bool:
-    """Whether a claim belongs to the job by its label. It outlives its StatefulSet, so its owner cannot show this."""
-    labels = manifest["metadata"].get("labels") or {}
-    return manifest["kind"] == Kind.CLAIM and labels.get(names.LABEL_JOB_UID) == job_uid
+def _is_labelled(manifest: Manifest, job: Manifest) -> bool:
+    """Whether an object without the job as its controller is the job's by its label: a claim, or a child that lost it.
+
+    A claim outlives its StatefulSet, so its owner cannot show this. Another name is a user's copy of a child.
+    """
+    metadata = manifest["metadata"]
+    if (metadata.get("labels") or {}).get(names.LABEL_JOB_UID) != job["uid"]:
+        return False
+    is_orphan = controller_uid(manifest) is None and names.is_child(job["name"], metadata["name"])
+    return manifest["kind"] == Kind.CLAIM or is_orphan
 
 
 def parse_time(text: str | None) -> datetime | None:
@@ -76,6 +82,7 @@ def _child(manifest: Manifest, refusal: str) -> Child:
         deleting=bool(metadata.get("deletionTimestamp")),
         manifest=manifest,
         refusal=refusal,
+        has_controller=controller_uid(manifest) is not None,
     )
 
 

@@ -12,7 +12,7 @@
     another number of PSs     stop in order, then create again
     else                      create missing children, correct drifted ones, create the next attempt of the chief
 
-The owner of the checkpoint claim is corrected in all of these states but the first (policies/retain_policy.py).
+The owners of children are corrected in all of these states but the first (policies/adoption.py, retain_policy.py).
 Planning again on the result of a plan gives the empty plan, and every prefix of a plan leaves a legal state. The
 policies that delete failed pods wait until status has recorded the failure.
 """
@@ -28,6 +28,7 @@ from pstraining.core.actions import Action, Create, Delete, Kind, Plan
 from pstraining.core.desired_state import DesiredState
 from pstraining.core.facts import Facts, gather
 from pstraining.core.policies import (
+    adoption,
     attempts,
     clean_up,
     completion,
@@ -63,15 +64,16 @@ def plan(snapshot: Snapshot, now: datetime, launcher: LauncherFiles) -> Plan:
     if snapshot.deleting or isinstance(facts, str) or not facts.is_managed_here:
         return Plan()
     found = _decide(facts, launcher)
-    owners = tuple(retain_policy.owner_changes(facts.job, snapshot))
-    # The garbage collector deletes by the owners that a claim has when the job is deleted.
+    adopted = _without(adoption.adoptions(facts.job, snapshot), found.actions)
+    owners = (*retain_policy.owner_changes(facts.job, snapshot), *adopted)
+    # The garbage collector deletes by the owners that an object has when the job is deleted.
     if owners and any(a.kind is Kind.PS_TRAINING_JOB for a in found.actions):
         return Plan(owners)
     return replace(found, actions=(*found.actions, *owners))
 
 
 def _decide(facts: Facts, launcher: LauncherFiles) -> Plan:
-    """Decide about all but the owner of the checkpoint claim."""
+    """Decide about all but the owners of children."""
     if facts.recorded_end is not None:
         return _clean_up(facts, facts.recorded_end)
     if completion.new_end(facts) is not None or facts.failures.restart_job is not None:

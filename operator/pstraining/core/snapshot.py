@@ -149,6 +149,8 @@ class Child:
     manifest: Manifest
     refusal: str = ""
     """The controller's message if Kubernetes could not create a pod of it; empty otherwise."""
+    has_controller: bool = True
+    """Whether an owner reference names a controller."""
 
     @property
     def labels(self) -> Mapping[str, str]:

@@ -85,7 +85,8 @@ class KubeClient:
         path = RESOURCES[kind].path(namespace, name)
         query = {"fieldManager": names.FIELD_MANAGER, "fieldValidation": "Strict"}
         values = {"/metadata/uid": uid, **parts}
-        body = [{"op": "replace", "path": pointer, "value": value} for pointer, value in values.items()]
+        # "add" replaces the value of a member that exists (RFC 6902, 4.1).
+        body = [{"op": "add", "path": pointer, "value": value} for pointer, value in values.items()]
         return await self._request("PATCH", path, query, body, JSON_PATCH)
 
     async def delete(

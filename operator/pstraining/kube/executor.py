@@ -24,6 +24,7 @@ IN_FLIGHT: Final = 16
 """Concurrent requests of one job."""
 NAMESPACE_TERMINATING = "the namespace is being deleted"
 PREDECESSOR = "the objects of an earlier job of this name are still being deleted"
+LEFT_BEHIND = "an earlier job of this name left the object without an owner; it is replaced"
 CLAIM_DELETED = "the existing claim of this name is being deleted"
 CLAIM_USED = "it exists already, is used as it is, and is not deleted with the job"
 
@@ -136,6 +137,8 @@ class Executor:
             if not error.already_exists:
                 raise
             written = await self._port.get(action.kind, namespace, action.name)
+            if _is_left_behind(action.kind, written, job, job_uid):
+                return await self._delete_left_behind(namespace, action, written)
             outcome = _name_exists(action, written, job, job_uid)
             if outcome.verdict is not Verdict.DONE:
                 return outcome
@@ -143,6 +146,13 @@ class Executor:
             self._on_write(action.kind, "create")
         self._cache.wrote(namespace, job, written)
         return Outcome(action, Verdict.DONE)
+
+    async def _delete_left_behind(self, namespace: str, action: Create, existing: Object) -> Outcome:
+        """Delete what an earlier job of this name left behind; the next pass creates the object."""
+        await self._port.delete(action.kind, namespace, action.name, existing["metadata"]["uid"])
+        self._on_write(action.kind, "delete")
+        logger.info("%s %s: %s", action.kind, action.name, LEFT_BEHIND)
+        return Outcome(action, Verdict.NOT_TRIED, LEFT_BEHIND)
 
     async def _delete(self, namespace: str, job: str, action: Delete) -> None:
         try:
@@ -200,6 +210,16 @@ def _belongs_to_predecessor(existing: Object, job: str, job_uid: str) -> bool:
     owner = _controller(existing)
     is_job = owner.get("kind") == names.KIND and str(owner.get("apiVersion", "")).startswith(f"{names.GROUP}/")
     return is_job and owner.get("name") == job and owner.get("uid") != job_uid
+
+
+def _is_left_behind(kind: Kind, existing: Object, job: str, job_uid: str) -> bool:
+    """Whether an object without a controller is an earlier job's of this name, by the labels that the operator sets.
+
+    Two jobs of one name do not exist at a time, so no other job uses it. Claims hold data and are used as they are.
+    """
+    labels = existing["metadata"].get("labels") or {}
+    earlier = labels.get(names.LABEL_JOB) == job and labels.get(names.LABEL_JOB_UID, job_uid) != job_uid
+    return kind is not Kind.CLAIM and not _controller(existing) and earlier
 
 
 def _owner_message(existing: Object) -> str:

@@ -31,7 +31,7 @@ class ApiPort(Protocol):
         """
 
     async def replace(self, kind: Kind, namespace: str, name: str, uid: str, parts: Mapping[str, Any]) -> Object:
-        """Replace existing values (JSON Patch, RFC 6902), all or none.
+        """Set values, those of absent members as well (JSON Patch, RFC 6902), all or none.
 
         An object of another uid is a Conflict.
 

@@ -9,7 +9,7 @@ from pstraining.api.conditions import Reason
 from pstraining.controller.informer_cache import InformerCache
 from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Outcomes, Verdict
 from pstraining.kube.errors import Conflict, NotFound, Refused, StatusCause, Transient
-from pstraining.kube.executor import CLAIM_DELETED, NAMESPACE_TERMINATING, PREDECESSOR, Executor
+from pstraining.kube.executor import CLAIM_DELETED, LEFT_BEHIND, NAMESPACE_TERMINATING, PREDECESSOR, Executor
 from tests.support.fakekube import UNKNOWN_FIELD, FakeKube
 
 pytestmark = pytest.mark.asyncio
@@ -25,6 +25,9 @@ def body(name: str, **data: str) -> dict[str, Any]:
 
 def create(name: str, **data: str) -> Create:
     return Create(Kind.SERVICE, name, body(name, **data), Reason.DESIRED)
+
+
+EARLIER = {names.LABEL_JOB: "digits", names.LABEL_JOB_UID: "an earlier job"}
 
 
 class Bench:
@@ -80,6 +83,30 @@ async def test_a_taken_name_stops_everything_after_it(bench: Bench) -> None:
     assert bench.kube.world == {("Service", "a"), ("Service", "b")}
 
 
+@pytest.mark.parametrize("running", [False, True])
+async def test_what_an_earlier_job_left_without_an_owner_is_replaced(bench: Bench, running: bool) -> None:
+    """As after `kubectl delete pstj digits --cascade=orphan`, or a restore that removed the owners."""
+    theirs = body("b", x="old")
+    theirs["metadata"] |= {"ownerReferences": [], "labels": EARLIER, "finalizers": ["x"] if running else []}
+    bench.kube.put(theirs)
+    outcomes = await bench.run(create("b", x="new"), create("c"))
+    assert verdicts(outcomes) == [Verdict.NOT_TRIED, Verdict.NOT_TRIED]
+    assert outcomes.outcomes[0].message == LEFT_BEHIND
+    if running:
+        assert verdicts(await bench.run(create("b", x="new"))) == [Verdict.NOT_TRIED], "it is awaited"
+        bench.kube.remove(Kind.SERVICE, "default", "b")
+    assert verdicts(await bench.run(create("b", x="new"), create("c"))) == [Verdict.DONE, Verdict.DONE]
+    assert bench.seen()["b"] == {"x": "new"}
+
+
+@pytest.mark.parametrize("labels", [{}, {names.LABEL_JOB: "digits"}, {**EARLIER, names.LABEL_JOB: "mnist"}])
+async def test_what_no_label_proves_to_be_left_behind_is_a_conflict(bench: Bench, labels: dict[str, str]) -> None:
+    theirs = body("b")
+    theirs["metadata"] |= {"ownerReferences": [], "labels": labels}
+    bench.kube.put(theirs)
+    assert verdicts(await bench.run(create("b"))) == [Verdict.NAME_TAKEN]
+
+
 async def test_another_jobs_object_is_named_with_its_owner(bench: Bench) -> None:
     theirs = body("b")
     theirs["metadata"]["ownerReferences"][0] |= {"uid": "other", "name": "mnist"}
@@ -101,9 +128,6 @@ def claim(**metadata: Any) -> Create:
     spec = {**body("c"), "kind": "PersistentVolumeClaim"}
     spec["metadata"] = {**spec["metadata"], **metadata}
     return Create(Kind.CLAIM, "c", spec, Reason.DESIRED)
-
-
-EARLIER = {names.LABEL_JOB: "digits", names.LABEL_JOB_UID: "an earlier job"}
 
 
 @pytest.mark.parametrize("labels", [{}, EARLIER], ids=["a user's", "an earlier job's"])

@@ -119,7 +119,7 @@ class Model:
         return not halves and not optimizer.clips_by_norm(self.optimizer)
 
     def average(self, number: int) -> Average | None:
-        """Return the moving average that a batch makes of the variable of state of this number; None if of another kind.
+        """Return the moving average that a batch makes of this variable of state; None if it is of another kind.
 
         Its momentum is that of all assignments of a batch together. The step must have been traced.
         """

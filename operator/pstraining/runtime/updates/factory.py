@@ -47,9 +47,7 @@ def choose(
     moves, is_sync = training.local_steps > 1, training.mode is Mode.SYNC
     choices = wire_format.plan(training.compression, with_shadow=is_sync)
 
-    def own_part(
-        store: ParameterStore, blend: StateBlend | None = None
-    ) -> tuple[GradientComputer, PushCompressor]:
+    def own_part(store: ParameterStore, blend: StateBlend | None = None) -> tuple[GradientComputer, PushCompressor]:
         # In mode Sync the servers average the workers' moves; in mode Async each worker scales its own.
         together = max(1, workers - training.backup_workers) if is_sync and not training.ordered_sums else 1
         share, targets = 1.0 if is_sync else 1.0 / workers, blend.targets if blend else None

@@ -32,9 +32,7 @@ class StateBlend:
 
     def targets(self, before: Sequence[Tensor], after: Sequence[Tensor], batches: int = 1) -> list[Tensor]:
         """Emit the targets of all state, from its values before and after a number of batches."""
-        return [
-            self._target(number, *values, batches) for number, values in enumerate(zip(before, after, strict=True))
-        ]
+        return [self._target(number, *values, batches) for number, values in enumerate(zip(before, after, strict=True))]
 
     def weight(self, segment: Segment) -> Tensor:
         """Emit the fraction by which a server moves each element of a segment of state. [segment.size]."""

@@ -20,7 +20,6 @@ import tensorflow as tf
 
 from pstraining.runtime.compression.push import Parts, PushCompressor, Residual
 from pstraining.runtime.compression.wire_format import FormatSelector, WireFormat
-from pstraining.runtime.model.keras_model import Touched
 from pstraining.runtime.model.partition import Segment
 from pstraining.runtime.model.tensor import Batch, Operation, Tensor, TracedFunction
 from pstraining.runtime.ps.critical_section import applied, critical, not_applied, with_dependencies, without_autograph
@@ -30,10 +29,10 @@ from pstraining.runtime.ps.record import RecordField, Session, ShardRecord
 from pstraining.runtime.ps.shard import ServerHooks, Shard
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.asynchronous.messages import PushResult, UpdateHeader, UpdateReply
-from pstraining.runtime.updates.asynchronous.state import StateBlend
 from pstraining.runtime.updates.asynchronous.staleness import Clocks, ask
+from pstraining.runtime.updates.asynchronous.state import StateBlend
 from pstraining.runtime.updates.base import BoundUpdates, Identity, StepResult, as_numbers
-from pstraining.runtime.updates.gradients import GradientComputer, LocalGradient, Rows
+from pstraining.runtime.updates.gradients import GradientComputer, LocalGradient, Rows, ShardGradient
 from pstraining.runtime.updates.messages import GradientStats
 
 FIRST_PAUSE: Final = 0.001
@@ -317,17 +316,17 @@ class AsyncUpdates(BoundUpdates):
         version: Tensor | None = None,
     ) -> Tensor:
         """Push the gradient to every server and standby; return the `PushResult`. float64[7]."""
-        who = (session, identity, what, stats)
+        who = (session, identity, what)
         push = partial(_push, moves=self._moves, state_weight=self._blend.weight if self._blend else None)
         replies, standbys = [], []
         for number, shard in enumerate(self._store.shards):
             vectors = self._compressor.decode(shard, parts[number], fmt)
-            replies.append(push(shard, *who, vectors, rows[number]))
+            replies.append(push(shard, *who, ShardGradient(stats, vectors, rows[number])))
             for standby in self._store.standbys_of[number]:
                 with tf.device(shard.device):  # the worker sends it once, and the server forwards it
                     handed, touched = tf.nest.map_structure(tf.identity, (parts[number], rows[number]))
                 vectors = self._compressor.decode(standby, handed, fmt)
-                standbys.append(push(standby, *who, vectors, touched))
+                standbys.append(push(standby, *who, ShardGradient(stats, vectors, touched)))
         first = replies[0]
         size = len(UpdateReply._fields)
         if version is not None:  # it travels with the reply: every tensor that crosses is a round trip
@@ -344,9 +343,7 @@ def _push(
     session: Tensor,
     identity: Tensor,
     what: Tensor,
-    stats: Tensor,
-    vectors: Sequence[Tensor],
-    rows: Sequence[Touched],
+    gradient: ShardGradient,
     *,
     moves: bool,
     state_weight: Callable[[Segment], Tensor] | None,
@@ -358,18 +355,18 @@ def _push(
         session: term and generation. int64[2].
         identity: worker and incarnation. int64[2].
         what: see `UpdateHeader`. int64[4].
-        stats: see `LocalGradient`.
-        vectors: one vector per segment.
-        rows: the touched rows of each table.
-        moves: whether the vectors are moves.
+        gradient: the server's part.
+        moves: whether its vectors are moves.
         state_weight: see `Shard.apply`.
 
     Returns:
         The `UpdateReply`. int64[4].
     """
 
+    load = [list(gradient.vectors), list(gradient.rows)]
+
     def body(session: Tensor, identity: Tensor, what: Tensor, stats: Tensor, *arrived: Tensor) -> Tensor:
-        gradients, touched = tf.nest.pack_sequence_as([list(vectors), list(rows)], arrived)
+        gradients, touched = tf.nest.pack_sequence_as(load, arrived)
         record, clocks, ledger = shard.record.read_value(), Clocks.of(shard), shard.ledger
         sender, header, numbers = Sender.unpack(identity), UpdateHeader.unpack(what), GradientStats.read(stats)
         worker, progress, number = sender.worker, header.progress, header.number
@@ -394,5 +391,5 @@ def _push(
             return UpdateReply(allowed, record[RecordField.DONE], record[RecordField.STEP] + added, ahead).pack()
 
     return critical(
-        shard.device, shard.container, [session, identity, what, stats, *tf.nest.flatten([vectors, rows])], body
+        shard.device, shard.container, [session, identity, what, gradient.stats, *tf.nest.flatten(load)], body
     )

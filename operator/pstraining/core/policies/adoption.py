@@ -1,0 +1,30 @@
+"""Which children have lost the job as their controller, and get it back?
+
+A backup tool, or a deletion that leaves orphans, removes owner references. The label with the job's uid, which no other
+job has, proves that an object is the job's own. Without its owner the garbage collector would not delete it with the
+job. Claims are left to `retain_policy`: they have an owner or not, by the job's own choice.
+"""
+
+from collections.abc import Iterator
+
+from pstraining.api.conditions import Reason
+from pstraining.api.models import PSTrainingJob
+from pstraining.core.actions import Kind, Replace
+from pstraining.core.snapshot import Child, Snapshot
+from pstraining.resources.metadata import owner
+
+
+def adoptions(job: PSTrainingJob, snapshot: Snapshot) -> Iterator[Replace]:
+    """Make the job the controller of its children without one."""
+    for child in snapshot.children.values():
+        if child.kind is not Kind.CLAIM and not child.deleting and not child.has_controller:
+            yield _adopted(job, child)
+
+
+def _adopted(job: PSTrainingJob, child: Child) -> Replace:
+    metadata = child.manifest["metadata"]
+    others = [o for o in metadata.get("ownerReferences") or () if o.get("uid") != job.metadata.uid]
+    # The whole list is replaced: the version shows that no other client has changed it since.
+    version = metadata.get("resourceVersion", "")
+    parts = {"/metadata/resourceVersion": version, "/metadata/ownerReferences": [*others, owner(job)]}
+    return Replace(child.kind, child.name, child.uid, parts, Reason.DRIFTED)

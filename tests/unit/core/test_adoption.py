@@ -1,0 +1,105 @@
+"""A child that has lost its owner gets the job back as its controller, in every state of the job."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from pstraining.api import names
+from pstraining.core.actions import Replace
+from pstraining.core.observe import controller_uid, observe
+from pstraining.core.policies.adoption import adoptions
+from tests.support.builders import UID, typed
+from tests.support.simulation import World, running
+
+OTHER = {"apiVersion": "v1", "kind": "ConfigMap", "name": "theirs", "uid": "theirs"}
+
+
+def orphan(world: World, *left: dict[str, str]) -> None:
+    """Leave no owner but these, as `kubectl delete --cascade=orphan` and backup tools do."""
+    for child in world.children.values():
+        child["metadata"]["ownerReferences"] = list(left)
+
+
+def suspended(world: World) -> None:
+    world.edit({"runPolicy": {"suspend": True}})
+
+
+def ended(world: World) -> None:
+    world.end("chief")
+
+
+@pytest.mark.parametrize("state", [lambda world: None, suspended, ended], ids=["running", "suspended", "ended"])
+def test_what_lost_its_owner_gets_it_back(state: Callable[[World], None]) -> None:
+    world = running()
+    before = set(world.children)
+    orphan(world)
+    state(world)
+    world.settle()
+    left = {key: child for key, child in world.children.items() if key in before}
+    assert left
+    for key, child in left.items():
+        assert controller_uid(child) == UID, key
+
+
+def test_a_running_job_goes_on() -> None:
+    world = running()
+    pods, children = dict(world.pods), {key: c["metadata"]["uid"] for key, c in world.children.items()}
+    orphan(world)
+    world.settle()
+    assert world.pods == pods
+    assert {key: c["metadata"]["uid"] for key, c in world.children.items()} == children
+    assert not world.writes[-1:] or world.writes[-1][0] == "Replace"
+
+
+def test_a_job_that_expires_takes_them_along() -> None:
+    world = running(runPolicy={"ttlSecondsAfterFinished": 60})
+    world.end("chief")
+    world.settle()
+    orphan(world)
+    world.now += timedelta(seconds=61)
+    world.settle()
+    assert world.job is None
+    assert all(controller_uid(child) == UID for child in world.children.values()), "the garbage collector finds them"
+
+
+@pytest.mark.parametrize(
+    ("labels", "owners"),
+    [
+        ({"pstraining.dev/job-uid": "another"}, []),
+        ({}, []),
+        ({"pstraining.dev/job-uid": UID}, [{**OTHER, "controller": True}]),
+    ],
+    ids=["another job's", "nobody's", "another controller's"],
+)
+def test_only_what_is_proved_to_be_the_jobs_is_taken(labels: dict[str, str], owners: list[dict[str, object]]) -> None:
+    metadata = {"name": "digits", "uid": "u", "labels": labels, "ownerReferences": owners}
+    world = running()
+    assert world.job is not None
+    found = observe(world.job, [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}], [])
+    assert not found.children
+    assert list(adoptions(typed(world.job), found)) == []
+
+
+def test_a_concurrent_change_of_the_owners_is_not_undone() -> None:
+    world = running()
+    orphan(world, OTHER)
+    assert world.job is not None
+    found = observe(world.job, list(world.children.values()), [])
+    changes = list(adoptions(typed(world.job), found))
+    assert {(change.kind, change.name) for change in changes} == set(found.children)
+    for change in changes:
+        assert isinstance(change, Replace)
+        assert [o["uid"] for o in change.parts["/metadata/ownerReferences"]] == ["theirs", UID], "another owner stays"
+        child = found.children[change.kind, change.name]
+        assert change.parts["/metadata/resourceVersion"] == child.manifest["metadata"]["resourceVersion"]
+
+
+def test_the_operator_knows_the_names_of_its_children() -> None:
+    """A copy that a user made of one, with its labels, is not taken for it."""
+    spec = {"ps": {"standby": {"mode": "Warm", "replicasPerShard": 2}}, "evaluator": {"enabled": True}}
+    world = running(**spec)
+    rendered = {name for kind, name in world.children if kind != "PersistentVolumeClaim"}
+    assert {"digits-standby-2", "digits-evaluator-1", "digits-ps-0", "digits-hs"} <= rendered
+    assert all(names.is_child("digits", name) for name in rendered)
+    assert not any(names.is_child("digits", f"{name}-copy") or names.is_child("digit", name) for name in rendered)
