@@ -150,8 +150,9 @@ class PSSpec(Role):
     template: PodTemplate | None = Field(
         default=None,
         description="Pod template of the parameter servers. Default: a copy of worker.template without GPUs "
-        "(extended resources and resource claims) and with CUDA_VISIBLE_DEVICES empty. The copy keeps nodeSelector, "
-        "tolerations and affinity, so set this field if the workers run on GPU nodes.",
+        "(extended resources and resource claims) and with CUDA_VISIBLE_DEVICES empty. The copy also drops the "
+        "selectors, tolerations and runtime class of GPU nodes. If it selects nodes by other labels, it keeps all of "
+        "them.",
     )
     resources: Resources | None = Field(
         default=None,
@@ -211,8 +212,8 @@ class ChiefSpec(Role):
     template: PodTemplate | None = Field(
         default=None,
         description="Pod template of the chief. Default: a copy of worker.template without GPUs (extended "
-        "resources and resource claims) and with CUDA_VISIBLE_DEVICES empty. The copy keeps nodeSelector, "
-        "tolerations and affinity, so set this field if the workers run on GPU nodes.",
+        "resources and resource claims) and with CUDA_VISIBLE_DEVICES empty. The copy also drops the selectors, "
+        "tolerations and runtime class of GPU nodes. If it selects nodes by other labels, it keeps all of them.",
     )
     resources: Resources | None = Field(
         default=None,
@@ -231,8 +232,8 @@ class EvaluatorSpec(Role):
     template: PodTemplate | None = Field(
         default=None,
         description="Pod template of the evaluator. Default: a copy of worker.template without GPUs (extended "
-        "resources and resource claims) and with CUDA_VISIBLE_DEVICES empty. The copy keeps nodeSelector, "
-        "tolerations and affinity, so set this field if the workers run on GPU nodes.",
+        "resources and resource claims) and with CUDA_VISIBLE_DEVICES empty. The copy also drops the selectors, "
+        "tolerations and runtime class of GPU nodes. If it selects nodes by other labels, it keeps all of them.",
     )
     resources: Resources | None = Field(
         default=None,

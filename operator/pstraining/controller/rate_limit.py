@@ -139,7 +139,9 @@ def is_startup_only(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
         if kind == "Running":
             if status != "True" and (before.get(kind) == "True" or condition.get("reason") != "WaitingForPods"):
                 return False
-        elif kind not in ("Created", "CheckpointNotDurable") and status != before.get(kind, "False"):
+        elif kind not in ("Created", "CheckpointNotDurable", "GPUSettingsInherited") and status != before.get(
+            kind, "False"
+        ):
             return False
     return True
 

@@ -12,6 +12,7 @@ from pstraining.core.facts import Facts
 from pstraining.core.policies import (
     durability,
     gang,
+    inheritance,
     job_restart,
     missed_change,
     node_loss,
@@ -263,6 +264,7 @@ def _troubles(situation: Situation) -> Iterator[ConditionUpdate]:
     elif situation.was_true(Condition.INVALID_TEMPLATE) and (_created_some(outcomes) or situation.suspended):
         yield ConditionUpdate(Condition.INVALID_TEMPLATE, False, Reason.TEMPLATE_ACCEPTED)
     yield from _checkpoint(situation)
+    yield from _inheritance(situation)
     if situation.was_true(Condition.STATUS_INCOMPLETE):
         # A status that the API server refuses is stored in a reduced form, which sets the condition again.
         yield ConditionUpdate(Condition.STATUS_INCOMPLETE, False, Reason.STATUS_ACCEPTED)
@@ -287,3 +289,11 @@ def _checkpoint(situation: Situation) -> Iterator[ConditionUpdate]:
         yield ConditionUpdate(Condition.CHECKPOINT_NOT_DURABLE, True, found.reason, message)
     elif situation.stored(Condition.CHECKPOINT_NOT_DURABLE) is not None:
         yield ConditionUpdate(Condition.CHECKPOINT_NOT_DURABLE, False, Reason.CHECKPOINT_DURABLE)
+
+
+def _inheritance(situation: Situation) -> Iterator[ConditionUpdate]:
+    if found := inheritance.inherited(situation.facts.job.spec):
+        message = " ".join(f"{item.field} {item.message}" for item in found)
+        yield ConditionUpdate(Condition.GPU_SETTINGS_INHERITED, True, Reason.WORKER_TEMPLATE_COPIED, message)
+    elif situation.stored(Condition.GPU_SETTINGS_INHERITED) is not None:
+        yield ConditionUpdate(Condition.GPU_SETTINGS_INHERITED, False, Reason.OWN_SETTINGS)

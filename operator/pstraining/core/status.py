@@ -31,6 +31,7 @@ _WARNINGS = {
     Condition.NAME_CONFLICT,
     Condition.INVALID_TEMPLATE,
     Condition.CHECKPOINT_NOT_DURABLE,
+    Condition.GPU_SETTINGS_INHERITED,
     Condition.STATUS_INCOMPLETE,
 }
 

@@ -13,6 +13,7 @@ from pstraining.api.models import PSTrainingJob, Role
 from pstraining.api.run_policy import RestartPolicy
 from pstraining.resources import (
     cluster_map,
+    devices,
     gang,
     placement,
     resource_requests,
@@ -131,14 +132,7 @@ def drop_devices(spec: dict[str, Any]) -> None:
     Args:
         spec: the pod's spec; it is changed.
     """
-    spec.pop("resourceClaims", None)
-    for container in (*spec["containers"], *(spec.get("initContainers") or ())):
-        resources = container.get("resources") or {}
-        resources.pop("claims", None)
-        for amounts in (resources.get("limits") or {}, resources.get("requests") or {}):
-            # Only extended resources have a domain in their name.
-            for name in [n for n in amounts if "/" in n]:
-                del amounts[name]
+    devices.drop(spec)
     container = main_container(spec)
     container["env"] = [e for e in container.get("env") or () if e["name"] != "CUDA_VISIBLE_DEVICES"]
     container["env"].append({"name": "CUDA_VISIBLE_DEVICES", "value": ""})

@@ -15,7 +15,7 @@ from pstraining.cli.commands.plan import Change, Planned, changes, details, look
 from pstraining.cli.errors import CommandError, RequestError
 from pstraining.cli.main import app
 from pstraining.core.actions import Apply, Create, Delete, Kind
-from tests.support.builders import NOW, job
+from tests.support.builders import NOW, TEMPLATE, job
 from tests.support.job_cluster import JobCluster
 from tests.support.simulation import running
 
@@ -128,6 +128,26 @@ def test_a_gang_whose_kind_is_not_there_is_planned_all_the_same() -> None:
     assert of(looked(cluster, as_there(cluster), NOW)) == [("Create", "PodGroup", "digits")]
     plain = Without(running())
     assert of(looked(plain, as_there(plain), NOW)) == []
+
+
+def test_devices_and_limits_without_requests_are_added_up() -> None:
+    template = copy.deepcopy(TEMPLATE)
+    template["spec"]["containers"][0]["resources"] = {
+        "limits": {"nvidia.com/gpu": 2, "memory": "128Gi"},
+        "requests": {"cpu": 16},
+    }
+    planned = looked(
+        None, manifest(worker={"replicas": 2, "template": template}, ps={"replicas": 1, "resources": {}}), NOW
+    )
+    deployment = next(action for action in planned.actions if action.kind is Kind.DEPLOYMENT)
+    assert details(planned, deployment) == "1 pod, 16 CPU, 128Gi and 2 nvidia.com/gpu each"
+    chief = {"cpu": 16.0, "memoryBytes": 128 << 30}
+    assert report(planned, None)["newPods"] == {
+        "number": 4,
+        "cpu": 2 * 16.0 + chief["cpu"],
+        "memoryBytes": 2 * (128 << 30) + chief["memoryBytes"],
+        "devices": {"nvidia.com/gpu": 4},
+    }
 
 
 def test_a_change_is_told_with_what_the_operator_then_does() -> None:

@@ -160,16 +160,21 @@ def test_every_check_of_a_manifest_warns(tmp_path: Path, command: tuple[str, ...
     for spec, warnings in ((KEPT, 0), ({}, 1)):
         made = job(spec=spec)
         made["metadata"] = {"name": "digits"}
+        if warnings:
+            limits = {"nvidia.com/gpu": 1, "cpu": 8}
+            made["spec"]["worker"]["template"]["spec"]["containers"][0]["resources"] = {"limits": limits}
         path.write_text(yaml.safe_dump(made))
         result = CliRunner().invoke(app, [*command, "-f", str(path)])
         assert result.exit_code == 0
         assert result.output.count(f"warning: {NOT_KEPT}") == warnings
+        assert result.output.count("warning: spec.ps.resources: is not set") == warnings
 
 
 def test_all_manifests_of_users_that_an_api_server_takes_are_right() -> None:
     """But for those without durable checkpoints, as a TFJob is."""
     accepted = {c.name: wrong_with(c.manifest()) for c in CASES if not c.refused}
-    assert not [f for found in accepted.values() for f in found if not f.field.startswith("spec.checkpoint")]
+    said = [f for found in accepted.values() for f in found if not f.field.startswith("spec.checkpoint")]
+    assert {f.field for f in said} <= {f"spec.{role}.resources" for role in ("ps", "chief", "evaluator")}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from pstraining.core.actions import Create, Replace, Verdict
 from pstraining.core.observe import observe
-from tests.support.builders import job
+from tests.support.builders import TEMPLATE, job
 from tests.support.simulation import World, phase, running
 
 
@@ -208,3 +208,19 @@ def test_an_attempt_that_could_not_be_created_uses_no_term() -> None:
     assert world.status_writes == writes
     assert world.job is not None
     assert world.job["status"]["term"] == 1
+
+
+def test_settings_of_gpu_nodes_in_other_roles_are_told_once_until_they_are_set() -> None:
+    template = copy.deepcopy(TEMPLATE)
+    template["spec"] |= {"nodeSelector": {"pool": "gpu"}}
+    template["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": 1}}
+    world = World(job(spec={"worker": {"template": template}, "runPolicy": {"suspend": True}}))
+    world.settle()
+    told = [e for e in world.told if e.reason == "GPUSettingsInherited"]
+    assert [(e.type, e.message) for e in told] == [("Warning", world.condition("GPUSettingsInherited")["message"])]
+    assert "spec.ps.template is not set" in told[0].message
+    own = {"template": TEMPLATE}
+    world.edit({"ps": own, "chief": own})
+    world.settle()
+    assert world.condition("GPUSettingsInherited")["status"] == "False"
+    assert len([e for e in world.told if e.reason == "GPUSettingsInherited"]) == 1

@@ -7,6 +7,7 @@ What would be done is what the operator's own planner decides, asked here for a 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from decimal import Decimal
 from itertools import groupby
 from string import digits
 from typing import Annotated, Any, Final
@@ -18,7 +19,6 @@ from rich.text import Text
 
 from pstraining.api import names
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
-from pstraining.cli.doctor.checks import NOTHING, Amount, requests
 from pstraining.cli.errors import CommandError, RequestError
 from pstraining.cli.formatting import count, several
 from pstraining.cli.manifests import documents
@@ -36,6 +36,7 @@ from pstraining.core.policies.gang import kind_of_group
 from pstraining.kube.paths import RESOURCES
 from pstraining.launcher import launcher_files, launcher_version
 from pstraining.resources.launcher import LauncherFiles
+from pstraining.resources.resource_requests import Amounts, of_pod
 
 CHILDREN: Final = tuple(k for k in RESOURCES if k not in (Kind.POD, Kind.PS_TRAINING_JOB, *Kind.pod_groups()))
 WORDS: Final = {
@@ -188,7 +189,7 @@ def details(planned: Planned, action: Action) -> str:
         case Kind.POD_GROUP | Kind.VOLCANO_POD_GROUP:
             return f"minMember {spec['minMember']}"
         case _ if template:
-            amount = told_amount(requests(template))
+            amount = told_amount(of_pod(template["spec"]))
             return f"{several(pods_of(action), 'pod')}" + (f", {amount} each" if amount else "")
     return ""
 
@@ -221,27 +222,39 @@ def pods_of(action: Create) -> int:
     return int(action.body["spec"].get("replicas", 1))
 
 
-def told_amount(amount: Amount) -> str:
-    """CPU and memory, for people; empty for nothing."""
-    parts = [f"{amount.cpu.normalize():f} CPU"] if amount.cpu else []
-    unit, length = ("Gi", 2**30) if amount.memory >= 2**30 else ("Mi", 2**20)
-    return " and ".join([*parts, *([f"{float(amount.memory) / length:.5g}{unit}"] if amount.memory else [])])
+def told_amount(amounts: Amounts) -> str:
+    """CPU, memory and devices, for people; empty for nothing."""
+    cpu, memory = amounts.get("cpu"), amounts.get("memory")
+    parts = [f"{cpu.normalize():f} CPU"] if cpu else []
+    unit, length = ("Gi", 2**30) if memory and memory >= 2**30 else ("Mi", 2**20)
+    parts += [f"{float(memory) / length:.5g}{unit}"] if memory else []
+    parts += [f"{number} {name}" for name, number in devices_of(amounts).items()]
+    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
 
 
-def total(planned: Planned) -> tuple[int, Amount]:
+def devices_of(amounts: Amounts) -> dict[str, int]:
+    """The extended resources, such as GPUs: their names have a domain."""
+    return {name: int(amount) for name, amount in sorted(amounts.items()) if "/" in name and amount}
+
+
+def total(planned: Planned) -> tuple[int, Amounts]:
     """Pods that would be created, and what they ask for together."""
-    number, amount = 0, NOTHING
-    for action in planned.actions:
-        if isinstance(action, Create) and (template := template_of(action)):
-            for _ in range(pods_of(action)):
-                number, amount = number + 1, amount + requests(template)
-    return number, amount
+    templates = [
+        (pods_of(action), template)
+        for action in planned.actions
+        if isinstance(action, Create) and (template := template_of(action))
+    ]
+    asked: Amounts = {}
+    for number, template in templates:
+        for name, amount in of_pod(template["spec"]).items():
+            asked[name] = asked.get(name, Decimal(0)) + amount * number
+    return sum(number for number, _ in templates), asked
 
 
 def report(planned: Planned, carried: Carried | None) -> dict[str, Any]:
     """All of it, for programs."""
     metadata = planned.job["metadata"]
-    pods, amount = total(planned)
+    pods, asked = total(planned)
     actions = [
         {
             "action": WORDS[type(action)][0],
@@ -258,7 +271,12 @@ def report(planned: Planned, carried: Carried | None) -> dict[str, Any]:
         "exists": planned.exists,
         "changes": [{"field": c.field, "before": c.before, "after": c.after} for c in planned.changes],
         "actions": actions,
-        "newPods": {"number": pods, "cpu": float(amount.cpu), "memoryBytes": int(amount.memory)},
+        "newPods": {
+            "number": pods,
+            "cpu": float(asked.get("cpu", 0)),
+            "memoryBytes": int(asked.get("memory", 0)),
+            "devices": devices_of(asked),
+        },
         **({"network": bandwidth_table.report(carried)} if carried else {}),
     }
 

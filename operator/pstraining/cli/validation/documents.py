@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from pstraining.api import names
-from pstraining.api.models import CheckpointSpec
+from pstraining.api.models import CheckpointSpec, PSTrainingJobSpec
 from pstraining.api.nulls import without_nulls
 from pstraining.cli.errors import CommandError
 from pstraining.cli.manifests import Document
@@ -16,6 +16,7 @@ from pstraining.cli.validation.schema import Finding, Severity, did_you_mean
 from pstraining.cli.validation.schema import validate as findings
 from pstraining.cli.validation.templates import refused
 from pstraining.core.policies.durability import not_durable
+from pstraining.core.policies.inheritance import inherited
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def wrong_with(job: dict[str, Any]) -> list[Finding]:
     if not any(f.severity is Severity.ERROR for f in found):
         found += refused(job)
     if not any(f.severity is Severity.ERROR for f in found):
-        found += lost_with_pods(job)
+        found += [*lost_with_pods(job), *inherited_settings(job)]
     return sorted(found, key=lambda f: f.severity is not Severity.ERROR)
 
 
@@ -75,6 +76,16 @@ def lost_with_pods(job: Mapping[str, Any]) -> list[Finding]:
     checkpoint = without_nulls(job["spec"]).get("checkpoint")
     weak = not_durable(None if checkpoint is None else CheckpointSpec.model_validate(checkpoint))
     return [] if weak is None else [Finding(weak.field, weak.message, Severity.WARNING)]
+
+
+def inherited_settings(job: Mapping[str, Any]) -> list[Finding]:
+    """Warn of GPU workers' settings in other roles, in the words of the job's condition GPUSettingsInherited.
+
+    Args:
+        job: a job without errors.
+    """
+    spec = PSTrainingJobSpec.model_validate(without_nulls(job["spec"]))
+    return [Finding(found.field, found.message, Severity.WARNING) for found in inherited(spec)]
 
 
 def lines(checked: CheckedDocument) -> list[Text]:

@@ -1,0 +1,73 @@
+"""What roles without accelerators get from the worker's template that suits workers on GPU nodes alone. Pure.
+
+Status, event and CLI use the same words.
+"""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pstraining.api import names
+from pstraining.api.models import PSTrainingJobSpec
+from pstraining.resources import devices, pods
+
+_WHO: Final = {
+    names.PS: "pods of parameter servers",
+    names.CHIEF: "the chief's pods",
+    names.EVALUATOR: "the evaluator's pods",
+}
+
+
+@dataclass(frozen=True)
+class Inherited:
+    """A field that is not set, with the consequence."""
+
+    field: str
+    message: str
+    """What follows from it; the field is the subject."""
+
+
+def inherited(spec: PSTrainingJobSpec) -> list[Inherited]:
+    """Return the settings of workers with accelerators that other roles run with because they have none of their own.
+
+    Args:
+        spec: a job's spec whose templates have containers.
+    """
+    worker = spec.worker.template["spec"]
+    if not devices.are_requested(worker):
+        return []
+    roles = (
+        (names.PS, True, spec.ps.template, spec.ps.resources),
+        (names.CHIEF, spec.chief.enabled, spec.chief.template, spec.chief.resources),
+        (names.EVALUATOR, spec.evaluator.enabled, spec.evaluator.template, spec.evaluator.resources),
+    )
+    return [
+        found
+        for role, exists, template, resources in roles
+        if exists and template is None
+        for found in _of_role(role, copy.deepcopy(worker), resources is not None)
+    ]
+
+
+def _of_role(role: str, spec: dict[str, Any], has_resources: bool) -> Iterator[Inherited]:
+    labels = devices.kept_selectors(spec)
+    pods.drop_devices(spec)
+    if labels:
+        kept = f"the labels {', '.join(labels)}" if len(labels) > 1 else f"the label {labels[0]}"
+        yield Inherited(
+            f"spec.{role}.template",
+            f"is not set: {_WHO[role]} run a copy of worker.template without its GPUs, only on nodes with {kept}, as "
+            "the workers do. Set it if other nodes suit.",
+        )
+    elif spec.get("runtimeClassName"):
+        yield Inherited(
+            f"spec.{role}.template",
+            f"is not set: {_WHO[role]} run a copy of worker.template without its GPUs, with its runtimeClassName "
+            f"{spec['runtimeClassName']}. Set it if another class suits.",
+        )
+    resources = pods.main_container(spec).get("resources") or {}
+    requested = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    if requested and not has_resources:
+        amounts = ", ".join(f"{name}: {amount}" for name, amount in sorted(requested.items()))
+        yield Inherited(f"spec.{role}.resources", f"is not set: {_WHO[role]} request a worker's {amounts}. Set it.")

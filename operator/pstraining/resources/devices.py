@@ -1,0 +1,150 @@
+"""The accelerators of a pod template: what requests them, what selects nodes for them, and a copy without them. Pure.
+
+A copy of the worker's template runs in roles that need no accelerator. It leaves the workers' nodes if the template
+selects them only by what marks nodes with accelerators. Another selector may mean anything: then all of it is kept.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+_NODE_LABELS: Final = (
+    "cloud.google.com/gke-accelerator",
+    "cloud.google.com/gke-gpu",
+    "cloud.google.com/gke-tpu",
+    "k8s.amazonaws.com/accelerator",
+    "karpenter.k8s.aws/instance-gpu",
+    "karpenter.k8s.aws/instance-accelerator",
+    "kubernetes.azure.com/accelerator",
+)
+"""Beginnings of the labels by which the large providers mark nodes with accelerators."""
+_NEUTRAL: Final = (
+    "kubernetes.io/os",
+    "kubernetes.io/arch",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+)
+"""Labels that nodes without accelerators have, too."""
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+_ATTRACT: Final = ("In", "Exists", "Gt", "Lt")
+"""Operators of node affinity that need the label."""
+
+
+def domains(spec: Mapping[str, Any]) -> set[str]:
+    """Return the domains of the extended resources that a pod requests, such as nvidia.com; claims have none."""
+    return {name.partition("/")[0] for amounts in _amounts(spec) for name in amounts if "/" in name}
+
+
+def are_requested(spec: Mapping[str, Any]) -> bool:
+    """Return whether a pod requests extended resources or resource claims."""
+    return bool(domains(spec) or spec.get("resourceClaims"))
+
+
+def drop(spec: dict[str, Any]) -> None:
+    """Remove what requests accelerators, and what selects nodes for them if nothing else selects nodes.
+
+    Args:
+        spec: the pod's spec; it is changed.
+    """
+    if not are_requested(spec):
+        return
+    found = domains(spec)
+    if not kept_selectors(spec):
+        _leave(spec, found)
+    spec.pop("resourceClaims", None)
+    for container in _containers(spec):
+        (container.get("resources") or {}).pop("claims", None)
+    for amounts in _amounts(spec):
+        for name in [name for name in amounts if "/" in name]:
+            del amounts[name]
+
+
+def kept_selectors(spec: Mapping[str, Any]) -> list[str]:
+    """Return the labels, other than those of accelerators, that confine a pod to some nodes."""
+    found = domains(spec)
+    keys = [*_mapping(spec.get("nodeSelector")), *(_key(e) for term in _terms(spec) for e in _expressions(term))]
+    return [key for key in dict.fromkeys(keys) if key and key not in _NEUTRAL and not _marks(key, found)]
+
+
+def _amounts(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Amounts of resources by name. Only those of extended resources have a domain in their name."""
+    for container in _containers(spec):
+        resources = container.get("resources") or {}
+        yield from (resources.get(kind) or {} for kind in ("limits", "requests"))
+
+
+def _containers(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [*spec["containers"], *(spec.get("initContainers") or ())]
+
+
+def _marks(key: str, found: set[str]) -> bool:
+    """Whether a label or a taint marks nodes with accelerators: its domain is the resource's, or a provider set it."""
+    return key.startswith(_NODE_LABELS) or key.partition("/")[0] in found
+
+
+# Templates may hold anything: what is of a wrong type is left as it is, and the API server refuses the pod.
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _key(item: Mapping[str, Any]) -> str:
+    key = item.get("key")
+    return key if isinstance(key, str) else ""
+
+
+def _node_affinity(spec: Mapping[str, Any]) -> dict[str, Any]:
+    return _mapping(_mapping(spec.get("affinity")).get("nodeAffinity"))
+
+
+def _terms(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The terms of the required node affinity."""
+    return _list(_mapping(_node_affinity(spec).get(_REQUIRED)).get("nodeSelectorTerms"))
+
+
+def _expressions(term: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The expressions of a term that need a label."""
+    found = [*_list(term.get("matchExpressions")), *_list(term.get("matchFields"))]
+    return [expression for expression in found if expression.get("operator") in _ATTRACT]
+
+
+def _leave(spec: dict[str, Any], found: set[str]) -> None:
+    """Remove selectors, tolerations and the runtime class of nodes with accelerators."""
+    if selector := _mapping(spec.get("nodeSelector")):
+        _put(spec, "nodeSelector", {key: value for key, value in selector.items() if not _marks(key, found)})
+    if _list(spec.get("tolerations")):
+        left = [t for t in spec["tolerations"] if not (isinstance(t, dict) and _marks(_key(t), found))]
+        _put(spec, "tolerations", left)
+    vendors = {domain.split(".")[-2] for domain in found if "." in domain}
+    if str(spec.get("runtimeClassName")).partition("-")[0] in vendors:
+        del spec["runtimeClassName"]
+    _leave_by_affinity(spec, found)
+
+
+def _leave_by_affinity(spec: dict[str, Any], found: set[str]) -> None:
+    affinity, terms = _node_affinity(spec), _terms(spec)
+    for term in terms:
+        gone = [e for e in _expressions(term) if _marks(_key(e), found)]
+        if gone:
+            _put(term, "matchExpressions", [e for e in term["matchExpressions"] if e not in gone])
+    # Terms are alternatives. Every node meets one without a condition, although Kubernetes lets none meet it.
+    if any(not term for term in terms):
+        del affinity[_REQUIRED]
+    preferred = affinity.get(_PREFERRED)
+    if gone := [item for item in _list(preferred) if _prefers(item, found)]:
+        _put(affinity, _PREFERRED, [item for item in affinity[_PREFERRED] if item not in gone])
+
+
+def _prefers(item: Mapping[str, Any], found: set[str]) -> bool:
+    return any(_marks(_key(e), found) for e in _expressions(_mapping(item.get("preference"))))
+
+
+def _put(target: dict[str, Any], name: str, value: Any) -> None:
+    """Set a field, or remove it if nothing is left of it."""
+    if value:
+        target[name] = value
+    else:
+        del target[name]
