@@ -1,6 +1,7 @@
-# Two images from one file, built with docker or buildah:
-#   docker build --target operator -t pstraining/operator:0.1.0 .
-#   docker build --target runtime  -t pstraining/runtime:0.1.0 .
+# Three images from one file, built with docker or buildah:
+#   docker build --target operator    -t pstraining/operator:0.1.0 .
+#   docker build --target runtime     -t pstraining/runtime:0.1.0 .
+#   docker build --target runtime-gpu -t pstraining/runtime-gpu:0.1.0 .
 # What changes seldom comes first: after a change of the package's source only the last, small layers are built again.
 # Every package is one of hack/locks, by its hash. With BASE given by its digest, and `--timestamp` of buildah or SOURCE_DATE_EPOCH
 # of BuildKit, the same commit makes the same image, byte for byte.
@@ -62,7 +63,16 @@ WORKDIR /
 EXPOSE 8080 8081
 ENTRYPOINT ["pstraining-operator"]
 
-FROM base AS runtime
+# Group 0 owns HOME: OpenShift runs the image as any user of group 0.
+FROM base AS runtime-base
+RUN echo "pstraining:x:1000:" >> /etc/group \
+    && echo "pstraining:x:1000:1000::/home/pstraining:/bin/sh" >> /etc/passwd \
+    && mkdir /home/pstraining && chown 1000:0 /home/pstraining && chmod 0775 /home/pstraining
+ENV HOME=/home/pstraining \
+    USER=pstraining
+WORKDIR /app
+
+FROM runtime-base AS runtime
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 ARG PIP_TRUSTED_HOST
@@ -70,18 +80,28 @@ ARG PIP_CERT
 ARG PIP_DEFAULT_TIMEOUT
 LABEL org.opencontainers.image.title="pstraining runtime" \
       org.opencontainers.image.licenses="Apache-2.0"
-# runtime: for machines with an accelerator.
-ARG RUNTIME_LOCK=runtime-cpu
-COPY hack/locks/${RUNTIME_LOCK}.txt /locks/runtime.txt
+COPY hack/locks/runtime-cpu.txt /locks/runtime.txt
 RUN pip install --no-compile --require-hashes -r /locks/runtime.txt \
-    && PYTHONHASHSEED=0 python -m compileall -q -f --invalidation-mode unchecked-hash /opt/venv/lib \
-    && echo "pstraining:x:1000:" >> /etc/group \
-    && echo "pstraining:x:1000:1000::/home/pstraining:/bin/sh" >> /etc/passwd \
-    && mkdir /home/pstraining && chown 1000:0 /home/pstraining && chmod 0775 /home/pstraining
-# Group 0 owns HOME: OpenShift runs the image as any user of group 0.
-ENV HOME=/home/pstraining \
-    USER=pstraining
-WORKDIR /app
+    && PYTHONHASHSEED=0 python -m compileall -q -f --invalidation-mode unchecked-hash /opt/venv/lib
+COPY --from=package /out/ /
+COPY examples examples
+USER 1000:1000
+EXPOSE 2222
+CMD ["python"]
+
+# The same with CUDA's libraries. The device plugin decides which GPUs a container sees: the image asks for none.
+FROM runtime-base AS runtime-gpu
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+ARG PIP_TRUSTED_HOST
+ARG PIP_CERT
+ARG PIP_DEFAULT_TIMEOUT
+LABEL org.opencontainers.image.title="pstraining runtime for GPUs" \
+      org.opencontainers.image.licenses="Apache-2.0"
+ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
+COPY hack/locks/runtime-gpu.txt /locks/runtime.txt
+RUN pip install --no-compile --require-hashes -r /locks/runtime.txt \
+    && PYTHONHASHSEED=0 python -m compileall -q -f --invalidation-mode unchecked-hash /opt/venv/lib
 COPY --from=package /out/ /
 COPY examples examples
 USER 1000:1000

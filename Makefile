@@ -59,7 +59,7 @@ COMPILE := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 
 COMPILE += $(if $(UPGRADE),--upgrade)
 lock: install ## Write the locks of all versions after a change of pyproject.toml (UPGRADE=1: the newest)
 	@$(COMPILE) --generate-hashes pyproject.toml --extra operator -o hack/locks/operator.txt >/dev/null
-	@$(COMPILE) --generate-hashes pyproject.toml --extra runtime --extra examples -o hack/locks/runtime.txt >/dev/null
+	@$(COMPILE) --generate-hashes pyproject.toml --extra runtime-gpu --extra examples -o hack/locks/runtime-gpu.txt >/dev/null
 	@$(COMPILE) --generate-hashes pyproject.toml --extra runtime-cpu --extra examples -o hack/locks/runtime-cpu.txt >/dev/null
 	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' | \
 		$(COMPILE) --generate-hashes - -o hack/locks/build.txt >/dev/null
@@ -84,7 +84,7 @@ image: python ## Build the images with buildah, without a registry
 
 sbom: install ## List what the images install, as CycloneDX, into build/sbom
 	@mkdir -p build/sbom
-	@for image in operator runtime runtime-cpu; do $(VENV)/bin/cyclonedx-py requirements hack/locks/$$image.txt \
+	@for image in operator runtime-gpu runtime-cpu; do $(VENV)/bin/cyclonedx-py requirements hack/locks/$$image.txt \
 		--pyproject pyproject.toml --output-reproducible --output-file build/sbom/$$image.cdx.json || exit 1; done
 
 cluster-up: python ## Bring the local cluster up

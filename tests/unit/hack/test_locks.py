@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 from hack.install import EXTRAS, LOCK, ROOT
 
 LOCKS, DEVELOPMENT, BUILD = LOCK.parent, LOCK.stem, "build"
-IMAGES = {"operator": ("operator",), "runtime": ("runtime", "examples"), "runtime-cpu": ("runtime-cpu", "examples")}
+IMAGES = {"operator": ("operator",)} | {name: (name, "examples") for name in ("runtime-cpu", "runtime-gpu")}
 """Extras of pyproject.toml by lock, as `make lock` and the Dockerfile have them."""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PINNED = re.compile(r"^(?P<name>[\w.-]+)==(?P<version>[^\s;]+)(?P<rest>.*(?:\n    .*)*)", re.MULTILINE)
@@ -39,10 +39,20 @@ def test_a_lock_is_what_pyproject_asks_for(name: str) -> None:
 
 def test_an_image_has_what_the_dockerfile_says() -> None:
     dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-    named = set(re.findall(r"hack/locks/([\w-]+)\.txt", dockerfile)) | set(
-        re.findall(r"RUNTIME_LOCK=([\w-]+)", dockerfile)
-    )
-    assert named <= {*IMAGES, BUILD}
+    assert set(re.findall(r"hack/locks/([\w-]+)\.txt", dockerfile)) == {*IMAGES, BUILD}
     installs = re.findall(r"pip install .*-r .*", dockerfile)
     assert installs
     assert all("--require-hashes" in command for command in installs)
+
+
+def test_the_image_for_gpus_has_the_libraries_that_its_tensorflow_asks_for() -> None:
+    """And differs from the other one in nothing else."""
+    gpu, cpu = (
+        set(PINNED.findall((LOCKS / f"runtime-{kind}.txt").read_text(encoding="utf-8"))) for kind in ("gpu", "cpu")
+    )
+    names = {name for name, *_ in gpu}
+    assert {"tensorflow", "nvidia-cudnn-cu12", "nvidia-cublas-cu12", "nvidia-nccl-cu12"} <= names
+    assert not [name for name in names if re.search(r"-cu(?!12)\d+$", name)], "install.md names the driver of CUDA 12"
+    assert {(name, version) for name, version, *_ in cpu if name != "tensorflow-cpu"} <= {
+        (name, version) for name, version, *_ in gpu
+    }
