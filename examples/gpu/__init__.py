@@ -1,0 +1,1 @@
+"""A program for workers with GPUs, and its job."""
