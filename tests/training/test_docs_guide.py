@@ -67,6 +67,12 @@ def blocks(language: str) -> list[str]:
     return [block.text for block in pages()[TUTORIAL].blocks if block.language == language]
 
 
+def one(words: str) -> str:
+    """The block of Python with these words."""
+    (found,) = (text for text in blocks("python") if words in text)
+    return found
+
+
 def python(code: str, folder: Path) -> str:
     (folder / "shown.py").write_text(code)
     command, environment = [sys.executable, "shown.py"], {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -86,7 +92,7 @@ def shown_events() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_the_tutorial(tmp_path: Path) -> None:
-    plain, train, load = blocks("python")
+    plain, train, load = (one(words) for words in ("# plain.py", "# train.py", "load_model("))
     text = {shape(line) for line in python(plain, tmp_path).splitlines()}
     (shown,) = (block for block in blocks("text") if block.startswith("Epoch"))
     assert {shape(line) for line in shown.splitlines()} <= text

@@ -1,0 +1,36 @@
+"""The benchmark on a GPU: what it makes of reports, and that it needs a GPU."""
+
+from typing import Any
+
+import pytest
+
+from bench.training import gpu
+
+
+def reports(*pairs: tuple[int, float]) -> list[dict[str, Any]]:
+    return [{"steps": steps, "monotonic": seconds} for steps, seconds in pairs]
+
+
+def test_steps_per_second_leave_out_the_warm_up() -> None:
+    assert gpu.steps_per_second(reports((1, 0.0), (30, 10.0), (130, 20.0), (230, 30.0)), warm=30) == 10.0
+    with pytest.raises(ValueError, match="1 reports after the warm-up"):
+        gpu.steps_per_second(reports((1, 0.0), (30, 10.0)), warm=20)
+
+
+def test_the_ratio_is_the_median_of_the_rounds() -> None:
+    figures = gpu.Figures(fit=(10.0, 20.0, 10.0), runtime=(9.0, 20.0, 5.0), copy_seconds=0.01)
+    assert figures.ratio == 0.9
+    assert figures.transfer_share == pytest.approx(0.09)
+
+
+def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(gpu, "has_gpu", lambda: False)
+    assert gpu.main([]) == 2
+    assert "TensorFlow sees none on this machine" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("rate", "code"), [(9.1, 0), (8.9, 1)])
+def test_it_fails_below_its_limit(monkeypatch: pytest.MonkeyPatch, rate: float, code: int) -> None:
+    monkeypatch.setattr(gpu, "has_gpu", lambda: True)
+    monkeypatch.setattr(gpu, "measure", lambda *_, **__: gpu.Figures((10.0,), (rate,), 0.001))
+    assert gpu.main(["--only", "resnet"]) == code
