@@ -141,9 +141,10 @@ class Course:
 
         from pstraining.runtime.compression.push import Residual
         from pstraining.runtime.model.keras_model import Model
+        from pstraining.runtime.model.objective import Objective
 
         keras.utils.set_random_seed(seed)
-        self._rig.initial = Model(self._task.build, self._optimizer, self._task.loss).values()
+        self._rig.initial = Model(self._task.build, self._optimizer, Objective(self._task.loss)).values()
         for updates in self._rig.workers:
             if self._variant.training.get("mode") == "Hybrid":
                 updates.start_session(

@@ -57,13 +57,14 @@ def _prepared(client: Any, name: str) -> tuple[Any, Any]:
     from pstraining.runtime.checkpoint.state import State
     from pstraining.runtime.chief.store_admin import StoreAdmin
     from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.objective import Objective
     from pstraining.runtime.ps.store import ModelMembers, ParameterStore
     from pstraining.runtime.updates import factory
     from pstraining.runtime.updates.asynchronous.updates import AsyncUpdates
     from pstraining.runtime.updates.base import Identity, as_tensor
 
     mode = factory.choose(TrainingSettings(steps=1), workers=1)
-    model = Model(partial(models.build, name), lambda: keras.optimizers.SGD(1e-9), "mse")
+    model = Model(partial(models.build, name), lambda: keras.optimizers.SGD(1e-9), Objective("mse"))
     store, identity = ParameterStore(ModelMembers(client, model, mode.hooks)), Identity(0, 1)
     control = StoreAdmin(store)
     control.raise_fence(store.read(), SESSION.fence)

@@ -69,10 +69,11 @@ def predict_digits(folder: Path) -> Any:
     from examples.digits.__main__ import load, model, optimizer
     from pstraining.runtime.checkpoint.storage import Checkpoints
     from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.objective import Objective
 
     state = Checkpoints(folder, keep=1).newest()
     assert state is not None
-    made = Model(model, optimizer, "sparse_categorical_crossentropy")
+    made = Model(model, optimizer, Objective("sparse_categorical_crossentropy"))
     made.assign(state.variables)
     whole: Any = made.keras
     images = load()[1][:20]

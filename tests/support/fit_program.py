@@ -110,7 +110,7 @@ def callbacks() -> list[Any]:
         made += [
             keras.callbacks.CSVLogger(str(FOLDER / "log.csv"), append=True),
             keras.callbacks.ModelCheckpoint(str(FOLDER / "best.keras"), monitor="val_loss", save_best_only=True),
-            keras.callbacks.EarlyStopping(monitor="val_loss", min_delta=10.0, patience=2),
+            keras.callbacks.EarlyStopping(monitor="val_loss", min_delta=10.0, patience=2, restore_best_weights=True),
         ]
     if "no_rate_from" in PLAN:
         made.append(

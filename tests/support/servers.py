@@ -65,6 +65,7 @@ class Rig:
         members: int = 1,
         loss: Any = "sparse_categorical_crossentropy",
         with_ledger: bool = False,
+        compiled: dict[str, Any] | None = None,
         **training: Any,
     ) -> None:
         from pstraining.runtime.chief.store_admin import StoreAdmin
@@ -74,6 +75,7 @@ class Rig:
         settings = resolve("training", TrainingSettings, {"steps": 1, **training}, {})
         self.mode = factory.choose(settings, workers=workers, with_ledger=with_ledger, paired=members > 1)
         self._client, self._ps, self._members, self._make = client, ps, members, (build, optimizer, loss)
+        self._compiled = compiled or {}
         self.store = self.new_store(with_tables=True)
         self.model = self.store.model
         self.control = StoreAdmin(self.store)
@@ -94,14 +96,16 @@ class Rig:
         import tensorflow as tf
 
         from pstraining.runtime.model.keras_model import Model
+        from pstraining.runtime.model.objective import Objective
         from pstraining.runtime.ps.store import ModelMembers, ParameterStore
         from pstraining.runtime.replication import encoding
 
         everything = self._client.shards
         try:
             self._client.shards = everything[: self._ps * self._members]
+            build, optimizer, loss = self._make
             with tf.device(self._client.compute):
-                model = Model(*self._make, with_tables=with_tables)
+                model = Model(build, optimizer, Objective(loss, **self._compiled), with_tables=with_tables)
             with tf.device(self._client.local):
                 size = encoding.size(self._ps, self._members) if self._members > 1 else 0
                 return ParameterStore(

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,11 @@ def job(monkeypatch: pytest.MonkeyPatch, plan: dict[str, Any], folder: Path | No
     checkpoint = {"path": str(folder / "checkpoints"), "keep": 3, "intervalSeconds": 1} if folder else None
     more: dict[str, Any] = {"workers": 2, "ps": 2, "training": SPREAD, **options}
     return LocalJob(["-m", "tests.support.fit_program"], checkpoint=checkpoint, **more)
+
+
+def weights_of(weights: Iterable[Any]) -> Any:
+    """As `fit_program` notes them down."""
+    return pytest.approx(float(sum(np.abs(weight).sum() for weight in weights)), rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +82,7 @@ def test_keras_own_callbacks_stop_the_job_for_good(folder: Path, monkeypatch: py
         chief = run.processes["chief"]
         step = chief.events("result")[0]["step"]
         assert chief.events("ended_early")
+        assert chief.events("best_restored")
         assert step < 400, "patience is 2 epochs"
         assert run.processes["worker-0"].popen.wait(30) == 0
     ends = [line["epoch"] for line in fit_program.notes(folder, "epoch_end")]
@@ -84,7 +91,14 @@ def test_keras_own_callbacks_stop_the_job_for_good(folder: Path, monkeypatch: py
         rows = list(csv.DictReader(file))
     assert [int(row["epoch"]) for row in rows] == ends
     assert all(float(row["val_loss"]) > 0 and float(row["loss"]) > 0 for row in rows)
+    assert all(0 < float(row["accuracy"]) <= 1 for row in rows), "metrics of training, too"
     import keras
+
+    # By its min_delta the first epoch was the best one: its weights are the result, also of a chief that comes later.
+    best = fit_program.notes(folder, "epoch_end")[0]["weights"]
+    assert weights_of(keras.saving.load_model(folder / "checkpoints" / "final.keras").get_weights()) == best
+    saved = Checkpoints(folder / "checkpoints", keep=3).load(step)
+    assert weights_of(saved.variables.values()) == best
 
     assert keras.saving.load_model(folder / "best.keras").count_params() == 8 * 16 + 16 + 16 * 2 + 2
     # Run again, on fresh servers: it ends where it ended, and nobody trains or calls back.
@@ -94,6 +108,7 @@ def test_keras_own_callbacks_stop_the_job_for_good(folder: Path, monkeypatch: py
         assert not again.processes["worker-0"].events("worker")
     assert len(fit_program.notes(folder, "epoch_end")) == 3
     assert Checkpoints(folder / "checkpoints", keep=3).steps()[-1] == step
+    assert weights_of(keras.saving.load_model(folder / "checkpoints" / "final.keras").get_weights()) == best
 
 
 def test_a_chief_that_dies_when_training_was_stopped_early_does_not_train_on(
@@ -229,28 +244,38 @@ def test_epochs_of_data_that_is_handed_out_are_passes_over_it(folder: Path, monk
     [
         ("BackupAndRestore", {"backup_dir": "b"}, "the chief's checkpoints do it"),
         ("ModelCheckpoint", {"filepath": "m.keras", "save_freq": 10}, "at the end of epochs alone"),
-        ("EarlyStopping", {"restore_best_weights": True}, "ModelCheckpoint(save_best_only=True)"),
+        ("TensorBoard", {"log_dir": "t", "update_freq": 10}, "leave out update_freq"),
+        ("TensorBoard", {"log_dir": "t", "write_steps_per_second": True}, "leave out write_steps_per_second"),
         ("TerminateOnNaN", {}, "nonFinite"),
     ],
 )
 def test_a_callback_that_could_not_do_its_work_is_refused(name: str, arguments: dict[str, Any], words: str) -> None:
     import keras
 
-    from pstraining.runtime.chief.callbacks import CallbackRefusedError, check
+    from pstraining.runtime.chief.refusals import CallbackRefusedError, check
 
     with pytest.raises(CallbackRefusedError, match=name) as found:
         check([getattr(keras.callbacks, name)(**arguments)])
     assert words in str(found.value)
 
 
-def test_a_callback_of_batches_is_refused_and_one_of_epochs_is_not() -> None:
+def test_a_callback_of_batches_is_refused_and_one_of_epochs_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     import keras
 
-    from pstraining.runtime.chief.callbacks import CallbackRefusedError, check
+    from pstraining.runtime.chief.refusals import CallbackRefusedError, check
 
     class Batches(keras.callbacks.Callback):  # type: ignore[misc]
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             pass
+
+    class Tracker(Batches):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            pass
+
+    check([Tracker()])
+    (told,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (told["event"], told["callback"]) == ("batch_hooks_not_called", "Tracker")
+    assert told["hooks"] == ["on_train_batch_end"]
 
     with pytest.raises(CallbackRefusedError, match=r"Batches\.on_train_batch_end would never be called"):
         check([Batches()])

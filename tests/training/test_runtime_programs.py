@@ -42,11 +42,12 @@ def with_method(name: str, method: Any) -> Any:
 def test_a_training_method_of_the_models_own_is_refused_unless_a_step_replaces_it(method: str) -> None:
     from pstraining.runtime.model.errors import ModelError
     from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.objective import Objective
 
     build = with_method(method, lambda self, *_, **__: None)
     with pytest.raises(ModelError, match=rf"Own\.{method} .* Trainer\(train_step=\.\.\.\)"):
-        Model(build, sgd, "mse")
-    Model(build, sgd, "mse", train_step=lambda model, batch: 0.0)
+        Model(build, sgd, Objective("mse"))
+    Model(build, sgd, Objective("mse", train_step=lambda model, batch: 0.0))
 
     def on_the_object() -> Any:
         import keras
@@ -56,7 +57,7 @@ def test_a_training_method_of_the_models_own_is_refused_unless_a_step_replaces_i
         return model
 
     with pytest.raises(ModelError, match=method):
-        Model(on_the_object, sgd, "mse")
+        Model(on_the_object, sgd, Objective("mse"))
 
 
 def test_a_compile_of_the_models_own_is_called_or_refused() -> None:
@@ -64,18 +65,19 @@ def test_a_compile_of_the_models_own_is_called_or_refused() -> None:
 
     from pstraining.runtime.model.errors import ModelError
     from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.objective import Objective
 
     def two_optimizers(self: Any, generator: Any, critic: Any) -> None:
         del self, generator, critic
 
     with pytest.raises(ModelError, match=r"Own\.compile .* must accept optimizer=, loss="):
-        Model(with_method("compile", two_optimizers), sgd, "mse", train_step=lambda model, batch: 0.0)
+        Model(with_method("compile", two_optimizers), sgd, Objective("mse", train_step=lambda model, batch: 0.0))
 
     def counted(self: Any, **options: Any) -> None:
         self.compiled_with = sorted(options)
         keras.Model.compile(self, **options)
 
-    model: Any = Model(with_method("compile", counted), sgd, "mse")
+    model: Any = Model(with_method("compile", counted), sgd, Objective("mse"))
     assert model.keras.compiled_with[:1] == ["jit_compile"]
     assert model.keras.compiled
 

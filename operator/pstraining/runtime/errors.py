@@ -28,11 +28,18 @@ def install_exit_code() -> None:
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         former(kind, error, trace)
-        if isinstance(error, FinalError):
-            _explain(" ".join(str(error).split()))
+        if (final := final_error(error)) is not None:
+            _explain(" ".join(str(final).split()))
             raise SystemExit(contract.EXIT_BAD_SETTINGS)
 
     sys.excepthook = hook
+
+
+def final_error(error: BaseException | None) -> FinalError | None:
+    """Return the `FinalError` that an error is, or that led to it: tracing a function wraps what it raises."""
+    while error is not None and not isinstance(error, FinalError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _explain(sentence: str) -> None:

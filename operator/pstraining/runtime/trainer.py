@@ -14,7 +14,9 @@ from pstraining.runtime.config.loading import loading
 from pstraining.runtime.config.server import become_server
 from pstraining.runtime.config.settings import CheckpointSettings, SettingsError, TrainingSettings, resolve
 from pstraining.runtime.data.sources import Source
+from pstraining.runtime.data.validation import Validation
 from pstraining.runtime.errors import install_exit_code
+from pstraining.runtime.model.objective import Objective
 from pstraining.runtime.model.tensor import Dataset
 from pstraining.runtime.replication.renewal import Renewal, RenewalDueError
 from pstraining.runtime.transport import http2_probe, sockets
@@ -54,6 +56,7 @@ class Trainer:
         validation: creates the dataset on which the chief evaluates a snapshot at the end of an epoch, during training.
             The results are in the epoch's logs as val_loss and val_<metric>.
         validation_every: epochs from one validation to the next.
+        validation_steps: number of batches of a validation; without it, all.
         callbacks: creates Keras callbacks, which run on the chief at the start and end of training and of epochs. Their
             `self.model` is a Keras model with a snapshot of the parameters; its `stop_training` ends the job.
         train_step: computes the loss in place of `loss`: traced from the Keras model and a batch of any structure to a
@@ -61,7 +64,11 @@ class Trainer:
         tensorboard: folder for TensorBoard's event files; by default "tensorboard" beside the checkpoints, if there
             are any. False: none.
         evaluate: creates the dataset on which the chief evaluates the last checkpoint.
-        metrics: as for `keras.Model.compile`, or a function that creates them.
+        metrics: as for `keras.Model.compile`, or a function that creates them. An epoch's logs have their values over
+            the batches of all workers, and the validation's.
+        loss_weights: as for `keras.Model.compile`.
+        weighted_metrics: as for `keras.Model.compile`, or a function that creates them.
+        class_weight: as for `keras.Model.fit`: factor of a sample's loss by its class.
         checkpoint: folder and interval of checkpoints; the folder also gets `result.json`, `final.keras` and
             `final.weights.h5`.
         training: update mode and its settings, by the names of `TrainingSettings`: `{"mode": "Sync",
@@ -82,10 +89,14 @@ class Trainer:
         steps: int | None = None,
         epochs: int | None = None,
         evaluate: Callable[[], Dataset] | None = None,
-        metrics: Sequence[Any] | Callable[[], Sequence[Any]] | None = None,
+        metrics: Any = None,
+        loss_weights: Any = None,
+        weighted_metrics: Any = None,
+        class_weight: Mapping[int, float] | None = None,
         steps_per_epoch: int | None = None,
         validation: Callable[[], Dataset] | None = None,
         validation_every: int = 1,
+        validation_steps: int | None = None,
         callbacks: "Callable[[], Sequence[keras.callbacks.Callback]] | None" = None,
         train_step: Callable[[Any, Any], Any] | None = None,
         tensorboard: str | Path | bool | None = None,
@@ -94,14 +105,20 @@ class Trainer:
         devices: Sequence[str] | None = None,
     ) -> None:
         install_exit_code()
-        self._model, self._optimizer, self._loss, self._metrics = model, optimizer, loss, metrics
-        self._data, self._evaluate, self._devices = data, evaluate, devices
-        if (steps_per_epoch is not None and steps_per_epoch < 1) or validation_every < 1:
-            raise SettingsError("steps_per_epoch and validation_every must be at least 1")
+        self._model, self._optimizer, self._devices = model, optimizer, devices
+        self._objective = Objective(loss, metrics, loss_weights, weighted_metrics, class_weight, train_step)
+        self._data, self._evaluate = data, evaluate
+        for name, number in {
+            "steps_per_epoch": steps_per_epoch,
+            "validation_every": validation_every,
+            "validation_steps": validation_steps,
+        }.items():
+            if number is not None and number < 1:
+                raise SettingsError(f"{name} must be at least 1; it is {number}")
         if steps_per_epoch is not None and not callable(data):
             raise SettingsError("steps_per_epoch: an epoch of Ranges or Files is all of it")
-        self._steps_per_epoch, self._train_step, self._tensorboard = steps_per_epoch, train_step, tensorboard
-        self._validation, self._validation_every, self._callbacks = validation, validation_every, callbacks
+        self._steps_per_epoch, self._tensorboard, self._callbacks = steps_per_epoch, tensorboard, callbacks
+        self._validation = Validation(validation, validation_every, validation_steps) if validation else None
         given = {"steps": steps, "epochs": epochs}
         self._training = {**{name: value for name, value in given.items() if value is not None}, **(training or {})}
         self._checkpoint = (checkpoint or CheckpointSettings()).model_dump()
@@ -215,28 +232,37 @@ class Trainer:
             cast("Callable[[int, int], Dataset]", self._data), cluster.task.index, cluster.workers
         )
         where = make_router(store, context.mode.make(store, identity))
-        return Worker(where, identity, data, training=context.training, counters=context.counters, renewal=renewal)
+        return Worker(
+            where,
+            identity,
+            data,
+            training=context.training,
+            counters=context.counters,
+            renewal=renewal,
+            epochs=context.epochs,
+        )
 
     def _build_chief(self, context: "_TaskContext", stop: GracefulStop, check_abort: Callable[[], None]) -> "Chief":
         """Return this task's chief."""
-        from pstraining.runtime.chief.callbacks import check
+        from pstraining.runtime.chief import refusals
         from pstraining.runtime.chief.chief import Chief, ChiefOptions
         from pstraining.runtime.chief.reporting import FitOptions
 
         client, training, source, renewal = context.client, context.training, context.source, context.renewal
         callbacks = list(self._callbacks()) if self._callbacks else []
-        check(callbacks)
+        evaluate = client.on_cpu(self._evaluate)
+        validation = self._validation.called_by(client.on_cpu) if self._validation else None
+        refusals.check_all(callbacks, validation, evaluate)
         options = ChiefOptions(
             training,
             context.checkpoint,
-            client.on_cpu(self._evaluate),
+            evaluate,
             positions=training.positions(source.count) if source and training.epochs else None,
             by_splits=source is not None,
             counters=context.chiefs,
             fit=FitOptions(
                 context.epochs,
-                client.on_cpu(self._validation),
-                self._validation_every,
+                validation,
                 callbacks,
                 summaries=self._summaries(context.checkpoint.path),
                 local_optimizers=training.local_steps > 1,
@@ -262,14 +288,7 @@ class Trainer:
 
         cluster = context.client.cluster
         with tf.device(context.client.compute):
-            model = Model(
-                self._model,
-                self._optimizer,
-                self._loss,
-                self._metrics,
-                train_step=self._train_step,
-                with_tables=with_tables,
-            )
+            model = Model(self._model, self._optimizer, self._objective, with_tables=with_tables)
         members = ModelMembers(
             context.client,
             model,

@@ -28,13 +28,23 @@ def test_wrong_settings_have_an_exit_code_and_a_last_line() -> None:
     ended = run(WRONG)
     assert ended.returncode == contract.EXIT_BAD_SETTINGS
     assert "Traceback" in ended.stderr
-    assert ended.stderr.splitlines()[-1] == "steps_per_epoch and validation_every must be at least 1"
+    assert ended.stderr.splitlines()[-1] == "validation_every must be at least 1; it is 0"
 
 
 @pytest.mark.parametrize("error", ["OSError('disk')", "SystemExit(3)", "KeyboardInterrupt()"])
 def test_other_errors_keep_theirs(error: str) -> None:
     program = f"from pstraining.runtime.errors import install_exit_code\ninstall_exit_code()\nraise {error}"
     assert run(program).returncode == run(f"raise {error}").returncode != contract.EXIT_BAD_SETTINGS
+
+
+def test_what_led_to_an_error_counts() -> None:
+    program = (
+        "from pstraining.runtime.errors import FinalError, install_exit_code\n"
+        "install_exit_code()\n"
+        "try:\n    raise FinalError('the cause')\nexcept FinalError as error:\n    raise OSError('wrapped')"
+    )
+    ended = run(program)
+    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (contract.EXIT_BAD_SETTINGS, "the cause")
 
 
 def test_the_error_can_be_caught() -> None:

@@ -138,6 +138,15 @@ class Saver:
                 "Make room there; while the parameter servers run, a chief that is started again saves what they hold"
             ) from None
 
+    def replace_last(self, state: State) -> None:
+        """Save another state of the last step in the place of the one that was saved.
+
+        Raises:
+            NotSavedError: it could not be saved; the one before is there.
+        """
+        self._kept = None
+        self.save_last(state)
+
     def read_back(self, state: State) -> State:
         """What was saved last, as it is on disk; saved once more if it cannot be read.
 

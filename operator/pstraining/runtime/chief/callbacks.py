@@ -1,7 +1,6 @@
 """Keras callbacks and validation on the chief, in a separate thread: neither delays training nor the chief's work.
 
-Callbacks see a snapshot of the parameter servers' state in the chief's Keras model. Batches are trained on the workers,
-so callbacks with hooks for batches are refused: a callback that is never called would be worse than an error.
+Callbacks see a snapshot of the parameter servers' state in the chief's Keras model.
 """
 
 import threading
@@ -17,29 +16,17 @@ import tensorflow as tf
 from keras.src.callbacks.callback_list import CallbackList
 
 from pstraining.runtime.checkpoint.state import State
-from pstraining.runtime.errors import FinalError
+from pstraining.runtime.data.validation import Validation
 from pstraining.runtime.model.keras_model import Model
-from pstraining.runtime.model.tensor import Dataset, KerasOptimizer
+from pstraining.runtime.model.partition import Array
+from pstraining.runtime.model.tensor import KerasOptimizer
 from pstraining.runtime.telemetry.events import event
-
-BATCH_HOOKS: Final = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
-REFUSED: Final = {
-    "BackupAndRestore": "the chief's checkpoints do it",
-    "SwapEMAWeights": "averages lie on the parameter servers",
-    "TerminateOnNaN": "spec.training.nonFinite: Fail, the default, does it",
-}
-"""Keras's callbacks that do not work on a chief, and the replacement of each."""
-
 
 SCHEDULE: Final = keras.optimizers.schedules.LearningRateSchedule
 
 
 class CallbackError(RuntimeError):
     """A callback or the validation has failed."""
-
-
-class CallbackRefusedError(FinalError, ValueError):
-    """A callback that cannot be used on a chief; the message says what to use in its place."""
 
 
 @dataclass(frozen=True)
@@ -57,51 +44,14 @@ class EpochEnd:
     """Number of the current epoch; None if training is over."""
 
 
-def check(callbacks: Sequence["keras.callbacks.Callback"]) -> None:
-    """Refuse callbacks that do not work on a chief.
-
-    Raises:
-        CallbackRefusedError: names the callback and what to use in its place.
-    """
-    for callback in callbacks:
-        name = type(callback).__name__
-        if not isinstance(callback, keras.callbacks.Callback):
-            raise CallbackRefusedError(f"callbacks: {name} is not a keras.callbacks.Callback")
-        for refused, instead in REFUSED.items():
-            if isinstance(callback, getattr(keras.callbacks, refused)):
-                raise CallbackRefusedError(f"callbacks: {name} cannot be used on parameter servers: {instead}")
-        if isinstance(callback, keras.callbacks.ModelCheckpoint) and callback.save_freq != "epoch":
-            raise CallbackRefusedError(
-                f"callbacks: {name} can save at the end of epochs alone: leave save_freq at 'epoch'"
-            )
-        if getattr(callback, "restore_best_weights", False):
-            raise CallbackRefusedError(
-                f"callbacks: {name} with restore_best_weights keeps the best weights in the chief's memory, where they "
-                "are lost with it; use ModelCheckpoint(save_best_only=True) beside it"
-            )
-        if own := [hook for hook in BATCH_HOOKS if _is_own(callback, hook)]:
-            raise CallbackRefusedError(
-                f"callbacks: {name}.{own[0]} would never be called: batches are trained on the workers. Use "
-                "on_epoch_end, with shorter epochs (steps_per_epoch)"
-            )
-
-
-def _is_own(callback: "keras.callbacks.Callback", hook: str) -> bool:
-    """Return whether the program overrides this method of Keras's."""
-    if hook in vars(callback):
-        return not getattr(vars(callback)[hook], "__module__", "keras").startswith("keras.")
-    owner = next(kind for kind in type(callback).__mro__ if hook in vars(kind))
-    return not owner.__module__.startswith("keras.")
-
-
 class EpochEnds:
     """A thread that validates and calls callbacks, one epoch's end after the other.
 
     Args:
         model: the chief's model.
         device: the device that computes.
-        callbacks: Keras callbacks that `check` accepted.
-        validation: creates the validation dataset.
+        callbacks: Keras callbacks that `refusals.check` accepted.
+        validation: what is validated at the end of epochs; None: nothing.
         done: called with every epoch's end and its complete logs.
     """
 
@@ -110,10 +60,11 @@ class EpochEnds:
         model: Model,
         device: str,
         callbacks: Sequence["keras.callbacks.Callback"],
-        validation: Callable[[], Dataset] | None,
+        validation: Validation | None,
         done: Callable[[EpochEnd], None] = lambda end: None,
     ) -> None:
         self._model, self._device, self._validation, self._done = model, device, validation, done
+        self._restoring = [callback for callback in callbacks if getattr(callback, "restore_best_weights", False)]
         self._callbacks = CallbackList(list(callbacks), model=model.keras) if callbacks else None
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._busy = threading.Semaphore(0)
@@ -159,6 +110,14 @@ class EpochEnds:
         """Return whether a callback has set `model.stop_training`."""
         return self._callbacks is not None and bool(self._model.keras.stop_training)
 
+    def best(self) -> dict[str, Array] | None:
+        """Return the parameters that a callback has restored at the end of training (EarlyStopping), by path.
+
+        None if no callback restores any. Call it after `close`, once `busy` is false.
+        """
+        held = (getattr(callback, "best_weights", None) for callback in self._restoring)
+        return self._model.values() if any(weights is not None for weights in held) else None
+
     def _give(self, task: Callable[[], None]) -> None:
         self._waiting += 1
         self._tasks.put(task)
@@ -183,9 +142,14 @@ class EpochEnds:
     def _end(self, end: EpochEnd) -> None:
         if end.state is not None:
             self._model.assign(end.state.variables)
+        self._model.optimizer.iterations.assign(end.step)  # for schedules: TensorBoard reads the rate of this step
         if end.validate and self._validation:
             measured = self._model.keras.evaluate(
-                self._validation(), callbacks=self._callbacks, return_dict=True, verbose=0
+                self._validation.data(),
+                callbacks=self._callbacks,
+                steps=self._validation.steps,
+                return_dict=True,
+                verbose=0,
             )
             end.logs.update({f"val_{name}": float(np.asarray(value)) for name, value in measured.items()})
         event("epoch", epoch=end.epoch, step=end.step, **end.logs)

@@ -9,7 +9,7 @@ more updates, and saves the newest state first if it has a folder for checkpoint
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import tensorflow as tf
@@ -232,7 +232,7 @@ class Chief:
         state = self._saver.checkpoints.newest() if self._saver else None
         fresh = state is None
         self._early = state is not None and state.ended_early
-        generation = time.time_ns() // 1_000_000  # a number that no earlier set had
+        generation = _new_generation()
         self._mark_runtime_owned()
         self._admin.restore(
             state or State(0, self._initial, {}, {}),
@@ -362,9 +362,26 @@ class Chief:
             event("workers_left_behind", number=left)
         final = self._save_last()
         self._reporter.finish(final, self._trained(), early=self._early, wait=self._pause)
+        return self._with_best(final)
+
+    def _with_best(self, final: State) -> State:
+        """Return the last state, with the parameters that a callback has restored: everywhere, as the job's result."""
+        if (best := self._reporter.best()) is None:
+            return final
+        final = replace(final, variables=best)
+        done = EARLY if self._early else 1
+        self._admin.restore(final, fence=self._fence, generation=_new_generation(), fresh=False, done=done)
+        if self._saver:
+            self._saver.replace_last(final)
+        event("best_restored", step=final.step)
         return final
 
     def _pause(self) -> None:
         self._check_abort()
         self._stop.check()
         time.sleep(POLL)
+
+
+def _new_generation() -> int:
+    """Return a number that no earlier set of parameters had."""
+    return time.time_ns() // 1_000_000

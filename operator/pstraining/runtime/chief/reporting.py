@@ -5,16 +5,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from pstraining.runtime.checkpoint.state import State
-from pstraining.runtime.chief.callbacks import SCHEDULE, CallbackRefusedError, EpochEnd, EpochEnds, learning_rate
+from pstraining.runtime.chief.callbacks import SCHEDULE, EpochEnd, EpochEnds, learning_rate
+from pstraining.runtime.chief.refusals import CallbackRefusedError, LogNames, check_monitors
 from pstraining.runtime.chief.store_admin import StoreAdmin
 from pstraining.runtime.data.epochs import Ends, Epochs
-from pstraining.runtime.model.tensor import Dataset
-from pstraining.runtime.telemetry.aggregation import LINK, RECEIVED, SAMPLES, SENT, CounterAggregate, Window
+from pstraining.runtime.data.validation import Validation
+from pstraining.runtime.model.partition import Array
+from pstraining.runtime.telemetry.aggregation import LINK, METRIC, RECEIVED, SAMPLES, SENT, CounterAggregate, Window
 from pstraining.runtime.telemetry.counters import ChiefCounters
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.telemetry.load_skew import SkewDetector, heaviest
@@ -24,15 +26,16 @@ from pstraining.runtime.telemetry.tensorboard import Summaries
 if TYPE_CHECKING:
     import keras
 
+METRICS_SECONDS: Final = 2.0
+"""An epoch's end waits so long for the workers' metrics; they report them every second."""
+
 
 @dataclass(frozen=True)
 class FitOptions:
     """The program's options for `fit`: epochs, validation, callbacks and summaries."""
 
     epochs: Epochs = field(default_factory=lambda: Epochs(number=1))
-    validation: Callable[[], Dataset] | None = None
-    validation_every: int = 1
-    """Epochs from one validation to the next."""
+    validation: Validation | None = None
     callbacks: Sequence["keras.callbacks.Callback"] = ()
     """Keras callbacks."""
     summaries: Path | None = None
@@ -63,7 +66,7 @@ class TrainingReporter:
     ) -> None:
         self._at, self._fit, self._counters = admin, fit, counters
         model, client = admin().store.model, admin().client
-        self._optimizer = model.optimizer
+        self._optimizer, self._metrics = model.optimizer, model.step.compiled
         epochs = fit.epochs
         self._summaries = Summaries(fit.summaries, client.local)
         self._rate = Rate(steps, epochs.number, total)
@@ -73,6 +76,8 @@ class TrainingReporter:
         self._told = time.monotonic()
         self._ends = EpochEnds(model, client.compute, fit.callbacks, fit.validation, self._note_epoch)
         self._watch: Ends | None = None
+        self._monitors_checked = False
+        self._waiting_since: float | None = None  # when an epoch had ended whose metrics are not reported yet
         self._rate_there: float | None = None  # the learning rate on the servers; None if unknown
 
     @property
@@ -122,8 +127,12 @@ class TrainingReporter:
             self._tell(step, done)
             self._weigh(seconds)
             self._line = Window(self._aggregate)
+        if not busy:  # the validation creates the metrics as well
+            self._check_monitors()
         waiting = watch.waiting(done)
-        if waiting and not busy and not self.stop_asked:  # else with the next ones: training never waits for the chief
+        if (
+            waiting and not busy and not self.stop_asked and self._has_metrics()
+        ):  # else with the next ones: training never waits for the chief
             self._end_epoch(watch, waiting, step, snapshot, following=self._fit.epochs.under_way(done))
 
     def finish(self, final: State, done: int, *, early: bool, wait: Callable[[], None]) -> None:
@@ -142,6 +151,35 @@ class TrainingReporter:
             self._end_epoch(watch, waiting, final.step, lambda: final, following=None)
         self._ends.close()
         self._drain(wait)
+
+    def best(self) -> dict[str, Array] | None:
+        """Return the parameters that a callback has restored at the end of training; see `EpochEnds.best`."""
+        return self._ends.best()
+
+    def _has_metrics(self) -> bool:
+        """Return whether the workers have reported metrics of this epoch, or have had the time for it."""
+        self._collect()
+        if self._waiting_since is None:
+            self._waiting_since = time.monotonic()
+        late = time.monotonic() - self._waiting_since > METRICS_SECONDS
+        return late or not self._metrics.are_reported or any(self._epoch.state().values())
+
+    def _check_monitors(self) -> None:
+        """Check once what callbacks wait for, when the workers have reported which metrics there are.
+
+        Raises:
+            CallbackRefusedError: no log has the name.
+        """
+        if self._monitors_checked or not (outputs := self._aggregate.outputs):
+            return
+        self._monitors_checked = True
+        metrics = self._metrics.names(outputs)
+        training = {"loss", *(metrics or ()), *self._aggregate.names(METRIC)}
+        if learning_rate(self._optimizer, 0) is not None:
+            training.add("learning_rate")
+        validation = {"val_loss", *(f"val_{name}" for name in metrics)} if metrics is not None else None
+        names = LogNames(training, validation if self._fit.validation else ())
+        check_monitors(self._fit.callbacks, names)
 
     def _take_learning_rate(self, fence: int) -> None:
         """Set a callback's learning rate on the servers."""
@@ -165,12 +203,14 @@ class TrainingReporter:
     def _end_epoch(
         self, watch: Ends, number: int, step: int, snapshot: Callable[[], State], following: int | None
     ) -> None:
-        every, told = self._fit.validation_every, watch.told
-        validate = self._fit.validation is not None and told // every != (told + number) // every
+        validation, told = self._fit.validation, watch.told
+        validate = validation is not None and told // validation.every != (told + number) // validation.every
         state = snapshot() if validate or self._ends.wants_state else None
         self._collect()
+        self._waiting_since = None
         logs = {"loss": self._epoch.loss} if math.isfinite(self._epoch.loss) else {}
         logs |= self._epoch.metrics()
+        logs |= self._metrics.results(self._aggregate.outputs, self._epoch.state())
         if (rate := learning_rate(self._optimizer, step)) is not None:
             logs["learning_rate"] = rate
         self._epoch = Window(self._aggregate)

@@ -19,9 +19,10 @@ from pstraining.runtime.model import optimizer, overrides, partition, sparse_opt
 from pstraining.runtime.model.embedding import Embedding, Lookups, looking_up, remote_tables
 from pstraining.runtime.model.errors import ModelError
 from pstraining.runtime.model.identity import described
+from pstraining.runtime.model.objective import Objective
 from pstraining.runtime.model.state_changes import Average, Writes, averages
 from pstraining.runtime.model.tensor import Batch, KerasModel, KerasOptimizer, KerasVariable, Tensor
-from pstraining.runtime.model.training_step import OwnStep, TrainingStep
+from pstraining.runtime.model.training_step import TrainingStep
 
 STATE: Final = "state"
 """The layout's group of variables that no optimizer touches."""
@@ -41,10 +42,8 @@ class Model:
         self,
         build: Callable[[], KerasModel],
         make_optimizer: Callable[[], KerasOptimizer],
-        loss: object,
-        metrics: object = None,
+        objective: Objective,
         *,
-        train_step: OwnStep | None = None,
         with_tables: bool = True,
     ) -> None:
         # Names are numbered per process; every task, and every rebuild in one process, must count from the start.
@@ -57,15 +56,10 @@ class Model:
             raise ModelError("the model has no variables yet: begin it with keras.Input, or call it once")
         self.optimizer = make_optimizer()
         optimizer.check(self.optimizer)
-        options = {
-            "optimizer": self.optimizer,
-            "loss": loss,
-            "metrics": metrics() if callable(metrics) else metrics,
-            "jit_compile": False,
-        }
-        overrides.check(self.keras, options, has_step=train_step is not None)
+        options = objective.options(self.optimizer)
+        overrides.check(self.keras, options, has_step=objective.train_step is not None)
         self.keras.compile(**options)
-        self.step = TrainingStep(self.keras, train_step)
+        self.step = TrainingStep(self.keras, objective.train_step, objective.class_weight)
         self.embeddings = [layer for layer in self.keras._flatten_layers() if isinstance(layer, Embedding)]
         local = {id(layer.embeddings) for layer in self.embeddings}
         trainable = [variable for variable in self.keras.trainable_variables if id(variable) not in local]

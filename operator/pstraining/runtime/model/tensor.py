@@ -120,9 +120,20 @@ class KerasLayer(Protocol):
     compute_dtype: str
 
 
+class KerasMetric(Protocol):
+    """The used part of a `keras.metrics.Metric`."""
+
+    name: str
+    variables: Sequence[KerasVariable]
+
+
 class KerasModel(Protocol):
     """The used part of a `keras.Model`."""
 
+    metrics: Sequence[KerasMetric]
+    _compile_loss: Any
+    _compile_metrics: Any
+    _loss_tracker: KerasMetric
     built: bool
     trainable_variables: Sequence[KerasVariable]
     non_trainable_variables: Sequence[KerasVariable]
@@ -136,6 +147,12 @@ class KerasModel(Protocol):
 
     def _compute_loss(self, **values: Tensor) -> Tensor:
         """Emit the loss, with regularization."""
+
+    def compute_metrics(self, x: Tensor, y: Tensor, y_pred: Tensor, sample_weight: Tensor) -> dict[str, Tensor]:
+        """Emit updating the metrics; return their results."""
+
+    def get_metrics_result(self) -> dict[str, Tensor]:
+        """Emit the metrics' results by name."""
 
     def evaluate(self, data: Dataset, **options: object) -> dict[str, Tensor]:
         """Return loss and metrics by name; call it with `return_dict=True`."""

@@ -1,19 +1,18 @@
 """The forward pass of one batch: Keras's, or the program's with its metrics."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import keras
 import tensorflow as tf
+from keras.src.trainers.data_adapters.tf_dataset_adapter import make_class_weight_map_fn
 
 from pstraining.runtime.errors import FinalError
+from pstraining.runtime.model.objective import OwnStep
 from pstraining.runtime.model.tensor import Batch, KerasModel, Tensor, Variable
+from pstraining.runtime.model.training_metrics import OWN_STEP, TrainingMetrics
 
 RETURNS: Final = "train_step must return the loss, a scalar, or (loss, {name: scalar})"
-
-
-OwnStep = Callable[[KerasModel, Batch], object]
-"""The program's training step: returns a scalar loss, or the loss and metrics by name."""
 
 
 class TrainingStepError(FinalError, TypeError):
@@ -27,10 +26,15 @@ class TrainingStep:
         model: the compiled Keras model.
         own: the program's training step, from the model and a batch to a loss, or to a loss and metrics by name; None
             for the compiled loss. The program's step adds regularization itself.
+        class_weight: factor of a sample's loss by its class, as in `keras.Model.fit`; a class without one has 1.
     """
 
-    def __init__(self, model: KerasModel, own: OwnStep | None = None) -> None:
-        self._model, self._own = model, own
+    def __init__(
+        self, model: KerasModel, own: OwnStep | None = None, class_weight: Mapping[int, float] | None = None
+    ) -> None:
+        self._model, self._own, self._class_weight = model, own, class_weight
+        self.compiled = TrainingMetrics(model, used=own is None)
+        """The compiled metrics; a training step of the program's own has its own."""
         self._names: list[str] = []
         self._sums: Variable | None = None
 
@@ -38,17 +42,23 @@ class TrainingStep:
         """Emit one batch's mean loss, a scalar.
 
         Raises:
-            TrainingStepError: the program's step returned something else.
+            TrainingStepError: the program's step returned something else, or `class_weight` does not fit the batch.
         """
+        if self._class_weight:
+            batch = _with_class_weights(batch, self._class_weight)
         if self._own is None:
             x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
             predicted = self._model(x, training=True)
+            self.compiled.build(y, predicted)
             # As in Keras's own step: it also calls a compute_loss of the model's own without the argument `training`.
-            return self._model._compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight, training=True)
+            loss = self._model._compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight, training=True)
+            self.compiled.update(x, y, predicted, weight)
+            return loss
         returned = self._own(self._model, batch)
         loss, metrics = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, {})
         if not isinstance(metrics, Mapping):
             raise TrainingStepError(f"{RETURNS}; its metrics are {type(metrics).__name__}")
+        self.compiled.outputs = OWN_STEP
         self._count(samples(batch), {str(name): _scalar(value) for name, value in metrics.items()})
         return _scalar(loss)
 
@@ -77,6 +87,15 @@ class TrainingStep:
 def samples(batch: Batch) -> Tensor:
     """Emit the number of samples in a batch: the first dimension of its first tensor. int32[]."""
     return tf.shape(tf.nest.flatten(batch)[0])[0]
+
+
+def _with_class_weights(batch: Batch, class_weight: Mapping[int, float]) -> Batch:
+    """Emit a batch with the weights of its samples, as `fit` does; in the trace, so that no tensor outlives it."""
+    try:
+        weighted: Batch = make_class_weight_map_fn(class_weight)(*(batch if isinstance(batch, tuple) else (batch,)))
+    except (TypeError, ValueError) as error:
+        raise TrainingStepError(f"class_weight: {error}") from None
+    return weighted
 
 
 def _scalar(value: object) -> Tensor:

@@ -21,12 +21,20 @@ METRIC = "metric/"
 """Prefix of a metric's name: the sum of its values times their samples."""
 WEIGHT = "weight/"
 """Prefix of a metric's name: the number of its samples."""
+STATE = "state/"
+"""Prefix of a number's place in the states of Keras' metrics: its sum over batches."""
 
 
-def encode(incarnation: int, counters: Mapping[str, float]) -> str:
-    """Return a worker's report, without counters that are not finite."""
+def encode(incarnation: int, counters: Mapping[str, float], outputs: str = "") -> str:
+    """Return a worker's report, without counters that are not finite.
+
+    Args:
+        incarnation: the worker's process.
+        counters: its counters.
+        outputs: what the chief needs for Keras' metrics, see `model.training_metrics`.
+    """
     finite = {name: value for name, value in counters.items() if math.isfinite(value)}
-    return json.dumps({"incarnation": incarnation, "counters": finite})
+    return json.dumps({"incarnation": incarnation, "counters": finite, "outputs": outputs})
 
 
 class CounterAggregate:
@@ -37,6 +45,12 @@ class CounterAggregate:
         self._begun = False
         self.total: Counters = {}
         """Counters of all workers since the first reports; earlier work does not count."""
+        self.outputs = ""
+        """What a worker reported for Keras' metrics."""
+
+    def names(self, prefix: str) -> list[str]:
+        """Return the names of the counters with a prefix, without it."""
+        return [name.removeprefix(prefix) for name in self.total if name.startswith(prefix)]
 
     def note(self, reports: Sequence[str]) -> None:
         """Add every worker's newest report, by index; an empty report is ignored."""
@@ -45,6 +59,7 @@ class CounterAggregate:
                 continue
             report = json.loads(text)
             incarnation, counters = int(report["incarnation"]), dict(report["counters"])
+            self.outputs = str(report["outputs"]) or self.outputs
             former, before = self._last.get(worker, (incarnation, {} if self._begun else counters))
             for name, value in counters.items():
                 known = before.get(name, 0.0) if former == incarnation else 0.0
@@ -73,8 +88,11 @@ class Window:
         """How much a counter has grown."""
         return self._aggregate.total.get(name, 0.0) - self._from.get(name, 0.0)
 
+    def state(self) -> dict[int, float]:
+        """The growth of the states of Keras' metrics, by place."""
+        return {int(place): self.counted(STATE + place) for place in self._aggregate.names(STATE)}
+
     def metrics(self) -> dict[str, float]:
         """The mean of every metric of a training step of the program's own."""
-        names = [name.removeprefix(METRIC) for name in self._aggregate.total if name.startswith(METRIC)]
-        weights = {name: self.counted(WEIGHT + name) for name in names}
+        weights = {name: self.counted(WEIGHT + name) for name in self._aggregate.names(METRIC)}
         return {name: self.counted(METRIC + name) / weight for name, weight in weights.items() if weight}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pstraining.runtime.telemetry.aggregation import LINK, METRIC, RECEIVED, SAMPLES, SENT, WEIGHT, Counters
+from pstraining.runtime.telemetry.aggregation import LINK, METRIC, RECEIVED, SAMPLES, SENT, STATE, WEIGHT, Counters
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 UPDATES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
@@ -88,18 +88,25 @@ class WorkerCounters:
         self.dropped += not applied
         self.samples += samples if applied else 0
 
-    def report(self, links: Mapping[str, Traffic], metrics: dict[str, tuple[float, float]]) -> Counters:
+    def report(
+        self,
+        links: Mapping[str, Traffic],
+        metrics: dict[str, tuple[float, float]],
+        state: Sequence[float] = (),
+    ) -> Counters:
         """Return the counters for the chief.
 
         Args:
             links: bytes to and from every parameter server.
             metrics: of the program's own training step: sums of values times samples, and of samples.
+            state: sums of the states of Keras' metrics.
         """
         moved = total(links)
         told: Counters = {SAMPLES: self.samples, SENT: moved.sent, RECEIVED: moved.received}
         told |= {LINK + peer: there.sent + there.received for peer, there in links.items()}
         for name, (value, weight) in metrics.items():
             told |= {METRIC + name: value, WEIGHT + name: weight}
+        told |= {f"{STATE}{place}": value for place, value in enumerate(state) if value}
         return told
 
 

@@ -15,8 +15,10 @@ import tensorflow as tf
 from pstraining.api.training import NonFinite
 from pstraining.runtime.config.settings import TrainingSettings
 from pstraining.runtime.data.batches import AssignedBatches, Batches, DatasetBatches, EndOfDataError, UpdateBatches
+from pstraining.runtime.data.epochs import Epochs
 from pstraining.runtime.data.sources import Source
 from pstraining.runtime.ps import record as records
+from pstraining.runtime.ps.data_ledger import Progress
 from pstraining.runtime.ps.messages import ASSIGNED, SESSION_OVER
 from pstraining.runtime.ps.worker_registry import HEARTBEAT_SECONDS
 from pstraining.runtime.replication import encoding
@@ -57,6 +59,7 @@ class Worker:
         training: TrainingSettings,
         counters: WorkerCounters | None = None,
         renewal: Renewal | None = None,
+        epochs: Epochs | None = None,
     ) -> None:
         store = where.first[0]
         self._client, self._store, self._identity, self._training = store.client, store, identity, training
@@ -71,6 +74,8 @@ class Worker:
         self._reports = StepReports(identity.worker)
         self._counters = counters or WorkerCounters()
         self._in_session = False
+        self._epochs, self._epoch = epochs or Epochs(), 0
+        self._wake = threading.Event()  # the heartbeat is due before its time
         self._pending: UpdateBatches | None = None  # the batches to train next; kept until their update is applied
         self._session: records.Session | None = None
         self._outcome_unknown = False  # whether some servers may have the pending update
@@ -149,8 +154,8 @@ class Worker:
         resends = self._outcome_unknown and same_set and self._updates.is_idempotent
         if not resends and self._batches.reset():
             self._pending = None
-        if self._session is None and not self._stall_reason:
-            self._last_step_at = time.monotonic()
+        if self._session is None:
+            self._begin_counting()
         self._session, self._outcome_unknown, self._resent = session, False, self._pending if resends else None
         self._updates.start_session(session)
         self._counters.begin()
@@ -164,6 +169,20 @@ class Worker:
             return self._wait_for_other_workers(session)
         finally:
             self._in_session = False
+
+    def _begin_counting(self) -> None:
+        """Count from the first session on, without the batches on which functions were tried out."""
+        if not self._stall_reason:
+            self._last_step_at = time.monotonic()
+        metrics = self._store.model.step.compiled
+        metrics.forget()
+        if metrics.left_out:
+            event(
+                "metrics_left_out",
+                worker=self._identity.worker,
+                metrics=metrics.left_out,
+                reason="their state is too large to be reported every second; validation has them",
+            )
 
     def _wait_for_other_workers(self, session: records.Session) -> bool:
         """Wait without data, as a split of a lost worker may be assigned again; return True when the job is done."""
@@ -200,6 +219,7 @@ class Worker:
                 result.step, result.loss, samples=samples, applied=result.applied, staleness=result.staleness
             )
             if result.applied:
+                self._note_epoch(result.step, self._pending.progress)
                 self._pending = None
             self._note_step(result.step)
             self._reports.step(result.step, result.loss, result.staleness)
@@ -207,6 +227,13 @@ class Worker:
                 return False
             if self._pending is None and self._renewal.is_due(self._client.connection, whole=self._where.whole):
                 raise RenewalDueError
+
+    def _note_epoch(self, step: int, progress: Progress | None) -> None:
+        """Send a heartbeat at the first step of an epoch, so that the logs of the one before have all its metrics."""
+        epoch = self._epochs.under_way(progress.position if progress else step)
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._wake.set()
 
     def _note_stall(self, why: str) -> None:
         if self._session and self._stall_reason is None:
@@ -245,7 +272,9 @@ class Worker:
         ended = threading.Event()
 
         def send_heartbeats() -> None:
-            while not ended.wait(HEARTBEAT_SECONDS):
+            while not ended.is_set():
+                self._wake.wait(HEARTBEAT_SECONDS)
+                self._wake.clear()
                 if not self._in_session:
                     continue  # the servers may be empty yet
                 with suppress(ShardLostError):  # the training thread notices it as well, and recovers
@@ -257,13 +286,15 @@ class Worker:
             yield
         finally:
             ended.set()
+            self._wake.set()
             thread.join(timeout=HEARTBEAT_SECONDS)
 
     def _send_heartbeat(self) -> None:
         """Send a heartbeat with the worker's counters."""
-        report = self._counters.report(self._client.links.look(), self._store.model.step.metrics())
-        identity = self._identity
-        self._store.heartbeat(identity.worker, identity.incarnation, aggregation.encode(identity.incarnation, report))
+        step, identity = self._store.model.step, self._identity
+        counters = self._counters.report(self._client.links.look(), step.metrics(), step.compiled.sums())
+        report = aggregation.encode(identity.incarnation, counters, step.compiled.outputs)
+        self._store.heartbeat(identity.worker, identity.incarnation, report)
 
     def _deregister(self) -> None:
         """Deregister, so that the chief need not wait for the heartbeats to lapse; a lost server is ignored."""

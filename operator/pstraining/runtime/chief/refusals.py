@@ -1,0 +1,161 @@
+"""What the chief refuses before training: callbacks, monitors and datasets that would do nothing, or never end.
+
+Batches are trained on the workers, so a callback's hooks for batches are never called. A callback that has other hooks
+as well, as those of experiment trackers do, is accepted, and an event names the hooks that are not called.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import keras
+import tensorflow as tf
+
+from pstraining.runtime.data.validation import Validation
+from pstraining.runtime.errors import FinalError
+from pstraining.runtime.model.tensor import Dataset
+from pstraining.runtime.telemetry.events import event
+
+BATCH_HOOKS: Final = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
+OTHER_HOOKS: Final = tuple(
+    f"on_{what}_{when}" for what in ("epoch", "train", "test", "test_batch") for when in ("begin", "end")
+)
+REFUSED: Final = {
+    "BackupAndRestore": "the chief's checkpoints do it",
+    "SwapEMAWeights": "averages lie on the parameter servers",
+    "TerminateOnNaN": "spec.training.nonFinite: Fail, the default, does it",
+}
+"""Keras's callbacks that do not work on a chief, and the replacement of each."""
+
+
+class CallbackRefusedError(FinalError, ValueError):
+    """A callback or a dataset that cannot be used on a chief; the message says what to use in its place."""
+
+
+def check_all(
+    callbacks: Sequence["keras.callbacks.Callback"],
+    validation: Validation | None,
+    evaluate: Callable[[], Dataset] | None,
+) -> None:
+    """Refuse what can be refused before the model is built.
+
+    Raises:
+        CallbackRefusedError: names the argument, and what to use in its place.
+    """
+    check(callbacks)
+    if validation is None:
+        check_monitors(callbacks, LogNames(None, ()))
+    elif validation.steps is None:
+        check_ends("validation", validation.data, "give validation_steps")
+    if evaluate is not None:
+        check_ends("evaluate", evaluate, "end it with take(n)")
+
+
+def check(callbacks: Sequence["keras.callbacks.Callback"]) -> None:
+    """Refuse callbacks that do not work on a chief.
+
+    Raises:
+        CallbackRefusedError: names the callback and what to use in its place.
+    """
+    for callback in callbacks:
+        name = type(callback).__name__
+        if not isinstance(callback, keras.callbacks.Callback):
+            raise CallbackRefusedError(f"callbacks: {name} is not a keras.callbacks.Callback")
+        for refused, instead in REFUSED.items():
+            if isinstance(callback, getattr(keras.callbacks, refused)):
+                raise CallbackRefusedError(f"callbacks: {name} cannot be used on parameter servers: {instead}")
+        if option := _option_of_batches(callback):
+            raise CallbackRefusedError(
+                f"callbacks: {name} works at the end of epochs alone, as batches are trained on the workers: leave out "
+                f"{option}"
+            )
+        _check_hooks(callback, name)
+
+
+def check_ends(argument: str, data: Callable[[], Dataset], instead: str) -> None:
+    """Refuse a dataset that is known to be endless.
+
+    Args:
+        argument: name of the `Trainer`'s argument.
+        data: creates the dataset.
+        instead: what to do instead.
+
+    Raises:
+        CallbackRefusedError: names the argument.
+    """
+    cardinality = getattr(data(), "cardinality", None)
+    if callable(cardinality) and int(cardinality()) == tf.data.INFINITE_CARDINALITY:
+        raise CallbackRefusedError(f"{argument}: the dataset never ends (repeat() without a count): {instead}")
+
+
+@dataclass(frozen=True)
+class LogNames:
+    """Names that the logs of an epoch can have. None: not known yet."""
+
+    training: Collection[str] | None
+    validation: Collection[str] | None
+    """Those that begin with val_; none without a validation."""
+
+    def lack(self, name: str) -> bool:
+        """Return whether no log has this name for certain."""
+        part = self.validation if name.startswith("val_") else self.training
+        return part is not None and name not in part
+
+
+def check_monitors(callbacks: Sequence["keras.callbacks.Callback"], names: LogNames) -> None:
+    """Refuse a callback that would wait for a name that no log has.
+
+    Raises:
+        CallbackRefusedError: names the callback, and what it can wait for.
+    """
+    for callback in callbacks:
+        monitor = _monitored(callback)
+        if monitor is None or not names.lack(monitor):
+            continue
+        known = ", ".join(sorted({*(names.training or ()), *(names.validation or ())}))
+        instead = f"they have {known}" if known else "give the Trainer a validation"
+        raise CallbackRefusedError(
+            f"callbacks: {type(callback).__name__} has monitor={monitor!r}, which no epoch's logs have: {instead}"
+        )
+
+
+def _monitored(callback: "keras.callbacks.Callback") -> str | None:
+    """Return the name in the logs on which a callback of Keras's acts; None if it acts without one."""
+    kinds = (keras.callbacks.EarlyStopping, keras.callbacks.ModelCheckpoint, keras.callbacks.ReduceLROnPlateau)
+    if not isinstance(callback, kinds) or not getattr(callback, "save_best_only", True):
+        return None
+    return str(callback.monitor)
+
+
+def _option_of_batches(callback: "keras.callbacks.Callback") -> str:
+    """Return the option of Keras's own callbacks that needs batches; empty for none."""
+    if getattr(callback, "save_freq", "epoch") != "epoch":
+        return "save_freq, or set it to 'epoch'"
+    if isinstance(callback, keras.callbacks.TensorBoard):
+        if callback.update_freq != "epoch":
+            return "update_freq, or set it to 'epoch'"
+        if callback._start_batch > 0:
+            return "profile_batch"
+        if callback.write_steps_per_second:
+            return "write_steps_per_second"
+    return ""
+
+
+def _check_hooks(callback: "keras.callbacks.Callback", name: str) -> None:
+    own = [hook for hook in BATCH_HOOKS if _is_own(callback, hook)]
+    if not own:
+        return
+    if not any(_is_own(callback, hook) for hook in OTHER_HOOKS):
+        raise CallbackRefusedError(
+            f"callbacks: {name}.{own[0]} would never be called: batches are trained on the workers. Use "
+            "on_epoch_end, with shorter epochs (steps_per_epoch)"
+        )
+    event("batch_hooks_not_called", callback=name, hooks=own, reason="batches are trained on the workers")
+
+
+def _is_own(callback: "keras.callbacks.Callback", hook: str) -> bool:
+    """Return whether the program overrides this method of Keras's."""
+    if hook in vars(callback):
+        return not getattr(vars(callback)[hook], "__module__", "keras").startswith("keras.")
+    owner = next(kind for kind in type(callback).__mro__ if hook in vars(kind))
+    return not owner.__module__.startswith("keras.")

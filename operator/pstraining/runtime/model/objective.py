@@ -1,0 +1,41 @@
+"""What a model is trained for. Imports neither TensorFlow nor Keras."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pstraining.runtime.model.tensor import Batch, KerasModel, KerasOptimizer
+
+OwnStep = Callable[[KerasModel, Batch], object]
+"""The program's training step: returns a scalar loss, or the loss and metrics by name."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The arguments of `keras.Model.compile` and `fit` that say what is minimized and measured, by their names there.
+
+    `metrics` and `weighted_metrics` may be functions that create them. `train_step` computes the loss instead of
+    `loss`.
+    """
+
+    loss: Any
+    metrics: Any = None
+    loss_weights: Any = None
+    weighted_metrics: Any = None
+    class_weight: Mapping[int, float] | None = None
+    train_step: OwnStep | None = None
+
+    def options(self, optimizer: KerasOptimizer) -> dict[str, object]:
+        """Return the arguments of `keras.Model.compile` by name; without XLA, and without what was not given."""
+        given = {"loss_weights": self.loss_weights, "weighted_metrics": _created(self.weighted_metrics)}
+        return {
+            "optimizer": optimizer,
+            "loss": self.loss,
+            "metrics": _created(self.metrics),
+            "jit_compile": False,
+            **{name: value for name, value in given.items() if value is not None},
+        }
+
+
+def _created(metrics: Any) -> Any:
+    return metrics() if callable(metrics) else metrics

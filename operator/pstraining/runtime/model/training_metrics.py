@@ -1,0 +1,160 @@
+"""A compiled model's metrics during training, as `fit` reports them.
+
+A worker updates Keras' own metrics on every batch and adds their states up, in float64. The chief adds the workers'
+sums, and computes the results from them. Keras sums the states of replicas in the same way (`aggregation="sum"` of
+`Metric.add_variable`), so accuracy, AUC or a mean over an output are exact over any number of workers.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras.src import backend
+
+from pstraining.runtime.model.partition import Array
+from pstraining.runtime.model.tensor import KerasModel, KerasVariable, Tensor, Variable
+
+OWN_STEP: Final = "own"
+"""In the place of `TrainingMetrics.outputs`, with a training step of the program's own."""
+STATE_LIMIT: Final = 8192
+"""Numbers in the state of all metrics together: workers report them every second."""
+
+_Spec = Any
+"""Tensors, or a structure of them, by shape and dtype: `keras.KerasTensor`."""
+
+
+class TrainingMetrics:
+    """The metrics of a compiled model, on a worker or on the chief; without metrics, no operation is emitted.
+
+    Args:
+        model: the compiled Keras model.
+        used: whether training updates them; a training step of the program's own does not.
+    """
+
+    def __init__(self, model: KerasModel, *, used: bool = True) -> None:
+        self._model, self._used = model, used
+        self._variables: list[KerasVariable] | None = None  # None: not built
+        self._sums: Variable | None = None
+        self._forgotten: Array | float = 0.0
+        self.outputs = ""
+        """Shapes and types of labels and predictions as JSON, with which the chief builds the same metrics. Empty
+        before the first trace."""
+        self.left_out: list[str] = []
+        """Names of metrics that are not reported, because their state is larger than `STATE_LIMIT`."""
+
+    @property
+    def are_reported(self) -> bool:
+        """Return whether workers report metrics that `compile` was given."""
+        return self._used and not self.left_out and self._model._compile_metrics is not None
+
+    def build(self, y: Any, predicted: Any) -> None:
+        """Create the metrics for such labels and predictions, at the first call; the states begin with zeros."""
+        if self._variables is None:
+            labels, outputs = _spec(y), _spec(predicted)
+            with tf.init_scope():
+                self._build(labels, outputs)
+                if size := sum(map(_size, self._variables or ())):
+                    self._sums = tf.Variable(tf.zeros([size], tf.float64), trainable=False)
+                self.outputs = json.dumps([_encoded(labels), _encoded(outputs)])
+
+    def update(self, x: object, y: object, predicted: object, weight: object) -> None:
+        """Emit adding a batch to the sums; the metrics are then at zero again."""
+        if (sums := self._sums) is None:
+            return
+        self._model.compute_metrics(x, y, predicted, sample_weight=weight)
+        variables = [variable.value for variable in self._variables or ()]
+        parts = [tf.reshape(tf.cast(variable.read_value(), tf.float64), [-1]) for variable in variables]
+        sums.assign_add(tf.concat(parts, 0), read_value=False)
+        with tf.control_dependencies(parts):
+            for variable in variables:
+                variable.assign(tf.zeros(variable.shape, variable.dtype), read_value=False)
+
+    def sums(self) -> Sequence[float]:
+        """Return the sums of the metrics' states over all batches, in the order of their variables."""
+        return [] if self._sums is None else (self._sums.numpy() - self._forgotten).tolist()
+
+    def forget(self) -> None:
+        """Leave the batches so far out of `sums`: those on which functions were tried out."""
+        if self._sums is not None:
+            self._forgotten = np.array(self._sums.numpy())
+
+    def results(self, outputs: str, sums: Mapping[int, float]) -> dict[str, float]:
+        """Return the metrics by name, from sums over workers; metrics whose result is no single number are left out.
+
+        Args:
+            outputs: a worker's `outputs`.
+            sums: the sums that are not zero, by their place in `TrainingMetrics.sums`.
+        """
+        if not any(sums.values()):
+            return {}
+        return {name: value.item() for name, value in self._results(outputs, sums).items()}
+
+    def names(self, outputs: str) -> set[str] | None:
+        """Return the names of the metrics that `results` can have; None with a training step of the program's own."""
+        return None if outputs == OWN_STEP else set(self._results(outputs, {}))
+
+    def _results(self, outputs: str, sums: Mapping[int, float]) -> dict[str, Array]:
+        if self._variables is None:
+            self._build(*(_decoded(part) for part in json.loads(outputs)))
+        mapping, first = [], 0
+        for variable in self._variables or ():
+            places = range(first, first := first + _size(variable))
+            values = np.array([sums.get(place, 0.0) for place in places]).reshape(variable.shape)
+            mapping.append((variable, tf.constant(values, variable.dtype)))
+        if not mapping:
+            return {}
+        with keras.StatelessScope(state_mapping=mapping):
+            found = {name: np.asarray(value) for name, value in self._model.get_metrics_result().items()}
+        return {name: value for name, value in found.items() if value.size == 1 and name != "loss"}
+
+    def _build(self, y: _Spec, predicted: _Spec) -> None:
+        model = self._model
+
+        def apply(y: Tensor, predicted: Tensor) -> Tensor:
+            if model._compile_loss is not None and not model._compile_loss.built:
+                model._compile_loss(y, predicted)
+            if model._compile_metrics is not None and not model._compile_metrics.built:
+                model._compile_metrics.update_state(y, predicted)
+            return predicted
+
+        backend.compute_output_spec(apply, y, predicted)  # creates the metrics, as in Keras' own `fit`
+        metrics = [metric for metric in model.metrics if metric is not model._loss_tracker]
+        self._variables = [variable for metric in metrics for variable in metric.variables]
+        if sum(map(_size, self._variables)) > STATE_LIMIT:
+            self.left_out, self._variables = [metric.name for metric in metrics], []
+
+
+def _size(variable: KerasVariable) -> int:
+    return int(np.prod(variable.shape))
+
+
+def _spec(structure: Any) -> _Spec:
+    """Return a structure's shapes and types, for any number of samples."""
+    return keras.tree.map_structure(
+        lambda tensor: keras.KerasTensor((None, *tensor.shape[1:]), tf.as_dtype(tensor.dtype).name), structure
+    )
+
+
+def _encoded(spec: _Spec) -> object:
+    match spec:
+        case dict():
+            return {"keys": list(spec), "values": [_encoded(part) for part in spec.values()]}
+        case list() | tuple():
+            return [_encoded(part) for part in spec]
+        case None:
+            return None
+    return {"shape": list(spec.shape), "dtype": spec.dtype}
+
+
+def _decoded(code: Any) -> _Spec:
+    match code:
+        case {"keys": keys, "values": values}:
+            return {key: _decoded(part) for key, part in zip(keys, values, strict=True)}
+        case list():
+            return [_decoded(part) for part in code]
+        case None:
+            return None
+    return keras.KerasTensor(tuple(code["shape"]), code["dtype"])
