@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from examples.tfrecords.write import write
 from hack.docs.pages import ROOT, pages
 from pstraining.runtime.local import LocalJob
 from tests.support.documented import documents, job_of, shell_lines
@@ -30,9 +31,12 @@ SNIPPETS = [
     if block.language == "python"
 ]
 THE_READERS = """
-from pstraining.runtime import Trainer
+from pathlib import Path
+
+from pstraining.runtime import Ranges, Trainer
 
 loss = "sparse_categorical_crossentropy"
+paths = sorted(map(str, Path(__file__).parent.glob("train-*.tfrecord")))
 
 
 def load():
@@ -51,6 +55,20 @@ def optimizer():
     import keras
 
     return keras.optimizers.SGD(0.1)
+
+
+def read(begin, end):
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices(tuple(part[begin:end] for part in load())).batch(32)
+
+
+def parse(record):
+    import tensorflow as tf
+
+    features = {"image": tf.io.FixedLenFeature([64], tf.float32), "label": tf.io.FixedLenFeature([], tf.int64)}
+    sample = tf.io.parse_single_example(record, features)
+    return sample["image"][:8], sample["label"] % 2
 
 
 def data(worker, workers):
@@ -124,6 +142,8 @@ def test_the_tutorial(tmp_path: Path) -> None:
 def test_what_the_pages_show(shown: str, tmp_path: Path) -> None:
     if ".run()" in shown:
         (tmp_path / "train.py").write_text(THE_READERS + shown)
+        if "Files(" in shown:
+            write(tmp_path)
         with LocalJob([str(tmp_path / "train.py")], chief=False, training={"steps": 2}) as run:
             assert finished(run) == 0, transcript(run)
     else:

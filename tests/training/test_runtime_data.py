@@ -65,3 +65,33 @@ def test_nobody_waits_for_an_iterators_end(make: Callable[[Tuned], Callable[[], 
     assert not tuned.ended.is_set(), "training has gone on before it was"
     tuned.may_end.set()
     assert tuned.ended.wait(10)
+
+
+def test_a_dataset_that_is_another_one_begins_at_once(client: Any) -> None:
+    """When a job is scaled: what was drawn ahead for a trial, and the rest of the former dataset, are left."""
+    parts = iter(["former", "new"])
+
+    def make() -> Any:
+        part = next(parts)
+        return [f"{part} {number}" for number in range(3)]
+
+    from pstraining.runtime.data.batches import DatasetBatches
+
+    batches = DatasetBatches(make, DEVICE)
+    batches.sample(2)
+    assert batches.draw(1).batches == ["former 0"]
+    batches.restart()
+    assert batches.draw(3).batches == ["new 0", "new 1", "new 2"]
+
+
+def test_a_split_that_never_ends_is_refused(client: Any) -> None:
+    import tensorflow as tf
+
+    from pstraining.runtime import Files
+    from pstraining.runtime.data.batches import AssignedBatches, EndlessSplitError
+
+    files = Files(["a"], lambda path: tf.data.Dataset.range(3).repeat())
+    batches = AssignedBatches(files, lambda: (0, 0), DEVICE)
+    for use in (batches.draw, batches.sample):
+        with pytest.raises(EndlessSplitError, match=r"never ends .*leave out repeat"):
+            use(1)

@@ -14,6 +14,7 @@ from pstraining.runtime.config.loading import loading
 from pstraining.runtime.config.server import become_server
 from pstraining.runtime.config.settings import CheckpointSettings, SettingsError, TrainingSettings, resolve
 from pstraining.runtime.data.sources import Source
+from pstraining.runtime.data.total_updates import total_updates
 from pstraining.runtime.data.validation import Validation
 from pstraining.runtime.errors import install_exit_code
 from pstraining.runtime.model.objective import Objective
@@ -46,8 +47,9 @@ class Trainer:
         optimizer: creates the Keras optimizer, which must be element-wise (Lamb, Adafactor and Muon are not).
         loss: as for `keras.Model.compile`.
         data: a worker's `tf.data.Dataset` of (x, y) or (x, y, sample_weight) batches, from its index and the number of
-            workers; a dataset restarts when it ends. Or `Ranges` or `Files`, whose splits are assigned to workers one
-            after the other, so that every sample is trained once per epoch even if processes fail.
+            workers; a dataset restarts when it ends. It is called again when the number of workers changes. Or `Ranges`
+            or `Files`, whose splits are assigned to workers one after the other, so that every sample is trained once
+            per epoch even if processes fail.
         steps: number of updates in the job, by all workers together.
         epochs: number of passes over `Ranges` or `Files`, or of `steps_per_epoch` steps. With `steps`, training ends at
             the first limit.
@@ -158,6 +160,37 @@ class Trainer:
         except RenewalDueError as due:
             renewal.renew(due, blocked=HELD_BACK if cluster.is_chief else ())
 
+    def total_updates(
+        self, *, batch_size: int | None = None, samples: int | None = None, workers: int | None = None
+    ) -> int:
+        """Return the number of updates in the job: `decay_steps` of a learning-rate schedule counts them.
+
+        For the `optimizer` function: it needs the job's environment. Where data ends training, the number is that of
+        undisturbed training.
+
+        Args:
+            batch_size: samples in a batch, for `Ranges` and `Files` without `steps`.
+            samples: number of samples in all files, for `Files` without `steps`.
+            workers: number of workers, by default the job's. All tasks must have one schedule, so a job that is scaled
+                gives it where the number of updates depends on it: in Sync and Hybrid without `steps`, and with
+                `localSteps`.
+
+        Raises:
+            ClusterError: the environment does not describe a task of a job.
+            SettingsError: the number does not follow from the settings; the message names what is missing.
+        """
+        cluster = clusters.read()
+        training = resolve("training", TrainingSettings, self._training, cluster.training)
+        source = None if callable(self._data) else self._data
+        return total_updates(
+            training,
+            workers or clusters.number_of_workers(cluster),
+            source,
+            steps_per_epoch=self._steps_per_epoch,
+            batch_size=batch_size,
+            samples=samples,
+        )
+
     def _take_part(
         self,
         cluster: clusters.Cluster,
@@ -220,6 +253,7 @@ class Trainer:
 
     def _build_worker(self, context: "_TaskContext") -> "Worker":
         """Return this task's worker."""
+        from pstraining.runtime.data.divided import DividedData
         from pstraining.runtime.replication.witness import serve_witness
         from pstraining.runtime.updates.base import Identity
         from pstraining.runtime.worker.loop import Worker
@@ -228,9 +262,9 @@ class Trainer:
         cluster, renewal = context.client.cluster, context.renewal
         store, identity = self._build_store(context, with_tables=False), Identity(cluster.task.index, time.time_ns())
         renewal.witness = serve_witness(cluster.witnesses, identity.worker, identity.incarnation, renewal.kept.witness)
-        data = context.source or partial(
-            cast("Callable[[int, int], Dataset]", self._data), cluster.task.index, cluster.workers
-        )
+        divided = cast("Callable[[int, int], Dataset]", self._data)
+        count = partial(clusters.number_of_workers, cluster)
+        data = context.source or DividedData(divided, cluster.task.index, count)
         where = make_router(store, context.mode.make(store, identity))
         return Worker(
             where,

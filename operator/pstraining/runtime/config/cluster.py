@@ -112,7 +112,7 @@ def read(environ: Mapping[str, str] | None = None) -> Cluster:
         raise ClusterError(f"tasks of type {task.type} are not supported")
     if not addresses.get("ps"):
         raise ClusterError("the job has no parameter server")
-    shared = _cluster_file(Path(env.get(ENV_CLUSTER_FILE) or f"{contract.MOUNT_DIR}/{contract.CLUSTER_FILE}"))
+    shared = _cluster_file(_path(env))
     checkpoint = dict(shared.get("checkpoint") or {})
     checkpoint.pop("volume", None)  # where the path's bytes live is the operator's business
     if env.get(contract.ENV_CHECKPOINT_DIR):
@@ -130,6 +130,22 @@ def read(environ: Mapping[str, str] | None = None) -> Cluster:
         training=dict(shared.get("training") or {}),
         checkpoint=checkpoint,
     )
+
+
+def number_of_workers(cluster: Cluster, environ: Mapping[str, str] | None = None) -> int:
+    """Return the job's number of workers now: a pod's cluster file is refreshed when the job is scaled.
+
+    TF_CONFIG keeps the number of the process's start. It counts if the file cannot be read, or has no worker.
+    """
+    try:
+        tasks = _cluster_file(_path(os.environ if environ is None else environ))["cluster"]["worker"]
+        return len(tasks) or cluster.workers
+    except (ClusterError, KeyError, TypeError):
+        return cluster.workers
+
+
+def _path(env: Mapping[str, str]) -> Path:
+    return Path(env.get(ENV_CLUSTER_FILE) or f"{contract.MOUNT_DIR}/{contract.CLUSTER_FILE}")
 
 
 def _in_order(tasks: Mapping[str, object] | Sequence[object]) -> list[str]:

@@ -9,12 +9,17 @@ from typing import Protocol
 import tensorflow as tf
 
 from pstraining.runtime.data.sources import Source
+from pstraining.runtime.errors import FinalError
 from pstraining.runtime.model.tensor import Batch, Dataset
 from pstraining.runtime.ps.data_ledger import Progress
 
 
 class EndOfDataError(Exception):
     """All splits of all epochs have been assigned."""
+
+
+class EndlessSplitError(FinalError, ValueError):
+    """A split of assigned data that never ends."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,9 @@ class Batches(Protocol):
     def reset(self) -> bool:
         """Handle the end of a session with an update of unknown outcome; return whether drawn batches are void."""
 
+    def restart(self) -> None:
+        """Draw from a new dataset from now on, if the dataset depends on the number of workers."""
+
     def close(self) -> None:
         """Release the open iterators."""
 
@@ -68,6 +76,11 @@ class DatasetBatches:
     def reset(self) -> bool:
         """Return False: a dataset has no position to return to."""
         return False
+
+    def restart(self) -> None:
+        """Leave the dataset: the next batch is the first one of a new dataset."""
+        self._sampled = []
+        self.close()
 
     def close(self) -> None:
         """Release the iterator."""
@@ -108,7 +121,7 @@ class AssignedBatches:
                 raise EndOfDataError
             self.close()
             with tf.device(self._device):
-                self._split = _Split(*taken, iter(self._source.open(taken[0])))
+                self._split = _Split(*taken, iter(_ending(self._source.open(taken[0]))))
             if self._split.is_over:
                 raise ValueError(f"the data function returned an empty dataset for position {taken[0]}")
         with tf.device(self._device):
@@ -117,7 +130,7 @@ class AssignedBatches:
     def sample(self, number: int) -> list[Batch]:
         """Return batches of the first split."""
         with tf.device(self._device):
-            found = list(itertools.islice(iter(self._source.open(0)), number))
+            found = list(itertools.islice(iter(_ending(self._source.open(0))), number))
         if not found:
             raise ValueError("the data function returned an empty dataset for position 0")
         return found
@@ -127,11 +140,29 @@ class AssignedBatches:
         self.close()
         return True
 
+    def restart(self) -> None:
+        """Do nothing: splits depend on no number of workers."""
+
     def close(self) -> None:
         """Release the current split."""
         held: list[object] = [self._split]
         self._split = None
         _let_go(held)
+
+
+def _ending(split: Dataset) -> Dataset:
+    """Return a split that is not known to be endless.
+
+    Raises:
+        EndlessSplitError: it is.
+    """
+    cardinality = getattr(split, "cardinality", None)
+    if callable(cardinality) and int(cardinality()) == tf.data.INFINITE_CARDINALITY:
+        raise EndlessSplitError(
+            "data: the dataset that `read` returns never ends (repeat() without a count), so no worker would be "
+            "assigned a second split; leave out repeat(): epochs=... repeats all of the data"
+        )
+    return split
 
 
 def _let_go(held: list[object]) -> None:

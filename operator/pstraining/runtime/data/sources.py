@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
+from pstraining.runtime.config.settings import SettingsError
 from pstraining.runtime.model.tensor import Dataset
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Ranges:
 
     def __post_init__(self) -> None:
         if self.size < 1 or self.block < 1:
-            raise ValueError("Ranges: size and block must be at least 1")
+            raise SettingsError("Ranges: size and block must be at least 1")
 
     @property
     def count(self) -> int:
@@ -82,7 +83,7 @@ class Files:
 
     def __post_init__(self) -> None:
         if not self.paths:
-            raise ValueError("Files: there is no path")
+            raise SettingsError("Files: there is no path")
 
     @property
     def count(self) -> int:

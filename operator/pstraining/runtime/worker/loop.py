@@ -15,6 +15,7 @@ import tensorflow as tf
 from pstraining.api.training import NonFinite
 from pstraining.runtime.config.settings import TrainingSettings
 from pstraining.runtime.data.batches import AssignedBatches, Batches, DatasetBatches, EndOfDataError, UpdateBatches
+from pstraining.runtime.data.divided import DividedData
 from pstraining.runtime.data.epochs import Epochs
 from pstraining.runtime.data.sources import Source
 from pstraining.runtime.ps import record as records
@@ -68,6 +69,7 @@ class Worker:
             if callable(data)
             else AssignedBatches(data, self._assign_split, store.client.local)
         )
+        self._divided = data if isinstance(data, DividedData) else None
         self._limit = training.positions(None if callable(data) else data.count)
         self._where = where
         self._updates = where.first[1]
@@ -201,6 +203,8 @@ class Worker:
     def _step_through(self, session: records.Session) -> bool:
         while True:
             if self._pending is None:
+                if self._divided and self._divided.has_changed():
+                    self._batches.restart()
                 self._pending = self._batches.draw(self._training.batches_per_update)
             result = self._updates.step(self._pending.batches, self._pending.progress)
             if result.done:
