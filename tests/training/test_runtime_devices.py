@@ -83,3 +83,60 @@ def test_another_device_leads_to_the_same_parameters(client: Any, settings: Any)
     _, found = values_after(client, "CPU:1", settings, initial)
     for path, value in expected.items():
         np.testing.assert_allclose(found[path], value, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.usefixtures("plain_arithmetic")
+def test_several_devices_equal_one(client: Any) -> None:
+    """With batches of unequal parts, of fewer samples than devices, and gradients that are clipped together."""
+    import keras
+
+    made = [tuple(part[:samples] for part in batch) for batch, samples in zip(batches(2), (5, 1), strict=True)]
+
+    def clipped() -> Any:
+        return keras.optimizers.Adam(1e-2, global_clipnorm=0.3)
+
+    def trained(*devices: str, initial: Any = None) -> tuple[Any, Any]:
+        with computing_on(client, *devices):
+            client.container += "x"
+            rig = Rig(client, clipped, ps=1, build=in_float64(small), mode="Async")
+            rig.initial = initial or rig.initial
+            rig.start()
+            with watched() as found:
+                rig.train(on_device(client, made))
+        if len(devices) > 1:
+            assert found.devices_of("MatMul") == {f"worker 0 {device}" for device in devices}
+        return rig.initial, rig.snapshot().variables
+
+    initial, expected = trained("CPU:0")
+    _, found = trained("CPU:1", "CPU:2", initial=initial)
+    for path, value in expected.items():
+        np.testing.assert_allclose(found[path], value, rtol=1e-9, atol=1e-12)
+
+
+def test_several_devices_look_up_and_push_the_rows_of_tables(client: Any) -> None:
+    import tensorflow as tf
+
+    ids = np.random.default_rng(0).integers(0, 20, [3, 8, 4])
+    made = [(tf.constant(one), tf.constant(one[:, 0] % 3)) for one in ids]
+
+    def build() -> Any:
+        import keras
+
+        from pstraining.runtime import Embedding
+
+        rows = Embedding(20, 6)(entry := keras.Input((4,), dtype="int64"))
+        return keras.Model(entry, keras.layers.Dense(3, activation="softmax")(keras.layers.Flatten()(rows)))
+
+    def trained(*devices: str, initial: Any = None) -> tuple[Any, Any]:
+        with computing_on(client, *devices):
+            client.container += "x"
+            rig = Rig(client, adam, ps=1, build=build, mode="Sync")
+            rig.initial = initial or rig.initial
+            rig.start()
+            rig.train(made)
+        return rig.initial, rig.snapshot().variables
+
+    initial, expected = trained("CPU:0")
+    _, found = trained("CPU:1", "CPU:2", initial=initial)
+    for path, value in expected.items():
+        np.testing.assert_allclose(found[path], value, rtol=1e-5, atol=1e-6)

@@ -69,7 +69,8 @@ class Model:
         self.trainable = trainable
         self.variables = trainable + state
         self._averages = averages(self.keras._flatten_layers())
-        self._writes: list[int | None] = [None] * len(state)
+        self.writes: list[int | None] = [None] * len(state)
+        """How often the traced step assigns each variable of state; None if it writes it in another way."""
         groups = [optimizer.group_of(self.optimizer, variable) for variable in trainable] + [STATE] * len(state)
         self.tensors = tuple(
             partition.Tensor(path, tuple(int(size) for size in variable.shape), str(variable.dtype), group)
@@ -118,11 +119,11 @@ class Model:
         Its momentum is that of all assignments of a batch together. The step must have been traced.
         """
         found = self._averages.get(id(self.variables[len(self.trainable) + number]))
-        writes = self._writes[number]
+        writes = self.writes[number]
         return found._replace(momentum=found.momentum**writes) if found and writes else None
 
     def loss_and_gradients(
-        self, batch: Batch, fetch: Fetch, *, share: float = 1.0
+        self, batch: Batch, fetch: Fetch, *, share: float = 1.0, values: Sequence[Tensor] | None = None
     ) -> tuple[Tensor, list[Tensor], list[Touched]]:
         """Emit one forward and backward pass on the local values; gradients are clipped by norm, all together.
 
@@ -130,20 +131,27 @@ class Model:
             batch: (x, y) or (x, y, sample_weight), as Keras takes them, or the input of the program's training step.
             fetch: emits rows of a table, from its number and indices without repetition. int64[n] to [n, width].
             share: factor of the loss for the gradients; the returned loss has no factor.
+            values: inside a `keras.StatelessScope` its values of the trained variables, to which the gradients belong;
+                they are not clipped. None: the variables.
 
         Returns:
             The loss, a dense gradient for each trained variable, and for each table the touched rows.
         """
         written = Writes()
         with tf.GradientTape() as tape:
+            tape.watch(values or ())
             lookups = Lookups(tape, lambda layer, indices: fetch(self.embeddings.index(layer), indices))
             with looking_up(lookups):
                 loss = self.step.loss(batch)
-        self._writes = written.of(self.variables[len(self.trainable) :])
-        variables = [variable.value for variable in self.trainable] + [rows for _, _, rows in lookups.found]
+        if values is None:
+            self.writes = written.of(self.variables[len(self.trainable) :])
+        dense = [variable.value for variable in self.trainable] if values is None else values
+        variables = [*dense] + [rows for _, _, rows in lookups.found]
         above = None if share == 1.0 else tf.constant(share, loss.dtype)
         gradients = tape.gradient(loss, variables, above, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        clipped = optimizer.clip(self.optimizer, [tf.convert_to_tensor(gradient) for gradient in gradients])
+        clipped = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        if values is None:
+            clipped = optimizer.clip(self.optimizer, clipped)
         touched = []
         for number, layer in enumerate(self.embeddings):
             mine = [
@@ -154,6 +162,12 @@ class Model:
             empty = (tf.zeros([0], tf.int64), tf.zeros([0, self.tables[number].shape[1]], self.tables[number].dtype))
             touched.append(sparse_optimizer.merged(mine) if len(mine) > 1 else (mine or [empty])[0])
         return loss, clipped[: len(self.trainable)], touched
+
+    def clip(self, gradients: list[Tensor], touched: Sequence[Touched]) -> tuple[list[Tensor], list[Touched]]:
+        """Emit clipping gradients and the gradients of touched rows by norm, all together."""
+        clipped = optimizer.clip(self.optimizer, [*gradients, *(gradient for _, gradient in touched)])
+        dense, rows = clipped[: len(gradients)], clipped[len(gradients) :]
+        return dense, [(indices, gradient) for (indices, _), gradient in zip(touched, rows, strict=True)]
 
 
 def _paths(variables: Sequence[KerasVariable | Embedding]) -> list[str]:

@@ -61,6 +61,7 @@ class KerasVariable(Protocol):
     dtype: str
     shape: Shape
     value: Variable
+    aggregation: str
 
     def assign(self, value: object) -> Operation:
         """Replace the value."""
@@ -135,6 +136,8 @@ class KerasModel(Protocol):
     _compile_metrics: Any
     _loss_tracker: KerasMetric
     built: bool
+    variables: Sequence[KerasVariable]
+    metrics_variables: Sequence[KerasVariable]
     trainable_variables: Sequence[KerasVariable]
     non_trainable_variables: Sequence[KerasVariable]
     stop_training: bool

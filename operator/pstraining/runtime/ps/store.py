@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from pstraining.runtime.model import partition
-from pstraining.runtime.model.keras_model import Model
+from pstraining.runtime.model.keras_model import Fetch, Model
 from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps import ledger_ops
 from pstraining.runtime.ps.messages import Sender, SessionToken, SplitReply
@@ -177,18 +177,22 @@ class ParameterStore:
             flat = [tf.reshape(value, [-1]) for value in values]
             return [[self._packed(segment, flat) for segment in shard.segments] for shard in self.shards]
 
-    def fetch_rows(self, table: int, indices: Tensor) -> Tensor:
-        """Return rows of a table on the computing device, from indices without repetition. int64[n] to [n, width]."""
-        servers = len(self.shards)
-        with tf.device(self.client.compute):
+    def fetch_rows_on(self, device: str) -> Fetch:
+        """Return the function that emits fetching rows of a table to a device of this task; see `fetch_rows`."""
+        return lambda table, indices: self.fetch_rows(table, indices, device)
+
+    def fetch_rows(self, table: int, indices: Tensor, device: str | None = None) -> Tensor:
+        """Return rows of a table on a device of this task, from indices without repetition. int64[n] to [n, width]."""
+        servers, device = len(self.shards), device or self.client.compute
+        with tf.device(device):
             owner = tf.cast(indices % servers, tf.int32)
             wanted = tf.dynamic_partition(indices // servers, owner, servers)
             places = tf.dynamic_partition(tf.range(tf.size(indices)), owner, servers)
         rows = [
-            self.client.to_compute(shard.fetch_rows(table, local))
+            self.client.to_device(shard.fetch_rows(table, local), device)
             for shard, local in zip(self.shards, wanted, strict=True)
         ]
-        with tf.device(self.client.compute):
+        with tf.device(device):
             return tf.ensure_shape(tf.dynamic_stitch(places, rows), [None, self.model.tables[table].shape[1]])
 
     def _packed(self, segment: partition.Segment, flat: Sequence[Tensor]) -> Tensor:

@@ -181,16 +181,25 @@ class Client:
             return fetched
 
     def to_local(self, result: Structure) -> Structure:
-        """Emit moving a function's results to this task's CPU: a tensor must not stay on a server.
+        """Emit moving a function's results to this task's CPU: a tensor must not stay on a server."""
+        return self.to_device(result, self.local)
+
+    def to_compute(self, result: Structure) -> Structure:
+        """Emit moving parameters from the servers to the device that computes."""
+        return self.to_device(result, self.compute)
+
+    @staticmethod
+    def to_device(result: Structure, device: str) -> Structure:
+        """Emit moving tensors from the servers to a device of this task.
 
         An identity would be optimised away. The operation that selects among results would then run on the server, and
         the selection would have to be sent there first.
         """
-        return _moved(result, self.local)
-
-    def to_compute(self, result: Structure) -> Structure:
-        """Emit moving parameters from the servers to the device that computes; see `to_local`."""
-        return _moved(result, self.compute)
+        with tf.device(device):
+            moved: Structure = tf.nest.map_structure(
+                lambda value: tf.raw_ops.EnsureShape(input=value, shape=value.shape), result
+            )
+            return moved
 
     def recover(self, lost: ShardLostError) -> None:
         """Reconnect, unless another thread has done so since the call failed; return when all servers answer.
@@ -324,14 +333,6 @@ _CODES: Final = {
 
 def _as_arrays(result: Tensor) -> Fetched:
     return tf.nest.map_structure(lambda tensor: tensor.numpy(), result)
-
-
-def _moved(result: Structure, device: str) -> Structure:
-    with tf.device(device):
-        moved: Structure = tf.nest.map_structure(
-            lambda value: tf.raw_ops.EnsureShape(input=value, shape=value.shape), result
-        )
-        return moved
 
 
 def _first_line(error: Exception) -> str:

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 import tensorflow as tf
 
-from pstraining.runtime.model import sparse_optimizer
+from pstraining.runtime.model import data_parallel, sparse_optimizer
 from pstraining.runtime.model.errors import ModelError
 from pstraining.runtime.model.finite import are_finite
 from pstraining.runtime.model.keras_model import STATE, Touched
@@ -157,7 +157,7 @@ class GradientComputer:
         """Emit one step of this worker's own optimizer; return the batch's `GradientStats`. float64[4]."""
         model = self._store.model
         with tf.device(self._store.client.compute):
-            loss, gradients, _ = model.loss_and_gradients(batch, self._store.fetch_rows)
+            loss, gradients, _ = self._on_devices(batch)
             model.optimizer.apply(gradients, model.trainable)
             return _stats(batch, loss, are_finite(gradients))
 
@@ -185,9 +185,7 @@ class GradientComputer:
         with tf.device(self._store.client.compute):
             before = [variable.value.read_value() for variable in state]
             with tf.control_dependencies(before):
-                loss, gradients, touched = model.loss_and_gradients(
-                    batch, self._store.fetch_rows, share=1 / self._parts
-                )
+                loss, gradients, touched = self._on_devices(batch, 1 / self._parts)
             changes = self._state_changes(before, [variable.value.read_value() for variable in state], 1)
             if self._parts > 1:
                 changes = [change / self._parts for change in changes]
@@ -199,6 +197,13 @@ class GradientComputer:
         if self._state_targets is None:
             return [new - old for new, old in zip(after, before, strict=True)]
         return self._state_targets(before, after, batches)
+
+    def _on_devices(self, batch: Batch, share: float = 1.0) -> tuple[Tensor, list[Tensor], list[Touched]]:
+        """Emit one forward and backward pass on this worker's devices; see `Model.loss_and_gradients`."""
+        store = self._store
+        return data_parallel.loss_and_gradients(
+            store.model, batch, store.fetch_rows_on, store.client.devices, share=share
+        )
 
     def _emit_sum(self, total: BatchSums | None, new: BatchSums) -> BatchSums:
         """Emit the sums over the batches so far: of samples, and of losses and gradients times their samples."""

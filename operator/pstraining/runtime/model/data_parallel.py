@@ -1,0 +1,171 @@
+"""A batch's gradient on several devices of one worker.
+
+The model's variables are on the first device. Every device receives their values and a part of the batch, and computes
+the gradient of its part. The first device adds the gradients, weighted by samples. It sets state to its mean over the
+devices, as `tf.distribute.MirroredStrategy` does: BatchNormalization normalizes each part by itself.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from pstraining.runtime.model import sparse_optimizer
+from pstraining.runtime.model.errors import ModelError
+from pstraining.runtime.model.keras_model import Fetch, Model, Touched
+from pstraining.runtime.model.tensor import Batch, KerasVariable, Tensor
+from pstraining.runtime.model.training_step import samples
+
+SEED_STRIDE: Final = 0x9E3779B1
+"""Added to seeds from one device to the next, so that dropout masks differ: 2^32 divided by the golden ratio."""
+
+
+class _Part(NamedTuple):
+    """One device's part of a batch: its weight, and what the device computes of it."""
+
+    weight: Tensor
+    """Its samples divided by the batch's. float64[]."""
+    loss: Tensor
+    gradients: list[Tensor]
+    touched: list[Touched]
+    written: dict[int, tuple[Tensor, Tensor]]
+    """By number of the variable the value before and after, of variables that the forward pass has written."""
+
+
+class _CountingScope(keras.StatelessScope):  # type: ignore[misc]
+    """Values in the place of variables, and how often each is written."""
+
+    def __init__(self, values: Sequence[tuple[KerasVariable, Tensor]]) -> None:
+        super().__init__(values, collect_losses=True)
+        self.writes = Counter[int]()
+        """By identity of the variable."""
+
+    def add_update(self, update: tuple[KerasVariable, Tensor]) -> None:
+        self.writes[id(update[0])] += 1
+        super().add_update(update)
+
+
+def loss_and_gradients(
+    model: Model, batch: Batch, fetch_on: Callable[[str], Fetch], devices: Sequence[str], *, share: float = 1.0
+) -> tuple[Tensor, list[Tensor], list[Touched]]:
+    """Emit one forward and backward pass over a batch on this worker's devices; see `Model.loss_and_gradients`.
+
+    Args:
+        model: the model, its variables on the first device.
+        batch: with several devices its tensors have the samples as their first dimension, or are scalars.
+        fetch_on: returns the function that fetches rows of tables to a device.
+        devices: this worker's devices that compute.
+        share: factor of the loss for the gradients.
+
+    Raises:
+        ModelError: the batch contains a sparse tensor, which several devices cannot divide.
+    """
+    if len(devices) == 1:
+        return model.loss_and_gradients(batch, fetch_on(devices[0]), share=share)
+    variables = _variables(model)
+    with tf.device(devices[0]):
+        values = [variable.value.read_value() for variable in variables]
+        number = samples(batch)
+        pieces = [_piece(batch, number, part, len(devices)) for part in range(len(devices))]
+    parts = []
+    for part, (device, (weight, piece)) in enumerate(zip(devices, pieces, strict=True)):
+        with tf.device(device):
+            parts.append(_part(model, piece, weight, fetch_on(device), _copies(variables, values, part), share))
+    with tf.device(devices[0]):
+        for index, variable in enumerate(variables):
+            if all(index in part.written for part in parts):
+                variable.assign(_together(variable, values[index], [(p.weight, *p.written[index]) for p in parts]))
+        return _sums(model, parts)
+
+
+def _variables(model: Model) -> list[KerasVariable]:
+    """Return the model's variables, with those of seeds and metrics."""
+    found = [*model.keras.variables, *model.keras.metrics_variables]
+    return list({id(variable): variable for variable in found}.values())
+
+
+def _piece(batch: Batch, number: Tensor, part: int, devices: int) -> tuple[Tensor, Batch]:
+    """Emit a part of a batch, and its weight. Parts differ by at most one sample.
+
+    With fewer samples than devices, some devices compute the last sample once more, with a weight of zero: of no sample
+    at all there is no mean.
+    """
+    size = number // devices + tf.cast(part < number % devices, tf.int32)
+    begin = tf.minimum(part * (number // devices) + tf.minimum(part, number % devices), number - 1)
+    end = begin + tf.maximum(size, 1)
+
+    def cut(tensor: Tensor) -> Tensor:
+        if isinstance(tensor, tf.SparseTensor):
+            raise ModelError("devices: sparse tensors of a batch cannot be divided; make them dense, or use one device")
+        return tensor if tensor.shape.rank == 0 else tensor[begin:end]
+
+    return tf.cast(size, tf.float64) / tf.cast(number, tf.float64), tf.nest.map_structure(cut, batch)
+
+
+def _copies(
+    variables: Sequence[KerasVariable], values: Sequence[Tensor], part: int
+) -> list[tuple[KerasVariable, Tensor]]:
+    """Emit the variables' values on a device, each seed moved on by its own distance."""
+    copies = []
+    for variable, value in zip(variables, values, strict=True):
+        is_seed = part and variable.name == "seed_generator_state"
+        moved = value + tf.constant([part * SEED_STRIDE, 0], value.dtype) if is_seed else tf.identity(value)
+        copies.append((variable, moved))
+    return copies
+
+
+def _part(
+    model: Model,
+    piece: Batch,
+    weight: Tensor,
+    fetch: Fetch,
+    copies: Sequence[tuple[KerasVariable, Tensor]],
+    share: float,
+) -> _Part:
+    """Emit a forward and a backward pass on copies of the variables' values."""
+    by_variable = {id(variable): value for variable, value in copies}
+    trained = [by_variable[id(variable)] for variable in model.trainable]
+    with _CountingScope(copies) as scope:
+        loss, gradients, touched = model.loss_and_gradients(piece, fetch, share=share, values=trained)
+    model.writes = [scope.writes.get(id(variable), 0) for variable in model.variables[len(model.trainable) :]]
+    written = {}
+    for index, (variable, before) in enumerate(copies):
+        after = scope.get_current_value(variable)
+        if after is not before:
+            written[index] = (before, after)
+    return _Part(weight, loss, gradients, touched, written)
+
+
+def _together(variable: KerasVariable, value: Tensor, written: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
+    """Emit a variable's value after all parts: metrics count all parts, other floats are their mean.
+
+    The value of the first part is that of integers and seeds.
+
+    Args:
+        variable: a variable that each part has written.
+        value: its value before.
+        written: for each part the weight, and the values before and after.
+    """
+    if not tf.as_dtype(variable.dtype).is_floating:
+        return written[0][2]
+    is_sum = variable.aggregation == "sum"
+    moves = [(after - before) * (1 if is_sum else tf.cast(weight, value.dtype)) for weight, before, after in written]
+    return value + tf.add_n(moves)
+
+
+def _sums(model: Model, parts: Sequence[_Part]) -> tuple[Tensor, list[Tensor], list[Touched]]:
+    """Emit loss and gradients of the whole batch."""
+    loss = tf.add_n([part.loss * tf.cast(part.weight, part.loss.dtype) for part in parts])
+    weighted = [[_times(gradient, part.weight) for gradient in part.gradients] for part in parts]
+    gradients = [tf.add_n(found) for found in zip(*weighted, strict=True)]
+    touched = [
+        sparse_optimizer.merged([(indices, _times(gradient, part.weight)) for part, (indices, gradient) in of_table])
+        for of_table in ([(part, part.touched[table]) for part in parts] for table in range(len(model.tables)))
+    ]
+    return loss, *model.clip(gradients, touched)
+
+
+def _times(gradient: Tensor, weight: Tensor) -> Tensor:
+    return gradient * tf.cast(weight, gradient.dtype)

@@ -1,0 +1,74 @@
+"""A batch on several devices of one worker, without servers: parts, statistics, seeds and what is refused."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pstraining.runtime.errors import FinalError
+
+pytestmark = [pytest.mark.training, pytest.mark.usefixtures("cluster")]
+DEVICES = ("CPU:1", "CPU:2")
+
+
+def passed(model: Any, batch: Any, devices: Any = DEVICES) -> Any:
+    """Loss, gradients and touched rows."""
+    import tensorflow as tf
+
+    from pstraining.runtime.model import data_parallel
+
+    def emit(given: Any) -> Any:
+        return data_parallel.loss_and_gradients(model, given, lambda _: None, devices)  # type: ignore[arg-type, return-value]
+
+    with tf.device(devices[0]):
+        return tf.function(emit, autograph=False)(batch)
+
+
+def on_devices(*layers: Any) -> Any:
+    import keras
+    import tensorflow as tf
+
+    from pstraining.runtime.model.keras_model import Model
+
+    with tf.device(DEVICES[0]):
+        return Model(lambda: keras.Sequential([keras.Input((2,)), *layers]), keras.optimizers.SGD, "mse")
+
+
+def test_statistics_are_the_mean_of_the_parts_by_their_samples() -> None:
+    import keras
+    import tensorflow as tf
+
+    model = on_devices(keras.layers.BatchNormalization(momentum=0.5))
+    values = np.arange(10, dtype="float32").reshape(5, 2)
+    passed(model, (tf.constant(values), tf.constant(values)))
+    layer = model.keras.layers[0]
+    variances = [part.var(0) for part in (values[:3], values[3:])]
+    np.testing.assert_allclose(layer.moving_mean.numpy(), 0.5 * values.mean(0), rtol=1e-6)
+    expected = 0.5 + 0.5 * (3 * variances[0] + 2 * variances[1]) / 5
+    np.testing.assert_allclose(layer.moving_variance.numpy(), expected, rtol=1e-6)
+
+
+def test_dropout_differs_from_device_to_device_and_from_step_to_step() -> None:
+    import keras
+    import tensorflow as tf
+
+    dropout = keras.layers.Dropout(0.5)
+    model = on_devices(keras.layers.Dense(64, use_bias=False), dropout)
+    batch = (tf.ones([2, 2]), tf.zeros([2, 64]))
+    masks = []
+    for _ in range(2):
+        _, (gradient,), _ = passed(model, batch)
+        masks.append(gradient.numpy()[0])
+        one_device = passed(model, batch, DEVICES[:1])[1][0].numpy()[0]
+        masks.append(one_device)
+    assert len({tuple(mask != 0) for mask in masks}) == len(masks)
+    assert (masks[0] != 0).mean() > 0.6  # of two masks that are equal, half
+
+
+def test_sparse_tensors_are_refused() -> None:
+    import keras
+    import tensorflow as tf
+
+    model = on_devices(keras.layers.Dense(1))
+    with pytest.raises(FinalError, match="devices: sparse tensors"):
+        passed(model, (tf.sparse.eye(2), tf.ones([2, 1])))
