@@ -152,7 +152,7 @@ def _set_resources(job: PSTrainingJob, role: str, container: dict[str, Any]) -> 
 def _wrap(job: PSTrainingJob, task: PodTask, container: dict[str, Any]) -> None:
     command = [*(container.get("command") or ()), *(container.pop("args", None) or ())]
     container["command"] = [*contract.LAUNCH_COMMAND, *command]
-    container["env"] = [*_identity(job, task), *(container.get("env") or ())]
+    container["env"] = [*_identity(job, task), *_gpus(container), *(container.get("env") or ())]
     container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     own = _own_ports(job, task)
     ports = [p for p in container.get("ports") or () if p.get("containerPort") not in own]
@@ -160,6 +160,13 @@ def _wrap(job: PSTrainingJob, task: PodTask, container: dict[str, Any]) -> None:
         *({"name": n, "containerPort": p, "protocol": "TCP"} for p, n in own.items()),
         *ports,
     ]
+
+
+def _gpus(container: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the variable with the number of GPUs that the container's limits ask for, such as nvidia.com/gpu."""
+    limits = (container.get("resources") or {}).get("limits") or {}
+    number = sum(int(amount) for name, amount in limits.items() if name.endswith("/gpu") and str(amount).isdecimal())
+    return [{"name": contract.ENV_GPUS, "value": str(number)}] if number else []
 
 
 def _readiness(job: PSTrainingJob, task: PodTask) -> dict[str, Any]:

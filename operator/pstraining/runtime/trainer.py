@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pstraining.runtime.chief.shutdown import HELD_BACK, GracefulStop
 from pstraining.runtime.config import cluster as clusters
+from pstraining.runtime.config.devices import by_type
 from pstraining.runtime.config.loading import loading
 from pstraining.runtime.config.server import become_server
 from pstraining.runtime.config.settings import CheckpointSettings, SettingsError, TrainingSettings, resolve
@@ -230,6 +231,7 @@ class Trainer:
                 chief=chiefs if cluster.is_chief else None,
                 links=client.links.look,
                 reconnects=lambda: client.reconnects,
+                devices=by_type(client.devices),
             ),
             in_pod=cluster.in_pod,
         )

@@ -44,6 +44,14 @@ def test_who_runs_the_server() -> None:
     assert "PSTRAINING_SERVER" not in env(WORKER, {"ps": {"server": "Builtin"}})
 
 
+def test_a_container_knows_how_many_gpus_it_asked_for() -> None:
+    own = copy.deepcopy(TEMPLATE)
+    own["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": 2, "amd.com/gpu": "1", "cpu": "4"}}
+    assert env(WORKER, {"worker": {"template": own}})["PSTRAINING_GPUS"] == "3"
+    assert "PSTRAINING_GPUS" not in env(TASKS["chief"], {"worker": {"template": own}})
+    assert "PSTRAINING_GPUS" not in env(WORKER, {})
+
+
 def test_what_the_runtime_is_told() -> None:
     spec = {"checkpoint": {"keep": 7, "intervalSeconds": 11, "volume": {"emptyDir": {}}}}
     told = json.loads(cluster_map.document(typed(job(spec=spec))))["checkpoint"]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pstraining.runtime.config.devices import choose
+from pstraining.runtime.config.devices import GpuMissingError, by_type, check_gpus, choose
 from pstraining.runtime.config.settings import SettingsError
 
 TWO = ("CPU:0", "GPU:0", "GPU:1")
@@ -40,3 +40,17 @@ def test_a_choice_that_cannot_be_is_refused_with_what_there_is(wanted: Sequence[
 @pytest.mark.parametrize(("visible", "expected"), [(("CPU:0",), ("CPU:0",)), (("CPU:0", "GPU:0"), ("GPU:0",))])
 def test_a_chief_has_those_that_it_sees(visible: Sequence[str], expected: tuple[str, ...]) -> None:
     assert choose(visible, ["GPU:0", "GPU:1"], strict=False) == expected
+
+
+def test_gpus_that_were_asked_for_and_are_not_there_are_an_error() -> None:
+    check_gpus(requested=0, visible=0, is_built_for_gpus=False)
+    check_gpus(requested=1, visible=2, is_built_for_gpus=True)
+    with pytest.raises(SettingsError, match="ask for 2 GPUs, and TensorFlow sees 0, because the image's TensorFlow"):
+        check_gpus(requested=2, visible=0, is_built_for_gpus=False)
+    with pytest.raises(GpuMissingError, match="ask for 2 GPUs, and TensorFlow sees 1: check the node's driver"):
+        check_gpus(requested=2, visible=1, is_built_for_gpus=True)
+
+
+def test_devices_are_counted_by_type() -> None:
+    names = [f"/job:worker/replica:0/task:0/device:{name}" for name in ("GPU:0", "GPU:1", "CPU:0")]
+    assert by_type(names) == {"GPU": 2, "CPU": 1}

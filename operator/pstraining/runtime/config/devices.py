@@ -4,6 +4,7 @@ Without an accelerator the task's first CPU device computes. Calls to the server
 them, are on the CPU always. Pure; imports no TensorFlow.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -12,6 +13,38 @@ from pstraining.runtime.config.settings import SettingsError
 CPU: Final = "CPU:0"
 NOT_CHOSEN: Final = ("CPU", "TPU_SYSTEM", "XLA_CPU", "XLA_GPU")
 """Types of devices that compute only if the program names them."""
+
+
+class GpuMissingError(RuntimeError):
+    """TensorFlow sees fewer GPUs than the container's limits ask for; another node may have working ones."""
+
+
+def check_gpus(*, requested: int, visible: int, is_built_for_gpus: bool) -> None:
+    """Refuse to train slowly where GPUs were asked for.
+
+    Args:
+        requested: GPUs that the container's limits ask for.
+        visible: GPUs that TensorFlow sees.
+        is_built_for_gpus: whether this TensorFlow can use a GPU at all.
+
+    Raises:
+        SettingsError: the image's TensorFlow cannot use one.
+        GpuMissingError: there are fewer on this node.
+    """
+    if visible >= requested:
+        return
+    problem = f"the container's limits ask for {requested} GPUs, and TensorFlow sees {visible}"
+    if not is_built_for_gpus:
+        raise SettingsError(f"{problem}, because the image's TensorFlow is built for CPUs: use the image with GPUs")
+    raise GpuMissingError(
+        f"{problem}: check the node's driver, the image's CUDA libraries and CUDA_VISIBLE_DEVICES. "
+        'Trainer(devices=["CPU:0"]) trains without'
+    )
+
+
+def by_type(devices: Sequence[str]) -> dict[str, int]:
+    """Return the number of devices by type: {"GPU": 2}."""
+    return dict(Counter(device.rpartition("device:")[2].partition(":")[0] for device in devices))
 
 
 def accelerators(visible: Sequence[str]) -> tuple[str, ...]:

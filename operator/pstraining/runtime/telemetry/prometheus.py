@@ -53,6 +53,7 @@ class TaskMetrics:
         chief: the chief's counters; None on a task that is not the chief.
         links: returns the bytes to and from each parameter server.
         reconnects: returns the number of reconnects.
+        devices: number of the devices that compute, by type.
     """
 
     def __init__(
@@ -62,8 +63,10 @@ class TaskMetrics:
         chief: ChiefCounters | None,
         links: Callable[[], Mapping[str, Traffic]],
         reconnects: Callable[[], int],
+        devices: Mapping[str, int] | None = None,
     ) -> None:
         self._worker, self._chief, self._links, self._reconnects = worker, chief, links, reconnects
+        self._devices = devices or {}
 
     def collect(self) -> Iterator["Metric"]:
         """Yield the metrics for prometheus_client's registry."""
@@ -74,7 +77,7 @@ class TaskMetrics:
             yield from _of_chief(self._chief)
 
     def _of_connections(self) -> Iterator["Metric"]:
-        from prometheus_client.core import CounterMetricFamily
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         sent = CounterMetricFamily(
             "pstraining_sent_bytes", "Bytes to a parameter server, without TCP's headers.", labels=["peer"]
@@ -86,6 +89,12 @@ class TaskMetrics:
             sent.add_metric([peer], moved.sent)
             received.add_metric([peer], moved.received)
         yield from (sent, received)
+        computing = GaugeMetricFamily(
+            "pstraining_compute_devices", "Devices of this task that compute, by type: GPU, CPU.", labels=["type"]
+        )
+        for kind, number in sorted(self._devices.items()):
+            computing.add_metric([kind], number)
+        yield computing
         yield CounterMetricFamily(
             "pstraining_reconnects",
             "How often the connection to the parameter servers was mended.",

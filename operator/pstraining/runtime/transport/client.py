@@ -106,18 +106,21 @@ class Client:
         Must run before the process creates any other tensor: connecting invalidates what exists.
 
         Raises:
-            SettingsError: a device that the program wants is not visible.
+            SettingsError, GpuMissingError: a device that the program or the container's limits want is not visible.
         """
+        # The program's own choice of devices is checked below.
+        devices.prepare(self.cluster.gpus if self._wanted is None else 0)
         self._wait_for_servers(self._ahead.unresponsive() if self._ahead else ())
         self._watchdog.start()
-        devices.prepare()
         eager = context.context()
         eager._config = tf.compat.v1.ConfigProto()
         eager._config.experimental.disable_thread_spinning = True  # as in the servers, see launcher/serve.py
         with self._exclusive():
             self._connect_all(first=True)
         task = self.cluster.task
-        found = choose(devices.of_task(task), self._wanted, strict=task.type == "worker")
+        visible = devices.of_task(task)
+        found = choose(visible, self._wanted, strict=task.type == "worker")
+        event("devices", task=f"{task.type}-{task.index}", compute=found, visible=visible)
         self.devices = tuple(map(self._own, found))
 
     def close(self) -> None:

@@ -3,11 +3,21 @@
 import tensorflow as tf
 
 from pstraining.runtime.config.cluster import Task
+from pstraining.runtime.config.devices import check_gpus
 
 
-def prepare() -> None:
-    """Let GPU memory grow with its use, so that processes can share a GPU; before TensorFlow uses a device."""
-    for device in tf.config.list_physical_devices("GPU"):
+def prepare(requested: int) -> None:
+    """Let GPU memory grow with its use, so that processes can share a GPU; before TensorFlow uses a device.
+
+    Args:
+        requested: GPUs that must be visible.
+
+    Raises:
+        SettingsError, GpuMissingError: see `check_gpus`.
+    """
+    gpus = tf.config.list_physical_devices("GPU")
+    check_gpus(requested=requested, visible=len(gpus), is_built_for_gpus=tf.test.is_built_with_gpu_support())
+    for device in gpus:
         tf.config.experimental.set_memory_growth(device, True)
 
 
