@@ -1,5 +1,6 @@
 """A batch on several devices of one worker, without servers: parts, statistics, seeds and what is refused."""
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -72,3 +73,37 @@ def test_sparse_tensors_are_refused() -> None:
     model = on_devices(keras.layers.Dense(1))
     with pytest.raises(FinalError, match="devices: sparse tensors"):
         passed(model, (tf.sparse.eye(2), tf.ones([2, 1])))
+
+
+def test_the_next_batch_is_on_the_device_before_it_is_asked_for() -> None:
+    import tensorflow as tf
+
+    from pstraining.runtime.data.batches import DatasetBatches
+
+    read = threading.Semaphore(0)
+
+    def batches() -> Any:
+        for number in (0, 1):
+            yield tf.fill([2], float(number)), tf.constant([number, number]), tf.constant("text")
+            read.release()
+
+    def data() -> Any:
+        return batches()
+
+    drawn = DatasetBatches(data, "CPU:0", "CPU:1")
+    (x, y, text), *_ = drawn.draw(1).batches
+    assert x.device.endswith("CPU:1")
+    assert all(kept.device.endswith("CPU:0") for kept in (y, text))
+    assert read.acquire(timeout=60)  # the second batch, or the end after it, is read by now
+    values = [float(drawn.draw(1).batches[0][0][0]) for _ in range(3)]
+    assert values == [1.0, 0.0, 1.0]
+    drawn.close()
+
+
+def test_an_error_in_the_data_reaches_the_worker() -> None:
+    from pstraining.runtime.data.ahead import on_device
+
+    found = on_device(iter(lambda: 1 / 0, None), "CPU:1", cpu="CPU:0")
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            next(found)

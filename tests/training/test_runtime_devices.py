@@ -87,7 +87,10 @@ def test_another_device_leads_to_the_same_parameters(client: Any, settings: Any)
 
 @pytest.mark.usefixtures("plain_arithmetic")
 def test_several_devices_equal_one(client: Any) -> None:
-    """With batches of unequal parts, of fewer samples than devices, and gradients that are clipped together."""
+    """With batches of unequal parts, of fewer samples than devices, and gradients that are clipped together.
+
+    Keras computes the loss in float32, whatever the model's type.
+    """
     import keras
 
     made = [tuple(part[:samples] for part in batch) for batch, samples in zip(batches(2), (5, 1), strict=True)]
@@ -110,7 +113,7 @@ def test_several_devices_equal_one(client: Any) -> None:
     initial, expected = trained("CPU:0")
     _, found = trained("CPU:1", "CPU:2", initial=initial)
     for path, value in expected.items():
-        np.testing.assert_allclose(found[path], value, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(found[path], value, rtol=1e-5, atol=1e-7)
 
 
 def test_several_devices_look_up_and_push_the_rows_of_tables(client: Any) -> None:

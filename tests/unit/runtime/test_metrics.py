@@ -28,7 +28,11 @@ def everything() -> prometheus.TaskMetrics:
         checkpoint_interval=7.5,
     )
     return prometheus.TaskMetrics(
-        worker=worker, chief=chief, links=lambda: {"ps-0": Traffic(10, 20), "ps": Traffic(1, 2)}, reconnects=lambda: 4
+        worker=worker,
+        chief=chief,
+        links=lambda: {"ps-0": Traffic(10, 20), "ps": Traffic(1, 2)},
+        reconnects=lambda: 4,
+        devices={"GPU": 2},
     )
 
 
@@ -54,6 +58,7 @@ def test_a_scrape_finds_every_number(monkeypatch: pytest.MonkeyPatch, capsys: py
         ("pstraining_sent_bytes_total", "ps-0"): 10,
         ("pstraining_received_bytes_total", "ps"): 2,
         ("pstraining_reconnects_total", ""): 4,
+        ("pstraining_compute_devices", "GPU"): 2,
         ("pstraining_worker_steps_total", ""): 2,
         ("pstraining_worker_samples_total", ""): 64,
         ("pstraining_worker_left_out_total", ""): 1,

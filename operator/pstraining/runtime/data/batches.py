@@ -8,6 +8,7 @@ from typing import Protocol
 
 import tensorflow as tf
 
+from pstraining.runtime.data.ahead import on_device
 from pstraining.runtime.data.sources import Source
 from pstraining.runtime.errors import FinalError
 from pstraining.runtime.model.tensor import Batch, Dataset
@@ -56,10 +57,16 @@ class Batches(Protocol):
 
 
 class DatasetBatches:
-    """Endless batches of the user's dataset: it restarts when it ends."""
+    """Endless batches of the user's dataset: it restarts when it ends.
 
-    def __init__(self, make: Callable[[], Dataset], device: str) -> None:
-        self._make, self._device = make, device
+    Args:
+        make: creates the dataset.
+        device: the worker's CPU.
+        compute: the device that computes, on which the batches are; None: the CPU.
+    """
+
+    def __init__(self, make: Callable[[], Dataset], device: str, compute: str | None = None) -> None:
+        self._make, self._device, self._compute = make, device, compute or device
         self._iterator: Iterator[Batch] | None = None
         self._sampled: list[Batch] = []
 
@@ -94,7 +101,7 @@ class DatasetBatches:
                 for batch in self._iterator:
                     return batch
             self.close()
-            self._iterator = iter(self._make())
+            self._iterator = on_device(iter(self._make()), self._compute, cpu=self._device)
             for batch in self._iterator:
                 return batch
         raise ValueError("the data function returned an empty dataset")
@@ -106,11 +113,14 @@ class AssignedBatches:
     Args:
         source: the splits.
         assign: requests a split: its position and its number of trained batches, or None when there is none.
-        device: the worker's.
+        device: the worker's CPU.
+        compute: see `DatasetBatches`.
     """
 
-    def __init__(self, source: Source, assign: Callable[[], tuple[int, int] | None], device: str) -> None:
-        self._source, self._assign, self._device = source, assign, device
+    def __init__(
+        self, source: Source, assign: Callable[[], tuple[int, int] | None], device: str, compute: str | None = None
+    ) -> None:
+        self._source, self._assign, self._device, self._compute = source, assign, device, compute or device
         self._split: _Split | None = None
 
     def draw(self, number: int) -> UpdateBatches:
@@ -121,7 +131,7 @@ class AssignedBatches:
                 raise EndOfDataError
             self.close()
             with tf.device(self._device):
-                self._split = _Split(*taken, iter(_ending(self._source.open(taken[0]))))
+                self._split = _Split(*taken, self._open(taken[0]))
             if self._split.is_over:
                 raise ValueError(f"the data function returned an empty dataset for position {taken[0]}")
         with tf.device(self._device):
@@ -130,10 +140,13 @@ class AssignedBatches:
     def sample(self, number: int) -> list[Batch]:
         """Return batches of the first split."""
         with tf.device(self._device):
-            found = list(itertools.islice(iter(_ending(self._source.open(0))), number))
+            found = list(itertools.islice(self._open(0), number))
         if not found:
             raise ValueError("the data function returned an empty dataset for position 0")
         return found
+
+    def _open(self, position: int) -> Iterator[Batch]:
+        return on_device(iter(_ending(self._source.open(position))), self._compute, cpu=self._device)
 
     def reset(self) -> bool:
         """Return True: the server knows the split and its progress."""

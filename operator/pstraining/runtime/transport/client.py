@@ -191,8 +191,7 @@ class Client:
         """Emit moving parameters from the servers to the device that computes."""
         return self.to_device(result, self.compute)
 
-    @staticmethod
-    def to_device(result: Structure, device: str) -> Structure:
+    def to_device(self, result: Structure, device: str) -> Structure:
         """Emit moving tensors from the servers to a device of this task.
 
         An identity would be optimised away. The operation that selects among results would then run on the server, and

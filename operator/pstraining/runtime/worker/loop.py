@@ -65,9 +65,9 @@ class Worker:
         store = where.first[0]
         self._client, self._store, self._identity, self._training = store.client, store, identity, training
         self._batches: Batches = (
-            DatasetBatches(data, store.client.local)
+            DatasetBatches(data, store.client.local, store.client.compute)
             if callable(data)
-            else AssignedBatches(data, self._assign_split, store.client.local)
+            else AssignedBatches(data, self._assign_split, store.client.local, store.client.compute)
         )
         self._divided = data if isinstance(data, DividedData) else None
         self._limit = training.positions(None if callable(data) else data.count)
