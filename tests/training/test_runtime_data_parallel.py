@@ -30,9 +30,10 @@ def on_devices(*layers: Any) -> Any:
     import tensorflow as tf
 
     from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.objective import Objective
 
     with tf.device(DEVICES[0]):
-        return Model(lambda: keras.Sequential([keras.Input((2,)), *layers]), keras.optimizers.SGD, "mse")
+        return Model(lambda: keras.Sequential([keras.Input((2,)), *layers]), keras.optimizers.SGD, Objective("mse"))
 
 
 def test_statistics_are_the_mean_of_the_parts_by_their_samples() -> None:
@@ -91,11 +92,13 @@ def test_the_next_batch_is_on_the_device_before_it_is_asked_for() -> None:
         return batches()
 
     drawn = DatasetBatches(data, "CPU:0", "CPU:1")
-    (x, y, text), *_ = drawn.draw(1).batches
+    first: Any = drawn.draw(1).batches[0]
+    x, y, text = first
     assert x.device.endswith("CPU:1")
     assert all(kept.device.endswith("CPU:0") for kept in (y, text))
     assert read.acquire(timeout=60)  # the second batch, or the end after it, is read by now
-    values = [float(drawn.draw(1).batches[0][0][0]) for _ in range(3)]
+    following: list[Any] = [drawn.draw(1).batches[0] for _ in range(3)]
+    values = [float(batch[0][0]) for batch in following]
     assert values == [1.0, 0.0, 1.0]
     drawn.close()
 
