@@ -209,16 +209,16 @@ def test_servers_take_a_learning_rate_from_the_chief_that_rules_alone(client: An
 
     rig = Rig(client, lambda: keras.optimizers.Adam(0.125), ps=3, build=small)
     rig.start()
-    assert rig.control.learning_rate() == 0.125
+    assert rig.control.learning_rates() == [0.125]
     with pytest.raises(FencedError):
-        rig.control.set_learning_rate(2, 0.0)
-    rig.control.set_learning_rate(1, 0.0)
+        rig.control.set_learning_rates(2, [0.0])
+    rig.control.set_learning_rates(1, [0.0])
     rig.train(batches(2))
     before = rig.control.snapshot(fence=1).variables
     for path, value in rig.initial.items():
         np.testing.assert_array_equal(before[path], value)
-    rig.control.set_learning_rate(1, 0.25)
-    assert rig.control.learning_rate() == 0.25
+    rig.control.set_learning_rates(1, [0.25])
+    assert rig.control.learning_rates() == [0.25]
     rig.train(batches(1))
     after = rig.control.snapshot(fence=1).variables
     assert all((after[path] != value).any() for path, value in rig.initial.items())
@@ -226,7 +226,7 @@ def test_servers_take_a_learning_rate_from_the_chief_that_rules_alone(client: An
     client.container += ".scheduled"
     scheduled = Rig(client, lambda: keras.optimizers.SGD(schedule), ps=3, build=small)
     scheduled.start()
-    assert scheduled.control.learning_rate() is None
+    assert scheduled.control.learning_rates() == [None]
 
 
 def test_epochs_of_data_that_is_handed_out_are_passes_over_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ class Trainer:
     Args:
         model: builds the Keras model with its variables (start a Sequential with `keras.Input`). Called on the chief
             and on every worker; the chief's initial values are used.
-        optimizer: creates the Keras optimizer, which must be element-wise (Lamb, Adafactor and Muon are not).
+        optimizer: creates the Keras optimizer, an element-wise one (Lamb, Adafactor, Muon are not) or a MultiOptimizer.
         loss: as for `keras.Model.compile`.
         data: a worker's `tf.data.Dataset` of (x, y) or (x, y, sample_weight) batches, from its index and the number of
             workers; a dataset restarts when it ends. It is called again when the number of workers changes. Or `Ranges`
@@ -304,9 +304,11 @@ class Trainer:
                 local_optimizers=training.local_steps > 1,
             ),
         )
+        store = self._build_store(context, with_tables=True)
+        refusals.check_rates(callbacks, store.model.optimizers)
         return Chief(
             client,
-            self._build_store(context, with_tables=True),
+            store,
             options,
             check_abort=check_abort,
             stop=stop,

@@ -18,6 +18,7 @@ from keras.src.callbacks.callback_list import CallbackList
 from pstraining.runtime.checkpoint.state import State
 from pstraining.runtime.data.validation import Validation
 from pstraining.runtime.model.keras_model import Model
+from pstraining.runtime.model.optimizer import rate_names
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import KerasOptimizer
 from pstraining.runtime.telemetry.events import event
@@ -160,9 +161,11 @@ class EpochEnds:
                 self._callbacks.on_epoch_begin(end.following)
 
 
-def learning_rate(optimizer: KerasOptimizer, step: int) -> float | None:
-    """Return the optimizer's learning rate at a step; None if it is not a number."""
-    rate = getattr(optimizer, "_learning_rate", None)
-    with suppress(TypeError, ValueError):
-        return float(np.asarray(rate(step) if isinstance(rate, SCHEDULE) else optimizer.learning_rate))
-    return None
+def learning_rates(optimizers: Sequence[KerasOptimizer], step: int) -> dict[str, float]:
+    """Return the optimizers' learning rates at a step by their names in logs, without those that are not numbers."""
+    found = {}
+    for name, optimizer in zip(rate_names(optimizers), optimizers, strict=True):
+        rate = getattr(optimizer, "_learning_rate", None)
+        with suppress(TypeError, ValueError):
+            found[name] = float(np.asarray(rate(step) if isinstance(rate, SCHEDULE) else optimizer.learning_rate))
+    return found

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from pstraining.runtime.data.validation import Validation
 from pstraining.runtime.errors import FinalError
-from pstraining.runtime.model.tensor import Dataset
+from pstraining.runtime.model.tensor import Dataset, KerasOptimizer
 from pstraining.runtime.telemetry.events import event
 
 BATCH_HOOKS: Final = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
@@ -70,6 +70,21 @@ def check(callbacks: Sequence["keras.callbacks.Callback"]) -> None:
                 f"{option}"
             )
         _check_hooks(callback, name)
+
+
+def check_rates(callbacks: Sequence["keras.callbacks.Callback"], optimizers: Sequence[KerasOptimizer]) -> None:
+    """Refuse callbacks that set the one learning rate of a program with several.
+
+    Raises:
+        CallbackRefusedError: names the callback and what to use in its place.
+    """
+    kinds = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
+    for callback in callbacks:
+        if len(optimizers) > 1 and isinstance(callback, kinds):
+            raise CallbackRefusedError(
+                f"callbacks: {type(callback).__name__} sets one learning rate, and a MultiOptimizer has one for each "
+                "optimizer: set those of self.model.optimizer.optimizers in a callback of your own, or use schedules"
+            )
 
 
 def check_ends(argument: str, data: Callable[[], Dataset], instead: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from pstraining.runtime.checkpoint.state import State
-from pstraining.runtime.chief.callbacks import SCHEDULE, EpochEnd, EpochEnds, learning_rate
+from pstraining.runtime.chief.callbacks import SCHEDULE, EpochEnd, EpochEnds, learning_rates
 from pstraining.runtime.chief.refusals import CallbackRefusedError, LogNames, check_monitors
 from pstraining.runtime.chief.store_admin import StoreAdmin
 from pstraining.runtime.data.epochs import Ends, Epochs
@@ -66,7 +66,7 @@ class TrainingReporter:
     ) -> None:
         self._at, self._fit, self._counters = admin, fit, counters
         model, client = admin().store.model, admin().client
-        self._optimizer, self._metrics = model.optimizer, model.step.compiled
+        self._optimizers, self._metrics = model.optimizers, model.step.compiled
         epochs = fit.epochs
         self._summaries = Summaries(fit.summaries, client.local)
         self._rate = Rate(steps, epochs.number, total)
@@ -78,7 +78,7 @@ class TrainingReporter:
         self._watch: Ends | None = None
         self._monitors_checked = False
         self._waiting_since: float | None = None  # when an epoch had ended whose metrics are not reported yet
-        self._rate_there: float | None = None  # the learning rate on the servers; None if unknown
+        self._rates_there: list[float | None] | None = None  # the learning rates on the servers; None if unknown
 
     @property
     def _admin(self) -> StoreAdmin:
@@ -103,14 +103,14 @@ class TrainingReporter:
         if self._watch is None:
             self._aggregate.note(self._admin.reports())
             self._watch = Ends(self._fit.epochs, done)
-            if self._ends.wants_state and (rate := self._admin.learning_rate()) is not None:
-                self._optimizer.learning_rate = self._rate_there = rate  # as set by callbacks of the former chief
+            if self._ends.wants_state:
+                self._adopt_learning_rates()
             epochs = self._fit.epochs
             self._ends.begin(epochs.under_way(done), epochs=epochs.number, steps=epochs.size)
 
     def restored(self) -> None:
         """Handle a restore, which sets the program's learning rate on the servers."""
-        self._rate_there = None
+        self._rates_there = None
 
     def report(self, step: int, done: int, snapshot: Callable[[], State], fence: int) -> None:
         """Report at this step, with `done` steps or splits trained, under the chief's fence.
@@ -121,7 +121,7 @@ class TrainingReporter:
         if (watch := self._watch) is None:  # before `begin` there is nothing to report
             return
         busy = self._ends.busy
-        self._take_learning_rate(fence)
+        self._take_learning_rates(fence)
         if (seconds := time.monotonic() - self._told) >= PROGRESS_SECONDS:
             self._told = time.monotonic()
             self._tell(step, done)
@@ -175,26 +175,40 @@ class TrainingReporter:
         self._monitors_checked = True
         metrics = self._metrics.names(outputs)
         training = {"loss", *(metrics or ()), *self._aggregate.names(METRIC)}
-        if learning_rate(self._optimizer, 0) is not None:
-            training.add("learning_rate")
+        training |= learning_rates(self._optimizers, 0).keys()
         validation = {"val_loss", *(f"val_{name}" for name in metrics)} if metrics is not None else None
         names = LogNames(training, validation if self._fit.validation else ())
         check_monitors(self._fit.callbacks, names)
 
-    def _take_learning_rate(self, fence: int) -> None:
-        """Set a callback's learning rate on the servers."""
-        if not self._ends.wants_state or isinstance(self._optimizer._learning_rate, SCHEDULE):
-            return
-        rate = float(np.asarray(self._optimizer.learning_rate))
-        if rate == self._rate_there:
+    def _adopt_learning_rates(self) -> None:
+        """Take over the servers' learning rates, which callbacks of the former chief may have set."""
+        for optimizer, rate in zip(self._optimizers, self._admin.learning_rates(), strict=True):
+            if rate is not None:
+                optimizer.learning_rate = rate
+        self._rates_there = self._own_rates()
+
+    def _own_rates(self) -> list[float | None]:
+        """Return the learning rates in this process, by optimizer; None for schedules."""
+        return [
+            None if isinstance(own._learning_rate, SCHEDULE) else float(np.asarray(own.learning_rate))
+            for own in self._optimizers
+        ]
+
+    def _take_learning_rates(self, fence: int) -> None:
+        """Set a callback's learning rates on the servers."""
+        rates, there = self._own_rates() if self._ends.wants_state else [], self._rates_there
+        changed = [n for n, rate in enumerate(rates) if rate is not None and (there is None or rate != there[n])]
+        if not changed:
             return
         if self._fit.local_optimizers:
             raise CallbackRefusedError(
                 "a callback has set the learning rate; with localSteps the workers' own optimizers count"
             )
-        self._admin.set_learning_rate(fence, rate)
-        self._rate_there = rate
-        event("learning_rate", value=rate)
+        self._admin.set_learning_rates(fence, rates)
+        self._rates_there = rates
+        for number in changed:
+            own = {"optimizer": self._optimizers[number].name} if len(rates) > 1 else {}
+            event("learning_rate", value=rates[number], **own)
 
     def _drain(self, wait: Callable[[], None]) -> None:
         while self._ends.busy:
@@ -211,8 +225,7 @@ class TrainingReporter:
         logs = {"loss": self._epoch.loss} if math.isfinite(self._epoch.loss) else {}
         logs |= self._epoch.metrics()
         logs |= self._metrics.results(self._aggregate.outputs, self._epoch.state())
-        if (rate := learning_rate(self._optimizer, step)) is not None:
-            logs["learning_rate"] = rate
+        logs |= learning_rates(self._optimizers, step)
         self._epoch = Window(self._aggregate)
         epoch = watch.tell(number)
         following = None if following is None or following <= epoch else following

@@ -1,5 +1,6 @@
 """Administration of the training state on all servers: fencing, restoring and saving, as traced functions."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -39,8 +40,8 @@ class StoreAdmin:
         self._record = self._on_all(lambda shard, *arguments: shard.set_record(*arguments))
         self._write = self._on_all(lambda shard, fence, vectors, own: shard.write(fence, vectors, own))
         self._snapshot = self._on_primaries(lambda shard: shard.snapshot())
-        self._rate = self._on_all(lambda shard, fence, rate: shard.set_learning_rate(fence, rate))
-        self._rates = self._on_primaries(lambda shard: shard.learning_rate())
+        self._rate = self._on_all(lambda shard, fence, rates: shard.set_learning_rates(fence, rates))
+        self._rates = self._on_primaries(lambda shard: shard.learning_rates())
         follow = store.updates.follow
         self._follow = self._on_primaries(follow) if follow else None
         pause_steps = store.updates.pause_steps
@@ -189,19 +190,23 @@ class StoreAdmin:
             scalars=scalars,
         )
 
-    def set_learning_rate(self, fence: int, rate: float) -> None:
-        """Set the learning rate on every server; a restore resets it to the program's.
+    def set_learning_rates(self, fence: int, rates: Sequence[float | None]) -> None:
+        """Set the learning rate of each optimizer on every server; a restore resets them to the program's.
+
+        Args:
+            fence: the chief's fence.
+            rates: one for each of the program's optimizers; None for a schedule.
 
         Raises:
             FencedError: a server is under another term.
         """
-        self._demand(self._rate, [(int64(fence), tf.constant(rate, tf.float64))] * len(self.store.every))
+        values = tf.constant([math.nan if rate is None else rate for rate in rates], tf.float64)
+        self._demand(self._rate, [(int64(fence), values)] * len(self.store.every))
 
-    def learning_rate(self) -> float | None:
-        """Return the learning rate on the servers; None if the optimizer has a schedule."""
+    def learning_rates(self) -> list[float | None]:
+        """Return the learning rate of each optimizer on the servers; None for a schedule."""
         rates = np.asarray(self.client.call(self._rates, [()] * len(self.store.shards)))
-        known = rates[np.isfinite(rates)]
-        return float(known[0]) if known.size else None
+        return [next((float(rate) for rate in own if np.isfinite(rate)), None) for own in rates.T]
 
     def mark(self, *files: str) -> None:
         """Write empty files on each server's disk, including servers without a shard."""

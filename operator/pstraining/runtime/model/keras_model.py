@@ -54,15 +54,17 @@ class Model:
             raise ModelError(f"the model function returned {type(self.keras).__name__}, not a keras.Model")
         if not self.keras.built:
             raise ModelError("the model has no variables yet: begin it with keras.Input, or call it once")
+        self.embeddings = [layer for layer in self.keras._flatten_layers() if isinstance(layer, Embedding)]
+        local = {id(layer.embeddings) for layer in self.embeddings}
+        trainable = [variable for variable in self.keras.trainable_variables if id(variable) not in local]
         self.optimizer = make_optimizer()
-        optimizer.check(self.optimizer)
+        seen = [*trainable, *map(_as_variable, self.embeddings)]
+        self.optimizers, self._numbers = optimizer.assign(self.optimizer, seen)
+        """The optimizers that train the model: those of a MultiOptimizer, or the one."""
         options = objective.options(self.optimizer)
         overrides.check(self.keras, options, has_step=objective.train_step is not None)
         self.keras.compile(**options)
         self.step = TrainingStep(self.keras, objective.train_step, objective.class_weight)
-        self.embeddings = [layer for layer in self.keras._flatten_layers() if isinstance(layer, Embedding)]
-        local = {id(layer.embeddings) for layer in self.embeddings}
-        trainable = [variable for variable in self.keras.trainable_variables if id(variable) not in local]
         state = [variable for variable in self.keras.non_trainable_variables if tf.as_dtype(variable.dtype).is_floating]
         if odd := [v.path for v in trainable + state if str(v.dtype) not in DTYPES]:
             raise ModelError(f"variables must be of {', '.join(DTYPES)}; {', '.join(odd)} are not")
@@ -71,10 +73,18 @@ class Model:
         self._averages = averages(self.keras._flatten_layers())
         self.writes: list[int | None] = [None] * len(state)
         """How often the traced step assigns each variable of state; None if it writes it in another way."""
-        groups = [optimizer.group_of(self.optimizer, variable) for variable in trainable] + [STATE] * len(state)
+        groups = [
+            optimizer.group_of(self.optimizers, number, variable)
+            for number, variable in zip(self._numbers, seen, strict=True)
+        ]
         self.tensors = tuple(
             partition.Tensor(path, tuple(int(size) for size in variable.shape), str(variable.dtype), group)
-            for path, variable, group in zip(_paths(self.variables), self.variables, groups, strict=True)
+            for path, variable, group in zip(
+                _paths(self.variables),
+                self.variables,
+                groups[: len(trainable)] + [STATE] * len(state),
+                strict=True,
+            )
         )
 
         self.tables = tuple(
@@ -82,16 +92,17 @@ class Model:
             for path, layer in zip(_paths(self.embeddings), self.embeddings, strict=True)
         )
         """Embedding tables, in the order of `embeddings`."""
-        self.decayed_tables: list[bool] = []
-        if self.tables:
-            optimizer.check_for_tables(self.optimizer)
-            stand_in = keras.Variable([0.0], name="embeddings")
-            self.decayed_tables = [optimizer.group_of(self.optimizer, stand_in) == "decayed"] * len(self.tables)
+        self.table_groups = groups[len(trainable) :]
+        """For each table its optimizer, and whether that decays it, as in the group of a tensor."""
+        for number in sorted(set(self._numbers[len(trainable) :])):
+            optimizer.check_for_tables(self.optimizers[number])
 
     def identity(self) -> str:
-        """Return the optimizer and its settings as text; tasks must share it besides the layout."""
-        config = {key: value for key, value in optimizer.settings(self.optimizer).items() if key != "name"}
-        return f"{type(self.optimizer).__name__} {described(config)!r}"
+        """Return the optimizers and their settings as text; tasks must share it besides the layout."""
+        texts = [*map(_identity, self.optimizers)]
+        if len(self.optimizers) > 1:
+            texts += self.table_groups
+        return "\n".join(texts)
 
     def values(self) -> dict[str, partition.Array]:
         """Return copies of the local values by path, including local tables."""
@@ -111,7 +122,7 @@ class Model:
     def is_linear(self) -> bool:
         """Return whether gradients are exactly linear in the loss: none is clipped by norm, none is in float16."""
         halves = any(layer.compute_dtype == "float16" for layer in self.keras._flatten_layers())
-        return not halves and not optimizer.clips_by_norm(self.optimizer)
+        return not halves and not any(map(optimizer.clips_by_norm, self.optimizers))
 
     def average(self, number: int) -> Average | None:
         """Return the moving average that a batch makes of this variable of state; None if it is of another kind.
@@ -151,7 +162,9 @@ class Model:
         gradients = tape.gradient(loss, variables, above, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         clipped = [tf.convert_to_tensor(gradient) for gradient in gradients]
         if values is None:
-            clipped = optimizer.clip(self.optimizer, clipped)
+            numbers, of_tables = self._numbers[: len(self.trainable)], self._numbers[len(self.trainable) :]
+            numbers += [of_tables[self.embeddings.index(layer)] for layer, _, _ in lookups.found]
+            clipped = optimizer.clip(self.optimizers, numbers, clipped)
         touched = []
         for number, layer in enumerate(self.embeddings):
             mine = [
@@ -165,9 +178,23 @@ class Model:
 
     def clip(self, gradients: list[Tensor], touched: Sequence[Touched]) -> tuple[list[Tensor], list[Touched]]:
         """Emit clipping gradients and the gradients of touched rows by norm, all together."""
-        clipped = optimizer.clip(self.optimizer, [*gradients, *(gradient for _, gradient in touched)])
+        clipped = optimizer.clip(
+            self.optimizers, self._numbers, [*gradients, *(gradient for _, gradient in touched)]
+        )
         dense, rows = clipped[: len(gradients)], clipped[len(gradients) :]
         return dense, [(indices, gradient) for (indices, _), gradient in zip(touched, rows, strict=True)]
+
+
+def _identity(own: KerasOptimizer) -> str:
+    config = {key: value for key, value in optimizer.settings(own).items() if key != "name"}
+    return f"{type(own).__name__} {described(config)!r}"
+
+
+def _as_variable(layer: Embedding) -> optimizer.TableVariable:
+    """Return a table as an optimizer's rules see it."""
+    return optimizer.TableVariable(
+        f"{layer.path}/{optimizer.TABLE_NAME}", (layer.input_dim, layer.output_dim), str(layer.variable_dtype)
+    )
 
 
 def _paths(variables: Sequence[KerasVariable | Embedding]) -> list[str]:

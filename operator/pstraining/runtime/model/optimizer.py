@@ -7,6 +7,7 @@ inside the clone: half the server's time, and equal up to rounding. Schedules, w
 value remain Keras's."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import keras
@@ -16,6 +17,8 @@ from pstraining.runtime.errors import FinalError
 from pstraining.runtime.model.partition import LARGE_BYTES
 from pstraining.runtime.model.tensor import KerasOptimizer, KerasVariable, Operation, Tensor, UpdateStep
 
+TABLE_NAME: Final = "embeddings"
+"""Keras's name of an embedding layer's variable."""
 ELEMENT_WISE: Final = (
     "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lion", "Nadam", "RMSprop", "SGD",
 )  # fmt: skip
@@ -24,6 +27,51 @@ ELEMENT_WISE: Final = (
 
 class OptimizerError(FinalError, ValueError):
     """An optimizer that cannot be applied to packed vectors."""
+
+
+@dataclass(frozen=True)
+class TableVariable:
+    """An embedding table as an optimizer's rules see it: by the path and name that Keras's own layer gives it."""
+
+    path: str
+    shape: tuple[int, int]
+    dtype: str
+    name: str = TABLE_NAME
+
+    @property
+    def _unique_id(self) -> str:
+        """Return the key by which Keras remembers its decisions about a variable."""
+        return self.path
+
+
+def assign(
+    optimizer: KerasOptimizer, variables: Sequence[KerasVariable | TableVariable]
+) -> tuple[list[KerasOptimizer], list[int]]:
+    """Return the optimizers that train a model, and for each variable the number of its optimizer.
+
+    They are those of a MultiOptimizer, in its own order; any other optimizer trains all variables.
+
+    Raises:
+        OptimizerError: an optimizer is not known to work on parameter servers, or a variable matches two patterns.
+    """
+    if type(optimizer) is not getattr(keras.optimizers, "MultiOptimizer", None):
+        check(optimizer)
+        return [optimizer], [0] * len(variables)
+    found = optimizer._inner_optimizers  # Keras adds those of a function here, too, and callbacks read them
+    numbers = []
+    for variable in variables:
+        try:
+            own = optimizer._optimizer_map(variable)
+        except ValueError as error:
+            raise OptimizerError(f"MultiOptimizer: {error}") from error
+        if all(own is not other for other in found):
+            found.append(own)
+        numbers.append(next(number for number, other in enumerate(found) if other is own))
+    if optimizer.loss_scale_factor is not None:
+        raise OptimizerError("loss_scale_factor is not supported")
+    for own in found:
+        check(own)
+    return list(found), numbers
 
 
 def check(optimizer: KerasOptimizer) -> None:
@@ -36,7 +84,7 @@ def check(optimizer: KerasOptimizer) -> None:
     if type(optimizer) not in known:
         raise OptimizerError(
             f"{type(optimizer).__name__} is not known to work element by element, and parameters are packed into "
-            f"vectors on the parameter servers; use one of {', '.join(ELEMENT_WISE)}"
+            f"vectors on the parameter servers; use one of {', '.join(ELEMENT_WISE)}, or a MultiOptimizer of them"
         )
     rate = getattr(optimizer, "_learning_rate", None)
     is_schedule = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
@@ -70,18 +118,49 @@ def check_for_tables(optimizer: KerasOptimizer) -> None:
         )
 
 
-def group_of(optimizer: KerasOptimizer, variable: KerasVariable) -> str:
-    """Return the layout's group of a trainable variable: whether the optimizer decays it."""
-    if getattr(optimizer, "weight_decay", None) is None:
-        return "trainable"
-    return "decayed" if optimizer._use_weight_decay(variable) else "undecayed"
+def group_of(optimizers: Sequence[KerasOptimizer], number: int, variable: KerasVariable | TableVariable) -> str:
+    """Return the layout's group of a trainable variable: the number of its optimizer, and whether that decays it."""
+    optimizer = optimizers[number]
+    kind = "trainable"
+    if getattr(optimizer, "weight_decay", None) is not None:
+        kind = "decayed" if optimizer._use_weight_decay(variable) else "undecayed"
+    return f"{number}/{kind}" if len(optimizers) > 1 else kind
 
 
-def clip(optimizer: KerasOptimizer, gradients: list[Tensor]) -> list[Tensor]:
-    """Return gradients clipped by the optimizer's norms; the server clips by value."""
-    if optimizer.clipvalue is not None:
-        return gradients
-    return list(optimizer._clip_gradients(gradients))
+def number_of(group: str) -> int:
+    """Return the number of the optimizer of a group; 0 if the program has one."""
+    return int(group.rpartition("/")[0] or 0)
+
+
+def places(groups: Sequence[str]) -> dict[int, list[int]]:
+    """Return the places of each optimizer's groups, by the optimizer's number, in order."""
+    found: dict[int, list[int]] = {}
+    for place, group in enumerate(groups):
+        found.setdefault(number_of(group), []).append(place)
+    return dict(sorted(found.items()))
+
+
+def is_decayed(group: str) -> bool:
+    """Return whether its optimizer decays a group."""
+    return group.rpartition("/")[2] == "decayed"
+
+
+def clip(optimizers: Sequence[KerasOptimizer], numbers: Sequence[int], gradients: Sequence[Tensor]) -> list[Tensor]:
+    """Return gradients clipped by norm, those of each optimizer together; the server clips by value.
+
+    Args:
+        optimizers: the program's.
+        numbers: for each gradient the number of its optimizer.
+        gradients: to clip.
+    """
+    clipped = list(gradients)
+    for number, optimizer in enumerate(optimizers):
+        places = [place for place, own in enumerate(numbers) if own == number]
+        if places and optimizer.clipvalue is None:
+            found = optimizer._clip_gradients([gradients[place] for place in places])
+            for place, gradient in zip(places, found, strict=True):
+                clipped[place] = gradient
+    return clipped
 
 
 def clips_by_norm(optimizer: KerasOptimizer) -> bool:
@@ -106,6 +185,19 @@ def settings(optimizer: KerasOptimizer) -> dict[str, Any]:
     return {**config, "learning_rate": rate if is_schedule else float(rate.numpy())}
 
 
+def rate_names(optimizers: Sequence[KerasOptimizer]) -> list[str]:
+    """Return the names of the optimizers' learning rates in logs: learning_rate, or learning_rate_<optimizer's name>.
+
+    Of optimizers that share a name, all but the first have their number behind it.
+    """
+    if len(optimizers) == 1:
+        return ["learning_rate"]
+    names = [optimizer.name for optimizer in optimizers]
+    return [
+        f"learning_rate_{name}" + (f"_{number}" if name in names[:number] else "") for number, name in enumerate(names)
+    ]
+
+
 def clone(
     optimizer: KerasOptimizer, variables: Sequence[KerasVariable], groups: Sequence[str], *, fused: bool = True
 ) -> KerasOptimizer:
@@ -116,8 +208,8 @@ def clone(
     config = settings(optimizer)
     config["clipnorm"] = config["global_clipnorm"] = None
     copy: KerasOptimizer = type(optimizer).from_config(config)
-    undecayed = [vector for vector, group in zip(variables, groups, strict=True) if group == "undecayed"]
-    if undecayed:
+    undecayed = [vector for vector, group in zip(variables, groups, strict=True) if not is_decayed(group)]
+    if undecayed and copy.weight_decay is not None:
         copy.exclude_from_weight_decay(var_list=undecayed)
     copy.build(variables)
     kernel, composed = _fused(copy) if fused else None, copy.update_step

@@ -58,13 +58,12 @@ class RowOptimizer:
     Args:
         optimizer: the user's.
         tables: the tables' Keras variables on the server.
-        decayed: for each table whether its touched rows decay.
+        groups: for each table its group, which says whether touched rows decay.
     """
 
-    def __init__(self, optimizer: KerasOptimizer, tables: Sequence[KerasVariable], decayed: Sequence[bool]) -> None:
-        groups = ["decayed" if decays else "undecayed" for decays in decayed]
+    def __init__(self, optimizer: KerasOptimizer, tables: Sequence[KerasVariable], groups: Sequence[str]) -> None:
         self.clone = optimizers.clone(optimizer, list(tables), groups, fused=False)
-        self._tables, self._decayed = list(tables), list(decayed)
+        self._tables, self._decayed = list(tables), [optimizers.is_decayed(group) for group in groups]
         # Lists of one variable a table, by the attribute that holds them: the slots.
         self._slots = {
             name: value

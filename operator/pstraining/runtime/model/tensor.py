@@ -78,6 +78,7 @@ class KerasOptimizer(Protocol):
     """The used part of a `keras.optimizers.Optimizer`."""
 
     built: bool
+    name: str
     variables: Sequence[KerasVariable]
     iterations: KerasVariable
     learning_rate: Tensor
@@ -90,7 +91,11 @@ class KerasOptimizer(Protocol):
     loss_scale_factor: float | None
     update_step: UpdateStep
     _iterations: KerasVariable
-    _learning_rate: object
+    _learning_rate: Any
+    _inner_optimizers: "list[KerasOptimizer]"
+    """Of a MultiOptimizer."""
+    _optimizer_map: Callable[[object], "KerasOptimizer"]
+    """Of a MultiOptimizer."""
 
     @classmethod
     def from_config(cls, config: dict[str, Tensor]) -> "KerasOptimizer":
@@ -108,7 +113,7 @@ class KerasOptimizer(Protocol):
     def exclude_from_weight_decay(self, *, var_list: Sequence[KerasVariable]) -> None:
         """Never decay these variables."""
 
-    def _use_weight_decay(self, variable: KerasVariable) -> bool: ...
+    def _use_weight_decay(self, variable: object) -> bool: ...
 
     def _clip_gradients(self, grads: Sequence[Tensor]) -> Iterable[Tensor]: ...
 

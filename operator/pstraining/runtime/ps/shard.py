@@ -1,6 +1,6 @@
 """One parameter server's part of the state, as operations to emit inside a traced function.
 
-A shard consists of its segments, a clone of the optimizer on them (slots and iteration count live beside the vectors),
+A shard consists of its segments, clones of the optimizers on them (slots and iteration counts live beside the vectors),
 a record, the worker registry, and the update mode's variables. Every write happens in the server's critical section,
 after a check of the record.
 """
@@ -14,8 +14,9 @@ import tensorflow as tf
 from pstraining.runtime.model import optimizer as optimizers
 from pstraining.runtime.model.keras_model import STATE, Touched
 from pstraining.runtime.model.partition import Layout, Segment
+from pstraining.runtime.model.segment_optimizer import SegmentOptimizer
 from pstraining.runtime.model.sparse_optimizer import RowOptimizer
-from pstraining.runtime.model.tensor import Operation, Tensor
+from pstraining.runtime.model.tensor import KerasOptimizer, Operation, Tensor
 from pstraining.runtime.ps.critical_section import applied, clock, critical, not_applied, with_dependencies
 from pstraining.runtime.ps.data_ledger import Ledger
 from pstraining.runtime.ps.member import LockstepRounds, MemberState
@@ -64,8 +65,8 @@ class Shard:
         container: the job's container there.
         layout: of the whole model.
         ps: number of the server.
-        optimizer: the program's optimizer, which is cloned.
-        decayed: whether the optimizer decays each table.
+        program: the program's optimizers, which are cloned, by the numbers in the groups.
+        table_groups: each table's group; see `Model.table_groups`.
         updates: the hooks of the update mode, whose variables are `mode_state`.
         acceptor_size: length of the acceptor's vector, see `replication.encoding`; 0: the job has no standbys.
     """
@@ -77,12 +78,13 @@ class Shard:
         container: str,
         layout: Layout,
         ps: int,
-        optimizer: keras.Optimizer,
-        decayed: Sequence[bool],
+        program: Sequence[KerasOptimizer],
+        table_groups: Sequence[str],
         updates: ServerHooks,
         acceptor_size: int = 0,
     ) -> None:
         self.device, self.container, self.number = device, container, ps
+        self._program = len(program)
         self.segments, self.tables = layout.on(ps), layout.tables_on(ps)
         created: list[PSVariable] = []
         with variables_on(device, container=container, prefix=str(ps), created=created):
@@ -92,21 +94,8 @@ class Shard:
             self.losses = tf.Variable(tf.zeros([2], tf.float64))
             """Sum and number of the losses since the chief last took them; used on the first server. float64[2]."""
             self.registry = WorkerRegistry()
-            vectors = [
-                keras.Variable(initializer="zeros", shape=(segment.size,), dtype=segment.dtype, name=f"segment{number}")
-                for number, segment in enumerate(self.segments)
-            ]
-            self._trained = [number for number, segment in enumerate(self.segments) if segment.group != STATE]
-            self._vectors = vectors
-            self.vectors: list[PSVariable] = [vector.value for vector in vectors]
-            self._clone = None
-            if self._trained:
-                self._clone = optimizers.clone(
-                    optimizer,
-                    [vectors[number] for number in self._trained],
-                    [self.segments[number].group for number in self._trained],
-                    fused=updates.fused,
-                )
+            self._optimizer = SegmentOptimizer(program, self.segments, fused=updates.fused)
+            self.vectors: list[PSVariable] = self._optimizer.vectors
             rows = [
                 keras.Variable(
                     initializer="zeros",
@@ -118,20 +107,27 @@ class Shard:
             ]
             self.rows: list[PSVariable] = [table.value for table in rows]
             """The server's rows of every table; each of shape [rows, width]."""
-            self._row_optimizer = RowOptimizer(optimizer, rows, decayed) if rows else None
-            clones = [self._clone, self._row_optimizer and self._row_optimizer.clone]
-            held = [getattr(clone, "_learning_rate", None) for clone in clones]
-            self._rates = [rate.value for rate in held if isinstance(rate, keras.Variable)]
+            self._tables_of = optimizers.places(table_groups)
+            self._row_optimizers = {
+                index: RowOptimizer(program[index], [rows[n] for n in numbers], [table_groups[n] for n in numbers])
+                for index, numbers in self._tables_of.items()
+            }
+            of_rows = {index: own.clone for index, own in self._row_optimizers.items()}
+            self._rates = [
+                (index, clone._learning_rate.value)
+                for index, clone in [*self._optimizer.clones.items(), *of_rows.items()]
+                if isinstance(getattr(clone, "_learning_rate", None), keras.Variable)
+            ]
+            """Numbers of the program's optimizers, and their learning rates on this server; without schedules."""
             with_ledger = updates.with_ledger and ps == 0
             self.ledger = Ledger(updates.lockstep_workers, copied=updates.paired) if with_ledger else None
             self.mode_state = updates.make_mode_state(self) if updates.make_mode_state else None
-        slots, self._counters = optimizers.state_of(self._clone) if self._clone else ({}, {})
-        # The row optimizer counts steps by the record.
-        of_rows = optimizers.state_of(self._row_optimizer.clone)[0] if self._row_optimizer else {}
-        self.slots: dict[tuple[str, int], PSVariable] = slots | of_rows
-        """The optimizer's vectors, by slot name and number of the segment; tables come after the segments."""
-        self.scalars: dict[str, PSVariable] = self._counters | (self.ledger.saved() if self.ledger else {})
-        """The optimizer's counters, and on the first server the ledger's variables."""
+        # A row optimizer counts steps by the record.
+        slots = [self._optimizer.slots, *(optimizers.state_of(clone)[0] for clone in of_rows.values())]
+        self.slots: dict[tuple[str, int], PSVariable] = dict(item for found in slots for item in found.items())
+        """The optimizers' vectors, by slot name and number of the segment; tables come after the segments."""
+        self.scalars: dict[str, PSVariable] = self._optimizer.counters | (self.ledger.saved() if self.ledger else {})
+        """The optimizers' counters, and on the first server the ledger's variables."""
         own = [*self.vectors, *self.rows, *self.slots.values(), *self.scalars.values()]
         written = {id(variable) for variable in (*own, self.record, *(self.member_state or ()))}
         self._rest = [variable for variable in created if id(variable) not in written]
@@ -142,9 +138,8 @@ class Shard:
 
     @property
     def dense(self) -> list[PSVariable]:
-        """Return all state except that of tables: vectors, the optimizer's vectors, and its scalars."""
-        slots = [value for (_, number), value in self.slots.items() if number < len(self.segments)]
-        return [*self.vectors, *slots, *self._counters.values()]
+        """Return all state except that of tables: vectors, the optimizers' vectors, and their counters."""
+        return self._optimizer.state
 
     # Every method below emits operations, in the critical section unless its docstring says otherwise.
 
@@ -272,23 +267,19 @@ class Shard:
             state_weight: emits the fraction by which each element of a segment of state moves towards its vector; None
                 if the vector is a change.
         """
-        if self._clone is not None and not moves:
-            self._clone.apply([vectors[number] for number in self._trained], [self._vectors[n] for n in self._trained])
+        changes = list(vectors)
         for number, segment in enumerate(self.segments):
-            change = vectors[number]
             if state_weight is not None and segment.group == STATE:
-                change = (change - self.vectors[number].read_value()) * state_weight(segment)
-            if moves or segment.group == STATE:
-                self.vectors[number].assign_add(change, read_value=False)
+                changes[number] = (vectors[number] - self.vectors[number].read_value()) * state_weight(segment)
+        self._optimizer.apply(changes, moves=moves)
         return self.apply_rows(touched, losses)
 
     def apply_rows(self, touched: Sequence[Touched], losses: Tensor) -> list[Operation]:
         """Apply one step to the tables alone, and count it; return the operations to wait for."""
-        moved = (
-            self._row_optimizer.apply(self.record.read_value()[RecordField.STEP], touched)
-            if self._row_optimizer
-            else []
-        )
+        step = self.record.read_value()[RecordField.STEP] if self._row_optimizers else None
+        moved: list[Operation] = []
+        for index, own in self._row_optimizers.items():
+            moved += own.apply(step, [touched[n] for n in self._tables_of[index]])
         with tf.control_dependencies(moved):
             return self.count_step(losses)
 
@@ -356,30 +347,34 @@ class Shard:
             reports = self.registry.reports
             return tf.raw_ops.ResourceGather(resource=reports.handle, indices=indices, dtype=reports.dtype)
 
-    def set_learning_rate(self, fence: Tensor, rate: Tensor) -> Tensor:
-        """Overwrite the optimizer's learning rate, if it is a number, under the fence; return 1 if it applied.
+    def set_learning_rates(self, fence: Tensor, rates: Tensor) -> Tensor:
+        """Overwrite the optimizers' learning rates that are numbers, under the fence; return 1 if it applied.
 
         Args:
             fence: the chief's fence. int64[].
-            rate: the learning rate. float64[].
+            rates: for each of the program's optimizers its learning rate. float64[optimizers].
         """
 
-        def body(fence: Tensor, rate: Tensor) -> Tensor:
+        def body(fence: Tensor, rates: Tensor) -> Tensor:
             def apply() -> Tensor:
-                written = [variable.assign(tf.cast(rate, variable.dtype), read_value=False) for variable in self._rates]
+                written = [
+                    variable.assign(tf.cast(rates[index], variable.dtype), read_value=False)
+                    for index, variable in self._rates
+                ]
                 return with_dependencies(written, applied())
 
             return tf.cond(tf.equal(self.record.read_value()[RecordField.FENCE], fence), apply, not_applied)
 
-        return critical(self.device, self.container, [fence, rate], body)
+        return critical(self.device, self.container, [fence, rates], body)
 
-    def learning_rate(self) -> Tensor:
-        """Return the optimizer's learning rate, NaN if it is a schedule or the server trains nothing. float64[].
+    def learning_rates(self) -> Tensor:
+        """Return the optimizers' learning rates, NaN for a schedule and for one without variables on the server.
 
-        Outside the section.
+        Outside the section. float64[optimizers].
         """
         with tf.device(self.device):
-            return tf.cast(self._rates[0].read_value() if self._rates else float("nan"), tf.float64)
+            known = {index: tf.cast(variable.read_value(), tf.float64) for index, variable in self._rates}
+            return tf.stack([known.get(index, tf.constant(float("nan"), tf.float64)) for index in range(self._program)])
 
     def count_alive(self) -> Tensor:
         """Return the number of registered workers with recent heartbeats; outside the section. int64[]."""

@@ -51,8 +51,8 @@ class ModelMembers:
                     container=client.container,
                     layout=self.layout,
                     ps=index,
-                    optimizer=model.optimizer,
-                    decayed=model.decayed_tables,
+                    program=model.optimizers,
+                    table_groups=model.table_groups,
                     updates=self.updates,
                     acceptor_size=acceptor_size,
                 )

@@ -1,4 +1,4 @@
-"""A worker's copy of all dense state in hybrid updates: the parameters, and the user's optimizer on them.
+"""A worker's copy of all dense state in hybrid updates: the parameters, and the user's optimizers on them.
 
 Its layout is that of the parameter servers, segment by segment: the arithmetic is the servers', and pushes and pulls
 are lists of the same vectors. All workers of a job apply equal sums to equal bits.
@@ -7,16 +7,13 @@ are lists of the same vectors. All workers of a job apply equal sums to equal bi
 import zlib
 from collections.abc import Sequence
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-from pstraining.runtime.model import optimizer
-from pstraining.runtime.model.keras_model import STATE
 from pstraining.runtime.model.partition import Array
+from pstraining.runtime.model.segment_optimizer import SegmentOptimizer
 from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.critical_section import with_dependencies
-from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.gradients import LocalGradient
 from pstraining.runtime.updates.messages import GradientStats
@@ -29,7 +26,10 @@ class DenseState:
         self._store = store
         self.step: int | None = None
         with tf.device(store.client.compute):
-            self._parts = [_ShardState(shard, store) for shard in store.shards]
+            self._parts = [
+                SegmentOptimizer(store.model.optimizers, shard.segments, fused=store.updates.fused)
+                for shard in store.shards
+            ]
         dtypes = [segment.dtype for shard in store.shards for segment in shard.segments]
         kinds = [_carried_as(dtype) for dtype in dtypes]
         sizes = [segment.size for shard in store.shards for segment in shard.segments]
@@ -89,12 +89,12 @@ class DenseState:
 
     def read(self) -> list[Array]:
         """Return copies of all state, server by server, each in the order of `Shard.dense`."""
-        return [np.array(variable.numpy(), ndmin=0) for part in self._parts for variable in part.dense]
+        return [np.array(variable.numpy(), ndmin=0) for part in self._parts for variable in part.state]
 
     def write(self, values: Sequence[Array], step: int) -> None:
         """Replace all state by the state of a step."""
         with tf.device(self._store.client.compute):
-            for variable, value in zip((v for part in self._parts for v in part.dense), values, strict=True):
+            for variable, value in zip((v for part in self._parts for v in part.state), values, strict=True):
                 variable.assign(np.reshape(value, variable.shape))
             self._show()
         self.step = step
@@ -102,14 +102,14 @@ class DenseState:
     def per_server(self, values: Sequence[Array]) -> list[list[Array]]:
         """Split state from `read` by server."""
         found = iter(values)
-        return [[next(found) for _ in part.dense] for part in self._parts]
+        return [[next(found) for _ in part.state] for part in self._parts]
 
     def checksum(self) -> int:
         """Return the CRC-32 of the parameters."""
         found = 0
         for part in self._parts:
             for vector in part.vectors:
-                found = zlib.crc32(vector.value.numpy().tobytes(), found)
+                found = zlib.crc32(vector.numpy().tobytes(), found)
         return found
 
     @property
@@ -126,47 +126,16 @@ class DenseState:
         means = iter(
             [by_kind[kind][begin:end] / tf.cast(total, by_kind[kind].dtype) for kind, begin, end in self._places]
         )
-        for part in self._parts:
-            part.move([tf.cast(next(means), segment.dtype) for segment in part.segments])
+        for part, shard in zip(self._parts, self._store.shards, strict=True):
+            part.apply([tf.cast(next(means), segment.dtype) for segment in shard.segments])
         return self._emit_show()
 
     def _emit_show(self) -> Tensor:
-        values = self._store.unpack([[vector.value.read_value() for vector in part.vectors] for part in self._parts])
+        values = self._store.unpack([[vector.read_value() for vector in part.vectors] for part in self._parts])
         pairs = zip(self._store.model.variables, values, strict=True)
         return with_dependencies(
             [variable.value.assign(value, read_value=False) for variable, value in pairs], tf.constant(0)
         )
-
-
-class _ShardState:
-    """One server's dense state, on this task."""
-
-    def __init__(self, shard: Shard, store: ParameterStore) -> None:
-        self.segments = shard.segments
-        self.vectors = [
-            keras.Variable(np.zeros([segment.size]), dtype=segment.dtype, name=f"segment{number}")
-            for number, segment in enumerate(self.segments)
-        ]
-        self._trained = [number for number, segment in enumerate(self.segments) if segment.group != STATE]
-        self._clone = None
-        if self._trained:
-            self._clone = optimizer.clone(
-                store.model.optimizer,
-                [self.vectors[number] for number in self._trained],
-                [self.segments[number].group for number in self._trained],
-                fused=store.updates.fused,
-            )
-        slots, scalars = optimizer.state_of(self._clone) if self._clone else ({}, {})
-        self.dense = [*(vector.value for vector in self.vectors), *slots.values(), *scalars.values()]
-        """In the order of `Shard.dense`."""
-
-    def move(self, means: Sequence[Tensor]) -> None:
-        """Emit a step from the gradients of trained segments and the changes of segments of state."""
-        if self._clone is not None:
-            self._clone.apply([means[number] for number in self._trained], [self.vectors[n] for n in self._trained])
-        for number, segment in enumerate(self.segments):
-            if segment.group == STATE:
-                self.vectors[number].value.assign_add(means[number])
 
 
 def _carried_as(dtype: str) -> str:
