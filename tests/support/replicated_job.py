@@ -78,7 +78,8 @@ class School:
         own = self.rig.store.member(shard, member)
 
         def forget() -> Any:
-            variables = [*own.copied, *own.not_copied, own.record, *own.member_state]
+            held = [*own.copied, *own.not_copied, own.record, *own.member_state]
+            variables = [part for variable in held for part in getattr(variable, "variables", [variable])]
             with tf.device(own.device):
                 gone = [
                     tf.raw_ops.DestroyResourceOp(resource=variable.handle, ignore_lookup_error=True)

@@ -6,12 +6,56 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.servers import Rig, small
+from tests.support.servers import Rig, batches, in_float64, small
 from tests.support.worker_threads import Crew
 from tests.training import test_runtime_embedding as embedding
+from tests.training import test_runtime_sync as sync
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 STEPS = 50
+
+
+def _muon() -> Any:
+    import keras
+
+    own = keras.optimizers.Muon(1e-2, exclude_layers=["dense_2"], adam_weight_decay=0.1)
+    own.exclude_from_weight_decay(var_names=["bias"])
+    return own
+
+
+def _lamb() -> Any:
+    import keras
+
+    return keras.optimizers.Lamb(1e-2, use_ema=True, ema_overwrite_frequency=7)
+
+
+def _adafactor() -> Any:
+    import keras
+
+    return keras.optimizers.Adafactor(1e-2, gradient_accumulation_steps=2)
+
+
+def _schedule_free() -> Any:
+    import keras
+
+    return keras.optimizers.ScheduleFreeAdamW(1e-2, warmup_steps=5, weight_decay=0.01)
+
+
+def _mixed() -> Any:
+    """Muon for the kernels."""
+    import keras
+
+    rules = {".*/kernel": _muon(), ".*/bias": keras.optimizers.SGD(0.1, momentum=0.9)}
+    return keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(keras.optimizers.Adam(1e-2), rules))
+
+
+OPTIMIZERS = {
+    "Adafactor": _adafactor,
+    "Lamb": _lamb,
+    "Muon": _muon,
+    "ScheduleFreeAdamW": _schedule_free,
+    "MultiOptimizer": _mixed,
+}
 
 
 def wide_and_deep() -> Any:
@@ -27,32 +71,9 @@ def test_each_variable_and_table_has_the_optimizer_that_keras_gives_it(client: A
     """Also after a restore onto another number of servers."""
     import keras
 
-    from pstraining.runtime.checkpoint.storage import Checkpoints
-
-    def rig(ps: int) -> Rig:
-        return Rig(
-            client,
-            wide_and_deep,
-            ps=ps,
-            build=embedding.ours(twice=False),
-            workers=2,
-            loss="binary_crossentropy",
-            mode="Sync",
-            ordered_sums=True,
-        )
-
     shares = [[touching_all(2 * step + worker) for step in range(STEPS)] for worker in range(2)]
-    first = rig(3)
-    first.start()
-    Crew(first, [share[: STEPS // 2] for share in shares]).join()
-    checkpoints = Checkpoints(tmp_path, keep=1)
-    checkpoints.save(first.control.snapshot(fence=1), term=1, layout=first.store.layout)
-
-    client.container += ".after"
-    second = rig(2)
-    second.start(checkpoints.newest())
-    Crew(second, [share[STEPS // 2 :] for share in shares]).join()
-    state = second.control.snapshot(fence=1)
+    options = {"build": embedding.ours(twice=False), "loss": "binary_crossentropy"}
+    state, first = train_and_restore(client, wide_and_deep, shares, tmp_path, **options)
     expected = embedding.alone(
         first,
         wide_and_deep,
@@ -60,7 +81,6 @@ def test_each_variable_and_table_has_the_optimizer_that_keras_gives_it(client: A
         build=embedding.clicks(keras.layers.Embedding, twice=False),
         ordered=True,
     )
-    assert state.step == STEPS
     assert set(expected) == set(state.variables)
     for path, value in expected.items():
         np.testing.assert_allclose(state.variables[path], value, rtol=0, atol=1e-6, err_msg=path)
@@ -74,6 +94,189 @@ def touching_all(seed: int) -> Any:
     items = np.resize(random.permutation(embedding.ROWS), (64, embedding.FEATURES))
     users = np.resize(random.permutation(embedding.ROWS), 64)
     return (tf.constant(items), tf.constant(users)), tf.constant(random.integers(0, 2, (64, 1)).astype("float32"))
+
+
+@pytest.mark.usefixtures("plain_arithmetic")
+def test_schedule_free_equals_keras_and_is_evaluated_with_its_average(client: Any, tmp_path: Path) -> None:
+    """Also after a restore onto another number of servers."""
+    from pstraining.runtime.chief.evaluation import evaluation_weights
+
+    shares = [batches(STEPS, seed=worker) for worker in range(2)]
+    state, rig = train_and_restore(client, _schedule_free, shares, tmp_path)
+    expected = sync.alone(rig, small, _schedule_free, list(zip(*shares, strict=True)), ordered=True)
+    own = expected.optimizer
+    seen = evaluation_weights(state, rig.model.trained_by, over=False)
+    assert_equal(state.variables, rig, expected)
+    pairs = zip(expected.trainable_variables, rig.model.tensors, own._momentums, strict=True)
+    for variable, tensor, base in pairs:
+        np.testing.assert_allclose(state.slots["momentum"][tensor.path], base.numpy(), rtol=0, atol=1e-6)
+        average = (variable.numpy() - 0.1 * base.numpy()) / 0.9
+        np.testing.assert_allclose(seen[tensor.path], average, rtol=0, atol=1e-6)
+        assert np.abs(average - variable.numpy()).max() > 1e-4, "it is another model"
+
+
+@pytest.mark.usefixtures("plain_arithmetic")
+@pytest.mark.parametrize("name", ["Adafactor", "Lamb", "Muon", "ScheduleFreeAdamW", "MultiOptimizer"])
+def test_on_the_segments_of_three_servers_it_equals_keras(name: str) -> None:
+    """In this process: the same gradients for Keras's optimizer, and for its clones on every server's segments."""
+    import tensorflow as tf
+    from keras.src.utils import naming
+
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.objective import Objective
+
+    model = Model(small, OPTIMIZERS[name], Objective("sparse_categorical_crossentropy"))
+    naming.reset_uids()  # Muon goes by the layers' names
+    alone, own = small(), OPTIMIZERS[name]()
+    for variable, initial in zip(alone.trainable_variables, model.trainable, strict=True):
+        variable.assign(initial)
+    own.build(alone.trainable_variables)
+    servers = LocalServers(model, 3)
+    apply = tf.function(lambda found: own.apply(found, alone.trainable_variables), jit_compile=False)
+    random = np.random.default_rng(0)
+    for _ in range(STEPS):
+        found = [tf.constant(random.normal(0, 0.1, tensor.shape), tf.float32) for tensor in model.tensors]
+        apply(found)
+        servers.apply(found)
+    values = servers.values()
+    for variable, tensor in zip(alone.trainable_variables, model.tensors, strict=True):
+        np.testing.assert_allclose(values[tensor.path], variable.numpy(), rtol=0, atol=1e-6, err_msg=tensor.path)
+
+
+class LocalServers:
+    """What every server would have of a model, in this process."""
+
+    def __init__(self, model: Any, ps: int) -> None:
+        import tensorflow as tf
+
+        from pstraining.runtime.model import partition
+        from pstraining.runtime.model.segment_optimizer import SegmentOptimizer
+
+        self.layout = partition.partition(model.tensors, ps)
+        self._parts = [
+            SegmentOptimizer(model.optimizers, self.layout.on(n), self.layout.tensors, fused=True) for n in range(ps)
+        ]
+        for number, part in enumerate(self._parts):
+            for segment, vector in zip(self.layout.on(number), part.vectors, strict=True):
+                vector.assign(partition.pack(self.layout, segment, model.values()))
+            for slot, of in part.copies:
+                slot.assign(part.vectors[of])
+        self.apply = tf.function(self._apply, jit_compile=False, autograph=False)
+
+    def _apply(self, gradients: Any) -> None:
+        import tensorflow as tf
+
+        flat = [tf.reshape(gradient, [-1]) for gradient in gradients]
+        for number, part in enumerate(self._parts):
+            part.apply(
+                [
+                    tf.concat([flat[slice_.tensor][slice_.begin : slice_.end] for slice_ in segment.slices], 0)
+                    for segment in self.layout.on(number)
+                ]
+            )
+
+    def values(self) -> Any:
+        from pstraining.runtime.model import partition
+
+        pairs = [
+            (segment, np.asarray(vector.read_value()))
+            for number, part in enumerate(self._parts)
+            for segment, vector in zip(self.layout.on(number), part.vectors, strict=True)
+        ]
+        return partition.unpack(self.layout, pairs)
+
+
+@pytest.mark.usefixtures("plain_arithmetic")
+def test_an_optimizer_of_whole_tensors_is_restored_onto_another_number_of_servers(client: Any, tmp_path: Path) -> None:
+    """Adafactor: its slots have other shapes than the tensors."""
+    shares = [batches(STEPS, seed=worker) for worker in range(2)]
+    state, rig = train_and_restore(client, _adafactor, shares, tmp_path)
+    assert_equal(
+        state.variables, rig, sync.alone(rig, small, _adafactor, list(zip(*shares, strict=True)), ordered=True)
+    )
+
+
+def test_hybrid_workers_apply_an_optimizer_of_whole_tensors(client: Any) -> None:
+    rig = Rig(client, _lamb, ps=3, build=in_float64(small), workers=2, mode="Hybrid")
+    rig.start()
+    try:
+        shares = [batches(10, seed=worker) for worker in range(2)]
+        Crew(rig, shares).join()
+        state = rig.snapshot()
+        one, other = (updates._dense.read() for updates in rig.workers)
+    finally:
+        for updates in rig.workers:
+            updates.close()
+    for left, right in zip(one, other, strict=True):
+        np.testing.assert_array_equal(left, right)
+    steps = list(zip(*shares, strict=True))
+    assert_equal(state.variables, rig, sync.alone(rig, in_float64(small), _lamb, steps, ordered=False))
+
+
+def test_the_rows_of_a_table_are_not_a_whole_tensor() -> None:
+    import keras
+
+    from pstraining.runtime.model import optimizer
+
+    for name in optimizer.WHOLE:
+        with pytest.raises(optimizer.OptimizerError, match=f"{name} cannot train embedding tables by rows"):
+            optimizer.check_for_tables(getattr(keras.optimizers, name)())
+
+
+def train_and_restore(client: Any, make: Any, shares: Any, folder: Path, **more: Any) -> tuple[Any, Rig]:
+    """Train half of the steps on three servers and the rest on two; the last state, and the first rig."""
+    from pstraining.runtime.checkpoint.storage import Checkpoints
+
+    options: dict[str, Any] = {"build": small, "mode": "Sync", "ordered_sums": True, **more}
+    checkpoints = Checkpoints(folder, keep=1)
+    rigs = []
+    for ps, half in ((3, slice(STEPS // 2)), (2, slice(STEPS // 2, STEPS))):
+        rig = Rig(client, make, ps=ps, workers=len(shares), **options)
+        rig.start(checkpoints.newest())
+        Crew(rig, [share[half] for share in shares]).join()
+        checkpoints.save(rig.control.snapshot(fence=1), term=1, layout=rig.store.layout)
+        client.container += ".after"
+        rigs.append(rig)
+    state = checkpoints.newest()
+    assert state is not None
+    assert state.step == STEPS
+    return state, rigs[0]
+
+
+def assert_equal(values: Any, rig: Rig, expected: Any) -> None:
+    for variable, tensor in zip(expected.trainable_variables, rig.model.tensors, strict=True):
+        np.testing.assert_allclose(values[tensor.path], variable.numpy(), rtol=0, atol=1e-6, err_msg=tensor.path)
+
+
+def test_the_averages_are_the_result_as_at_the_end_of_fit() -> None:
+    import keras
+
+    from pstraining.runtime.checkpoint.state import State
+    from pstraining.runtime.chief.evaluation import evaluation_weights, with_weights
+
+    both = {"a": keras.optimizers.SGD(0.1, use_ema=True), "b": keras.optimizers.SGD(0.1)}
+    values = {"a": np.array([1.0]), "b": np.array([2.0])}
+    state = State(1, values, {"average": {"a": np.array([3.0])}}, {})
+    assert evaluation_weights(state, both, over=False) == values
+    assert evaluation_weights(state, both, over=True) == {"a": [3.0], "b": [2.0]}
+    best = with_weights(state, {"a": np.array([4.0]), "b": np.array([5.0])}, both)
+    assert evaluation_weights(best, both, over=True) == {"a": [4.0], "b": [5.0]}
+    free = {"a": keras.optimizers.ScheduleFreeAdamW(0.1)}
+    state = State(1, values, {"momentum": {"a": np.array([9.0])}}, {})
+    best = with_weights(state, {"a": np.array([4.0]), "b": np.array([5.0])}, free)
+    assert evaluation_weights(best, free, over=True) == {"a": [4.0], "b": [5.0]}
+
+
+def test_where_schedule_free_does_not_work() -> None:
+    import keras
+
+    from pstraining.runtime.model import optimizer
+
+    own = keras.optimizers.ScheduleFreeAdamW()
+    with pytest.raises(optimizer.OptimizerError, match="embedding tables"):
+        optimizer.check_for_tables(own)
+    with pytest.raises(optimizer.OptimizerError, match="localSteps"):
+        optimizer.check_for_local_steps(own)
 
 
 def test_each_optimizer_has_a_learning_rate(client: Any) -> None:
@@ -131,6 +334,10 @@ def test_optimizers_of_a_function_and_patterns_that_overlap() -> None:
     )
     with pytest.raises(optimizer.OptimizerError, match="Multiple optimizers assigned"):
         optimizer.assign(keras.optimizers.MultiOptimizer(rules), variables)
-    lamb = keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(keras.optimizers.Lamb()))
-    with pytest.raises(optimizer.OptimizerError, match="Lamb"):
-        optimizer.assign(lamb, variables)
+
+    class Mine(keras.optimizers.SGD):  # type: ignore[misc]
+        pass
+
+    mine = keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(Mine()))
+    with pytest.raises(optimizer.OptimizerError, match="Mine"):
+        optimizer.assign(mine, variables)

@@ -35,6 +35,20 @@ def averaged() -> Any:
     return keras.optimizers.AdamW(0.01, amsgrad=True, use_ema=True, ema_overwrite_frequency=3)
 
 
+def factored() -> Any:
+    import keras
+
+    return keras.optimizers.Adafactor(0.01)
+
+
+def deep() -> Any:
+    """With three tensors of more than 256 KB, two of them on the first server."""
+    import keras
+
+    widths = [keras.layers.Dense(400, activation="tanh") for _ in range(4)]
+    return keras.Sequential([keras.Input((8,)), *widths, keras.layers.Dense(3, activation="softmax")])
+
+
 def school(
     client: Any,
     patch: pytest.MonkeyPatch,
@@ -47,7 +61,7 @@ def school(
     model = {"build": ours(), "loss": "binary_crossentropy"} if tables else {"build": large}
 
     def rig(client: Any) -> Rig:
-        return Rig(client, optimizer, ps=SHARDS, members=2, mode="Sync", **model, **training)
+        return Rig(client, optimizer, ps=SHARDS, members=2, mode="Sync", **{**model, **training})
 
     data = clicked(MOST, seed=3) if tables else batches(MOST, seed=3)
     return School(client, patch, rig, data, chunk_bytes=200 if tables else PIECE, incremental_bytes=incremental_bytes)
@@ -92,11 +106,19 @@ def assert_as_if_undisturbed(found: School) -> None:
                 "::test_steps_are_made_while_a_member_learns_and_then_it_is_the_same_bit_for_bit"
             ),  # the same chunks
         ),
+        pytest.param(
+            factored,
+            {"build": deep},
+            marks=in_all(
+                "tests/training/test_runtime_state_transfer.py"
+                "::test_steps_are_made_while_a_member_learns_and_then_it_is_the_same_bit_for_bit"
+            ),  # chunks that are whole vectors
+        ),
         pytest.param(adam, {"compression": {"push": "None", "pull": "Int8"}}, marks=in_soak),
         pytest.param(averaged, {"compression": {"push": "None", "pull": "TopK"}}, marks=in_soak),
         pytest.param(adam, {"compression": {"push": "None", "pull": "Auto"}}, marks=in_soak),
     ],
-    ids=["slots and statistics", "tables", "a codec's shadow", "averages and another shadow", "forms"],
+    ids=["slots and statistics", "tables", "whole tensors", "a codec's shadow", "averages and another shadow", "forms"],
 )
 def test_steps_are_made_while_a_member_learns_and_then_it_is_the_same_bit_for_bit(
     client: Any, monkeypatch: pytest.MonkeyPatch, optimizer: Any, training: dict[str, Any]

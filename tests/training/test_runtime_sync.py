@@ -50,15 +50,23 @@ def optimizer(name: str) -> Any:
     return getattr(keras.optimizers, kind)(**options)
 
 
-def alone(rig: Rig, build: Callable[[], Any], name: str, steps: Sequence[Sequence[Any]], *, ordered: bool) -> Any:
+def alone(
+    rig: Rig,
+    build: Callable[[], Any],
+    name: str | Callable[[], Any],
+    steps: Sequence[Sequence[Any]],
+    *,
+    ordered: bool,
+) -> Any:
     """One process's model after the same updates: of the union of a step's batches, or their gradients in order."""
     import tensorflow as tf
 
     model = build()
-    own = optimizer(name)
+    own = optimizer(name) if isinstance(name, str) else name()
     model.compile(optimizer=own, loss="sparse_categorical_crossentropy", jit_compile=False)
     for variable, tensor in zip(model.trainable_variables, rig.model.tensors, strict=True):
         variable.assign(rig.initial[tensor.path])
+    own.build(model.trainable_variables)  # as `fit` does, outside functions, where slots may be copies of parameters
 
     @tf.function(jit_compile=False)  # type: ignore[untyped-decorator]
     def gradients(batch: Any) -> Any:

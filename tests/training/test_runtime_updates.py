@@ -249,16 +249,6 @@ def test_the_programs_own_mistake_is_not_taken_for_a_lost_server_for_ever(client
         rig.step(wrong)
 
 
-@pytest.mark.parametrize("name", ["Lamb", "Adafactor", "Muon"])
-def test_an_optimizer_that_looks_at_whole_tensors_is_refused(name: str) -> None:
-    import keras
-
-    from pstraining.runtime.model import optimizer
-
-    with pytest.raises(optimizer.OptimizerError, match=name):
-        optimizer.check(getattr(keras.optimizers, name)())
-
-
 def test_an_unknown_optimizer_is_refused() -> None:
     import keras
 
@@ -267,7 +257,7 @@ def test_an_unknown_optimizer_is_refused() -> None:
     class Mine(keras.optimizers.SGD):  # type: ignore[misc]
         pass
 
-    with pytest.raises(optimizer.OptimizerError, match="Mine"):
+    with pytest.raises(optimizer.OptimizerError, match=r"Mine.*use one of Adadelta, .*, Lamb, "):
         optimizer.check(Mine())
 
 

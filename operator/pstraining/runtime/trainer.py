@@ -45,7 +45,7 @@ class Trainer:
     Args:
         model: builds the Keras model with its variables (start a Sequential with `keras.Input`). Called on the chief
             and on every worker; the chief's initial values are used.
-        optimizer: creates the Keras optimizer, an element-wise one (Lamb, Adafactor, Muon are not) or a MultiOptimizer.
+        optimizer: creates the Keras optimizer: one of Keras's own, or a MultiOptimizer of them.
         loss: as for `keras.Model.compile`.
         data: a worker's `tf.data.Dataset` of (x, y) or (x, y, sample_weight) batches, from its index and the number of
             workers; a dataset restarts when it ends. It is called again when the number of workers changes. Or `Ranges`

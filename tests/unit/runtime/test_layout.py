@@ -103,3 +103,17 @@ def test_a_layout_needs_servers_and_distinct_paths() -> None:
     twice = Tensor("a", (1,), "float32", "state")
     with pytest.raises(ValueError, match="share a path"):
         partition([twice, twice], 1)
+
+
+def test_a_tensor_that_its_optimizer_needs_whole_is_not_cut_and_the_skew_is_known() -> None:
+    cut = partition([Tensor("large", (LARGE, 3), "float32", "trainable"), *tensors([100] * 3)], 3)
+    held = [Tensor("large", (LARGE, 3), "float32", "trainable", whole=True), *tensors([100] * 3)]
+    layout = partition(held, 3)
+    assert [len([s for s in found.segments if s.slices[0].tensor == 0]) for found in (cut, layout)] == [3, 1]
+    assert cut.skew() == pytest.approx(1.0, abs=0.01)
+    assert layout.skew() == pytest.approx(3.0, abs=0.01)
+
+
+def test_the_fingerprint_of_a_layout_stays_the_same() -> None:
+    """A record on a server that a newer version of this program reads."""
+    assert partition(tensors([10, 20, 30]), 2).fingerprint("Adam") == 3251941882264740191

@@ -16,6 +16,7 @@ import tensorflow as tf
 from keras.src.callbacks.callback_list import CallbackList
 
 from pstraining.runtime.checkpoint.state import State
+from pstraining.runtime.chief.evaluation import evaluation_weights
 from pstraining.runtime.data.validation import Validation
 from pstraining.runtime.model.keras_model import Model
 from pstraining.runtime.model.optimizer import rate_names
@@ -142,8 +143,9 @@ class EpochEnds:
 
     def _end(self, end: EpochEnd) -> None:
         if end.state is not None:
-            self._model.assign(end.state.variables)
-        self._model.optimizer.iterations.assign(end.step)  # for schedules: TensorBoard reads the rate of this step
+            self._model.assign(evaluation_weights(end.state, self._model.trained_by, over=False))
+        for own in self._model.optimizers:
+            own._iterations.assign(end.step)  # for schedules: TensorBoard reads the rate of this step
         if end.validate and self._validation:
             measured = self._model.keras.evaluate(
                 self._validation.data(),

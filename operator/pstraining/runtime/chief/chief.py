@@ -9,7 +9,7 @@ more updates, and saves the newest state first if it has a folder for checkpoint
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import tensorflow as tf
@@ -20,6 +20,7 @@ from pstraining.runtime.checkpoint.saver import Saver
 from pstraining.runtime.checkpoint.state import State, StateLostError, SupersededError
 from pstraining.runtime.chief import recovery
 from pstraining.runtime.chief.conclusion import conclude
+from pstraining.runtime.chief.evaluation import with_weights
 from pstraining.runtime.chief.recovery import ChiefAction
 from pstraining.runtime.chief.reporting import FitOptions, TrainingReporter
 from pstraining.runtime.chief.shutdown import GracefulStop, StoppedError
@@ -43,6 +44,8 @@ ALONE_SECONDS: Final = 10.0
 """Seconds without a worker after which newer dense parameters are considered lost."""
 GOOD_BYE_SECONDS: Final = 10.0
 """Seconds that the chief waits for workers to leave."""
+UNEVEN: Final = 1.5
+"""The fullest server's bytes by the mean of all from which whole tensors are reported as uneven."""
 RENEW_SECONDS: Final = 1.0
 """Seconds between the chief's polls of all members of all shards."""
 
@@ -147,8 +150,10 @@ class Chief:
                 self._is_lost = True
             except FencedError:  # another chief changed the records: read them again and decide
                 time.sleep(POLL)
+        options = self._options
         with tf.device(self._client.compute):
-            return conclude(self._model, self._options.evaluate, final, self._saver)
+            local = options.fit.local_optimizers
+            return conclude(self._model, options.evaluate, final, self._saver, local_optimizers=local)
 
     def _tell_unused(self) -> None:
         servers, used = self._client.cluster.shards, self._store.layout.ps
@@ -156,6 +161,13 @@ class Chief:
             unused = [f"ps-{index}" for index in range(used, servers)]
             reason = "with one more, each holds less than spec.training.minShardBytes of the parameters"
             event("unused_servers", servers=unused, reason=reason)
+        layout = self._store.layout
+        if any(tensor.whole for tensor in layout.tensors) and (times := layout.skew()) > UNEVEN:
+            reason = (
+                f"one parameter server holds {times:.1f} times the mean of all, because the optimizer looks at whole "
+                "tensors, which are not divided; fewer servers may be as fast"
+            )
+            event("uneven_layout", times=round(times, 2), reason=reason)
 
     def _lead(self) -> State:
         try:
@@ -368,7 +380,7 @@ class Chief:
         """Return the last state, with the parameters that a callback has restored: everywhere, as the job's result."""
         if (best := self._reporter.best()) is None:
             return final
-        final = replace(final, variables=best)
+        final = with_weights(final, best, self._model.trained_by)
         done = EARLY if self._early else 1
         self._admin.restore(final, fence=self._fence, generation=_new_generation(), fresh=False, done=done)
         if self._saver:

@@ -9,6 +9,7 @@ import numpy as np
 from pstraining.runtime.checkpoint import files
 from pstraining.runtime.checkpoint.saver import Saver
 from pstraining.runtime.checkpoint.state import State
+from pstraining.runtime.chief.evaluation import evaluation_weights
 from pstraining.runtime.model import export
 from pstraining.runtime.model.keras_model import Model
 from pstraining.runtime.model.tensor import Dataset
@@ -20,9 +21,16 @@ MODEL_FILE: Final = "final.keras"
 
 
 def conclude(
-    model: Model, evaluate: Callable[[], Dataset] | None, final: State, saver: Saver | None
+    model: Model,
+    evaluate: Callable[[], Dataset] | None,
+    final: State,
+    saver: Saver | None,
+    *,
+    local_optimizers: bool = False,
 ) -> dict[str, float]:
     """Evaluate the last checkpoint as it is on disk (or, with no folder, the last state), and export the model.
+
+    With `local_optimizers`, the servers have no averages of the weights.
 
     Raises:
         NotSavedError: there is no room for the model and the result; the checkpoint is there.
@@ -30,7 +38,7 @@ def conclude(
     """
     if saver:
         final = saver.read_back(final)
-    model.assign(final.variables)
+    model.assign(evaluation_weights(final, model.trained_by, over=not local_optimizers))
     result: dict[str, float] = {"step": final.step}
     if evaluate is not None:
         measured = model.keras.evaluate(evaluate(), return_dict=True, verbose=0)

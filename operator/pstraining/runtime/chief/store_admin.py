@@ -165,6 +165,7 @@ class StoreAdmin:
     def _as_state(self, taken: Sequence[tuple[Array, Sequence[Array]]], fence: int) -> State:
         vectors: list[tuple[partition.Segment, Array]] = []
         slots: dict[str, list[tuple[partition.Segment, Array]]] = {}
+        of_tensors: dict[str, dict[str, Array]] = {}
         scalars: dict[str, Array] = {}
         step, generations = 0, set()
         for index, (shard, (record, values)) in enumerate(zip(self.store.shards, taken, strict=True)):
@@ -175,8 +176,11 @@ class StoreAdmin:
             found = iter(values)
             segments = [*shard.segments, *shard.tables]
             vectors += [(segment, next(found)) for segment in segments]
-            for slot, number in shard.slots:
-                slots.setdefault(slot, []).append((segments[number], next(found)))
+            for slot, number, tensor in shard.slots:
+                if tensor is None:
+                    slots.setdefault(slot, []).append((segments[number], next(found)))
+                else:
+                    of_tensors.setdefault(slot, {})[self.store.layout.tensors[tensor].path] = next(found)
             for name in shard.scalars:
                 value = next(found)
                 scalars.setdefault(name, value)  # counters differ by a few updates at most: take the first server's
@@ -186,7 +190,10 @@ class StoreAdmin:
         return State(
             step=step,
             variables=partition.unpack(layout, vectors),
-            slots={slot: partition.unpack(layout, found) for slot, found in slots.items()},
+            slots={
+                slot: partition.unpack(layout, slots.get(slot, ())) | of_tensors.get(slot, {})
+                for slot in slots.keys() | of_tensors.keys()
+            },
             scalars=scalars,
         )
 
@@ -252,7 +259,12 @@ class StoreAdmin:
             vectors = [partition.pack(layout, segment, state.variables) for segment in segments]
             if fresh:
                 return vectors, None
-            own = [partition.pack(layout, segments[number], state.slots[slot]) for slot, number in shard.slots]
+            own = [
+                partition.pack(layout, segments[number], state.slots[slot])
+                if tensor is None
+                else state.slots[slot][layout.tensors[tensor].path]
+                for slot, number, tensor in shard.slots
+            ]
             if shard.ledger and not state.scalars.keys() >= shard.ledger.saved().keys():
                 event("data_begins_anew", reason="the checkpoint was saved by a program without a ledger of its data")
                 state = replace(state, scalars={**state.scalars, **_empty(shard.ledger)})

@@ -77,12 +77,14 @@ class Model:
             optimizer.group_of(self.optimizers, number, variable)
             for number, variable in zip(self._numbers, seen, strict=True)
         ]
+        whole = [optimizer.is_whole(self.optimizers[number]) for number in self._numbers]
         self.tensors = tuple(
-            partition.Tensor(path, tuple(int(size) for size in variable.shape), str(variable.dtype), group)
-            for path, variable, group in zip(
+            partition.Tensor(path, tuple(int(size) for size in variable.shape), str(variable.dtype), group, is_whole)
+            for path, variable, group, is_whole in zip(
                 _paths(self.variables),
                 self.variables,
                 groups[: len(trainable)] + [STATE] * len(state),
+                whole[: len(trainable)] + [False] * len(state),
                 strict=True,
             )
         )
@@ -96,6 +98,12 @@ class Model:
         """For each table its optimizer, and whether that decays it, as in the group of a tensor."""
         for number in sorted(set(self._numbers[len(trainable) :])):
             optimizer.check_for_tables(self.optimizers[number])
+
+    @property
+    def trained_by(self) -> dict[str, KerasOptimizer]:
+        """Return the optimizer of each trained variable and table, by path."""
+        trained = [*self.tensors[: len(self.trainable)], *self.tables]
+        return {tensor.path: self.optimizers[number] for tensor, number in zip(trained, self._numbers, strict=True)}
 
     def identity(self) -> str:
         """Return the optimizers and their settings as text; tasks must share it besides the layout."""
@@ -178,9 +186,7 @@ class Model:
 
     def clip(self, gradients: list[Tensor], touched: Sequence[Touched]) -> tuple[list[Tensor], list[Touched]]:
         """Emit clipping gradients and the gradients of touched rows by norm, all together."""
-        clipped = optimizer.clip(
-            self.optimizers, self._numbers, [*gradients, *(gradient for _, gradient in touched)]
-        )
+        clipped = optimizer.clip(self.optimizers, self._numbers, [*gradients, *(gradient for _, gradient in touched)])
         dense, rows = clipped[: len(gradients)], clipped[len(gradients) :]
         return dense, [(indices, gradient) for (indices, _), gradient in zip(touched, rows, strict=True)]
 

@@ -1,8 +1,9 @@
-"""The user's optimizer, cloned onto packed vectors.
+"""The user's optimizer, cloned onto packed vectors or whole tensors.
 
 An element-wise optimizer gives equal numbers on a packed vector and on its tensors. An optimizer that uses norms or
-shapes of tensors would be silently wrong, so only known element-wise ones are accepted. The worker clips by norm,
-before packing. On large vectors TensorFlow's fused kernels replace Keras's composed arithmetic of the common optimizers
+shapes of tensors would be silently wrong on a vector, so its tensors are never cut, and its clone has variables of
+their shapes. Which of the two an optimizer is has been measured; others are refused. The worker clips by norm, before
+packing. On large vectors TensorFlow's fused kernels replace Keras's composed arithmetic of the common optimizers
 inside the clone: half the server's time, and equal up to rounding. Schedules, weight decay, averages and clipping by
 value remain Keras's."""
 
@@ -20,13 +21,17 @@ from pstraining.runtime.model.tensor import KerasOptimizer, KerasVariable, Opera
 TABLE_NAME: Final = "embeddings"
 """Keras's name of an embedding layer's variable."""
 ELEMENT_WISE: Final = (
-    "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lion", "Nadam", "RMSprop", "SGD",
+    "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lion", "Nadam", "RMSprop", "SGD", "ScheduleFreeAdamW",
 )  # fmt: skip
 """Optimizers with measured equal results on packed vectors and on tensors."""
 
 
+WHOLE: Final = ("Adafactor", "Lamb", "Muon")
+"""Optimizers with measured equal results on whole tensors alone."""
+
+
 class OptimizerError(FinalError, ValueError):
-    """An optimizer that cannot be applied to packed vectors."""
+    """An optimizer that cannot be applied on parameter servers."""
 
 
 @dataclass(frozen=True)
@@ -75,16 +80,15 @@ def assign(
 
 
 def check(optimizer: KerasOptimizer) -> None:
-    """Refuse an optimizer that is not known to be element-wise.
+    """Refuse an optimizer that is not known to be equal on parameter servers.
 
     Raises:
         OptimizerError: the optimizer is not; the message lists those that are.
     """
-    known = [getattr(keras.optimizers, name) for name in ELEMENT_WISE]
-    if type(optimizer) not in known:
+    if not _is_one_of(optimizer, (*ELEMENT_WISE, *WHOLE)):
         raise OptimizerError(
-            f"{type(optimizer).__name__} is not known to work element by element, and parameters are packed into "
-            f"vectors on the parameter servers; use one of {', '.join(ELEMENT_WISE)}, or a MultiOptimizer of them"
+            f"{type(optimizer).__name__} is not known to give equal results on parameter servers, where parameters are "
+            f"divided; use one of {', '.join(sorted((*ELEMENT_WISE, *WHOLE)))}, or a MultiOptimizer of them"
         )
     rate = getattr(optimizer, "_learning_rate", None)
     is_schedule = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
@@ -109,8 +113,11 @@ def check_for_tables(optimizer: KerasOptimizer) -> None:
     Raises:
         OptimizerError: names the setting that prevents it.
     """
-    if isinstance(optimizer, keras.optimizers.Nadam):
-        raise OptimizerError("Nadam cannot train embedding tables by rows; use Adam or another optimizer")
+    if isinstance(optimizer, keras.optimizers.Nadam) or is_schedule_free(optimizer) or is_whole(optimizer):
+        raise OptimizerError(
+            f"{type(optimizer).__name__} cannot train embedding tables by rows; use another optimizer, or a "
+            "MultiOptimizer with another one for the tables"
+        )
     if optimizer.use_ema or optimizer.gradient_accumulation_steps:
         raise OptimizerError(
             "use_ema and gradient_accumulation_steps cannot be used with embedding tables; "
@@ -118,11 +125,44 @@ def check_for_tables(optimizer: KerasOptimizer) -> None:
         )
 
 
+def check_for_local_steps(optimizer: KerasOptimizer) -> None:
+    """Refuse an optimizer whose slots on the workers would belong to other parameters than the servers'.
+
+    Raises:
+        OptimizerError: names the optimizer.
+    """
+    if is_schedule_free(optimizer):
+        raise OptimizerError(
+            "spec.training.localSteps: ScheduleFreeAdamW keeps a second copy of the parameters, which workers would "
+            "not exchange; use accumulationSteps, or another optimizer"
+        )
+
+
+def is_schedule_free(optimizer: KerasOptimizer) -> bool:
+    """Return whether an optimizer is Schedule-Free AdamW, which Keras has since 3.15."""
+    return _is_one_of(optimizer, ("ScheduleFreeAdamW",))
+
+
+def is_whole(optimizer: KerasOptimizer) -> bool:
+    """Return whether an optimizer looks at whole tensors: at their norms or shapes."""
+    return _is_one_of(optimizer, WHOLE)
+
+
+def _is_one_of(optimizer: KerasOptimizer, names: Sequence[str]) -> bool:
+    """Return whether an optimizer is of one of Keras's classes; an older Keras may lack some."""
+    return any(type(optimizer) is getattr(keras.optimizers, name, None) for name in names)
+
+
+def _decays(optimizer: KerasOptimizer) -> bool:
+    """Return whether an optimizer decays variables; Muon has a second decay, for those that it trains by Adam."""
+    return any(getattr(optimizer, name, None) is not None for name in ("weight_decay", "adam_weight_decay"))
+
+
 def group_of(optimizers: Sequence[KerasOptimizer], number: int, variable: KerasVariable | TableVariable) -> str:
     """Return the layout's group of a trainable variable: the number of its optimizer, and whether that decays it."""
     optimizer = optimizers[number]
     kind = "trainable"
-    if getattr(optimizer, "weight_decay", None) is not None:
+    if _decays(optimizer):
         kind = "decayed" if optimizer._use_weight_decay(variable) else "undecayed"
     return f"{number}/{kind}" if len(optimizers) > 1 else kind
 
@@ -209,9 +249,9 @@ def clone(
     config["clipnorm"] = config["global_clipnorm"] = None
     copy: KerasOptimizer = type(optimizer).from_config(config)
     undecayed = [vector for vector, group in zip(variables, groups, strict=True) if not is_decayed(group)]
-    if undecayed and copy.weight_decay is not None:
+    if undecayed and _decays(copy):
         copy.exclude_from_weight_decay(var_list=undecayed)
-    copy.build(variables)
+    _build(copy, variables)
     kernel, composed = _fused(copy) if fused else None, copy.update_step
     if kernel is not None:
 
@@ -223,20 +263,58 @@ def clone(
     return copy
 
 
-def state_of(copy: KerasOptimizer) -> tuple[dict[tuple[str, int], Any], dict[str, Any]]:
-    """Return a clone's state: slots by name and number of the vector segment<number>, and scalars.
+def _build(copy: KerasOptimizer, variables: Sequence[KerasVariable]) -> None:
+    """Create the slots.
+
+    Keras's Schedule-Free AdamW also copies the parameters, which a server's variables do not have yet; see
+    `starts_as_parameters`.
+    """
+    if not is_schedule_free(copy):
+        copy.build(variables)
+        return
+    keras.optimizers.Optimizer.build(copy, variables)
+    copy._momentums, copy._velocities = copy.add_optimizer_variables(variables, ["momentum", "velocity"])
+
+
+def starts_as_parameters(copy: KerasOptimizer, slot: str) -> bool:
+    """Return whether a slot begins as a copy of the parameters."""
+    return is_schedule_free(copy) and slot == "momentum"
+
+
+def state_of(
+    copy: KerasOptimizer, variables: Sequence[KerasVariable]
+) -> tuple[dict[tuple[str, int], Any], dict[str, Any]]:
+    """Return a clone's state: slots by name and place of their variable, and scalars.
 
     The learning rate is left out: it is the program's, also after a restore.
+
+    Args:
+        copy: the clone.
+        variables: those that it trains, in its order.
     """
     slots: dict[tuple[str, int], Any] = {}  # a `PSVariable` on a server
+    own = _attribute_names(copy, len(variables))
+    prefixes = [f"{variable.path.replace('/', '_')}_" for variable in variables]
     scalars: dict[str, Any] = {}
     for variable in copy.variables:
-        head, _, slot = variable.name.partition("_")
-        if head.startswith("segment") and head[7:].isdecimal():
-            slots[slot, int(head[7:])] = variable.value
+        if id(variable) in own:
+            attribute, place = own[id(variable)]
+            # Keras names most slots behind their variable's path, and Adafactor's factors like the variable.
+            name = variable.name.removeprefix(prefixes[place])
+            slots[attribute.strip("_") if name == variable.name else name, place] = variable.value
         elif variable is not getattr(copy, "_learning_rate", None):
             scalars[f"counter{len(scalars)}"] = variable.value  # Keras numbers names by process; the order is fixed
     return slots, scalars
+
+
+def _attribute_names(copy: KerasOptimizer, number: int) -> dict[int, tuple[str, int]]:
+    """Return the attribute that holds each slot, and its place there, by the slot's id: lists of a slot a variable."""
+    lists = {
+        name: value
+        for name, value in vars(copy).items()
+        if isinstance(value, list) and len(value) == number and name != "_variables"
+    }
+    return {id(slot): (name, place) for name, value in lists.items() for place, slot in enumerate(value)}
 
 
 def _fused(optimizer: KerasOptimizer) -> UpdateStep | None:

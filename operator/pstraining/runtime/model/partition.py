@@ -2,8 +2,9 @@
 
 A call to a parameter server costs per operation and per tensor, not per byte, so tensors travel in segments: a tensor
 of 256 KB or more alone, the small ones of a server packed into one vector per group and dtype. Tensors are balanced
-over the servers by bytes; only a tensor of more than half a server's share is cut. For the same reason a small model
-uses fewer servers than there are: every step calls each server with parameters (`servers_to_use`).
+over the servers by bytes; only a tensor of more than half a server's share is cut, unless its optimizer needs it whole.
+For the same reason a small model uses fewer servers than there are: every step calls each server with parameters
+(`servers_to_use`).
 
 Pure and deterministic: every task computes the same layout from the same model. Knows numpy, not TensorFlow.
 """
@@ -12,7 +13,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -39,6 +40,8 @@ class Tensor:
     shape: tuple[int, ...]
     dtype: str
     group: str
+    whole: bool = field(default=False, repr=False)
+    """Whether its optimizer needs all of it in one place; not in a fingerprint, which names the optimizer."""
 
     @property
     def size(self) -> int:
@@ -107,6 +110,14 @@ class Layout:
         """One parameter server's rows of every table."""
         return tuple(segment for segment in self.segments if segment.ps == ps and segment.group == TABLE)
 
+    def skew(self) -> float:
+        """Return how many times the mean of all servers' bytes the fullest server holds, without tables."""
+        load = [0] * self.ps
+        for segment in self.segments:
+            if segment.group != TABLE:
+                load[segment.ps] += segment.size * np.dtype(segment.dtype).itemsize
+        return max(load) * self.ps / sum(load) if sum(load) else 1.0
+
     def fingerprint(self, *extra: str) -> int:
         """A positive number that two tasks share only if they agree on the layout (and on `extra`)."""
         digest = hashlib.sha256(repr((self, extra)).encode()).digest()
@@ -165,7 +176,7 @@ def _cut(tensors: Sequence[Tensor], ps: int) -> list[tuple[Slice, int]]:
         if tensor.group == TABLE:
             continue
         pieces = 1
-        if ps > 1 and tensor.bytes >= LARGE_BYTES and tensor.bytes > half_share:
+        if ps > 1 and not tensor.whole and tensor.bytes >= LARGE_BYTES and tensor.bytes > half_share:
             pieces = min(ps, math.ceil(tensor.bytes / half_share))
         bounds = [tensor.size * number // pieces for number in range(pieces + 1)]
         for begin, end in itertools.pairwise(bounds):

@@ -1,18 +1,73 @@
 """The program's optimizers on the segments of one parameter server.
 
-Each optimizer of the program is cloned onto the vectors of its groups. A worker in the mode Hybrid has the same objects
-for every server, so that its arithmetic and the order of its state are the servers'.
+Each optimizer of the program is cloned onto the vectors of its groups; one that looks at whole tensors has a variable
+for each tensor, in its shape, and only messages and checkpoints know the vector. A worker in the mode Hybrid has the
+same objects for every server, so that its arithmetic and the order of its state are the servers'.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
+import numpy as np
+import tensorflow as tf
 
 from pstraining.runtime.model import optimizer as optimizers
 from pstraining.runtime.model.keras_model import STATE
-from pstraining.runtime.model.partition import Segment
-from pstraining.runtime.model.tensor import KerasOptimizer, KerasVariable, Tensor
+from pstraining.runtime.model.partition import Array, Segment
+from pstraining.runtime.model.partition import Tensor as ModelTensor
+from pstraining.runtime.model.tensor import DType, KerasOptimizer, KerasVariable, Operation, Tensor
+
+
+class SlotPlace(NamedTuple):
+    """What a slot belongs to."""
+
+    slot: str
+    segment: int
+    tensor: int | None = None
+    """Number of the tensor; its slots may have any shape. None: the whole segment, and the slot is as long as it."""
+
+
+class TensorVariables:
+    """Variables of tensors' own shapes, as one vector that has them end to end."""
+
+    def __init__(self, variables: Sequence[Any]) -> None:
+        self.variables = list(variables)
+        self.dtype = self.variables[0].dtype
+        self._sizes = [variable.shape.num_elements() for variable in self.variables]
+        self.shape = tf.TensorShape([sum(self._sizes)])
+
+    def read_value(self) -> Tensor:
+        """Emit reading the values as one vector."""
+        parts = [tf.reshape(variable.read_value(), [-1]) for variable in self.variables]
+        return tf.concat(parts, 0) if len(parts) > 1 else parts[0]
+
+    def assign(self, value: Tensor, *, read_value: bool = True) -> Operation:
+        """Emit replacing the values."""
+        done = [v.assign(part, read_value=False) for v, part in zip(self.variables, self.split(value), strict=True)]
+        return self._after(done, read_value=read_value)
+
+    def assign_add(self, delta: Tensor, *, read_value: bool = True) -> Operation:
+        """Emit adding to the values."""
+        done = [v.assign_add(part, read_value=False) for v, part in zip(self.variables, self.split(delta), strict=True)]
+        return self._after(done, read_value=read_value)
+
+    def split(self, vector: Tensor) -> list[Tensor]:
+        """Return a vector's part for each variable, in the variable's shape."""
+        parts = tf.split(vector, self._sizes) if len(self._sizes) > 1 else [vector]
+        return [tf.reshape(part, variable.shape) for part, variable in zip(parts, self.variables, strict=True)]
+
+    def initial(self) -> Tensor:
+        """Emit the initial value."""
+        return tf.zeros(self.shape, self.dtype)
+
+    def numpy(self) -> Array:
+        """Return the values as one vector."""
+        return np.asarray(self.read_value())
+
+    def _after(self, done: Sequence[Operation], *, read_value: bool) -> Operation:
+        with tf.control_dependencies([operation for operation in done if operation is not None]):
+            return self.read_value() if read_value else tf.no_op()
 
 
 class SegmentOptimizer:
@@ -21,41 +76,66 @@ class SegmentOptimizer:
     Args:
         program: the program's optimizers, by the numbers in the segments' groups.
         segments: the server's, without tables.
+        tensors: all tensors of the layout.
         fused: whether fused kernels may replace Keras's arithmetic.
     """
 
-    def __init__(self, program: Sequence[KerasOptimizer], segments: Sequence[Segment], *, fused: bool) -> None:
+    def __init__(
+        self,
+        program: Sequence[KerasOptimizer],
+        segments: Sequence[Segment],
+        tensors: Sequence[ModelTensor],
+        *,
+        fused: bool,
+    ) -> None:
         self._segments = segments
-        self._variables: list[KerasVariable] = [
-            keras.Variable(initializer="zeros", shape=(segment.size,), dtype=segment.dtype, name=f"segment{number}")
-            for number, segment in enumerate(segments)
+        self._variables = [_variables(number, segment, tensors) for number, segment in enumerate(segments)]
+        self.vectors: list[Any] = [  # `PSVariable` on a server
+            TensorVariables([variable.value for variable in own]) if is_whole(segment, tensors) else own[0].value
+            for segment, own in zip(segments, self._variables, strict=True)
         ]
-        self.vectors: list[Any] = [variable.value for variable in self._variables]  # `PSVariable` on a server
         """One per segment, each of shape [segment.size]."""
         trained = [number for number, segment in enumerate(segments) if segment.group != STATE]
         self._trained_by = {
             index: [trained[place] for place in found]
             for index, found in optimizers.places([segments[number].group for number in trained]).items()
         }
-        self.clones: dict[int, KerasOptimizer] = {
-            index: optimizers.clone(
-                program[index],
-                [self._variables[number] for number in numbers],
-                [segments[number].group for number in numbers],
-                fused=fused,
-            )
-            for index, numbers in self._trained_by.items()
-        }
+        self.clones: dict[int, KerasOptimizer] = {}
         """The clones of those optimizers that train a segment of this server, by the optimizers' numbers."""
-        self.slots: dict[tuple[str, int], Any] = {}
-        """The optimizers' vectors, by slot name and number of the segment."""
+        self.slots: dict[SlotPlace, Any] = {}
+        """The optimizers' slots."""
         self.counters: dict[str, Any] = {}
         """The optimizers' counters."""
-        for index, clone in self.clones.items():
-            slots, counters = optimizers.state_of(clone)
-            prefix = f"optimizer{index}/" if len(program) > 1 else ""
-            self.slots |= slots
-            self.counters |= {prefix + name: value for name, value in counters.items()}
+        self.copies: list[tuple[Any, int]] = []
+        """Slots that begin as copies of the parameters, with the numbers of their segments."""
+        for index, numbers in self._trained_by.items():
+            self._clone(program, index, numbers, tensors, fused=fused)
+
+    def _clone(
+        self,
+        program: Sequence[KerasOptimizer],
+        index: int,
+        numbers: Sequence[int],
+        tensors: Sequence[ModelTensor],
+        *,
+        fused: bool,
+    ) -> None:
+        """Clone one of the program's optimizers onto these segments."""
+        variables = [variable for number in numbers for variable in self._variables[number]]
+        groups = [self._segments[number].group for number in numbers for _ in self._variables[number]]
+        places: list[tuple[int, int | None]] = []
+        for number in numbers:
+            segment = self._segments[number]
+            whole = is_whole(segment, tensors)
+            places += [(number, slice_.tensor) for slice_ in segment.slices] if whole else [(number, None)]
+        clone = self.clones[index] = optimizers.clone(program[index], variables, groups, fused=fused)
+        slots, counters = optimizers.state_of(clone, variables)
+        for (slot, place), value in slots.items():
+            self.slots[SlotPlace(slot, *places[place])] = value
+            if optimizers.starts_as_parameters(clone, slot):
+                self.copies.append((value, places[place][0]))
+        prefix = f"optimizer{index}/" if len(program) > 1 else ""
+        self.counters |= {prefix + name: value for name, value in counters.items()}
 
     @property
     def state(self) -> list[Any]:
@@ -69,9 +149,36 @@ class SegmentOptimizer:
             vectors: one per segment: its gradient, or the change of a segment of state.
             moves: whether the vectors of trained segments are changes as well, computed by the workers' optimizers.
         """
-        if not moves:
-            for index, numbers in self._trained_by.items():
-                self.clones[index].apply([vectors[n] for n in numbers], [self._variables[n] for n in numbers])
+        for index, numbers in ({} if moves else self._trained_by).items():
+            gradients = [gradient for n in numbers for gradient in self._split(n, vectors[n])]
+            self.clones[index].apply(gradients, [variable for n in numbers for variable in self._variables[n]])
         for number, segment in enumerate(self._segments):
             if moves or segment.group == STATE:
                 self.vectors[number].assign_add(vectors[number], read_value=False)
+
+    def _split(self, number: int, vector: Tensor) -> list[Tensor]:
+        """Return a segment's gradient as its variables have it."""
+        own = self.vectors[number]
+        return own.split(vector) if isinstance(own, TensorVariables) else [vector]
+
+
+def is_whole(segment: Segment, tensors: Sequence[ModelTensor]) -> bool:
+    """Return whether a segment's optimizer looks at whole tensors: then all tensors of its group are whole."""
+    return tensors[segment.slices[0].tensor].whole
+
+
+def _variables(number: int, segment: Segment, tensors: Sequence[ModelTensor]) -> list[KerasVariable]:
+    """Create a segment's vector, or a variable for each of its whole tensors."""
+    if not is_whole(segment, tensors):
+        return [_variable((segment.size,), segment.dtype, f"segment{number}")]
+    made = []
+    for place, slice_ in enumerate(segment.slices):
+        tensor = tensors[slice_.tensor]
+        variable = _variable(tensor.shape, tensor.dtype, f"segment{number}_{place}")
+        variable._path = tensor.path  # by which Muon decides, and Keras calls the slots
+        made.append(variable)
+    return made
+
+
+def _variable(shape: tuple[int, ...], dtype: DType, name: str) -> Any:
+    return keras.Variable(initializer="zeros", shape=shape, dtype=dtype, name=name)

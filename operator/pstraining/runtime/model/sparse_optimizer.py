@@ -63,7 +63,7 @@ class RowOptimizer:
 
     def __init__(self, optimizer: KerasOptimizer, tables: Sequence[KerasVariable], groups: Sequence[str]) -> None:
         self.clone = optimizers.clone(optimizer, list(tables), groups, fused=False)
-        self._tables, self._decayed = list(tables), [optimizers.is_decayed(group) for group in groups]
+        self.tables, self._decayed = list(tables), [optimizers.is_decayed(group) for group in groups]
         # Lists of one variable a table, by the attribute that holds them: the slots.
         self._slots = {
             name: value
@@ -84,7 +84,7 @@ class RowOptimizer:
             step: number of earlier updates. int64[].
             touched: for each table the local indices of rows, without repetition, int64[n], and their gradients.
         """
-        rows = [Rows(table.value, indices) for table, (indices, _) in zip(self._tables, touched, strict=True)]
+        rows = [Rows(table.value, indices) for table, (indices, _) in zip(self.tables, touched, strict=True)]
         slots = {
             name: [Rows(slot.value, indices) for slot, (indices, _) in zip(found, touched, strict=True)]
             for name, found in self._slots.items()

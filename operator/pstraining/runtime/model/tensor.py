@@ -62,6 +62,7 @@ class KerasVariable(Protocol):
     shape: Shape
     value: Variable
     aggregation: str
+    _path: str
 
     def assign(self, value: object) -> Operation:
         """Replace the value."""
@@ -92,6 +93,10 @@ class KerasOptimizer(Protocol):
     update_step: UpdateStep
     _iterations: KerasVariable
     _learning_rate: Any
+    beta_1: float
+    """Of Adam and its kin."""
+    _momentums: Sequence[KerasVariable]
+    _velocities: Sequence[KerasVariable]
     _inner_optimizers: "list[KerasOptimizer]"
     """Of a MultiOptimizer."""
     _optimizer_map: Callable[[object], "KerasOptimizer"]
@@ -109,6 +114,11 @@ class KerasOptimizer(Protocol):
 
     def apply(self, grads: Sequence[Tensor], trainable_variables: Sequence[KerasVariable]) -> None:
         """Emit one step."""
+
+    def add_optimizer_variables(
+        self, trainable_variables: Sequence[KerasVariable], name: Sequence[str]
+    ) -> Sequence[Sequence[KerasVariable]]:
+        """Create slots of these names."""
 
     def exclude_from_weight_decay(self, *, var_list: Sequence[KerasVariable]) -> None:
         """Never decay these variables."""

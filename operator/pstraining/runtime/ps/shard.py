@@ -14,7 +14,7 @@ import tensorflow as tf
 from pstraining.runtime.model import optimizer as optimizers
 from pstraining.runtime.model.keras_model import STATE, Touched
 from pstraining.runtime.model.partition import Layout, Segment
-from pstraining.runtime.model.segment_optimizer import SegmentOptimizer
+from pstraining.runtime.model.segment_optimizer import SegmentOptimizer, SlotPlace
 from pstraining.runtime.model.sparse_optimizer import RowOptimizer
 from pstraining.runtime.model.tensor import KerasOptimizer, Operation, Tensor
 from pstraining.runtime.ps.critical_section import applied, clock, critical, not_applied, with_dependencies
@@ -94,8 +94,8 @@ class Shard:
             self.losses = tf.Variable(tf.zeros([2], tf.float64))
             """Sum and number of the losses since the chief last took them; used on the first server. float64[2]."""
             self.registry = WorkerRegistry()
-            self._optimizer = SegmentOptimizer(program, self.segments, fused=updates.fused)
-            self.vectors: list[PSVariable] = self._optimizer.vectors
+            self._optimizer = SegmentOptimizer(program, self.segments, layout.tensors, fused=updates.fused)
+            self.vectors: list[PSVariable] = self._optimizer.vectors  # `TensorVariables` behave as one
             rows = [
                 keras.Variable(
                     initializer="zeros",
@@ -122,17 +122,20 @@ class Shard:
             with_ledger = updates.with_ledger and ps == 0
             self.ledger = Ledger(updates.lockstep_workers, copied=updates.paired) if with_ledger else None
             self.mode_state = updates.make_mode_state(self) if updates.make_mode_state else None
-        # A row optimizer counts steps by the record.
-        slots = [self._optimizer.slots, *(optimizers.state_of(clone)[0] for clone in of_rows.values())]
-        self.slots: dict[tuple[str, int], PSVariable] = dict(item for found in slots for item in found.items())
-        """The optimizers' vectors, by slot name and number of the segment; tables come after the segments."""
+        self.slots: dict[SlotPlace, PSVariable] = dict(self._optimizer.slots)
+        for index, own in self._row_optimizers.items():
+            found, _ = optimizers.state_of(own.clone, own.tables)  # it counts steps by the record
+            numbers = [len(self.segments) + number for number in self._tables_of[index]]
+            self.slots |= {SlotPlace(slot, numbers[place]): value for (slot, place), value in found.items()}
+        """The optimizers' slots; tables come after the segments."""
         self.scalars: dict[str, PSVariable] = self._optimizer.counters | (self.ledger.saved() if self.ledger else {})
         """The optimizers' counters, and on the first server the ledger's variables."""
-        own = [*self.vectors, *self.rows, *self.slots.values(), *self.scalars.values()]
-        written = {id(variable) for variable in (*own, self.record, *(self.member_state or ()))}
+        own_state = [*self.vectors, *self.rows, *self.slots.values(), *self.scalars.values()]
+        parts = [part for vector in self.vectors for part in getattr(vector, "variables", ())]
+        written = {id(variable) for variable in (*own_state, *parts, self.record, *(self.member_state or ()))}
         self._rest = [variable for variable in created if id(variable) not in written]
         transient = {id(variable) for variable in (*getattr(self.mode_state, "passing", ()), *self.registry.transient)}
-        self.copied = [*own, *(variable for variable in self._rest if id(variable) not in transient)]
+        self.copied = [*own_state, *(variable for variable in self._rest if id(variable) not in transient)]
         """Variables that a returning member receives; `not_copied` starts from initial values."""
         self.not_copied = [variable for variable in self._rest if id(variable) in transient]
 
@@ -207,7 +210,9 @@ class Shard:
         """
         own = [*self.slots.values(), *self.scalars.values()]
         targets = [*self.vectors, *self.rows] + (own if optimizer_state is not None else [])
-        initial = self._rest + (own if optimizer_state is None else [])
+        copies = self._optimizer.copies if optimizer_state is None else []
+        copied = {id(slot) for slot, _ in copies}
+        initial = self._rest + ([v for v in own if id(v) not in copied] if optimizer_state is None else [])
 
         def body(fence: Tensor, *values: Tensor) -> Tensor:
             def apply() -> Tensor:
@@ -215,6 +220,7 @@ class Shard:
                     variable.assign(value, read_value=False) for variable, value in zip(targets, values, strict=True)
                 ]
                 written += [variable.assign(variable.initial(), read_value=False) for variable in initial]
+                written += [slot.assign(values[number], read_value=False) for slot, number in copies]
                 return with_dependencies(written, applied())
 
             record = self.record.read_value()

@@ -3,7 +3,8 @@
 A step updates an element of a vector by the element's own slots and gradient, and by the optimizer's counters and
 rates. A learner has the counters and rates from the beginning, when no steps are applied. So a range of a vector, with
 its slots, that is right after one step is right after every later one. The pull shadow of a vector depends on all of
-it, and follows the whole vector. Each row of a table is updated by itself. Therefore chunks have an order, and a
+it, and follows the whole vector. So does every element where the optimizer looks at whole tensors: such a vector is one
+chunk. Each row of a table is updated by itself. Therefore chunks have an order, and a
 learner takes a chunk only if it is at the step that the chunk was read at.
 """
 
@@ -14,6 +15,7 @@ from typing import Final, NamedTuple
 
 import tensorflow as tf
 
+from pstraining.runtime.model.segment_optimizer import TensorVariables
 from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps.critical_section import not_applied
 from pstraining.runtime.ps.record import RecordField
@@ -68,10 +70,10 @@ class ChunkPlan:
         shadow = getattr(shard.mode_state, "shadow", None)
         small: list[PSVariable] = []
         for number, vector in enumerate(shard.vectors):
-            own = _with_slots(shard, vector, number)
+            own, is_whole = _with_slots(shard, vector, number), isinstance(vector, TensorVariables)
             held = [shadow.values[number], *shadow.moves[number]] if shadow and number in shadow.values else []
             if _bytes(own) > CHUNK_BYTES:
-                self._cut(Slicing.RANGE, own)
+                self._cut(Slicing.WHOLE if is_whole else Slicing.RANGE, own)
                 if held:
                     self._cut(Slicing.WHOLE, held)
                 continue
@@ -253,9 +255,9 @@ def _is_active_as(own: Tensor, record: Tensor) -> Tensor:
 
 
 def _with_slots(shard: Shard, variable: PSVariable, number: int) -> list[PSVariable]:
-    """Return a vector, or a table's rows, with the optimizer's slots of the same shape."""
-    slots = [slot for (_, of), slot in shard.slots.items() if of == number and slot.shape == variable.shape]
-    return [variable, *slots]
+    """Return a vector, or a table's rows, with the optimizer's slots of the same shape, or of whole tensors."""
+    own = [(place, slot) for place, slot in shard.slots.items() if place.segment == number]
+    return [variable, *(slot for place, slot in own if place.tensor is not None or slot.shape == variable.shape)]
 
 
 def _bytes(variables: Sequence[PSVariable]) -> int:

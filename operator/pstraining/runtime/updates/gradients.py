@@ -9,6 +9,7 @@ from pstraining.runtime.model import data_parallel, sparse_optimizer
 from pstraining.runtime.model.errors import ModelError
 from pstraining.runtime.model.finite import are_finite
 from pstraining.runtime.model.keras_model import STATE, Touched
+from pstraining.runtime.model.optimizer import check_for_local_steps
 from pstraining.runtime.model.tensor import Batch, Tensor
 from pstraining.runtime.model.training_step import samples
 from pstraining.runtime.ps.store import ParameterStore
@@ -65,6 +66,7 @@ class GradientComputer:
 
     Raises:
         ModelError: local steps cannot move the rows of tables.
+        OptimizerError: an optimizer cannot make local steps.
     """
 
     def __init__(
@@ -81,6 +83,8 @@ class GradientComputer:
         self._parts = parts if exact and not moves and store.model.is_linear else 1
         if moves and store.model.tables:
             raise ModelError("spec.training.localSteps: embedding tables need every step; use accumulationSteps")
+        for own in store.model.optimizers if moves else ():
+            check_for_local_steps(own)
         if moves and not store.model.optimizer.built:
             with tf.device(store.client.compute):
                 store.model.optimizer.build(store.model.trainable)

@@ -27,7 +27,9 @@ class DenseState:
         self.step: int | None = None
         with tf.device(store.client.compute):
             self._parts = [
-                SegmentOptimizer(store.model.optimizers, shard.segments, fused=store.updates.fused)
+                SegmentOptimizer(
+                    store.model.optimizers, shard.segments, store.layout.tensors, fused=store.updates.fused
+                )
                 for shard in store.shards
             ]
         dtypes = [segment.dtype for shard in store.shards for segment in shard.segments]
