@@ -11,7 +11,11 @@ from tests.support.worker_threads import Crew
 from tests.training import test_runtime_embedding as embedding
 from tests.training import test_runtime_sync as sync
 
-pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.training,
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("client"),  # a process connects before it makes any tensor
+]
 STEPS = 50
 
 
