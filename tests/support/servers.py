@@ -125,6 +125,7 @@ class Rig:
         for who in self.identities:
             assert self.store.register(who.worker, who.incarnation)
         for updates in self.workers:
+            assert updates._store.hold_frozen(Session(term, generation))
             updates.start_session(Session(term, generation))
 
     def _lend(self) -> None:

@@ -223,3 +223,20 @@ def test_a_jobs_identity_has_names_and_numbers_but_no_addresses() -> None:
     assert "0x" not in repr(described(Own(3)))
     assert described(Own(3)) != described(Own(4))
     assert described(Own(3)) != described(Own(3, function=max))
+
+
+def test_a_tensor_that_was_made_before_the_connection_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    import json
+
+    import tensorflow as tf
+
+    from pstraining.runtime import Trainer
+    from pstraining.runtime.config.settings import SettingsError
+    from pstraining.runtime.transport.client import has_tensors
+
+    made = tf.data.Dataset.from_tensors((tf.ones([8, 2]), tf.ones([8, 1]))).repeat()
+    assert has_tensors()
+    cluster = {"cluster": {"worker": ["127.0.0.1:9"], "ps": ["127.0.0.1:9"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    with pytest.raises(SettingsError, match=r"before Trainer\.run, .* inside the functions"):
+        Trainer(lambda: None, sgd, "mse", lambda worker, workers: made, steps=1).run()

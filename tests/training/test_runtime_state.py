@@ -133,3 +133,94 @@ def test_state_of_another_kind_moves_towards_each_workers_own_value(client: Any)
     stale(rig, [[batch] for batch in made])
     (value,) = (v for path, v in rig.control.snapshot(fence=1).variables.items() if path.endswith("peak"))
     np.testing.assert_allclose(value, expected, rtol=1e-6)
+
+
+def stateful() -> Any:
+    """Its cell adds up, so after n batches of k + 1 it shows n (k + 1)."""
+    import keras
+
+    class Adds(keras.layers.Layer):  # type: ignore[misc]
+        state_size = output_size = 1
+
+        def call(self, x: Any, states: Any, training: bool = False) -> Any:
+            del training
+            total = states[0] + x
+            return total, [total]
+
+        def get_initial_state(self, batch_size: Any = None) -> Any:
+            return [keras.ops.zeros((batch_size, 1))]
+
+    x = keras.Input(batch_shape=(1, 1, 1))
+    return keras.Model(x, keras.layers.Dense(1)(keras.layers.RNN(Adds(), stateful=True)(x)))
+
+
+@pytest.mark.parametrize("mode", ["Sync", "Async", "Hybrid"])
+def test_what_a_stateful_rnn_carries_belongs_to_its_worker(client: Any, mode: str) -> None:
+    import tensorflow as tf
+
+    from pstraining.runtime.model.own_state import kept
+    from tests.support.servers import SESSION
+    from tests.support.worker_threads import Crew
+
+    rig = Rig(client, sgd, ps=1, build=stateful, workers=2, loss="mse", mode=mode)
+    rig.start()
+    shares = [[(tf.fill([1, 1, 1], worker + 1.0), tf.zeros([1, 1]))] * 3 for worker in range(2)]
+    models = [updates._store.model for updates in rig.workers]
+    for updates, model, share in zip(rig.workers, models, shares, strict=True):
+        with kept(model.local):
+            updates.warm_up(share[:1])
+        updates.start_session(SESSION)
+    Crew(rig, shares).join()
+    assert [float(model.carried[0].numpy()[0, 0]) for model in models] == [3.0, 6.0]
+    assert not any("rnn_state" in path for path in rig.snapshot().variables)
+
+
+def test_a_batch_that_is_computed_twice_is_carried_once() -> None:
+    import keras
+
+    from pstraining.runtime.model.own_state import CarriedStates
+
+    state = keras.Variable([0.0])
+    carried = CarriedStates([state])
+
+    def compute() -> None:
+        state.assign(state.numpy() * 2 + 1)
+
+    carried.begin(again=False)
+    compute()
+    carried.begin(again=True)  # the servers had refused it
+    compute()
+    carried.applied()
+    assert state.numpy().tolist() == [1.0]
+    carried.begin(again=False)
+    compute()
+    carried.begin(again=True)  # only its reply had been lost
+    carried.applied()
+    assert state.numpy().tolist() == [3.0]
+
+
+def test_each_worker_draws_its_own_numbers_from_the_programs_seed() -> None:
+    import keras
+
+    from pstraining.runtime.model.keras_model import Model
+
+    def draws(*, worker: int, step: int, seed: int = 7) -> list[int]:
+        def build() -> Any:
+            keras.utils.set_random_seed(seed)
+            layers = [keras.layers.Dropout(0.5), keras.layers.GaussianNoise(1.0), keras.layers.Dense(1)]
+            return keras.Sequential([keras.Input((8,)), *layers])
+
+        model = Model(build, sgd, "mse")
+        model.reseed(worker=worker, step=step)
+        value: list[int] = model.keras(np.ones([4, 8], "float32"), training=True).numpy().tolist()
+        return value
+
+    first = draws(worker=0, step=0)
+    keras.utils.set_random_seed(7)
+    layers = [keras.layers.Dropout(0.5), keras.layers.GaussianNoise(1.0), keras.layers.Dense(1)]
+    plain = keras.Sequential([keras.Input((8,)), *layers])
+    assert first == plain(np.ones([4, 8], "float32"), training=True).numpy().tolist(), "one worker draws as fit does"
+    others = [draws(worker=1, step=0), draws(worker=2, step=0), draws(worker=0, step=5), draws(worker=1, step=5)]
+    assert all(one != other for number, one in enumerate([first, *others]) for other in [first, *others][:number])
+    assert draws(worker=1, step=5) == others[-1], "repeatable"
+    assert draws(worker=1, step=5, seed=8) != others[-1]

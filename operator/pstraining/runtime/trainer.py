@@ -206,9 +206,15 @@ class Trainer:
         from pstraining.runtime.model.determinism import make_repeatable
         from pstraining.runtime.telemetry import prometheus
         from pstraining.runtime.telemetry.counters import ChiefCounters, WorkerCounters
-        from pstraining.runtime.transport.client import Client
+        from pstraining.runtime.transport.client import Client, has_tensors
         from pstraining.runtime.updates import factory
 
+        if has_tensors():
+            raise SettingsError(
+                "the program has created a tensor, a dataset or a variable before Trainer.run, and connecting to the "
+                "parameter servers invalidates it: create it inside the functions that the Trainer is given (model, "
+                "optimizer, data, validation, evaluate), or when the loss is called; NumPy arrays may exist"
+            )
         if training.ordered_sums:
             make_repeatable()
         source = None if callable(self._data) else self._data

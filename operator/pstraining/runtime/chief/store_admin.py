@@ -12,6 +12,7 @@ import tensorflow as tf
 from pstraining.runtime.checkpoint.state import State, StateMismatchError
 from pstraining.runtime.model import partition
 from pstraining.runtime.model.partition import Array
+from pstraining.runtime.model.segment_optimizer import SlotPlace
 from pstraining.runtime.model.tensor import Tensor, TracedFunction
 from pstraining.runtime.ps import ledger_ops
 from pstraining.runtime.ps.critical_section import applied, with_dependencies
@@ -49,9 +50,10 @@ class StoreAdmin:
         first = store.shards[0]
         self._losses = tf.function(self._emit_losses, autograph=False)
         workers = max(1, self.client.cluster.workers)
-        self._reports = tf.function(lambda: self.client.to_local(first.read_reports(workers)), autograph=False)
+        registry = first.registry
+        self._reports = self._on_first(lambda: registry.read_reports(workers))
         self._left = tf.function(lambda: self.client.to_local(ledger_ops.left(first)), autograph=False)
-        self._count = tf.function(lambda: self.client.to_local(first.count_alive()), autograph=False)
+        self._count = self._on_first(registry.count_alive)
 
     def raise_fence(self, shards: Sequence[ShardRecord], fence: int) -> None:
         """Raise every server's fence to `fence`.
@@ -174,11 +176,10 @@ class StoreAdmin:
             generations.add(int(record[RecordField.GENERATION]))
             step = int(record[RecordField.STEP]) if index == 0 else step
             found = iter(values)
-            segments = [*shard.segments, *shard.tables]
-            vectors += [(segment, next(found)) for segment in segments]
+            vectors += [(segment, next(found)) for segment in shard.held]
             for slot, number, tensor in shard.slots:
                 if tensor is None:
-                    slots.setdefault(slot, []).append((segments[number], next(found)))
+                    slots.setdefault(slot, []).append((shard.held[number], next(found)))
                 else:
                     of_tensors.setdefault(slot, {})[self.store.layout.tensors[tensor].path] = next(found)
             for name in shard.scalars:
@@ -255,16 +256,10 @@ class StoreAdmin:
             for tensor in layout.tensors:
                 if state.variables[tensor.path].shape != tensor.shape:
                     raise StateMismatchError(f"{tensor.path} has another shape in the saved state than in the model")
-            segments = [*shard.segments, *shard.tables]
-            vectors = [partition.pack(layout, segment, state.variables) for segment in segments]
+            vectors = [partition.pack(layout, segment, state.variables) for segment in shard.held]
             if fresh:
                 return vectors, None
-            own = [
-                partition.pack(layout, segments[number], state.slots[slot])
-                if tensor is None
-                else state.slots[slot][layout.tensors[tensor].path]
-                for slot, number, tensor in shard.slots
-            ]
+            own = [self._slot(shard, place, state) for place in shard.slots]
             if shard.ledger and not state.scalars.keys() >= shard.ledger.saved().keys():
                 event("data_begins_anew", reason="the checkpoint was saved by a program without a ledger of its data")
                 state = replace(state, scalars={**state.scalars, **_empty(shard.ledger)})
@@ -275,6 +270,21 @@ class StoreAdmin:
             ) from None
         return vectors, own
 
+    def _slot(self, shard: Shard, place: SlotPlace, state: State) -> Array:
+        """Return an optimizer's slot; where a variable was frozen when the state was saved, it begins as in Keras."""
+        layout, saved, segment = self.store.layout, state.slots[place.slot], shard.held[place.segment]
+        numbers = [slice_.tensor for slice_ in segment.slices] if place.tensor is None else [place.tensor]
+        is_known = all(layout.tensors[number].path in saved for number in numbers)
+        if not is_known and shard.begins_as_parameters(place):
+            saved, is_known = {**state.variables, **saved}, True
+        if is_known and place.tensor is None:
+            return partition.pack(layout, segment, saved)
+        if is_known:
+            return saved[layout.tensors[numbers[0]].path]
+        with tf.device(self.client.local):
+            initial = np.asarray(shard.slots[place].initial())
+        return initial if place.tensor is not None else partition.pack_over(layout, segment, saved, initial)
+
     def _on_all(self, emit: Callable[..., Tensor]) -> TracedFunction:
         """Return a traced function over a list of arguments, a tuple per server, that returns a list of results."""
         return self._on(self.store.every, emit)
@@ -282,6 +292,17 @@ class StoreAdmin:
     def _on_primaries(self, emit: Callable[..., Tensor]) -> TracedFunction:
         """Return such a function over the primaries."""
         return self._on(self.store.shards, emit)
+
+    def _on_first(self, emit: Callable[[], Tensor]) -> TracedFunction:
+        """Return a traced function of what is emitted on the first server."""
+
+        def there() -> Tensor:
+            with tf.device(self.store.shards[0].device):
+                found = emit()
+            return self.client.to_local(found)
+
+        function: TracedFunction = tf.function(there, autograph=False)
+        return function
 
     def _on(self, shards: Sequence[Shard], emit: Callable[..., Tensor]) -> TracedFunction:
         def everywhere(arguments: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:

@@ -60,10 +60,12 @@ def loss_and_gradients(
         share: factor of the loss for the gradients.
 
     Raises:
-        ModelError: the batch contains a sparse tensor, which several devices cannot divide.
+        ModelError: the batch contains a sparse tensor, which several devices cannot divide, or an RNN is stateful.
     """
     if len(devices) == 1:
         return model.loss_and_gradients(batch, fetch_on(devices[0]), share=share)
+    if model.carried:
+        raise ModelError("devices: an RNN with stateful=True has states of one batch size; use one device")
     variables = _variables(model)
     with tf.device(devices[0]):
         values = [variable.value.read_value() for variable in variables]
@@ -129,6 +131,7 @@ def _part(
     trained = [by_variable[id(variable)] for variable in model.trainable]
     with _CountingScope(copies) as scope:
         loss, gradients, touched = model.loss_and_gradients(piece, fetch, share=share, values=trained)
+    model.check_frozen([scope.writes.get(id(variable), 0) for variable in model.frozen])
     model.writes = [scope.writes.get(id(variable), 0) for variable in model.variables[len(model.trainable) :]]
     written = {}
     for index, (variable, before) in enumerate(copies):

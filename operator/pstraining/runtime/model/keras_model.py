@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from keras.src.utils import naming
 
-from pstraining.runtime.model import optimizer, overrides, partition, sparse_optimizer
+from pstraining.runtime.model import optimizer, overrides, own_state, partition, sparse_optimizer
 from pstraining.runtime.model.embedding import Embedding, Lookups, looking_up, remote_tables
 from pstraining.runtime.model.errors import ModelError
 from pstraining.runtime.model.identity import described
@@ -65,8 +65,19 @@ class Model:
         overrides.check(self.keras, options, has_step=objective.train_step is not None)
         self.keras.compile(**options)
         self.step = TrainingStep(self.keras, objective.train_step, objective.class_weight)
-        state = [variable for variable in self.keras.non_trainable_variables if tf.as_dtype(variable.dtype).is_floating]
-        if odd := [v.path for v in trainable + state if str(v.dtype) not in DTYPES]:
+        if held := [layer.name for layer in self.embeddings if not layer.trainable]:
+            raise ModelError(f"{held[0]}: a pstraining.runtime.Embedding cannot be frozen; use keras.layers.Embedding")
+        weights = {id(weight) for layer in self.keras._flatten_layers() for weight in layer._trainable_variables}
+        self.carried = own_state.carried_states(self.keras._flatten_layers())
+        own = {id(variable) for variable in self.carried}
+        untrained = [variable for variable in self.keras.non_trainable_variables if id(variable) not in own]
+        others = [v for v in untrained if tf.as_dtype(v.dtype).is_floating]
+        self.local = [*self.carried, *(v for v in untrained if not tf.as_dtype(v.dtype).is_floating)]
+        """Variables that stay in this process; `carried` are those of stateful RNNs."""
+        # A weight that Keras does not train now is frozen; a variable that was never to be trained is state.
+        self.frozen = [variable for variable in others if id(variable) in weights]
+        state = [variable for variable in others if id(variable) not in weights]
+        if odd := [v.path for v in trainable + others if str(v.dtype) not in DTYPES]:
             raise ModelError(f"variables must be of {', '.join(DTYPES)}; {', '.join(odd)} are not")
         self.trainable = trainable
         self.variables = trainable + state
@@ -78,17 +89,19 @@ class Model:
             for number, variable in zip(self._numbers, seen, strict=True)
         ]
         whole = [optimizer.is_whole(self.optimizers[number]) for number in self._numbers]
-        self.tensors = tuple(
-            partition.Tensor(path, tuple(int(size) for size in variable.shape), str(variable.dtype), group, is_whole)
-            for path, variable, group, is_whole in zip(
-                _paths(self.variables),
-                self.variables,
-                groups[: len(trainable)] + [STATE] * len(state),
-                whole[: len(trainable)] + [False] * len(state),
-                strict=True,
-            )
-        )
+        # Numbered in the model's order, which freezing does not change: a checkpoint fits before and after it.
+        all_of_them = [variable for variable in self.keras.variables if id(variable) not in local]
+        paths = {id(v): path for v, path in zip(all_of_them, _paths(all_of_them), strict=True)}
 
+        def described_as(group: str, variable: KerasVariable, is_whole: bool = False) -> partition.Tensor:
+            shape = tuple(int(size) for size in variable.shape)
+            return partition.Tensor(paths[id(variable)], shape, str(variable.dtype), group, is_whole)
+
+        self.tensors = (
+            *map(described_as, groups[: len(trainable)], trainable, whole[: len(trainable)]),
+            *(described_as(STATE, variable) for variable in state),
+        )
+        self.frozen_tensors = tuple(described_as(partition.FROZEN, variable) for variable in self.frozen)
         self.tables = tuple(
             partition.Tensor(path, (layer.input_dim, layer.output_dim), str(layer.variable_dtype), partition.TABLE)
             for path, layer in zip(_paths(self.embeddings), self.embeddings, strict=True)
@@ -117,7 +130,8 @@ class Model:
         return {path: np.array(variable.numpy()) for path, variable in self._by_path()}
 
     def _by_path(self) -> list[tuple[str, KerasVariable]]:
-        found = [(tensor.path, variable) for tensor, variable in zip(self.tensors, self.variables, strict=True)]
+        tensors, variables = (*self.tensors, *self.frozen_tensors), (*self.variables, *self.frozen)
+        found = [(tensor.path, variable) for tensor, variable in zip(tensors, variables, strict=True)]
         tables = zip(self.tables, self.embeddings, strict=True)
         return found + [(table.path, layer.embeddings) for table, layer in tables if layer.embeddings is not None]
 
@@ -131,6 +145,23 @@ class Model:
         """Return whether gradients are exactly linear in the loss: none is clipped by norm, none is in float16."""
         halves = any(layer.compute_dtype == "float16" for layer in self.keras._flatten_layers())
         return not halves and not any(map(optimizer.clips_by_norm, self.optimizers))
+
+    def reseed(self, *, worker: int, step: int) -> None:
+        """Let this worker draw its own random numbers; see `own_state.reseed`."""
+        own_state.reseed(own_state.seeds(self.keras._flatten_layers()), worker=worker, step=step)
+
+    def check_frozen(self, writes: Sequence[int | None]) -> None:
+        """Refuse a step that writes frozen weights, from the number of writes of each.
+
+        Raises:
+            ModelError: names the first one.
+        """
+        changed = [variable.path for variable, times in zip(self.frozen, writes, strict=True) if times != 0]
+        if changed:
+            raise ModelError(
+                f"{changed[0]} is frozen (its layer's `trainable` is False), and the training step assigns it: workers "
+                "fetch a frozen weight once. Create it with add_weight(trainable=False), so that it counts as state"
+            )
 
     def average(self, number: int) -> Average | None:
         """Return the moving average that a batch makes of this variable of state; None if it is of another kind.
@@ -156,14 +187,16 @@ class Model:
         Returns:
             The loss, a dense gradient for each trained variable, and for each table the touched rows.
         """
-        written = Writes()
+        plain = tf.autograph.experimental.do_not_convert  # AutoGraph would read the loops
+        written: Writes = plain(Writes)()
         with tf.GradientTape() as tape:
             tape.watch(values or ())
             lookups = Lookups(tape, lambda layer, indices: fetch(self.embeddings.index(layer), indices))
             with looking_up(lookups):
                 loss = self.step.loss(batch)
         if values is None:
-            self.writes = written.of(self.variables[len(self.trainable) :])
+            self.writes = plain(written.of)(self.variables[len(self.trainable) :])
+            plain(self.check_frozen)(plain(written.of)(self.frozen))
         dense = [variable.value for variable in self.trainable] if values is None else values
         variables = [*dense] + [rows for _, _, rows in lookups.found]
         above = None if share == 1.0 else tf.constant(share, loss.dtype)

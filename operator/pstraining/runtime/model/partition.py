@@ -25,6 +25,9 @@ LARGE_BYTES: Final = 256 * 1024
 TABLE: Final = "table"
 """The group of embedding tables: row r of each lies on server r modulo the number of servers."""
 
+FROZEN: Final = "frozen"
+"""The group of weights that no step changes: workers fetch them once for each set of parameters."""
+
 Array = npt.NDArray[Any]
 
 
@@ -33,7 +36,7 @@ class Tensor:
     """A model's variable in the layout.
 
     `group` separates variables that must not share a vector: those that the optimizer decays, those that it does not,
-    and state that no optimizer updates.
+    state that no optimizer updates, and frozen weights.
     """
 
     path: str
@@ -103,8 +106,12 @@ class Layout:
     segments: tuple[Segment, ...]
 
     def on(self, ps: int) -> tuple[Segment, ...]:
-        """The segments of one parameter server, without tables."""
-        return tuple(segment for segment in self.segments if segment.ps == ps and segment.group != TABLE)
+        """The segments of one parameter server that steps change, without tables."""
+        return tuple(segment for segment in self.segments if segment.ps == ps and segment.group not in (TABLE, FROZEN))
+
+    def frozen_on(self, ps: int) -> tuple[Segment, ...]:
+        """One parameter server's segments that no step changes."""
+        return tuple(segment for segment in self.segments if segment.ps == ps and segment.group == FROZEN)
 
     def tables_on(self, ps: int) -> tuple[Segment, ...]:
         """One parameter server's rows of every table."""
@@ -135,6 +142,8 @@ def servers_to_use(tensors: Sequence[Tensor], ps: int, min_bytes: int) -> int:
 def partition(tensors: Sequence[Tensor], ps: int) -> Layout:
     """Balance tensors over `ps` servers: the largest first, each to the server with the fewest bytes so far.
 
+    Frozen tensors are balanced by themselves: they need memory, and take no part in a step's traffic.
+
     Raises:
         ValueError: there is no server, or two tensors share a path.
     """
@@ -143,13 +152,8 @@ def partition(tensors: Sequence[Tensor], ps: int) -> Layout:
     if len({tensor.path for tensor in tensors}) != len(tensors):
         raise ValueError("two tensors share a path")
     tables = [number for number, tensor in enumerate(tensors) if tensor.group == TABLE]
-    parts = _cut(tensors, ps)
-    load = [0] * ps
-    owner: dict[Slice, int] = {}
-    for part, nbytes in sorted(parts, key=lambda item: (-item[1], item[0].tensor, item[0].begin)):
-        target = load.index(min(load))
-        load[target] += nbytes
-        owner[part] = target
+    moving, frozen = _cut(tensors, ps, frozen=False), _cut(tensors, ps, frozen=True)
+    parts, owner = [*moving, *frozen], {**_balance(moving, ps), **_balance(frozen, ps)}
     segments: list[Segment] = []
     for target in range(ps):
         mine = [(part, nbytes) for part, nbytes in parts if owner[part] == target]
@@ -168,13 +172,21 @@ def partition(tensors: Sequence[Tensor], ps: int) -> Layout:
     return Layout(tuple(tensors), ps, tuple(segments))
 
 
-def _cut(tensors: Sequence[Tensor], ps: int) -> list[tuple[Slice, int]]:
+def _balance(parts: Sequence[tuple[Slice, int]], ps: int) -> dict[Slice, int]:
+    """Return the server of each slice."""
+    load, owner = [0] * ps, {}
+    for part, nbytes in sorted(parts, key=lambda item: (-item[1], item[0].tensor, item[0].begin)):
+        owner[part] = load.index(min(load))
+        load[owner[part]] += nbytes
+    return owner
+
+
+def _cut(tensors: Sequence[Tensor], ps: int, *, frozen: bool) -> list[tuple[Slice, int]]:
     """Return slices with their bytes: one per tensor, several for a tensor of more than half a server's share."""
-    half_share = sum(tensor.bytes for tensor in tensors if tensor.group != TABLE) / ps / 2
+    mine = [(n, t) for n, t in enumerate(tensors) if t.group != TABLE and (t.group == FROZEN) == frozen]
+    half_share = sum(tensor.bytes for _, tensor in mine) / ps / 2
     parts: list[tuple[Slice, int]] = []
-    for index, tensor in enumerate(tensors):
-        if tensor.group == TABLE:
-            continue
+    for index, tensor in mine:
         pieces = 1
         if ps > 1 and not tensor.whole and tensor.bytes >= LARGE_BYTES and tensor.bytes > half_share:
             pieces = min(ps, math.ceil(tensor.bytes / half_share))
@@ -195,6 +207,21 @@ def pack(layout: Layout, segment: Segment, values: Mapping[str, Array]) -> Array
         for slice_ in segment.slices
     ]
     return np.ascontiguousarray(np.concatenate(parts)) if len(parts) > 1 else np.ascontiguousarray(parts[0])
+
+
+def pack_over(layout: Layout, segment: Segment, values: Mapping[str, Array], initial: Array) -> Array:
+    """Return a segment's vector from tensors by path, with the initial values of those that are not there."""
+    if all(layout.tensors[slice_.tensor].path not in values for slice_ in segment.slices):
+        return initial
+    if segment.group == TABLE:
+        return pack(layout, segment, values)
+    vector, offset = np.array(initial), 0
+    for slice_ in segment.slices:
+        found = values.get(layout.tensors[slice_.tensor].path)
+        if found is not None:
+            vector[offset : offset + slice_.size] = np.reshape(found, [-1])[slice_.begin : slice_.end]
+        offset += slice_.size
+    return vector
 
 
 def unpack(

@@ -4,7 +4,7 @@ A moving average is known by its layer and by the number of its assignments in a
 writes counts as a change of unknown kind.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import keras
@@ -31,7 +31,7 @@ class Average(NamedTuple):
     """Whether it is never negative."""
 
 
-def averages(layers: Sequence[keras.layers.Layer]) -> dict[int, Average]:
+def averages(layers: Iterable[keras.layers.Layer]) -> dict[int, Average]:
     """Return the moving averages of Keras's BatchNormalization by the identity of their variables."""
     own, found = keras.layers.BatchNormalization, {}
     for layer in layers:

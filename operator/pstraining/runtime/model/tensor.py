@@ -134,6 +134,7 @@ class KerasLayer(Protocol):
     """The used part of a `keras.layers.Layer`."""
 
     compute_dtype: str
+    _trainable_variables: Sequence[KerasVariable]
 
 
 class KerasMetric(Protocol):

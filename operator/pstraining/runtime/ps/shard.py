@@ -85,7 +85,9 @@ class Shard:
     ) -> None:
         self.device, self.container, self.number = device, container, ps
         self._program = len(program)
-        self.segments, self.tables = layout.on(ps), layout.tables_on(ps)
+        self.segments, self.tables, self.frozen_segments = layout.on(ps), layout.tables_on(ps), layout.frozen_on(ps)
+        self.held = [*self.segments, *self.tables, *self.frozen_segments]
+        """The segments of `values`."""
         created: list[PSVariable] = []
         with variables_on(device, container=container, prefix=str(ps), created=created):
             self.record = tf.Variable(tf.zeros([RECORD_SIZE], tf.int64))
@@ -97,12 +99,7 @@ class Shard:
             self._optimizer = SegmentOptimizer(program, self.segments, layout.tensors, fused=updates.fused)
             self.vectors: list[PSVariable] = self._optimizer.vectors  # `TensorVariables` behave as one
             rows = [
-                keras.Variable(
-                    initializer="zeros",
-                    shape=(table.slices[0].rows, table.slices[0].width),
-                    dtype=table.dtype,
-                    name=f"segment{len(self.segments) + number}",
-                )
+                _zeros((table.slices[0].rows, table.slices[0].width), table.dtype, len(self.segments) + number)
                 for number, table in enumerate(self.tables)
             ]
             self.rows: list[PSVariable] = [table.value for table in rows]
@@ -122,6 +119,10 @@ class Shard:
             with_ledger = updates.with_ledger and ps == 0
             self.ledger = Ledger(updates.lockstep_workers, copied=updates.paired) if with_ledger else None
             self.mode_state = updates.make_mode_state(self) if updates.make_mode_state else None
+            first = len(self.segments) + len(self.tables)
+            frozen = [_zeros((part.size,), part.dtype, first + n) for n, part in enumerate(self.frozen_segments)]
+            self.frozen: list[PSVariable] = [vector.value for vector in frozen]
+            """Vectors that no step changes."""
         self.slots: dict[SlotPlace, PSVariable] = dict(self._optimizer.slots)
         for index, own in self._row_optimizers.items():
             found, _ = optimizers.state_of(own.clone, own.tables)  # it counts steps by the record
@@ -130,7 +131,9 @@ class Shard:
         """The optimizers' slots; tables come after the segments."""
         self.scalars: dict[str, PSVariable] = self._optimizer.counters | (self.ledger.saved() if self.ledger else {})
         """The optimizers' counters, and on the first server the ledger's variables."""
-        own_state = [*self.vectors, *self.rows, *self.slots.values(), *self.scalars.values()]
+        self.values = [*self.vectors, *self.rows, *self.frozen]
+        """The model's variables: of segments, tables and frozen segments."""
+        own_state = [*self.values, *self.slots.values(), *self.scalars.values()]
         parts = [part for vector in self.vectors for part in getattr(vector, "variables", ())]
         written = {id(variable) for variable in (*own_state, *parts, self.record, *(self.member_state or ()))}
         self._rest = [variable for variable in created if id(variable) not in written]
@@ -143,6 +146,10 @@ class Shard:
     def dense(self) -> list[PSVariable]:
         """Return all state except that of tables: vectors, the optimizers' vectors, and their counters."""
         return self._optimizer.state
+
+    def begins_as_parameters(self, place: SlotPlace) -> bool:
+        """Return whether a new slot is a copy of the parameters, or an average of them."""
+        return place.slot == "average" or any(slot is self.slots[place] for slot, _ in self._optimizer.copies)
 
     # Every method below emits operations, in the critical section unless its docstring says otherwise.
 
@@ -205,11 +212,11 @@ class Shard:
 
         Args:
             fence: the chief's fence. int64[].
-            vectors: the segments' vectors, and the tables' rows.
+            vectors: in the order of `values`.
             optimizer_state: in the order of `slots` and `scalars`; None: the optimizer's own initial values.
         """
         own = [*self.slots.values(), *self.scalars.values()]
-        targets = [*self.vectors, *self.rows] + (own if optimizer_state is not None else [])
+        targets = self.values + (own if optimizer_state is not None else [])
         copies = self._optimizer.copies if optimizer_state is None else []
         copied = {id(slot) for slot, _ in copies}
         initial = self._rest + ([v for v in own if id(v) not in copied] if optimizer_state is None else [])
@@ -231,10 +238,10 @@ class Shard:
         return critical(self.device, self.container, [fence, *vectors, *(optimizer_state or [])], body)
 
     def snapshot(self) -> tuple[Tensor, list[Tensor]]:
-        """Return the record, and vectors, slots and scalars, at one moment between two updates."""
+        """Return the record, and values, slots and scalars, at one moment between two updates."""
 
         def body() -> list[Tensor]:
-            variables = [self.record, *self.vectors, *self.rows, *self.slots.values(), *self.scalars.values()]
+            variables = [self.record, *self.values, *self.slots.values(), *self.scalars.values()]
             return [variable.read_value() for variable in variables]
 
         record, *values = critical(self.device, self.container, [], body)
@@ -346,13 +353,6 @@ class Shard:
 
         return critical(self.device, self.container, [worker, incarnation, report], body)
 
-    def read_reports(self, workers: int) -> Tensor:
-        """Return the newest report of each worker; outside the section. string[workers]."""
-        with tf.device(self.device):
-            indices = tf.range(workers, dtype=tf.int64)
-            reports = self.registry.reports
-            return tf.raw_ops.ResourceGather(resource=reports.handle, indices=indices, dtype=reports.dtype)
-
     def set_learning_rates(self, fence: Tensor, rates: Tensor) -> Tensor:
         """Overwrite the optimizers' learning rates that are numbers, under the fence; return 1 if it applied.
 
@@ -382,11 +382,6 @@ class Shard:
             known = {index: tf.cast(variable.read_value(), tf.float64) for index, variable in self._rates}
             return tf.stack([known.get(index, tf.constant(float("nan"), tf.float64)) for index in range(self._program)])
 
-    def count_alive(self) -> Tensor:
-        """Return the number of registered workers with recent heartbeats; outside the section. int64[]."""
-        with tf.device(self.device):
-            return tf.math.count_nonzero(self.registry.alive())
-
     def record_or_zeros(self) -> Tensor:
         """Return the record, zeros if the server is empty. int64[5]."""
         return tf.cond(
@@ -394,3 +389,8 @@ class Shard:
             self.record.read_value,
             lambda: tf.zeros([RECORD_SIZE], tf.int64),
         )
+
+
+def _zeros(shape: tuple[int, ...], dtype: str, number: int) -> keras.Variable:
+    """Return a variable whose name tells its number to the optimizer's clone; see `optimizer.state_of`."""
+    return keras.Variable(initializer="zeros", shape=shape, dtype=dtype, name=f"segment{number}")

@@ -11,8 +11,9 @@ from pstraining.runtime.model import partition
 from pstraining.runtime.model.keras_model import Fetch, Model
 from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps import ledger_ops
+from pstraining.runtime.ps.critical_section import critical
 from pstraining.runtime.ps.messages import Sender, SessionToken, SplitReply
-from pstraining.runtime.ps.record import Assignment, Session, ShardRecord
+from pstraining.runtime.ps.record import Assignment, RecordField, Session, ShardRecord
 from pstraining.runtime.ps.shard import ServerHooks, Shard
 from pstraining.runtime.transport.client import Client
 
@@ -41,7 +42,7 @@ class ModelMembers:
     ) -> None:
         self.client, self.model, self.each = client, model, members
         self.updates = updates or ServerHooks()
-        tensors, shards = [*model.tensors, *model.tables], len(client.shards) // members
+        tensors, shards = [*model.tensors, *model.frozen_tensors, *model.tables], len(client.shards) // members
         self.layout = partition.partition(tensors, partition.servers_to_use(tensors, shards, min_bytes))
         self.fingerprint = self.layout.fingerprint(model.identity(), self.updates.name)
         self.of_shards = [
@@ -61,6 +62,8 @@ class ModelMembers:
             for index in range(self.layout.ps)
         ]
         """The members of each shard, by their numbers."""
+        self.frozen_of: int | None = None
+        """The generation of the local frozen weights; None before the first."""
 
     @property
     def all_in_use(self) -> Assignment:
@@ -88,6 +91,7 @@ class ParameterStore:
         """Every shard's standbys."""
         self.standbys = [standby for standbys in self.standbys_of for standby in standbys]
         self._read = tf.function(self._emit_read, autograph=False)
+        self._pull_frozen = tf.function(self._emit_pull_frozen, autograph=False)
         self._register = tf.function(self._emit_register, autograph=False)
         self._deregister = tf.function(self._on_each(lambda shard, *sender: shard.deregister(*sender)), autograph=False)
         self._assign_split = tf.function(self._emit_assign_split, autograph=False)
@@ -123,6 +127,16 @@ class ParameterStore:
         token = SessionToken.pack(session)
         return SplitReply.unpack(self.client.call(self._assign_split, token, Sender.pack(*sender), int64(limit)))
 
+    def hold_frozen(self, session: Session) -> bool:
+        """Fetch the frozen weights, once for each set of parameters; return False if the servers hold another set."""
+        if self.model.frozen and self._all.frozen_of != session.generation:
+            self._all.frozen_of = None
+            generations = self.client.call(self._pull_frozen)
+            if any(generation != session.generation for generation in generations):
+                return False
+            self._all.frozen_of = session.generation
+        return True
+
     def deregister(self, worker: int, incarnation: int) -> None:
         """Deregister this worker."""
         self.client.call(self._deregister, int64(worker), int64(incarnation))
@@ -155,20 +169,27 @@ class ParameterStore:
                 return tf.constant(0)
 
     def unpack(self, vectors: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-        """Return one tensor per variable, on the device that computes, from one vector per segment of every server."""
+        """Return one tensor per variable, on the device that computes, from one vector per segment of all servers."""
+        return self._joined([shard.segments for shard in self.shards], vectors)
+
+    def _joined(
+        self, segments: Sequence[Sequence[partition.Segment]], vectors: Sequence[Sequence[Tensor]]
+    ) -> list[Tensor]:
+        """Return the tensors of these segments, in the order of the layout."""
         parts: dict[int, list[tuple[int, Tensor]]] = {}
         with tf.device(self.client.compute):
-            for shard, row in zip(self.shards, vectors, strict=True):
-                for segment, vector in zip(shard.segments, row, strict=True):
+            for own, row in zip(segments, vectors, strict=True):
+                for segment, vector in zip(own, row, strict=True):
                     values = tf.cast(vector, segment.dtype)
                     sizes = [slice_.size for slice_ in segment.slices]
                     parts_of_vector = tf.split(values, sizes) if len(sizes) > 1 else [values]
                     for slice_, value in zip(segment.slices, parts_of_vector, strict=True):
                         parts.setdefault(slice_.tensor, []).append((slice_.begin, value))
             whole = []
-            for index, tensor in enumerate(self.model.tensors):
+            for index in sorted(parts):
                 found = [value for _, value in sorted(parts[index], key=lambda part: part[0])]
-                whole.append(tf.reshape(tf.concat(found, 0) if len(found) > 1 else found[0], tensor.shape))
+                joined = tf.concat(found, 0) if len(found) > 1 else found[0]
+                whole.append(tf.reshape(joined, self.layout.tensors[index].shape))
         return whole
 
     def pack(self, values: Sequence[Tensor]) -> list[list[Tensor]]:
@@ -207,6 +228,18 @@ class ParameterStore:
     def _emit_read(self) -> Tensor:
         return self._on_each(lambda shard: shard.read())()
 
+    def _emit_pull_frozen(self) -> list[Tensor]:
+        """Emit assigning the frozen weights; return every server's generation. int64[] each."""
+        found = [self.client.to_local(_frozen(shard)) for shard in self.shards]
+        values = self._joined([shard.frozen_segments for shard in self.shards], [vectors for _, vectors in found])
+        with tf.device(self.client.compute):
+            assigned = [
+                variable.value.assign(value, read_value=False)
+                for variable, value in zip(self.model.frozen, values, strict=True)
+            ]
+        with tf.device(self.client.local), tf.control_dependencies(assigned):
+            return [tf.identity(generation) for generation, _ in found]
+
     def _emit_register(self, worker: Tensor, incarnation: Tensor) -> Tensor:
         def register(shard: Shard, worker: Tensor, incarnation: Tensor) -> Tensor:
             return shard.register(worker, incarnation, lambda *news: self.updates.on_newcomer(shard, *news))
@@ -235,6 +268,17 @@ class ParameterStore:
                 return tf.stack([tf.identity(reply) for reply in replies])
 
         return everywhere
+
+
+def _frozen(shard: Shard) -> tuple[Tensor, list[Tensor]]:
+    """Emit reading a server's generation, int64[], and its frozen vectors, at one moment."""
+
+    def body() -> tuple[Tensor, list[Tensor]]:
+        generation = shard.record_or_zeros()[RecordField.GENERATION]
+        return generation, [vector.read_value() for vector in shard.frozen]
+
+    found: tuple[Tensor, list[Tensor]] = critical(shard.device, shard.container, [], body)
+    return found
 
 
 def int64(value: int) -> Tensor:

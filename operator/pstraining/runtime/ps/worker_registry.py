@@ -37,6 +37,15 @@ class WorkerRegistry:
         """Return the variables that depend on this server's clock, and are not copied to other members."""
         return [self.heard, self.reports]
 
+    def read_reports(self, workers: int) -> Tensor:
+        """Emit the newest report of each worker, outside the section. string[workers]."""
+        indices = tf.range(workers, dtype=tf.int64)
+        return tf.raw_ops.ResourceGather(resource=self.reports.handle, indices=indices, dtype=self.reports.dtype)
+
+    def count_alive(self) -> Tensor:
+        """Emit the number of workers that are alive, outside the section. int64[]."""
+        return tf.math.count_nonzero(self.alive())
+
     # Every method below emits operations on the server's device, inside its critical section.
 
     def is_current(self, worker: Tensor, incarnation: Tensor) -> Tensor:

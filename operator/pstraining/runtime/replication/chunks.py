@@ -83,6 +83,8 @@ class ChunkPlan:
                 small = []
         if small:
             self._cut(Slicing.WHOLE, small)
+        for vector in shard.frozen:
+            self._cut(Slicing.RANGE, [vector])
         for number, rows in enumerate(shard.rows, start=len(shard.segments)):
             self._cut(Slicing.ROWS, _with_slots(shard, rows, number))
         self.variables = [variable for group in self.groups for variable in group.variables]

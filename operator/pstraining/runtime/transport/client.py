@@ -322,6 +322,11 @@ class Client:
                 self._idle.notify_all()
 
 
+def has_tensors() -> bool:
+    """Return whether this process has created a tensor, which `Client.connect` would invalidate."""
+    return bool(context.context()._initialized)
+
+
 _CODES: Final = {
     tf.errors.UNAVAILABLE: "UNAVAILABLE",
     tf.errors.ABORTED: "ABORTED",

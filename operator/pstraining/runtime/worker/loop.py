@@ -18,6 +18,7 @@ from pstraining.runtime.data.batches import AssignedBatches, Batches, DatasetBat
 from pstraining.runtime.data.divided import DividedData
 from pstraining.runtime.data.epochs import Epochs
 from pstraining.runtime.data.sources import Source
+from pstraining.runtime.model.own_state import CarriedStates, kept
 from pstraining.runtime.ps import record as records
 from pstraining.runtime.ps.data_ledger import Progress
 from pstraining.runtime.ps.messages import ASSIGNED, SESSION_OVER
@@ -75,6 +76,7 @@ class Worker:
         self._updates = where.first[1]
         self._reports = StepReports(identity.worker)
         self._counters = counters or WorkerCounters()
+        self._carried, self._has_seeds = CarriedStates(store.model.carried), False
         self._in_session = False
         self._epochs, self._epoch = epochs or Epochs(), 0
         self._wake = threading.Event()  # the heartbeat is due before its time
@@ -130,7 +132,9 @@ class Worker:
                 if all(shard.done for shard in shards):
                     return None
                 if not self._training.is_over(shards[0].step) and not superseded:
-                    self._where.warm_up(lambda: self._batches.sample(self._training.batches_per_update))
+                    self._warm_up(shards[0].step)
+                    if not self._store.hold_frozen(session):
+                        continue
                     if self._store.register(self._identity.worker, self._identity.incarnation):
                         return session
                     superseded = True  # for good: this process idles until the job is done, or is terminated
@@ -139,6 +143,15 @@ class Worker:
                 reported = time.monotonic()
                 event("waiting", what="the end" if superseded else "the chief", worker=self._identity.worker)
             time.sleep(POLL)
+
+    def _warm_up(self, step: int) -> None:
+        """Prepare the functions of a step with a sample; the state of this process stays as it is."""
+        model = self._store.model
+        if not self._has_seeds:
+            self._has_seeds = True
+            model.reseed(worker=self._identity.worker, step=step)
+        with kept(model.local):
+            self._where.warm_up(lambda: self._batches.sample(self._training.batches_per_update))
 
     def _assign_split(self) -> tuple[int, int] | None:
         """Request a split; return its position and its trained batches, or None if no split is left."""
@@ -202,10 +215,12 @@ class Worker:
 
     def _step_through(self, session: records.Session) -> bool:
         while True:
+            is_new = self._pending is None
             if self._pending is None:
                 if self._divided and self._divided.has_changed():
                     self._batches.restart()
                 self._pending = self._batches.draw(self._training.batches_per_update)
+            self._carried.begin(again=not is_new)
             result = self._updates.step(self._pending.batches, self._pending.progress)
             if result.done:
                 return True
@@ -224,6 +239,7 @@ class Worker:
             )
             if result.applied:
                 self._note_epoch(result.step, self._pending.progress)
+                self._carried.applied()
                 self._pending = None
             self._note_step(result.step)
             self._reports.step(result.step, result.loss, result.staleness)

@@ -1,0 +1,87 @@
+"""Variables that stay in each process: random seeds, integer state, and what stateful RNNs carry to the next batch.
+
+They are not part of a checkpoint. A process that begins again carries nothing, and draws other random numbers.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras.src.backend.common import global_state
+from keras.src.random import seed_generator
+
+from pstraining.runtime.model.partition import Array
+from pstraining.runtime.model.tensor import KerasVariable
+
+
+def carried_states(layers: Iterable[keras.layers.Layer]) -> list[KerasVariable]:
+    """Return the states of RNNs with `stateful=True`: they belong to the samples that one worker reads."""
+    rnns = [layer for layer in layers if isinstance(layer, keras.layers.RNN) and layer.stateful]
+    return [state for layer in rnns for state in tf.nest.flatten(layer.states)]
+
+
+def seeds(layers: Iterable[keras.layers.Layer]) -> list[KerasVariable]:
+    """Return the states of all random generators, uint32[2] each: a seed, and the number of draws."""
+    generators = [generator for layer in layers for generator in layer._seed_generators]
+    common = global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
+    return [generator.state for generator in [*generators, *([common] if common else [])]]
+
+
+def reseed(variables: Sequence[KerasVariable], *, worker: int, step: int) -> None:
+    """Let a worker draw its own random numbers, which depend on the program's seed alone.
+
+    Worker 0 of a new job draws what one process with this seed draws.
+
+    Args:
+        variables: see `seeds`.
+        worker: index of the worker.
+        step: global step at which the process begins to train, so that a restarted one repeats nothing.
+    """
+    if (worker, step) == (0, 0):
+        return
+    for variable in variables:
+        seed, draws = np.asarray(variable.numpy()).tolist()
+        digest = hashlib.blake2b(repr((seed, worker, step)).encode(), digest_size=4).digest()
+        variable.assign(np.array([int.from_bytes(digest, "big"), draws], np.uint32))
+
+
+@contextmanager
+def kept(variables: Sequence[KerasVariable]) -> Iterator[None]:
+    """Restore the variables after the block, which runs a step on trial."""
+    before = [np.array(variable.numpy()) for variable in variables]
+    try:
+        yield
+    finally:
+        for variable, value in zip(variables, before, strict=True):
+            variable.assign(value)
+
+
+class CarriedStates:
+    """The states of stateful RNNs around steps that are repeated: a batch counts once, however often it is computed."""
+
+    def __init__(self, variables: Sequence[KerasVariable]) -> None:
+        self._variables = variables
+        self._before: list[Array] = []
+        self._after: list[Array] | None = None
+
+    def begin(self, *, again: bool) -> None:
+        """Begin a step, with new batches or with those of the last step again."""
+        if again:
+            self._after = self._values()
+            for variable, value in zip(self._variables, self._before, strict=True):
+                variable.assign(value)
+        else:
+            self._before, self._after = self._values(), None
+
+    def applied(self) -> None:
+        """End a step that is part of the parameters. Where nothing was computed again, the first computation counts."""
+        if self._after is not None and all(map(np.array_equal, self._values(), self._before)):
+            for variable, value in zip(self._variables, self._after, strict=True):
+                variable.assign(value)
+        self._after = None
+
+    def _values(self) -> list[Array]:
+        return [np.array(variable.numpy()) for variable in self._variables]

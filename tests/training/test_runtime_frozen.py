@@ -1,0 +1,152 @@
+"""Frozen weights: on the servers and in checkpoints, and fetched once."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pstraining.runtime.ps.record import Session
+from tests.support.servers import Rig
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
+BASE = 64 * 256 * 4
+"""Bytes of the frozen kernel."""
+
+
+def adagrad() -> Any:
+    """Its slots do not begin with zero."""
+    import keras
+
+    return keras.optimizers.Adagrad(0.1, initial_accumulator_value=0.3)
+
+
+def transfer(*, frozen: bool = True) -> Any:
+    """A base with statistics and a head; two variables share a path, as in subclassed models."""
+    import keras
+
+    base = keras.Sequential(
+        [
+            keras.Input((64,)),
+            keras.layers.Dense(256, activation="tanh", name="same"),
+            keras.layers.BatchNormalization(name="norm"),
+        ],
+        name="base",
+    )
+    base.trainable = not frozen
+    return keras.Sequential([keras.Input((64,)), base, keras.layers.Dense(3, name="same")])
+
+
+def batches(number: int) -> Any:
+    import tensorflow as tf
+
+    random = np.random.default_rng(2)
+    return [
+        (tf.constant(random.normal(size=(16, 64)).astype("float32")), tf.constant(random.integers(0, 3, 16)))
+        for _ in range(number)
+    ]
+
+
+def rig_of(client: Any, ps: int, *, frozen: bool = True, **training: Any) -> Rig:
+    import keras
+
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return Rig(
+        client,
+        adagrad,
+        ps=ps,
+        build=lambda: transfer(frozen=frozen),
+        loss=loss,
+        min_shard_bytes=0,
+        **{"workers": 2, "mode": "Sync", **training},
+    )
+
+
+def in_keras(values: Any, made: Any, *, frozen: bool) -> dict[str, Any]:
+    """The values after Keras has trained on from these, with new slots."""
+    import keras
+
+    model = transfer(frozen=frozen)
+    model.compile(adagrad(), keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+    for variable, value in zip(model.variables, values.values(), strict=True):
+        variable.assign(value)
+    for batch in made:
+        model.train_on_batch(*batch)
+    return dict(zip(values, (variable.numpy() for variable in model.variables), strict=True))
+
+
+def in_order(rig: Rig, values: Any) -> dict[str, Any]:
+    """By path, in the order of Keras's `variables`."""
+    paths = {id(variable): path for path, variable in rig.model._by_path()}
+    return {paths[id(variable)]: values[paths[id(variable)]] for variable in rig.model.keras.variables}
+
+
+def test_frozen_weights_are_fetched_once_and_train_when_they_are_unfrozen(client: Any) -> None:
+    from tests.support.worker_threads import Crew
+
+    rig = rig_of(client, 2)
+    moving = sum(segment.size for shard in rig.store.shards for segment in shard.segments)
+    assert moving == 256 * 3 + 3 + 2 * 256, "a step pushes and pulls the head, and statistics"
+    assert {segment.ps for segment in rig.store.layout.segments if segment.group == "frozen"} == {0, 1}
+    rig.start()
+    fetched = [updates._store.model for updates in rig.workers]
+    for model in fetched:  # a worker's own initial values are others
+        for variable, tensor in zip(model.frozen, model.frozen_tensors, strict=True):
+            np.testing.assert_array_equal(variable.numpy(), rig.initial[tensor.path])
+    made = batches(4)
+    Crew(rig, [made, made]).join()
+    state = rig.control.snapshot(fence=1)
+    expected = in_keras(in_order(rig, rig.initial), made, frozen=True)
+    for path, value in expected.items():
+        np.testing.assert_allclose(state.variables[path], value, rtol=0, atol=1e-6, err_msg=path)
+
+    # Unfrozen, and on another number of servers: known slots go on, and new ones begin as in Keras.
+    trained = rig_of(client, 3, frozen=False)
+    trained.start(state, generation=9)
+    at_start = trained.control.snapshot(fence=1)
+    (slot,) = at_start.slots.values()
+    kernel, head = (
+        (next(p for p in slot if p.endswith(end)) for end in ("same/kernel", "same/kernel#2"))
+        if any(p.endswith("#2") for p in slot)
+        else (next(p for p in slot if "base" in p and "kernel" in p), next(p for p in slot if "base" not in p))
+    )
+    np.testing.assert_array_equal(slot[kernel], np.full_like(slot[kernel], 0.3))
+    (saved,) = state.slots.values()
+    np.testing.assert_array_equal(slot[head], saved[head])
+    for path, value in state.variables.items():
+        np.testing.assert_array_equal(at_start.variables[path], value)
+    Crew(trained, [made, made]).join()
+    grown = trained.control.snapshot(fence=1)
+    assert not np.array_equal(grown.variables[kernel], state.variables[kernel])
+
+    # Frozen again, from what was trained.
+    again = rig_of(client, 1)
+    again.start(grown, generation=11)
+    np.testing.assert_array_equal(again.control.snapshot(fence=1).variables[kernel], grown.variables[kernel])
+    store = again.workers[0]._store
+    assert not store.hold_frozen(Session(1, 12)), "the servers hold another set"
+    assert store.hold_frozen(Session(1, 11))
+
+
+def test_a_step_that_assigns_a_frozen_weight_is_refused(client: Any) -> None:
+    import keras
+
+    from pstraining.runtime.model.errors import ModelError
+
+    class Doubling(keras.layers.Layer):  # type: ignore[misc]
+        def build(self, shape: Any) -> None:
+            self.factor = self.add_weight(shape=(1,), initializer="ones", name="factor")
+
+        def call(self, x: Any, training: bool = False) -> Any:
+            if training:
+                self.factor.assign(self.factor * 2.0)
+            return x * self.factor
+
+    def build() -> Any:
+        own = Doubling(name="doubling")
+        own.trainable = False
+        return keras.Sequential([keras.Input((64,)), own, keras.layers.Dense(3, activation="softmax")])
+
+    rig = Rig(client, adagrad, ps=1, build=build)
+    rig.start()
+    with pytest.raises(ModelError, match=r"doubling/factor is frozen"):
+        rig.step(batches(1)[0])
