@@ -147,6 +147,29 @@ def test_metrics_of_all_workers_are_those_of_all_data(client: Any, mode: str) ->
         assert value == pytest.approx(np.asarray(logs[name]).item(), rel=1e-5), name
 
 
+def test_several_devices_report_the_metrics_of_the_whole_batch(client: Any) -> None:
+    import keras
+
+    from tests.support.placement import computing_on
+
+    def metrics() -> list[Any]:
+        return ["accuracy", keras.metrics.AUC(num_thresholds=50, name="auc")]
+
+    def still() -> Any:
+        return keras.optimizers.SGD(0.0)
+
+    made = [(x, y[:, None] % 2) for x, y in batches(3)]
+    with computing_on(client, "CPU:0", "CPU:1"):
+        rig = Rig(client, still, ps=1, build=binary, loss="binary_crossentropy", compiled={"metrics": metrics})
+        rig.start()
+        rig.train(made)
+    _, logs = alone(rig, binary, made, still, loss="binary_crossentropy", metrics=metrics())
+    told = rig.new_store().model.step.compiled.results(rig.model.step.compiled.outputs, reports(rig).state())
+    assert set(told) == {"accuracy", "auc"}
+    for name, value in told.items():
+        assert value == pytest.approx(logs[name], rel=1e-5), name
+
+
 @pytest.mark.parametrize("mode", ["Async", "Sync", "Hybrid"])
 def test_class_weights(client: Any, mode: str) -> None:
     import keras

@@ -37,6 +37,7 @@ class Variable(Protocol):
     name: str
     dtype: DType
     shape: Shape
+    device: str
     handle: Tensor
     _unique_id: str
 

@@ -6,13 +6,15 @@ sums, and computes the results from them. Keras sums the states of replicas in t
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import keras
 import numpy as np
 import tensorflow as tf
 from keras.src import backend
+from keras.src.backend.common import global_state
 
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import KerasModel, KerasVariable, Tensor, Variable
@@ -54,7 +56,7 @@ class TrainingMetrics:
         """Create the metrics for such labels and predictions, at the first call; the states begin with zeros."""
         if self._variables is None:
             labels, outputs = _spec(y), _spec(predicted)
-            with tf.init_scope():
+            with tf.init_scope(), _real_variables():
                 self._build(labels, outputs)
                 if size := sum(map(_size, self._variables or ())):
                     self._sums = tf.Variable(tf.zeros([size], tf.float64), trainable=False)
@@ -65,12 +67,14 @@ class TrainingMetrics:
         if (sums := self._sums) is None:
             return
         self._model.compute_metrics(x, y, predicted, sample_weight=weight)
-        variables = [variable.value for variable in self._variables or ()]
-        parts = [tf.reshape(tf.cast(variable.read_value(), tf.float64), [-1]) for variable in variables]
-        sums.assign_add(tf.concat(parts, 0), read_value=False)
+        variables = self._variables or ()
+        values = [tf.convert_to_tensor(variable.value) for variable in variables]
+        parts = [tf.reshape(tf.cast(value, tf.float64), [-1]) for value in values]
+        with tf.device(sums.device):  # each device of a worker adds its part of the batch
+            sums.assign_add(tf.concat(parts, 0), read_value=False)
         with tf.control_dependencies(parts):
-            for variable in variables:
-                variable.assign(tf.zeros(variable.shape, variable.dtype), read_value=False)
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(tf.zeros_like(value))
 
     def sums(self) -> Sequence[float]:
         """Return the sums of the metrics' states over all batches, in the order of their variables."""
@@ -125,6 +129,17 @@ class TrainingMetrics:
         self._variables = [variable for metric in metrics for variable in metric.variables]
         if sum(map(_size, self._variables)) > STATE_LIMIT:
             self.left_out, self._variables = [metric.name for metric in metrics], []
+
+
+@contextmanager
+def _real_variables() -> Iterator[None]:
+    """Create variables, also inside a `keras.StatelessScope`, which would postpone that until it ends."""
+    former = global_state.get_global_attribute("stateless_scope")
+    global_state.set_global_attribute("stateless_scope", None)
+    try:
+        yield
+    finally:
+        global_state.set_global_attribute("stateless_scope", former)
 
 
 def _size(variable: KerasVariable) -> int:
