@@ -25,7 +25,7 @@ def passed(model: Any, batch: Any, devices: Any = DEVICES) -> Any:
         return tf.function(emit, autograph=False)(batch)
 
 
-def on_devices(*layers: Any) -> Any:
+def on_devices(*layers: Any, **options: Any) -> Any:
     import keras
     import tensorflow as tf
 
@@ -33,7 +33,8 @@ def on_devices(*layers: Any) -> Any:
     from pstraining.runtime.model.objective import Objective
 
     with tf.device(DEVICES[0]):
-        return Model(lambda: keras.Sequential([keras.Input((2,)), *layers]), keras.optimizers.SGD, Objective("mse"))
+        make = keras.optimizers.SGD
+        return Model(lambda: keras.Sequential([keras.Input((2,)), *layers]), make, Objective("mse"), **options)
 
 
 def test_statistics_are_the_mean_of_the_parts_by_their_samples() -> None:
@@ -110,3 +111,25 @@ def test_an_error_in_the_data_reaches_the_worker() -> None:
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             next(found)
+
+
+@pytest.mark.parametrize("devices", [DEVICES[:1], DEVICES], ids=["CPU:1", "two"])
+def test_a_compiled_pass_equals_one_that_is_not(devices: Any) -> None:
+    import keras
+    import tensorflow as tf
+
+    random = np.random.default_rng(0)
+    batch = tuple(tf.constant(random.normal(size=[3, 2]).astype("float32")) for _ in range(2))
+    found = []
+    for jit_compile in (False, True, "auto"):
+        keras.utils.set_random_seed(1)
+        layers = keras.layers.Dense(2, kernel_regularizer="l2"), keras.layers.BatchNormalization()
+        model = on_devices(*layers, jit_compile=jit_compile)
+        assert model.jit_compile == bool(jit_compile)
+        loss, gradients, _ = passed(model, batch, devices)
+        state = [variable.numpy() for variable in model.variables[2:]]
+        found.append([loss.numpy(), *(gradient.numpy() for gradient in gradients), *state])
+        assert model.writes == [1, 1]
+    for compiled in found[1:]:
+        for value, expected in zip(compiled, found[0], strict=True):
+            np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6)

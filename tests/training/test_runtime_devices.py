@@ -143,3 +143,14 @@ def test_several_devices_look_up_and_push_the_rows_of_tables(client: Any) -> Non
     _, found = trained("CPU:1", "CPU:2", initial=initial)
     for path, value in expected.items():
         np.testing.assert_allclose(found[path], value, rtol=1e-5, atol=1e-6)
+
+
+def test_xla_compiles_the_pass_of_a_connected_worker(client: Any) -> None:
+    with computing_on(client, "CPU:1"):
+        rig = Rig(client, adam, build=small, ps=1, mode="Async")
+        rig.workers[0]._store.model.jit_compile = True
+        rig.start()
+        made = on_device(client, batches(2))
+        with watched() as found:
+            rig.train(made)
+    assert not found.devices_of("MatMul")  # it is inside the compiled function

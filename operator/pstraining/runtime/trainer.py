@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pstraining.runtime.chief.shutdown import HELD_BACK, GracefulStop
 from pstraining.runtime.config import cluster as clusters
@@ -78,6 +78,7 @@ class Trainer:
             "backup_workers": 1}`.
         devices: a worker's devices that compute, as `["GPU:0"]`, out of those that TensorFlow sees; None: all
             accelerators, or else the CPU. The chief uses those of them that it has.
+        jit_compile: as for `keras.Model.compile`: whether XLA compiles the forward and backward pass on workers.
 
     The job's `spec.training` and `spec.checkpoint` override `steps`, `training` and `checkpoint`, field by field.
     """
@@ -106,9 +107,11 @@ class Trainer:
         checkpoint: CheckpointSettings | None = None,
         training: Mapping[str, object] | None = None,
         devices: Sequence[str] | None = None,
+        jit_compile: bool | Literal["auto"] = False,
     ) -> None:
         install_exit_code()
         self._model, self._optimizer, self._devices = model, optimizer, devices
+        self._jit_compile = jit_compile
         self._objective = Objective(loss, metrics, loss_weights, weighted_metrics, class_weight, train_step)
         self._data, self._evaluate = data, evaluate
         for name, number in {
@@ -332,7 +335,9 @@ class Trainer:
 
         cluster = context.client.cluster
         with tf.device(context.client.compute):
-            model = Model(self._model, self._optimizer, self._objective, with_tables=with_tables)
+            model = Model(
+                self._model, self._optimizer, self._objective, with_tables=with_tables, jit_compile=self._jit_compile
+            )
         members = ModelMembers(
             context.client,
             model,

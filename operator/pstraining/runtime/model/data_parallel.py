@@ -7,7 +7,7 @@ devices, as `tf.distribute.MirroredStrategy` does: BatchNormalization normalizes
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import keras
 import tensorflow as tf
@@ -20,6 +20,9 @@ from pstraining.runtime.model.training_step import samples
 
 SEED_STRIDE: Final = 0x9E3779B1
 """Added to seeds from one device to the next, so that dropout masks differ: 2^32 divided by the golden ratio."""
+
+
+Emit = Callable[..., Tensor]
 
 
 class _Part(NamedTuple):
@@ -63,7 +66,10 @@ def loss_and_gradients(
         ModelError: the batch contains a sparse tensor, which several devices cannot divide, or an RNN is stateful.
     """
     if len(devices) == 1:
-        return model.loss_and_gradients(batch, fetch_on(devices[0]), share=share)
+        fetch = fetch_on(devices[0])
+        emit = _compiled(model, lambda given: model.loss_and_gradients(given, fetch, share=share))
+        found: tuple[Tensor, list[Tensor], list[Touched]] = emit(batch)
+        return found
     if model.carried:
         raise ModelError("devices: an RNN with stateful=True has states of one batch size; use one device")
     variables = _variables(model)
@@ -80,6 +86,11 @@ def loss_and_gradients(
             if all(index in part.written for part in parts):
                 variable.assign(_together(variable, values[index], [(p.weight, *p.written[index]) for p in parts]))
         return _sums(model, parts)
+
+
+def _compiled(model: Model, emit: Emit) -> Emit:
+    """Return a pass, compiled by XLA if the program wants it."""
+    return cast("Emit", tf.function(emit, jit_compile=True)) if model.jit_compile else emit
 
 
 def _variables(model: Model) -> list[KerasVariable]:
@@ -127,18 +138,21 @@ def _part(
     share: float,
 ) -> _Part:
     """Emit a forward and a backward pass on copies of the variables' values."""
-    by_variable = {id(variable): value for variable, value in copies}
-    trained = [by_variable[id(variable)] for variable in model.trainable]
-    with _CountingScope(copies) as scope:
-        loss, gradients, touched = model.loss_and_gradients(piece, fetch, share=share, values=trained)
-    model.check_frozen([scope.writes.get(id(variable), 0) for variable in model.frozen])
-    model.writes = [scope.writes.get(id(variable), 0) for variable in model.variables[len(model.trainable) :]]
-    written = {}
-    for index, (variable, before) in enumerate(copies):
-        after = scope.get_current_value(variable)
-        if after is not before:
-            written[index] = (before, after)
-    return _Part(weight, loss, gradients, touched, written)
+    variables, values = zip(*copies, strict=True)
+
+    def emit(piece: Batch, given: Sequence[Tensor]) -> Tensor:
+        here = list(zip(variables, given, strict=True))
+        by_variable = {id(variable): value for variable, value in here}
+        trained = [by_variable[id(variable)] for variable in model.trainable]
+        with _CountingScope(here) as scope:
+            found = model.loss_and_gradients(piece, fetch, share=share, values=trained)
+        model.check_frozen([scope.writes.get(id(variable), 0) for variable in model.frozen])
+        model.writes = [scope.writes.get(id(variable), 0) for variable in model.variables[len(model.trainable) :]]
+        after = {index: scope.get_current_value(variable) for index, (variable, _) in enumerate(here)}
+        return *found, {index: value for index, value in after.items() if scope.writes.get(id(variables[index]))}
+
+    loss, gradients, touched, after = _compiled(model, emit)(piece, list(values))
+    return _Part(weight, loss, gradients, touched, {index: (values[index], value) for index, value in after.items()})
 
 
 def _together(variable: KerasVariable, value: Tensor, written: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:

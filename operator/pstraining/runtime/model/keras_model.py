@@ -8,11 +8,12 @@ different numbers; they are not part of a checkpoint.
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Final
+from typing import Final, Literal
 
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.trainers.trainer import model_supports_jit
 from keras.src.utils import naming
 
 from pstraining.runtime.model import optimizer, overrides, own_state, partition, sparse_optimizer
@@ -45,6 +46,7 @@ class Model:
         objective: Objective,
         *,
         with_tables: bool = True,
+        jit_compile: bool | Literal["auto"] = False,
     ) -> None:
         # Names are numbered per process; every task, and every rebuild in one process, must count from the start.
         naming.reset_uids()  # the public clear_session would also forget the dtype policy
@@ -111,6 +113,12 @@ class Model:
         """For each table its optimizer, and whether that decays it, as in the group of a tensor."""
         for number in sorted(set(self._numbers[len(trainable) :])):
             optimizer.check_for_tables(self.optimizers[number])
+        if jit_compile is True and self.tables:
+            raise ModelError("jit_compile: rows of Embedding tables are fetched during the pass; leave jit_compile out")
+        self.jit_compile = jit_compile is True or (
+            jit_compile == "auto" and not self.tables and model_supports_jit(self.keras)
+        )
+        """Whether XLA compiles the forward and backward pass."""
 
     @property
     def trained_by(self) -> dict[str, KerasOptimizer]:
