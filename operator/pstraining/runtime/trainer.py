@@ -110,8 +110,7 @@ class Trainer:
         jit_compile: bool | Literal["auto"] = False,
     ) -> None:
         install_exit_code()
-        self._model, self._optimizer, self._devices = model, optimizer, devices
-        self._jit_compile = jit_compile
+        self._model, self._optimizer, self._devices, self._jit_compile = model, optimizer, devices, jit_compile
         self._objective = Objective(loss, metrics, loss_weights, weighted_metrics, class_weight, train_step)
         self._data, self._evaluate = data, evaluate
         for name, number in {

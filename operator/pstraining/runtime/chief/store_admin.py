@@ -263,6 +263,8 @@ class StoreAdmin:
             if shard.ledger and not state.scalars.keys() >= shard.ledger.saved().keys():
                 event("data_begins_anew", reason="the checkpoint was saved by a program without a ledger of its data")
                 state = replace(state, scalars={**state.scalars, **_empty(shard.ledger)})
+            if shard.loss_scale:  # without it, the state is of a program that did not scale its loss
+                state = replace(state, scalars={**shard.loss_scale.initial(), **state.scalars})
             own += [state.scalars[name] for name in shard.scalars]
         except KeyError as error:
             raise StateMismatchError(

@@ -16,7 +16,7 @@ import tensorflow as tf
 from keras.src.trainers.trainer import model_supports_jit
 from keras.src.utils import naming
 
-from pstraining.runtime.model import optimizer, overrides, own_state, partition, sparse_optimizer
+from pstraining.runtime.model import loss_scale, optimizer, overrides, own_state, partition, sparse_optimizer
 from pstraining.runtime.model.embedding import Embedding, Lookups, looking_up, remote_tables
 from pstraining.runtime.model.errors import ModelError
 from pstraining.runtime.model.identity import described
@@ -48,48 +48,61 @@ class Model:
         with_tables: bool = True,
         jit_compile: bool | Literal["auto"] = False,
     ) -> None:
-        # Names are numbered per process; every task, and every rebuild in one process, must count from the start.
-        naming.reset_uids()  # the public clear_session would also forget the dtype policy
-        with nullcontext() if with_tables else remote_tables():
-            self.keras = build()
-        if not isinstance(self.keras, keras.Model):
-            raise ModelError(f"the model function returned {type(self.keras).__name__}, not a keras.Model")
-        if not self.keras.built:
-            raise ModelError("the model has no variables yet: begin it with keras.Input, or call it once")
-        self.embeddings = [layer for layer in self.keras._flatten_layers() if isinstance(layer, Embedding)]
-        local = {id(layer.embeddings) for layer in self.embeddings}
-        trainable = [variable for variable in self.keras.trainable_variables if id(variable) not in local]
-        self.optimizer = make_optimizer()
-        seen = [*trainable, *map(_as_variable, self.embeddings)]
-        self.optimizers, self._numbers = optimizer.assign(self.optimizer, seen)
-        """The optimizers that train the model: those of a MultiOptimizer, or the one."""
-        options = objective.options(self.optimizer)
-        overrides.check(self.keras, options, has_step=objective.train_step is not None)
-        self.keras.compile(**options)
-        self.step = TrainingStep(self.keras, objective.train_step, objective.class_weight)
+        self.keras = _built(build, with_tables=with_tables)
+        layers = list(self.keras._flatten_layers())
+        self.embeddings = [layer for layer in layers if isinstance(layer, Embedding)]
         if held := [layer.name for layer in self.embeddings if not layer.trainable]:
             raise ModelError(f"{held[0]}: a pstraining.runtime.Embedding cannot be frozen; use keras.layers.Embedding")
-        weights = {id(weight) for layer in self.keras._flatten_layers() for weight in layer._trainable_variables}
-        self.carried = own_state.carried_states(self.keras._flatten_layers())
+        local = {id(layer.embeddings) for layer in self.embeddings}
+        self.trainable = [variable for variable in self.keras.trainable_variables if id(variable) not in local]
+        given = make_optimizer()
+        self.optimizer = loss_scale.inner(given)
+        trained: list[KerasVariable | optimizer.TableVariable] = [*self.trainable, *map(_as_variable, self.embeddings)]
+        self.optimizers, self._numbers = optimizer.assign(self.optimizer, trained)
+        """The optimizers that train the model: those of a MultiOptimizer, or the one."""
+        options = objective.options(given)
+        overrides.check(self.keras, options, has_step=objective.train_step is not None)
+        self.keras.compile(**options)
+        self.scaling = loss_scale.settings_of(self.keras.optimizer)
+        """Settings of loss scaling, which Keras's `compile` decides; None for none."""
+        self.loss_scale = loss_scale.LossScale(self.scaling) if self.scaling else None
+        """The scale of this process's next gradient."""
+        self.step = TrainingStep(self.keras, objective.train_step, objective.class_weight)
+        self.carried = own_state.carried_states(layers)
         own = {id(variable) for variable in self.carried}
         untrained = [variable for variable in self.keras.non_trainable_variables if id(variable) not in own]
         others = [v for v in untrained if tf.as_dtype(v.dtype).is_floating]
         self.local = [*self.carried, *(v for v in untrained if not tf.as_dtype(v.dtype).is_floating)]
         """Variables that stay in this process; `carried` are those of stateful RNNs."""
         # A weight that Keras does not train now is frozen; a variable that was never to be trained is state.
+        weights = {id(weight) for layer in layers for weight in layer._trainable_variables}
         self.frozen = [variable for variable in others if id(variable) in weights]
         state = [variable for variable in others if id(variable) not in weights]
-        if odd := [v.path for v in trainable + others if str(v.dtype) not in DTYPES]:
+        if odd := [v.path for v in self.trainable + others if str(v.dtype) not in DTYPES]:
             raise ModelError(f"variables must be of {', '.join(DTYPES)}; {', '.join(odd)} are not")
-        self.trainable = trainable
-        self.variables = trainable + state
-        self._averages = averages(self.keras._flatten_layers())
+        self.variables = self.trainable + state
+        self._averages = averages(layers)
         self.writes: list[int | None] = [None] * len(state)
         """How often the traced step assigns each variable of state; None if it writes it in another way."""
-        groups = [
-            optimizer.group_of(self.optimizers, number, variable)
-            for number, variable in zip(self._numbers, seen, strict=True)
-        ]
+        self._describe(trained, state, local)
+        self.jit_compile = self._wants_jit(jit_compile)
+        """Whether XLA compiles the forward and backward pass."""
+
+    def _describe(
+        self,
+        trained: Sequence[KerasVariable | optimizer.TableVariable],
+        state: Sequence[KerasVariable],
+        local: set[int],
+    ) -> None:
+        """Describe the variables as tensors of the layout.
+
+        Args:
+            trained: the trained variables, and a stand-in for each table.
+            state: variables that change without a gradient.
+            local: identities of variables that are not in the layout.
+        """
+        numbered = list(zip(self._numbers, trained, strict=True))
+        groups = [optimizer.group_of(self.optimizers, number, variable) for number, variable in numbered]
         whole = [optimizer.is_whole(self.optimizers[number]) for number in self._numbers]
         # Numbered in the model's order, which freezing does not change: a checkpoint fits before and after it.
         all_of_them = [variable for variable in self.keras.variables if id(variable) not in local]
@@ -99,8 +112,9 @@ class Model:
             shape = tuple(int(size) for size in variable.shape)
             return partition.Tensor(paths[id(variable)], shape, str(variable.dtype), group, is_whole)
 
+        dense = len(self.trainable)
         self.tensors = (
-            *map(described_as, groups[: len(trainable)], trainable, whole[: len(trainable)]),
+            *map(described_as, groups[:dense], self.trainable, whole[:dense]),
             *(described_as(STATE, variable) for variable in state),
         )
         self.frozen_tensors = tuple(described_as(partition.FROZEN, variable) for variable in self.frozen)
@@ -109,16 +123,15 @@ class Model:
             for path, layer in zip(_paths(self.embeddings), self.embeddings, strict=True)
         )
         """Embedding tables, in the order of `embeddings`."""
-        self.table_groups = groups[len(trainable) :]
+        self.table_groups = groups[dense:]
         """For each table its optimizer, and whether that decays it, as in the group of a tensor."""
-        for number in sorted(set(self._numbers[len(trainable) :])):
+        for number in sorted(set(self._numbers[dense:])):
             optimizer.check_for_tables(self.optimizers[number])
+
+    def _wants_jit(self, jit_compile: bool | Literal["auto"]) -> bool:
         if jit_compile is True and self.tables:
             raise ModelError("jit_compile: rows of Embedding tables are fetched during the pass; leave jit_compile out")
-        self.jit_compile = jit_compile is True or (
-            jit_compile == "auto" and not self.tables and model_supports_jit(self.keras)
-        )
-        """Whether XLA compiles the forward and backward pass."""
+        return jit_compile is True or (jit_compile == "auto" and not self.tables and model_supports_jit(self.keras))
 
     @property
     def trained_by(self) -> dict[str, KerasOptimizer]:
@@ -131,6 +144,8 @@ class Model:
         texts = [*map(_identity, self.optimizers)]
         if len(self.optimizers) > 1:
             texts += self.table_groups
+        if self.scaling:
+            texts.append(repr(self.scaling))
         return "\n".join(texts)
 
     def values(self) -> dict[str, partition.Array]:
@@ -208,8 +223,13 @@ class Model:
         dense = [variable.value for variable in self.trainable] if values is None else values
         variables = [*dense] + [rows for _, _, rows in lookups.found]
         above = None if share == 1.0 else tf.constant(share, loss.dtype)
+        scale = self.loss_scale.scale.read_value() if self.loss_scale else None
+        if scale is not None:
+            above = tf.cast(scale * share, loss.dtype)
         gradients = tape.gradient(loss, variables, above, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         clipped = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        if scale is not None:
+            clipped = loss_scale.unscaled(clipped, scale)
         if values is None:
             numbers, of_tables = self._numbers[: len(self.trainable)], self._numbers[len(self.trainable) :]
             numbers += [of_tables[self.embeddings.index(layer)] for layer, _, _ in lookups.found]
@@ -242,6 +262,24 @@ def _as_variable(layer: Embedding) -> optimizer.TableVariable:
     return optimizer.TableVariable(
         f"{layer.path}/{optimizer.TABLE_NAME}", (layer.input_dim, layer.output_dim), str(layer.variable_dtype)
     )
+
+
+def _built(build: Callable[[], KerasModel], *, with_tables: bool) -> KerasModel:
+    """Return the program's model with its variables.
+
+    Raises:
+        ModelError: the function returned something else, or a model without variables.
+    """
+    # Names are numbered per process; every task, and every rebuild in one process, must count from the start.
+    naming.reset_uids()  # the public clear_session would also forget the dtype policy
+    with nullcontext() if with_tables else remote_tables():
+        model = build()
+    if not isinstance(model, keras.Model):
+        raise ModelError(f"the model function returned {type(model).__name__}, not a keras.Model")
+    if not model.built:
+        raise ModelError("the model has no variables yet: begin it with keras.Input, or call it once")
+    built: KerasModel = model
+    return built
 
 
 def _paths(variables: Sequence[KerasVariable | Embedding]) -> list[str]:

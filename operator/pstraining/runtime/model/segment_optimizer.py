@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from pstraining.runtime.model import optimizer as optimizers
 from pstraining.runtime.model.keras_model import STATE
+from pstraining.runtime.model.loss_scale import LossScale, LossScaleSettings
 from pstraining.runtime.model.partition import Array, Segment
 from pstraining.runtime.model.partition import Tensor as ModelTensor
 from pstraining.runtime.model.tensor import DType, KerasOptimizer, KerasVariable, Operation, Tensor
@@ -78,6 +79,7 @@ class SegmentOptimizer:
         segments: the server's, without tables.
         tensors: all tensors of the layout.
         fused: whether fused kernels may replace Keras's arithmetic.
+        scaling: settings of loss scaling; None for none.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class SegmentOptimizer:
         tensors: Sequence[ModelTensor],
         *,
         fused: bool,
+        scaling: LossScaleSettings | None = None,
     ) -> None:
         self._segments = segments
         self._variables = [_variables(number, segment, tensors) for number, segment in enumerate(segments)]
@@ -110,6 +113,9 @@ class SegmentOptimizer:
         """Slots that begin as copies of the parameters, with the numbers of their segments."""
         for index, numbers in self._trained_by.items():
             self._clone(program, index, numbers, tensors, fused=fused)
+        self.loss_scale = LossScale(scaling) if scaling else None
+        if self.loss_scale:
+            self.counters |= self.loss_scale.saved()
 
     def _clone(
         self,
@@ -142,16 +148,19 @@ class SegmentOptimizer:
         """Return all state: vectors, slots and counters."""
         return [*self.vectors, *self.slots.values(), *self.counters.values()]
 
-    def apply(self, vectors: Sequence[Tensor], *, moves: bool = False) -> None:
-        """Emit one step.
-
-        Args:
-            vectors: one per segment: its gradient, or the change of a segment of state.
-            moves: whether the vectors of trained segments are changes as well, computed by the workers' optimizers.
-        """
-        for index, numbers in ({} if moves else self._trained_by).items():
+    def train(self, vectors: Sequence[Tensor]) -> None:
+        """Emit one step of every optimizer, from one vector per segment; those of segments of state are not used."""
+        for index, numbers in self._trained_by.items():
             gradients = [gradient for n in numbers for gradient in self._split(n, vectors[n])]
             self.clones[index].apply(gradients, [variable for n in numbers for variable in self._variables[n]])
+
+    def add(self, vectors: Sequence[Tensor], *, moves: bool = False) -> None:
+        """Emit adding the changes of segments of state.
+
+        Args:
+            vectors: one per segment.
+            moves: whether the vectors of trained segments are changes as well, computed by the workers' optimizers.
+        """
         for number, segment in enumerate(self._segments):
             if moves or segment.group == STATE:
                 self.vectors[number].assign_add(vectors[number], read_value=False)

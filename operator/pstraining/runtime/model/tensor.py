@@ -153,6 +153,7 @@ class KerasModel(Protocol):
     _compile_metrics: Any
     _loss_tracker: KerasMetric
     built: bool
+    optimizer: KerasOptimizer
     variables: Sequence[KerasVariable]
     metrics_variables: Sequence[KerasVariable]
     trainable_variables: Sequence[KerasVariable]

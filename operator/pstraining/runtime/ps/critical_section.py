@@ -37,6 +37,13 @@ def not_applied() -> Tensor:
     return tf.constant(0, tf.int64)
 
 
+def unless(skipped: Tensor | None, apply: Callable[[], Sequence[Operation] | None]) -> list[Operation]:
+    """Emit `apply` unless a condition, bool[], is true; None is always false. Return the operations to wait for."""
+    if skipped is None:
+        return list(apply() or [])
+    return [tf.cond(skipped, not_applied, lambda: with_dependencies(apply() or [], applied()))]
+
+
 def clock() -> Tensor:
     """Emit the seconds since 1970 on the server's clock, read inside the critical section. float64[]."""
     return unordered(tf.timestamp())

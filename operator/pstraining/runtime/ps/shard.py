@@ -12,12 +12,12 @@ import keras
 import tensorflow as tf
 
 from pstraining.runtime.model import optimizer as optimizers
-from pstraining.runtime.model.keras_model import STATE, Touched
+from pstraining.runtime.model.keras_model import STATE, Model, Touched
 from pstraining.runtime.model.partition import Layout, Segment
 from pstraining.runtime.model.segment_optimizer import SegmentOptimizer, SlotPlace
 from pstraining.runtime.model.sparse_optimizer import RowOptimizer
-from pstraining.runtime.model.tensor import KerasOptimizer, Operation, Tensor
-from pstraining.runtime.ps.critical_section import applied, clock, critical, not_applied, with_dependencies
+from pstraining.runtime.model.tensor import Operation, Tensor
+from pstraining.runtime.ps.critical_section import applied, clock, critical, not_applied, unless, with_dependencies
 from pstraining.runtime.ps.data_ledger import Ledger
 from pstraining.runtime.ps.member import LockstepRounds, MemberState
 from pstraining.runtime.ps.messages import SessionToken
@@ -65,8 +65,7 @@ class Shard:
         container: the job's container there.
         layout: of the whole model.
         ps: number of the server.
-        program: the program's optimizers, which are cloned, by the numbers in the groups.
-        table_groups: each table's group; see `Model.table_groups`.
+        model: the program's, whose optimizers are cloned.
         updates: the hooks of the update mode, whose variables are `mode_state`.
         acceptor_size: length of the acceptor's vector, see `replication.encoding`; 0: the job has no standbys.
     """
@@ -78,25 +77,26 @@ class Shard:
         container: str,
         layout: Layout,
         ps: int,
-        program: Sequence[KerasOptimizer],
-        table_groups: Sequence[str],
+        model: Model,
         updates: ServerHooks,
         acceptor_size: int = 0,
     ) -> None:
         self.device, self.container, self.number = device, container, ps
-        self._program = len(program)
+        self._program = len(model.optimizers)
         self.segments, self.tables, self.frozen_segments = layout.on(ps), layout.tables_on(ps), layout.frozen_on(ps)
         self.held = [*self.segments, *self.tables, *self.frozen_segments]
         """The segments of `values`."""
         created: list[PSVariable] = []
         with variables_on(device, container=container, prefix=str(ps), created=created):
             self.record = tf.Variable(tf.zeros([RECORD_SIZE], tf.int64))
-            self.member_state = MemberState.create(acceptor_size) if acceptor_size else None
-            """Present if the job has standbys."""
+            self.member_state = MemberState.create(acceptor_size) if acceptor_size else None  # with standbys
             self.losses = tf.Variable(tf.zeros([2], tf.float64))
             """Sum and number of the losses since the chief last took them; used on the first server. float64[2]."""
             self.registry = WorkerRegistry()
-            self._optimizer = SegmentOptimizer(program, self.segments, layout.tensors, fused=updates.fused)
+            self._optimizer = SegmentOptimizer(
+                model.optimizers, self.segments, layout.tensors, fused=updates.fused, scaling=model.scaling
+            )
+            self.loss_scale = self._optimizer.loss_scale
             self.vectors: list[PSVariable] = self._optimizer.vectors  # `TensorVariables` behave as one
             rows = [
                 _zeros((table.slices[0].rows, table.slices[0].width), table.dtype, len(self.segments) + number)
@@ -104,9 +104,10 @@ class Shard:
             ]
             self.rows: list[PSVariable] = [table.value for table in rows]
             """The server's rows of every table; each of shape [rows, width]."""
-            self._tables_of = optimizers.places(table_groups)
+            groups = model.table_groups
+            self._tables_of = optimizers.places(groups)
             self._row_optimizers = {
-                index: RowOptimizer(program[index], [rows[n] for n in numbers], [table_groups[n] for n in numbers])
+                index: RowOptimizer(model.optimizers[index], [rows[n] for n in numbers], [groups[n] for n in numbers])
                 for index, numbers in self._tables_of.items()
             }
             of_rows = {index: own.clone for index, own in self._row_optimizers.items()}
@@ -269,6 +270,7 @@ class Shard:
         *,
         moves: bool = False,
         state_weight: Callable[[Segment], Tensor] | None = None,
+        overflowed: Tensor | None = None,
     ) -> list[Operation]:
         """Apply one step, inside a critical section; return the operations to wait for.
 
@@ -279,22 +281,36 @@ class Shard:
             moves: whether the vectors of trained segments are changes as well, computed by the workers' optimizers.
             state_weight: emits the fraction by which each element of a segment of state moves towards its vector; None
                 if the vector is a change.
+            overflowed: whether a gradient of the scaled loss is not finite: then only segments of state change. bool[].
         """
         changes = list(vectors)
         for number, segment in enumerate(self.segments):
             if state_weight is not None and segment.group == STATE:
                 changes[number] = (vectors[number] - self.vectors[number].read_value()) * state_weight(segment)
-        self._optimizer.apply(changes, moves=moves)
-        return self.apply_rows(touched, losses)
+        trained = [] if moves else unless(overflowed, lambda: self._optimizer.train(changes))
+        with tf.control_dependencies(trained):
+            self._optimizer.add(changes, moves=moves)
+        return self.apply_rows(touched, losses, overflowed=overflowed)
 
-    def apply_rows(self, touched: Sequence[Touched], losses: Tensor) -> list[Operation]:
-        """Apply one step to the tables alone, and count it; return the operations to wait for."""
-        step = self.record.read_value()[RecordField.STEP] if self._row_optimizers else None
-        moved: list[Operation] = []
-        for index, own in self._row_optimizers.items():
-            moved += own.apply(step, [touched[n] for n in self._tables_of[index]])
+    def apply_rows(
+        self, touched: Sequence[Touched], losses: Tensor, *, overflowed: Tensor | None = None
+    ) -> list[Operation]:
+        """Apply one step to the tables alone, and count it; see `apply`."""
+        scale, moved = self.loss_scale, list[Operation]()
+        if self._row_optimizers:
+            step = self.record.read_value()[RecordField.STEP]
+            if scale:
+                step -= scale.skipped()  # as Keras's iterations
+            moved = unless(overflowed, lambda: self._train_rows(step, touched))
+        moved += scale.skip(overflowed) if scale is not None and overflowed is not None else []
         with tf.control_dependencies(moved):
             return self.count_step(losses)
+
+    def _train_rows(self, step: Tensor, touched: Sequence[Touched]) -> list[Operation]:
+        done: list[Operation] = []
+        for index, own in self._row_optimizers.items():
+            done += own.apply(step, [touched[n] for n in self._tables_of[index]])
+        return done
 
     def fetch_rows(self, table: int, indices: Tensor) -> Tensor:
         """Return current rows of a table by their local indices; outside the section. [n, width]."""

@@ -52,8 +52,7 @@ class ModelMembers:
                     container=client.container,
                     layout=self.layout,
                     ps=index,
-                    program=model.optimizers,
-                    table_groups=model.table_groups,
+                    model=model,
                     updates=self.updates,
                     acceptor_size=acceptor_size,
                 )

@@ -32,7 +32,7 @@ class LocalGradient(NamedTuple):
     """A worker's gradient for one update, on the device that computes."""
 
     stats: Tensor
-    """See `GradientStats`. float64[4]."""
+    """See `GradientStats`. float64[5]."""
     vectors: Vectors
     """The mean gradient of each segment, or the change or the target of a segment of state."""
     rows: Rows
@@ -43,7 +43,7 @@ class ShardGradient(NamedTuple):
     """The part of a `LocalGradient` that one server receives."""
 
     stats: Tensor
-    """See `GradientStats`. float64[4]."""
+    """See `GradientStats`. float64[5]."""
     vectors: Sequence[Tensor]
     """One vector per segment."""
     rows: Sequence[Touched]
@@ -158,12 +158,22 @@ class GradientComputer:
         return LocalGradient(stats, vectors, rows=[[] for _ in self._store.shards])
 
     def _emit_walk(self, batch: Batch) -> Tensor:
-        """Emit one step of this worker's own optimizer; return the batch's `GradientStats`. float64[4]."""
+        """Emit one step of this worker's own optimizer; return the batch's `GradientStats`. float64[5]."""
         model = self._store.model
         with tf.device(self._store.client.compute):
             loss, gradients, _ = self._on_devices(batch)
-            model.optimizer.apply(gradients, model.trainable)
-            return _stats(batch, loss, are_finite(gradients))
+            finite, scale = are_finite(gradients), model.loss_scale
+
+            def walk() -> Tensor:
+                model.optimizer.apply(gradients, model.trainable)
+                return tf.constant(True)
+
+            if scale is None:
+                walk()
+                return _stats(batch, loss, finite)
+            walked = tf.cond(finite, walk, lambda: tf.constant(False))
+            scale.advance(tf.logical_not(walked))
+            return _stats(batch, loss, tf.constant(True))
 
     def _emit_return(self, before: Sequence[Tensor], stats_of_steps: Sequence[Tensor]) -> tuple[Tensor, Vectors]:
         """Emit the change since `before` as stats and vectors, and reset the parameters."""
@@ -179,7 +189,8 @@ class GradientComputer:
             steps = GradientStats.read_all(tf.stack(stats_of_steps))
             number = tf.reduce_sum(steps.samples)
             loss = tf.reduce_sum(steps.samples * steps.loss) / number
-            together = GradientStats(number, loss, tf.reduce_min(steps.finite), parts=tf.ones([], tf.float64))
+            one, zero = tf.ones([], tf.float64), tf.zeros([], tf.float64)
+            together = GradientStats(number, loss, tf.reduce_min(steps.finite), parts=one, overflowed=zero)
             return together.pack(), self._store.pack(scaled)
 
     def _emit_one(self, batch: Batch) -> BatchSums:
@@ -194,8 +205,14 @@ class GradientComputer:
             if self._parts > 1:
                 changes = [change / self._parts for change in changes]
             vectors = self._store.pack([*gradients, *changes])
-            finite = are_finite([*tf.nest.flatten(vectors), *(gradient for _, gradient in touched)])
-            return _stats(batch, loss, finite, self._parts), vectors, touched
+            rows = [gradient for _, gradient in touched]
+            if model.loss_scale is None:
+                finite = are_finite([*tf.nest.flatten(vectors), *rows])
+                return _stats(batch, loss, finite, self._parts), vectors, touched
+            # An overflow makes no step of the optimizer; the forward pass has changed the state nevertheless.
+            overflowed = tf.logical_not(are_finite([*gradients, *rows]))
+            finite = are_finite(changes) if changes else tf.constant(True)
+            return _stats(batch, loss, finite, self._parts, overflowed), vectors, touched
 
     def _state_changes(self, before: Sequence[Tensor], after: Sequence[Tensor], batches: int) -> list[Tensor]:
         if self._state_targets is None:
@@ -227,6 +244,7 @@ class GradientComputer:
                 before.loss + summed.loss,
                 tf.minimum(before.finite, summed.finite),
                 summed.parts,
+                tf.maximum(before.overflowed, summed.overflowed),
             )
             together = [sparse_optimizer.merged(pair) for pair in zip(rows, weighted, strict=True)]
             return summed.pack(), tf.nest.map_structure(tf.add, earlier, parts), together
@@ -252,8 +270,9 @@ class GradientComputer:
         ]
 
 
-def _stats(batch: Batch, loss: Tensor, finite: Tensor, parts: int = 1) -> Tensor:
-    return GradientStats(samples(batch), loss, finite, tf.constant(parts, tf.float64)).pack()
+def _stats(batch: Batch, loss: Tensor, finite: Tensor, parts: int = 1, overflowed: Tensor | None = None) -> Tensor:
+    divisor, none = tf.constant(parts, tf.float64), tf.zeros([], tf.float64)
+    return GradientStats(samples(batch), loss, finite, divisor, none if overflowed is None else overflowed).pack()
 
 
 def _times(vector: Tensor, factor: Tensor) -> Tensor:

@@ -22,12 +22,14 @@ class GradientStats(NamedTuple, Generic[Number]):
     loss: Number
     """Mean loss over the samples."""
     finite: Number
-    """1 if the gradient has no NaN or infinity."""
+    """1 if the gradient has no NaN or infinity; with a scaled loss, if the changes of state have none."""
     parts: Number
     """The divisor already applied to the gradient."""
+    overflowed: Number
+    """1 if the loss was scaled and the gradient is not finite: no optimizer may make a step with it."""
 
     def pack(self) -> Tensor:
-        """Emit the vector. float64[4]."""
+        """Emit the vector. float64[5]."""
         return tf.stack([tf.cast(field, tf.float64) for field in self])
 
     @staticmethod
@@ -37,7 +39,7 @@ class GradientStats(NamedTuple, Generic[Number]):
 
     @staticmethod
     def read_all(vectors: Tensor) -> "GradientStats[Tensor]":
-        """Emit the fields of stacked vectors, float64[n, 4]; each field is float64[n]."""
+        """Emit the fields of stacked vectors, float64[n, 5]; each field is float64[n]."""
         return GradientStats(*tf.unstack(vectors, axis=1))
 
     @staticmethod

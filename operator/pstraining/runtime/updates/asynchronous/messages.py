@@ -73,10 +73,12 @@ class PushResult(NamedTuple, Generic[Number]):
     """1 if the gradient has no NaN or infinity."""
     version: Number
     """The global step whose parameters the gradient was computed on; -1 if the client knows it."""
+    overflowed: Number
+    """1 if the loss was scaled and the gradient is not finite."""
 
     @staticmethod
     def pack(replies: Sequence[UpdateReply[Tensor]], stats: Tensor, version: Tensor | None) -> Tensor:
-        """Emit the result on the worker from the servers' replies, the first server's first. float64[7]."""
+        """Emit the result on the worker from the servers' replies, the first server's first. float64[8]."""
         first = replies[0]
         numbers = [
             tf.reduce_min(tf.stack([reply.accepted for reply in replies])),
@@ -86,11 +88,12 @@ class PushResult(NamedTuple, Generic[Number]):
         ]
         gradient = GradientStats.read(stats)
         fields = [*numbers, gradient.loss, gradient.finite, tf.constant(-1) if version is None else version]
+        fields.append(gradient.overflowed)
         return tf.stack([tf.cast(field, tf.float64) for field in fields])
 
     @staticmethod
     def empty() -> Tensor:
-        """Emit a result of zeros. float64[7]."""
+        """Emit a result of zeros. float64[8]."""
         return tf.zeros([len(PushResult._fields)], tf.float64)
 
     @staticmethod

@@ -134,6 +134,7 @@ class AsyncUpdates(BoundUpdates):
     ) -> None:
         super().__init__(store, computer)
         self._shared, self._moves, self._bound, self._blend = worker, moves, bound, blend
+        self._scale = store.model.loss_scale  # this worker's own: no other worker computes on the same parameters
         self._identity, self._worker_progress = worker.identity, worker.progress
         self._formats, self._selector, self._compressor = worker.formats, worker.selector, worker.compressor
         numbers = range(len(self._formats))
@@ -198,8 +199,10 @@ class AsyncUpdates(BoundUpdates):
             worker_progress.encoded = None
         started = time.perf_counter()
         result, residual, fmt = self._push_or_resend(batches, self._selector.current, progress)
-        if result.accepted and result.finite:
+        if result.accepted and result.finite and not result.overflowed:
             self._compressor.commit_residual(residual)
+        if result.accepted and self._scale and not self._moves:
+            self._scale.advance(tf.constant(bool(result.overflowed)))
         if result.accepted:
             worker_progress.encoded = None
             self._selector.note(fmt, time.perf_counter() - started, step=int(result.step))
@@ -315,7 +318,7 @@ class AsyncUpdates(BoundUpdates):
         what: Tensor,
         version: Tensor | None = None,
     ) -> Tensor:
-        """Push the gradient to every server and standby; return the `PushResult`. float64[7]."""
+        """Push the gradient to every server and standby; return the `PushResult`. float64[8]."""
         who = (session, identity, what)
         push = partial(_push, moves=self._moves, state_weight=self._blend.weight if self._blend else None)
         replies, standbys = [], []
@@ -375,10 +378,12 @@ def _push(
         if ledger:
             allowed &= ledger.is_expected(worker, progress) | ~is_new
 
+        skips = tf.greater(numbers.overflowed, 0) if shard.loss_scale and not moves else None
+
         def apply() -> Tensor:
             losses = tf.stack([numbers.loss, tf.ones([], tf.float64)])
-            written = shard.apply(gradients, touched, losses, moves=moves, state_weight=state_weight)
-            return with_dependencies([*written, shard.registry.touch(worker)], applied())
+            done = shard.apply(gradients, touched, losses, moves=moves, state_weight=state_weight, overflowed=skips)
+            return with_dependencies([*done, shard.registry.touch(worker)], applied())
 
         def move_on() -> Tensor:
             advanced = [ledger.advance(worker, progress)] if ledger else []

@@ -13,7 +13,7 @@ import tensorflow as tf
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.segment_optimizer import SegmentOptimizer
 from pstraining.runtime.model.tensor import Tensor
-from pstraining.runtime.ps.critical_section import with_dependencies
+from pstraining.runtime.ps.critical_section import unless, with_dependencies
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.gradients import LocalGradient
 from pstraining.runtime.updates.messages import GradientStats
@@ -28,7 +28,11 @@ class DenseState:
         with tf.device(store.client.compute):
             self._parts = [
                 SegmentOptimizer(
-                    store.model.optimizers, shard.segments, store.layout.tensors, fused=store.updates.fused
+                    store.model.optimizers,
+                    shard.segments,
+                    store.layout.tensors,
+                    fused=store.updates.fused,
+                    scaling=store.model.scaling,
                 )
                 for shard in store.shards
             ]
@@ -43,7 +47,7 @@ class DenseState:
             self._places.append((kind, begin, begin + size))
             ends[kind] = begin + size
         self._sums = {kind: np.zeros([end], kind) for kind, end in ends.items()}
-        self._stats = np.zeros([2], np.float64)
+        self._stats = np.zeros([3], np.float64)
         self._move = tf.function(self._emit_move, autograph=False)
         self._show = tf.function(self._emit_show, autograph=False)
 
@@ -57,7 +61,7 @@ class DenseState:
         """Copy a gradient, times its weight, into the buffers of the ring's sum, and return the buffers."""
         stats = GradientStats.unpack(gradient.stats)
         weight = stats.samples * stats.finite
-        self._stats[:] = (weight, weight * stats.loss if weight else 0.0)
+        self._stats[:] = (weight, weight * stats.loss if weight else 0.0, stats.overflowed)
         vectors = [vector for row in gradient.vectors for vector in row]
         for (kind, begin, end), vector in zip(self._places, vectors, strict=True):
             target = self._sums[kind][begin:end]
@@ -78,7 +82,7 @@ class DenseState:
         total = float(self._stats[0])
         with tf.device(self._store.client.compute):
             if total:
-                self._move(tf.constant(total, tf.float64), *(tf.constant(values) for values in self._sums.values()))
+                self._move(tf.constant(self._stats), *(tf.constant(values) for values in self._sums.values()))
             else:
                 self._show()
         self.step += 1
@@ -121,23 +125,37 @@ class DenseState:
 
     def _sum_specs(self) -> "list[tf.TensorSpec]":
         specs = [tf.TensorSpec(values.shape, values.dtype) for values in self._sums.values()]
-        return [tf.TensorSpec([], tf.float64), *specs]
+        return [tf.TensorSpec(self._stats.shape, tf.float64), *specs]
 
-    def _emit_move(self, total: Tensor, *sums: Tensor) -> Tensor:
+    def _emit_move(self, stats: Tensor, *sums: Tensor) -> Tensor:
+        total, _, overflows = tf.unstack(stats)
         by_kind = dict(zip(self._sums, sums, strict=True))
         means = iter(
             [by_kind[kind][begin:end] / tf.cast(total, by_kind[kind].dtype) for kind, begin, end in self._places]
         )
+        overflowed = tf.greater(overflows, 0)
         for part, shard in zip(self._parts, self._store.shards, strict=True):
-            part.apply([tf.cast(next(means), segment.dtype) for segment in shard.segments])
+            _step(part, [tf.cast(next(means), segment.dtype) for segment in shard.segments], overflowed)
         return self._emit_show()
 
     def _emit_show(self) -> Tensor:
         values = self._store.unpack([[vector.read_value() for vector in part.vectors] for part in self._parts])
         pairs = zip(self._store.model.variables, values, strict=True)
-        return with_dependencies(
-            [variable.value.assign(value, read_value=False) for variable, value in pairs], tf.constant(0)
-        )
+        shown = [variable.value.assign(value, read_value=False) for variable, value in pairs]
+        held, scale = self._store.model.loss_scale, self._parts[0].loss_scale
+        if held and scale:
+            shown.append(held.hold(scale.bits()))
+        return with_dependencies(shown, tf.constant(0))
+
+
+def _step(part: SegmentOptimizer, vectors: Sequence[Tensor], overflowed: Tensor) -> None:
+    """Emit a step as `Shard.apply` does, with the vectors alone."""
+    scale = part.loss_scale
+    unless(overflowed if scale else None, lambda: part.train(vectors))
+    part.add(vectors)
+    if scale:
+        scale.skip(overflowed)
+        scale.advance(overflowed)
 
 
 def _carried_as(dtype: str) -> str:

@@ -282,7 +282,7 @@ class HybridRoundOps(RoundOps):
         return [*kept, *super()._renew()]
 
     def _move(self, result: RoundResult) -> list[Operation]:
-        return self._shard.apply_rows(result.touched(), result.losses)
+        return self._shard.apply_rows(result.touched(), result.losses, overflowed=self._overflowed(result))
 
     def _note(self, admitted: Tensor) -> list[Operation]:
         own = self._hybrid

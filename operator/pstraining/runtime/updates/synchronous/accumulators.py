@@ -55,6 +55,8 @@ class RoundResult(NamedTuple):
     """Emits for each table the touched rows without repetition, and their mean gradients."""
     admitted: Tensor
     """On the arbiter, 1 for every worker in the round. int64[WORKER_SLOTS]."""
+    overflowed: Tensor
+    """1 if the loss is scaled and a gradient of the round is not finite. float64[]."""
 
 
 class Accumulators(ModeState):
@@ -71,6 +73,8 @@ class Accumulators(ModeState):
         """With ordered sums each worker's weight; otherwise the unit of the sums, and the total weight."""
         self.losses = tf.Variable(tf.zeros([], tf.float64))
         """Sum of losses times weights."""
+        self.overflowed = tf.Variable(tf.zeros([], tf.float64)) if shard.loss_scale else None
+        """1 if a gradient in the sums has overflowed; None if the loss is not scaled."""
         shapes = [[config.workers, segment.size] if config.ordered else [segment.size] for segment in segments]
         self.vectors = [
             tf.Variable(lambda shape=shape, dtype=segment.dtype: tf.zeros(shape, dtype), dtype=segment.dtype)
@@ -125,6 +129,9 @@ class Accumulators(ModeState):
         added += [
             table.add(rows, worker, counts, begins=begins) for table, rows in zip(self.rows, touched, strict=True)
         ]
+        if self.overflowed is not None:
+            before = tf.where(same, self.overflowed.read_value(), tf.zeros([], tf.float64))
+            added.append(self.overflowed.assign(tf.maximum(before, numbers.overflowed), read_value=False))
         return [
             *added,
             self.attempt.assign(attempt, read_value=False),
@@ -182,11 +189,13 @@ class Accumulators(ModeState):
             self.mean,
             lambda: [table.mean(total, ordered=ordered) for table in self.rows],
             self.admitted.read_value(),
+            tf.zeros([], tf.float64) if self.overflowed is None else self.overflowed.read_value(),
         )
 
     def clear(self) -> list[Operation]:
         """Emit the reset of the round; return the operations to wait for."""
         cleared = [self.pushed, self.weights, self.losses, self.admitted, self.closed]
+        cleared += [] if self.overflowed is None else [self.overflowed]
         nobody = tf.stack([tf.constant(WORKER_SLOTS, tf.int64), self.next_format()])
         return [
             *(found.assign(tf.zeros(found.shape, found.dtype), read_value=False) for found in cleared),

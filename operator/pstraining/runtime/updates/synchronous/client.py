@@ -6,7 +6,7 @@ from functools import partial
 import tensorflow as tf
 
 from pstraining.runtime.compression.push import Parts, PushCompressor, as_parts
-from pstraining.runtime.model.tensor import Batch, Tensor, TracedFunction
+from pstraining.runtime.model.tensor import Batch, Operation, Tensor, TracedFunction
 from pstraining.runtime.ps.critical_section import (
     applied,
     arbiter_first,
@@ -19,6 +19,7 @@ from pstraining.runtime.updates.gradients import NEVER, GradientComputer, LocalG
 from pstraining.runtime.updates.synchronous.messages import (
     ApplyReply,
     FetchReply,
+    PullHeader,
     PushReply,
     RoundPlace,
     ShardPushReply,
@@ -76,12 +77,13 @@ class SyncOperations:
         """`apply` applies the step; `fetch` checks whether another worker has applied it."""
 
     def _emit_pull(self, place: Tensor) -> Tensor:
-        """Pull the parameters; return each server's `PullHeader`. int64[servers, 2]."""
+        """Pull the parameters; return each server's `PullHeader`. int64[servers, 3]."""
         heads, parts = zip(*(server.pull() for server in self._servers), strict=True)
         heads, vectors = self._home(heads), self._to_compute(parts)
 
         def assign() -> Tensor:
-            return with_dependencies([self._store.emit_hold(vectors)], applied())
+            held = [self._store.emit_hold(vectors)]
+            return with_dependencies([*held, *self._hold_scale(PullHeader.read(heads[0]).scale)], applied())
 
         with tf.device(self._local):
             held = tf.cond(tf.equal(RoundPlace.unpack(place).step, NEVER), not_applied, assign)
@@ -140,12 +142,12 @@ class SyncOperations:
         return [self._home(server.look(identity)) for server in self._servers], self._home(standbys)
 
     def _emit_apply(self, fmt: int, request: StepRequest) -> Tensor:
-        """Apply the step if no input is missing, and fetch the result if it was applied. `FetchReply`, int64[4]."""
+        """Apply the step if no input is missing, and fetch the result if it was applied. `FetchReply`, int64[5]."""
         votes = decided(self._servers, self._standbys, request[:3])
         return self._emit_follow(fmt, request, votes, is_decided=bool(self._standbys[0]))
 
     def _emit_fetch(self, fmt: int, request: StepRequest) -> Tensor:
-        """Fetch the next step if the arbiter has applied exactly that one. `FetchReply`, int64[4].
+        """Fetch the next step if the arbiter has applied exactly that one. `FetchReply`, int64[5].
 
         Other servers apply it first if they have not: otherwise the arbiter would send its part for nothing.
         """
@@ -157,7 +159,7 @@ class SyncOperations:
         """Apply the step on the arbiter if the verdict of all `votes` is yes, then on the other servers; fetch it.
 
         If standbys of the arbiter have decided, the votes are theirs, and other servers do not wait for the arbiter.
-        Returns the `FetchReply`, int64[4].
+        Returns the `FetchReply`, int64[5].
         """
         session, identity, place, *_ = request
         heads, fetched, followed = [], [], []
@@ -195,10 +197,15 @@ class SyncOperations:
                     (variable.value.assign_add if shadowed else variable.value.assign)(value, read_value=False)
                     for variable, value, shadowed in variables
                 ]
-                return with_dependencies(done, applied())
+                return with_dependencies([*done, *self._hold_scale(replies[0].scale)], applied())
 
             moved = tf.cond(tf.equal(there, 1), move, not_applied)
             return replies[0]._replace(fetched=moved).pack()
+
+    def _hold_scale(self, bits: Tensor) -> list[Operation]:
+        """Emit taking over the arbiter's loss scale, if rounds decide one; return the operations to wait for."""
+        scale = self._store.model.loss_scale if self._servers[0].loss_scale else None
+        return [scale.hold(bits)] if scale else []
 
 
 def _shadowed(servers: Sequence[RoundOps], store: ParameterStore, fmt: int) -> list[bool]:

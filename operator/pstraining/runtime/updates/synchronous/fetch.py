@@ -20,9 +20,11 @@ class FetchOps:
     def __init__(self, shard: Shard, config: RoundConfig) -> None:
         self._shard, self._config, self._arbiter = shard, config, shard.number == 0
         self._state, self.device = Accumulators.of(shard), shard.device
+        self.loss_scale = None if config.moves else shard.loss_scale
+        """The scale that rounds decide; None if the loss is not scaled, or scaled by each worker."""
 
     def pull(self) -> tuple[Tensor, list[Tensor]]:
-        """Return the `PullHeader`, int64[2], and every segment as workers hold it."""
+        """Return the `PullHeader`, int64[3], and every segment as workers hold it."""
 
         def body() -> tuple[Tensor, list[Tensor]]:
             shadow = self._state.shadow
@@ -30,7 +32,8 @@ class FetchOps:
                 shadow.as_workers_hold(number) if shadow and number in shadow.moves else vector.read_value()
                 for number, vector in enumerate(self._shard.vectors)
             ]
-            return PullHeader(self._shard.record.read_value()[RecordField.STEP], self._format()).pack(), vectors
+            step = self._shard.record.read_value()[RecordField.STEP]
+            return PullHeader(step, self._format(), self._scale()).pack(), vectors
 
         found: tuple[Tensor, list[Tensor]] = self._critical([], body)
         return found
@@ -79,8 +82,13 @@ class FetchOps:
             lambda: [source.read_value() for source in flat],
             lambda: [tf.zeros([0] * len(source.shape), source.dtype) for source in flat],
         )
-        reply = FetchReply(made, self._last_round(sender), self._format(), fetched=made & fits)
+        scale = self._scale()
+        reply = FetchReply(made, self._last_round(sender), self._format(), fetched=made & fits, scale=scale)
         return reply.pack(), tf.nest.pack_sequence_as(sources, tf.nest.flatten(parts))
+
+    def _scale(self) -> Tensor:
+        """Return the loss scale of the current round as it travels; 0 if rounds decide none. int64[]."""
+        return self.loss_scale.bits() if self.loss_scale else tf.constant(0, tf.int64)
 
     def _format(self) -> Tensor:
         """Return the format of the current round. int64[]."""

@@ -91,7 +91,7 @@ class PushReply(NamedTuple):
     replies: Array
     """Each server's `ShardPushReply`, the arbiter's first. int64[servers, 8]."""
     fetched: Array
-    """See `FetchReply`. int64[4]."""
+    """See `FetchReply`. int64[5]."""
 
     @staticmethod
     def empty(servers: int) -> "PushReply":
@@ -193,9 +193,11 @@ class FetchReply(NamedTuple, Generic[Number]):
     fetched: Number
     """Of one server: 1 if the step can be fetched in the worker's format. Of all: 1 if the local parameters are those
     of the next step now."""
+    scale: Number
+    """The loss scale of the current round, as `LossScale.bits`; 0 if servers decide none."""
 
     def pack(self) -> Tensor:
-        """Emit the reply. int64[4]."""
+        """Emit the reply. int64[5]."""
         return tf.stack([tf.cast(field, tf.int64) for field in self])
 
     @staticmethod
@@ -216,10 +218,17 @@ class PullHeader(NamedTuple, Generic[Number]):
     """Updates applied on the server."""
     format: Number
     """Number of the current round's wire format."""
+    scale: Number
+    """See `FetchReply`."""
 
     def pack(self) -> Tensor:
-        """Emit the header on the server. int64[2]."""
-        return tf.stack([self.step, self.format])
+        """Emit the header on the server. int64[3]."""
+        return tf.stack([self.step, self.format, self.scale])
+
+    @staticmethod
+    def read(vector: Tensor) -> "PullHeader[Tensor]":
+        """Emit the fields on the worker."""
+        return PullHeader(*tf.unstack(vector))
 
     @staticmethod
     def unpack(vector: Array) -> "PullHeader[int]":
@@ -236,12 +245,14 @@ class StagedStats(NamedTuple):
     """Their mean loss, and 1 if there is one. float64[2]."""
     format: Tensor
     """Number of the next round's wire format. float64[]."""
+    overflowed: Tensor
+    """1 if the loss is scaled and a gradient is not finite. float64[]."""
 
     def pack(self) -> Tensor:
-        """Emit the numbers on the primary. float64[4]."""
-        return tf.concat([[self.weight], self.losses, [self.format]], 0)
+        """Emit the numbers on the primary. float64[5]."""
+        return tf.concat([[self.weight], self.losses, [self.format, self.overflowed]], 0)
 
     @classmethod
     def unpack(cls, vector: Tensor) -> "StagedStats":
         """Emit the fields on the standby."""
-        return cls(vector[0], vector[1:3], vector[3])
+        return cls(vector[0], vector[1:3], vector[3], vector[4])

@@ -179,7 +179,7 @@ class RoundOps(FetchOps):
             following: the arbiter's format for the next round. int64[].
 
         Returns:
-            The `FetchReply`, int64[4]; and the tensors, which are empty if the step cannot be fetched.
+            The `FetchReply`, int64[5]; and the tensors, which are empty if the step cannot be fetched.
         """
 
         def body(
@@ -284,7 +284,7 @@ class RoundOps(FetchOps):
             # A round whose gradients were all skipped is a step without a change; workers fetch it like any other.
             moved = tf.cond(
                 result.weight > 0,
-                lambda: with_dependencies(self._move(result), applied()),
+                lambda: with_dependencies([*self._move(result), *self._scale_loss(result)], applied()),
                 lambda: with_dependencies(self._shard.count_step(result.losses), applied()),
             )
         with tf.control_dependencies([moved]):
@@ -307,7 +307,17 @@ class RoundOps(FetchOps):
 
     def _move(self, result: RoundResult) -> list[Operation]:
         """Apply the mean to the parameters; return the operations to wait for."""
-        return self._shard.apply(result.mean(), result.touched(), result.losses, moves=self._config.moves)
+        overflowed = self._overflowed(result)
+        moves = self._config.moves
+        return self._shard.apply(result.mean(), result.touched(), result.losses, moves=moves, overflowed=overflowed)
+
+    def _overflowed(self, result: RoundResult) -> Tensor | None:
+        """Return whether the mean is not finite, bool[]; None if rounds do not scale the loss."""
+        return tf.greater(result.overflowed, 0) if self.loss_scale else None
+
+    def _scale_loss(self, result: RoundResult) -> list[Operation]:
+        """Decide the loss scale of the next round; return the operations to wait for."""
+        return self.loss_scale.advance(self._overflowed(result)) if self.loss_scale else []
 
     def _note(self, admitted: Tensor) -> list[Operation]:
         """Record the workers whose gradients are part of the step."""

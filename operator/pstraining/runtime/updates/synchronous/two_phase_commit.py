@@ -38,7 +38,7 @@ class ReplicatedAccumulators(Accumulators):
         self.place = tf.Variable(tf.fill([2], tf.constant(-1, tf.int64)))
         """Step and attempt of the staged input; -1 for none."""
         segments = shard.segments if config.dense else ()
-        staged = [tf.zeros([4], tf.float64), *(_empty([None], segment.dtype) for segment in segments)]
+        staged = [tf.zeros([5], tf.float64), *(_empty([None], segment.dtype) for segment in segments)]
         for table in shard.tables:
             staged += [_empty([None], tf.int64), _empty([None, table.slices[0].width], table.dtype)]
         if shard.number == 0:
@@ -52,7 +52,8 @@ class ReplicatedAccumulators(Accumulators):
     def transient(self) -> list[Variable]:
         """Return the variables of the current round."""
         rows = [v for table in self.rows for v in (table.indices, table.workers, table.gradients)]
-        own = [self.pushed, self.weights, self.losses, *self.vectors, *rows]
+        overflowed = [] if self.overflowed is None else [self.overflowed]
+        own = [self.pushed, self.weights, self.losses, *overflowed, *self.vectors, *rows]
         return [*own, self.prepared, self.place, *self.staged]
 
     def clear(self) -> list[Operation]:
@@ -71,7 +72,8 @@ class ReplicatedAccumulators(Accumulators):
             news: the ledger's changes; empty without a ledger.
         """
         found = self.result()
-        stats = StagedStats(found.weight, found.losses, tf.cast(self.next_format(), tf.float64))
+        fmt = tf.cast(self.next_format(), tf.float64)
+        stats = StagedStats(found.weight, found.losses, fmt, found.overflowed)
         flat = [stats.pack(), *(found.mean() if self._segments else [])]
         for indices, gradients in found.touched():
             flat += [indices, gradients]
@@ -94,6 +96,7 @@ class ReplicatedAccumulators(Accumulators):
             lambda: vectors,
             lambda: list(zip(rows[::2], rows[1::2], strict=True)),
             admitted,
+            stats.overflowed,
         )
         return found, rest[1:]
 

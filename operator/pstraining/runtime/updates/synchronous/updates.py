@@ -208,7 +208,7 @@ class SyncUpdates(BoundUpdates):
         stats = GradientStats.unpack(encoded.stats)
         self._worker_progress.loss = loss = stats.loss
         result = self._run_round(step, encoded, reply, loss)
-        if result.applied and stats.finite:
+        if result.applied and stats.finite and not stats.overflowed:
             self._compressor.commit_residual(encoded.residual)
         if result.applied and self._step is not None:  # a worker that missed a step measures no format
             self._selector.note(fmt, time.perf_counter() - started, step=result.step)
@@ -235,7 +235,7 @@ class SyncUpdates(BoundUpdates):
             headers = self._client.call(self._ops.pull, self._request(min(observation.steps)).place)
             first, *others = [PullHeader.unpack(header) for header in headers]
             if all(other.step == first.step for other in others):  # else a step was applied between two servers' reads
-                self._worker_progress.held, self._format = first
+                self._worker_progress.held, self._format = first.step, first.format
                 return first.step
 
     def _is_one_call(self, batches: Sequence[Batch], fmt: int) -> bool:
