@@ -7,6 +7,7 @@ neither their momentum nor their weights decay.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -117,6 +118,43 @@ class RowOptimizer:
             if decays and clone.weight_decay is not None:
                 row.assign_sub(row.value * (tf.cast(tf.convert_to_tensor(rate), row.dtype) * clone.weight_decay))
             clone.update_step(clipped, row, rate)
+
+
+class TableOptimizers:
+    """The program's optimizers on the tables of one server; create it inside `variables_on` for that server.
+
+    Args:
+        program: the program's optimizers, by the numbers in the groups.
+        tables: the tables' Keras variables on the server.
+        groups: each table's group; see `Model.table_groups`.
+    """
+
+    def __init__(
+        self, program: Sequence[KerasOptimizer], tables: Sequence[KerasVariable], groups: Sequence[str]
+    ) -> None:
+        self._tables_of = optimizers.places(groups)
+        self._each = {
+            index: RowOptimizer(program[index], [tables[n] for n in numbers], [groups[n] for n in numbers])
+            for index, numbers in self._tables_of.items()
+        }
+
+    @property
+    def clones(self) -> dict[int, KerasOptimizer]:
+        """Return the clones by the optimizers' numbers."""
+        return {index: own.clone for index, own in self._each.items()}
+
+    def slots(self) -> Iterator[tuple[str, int, Any]]:
+        """Yield each slot's name, the number of its table, and its variable, a `PSVariable`."""
+        for index, own in self._each.items():
+            for (slot, place), value in optimizers.state_of(own.clone, own.tables)[0].items():
+                yield slot, self._tables_of[index][place], value
+
+    def apply(self, step: Tensor, touched: Sequence[tuple[Tensor, Tensor]]) -> list[Operation]:
+        """Emit an update of the touched rows of every table; see `RowOptimizer.apply`."""
+        done: list[Operation] = []
+        for index, own in self._each.items():
+            done += own.apply(step, [touched[number] for number in self._tables_of[index]])
+        return done
 
 
 def merged(pieces: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:

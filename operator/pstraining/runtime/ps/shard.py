@@ -11,11 +11,10 @@ from dataclasses import dataclass
 import keras
 import tensorflow as tf
 
-from pstraining.runtime.model import optimizer as optimizers
 from pstraining.runtime.model.keras_model import STATE, Model, Touched
 from pstraining.runtime.model.partition import Layout, Segment
 from pstraining.runtime.model.segment_optimizer import SegmentOptimizer, SlotPlace
-from pstraining.runtime.model.sparse_optimizer import RowOptimizer
+from pstraining.runtime.model.sparse_optimizer import TableOptimizers
 from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps.critical_section import applied, clock, critical, not_applied, unless, with_dependencies
 from pstraining.runtime.ps.data_ledger import Ledger
@@ -104,16 +103,11 @@ class Shard:
             ]
             self.rows: list[PSVariable] = [table.value for table in rows]
             """The server's rows of every table; each of shape [rows, width]."""
-            groups = model.table_groups
-            self._tables_of = optimizers.places(groups)
-            self._row_optimizers = {
-                index: RowOptimizer(model.optimizers[index], [rows[n] for n in numbers], [groups[n] for n in numbers])
-                for index, numbers in self._tables_of.items()
-            }
-            of_rows = {index: own.clone for index, own in self._row_optimizers.items()}
+            self._table_optimizers = TableOptimizers(model.optimizers, rows, model.table_groups) if rows else None
+            of_tables = self._table_optimizers.clones if self._table_optimizers else {}
             self._rates = [
                 (index, clone._learning_rate.value)
-                for index, clone in [*self._optimizer.clones.items(), *of_rows.items()]
+                for index, clone in [*self._optimizer.clones.items(), *of_tables.items()]
                 if isinstance(getattr(clone, "_learning_rate", None), keras.Variable)
             ]
             """Numbers of the program's optimizers, and their learning rates on this server; without schedules."""
@@ -125,10 +119,8 @@ class Shard:
             self.frozen: list[PSVariable] = [vector.value for vector in frozen]
             """Vectors that no step changes."""
         self.slots: dict[SlotPlace, PSVariable] = dict(self._optimizer.slots)
-        for index, own in self._row_optimizers.items():
-            found, _ = optimizers.state_of(own.clone, own.tables)  # it counts steps by the record
-            numbers = [len(self.segments) + number for number in self._tables_of[index]]
-            self.slots |= {SlotPlace(slot, numbers[place]): value for (slot, place), value in found.items()}
+        for slot, table, value in self._table_optimizers.slots() if self._table_optimizers else ():
+            self.slots[SlotPlace(slot, len(self.segments) + table)] = value
         """The optimizers' slots; tables come after the segments."""
         self.scalars: dict[str, PSVariable] = self._optimizer.counters | (self.ledger.saved() if self.ledger else {})
         """The optimizers' counters, and on the first server the ledger's variables."""
@@ -297,20 +289,14 @@ class Shard:
     ) -> list[Operation]:
         """Apply one step to the tables alone, and count it; see `apply`."""
         scale, moved = self.loss_scale, list[Operation]()
-        if self._row_optimizers:
+        if (tables := self._table_optimizers) is not None:
             step = self.record.read_value()[RecordField.STEP]
             if scale:
                 step -= scale.skipped()  # as Keras's iterations
-            moved = unless(overflowed, lambda: self._train_rows(step, touched))
+            moved = unless(overflowed, lambda: tables.apply(step, touched))
         moved += scale.skip(overflowed) if scale is not None and overflowed is not None else []
         with tf.control_dependencies(moved):
             return self.count_step(losses)
-
-    def _train_rows(self, step: Tensor, touched: Sequence[Touched]) -> list[Operation]:
-        done: list[Operation] = []
-        for index, own in self._row_optimizers.items():
-            done += own.apply(step, [touched[n] for n in self._tables_of[index]])
-        return done
 
     def fetch_rows(self, table: int, indices: Tensor) -> Tensor:
         """Return current rows of a table by their local indices; outside the section. [n, width]."""
