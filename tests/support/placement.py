@@ -63,6 +63,7 @@ def watched() -> Iterator[Copies]:
     found = Copies(Counter(), {})
     eager = context.context()
     eager.enable_run_metadata()
+    eager.export_run_metadata()  # functions of earlier tests, which are noted as well
     try:
         yield found
         for function in eager.export_run_metadata().function_graphs:
