@@ -172,12 +172,12 @@ class LocalServers:
 
         flat = [tf.reshape(gradient, [-1]) for gradient in gradients]
         for number, part in enumerate(self._parts):
-            part.apply(
-                [
-                    tf.concat([flat[slice_.tensor][slice_.begin : slice_.end] for slice_ in segment.slices], 0)
-                    for segment in self.layout.on(number)
-                ]
-            )
+            vectors = [
+                tf.concat([flat[slice_.tensor][slice_.begin : slice_.end] for slice_ in segment.slices], 0)
+                for segment in self.layout.on(number)
+            ]
+            part.train(vectors)
+            part.add(vectors)
 
     def values(self) -> Any:
         from pstraining.runtime.model import partition

@@ -203,6 +203,7 @@ def test_each_worker_draws_its_own_numbers_from_the_programs_seed() -> None:
     import keras
 
     from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.objective import Objective
 
     def draws(*, worker: int, step: int, seed: int = 7) -> list[int]:
         def build() -> Any:
@@ -210,7 +211,7 @@ def test_each_worker_draws_its_own_numbers_from_the_programs_seed() -> None:
             layers = [keras.layers.Dropout(0.5), keras.layers.GaussianNoise(1.0), keras.layers.Dense(1)]
             return keras.Sequential([keras.Input((8,)), *layers])
 
-        model = Model(build, sgd, "mse")
+        model = Model(build, sgd, Objective("mse"))
         model.reseed(worker=worker, step=step)
         value: list[int] = model.keras(np.ones([4, 8], "float32"), training=True).numpy().tolist()
         return value
