@@ -151,6 +151,20 @@ def test_what_somebody_else_has_changed_is_as_before_again(
     wait_for(is_back, f"{name} is as before")
 
 
+def test_a_budget_goes_with_the_standbys(
+    kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
+) -> None:
+    own_operator.start()
+    puppet = Puppet.make(kube, namespace, "mine", shared, ps={"replicas": 1, "standby": {"mode": "Warm"}})
+    budget = names.shard_budget("mine", 0)
+    wait_for(lambda: kube.get("PodDisruptionBudget", namespace, budget), f"the budget {budget}")
+    kube.merge("PSTrainingJob", namespace, "mine", {"spec": {"runPolicy": {"suspend": True}}})
+    puppet.wait_phase("Suspended")
+    change = {"ps": {"standby": {"mode": "None"}}, "runPolicy": {"suspend": False}}
+    kube.merge("PSTrainingJob", namespace, "mine", {"spec": change})
+    wait_for(lambda: kube.get("PodDisruptionBudget", namespace, budget) is None, f"{budget} is gone")
+
+
 def test_another_version_of_the_operator_restarts_and_writes_nothing(
     kube: Kube, own_operator: OperatorProcess, namespace: str, tmp_path: Path, shared: Path
 ) -> None:

@@ -128,7 +128,7 @@ def test_every_panel_has_data_and_a_lost_server_is_told(
     alert = wait_for(lambda: told_by_the_job(prometheus), "the alert on the take-over fires", 60, every=0.5)
     assert alert["labels"]["severity"] == "info"
     assert alert["labels"]["namespace"] == namespace
-    assert alert["annotations"]["summary"] == f"A standby took over from a parameter server: {example.name}"
+    assert alert["annotations"]["summary"] == f"Failover of a parameter server to its standby: {example.name}"
     assert alert["annotations"]["runbook_url"].endswith("alerts.html#pstrainingtookover")
     wait_for(
         lambda: not firing(prometheus, namespace) - {"PSTrainingTookOver"}, "no other alert fires for long", 60, every=1

@@ -72,9 +72,8 @@ class Redundancy(RuleBasedStateMachine):
         """Somebody edits a field of the Service that is not the pointer."""
         service = self.world.children.get(("Service", f"digits-ps-{index}"))
         if service is not None:
-            self.world.serial += 1
             service["spec"]["ports"] = []
-            service["metadata"]["resourceVersion"] = str(self.world.serial)
+            self.world.touch(service)
 
     @rule(after=st.integers(0, 6))
     def die(self, after: int) -> None:

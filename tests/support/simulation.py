@@ -57,6 +57,7 @@ class World:
     verdict: Verdict = Verdict.INVALID
     """How it refuses: by the object's content, or by who asks and what there is already."""
     serial: int = 0
+    versions: int = 0
     nodes: dict[str, str] | None = None
     """The status of the nodes' condition Ready, by name, and None where the operator may not look at nodes."""
     beside: bool = False
@@ -263,7 +264,7 @@ class World:
             assert key not in self.children, f"{key} created twice"
             self.serial += 1
             self.children[key] = deep_merge(dict(action.body), {"metadata": {"uid": f"uid-{self.serial}"}})
-            self._version(self.children[key])
+            self.touch(self.children[key])
         elif isinstance(action, Apply):
             target = self.pods[action.name] if action.kind is Kind.POD else self.children[key]
             assert target["metadata"]["uid"] == action.uid
@@ -276,7 +277,7 @@ class World:
             merged = deep_merge(target, dict(action.body))
             target.clear()
             target.update(merged)
-            self._version(target)
+            self.touch(target)
         elif isinstance(action, Replace):
             if self.refuse is not None and (message := self.refuse(action)):
                 return Outcome(action, self.verdict, message)
@@ -296,11 +297,12 @@ class World:
             raise StaleError
         assert parts.keys() <= {"/metadata/ownerReferences", "/metadata/labels"}
         target["metadata"] |= {pointer.rpartition("/")[2]: value for pointer, value in parts.items()}
-        self._version(target)
+        self.touch(target)
 
-    def _version(self, target: dict[str, Any]) -> None:
-        self.serial += 1
-        target["metadata"]["resourceVersion"] = str(self.serial)
+    def touch(self, target: dict[str, Any]) -> None:
+        """Give an object that has changed another version."""
+        self.versions += 1
+        target["metadata"]["resourceVersion"] = str(self.versions)
 
     def collect_garbage(self, job_uid: str) -> None:
         """The job has gone, and with it what it owns."""

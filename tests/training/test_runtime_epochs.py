@@ -229,6 +229,16 @@ def test_servers_take_a_learning_rate_from_the_chief_that_rules_alone(client: An
     assert scheduled.control.learning_rates() == [None]
 
 
+def test_reports_of_workers_that_a_scaled_job_has_got_are_read(client: Any) -> None:
+    import keras
+
+    rig = Rig(client, lambda: keras.optimizers.SGD(0.1), ps=1, build=small)
+    rig.start()
+    assert rig.store.register(2, 1)
+    rig.store.heartbeat(2, 1, "later")
+    assert rig.control.reports() == ["", "", "later"]
+
+
 def test_epochs_of_data_that_is_handed_out_are_passes_over_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = {"trainer": {"epochs": 3}, "pieces": True, "pace": 0.05}
     with job(monkeypatch, plan, folder, ps=1, training={"mode": "Sync"}) as run:

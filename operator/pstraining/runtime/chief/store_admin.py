@@ -49,9 +49,8 @@ class StoreAdmin:
         self._pause = self._on_all(pause_steps) if pause_steps else None
         first = store.shards[0]
         self._losses = tf.function(self._emit_losses, autograph=False)
-        workers = max(1, self.client.cluster.workers)
         registry = first.registry
-        self._reports = self._on_first(lambda: registry.read_reports(workers))
+        self._reports = self._on_first(registry.read_reports)
         self._left = tf.function(lambda: self.client.to_local(ledger_ops.left(first)), autograph=False)
         self._count = self._on_first(registry.count_alive)
 

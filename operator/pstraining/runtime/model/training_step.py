@@ -77,7 +77,9 @@ class TrainingStep:
                 sums = self._sums = tf.Variable(tf.zeros([len(names), 2], tf.float64), trainable=False)
             self._names = names
         if names != self._names:
-            raise TrainingStepError(f"train_step told the metrics {self._names} for one batch and {names} for another")
+            raise TrainingStepError(
+                f"train_step returned the metrics {self._names} for one batch and {names} for another"
+            )
         if sums is not None and names:
             weight = tf.cast(number, tf.float64)
             rows = [tf.stack([tf.cast(metrics[name], tf.float64) * weight, weight]) for name in names]

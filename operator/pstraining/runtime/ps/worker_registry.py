@@ -37,10 +37,14 @@ class WorkerRegistry:
         """Return the variables that depend on this server's clock, and are not copied to other members."""
         return [self.heard, self.reports]
 
-    def read_reports(self, workers: int) -> Tensor:
-        """Emit the newest report of each worker, outside the section. string[workers]."""
-        indices = tf.range(workers, dtype=tf.int64)
-        return tf.raw_ops.ResourceGather(resource=self.reports.handle, indices=indices, dtype=self.reports.dtype)
+    def read_reports(self) -> Tensor:
+        """Emit the newest report of each worker up to the last one with a report, outside the section. string[n].
+
+        Their number is not the job's: a job may have been scaled.
+        """
+        reports = self.reports.read_value()
+        last = tf.reduce_max(tf.where(tf.not_equal(reports, ""), tf.range(1, WORKER_SLOTS + 1), 0))
+        return reports[:last]
 
     def count_alive(self) -> Tensor:
         """Emit the number of workers that are alive, outside the section. int64[]."""
