@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pstraining.runtime import local
+from tests.support.placement import divide_cpu
 from tests.support.servers import connected
 from tests.support.warm import Parents
 
@@ -29,6 +30,12 @@ def warm() -> Iterator[None]:
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         patch.setattr(local, "spawn", Parents(stack, local.spawn).spawn)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def divided() -> None:
+    """A process has several logical CPU devices from the start: TensorFlow divides them before its first tensor."""
+    divide_cpu()
 
 
 @pytest.fixture

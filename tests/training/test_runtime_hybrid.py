@@ -199,7 +199,7 @@ def test_parameters_that_differ_are_noticed_and_replaced(
     rig = rigs(sgd, ps=2, build=small, workers=3)
     Crew(rig, [batches(2, seed=worker) for worker in range(3)]).join()
     (vector, *_) = rig.workers[1]._dense._parts[0].vectors
-    vector.assign(vector.value + 1e-3)
+    vector.assign(vector.read_value() + 1e-3)
     Crew(rig, [batches(3, seed=worker) for worker in range(3)]).join()
     rig.assert_replicas_are_equal()
     assert '"event": "diverged"' in capfd.readouterr().out
