@@ -87,7 +87,7 @@ def _plain(what: str) -> float:
 
 
 def _job(warm: int, seconds: float, limit: float = 300.0) -> float:
-    """Steps per second of a job over so many seconds after the warm-up.
+    """Steps per second of a job over a number of seconds after the warm-up.
 
     Raises:
         TimeoutError: it does not train.

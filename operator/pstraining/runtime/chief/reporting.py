@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import keras
 
 METRICS_SECONDS: Final = 2.0
-"""An epoch's end waits so long for the workers' metrics; they report them every second."""
+"""Seconds for which an epoch's end waits for the workers' metrics; they report them every second."""
 
 
 @dataclass(frozen=True)

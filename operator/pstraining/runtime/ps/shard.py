@@ -394,5 +394,5 @@ class Shard:
 
 
 def _zeros(shape: tuple[int, ...], dtype: str, number: int) -> keras.Variable:
-    """Return a variable whose name tells its number to the optimizer's clone; see `optimizer.state_of`."""
+    """Return a variable whose name has its number for the optimizer's clone; see `optimizer.state_of`."""
     return keras.Variable(initializer="zeros", shape=shape, dtype=dtype, name=f"segment{number}")
