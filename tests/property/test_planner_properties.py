@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pstraining.api import names
 from tests.support.builders import job
 from tests.support.simulation import World
+from tests.support.soak_marks import ALL
 
 SPECS = st.fixed_dictionaries(
     {},
@@ -36,7 +37,7 @@ STEPS = st.one_of(
     st.tuples(st.just("reconcile"), st.just(""), st.just(0), st.just(0)),
 )  # fmt: skip
 HISTORIES = st.lists(STEPS, max_size=12)
-EXAMPLES = int(os.environ.get("PSTRAINING_EXAMPLES", "50"))
+EXAMPLES = int(os.environ.get("PSTRAINING_EXAMPLES", "50" if ALL else "25"))
 """Histories tried in each test; a soak tries thousands."""
 THOROUGH = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 

@@ -37,8 +37,8 @@ WIDER = [
 ]
 LEARNING = [
     (Faults(kills=1, steps=2), 3, 2),
-    (Faults(kills=1, cuts=1, steps=1), 3, 1),
-    (Faults(drains=1, kills=1, steps=1), 3, 1),
+    *([(Faults(kills=1, cuts=1, steps=1), 3, 1)] if ALL else []),
+    *([(Faults(drains=1, kills=1, steps=1), 3, 1)] if ALL else []),
     *([(Faults(kills=1, chiefs=2, steps=1), 2, 1)] if ALL else []),
 ]
 """The same, and the number of chunks of the state that a learner receives."""

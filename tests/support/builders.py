@@ -1,6 +1,5 @@
 """Builders of jobs and observed objects: tests say what matters to them and nothing else."""
 
-import copy
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -8,6 +7,7 @@ from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
 from pstraining.core.actions import Manifest
 from pstraining.resources.launcher import LauncherFiles
+from tests.support.copying import copied
 
 NOW = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
 UID = "0b9d7b1e-job"
@@ -19,11 +19,17 @@ TEMPLATE: dict[str, Any] = {
 
 def deep_merge(base: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
     """A copy of base with extra laid over it, level by level."""
-    merged = copy.deepcopy(base)
-    for key, value in extra.items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = deep_merge(merged[key], value) if both else copy.deepcopy(value)
+    merged = copied(base)
+    _lay_over(merged, copied(extra))
     return merged
+
+
+def _lay_over(merged: dict[str, Any], extra: dict[str, Any]) -> None:
+    for key, value in extra.items():
+        if isinstance(value, dict) and isinstance(merged.get(key), dict):
+            _lay_over(merged[key], value)
+        else:
+            merged[key] = value
 
 
 def job(name: str = "digits", *, ps: int = 1, workers: int = 2, spec: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -6,7 +6,6 @@ server-side apply, status as a subresource, garbage collection by owner on deman
 `failures` plays those.
 """
 
-import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -16,6 +15,7 @@ from pstraining.controller.informer_cache import InformerCache
 from pstraining.core.actions import Kind, Manifest
 from pstraining.kube.errors import Conflict, NotFound, Refused
 from pstraining.kube.port import Object
+from tests.support.copying import copied
 
 Place = tuple[str, str, str]
 Failure = Callable[[str, str, str, str], Exception | None]
@@ -51,7 +51,7 @@ class FakeKube:
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object:
         self._fail("get", kind, namespace, name)
-        return copy.deepcopy(self._find(kind, namespace, name))
+        return copied(self._find(kind, namespace, name))
 
     async def apply(self, kind: Kind, namespace: str, name: str, body: Manifest) -> Object:
         self._request("apply", kind, namespace, name)
@@ -64,13 +64,13 @@ class FakeKube:
         found = self._find(kind, namespace, name)
         self._same_uid(found, uid)
         self._same_version(found, {"metadata": {"resourceVersion": parts.get("/metadata/resourceVersion")}})
-        before = copy.deepcopy(found.get("spec"))
+        before = copied(found.get("spec"))
         for place, value in parts.items():
             *path, last = place.strip("/").split("/")
             target = found
             for step in path:
                 target = target[step]
-            target[last] = copy.deepcopy(value)
+            target[last] = copied(value)
         if found.get("spec") != before:
             found["metadata"]["generation"] = found["metadata"].get("generation", 1) + 1
         return self._changed("MODIFIED", found)
@@ -95,15 +95,15 @@ class FakeKube:
 
     async def warnings(self, namespace: str, uid: str) -> list[Object]:
         self._fail("warnings", "Event", namespace, uid)
-        return [copy.deepcopy(e) for e in self.events if (e.get("involvedObject") or {}).get("uid") == uid]
+        return [copied(e) for e in self.events if (e.get("involvedObject") or {}).get("uid") == uid]
 
     async def create_event(self, namespace: str, body: Manifest) -> None:
         self._request("create", "Event", namespace, str(body["metadata"]["name"]))
-        self.events.append(copy.deepcopy(dict(body)))
+        self.events.append(copied(dict(body)))
 
     async def get_lease(self, namespace: str, name: str) -> Object:
         self._fail("get", "Lease", namespace, name)
-        return copy.deepcopy(self._find("Lease", namespace, name))
+        return copied(self._find("Lease", namespace, name))
 
     async def create_lease(self, namespace: str, body: Mapping[str, Any]) -> Object:
         self._request("create", "Lease", namespace, body["metadata"]["name"])
@@ -113,7 +113,7 @@ class FakeKube:
         self._request("replace", "Lease", namespace, name)
         found = self._find("Lease", namespace, name)
         self._same_version(found, body)
-        found["spec"] = copy.deepcopy(body["spec"])
+        found["spec"] = copied(body["spec"])
         return self._changed("MODIFIED", found)
 
     # The world, for tests
@@ -136,10 +136,10 @@ class FakeKube:
         if place not in self.objects:
             made = self._create(kind, namespace, body)
             if status:
-                self.objects[place]["status"] = copy.deepcopy(status)
-                self.changes[-1] = ("ADDED", copy.deepcopy(self.objects[place]))
+                self.objects[place]["status"] = copied(status)
+                self.changes[-1] = ("ADDED", copied(self.objects[place]))
             return made
-        found, new = self.objects[place], copy.deepcopy(dict(body))
+        found, new = self.objects[place], copied(dict(body))
         for field in set(found) | set(new):
             if field in ("metadata", "kind", "apiVersion"):
                 continue
@@ -151,7 +151,7 @@ class FakeKube:
             if field in new["metadata"]:
                 found["metadata"][field] = new["metadata"][field]
         if status:
-            found["status"] = copy.deepcopy(status)
+            found["status"] = copied(status)
         return self._changed("MODIFIED", found)
 
     def remove(self, kind: Kind | str, namespace: str, name: str) -> None:
@@ -159,7 +159,7 @@ class FakeKube:
         found = self.objects.pop((str(kind), namespace, name))
         found["metadata"]["resourceVersion"] = str(next(self._versions))
         self._applied.pop(found["metadata"]["uid"], None)
-        self.changes.append(("DELETED", copy.deepcopy(found)))
+        self.changes.append(("DELETED", copied(found)))
 
     def collect_garbage(self) -> int:
         """Remove what has owners and none of them is left; how many that were."""
@@ -210,7 +210,7 @@ class FakeKube:
         name = body["metadata"]["name"]
         if (kind, namespace, name) in self.objects:
             raise Conflict(f'{kind.lower()}s "{name}" already exists', status=409, reason="AlreadyExists")
-        made = copy.deepcopy({k: v for k, v in body.items() if k != "status"})
+        made = copied({k: v for k, v in body.items() if k != "status"})
         made.setdefault("kind", kind)
         made["metadata"] |= {
             "namespace": namespace,
@@ -231,7 +231,7 @@ class FakeKube:
         meta = {k: v for k, v in body["metadata"].items() if k in ("labels", "annotations", "ownerReferences")}
         new["metadata"] = {} if status_only else meta
         last = self._applied.setdefault(found["metadata"]["uid"], {})
-        before = copy.deepcopy(found)
+        before = copied(found)
         for field in set(new) | (set(last.get(manager, {})) - {"apiVersion", "kind"}):
             if field in ("apiVersion", "kind"):
                 continue
@@ -243,9 +243,9 @@ class FakeKube:
                 found.pop(field, None)
             else:
                 found[field] = merged
-        last[manager] = copy.deepcopy(new)
+        last[manager] = copied(new)
         if found == before:
-            return copy.deepcopy(found)
+            return copied(found)
         if found.get("spec") != before.get("spec"):
             found["metadata"]["generation"] = found["metadata"].get("generation", 1) + 1
         return self._changed("MODIFIED", found)
@@ -263,8 +263,8 @@ class FakeKube:
 
     def _changed(self, kind: str, found: Object) -> Object:
         found["metadata"]["resourceVersion"] = str(next(self._versions))
-        self.changes.append((kind, copy.deepcopy(found)))
-        return copy.deepcopy(found)
+        self.changes.append((kind, copied(found)))
+        return copied(found)
 
 
 def _merge(live: Any, owned: Any, new: Any) -> Any:
@@ -280,7 +280,7 @@ def _merge(live: Any, owned: Any, new: Any) -> Any:
         for key, value in new.items():
             # A selector is one value to server-side apply, a map by its looks only.
             atomic = key in ("selector", "podSelector")
-            merged[key] = copy.deepcopy(value) if atomic else _merge(merged.get(key), had.get(key), value)
+            merged[key] = copied(value) if atomic else _merge(merged.get(key), had.get(key), value)
         return merged
     if _named(new) and (live is None or live == [] or _named(live)):
         # Owners are identified by their uid.
@@ -289,7 +289,7 @@ def _merge(live: Any, owned: Any, new: Any) -> Any:
         wanted, kept = {i[key]: i for i in new}, {i[key]: i for i in live or ()}
         order = [n for n in kept if n in wanted or n not in had] + [n for n in wanted if n not in kept]
         return [_merge(kept.get(n), had.get(n), wanted[n]) if n in wanted else kept[n] for n in order]
-    return copy.deepcopy(new)
+    return copied(new)
 
 
 def _named(value: Any) -> bool:

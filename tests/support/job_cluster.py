@@ -1,6 +1,5 @@
 """A cluster as commands see it: one job in a simulated world, whose operator acts whenever somebody waits."""
 
-import copy
 from typing import Any
 
 from pstraining.cli.errors import AbsentError, CommandError
@@ -8,6 +7,7 @@ from pstraining.cli.waiting import Patience
 from pstraining.kube.paths import RESOURCES
 from tests.support.builders import UID, deep_merge
 from tests.support.cli_cluster import Nowhere
+from tests.support.copying import copied
 from tests.support.simulation import World
 
 Object = dict[str, Any]
@@ -42,7 +42,7 @@ class JobCluster(Nowhere):
         found = self.world.job
         if found is None or (namespace, name) != ("default", found["metadata"]["name"]):
             return None
-        return copy.deepcopy(found)
+        return copied(found)
 
     def jobs(self, namespace: str | None) -> list[Object]:
         """The job alone."""
@@ -61,18 +61,18 @@ class JobCluster(Nowhere):
         self._write("apply", {"dry_run": dry_run, "force": force})
         fresh = {"metadata": {"uid": UID, "generation": 0}}
         before = self.job("default", job["metadata"]["name"]) or fresh
-        stored = copy.deepcopy(deep_merge(before, job))
-        stored["spec"] = copy.deepcopy(job["spec"])
+        stored = copied(deep_merge(before, job))
+        stored["spec"] = copied(job["spec"])
         stored["metadata"]["generation"] += stored["spec"] != before.get("spec")
         if not dry_run:
             self.world.job = stored
-        return copy.deepcopy(stored)
+        return copied(stored)
 
     def patch(self, namespace: str, name: str, change: Object) -> Object:
         """Change the spec."""
         self._write("patch", change)
         self.world.edit(change["spec"])
-        return copy.deepcopy(self._existing())
+        return copied(self._existing())
 
     def scale(self, namespace: str, name: str, workers: int) -> None:
         """Change the number of workers."""
@@ -87,11 +87,11 @@ class JobCluster(Nowhere):
         """The job's objects of a kind; as in all lists, they do not say of which."""
         kinds = {kind for kind, place in RESOURCES.items() if place.path("default") == path}
         found = (body for (kind, _), body in self.world.children.items() if kind in kinds)
-        return [copy.deepcopy({k: v for k, v in body.items() if k not in ("apiVersion", "kind")}) for body in found]
+        return [copied({k: v for k, v in body.items() if k not in ("apiVersion", "kind")}) for body in found]
 
     def pods(self, namespace: str, job: str) -> list[Object]:
         """The job's."""
-        return copy.deepcopy(list(self.world.pods.values()))
+        return copied(list(self.world.pods.values()))
 
     def allowed(self, verb: str, resource: str, namespace: str, subresource: str = "") -> bool:
         """Everything is."""

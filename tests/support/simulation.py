@@ -4,7 +4,6 @@ It knows just enough of Kubernetes to run a job's life with a clock of its own; 
 by the contract suite.
 """
 
-import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -30,6 +29,7 @@ from pstraining.core.snapshot import Snapshot
 from pstraining.core.status import events, next_status
 from pstraining.resources.launcher import LauncherFiles
 from tests.support.builders import LAUNCHER, NOW, deep_merge, job, pod, terminated
+from tests.support.copying import copied
 
 _SELECTED = {"Deployment": names.WORKER, "StatefulSet": names.PS, "Job": names.CHIEF}
 
@@ -68,17 +68,21 @@ class World:
     def snapshot(self) -> Snapshot:
         """What an up-to-date cache would show."""
         assert self.job is not None
-        children, pods = copy.deepcopy(list(self.children.values())), copy.deepcopy(list(self.pods.values()))
+        children, pods = copied(list(self.children.values())), copied(list(self.pods.values()))
         nodes = None if self.nodes is None else [node(name, ready) for name, ready in self.nodes.items()]
         return observe(self.job, children, pods, nodes)
 
     def plan(self) -> Plan:
         """The plan for this moment."""
-        return plan(self.snapshot(), self.now, self.launcher)
+        return self._plan(self.snapshot())
+
+    def _plan(self, snapshot: Snapshot) -> Plan:
+        return plan(snapshot, self.now, self.launcher)
 
     def reconcile(self, *, stop_after: int | None = None) -> Plan:
         """One pass; with stop_after the operator dies after so many writes, before it tells status."""
-        snapshot, made = self.snapshot(), self.plan()
+        snapshot = self.snapshot()
+        made = self._plan(snapshot)
         outcomes = self._execute(made.actions[:stop_after])
         if stop_after is not None and stop_after <= len(made.actions):
             return made
@@ -94,7 +98,7 @@ class World:
     def settle(self, passes: int = 20) -> int:
         """Reconcile and let controllers act until nothing changes; the number of passes it took."""
         for number in range(passes):
-            before = (len(self.writes), self.status_writes, copy.deepcopy(self.pods))
+            before = (len(self.writes), self.status_writes, copied(self.pods))
             self.reconcile()
             if self.job is None:
                 return number
@@ -238,7 +242,7 @@ class World:
         """What a StatefulSet does: a claim that is there is used, whoever's it is."""
         if (str(Kind.CLAIM), name) not in self.children:
             self.serial += 1
-            metadata = {**copy.deepcopy(template["metadata"]), "name": name, "uid": f"uid-{self.serial}"}
+            metadata = {**copied(template["metadata"]), "name": name, "uid": f"uid-{self.serial}"}
             self.children[str(Kind.CLAIM), name] = {"kind": str(Kind.CLAIM), "metadata": metadata}
 
     def _execute(self, actions: Iterable[Action]) -> Outcomes:
@@ -288,7 +292,7 @@ class World:
         return Outcome(action, Verdict.DONE)
 
     def _replace(self, action: Replace, target: dict[str, Any]) -> None:
-        parts = copy.deepcopy(dict(action.parts))
+        parts = copied(dict(action.parts))
         if "/metadata/resourceVersion" not in parts:
             assert list(parts) == ["/spec/template"]
             target["spec"]["template"] = parts["/spec/template"]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pstraining.runtime.local import LocalJob
+from tests.support.soak_marks import in_all
 from tests.training.test_runtime_faults import finished, transcript
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
@@ -20,6 +21,7 @@ def logged(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@in_all("tests/training/test_docs_guide.py::test_the_tutorial")  # a second script
 def test_the_job_does_what_the_script_does(tmp_path: Path) -> None:
     plain, job = tmp_path / "plain", tmp_path / "job"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "operator"), str(ROOT)])}

@@ -15,6 +15,7 @@ import pytest
 from pstraining.launcher import contract, launch
 from tests.processes.pods import Pod, closing, eventually, get, is_constant
 from tests.support.ports import free_neighbours
+from tests.support.soak_marks import in_all
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 CHECK_SERVER_DEF = """
@@ -202,6 +203,7 @@ def test_a_program_with_a_bug_is_not_run_again(cluster: Callable[..., Cluster]) 
     assert chief.log().splitlines()[-1] == "a bug of its own"
 
 
+@in_all("tests/e2e/test_training.py::test_plain_tensorflow_survives_a_lost_ps")  # on kubelets
 def test_builtin_serves_parameter_server_strategy_whose_chief_survives_its_loss(
     cluster: Callable[..., Cluster],
 ) -> None:

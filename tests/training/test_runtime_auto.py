@@ -189,6 +189,7 @@ def test_a_late_worker_begins_with_the_whole_of_whatever_is_held(client: Any) ->
             np.testing.assert_array_equal(ours[path], value, err_msg=path)
 
 
+@in_all("tests/training/test_runtime_auto.py::test_workers_hold_the_same_bits_through_every_change")  # 18 s
 def test_one_worker_decides_for_all_that_are_in_step(client: Any) -> None:
     """Else one that still looks never sees the form that it wants, where another one ends the rounds."""
     import keras

@@ -8,7 +8,7 @@ import pytest
 
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.local import LocalJob
-from tests.support.soak_marks import in_soak
+from tests.support.soak_marks import in_all, in_soak
 from tests.support.volumes import filled, small_disk
 from tests.training.test_runtime_faults import finished, job, steps_of, transcript, until
 
@@ -30,6 +30,9 @@ def run_to_the_end(folder: Path, *, steps: int) -> tuple[dict[str, Any], LocalJo
     return {name: value for name, value in result.items() if name not in ("time", "monotonic")}, run
 
 
+@in_all(
+    "tests/training/test_example_digits.py::test_digits_reaches_its_accuracy_and_a_second_run_finds_it_done"
+)  # more steps, too
 def test_a_second_run_trains_nothing_and_one_with_more_steps_goes_on(tmp_path: Path) -> None:
     first, _ = run_to_the_end(tmp_path, steps=300)
     saved, recorded = contents(tmp_path), json.loads((tmp_path / "result.json").read_text())
@@ -65,6 +68,10 @@ def test_a_second_run_whose_last_checkpoint_is_damaged_trains_again_what_it_held
     assert Checkpoints(tmp_path, keep=3).load(second["step"]).step == second["step"], "it can be read again"
 
 
+@in_all(
+    "tests/training/test_runtime_stop.py"
+    "::test_a_chief_that_is_stopped_with_a_full_disk_says_so_and_the_next_one_goes_on"
+)  # to the end
 def test_a_full_disk_stops_no_training_and_the_end_is_an_error_that_a_further_run_mends(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "40m") as disk, job(disk, steps=5000, workers=2) as run:
         chief = run.processes["chief"]

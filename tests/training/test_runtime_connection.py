@@ -10,7 +10,7 @@ import pytest
 from bench.usage import usage
 from pstraining.runtime.transport import client as clients
 from pstraining.runtime.transport.client import FULL_RESET_EVERY
-from tests.support.soak_marks import ALL
+from tests.support.soak_marks import ALL, in_all
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
 BRANCHES = 100
@@ -19,6 +19,7 @@ GROWTH = 1.0
 """Megabytes for each connection. It is 0.05 here, and 4 where servers keep what they had for all connections."""
 
 
+@in_all("tests/training/test_runtime_hot.py::test_processes_are_renewed_in_place")  # memory of many connections
 def test_servers_do_not_keep_what_they_had_for_all_connections(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import tensorflow as tf
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.placement import computing_on, watched
 from tests.support.servers import Rig, batches, in_float64, large, small
+from tests.support.soak_marks import in_all, some
 from tests.support.worker_threads import Crew
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
@@ -75,7 +76,11 @@ def values_after(client: Any, device: str, settings: Any, initial: Any = None) -
 @pytest.mark.usefixtures("plain_arithmetic")
 @pytest.mark.parametrize(
     "settings",
-    [{"mode": "Sync", "ordered_sums": True}, {"mode": "Hybrid"}, {"mode": "Sync", "local_steps": 2}],
+    some(
+        [{"mode": "Sync", "ordered_sums": True}, {"mode": "Hybrid"}, {"mode": "Sync", "local_steps": 2}],
+        lambda settings: "ordered_sums" in settings,
+        in_all("tests/training/test_runtime_devices.py::test_another_device_leads_to_the_same_parameters"),  # modes
+    ),
     ids=["Sync", "Hybrid", "localSteps"],
 )
 def test_another_device_leads_to_the_same_parameters(client: Any, settings: Any) -> None:

@@ -186,6 +186,7 @@ def _touching_all(seed: int) -> Any:
     return (tf.constant(items), tf.constant(users)), tf.constant(random.integers(0, 2, (64, 1)).astype("float64"))
 
 
+@in_all("tests/training/test_runtime_sync.py::test_accumulated_batches_equal_one_large_batch")  # rows of tables
 def test_accumulated_batches_equal_one_large_batch(client: Any) -> None:
     make = OPTIMIZERS["Adagrad"]
     rig = Rig(

@@ -111,6 +111,7 @@ def test_keras_own_callbacks_stop_the_job_for_good(folder: Path, monkeypatch: py
     assert weights_of(keras.saving.load_model(folder / "checkpoints" / "final.keras").get_weights()) == best
 
 
+@in_all("tests/training/test_runtime_epochs.py::test_keras_own_callbacks_stop_the_job_for_good")  # and the chief dies
 def test_a_chief_that_dies_when_training_was_stopped_early_does_not_train_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +128,9 @@ def test_a_chief_that_dies_when_training_was_stopped_early_does_not_train_on(
     assert {line["term"] for line in fit_program.notes(folder)} == {1}
 
 
+@in_all(
+    "tests/training/test_runtime_stop.py::test_a_stopped_job_goes_on_at_the_very_step"
+)  # a lost chief in the middle of an epoch
 def test_the_next_chief_goes_on_in_the_epoch_that_is_under_way(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # So slow that training lasts longer than a chief takes to start.
     plan = {"trainer": {"epochs": 8, "steps_per_epoch": 60}, "pace": 0.08}
@@ -239,6 +243,7 @@ def test_reports_of_workers_that_a_scaled_job_has_got_are_read(client: Any) -> N
     assert rig.control.reports() == ["", "", "later"]
 
 
+@in_all("tests/training/test_runtime_epochs.py::test_every_epoch_is_told_once_with_its_snapshot")  # 20 s
 def test_epochs_of_data_that_is_handed_out_are_passes_over_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = {"trainer": {"epochs": 3}, "pieces": True, "pace": 0.05}
     with job(monkeypatch, plan, folder, ps=1, training={"mode": "Sync"}) as run:

@@ -13,6 +13,7 @@ import pytest
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.local import LocalJob, LocalProcess
 from tests.support.servers import SPREAD
+from tests.support.soak_marks import in_all
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 DIGITS = ["-m", "examples.digits"]
@@ -157,6 +158,9 @@ def test_without_checkpoints_a_lost_server_starts_from_the_beginning() -> None:
         assert len(leader.events("no_checkpoints")) == 1
 
 
+@in_all(
+    "tests/training/test_runtime_faults.py::test_the_next_chief_goes_on_with_the_state_on_the_servers"
+)  # without a chief
 def test_worker_zero_without_a_chief_takes_over_from_its_former_self(tmp_path: Path) -> None:
     with job(tmp_path, workers=2, chief=False) as run:
         leader = run.processes["worker-0"]

@@ -206,6 +206,10 @@ def test_parameters_that_differ_are_noticed_and_replaced(
 
 
 @pytest.mark.usefixtures("plain_arithmetic")
+@in_all(
+    "tests/training/test_runtime_optimizers.py"
+    "::test_an_optimizer_of_whole_tensors_is_restored_onto_another_number_of_servers"
+)  # in Hybrid
 def test_a_checkpoint_is_restored_equal_onto_another_number_of_servers(rigs: Any, client: Any, tmp_path: Path) -> None:
     def rig(ps: int) -> Any:
         build = in_float64(embedding.ours())

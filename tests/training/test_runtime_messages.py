@@ -7,6 +7,7 @@ import pytest
 from pstraining.runtime.ps import critical_section, variables
 from tests.support.messages import Messages, messages_of
 from tests.support.servers import Rig, batches, small
+from tests.support.soak_marks import in_all
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 
@@ -38,6 +39,10 @@ def test_an_asynchronous_step_goes_to_all_servers_at_once(client: Any) -> None:
     assert sum(whole.values()) <= 9
 
 
+@in_all(
+    "tests/training/test_runtime_messages.py"
+    "::test_a_synchronous_step_is_a_gradient_to_each_server_and_its_parameters_back"
+)  # with standbys
 def test_the_decision_of_a_step_with_standbys_makes_no_detour(client: Any) -> None:
     *_, apply = step(client, members=2)
     assert apply == {

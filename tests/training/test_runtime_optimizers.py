@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.support.servers import Rig, batches, in_float64, small
+from tests.support.soak_marks import in_all
 from tests.support.worker_threads import Crew
 from tests.training import test_runtime_embedding as embedding
 from tests.training import test_runtime_sync as sync
@@ -200,6 +201,10 @@ def test_an_optimizer_of_whole_tensors_is_restored_onto_another_number_of_server
     )
 
 
+@in_all(
+    "tests/training/test_runtime_optimizers.py"
+    "::test_an_optimizer_of_whole_tensors_is_restored_onto_another_number_of_servers"
+)  # in Hybrid
 def test_hybrid_workers_apply_an_optimizer_of_whole_tensors(client: Any) -> None:
     rig = Rig(client, _lamb, ps=3, build=in_float64(small), workers=2, mode="Hybrid")
     rig.start()

@@ -172,6 +172,7 @@ def test_with_a_piece_of_another_step_it_is_not_the_same(client: Any, monkeypatc
         assert_as_if_undisturbed(found)
 
 
+@in_all("tests/property/test_view_exploration.py::test_none_does_while_a_member_learns")  # on real servers
 def test_a_learner_that_is_lost_costs_no_step_and_its_successor_begins_anew(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +197,10 @@ def test_a_learner_that_is_lost_costs_no_step_and_its_successor_begins_anew(
     assert_as_if_undisturbed(found)
 
 
+@in_all(
+    "tests/training/test_runtime_state_transfer.py"
+    "::test_steps_are_made_while_a_member_learns_and_then_it_is_the_same_bit_for_bit"
+)  # and the chief is lost
 def test_a_chief_that_takes_over_goes_on_with_those_who_learn(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found = school(client, monkeypatch)
     found.lose(0, 0)
@@ -213,6 +218,9 @@ def test_a_chief_that_takes_over_goes_on_with_those_who_learn(client: Any, monke
     assert_as_if_undisturbed(found)
 
 
+@in_all(
+    "tests/training/test_runtime_state_transfer.py::test_a_little_state_is_copied_at_once"
+)  # after several attempts
 def test_where_pieces_come_too_late_too_often_the_state_is_copied_between_two_steps(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,9 @@ def test_a_stopped_job_goes_on_at_the_very_step(tmp_path: Path, chief: bool, lea
         until(run, lambda: steps_of(run, "worker-1") > stopped, "training that goes on")
 
 
+@in_all(
+    "tests/training/test_runtime_faults.py::test_the_next_chief_goes_on_with_the_state_on_the_servers"
+)  # after a stop
 def test_the_next_chief_lets_the_workers_go_on_with_what_is_on_the_servers(tmp_path: Path) -> None:
     with job(tmp_path) as run:
         chief, worker = run.processes["chief"], run.processes["worker-0"]

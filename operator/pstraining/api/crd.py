@@ -5,6 +5,7 @@ null defaults gone. What a structural schema cannot say is refused here, at gene
 """
 
 import sys
+from functools import cache
 from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
@@ -140,8 +141,9 @@ def _columns() -> list[dict[str, Any]]:
     ]
 
 
+@cache
 def custom_resource_definition() -> dict[str, Any]:
-    """The CRD as a dict, ready for the API server."""
+    """The CRD as a dict, ready for the API server. All callers share it: change a copy."""
     schema = {
         "type": "object",
         "description": "Training of one TensorFlow model with parameter servers.",
