@@ -143,8 +143,8 @@ LAYERS = (
         budget_s=Budget(600, 2400),
         # See tests/e2e/conftest.py for what is in which part.
         parts=(
-            Part("own", ("tests/e2e",), ("-m", f"not trains and {OWN}", "-n", "4", "--dist", "loadfile")),
-            Part("trains", ("tests/e2e",), ("-m", f"trains and {OWN}", "-n", "2", "--dist", "loadfile")),
+            Part("own", ("tests/e2e",), ("-m", f"not trains and {OWN}", "-n", "4", "--dist", "worksteal")),
+            Part("trains", ("tests/e2e",), ("-m", f"trains and {OWN}", "-n", "2", "--dist", "worksteal")),
             Part("installed", ("tests/e2e",), ("-m", "installed and not alone", "-n", "2", "--dist", "loadfile")),
             Part("alone", ("tests/e2e",), ("-m", "alone")),
         ),

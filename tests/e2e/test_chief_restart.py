@@ -9,7 +9,7 @@ from tests.support.examples import Example
 from tests.support.kube import Kube, wait_for
 from tests.support.operator_process import OperatorProcess
 from tests.support.scripted_program import Puppet
-from tests.support.soak_marks import in_all
+from tests.support.soak_marks import in_all, some
 
 pytestmark = pytest.mark.cluster
 
@@ -18,7 +18,14 @@ def has_run(puppet: Puppet, task: str, times: int) -> bool:
     return puppet.runs(task) == times
 
 
-@pytest.mark.parametrize("policy", [None, "Keep"])
+@pytest.mark.parametrize(
+    "policy",
+    some(
+        [None, "Keep"],
+        lambda policy: policy is None,
+        in_all("tests/e2e/test_chief_restart.py::test_a_plain_programs_variables_do_not_pile_up"),  # the default
+    ),
+)
 def test_a_plain_programs_variables_do_not_pile_up(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, policy: str | None
 ) -> None:

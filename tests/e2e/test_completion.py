@@ -9,7 +9,7 @@ import pytest
 from tests.support.kube import Kube, Object, job_condition, wait_for
 from tests.support.operator_process import OperatorProcess
 from tests.support.scripted_program import IMAGE, Puppet, template
-from tests.support.soak_marks import in_soak
+from tests.support.soak_marks import in_all, in_soak
 
 pytestmark = pytest.mark.cluster
 
@@ -50,6 +50,7 @@ def test_time_is_up(kube: Kube, begun: OperatorProcess, namespace: str, shared: 
     wait_for(lambda: not kube.list("Pod", namespace), "its pods are gone", 90)
 
 
+@in_all("tests/e2e/test_completion.py::test_all_workers_have_to_succeed")  # parameter servers
 def test_of_three_parameter_servers_the_one_that_failed_stays(
     kube: Kube, begun: OperatorProcess, namespace: str, shared: Path
 ) -> None:

@@ -121,6 +121,7 @@ def terminating(kube: Kube, namespace: str) -> list[Object]:
     return [p for p in kube.list("Pod", namespace) if p["metadata"].get("deletionTimestamp")]
 
 
+@in_all("tests/e2e/test_nodes.py::test_chief_and_parameter_server_are_lost_together")  # with a standby
 def test_a_standby_takes_over_when_its_primarys_node_is_lost(
     kube: Kube,
     own_operator: OperatorProcess,

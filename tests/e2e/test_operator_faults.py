@@ -15,7 +15,7 @@ from tests.support.api_proxy import ThreadedProxy
 from tests.support.kube import CHILD_KINDS, Kube, job_condition, wait_for
 from tests.support.operator_process import ROOT, OperatorProcess
 from tests.support.scripted_program import Puppet, manifest, template
-from tests.support.soak_marks import ALL
+from tests.support.soak_marks import ALL, in_all, some
 
 pytestmark = pytest.mark.cluster
 
@@ -29,6 +29,7 @@ def children(kube: Kube, puppet: Puppet) -> list[tuple[str, str]]:
     return [(k, o["metadata"]["name"]) for k in CHILD_KINDS for o in kube.list(k, puppet.namespace, selector)]
 
 
+@in_all("tests/controlplane/test_campaign_smoke.py::test_one_plan_of_each_kind")  # with kubelets
 def test_killed_after_each_of_its_first_writes(
     kube: Kube, namespace: str, crd: None, tmp_path: Path, shared: Path
 ) -> None:
@@ -78,7 +79,14 @@ USED: Final = ("Pod", "PersistentVolumeClaim")
 """Pods take other names; a claim is used, whoever made it (tests/e2e/test_checkpoint_claims.py)."""
 
 
-@pytest.mark.parametrize("kind", [kind for kind in (*CHILD_KINDS, "PodDisruptionBudget") if kind not in USED])
+@pytest.mark.parametrize(
+    "kind",
+    some(
+        [kind for kind in (*CHILD_KINDS, "PodDisruptionBudget") if kind not in USED],
+        lambda kind: kind in ("ConfigMap", "StatefulSet"),
+        in_all("tests/e2e/test_operator_faults.py::test_a_name_that_belongs_to_someone_else_before"),  # other kinds
+    ),
+)
 def test_a_name_that_belongs_to_someone_else_before(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, kind: str
 ) -> None:
@@ -190,6 +198,9 @@ def test_another_version_of_the_operator_restarts_and_writes_nothing(
     assert after.items() <= before.items(), "no pod was replaced, no container restarted"
 
 
+@in_all(
+    "tests/e2e/test_operator_faults.py::test_another_version_of_the_operator_restarts_and_writes_nothing"
+)  # the same version
 def test_operator_restart_writes_nothing(
     kube: Kube, own_operator: OperatorProcess, namespace: str, tmp_path: Path, shared: Path
 ) -> None:

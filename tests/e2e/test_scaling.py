@@ -13,7 +13,7 @@ from tests.support.kube import Kube, Object, job_condition, wait_for
 from tests.support.operator_process import OperatorProcess
 from tests.support.scripted_program import PROGRAM, Puppet, template
 from tests.support.servers import SPREAD
-from tests.support.soak_marks import in_all
+from tests.support.soak_marks import in_all, some
 
 pytestmark = pytest.mark.cluster
 
@@ -123,6 +123,7 @@ def check_order(puppet: Puppet, leader: str, others: list[str]) -> None:
         assert notes(puppet, task, "stops")[0][0] >= end, f"{task} stopped while {leader} was saving"
 
 
+@in_all("tests/e2e/test_lifecycle.py::test_workers_scale_both_ways_and_the_map_follows")  # with TensorFlow
 def test_workers_are_scaled_both_ways_and_nobody_else_notices(started: Any, capsys: pytest.CaptureFixture[str]) -> None:
     puppet = started()
     for count, stay in ((4, ["chief-0", "ps-0", "worker-0", "worker-1"]), (1, ["chief-0", "ps-0", "worker-0"])):
@@ -139,7 +140,14 @@ def test_workers_are_scaled_both_ways_and_nobody_else_notices(started: Any, caps
     assert all(puppet.runs(t) == 1 for t in ("chief-0", "ps-0", "worker-0"))
 
 
-@pytest.mark.parametrize("chief", [True, False])
+@pytest.mark.parametrize(
+    "chief",
+    some(
+        [True, False],
+        lambda chief: chief,
+        in_all("tests/e2e/test_scaling.py::test_suspend_stops_the_leader_while_the_others_still_run"),  # no chief
+    ),
+)
 def test_suspend_stops_the_leader_while_the_others_still_run(started: Any, chief: bool) -> None:
     puppet = started(**({} if chief else {"chief": {"enabled": False}}))
     edit(puppet, {"runPolicy": {"suspend": True}})
