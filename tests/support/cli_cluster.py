@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pstraining.cli.errors import RequestError
+
 Object = dict[str, Any]
 
 
@@ -32,7 +34,7 @@ class Nowhere:
     def log(self, namespace: str, pod: str, query: Mapping[str, str]) -> Iterator[str]:
         raise NotImplementedError
 
-    def metrics(self, namespace: str, pod: str, port: int) -> str:
+    def metrics(self, namespace: str, pod: str, port: int, seconds: float = 10) -> str:
         raise NotImplementedError
 
     def apply(self, job: Object, *, dry_run: bool = False, force: bool = False) -> Object:
@@ -55,12 +57,13 @@ class Nowhere:
 
 
 class WithJobs(Nowhere):
-    """Has jobs and their pods, and events by the uid of what they are of."""
+    """Has jobs and their pods, events by the uid of what they are of, and metrics by the pod's name."""
 
     def __init__(self, *jobs: Object, pods: list[Object] | None = None) -> None:
         self.there = list(jobs)
         self.there_pods = pods or []
         self.there_events: dict[str, list[Object]] = {}
+        self.there_metrics: dict[str, str | RequestError] = {}
 
     def job(self, namespace: str, name: str) -> Object | None:
         found = (j for j in self.there if (j["metadata"]["namespace"], j["metadata"]["name"]) == (namespace, name))
@@ -74,3 +77,9 @@ class WithJobs(Nowhere):
 
     def events(self, namespace: str, uid: str) -> list[Object]:
         return self.there_events.get(uid, [])
+
+    def metrics(self, namespace: str, pod: str, port: int, seconds: float = 10) -> str:
+        found = self.there_metrics.get(pod, RequestError("connect: connection refused", 503))
+        if isinstance(found, RequestError):
+            raise found
+        return found

@@ -56,8 +56,8 @@ class ClusterClient(Protocol):
                 connection broke (0).
         """
 
-    def metrics(self, namespace: str, pod: str, port: int) -> str:
-        """What a pod answers to a scrape of its metrics, by way of the API server.
+    def metrics(self, namespace: str, pod: str, port: int, seconds: float = CONNECT_SECONDS) -> str:
+        """What a pod answers to a scrape of its metrics within some seconds, by way of the API server.
 
         Raises:
             RequestError: it answers nothing, or not what a scrape gets; its message says why.
@@ -158,9 +158,9 @@ class KubeconfigClient:
         with self._reached():
             yield from lines(answer.stream())
 
-    def metrics(self, namespace: str, pod: str, port: int) -> str:
-        """What a pod answers to a scrape of its metrics, by way of the API server."""
-        answer = self._get(_core(namespace, f"pods/{pod}:{port}/proxy/metrics"), {}, CONNECT_SECONDS)
+    def metrics(self, namespace: str, pod: str, port: int, seconds: float = CONNECT_SECONDS) -> str:
+        """What a pod answers to a scrape of its metrics within some seconds, by way of the API server."""
+        answer = self._get(_core(namespace, f"pods/{pod}:{port}/proxy/metrics"), {}, seconds)
         with self._reached():
             return str(answer.data.decode(errors="replace"))
 

@@ -1,6 +1,7 @@
 """Numbers as people write and read them: how long, how much."""
 
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
@@ -42,6 +43,12 @@ def since(stamp: str | None, now: datetime) -> str:
 def several(count: int, what: str) -> str:
     """So many of something."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def devices(numbers: Mapping[str, int] | None) -> str:
+    """Devices by type: 2 GPUs. TensorFlow's single CPU device has all cores, and so has no number."""
+    found = sorted((numbers or {}).items())
+    return ", ".join(kind if kind == "CPU" and number == 1 else several(number, kind) for kind, number in found)
 
 
 def rate(value: float | None) -> str:

@@ -100,6 +100,11 @@ def test_a_job_in_trouble_as_the_docs_show_it() -> None:
     cluster = of(world)
     message = "Shard 0: pod digits-standby-0 cannot be scheduled"
     cluster.there_events[world.job["metadata"]["uid"]] = [event("StandbyMissing", message, seconds=4, kind="Warning")]
+    cluster.there_metrics = {
+        name: 'pstraining_compute_devices{type="%s"} 1' % ("CPU" if "chief" in name else "GPU")
+        for name in world.pods
+        if "ps" not in name and "standby" not in name
+    }
     found = status.look(cluster, "default", "digits")
     shown = rendered(tree(found, world.now + timedelta(seconds=30)))
     assert shown in PAGE.read_text(), shown

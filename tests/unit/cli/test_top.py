@@ -16,6 +16,7 @@ from pstraining.cli.commands import top
 from pstraining.cli.errors import CommandError, DeniedError, RequestError
 from pstraining.cli.metrics import samples
 from pstraining.cli.metrics.rates import Scrape, TaskRates, stragglers, task_rates
+from pstraining.cli.metrics.scraping import metrics_port
 from pstraining.cli.tasks import tasks_of
 from pstraining.runtime.telemetry.counters import ChiefCounters, Traffic, WorkerCounters
 from pstraining.runtime.telemetry.prometheus import TaskMetrics
@@ -26,11 +27,16 @@ PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "watch-a-job.md"
 
 
 def told(
-    *, worker: WorkerCounters | None = None, chief: ChiefCounters | None = None, links: dict[str, Traffic] | None = None
+    *,
+    worker: WorkerCounters | None = None,
+    chief: ChiefCounters | None = None,
+    links: dict[str, Traffic] | None = None,
+    devices: dict[str, int] | None = None,
 ) -> str:
     """What the runtime serves."""
     registry = CollectorRegistry(auto_describe=False)
-    made: Any = TaskMetrics(worker=worker, chief=chief, links=lambda: links or {}, reconnects=lambda: 0)
+    counts: dict[str, Any] = {"links": lambda: links or {}, "reconnects": lambda: 0}
+    made: Any = TaskMetrics(worker=worker, chief=chief, devices=devices, **counts)
     registry.register(made)
     return generate_latest(registry).decode()
 
@@ -57,7 +63,7 @@ class Scraped(WithJobs):
         self.answers, self.now = answers, 0.0
         self.ports: set[int] = set()
 
-    def metrics(self, namespace: str, pod: str, port: int) -> str:
+    def metrics(self, namespace: str, pod: str, port: int, seconds: float = 10) -> str:
         self.ports.add(port)
         found = self.answers[pod].pop(0)
         if isinstance(found, RequestError):
@@ -87,7 +93,7 @@ def trained(made: Object | None = None) -> Scraped:
     answers: dict[str, list[str | RequestError]] = {
         "digits-chief-1": [
             told(chief=before, links={"ps-0": Traffic(0, 0)}),
-            told(chief=after, links={"ps-0": Traffic(500, 1000)}),
+            told(chief=after, links={"ps-0": Traffic(500, 1000)}, devices={"CPU": 1}),
         ]
     }
     for index, steps in enumerate((50, 50, 10)):
@@ -95,7 +101,7 @@ def trained(made: Object | None = None) -> Scraped:
         first = told(worker=worker(10, seconds=pace, staleness=2), links={"ps-0": Traffic(1000, 2000)})
         second = worker(10 + steps, seconds=pace, staleness=2, dropped=index)
         links = {"ps-0": Traffic(1000 + 40_000 * steps, 2000 + 80_000 * steps), "ps-1": Traffic(5000, 0)}
-        answers[f"digits-worker-{index}"] = [first, told(worker=second, links=links)]
+        answers[f"digits-worker-{index}"] = [first, told(worker=second, links=links, devices={"GPU": 2})]
     return Scraped(made, pods, answers)
 
 
@@ -114,6 +120,7 @@ def test_rates_of_a_job_as_the_docs_show_them() -> None:
     assert found["examplesPerSecond"] == 22.0 * 32
     assert [t["task"] for t in found["tasks"]] == ["chief-0", "worker-0", "worker-1", "worker-2"]
     first = found["tasks"][1]
+    assert [t["devices"] for t in found["tasks"]] == [{"CPU": 1}, {"GPU": 2}, {"GPU": 2}, {"GPU": 2}]
     assert (first["stepsPerSecond"], first["examplesPerSecond"], first["dropped"]) == (10.0, 320.0, 0)
     assert first["stepSeconds"] == pytest.approx(0.1)
     assert first["staleness"] == 2.0
@@ -169,7 +176,7 @@ def test_a_task_that_serves_nothing_is_shown_with_the_reason(
     found = cluster.measure()
     second = found["tasks"][2]
     assert said in second["problem"]
-    assert second["stepsPerSecond"] is None
+    assert (second["stepsPerSecond"], second["devices"]) == (None, None)
     assert f"worker-1: {second['problem']}" in rendered(found).replace("\n", " ")
     assert found["tasks"][1]["stepsPerSecond"] == 10.0, "the others are"
 
@@ -237,7 +244,7 @@ def with_port(*variables: Object) -> Object:
 )
 def test_the_port_is_the_contracts_or_the_templates(variables: list[Object], port: int | str) -> None:
     (task,) = tasks_of(job(), [with_port(*variables)])
-    found = top.metrics_port(task)
+    found = metrics_port(task)
     assert found == port if isinstance(port, int) else str(found).startswith(port)
 
 

@@ -1,6 +1,7 @@
 """`status [JOB]`: a table of jobs, or one job with its roles, pods, shards and events, and why something waits."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
@@ -11,6 +12,7 @@ from pstraining.api.packed_records import numbers
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
 from pstraining.cli.errors import CommandError
 from pstraining.cli.jobs import end_of, job_named, one_line, phase, why
+from pstraining.cli.metrics.scraping import devices_of, trains
 from pstraining.cli.options import Context, Format, Namespace
 from pstraining.cli.output import Output, show
 from pstraining.cli.status.picture import table, tree
@@ -74,20 +76,25 @@ def look(cluster: ClusterClient, namespace: str, name: str) -> dict[str, Any]:
     tasks = tasks_of(job, cluster.pods(namespace, name))
     silent = [t for t in tasks if is_unexplained(t)][:ASKED_PODS]
     words = {t.pod.uid: cluster.events(namespace, t.pod.uid) for t in silent}
-    return describe(job, tasks, cluster.events(namespace, job["metadata"]["uid"]), words)
+    found = _Found(job, tasks, words, devices_of(cluster, tasks))
+    return describe(found, cluster.events(namespace, job["metadata"]["uid"]))
 
 
-def describe(
-    job: Object, tasks: Sequence[TaskPod], events: Iterable[Object], pod_events: Mapping[str, Iterable[Object]]
-) -> dict[str, Any]:
-    """A job with all that belongs to it, for programs.
+@dataclass(frozen=True)
+class _Found:
+    """A job, and what is known of its tasks."""
 
-    Args:
-        job: the job.
-        tasks: its tasks.
-        events: its events.
-        pod_events: events of pods that wait without a word, by uid.
-    """
+    job: Object
+    tasks: Sequence[TaskPod]
+    pod_events: Mapping[str, Iterable[Object]]
+    """Events of pods that wait without a word, by uid."""
+    devices: Mapping[str, Mapping[str, int]]
+    """Number of devices that a task computes on, by the pod's uid and by type; without those that do not report it."""
+
+
+def describe(found: _Found, events: Iterable[Object]) -> dict[str, Any]:
+    """A job with all that belongs to it, for programs, and its events."""
+    job, tasks = found.job, found.tasks
     reported = job.get("status") or {}
     return {
         **summary(job),
@@ -96,7 +103,7 @@ def describe(
         "term": reported.get("term", 0),
         "notes": _notes(job),
         "conditions": reported.get("conditions") or [],
-        "roles": [_role(job, role, tasks, pod_events) for role in TaskRole if _has(job, role, tasks)],
+        "roles": [_role(found, role) for role in TaskRole if _has(job, role, tasks)],
         "shards": [{**shard, "standbys": _standbys(job)} for shard in reported.get("shards") or ()],
         "events": _newest(events)[-EVENTS:],
     }
@@ -121,11 +128,10 @@ def _has(job: Object, role: TaskRole, tasks: Sequence[TaskPod]) -> bool:
     return desired(job, role) > 0 or any(t.pod.role == role for t in tasks)
 
 
-def _role(
-    job: Object, role: TaskRole, tasks: Sequence[TaskPod], pod_events: Mapping[str, Iterable[Object]]
-) -> dict[str, Any]:
+def _role(found: _Found, role: TaskRole) -> dict[str, Any]:
+    job = found.job
     reported = (job.get("status") or {}).get(role.value) or {}
-    own = [t for t in tasks if t.pod.role == role]
+    own = [t for t in found.tasks if t.pod.role == role]
     return {
         "role": role.value,
         "desired": desired(job, role),
@@ -133,16 +139,16 @@ def _role(
         "succeeded": reported.get("succeeded", 0),
         "restarts": reported.get("restarts", 0),
         "lastFailure": reported.get("lastFailure"),
-        "pods": [_pod(job, t, pod_events.get(t.pod.uid, ())) for t in own],
+        "pods": [_pod(found, t) for t in own],
         "givenUp": _given_up(job, role),
         "withoutPod": _without_pod(job, role, own),
     }
 
 
-def _pod(job: Object, task: TaskPod, events: Iterable[Object]) -> dict[str, Any]:
-    pod = task.pod
-    warnings = [f"{e['reason']}: {one_line(e['message'])}" for e in _newest(events) if e["type"] == "Warning"]
-    found: dict[str, Any] = {
+def _pod(found: _Found, task: TaskPod) -> dict[str, Any]:
+    pod, events = task.pod, _newest(found.pod_events.get(task.pod.uid, ()))
+    warnings = [f"{e['reason']}: {one_line(e['message'])}" for e in events if e["type"] == "Warning"]
+    shown: dict[str, Any] = {
         "task": task.name,
         "pod": pod.name,
         "state": state(task),
@@ -152,10 +158,12 @@ def _pod(job: Object, task: TaskPod, events: Iterable[Object]) -> dict[str, Any]
         "created": task.manifest["metadata"]["creationTimestamp"],
         "why": why_pod(task) or warnings[-1:],
     }
-    shards = (job.get("status") or {}).get("shards") or ()
+    if trains(task):
+        shown["devices"] = found.devices.get(pod.uid)
+    shards = (found.job.get("status") or {}).get("shards") or ()
     if pod.role == names.PS and (shard := next((s for s in shards if s["index"] == pod.index), None)):
-        found["primary"] = shard.get("primary") == pod.name
-    return found
+        shown["primary"] = shard.get("primary") == pod.name
+    return shown
 
 
 def _given_up(job: Object, role: TaskRole) -> list[str]:

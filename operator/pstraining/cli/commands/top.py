@@ -4,27 +4,22 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pstraining.api import contract
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
-from pstraining.cli.errors import CommandError, DeniedError, RequestError
-from pstraining.cli.formatting import bytes_rate, rate
+from pstraining.cli.errors import CommandError
+from pstraining.cli.formatting import bytes_rate, devices, rate
 from pstraining.cli.jobs import job_named, listed, phase, why
 from pstraining.cli.metrics.rates import Scrape, TaskRates, as_data, job_rates, server_rates, stragglers, task_rates
-from pstraining.cli.metrics.samples import read
+from pstraining.cli.metrics.scraping import AT_ONCE, scraped, trains
 from pstraining.cli.options import Context, Format, Job, Namespace
 from pstraining.cli.output import Output, show
-from pstraining.cli.status.pod_state import state
-from pstraining.cli.tasks import TaskPod, TaskRole, tasks_of
-
-AT_ONCE: Final = 16
-"""Tasks that are scraped at the same time."""
+from pstraining.cli.tasks import TaskPod, tasks_of
 
 
 def top(
@@ -34,7 +29,7 @@ def top(
     context: Context = None,
     output: Format = Output.TEXT,
 ) -> None:
-    """Show a job's training rates: steps and examples per second, staleness, traffic and stragglers."""
+    """Show a job's training rates: devices, steps and examples per second, staleness, traffic and stragglers."""
     cluster = KubeconfigClient(context)
     found = measure(cluster, namespace or cluster.namespace, job, interval)
     show(found, output, lambda: picture(found))
@@ -62,14 +57,14 @@ def measure(
         CommandError: there is no such job, it has no tasks that train, or metrics may not be read.
     """
     job = job_named(cluster, namespace, name)
-    tasks = [t for t in tasks_of(job, cluster.pods(namespace, name)) if _trains(t)]
+    tasks = [t for t in tasks_of(job, cluster.pods(namespace, name)) if trains(t)]
     if not tasks:
         raise CommandError(
             f"{name} currently has no chief and no workers, and its phase is {phase(job)}. {why(job)}".rstrip()
         )
 
     def scrape(task: TaskPod) -> Scrape | str:
-        return _scrape(cluster, job, task, clock)
+        return scraped(cluster, job, task, clock)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         before = list(pool.map(scrape, tasks))
@@ -135,11 +130,12 @@ def picture(found: dict[str, Any]) -> RenderableType:
 
 
 def _tasks(measured: Sequence[dict[str, Any]]) -> Table:
-    table = _table("TASK", "STEPS/S", "EXAMPLES/S", "STEP", "STALENESS", "DROPPED", "SENT", "RECEIVED", "")
+    table = _table("TASK", "DEVICES", "STEPS/S", "EXAMPLES/S", "STEP", "STALENESS", "DROPPED", "SENT", "RECEIVED", "")
     for task in measured:
         seconds, dropped = task["stepSeconds"], task["dropped"]
         table.add_row(
             task["task"],
+            devices(task["devices"]) or "-",
             rate(task["stepsPerSecond"]),
             rate(task["examplesPerSecond"]),
             "-" if seconds is None else f"{rate(seconds * 1000)} ms",
@@ -168,62 +164,11 @@ def _headline(found: dict[str, Any]) -> str:
 def _table(*names: str) -> Table:
     found = Table(box=None, pad_edge=False, header_style="")
     for name in names:
-        numeric = name not in ("TASK", "SERVER", "")
+        numeric = name not in ("TASK", "DEVICES", "SERVER", "")
         found.add_column(name, justify="right" if numeric else "left", no_wrap=True)
     return found
-
-
-def _trains(task: TaskPod) -> bool:
-    """Whether it is of a role that serves metrics, and its pod has not ended."""
-    return task.pod.role in (TaskRole.CHIEF, TaskRole.WORKER) and not task.pod.terminal
 
 
 def _again(pair: tuple[TaskPod, Scrape | str], scrape: Callable[[TaskPod], Scrape | str]) -> Scrape | str:
     task, before = pair
     return before if isinstance(before, str) else scrape(task)
-
-
-def _scrape(cluster: ClusterClient, job: Object, task: TaskPod, clock: Callable[[], float]) -> Scrape | str:
-    """A task's metrics, or the reason why it has none."""
-    if not task.pod.container.running:
-        return f"is not running: {state(task)}"
-    port = metrics_port(task)
-    if isinstance(port, str):
-        return port
-    try:
-        text = cluster.metrics(task.manifest["metadata"]["namespace"], task.pod.name, port)
-        return Scrape(clock(), read(text))
-    except DeniedError:
-        raise
-    except RequestError as error:
-        return _unserved(str(error), port, isolated=_isolation(job) == "Full")
-    except ValueError as error:
-        return f"port {port} does not serve metrics: {error}"
-
-
-def metrics_port(task: TaskPod) -> int | str:
-    """Where a task serves metrics; or in words, why that is not known."""
-    containers: list[Object] = (task.manifest.get("spec") or {}).get("containers") or []
-    named = [c for c in containers if c.get("name") == task.container]
-    variables = [v for c in named for v in c.get("env") or () if v["name"] == contract.ENV_METRICS_PORT]
-    if not variables:
-        return contract.METRICS_PORT
-    variable = variables[-1]
-    text = str(variable.get("value", ""))
-    if not text and "valueFrom" not in variable:
-        return contract.METRICS_PORT
-    if text.isdecimal() and 0 < int(text) < 65536:
-        return int(text)
-    return f"its port is unknown: its template sets {contract.ENV_METRICS_PORT} to {text or 'a value from elsewhere'}"
-
-
-def _unserved(message: str, port: int, *, isolated: bool) -> str:
-    if "connection refused" in message:
-        return f"port {port} refuses connections: the task is not training yet, or does not use pstraining.runtime"
-    if isolated:
-        return f"port {port} does not respond: with spec.network.isolation Full, only the job's own pods can reach it"
-    return f"port {port}: {message}"
-
-
-def _isolation(job: Object) -> str:
-    return str((job["spec"].get("network") or {}).get("isolation", ""))

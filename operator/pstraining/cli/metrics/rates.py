@@ -27,6 +27,8 @@ class Scrape:
 class TaskRates:
     """A task's rates between two scrapes; None where its metrics lack them."""
 
+    devices: dict[str, int] | None = None
+    """Number of devices that it computes on, by type."""
     steps_per_second: float | None = None
     examples_per_second: float | None = None
     step_seconds: float | None = None
@@ -66,6 +68,7 @@ def task_rates(before: Scrape, after: Scrape) -> TaskRates:
     worker = "pstraining_worker_"
     dropped = between.increase(f"{worker}dropped_total")
     return TaskRates(
+        devices=compute_devices(after.samples),
         steps_per_second=between.rate(f"{worker}steps_total"),
         examples_per_second=between.rate(f"{worker}samples_total"),
         step_seconds=between.mean(f"{worker}step_seconds"),
@@ -75,6 +78,11 @@ def task_rates(before: Scrape, after: Scrape) -> TaskRates:
         received_bytes_per_second=_total(between.by_peer("pstraining_received_bytes_total")),
         steps=between.increase(f"{worker}steps_total") or 0.0,
     )
+
+
+def compute_devices(samples: Samples) -> dict[str, int] | None:
+    """The number of devices that a task computes on, by type; None if its metrics lack it."""
+    return {kind: int(number) for kind, number in samples.by("pstraining_compute_devices", "type").items()} or None
 
 
 def stragglers(found: Mapping[str, TaskRates]) -> set[str]:

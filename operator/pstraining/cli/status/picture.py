@@ -9,7 +9,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from pstraining.api.conditions import Phase
-from pstraining.cli.formatting import several, since
+from pstraining.cli.formatting import devices, several, since
 from pstraining.cli.jobs import listed, one_line
 from pstraining.cli.status.pod_state import READY, TERMINATING
 
@@ -93,6 +93,7 @@ def _pod(branch: Tree, pod: Found, now: datetime) -> None:
     parts = [pod["pod"], f"on {pod['node']}" if pod["node"] else "not on a node yet", since(pod["created"], now)]
     parts += ["primary" if pod["primary"] else "standby"] if "primary" in pod else []
     parts += [several(pod["restarts"], "restart")] if pod["restarts"] else []
+    parts += [f"computes on {devices(pod['devices'])}"] if pod.get("devices") else []
     line = Text.assemble((pod["task"], "bold"), "  ", _word(pod["state"]), "  ", ", ".join(parts))
     node = branch.add(line)
     for reason in pod["why"]:

@@ -1,0 +1,110 @@
+"""Scrapes of tasks' metrics through the API server, and in words why there are none."""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from pstraining.api import contract
+from pstraining.cli.client import CONNECT_SECONDS, ClusterClient, Object
+from pstraining.cli.errors import DeniedError, RequestError
+from pstraining.cli.metrics.rates import Scrape, compute_devices
+from pstraining.cli.metrics.samples import read
+from pstraining.cli.status.pod_state import state
+from pstraining.cli.tasks import TaskPod, TaskRole
+
+AT_ONCE: Final = 16
+"""Tasks that are scraped at the same time."""
+PATIENCE_SECONDS: Final = 2.0
+"""How long a command whose subject is something else waits for a task's metrics."""
+
+
+def trains(task: TaskPod) -> bool:
+    """Whether it is of a role that serves metrics, and its pod has not ended."""
+    return task.pod.role in (TaskRole.CHIEF, TaskRole.WORKER) and not task.pod.terminal
+
+
+def devices_of(cluster: ClusterClient, tasks: Sequence[TaskPod]) -> dict[str, dict[str, int]]:
+    """The number of devices that each task computes on, by the pod's uid and by type: {"GPU": 2}.
+
+    Tasks that do not report it are left out. After the first one that does not respond, no other is asked: all would be
+    unreachable in the same way.
+    """
+    unreachable = threading.Event()
+
+    def look(task: TaskPod) -> dict[str, int]:
+        port = metrics_port(task)
+        if isinstance(port, str) or not task.pod.container.running or unreachable.is_set():
+            return {}
+        try:
+            return compute_devices(read(_text(cluster, task, port, PATIENCE_SECONDS))) or {}
+        except RequestError as error:
+            if not _is_refused(error):
+                unreachable.set()
+        except ValueError:
+            pass  # another program's port
+        return {}
+
+    asked = [task for task in tasks if trains(task)]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = zip(asked, pool.map(look, asked), strict=True)
+        return {task.pod.uid: devices for task, devices in found if devices}
+
+
+def scraped(cluster: ClusterClient, job: Object, task: TaskPod, clock: Callable[[], float]) -> Scrape | str:
+    """A task's metrics, or the reason why it has none.
+
+    Raises:
+        DeniedError: metrics may not be read.
+    """
+    if not task.pod.container.running:
+        return f"is not running: {state(task)}"
+    port = metrics_port(task)
+    if isinstance(port, str):
+        return port
+    try:
+        text = _text(cluster, task, port)
+        return Scrape(clock(), read(text))
+    except DeniedError:
+        raise
+    except RequestError as error:
+        return _unserved(error, port, isolated=_isolation(job) == "Full")
+    except ValueError as error:
+        return f"port {port} does not serve metrics: {error}"
+
+
+def metrics_port(task: TaskPod) -> int | str:
+    """Where a task serves metrics; or in words, why that is not known."""
+    containers: list[Object] = (task.manifest.get("spec") or {}).get("containers") or []
+    named = [c for c in containers if c.get("name") == task.container]
+    variables = [v for c in named for v in c.get("env") or () if v["name"] == contract.ENV_METRICS_PORT]
+    if not variables:
+        return contract.METRICS_PORT
+    variable = variables[-1]
+    text = str(variable.get("value", ""))
+    if not text and "valueFrom" not in variable:
+        return contract.METRICS_PORT
+    if text.isdecimal() and 0 < int(text) < 65536:
+        return int(text)
+    return f"its port is unknown: its template sets {contract.ENV_METRICS_PORT} to {text or 'a value from elsewhere'}"
+
+
+def _text(cluster: ClusterClient, task: TaskPod, port: int, seconds: float = CONNECT_SECONDS) -> str:
+    return cluster.metrics(task.manifest["metadata"]["namespace"], task.pod.name, port, seconds)
+
+
+def _is_refused(error: RequestError) -> bool:
+    """Whether the pod was reached, and nothing in it listens."""
+    return "connection refused" in str(error)
+
+
+def _unserved(error: RequestError, port: int, *, isolated: bool) -> str:
+    if _is_refused(error):
+        return f"port {port} refuses connections: the task is not training yet, or does not use pstraining.runtime"
+    if isolated:
+        return f"port {port} does not respond: with spec.network.isolation Full, only the job's own pods can reach it"
+    return f"port {port}: {error}"
+
+
+def _isolation(job: Object) -> str:
+    return str((job["spec"].get("network") or {}).get("isolation", ""))
