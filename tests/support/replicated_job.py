@@ -95,6 +95,13 @@ class School:
         observation = self.view_changer._monitor.poll_members()
         return [observation[process.task].chunks for process in self.view.learners]  # type: ignore[union-attr]
 
+    def read(self, variables: Sequence[Any]) -> list[Any]:
+        """Return the values of servers' variables."""
+        import tensorflow as tf
+
+        emit = tf.function(lambda: self._client.to_local([v.read_value() for v in variables]), autograph=False)
+        return list(self._client.call(emit))
+
     def _state(self, index: int) -> list[Any]:
         import tensorflow as tf
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from pstraining.runtime.replication import chunks, state_transfer
 from pstraining.runtime.replication.view import View
+from pstraining.runtime.updates.synchronous.two_phase_commit import ReplicatedAccumulators
 from tests.support.replicated_job import SHARDS, School
 from tests.support.servers import Rig, batches, large
 from tests.support.soak_marks import in_all, in_soak, some
@@ -243,9 +244,12 @@ def test_where_pieces_come_too_late_too_often_the_state_is_copied_between_two_st
 
 def test_a_little_state_is_copied_at_once(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found = school(client, monkeypatch, incremental_bytes=10**9)
+    found.train()
     found.lose(0, 0)
     found.establish(readmit=True)
     assert tasks_of(found.view) == [["ps-0", "ps-2"], ["ps-1", "ps-3"]]
+    staged = [found.read(ReplicatedAccumulators.of(found.rig.store.member(0, number)).staged) for number in (0, 1)]
+    assert [any(map(np.any, values)) for values in staged] == [False, True], "variables of a round are not copied"
     found.train()
     assert_as_if_undisturbed(found)
 

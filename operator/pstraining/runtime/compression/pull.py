@@ -9,6 +9,7 @@ from pstraining.runtime.compression.codecs import VectorCodec, is_coded
 from pstraining.runtime.model.partition import Segment
 from pstraining.runtime.model.tensor import DType, Operation, Tensor, Variable
 from pstraining.runtime.ps.critical_section import applied, not_applied, with_dependencies
+from pstraining.runtime.ps.variables import PSVariable
 
 
 class PullShadow:
@@ -42,12 +43,16 @@ class PullShadow:
         """The last step's encoded moves."""
         self._coded = tf.Variable(tf.zeros([], tf.int64)) if optional else None
 
-    def _room(self, size: int) -> list[Variable]:
-        room: list[Variable] = []
+    def _room(self, size: int) -> list[PSVariable]:
+        room: list[PSVariable] = []
         for shape, dtype in self._codec.parts(size):
             empty = [length or 0 for length in shape]
             room.append(tf.Variable(_zeros(empty, dtype), dtype=dtype, shape=list(shape)))
         return room
+
+    def variables(self, number: int) -> list[PSVariable]:
+        """Return the variables that belong to a segment."""
+        return [self.values[number], *self.moves[number]] if number in self.values else []
 
     def is_held(self) -> Tensor:
         """Emit whether workers hold the shadow, not the parameters themselves. bool[]."""

@@ -13,7 +13,17 @@ import tensorflow as tf
 
 from pstraining.runtime.model.tensor import KerasVariable, Shape, Tensor
 
-_local = threading.local()
+
+class _Local(threading.local):
+    """How this thread builds and calls layers."""
+
+    remote: bool = False
+    """Whether layers are built without a local table."""
+    lookups: "Lookups | None" = None
+    """What fetches the rows; None: they are in the layer."""
+
+
+_local = _Local()
 
 
 @keras.saving.register_keras_serializable(package="pstraining")
@@ -38,7 +48,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
 
     def build(self, _: Shape) -> None:
         """Create the table, unless it is on the parameter servers."""
-        if not getattr(_local, "remote", False):
+        if not _local.remote:
             self.embeddings = self.add_weight(
                 shape=(self.input_dim, self.output_dim), initializer=self.embeddings_initializer, name="embeddings"
             )
@@ -46,10 +56,9 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
 
     def call(self, inputs: Tensor) -> Tensor:
         """Return the rows of the indices."""
-        lookups: Lookups | None = getattr(_local, "lookups", None)
-        if lookups is None:
+        if _local.lookups is None:
             return keras.ops.take(self.embeddings, inputs, axis=0)
-        return tf.cast(lookups.rows(self, inputs), self.compute_dtype)
+        return tf.cast(_local.lookups.rows(self, inputs), self.compute_dtype)
 
     def compute_output_spec(self, inputs: Tensor) -> "keras.KerasTensor":
         """Return shape and dtype of the output; needs no table."""

@@ -1,11 +1,23 @@
-"""A server as a member of a shard with standbys: its own variables, and its part in rounds."""
+"""A server as a member of a shard with standbys: its own variables, its update mode's, and its part in rounds."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import tensorflow as tf
 
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import Tensor, Variable
 from pstraining.runtime.ps.variables import PSVariable
+
+
+class ModeVariables(Protocol):
+    """The variables of an update mode on one server, as a transfer of the server's state sees them."""
+
+    @property
+    def transient(self) -> Sequence[Variable]:
+        """Return the variables that a returning member does not receive: they start from initial values."""
+
+    def followers(self, segment: int) -> Sequence[PSVariable]:
+        """Return the variables that each step computes from all of a segment's vector, and that go with it."""
 
 
 class LockstepRounds(Protocol):

@@ -13,12 +13,12 @@ import tensorflow as tf
 
 from pstraining.runtime.model.keras_model import STATE, Model, Touched
 from pstraining.runtime.model.partition import Layout, Segment
-from pstraining.runtime.model.segment_optimizer import SegmentOptimizer, SlotPlace
+from pstraining.runtime.model.segment_optimizer import SegmentOptimizer, SlotPlace, TensorVariables
 from pstraining.runtime.model.sparse_optimizer import TableOptimizers
 from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps.critical_section import applied, clock, critical, not_applied, unless, with_dependencies
 from pstraining.runtime.ps.data_ledger import Ledger
-from pstraining.runtime.ps.member import LockstepRounds, MemberState
+from pstraining.runtime.ps.member import LockstepRounds, MemberState, ModeVariables
 from pstraining.runtime.ps.messages import SessionToken
 from pstraining.runtime.ps.record import ANY_GENERATION, RECORD_SIZE, RecordField
 from pstraining.runtime.ps.tensors import with_element
@@ -34,7 +34,7 @@ class ServerHooks:
     """Text that all tasks of the job must agree on; part of the layout's fingerprint."""
     fused: bool = True
     """Whether fused kernels may replace Keras's arithmetic."""
-    make_mode_state: Callable[["Shard"], object] | None = None
+    make_mode_state: Callable[["Shard"], ModeVariables] | None = None
     """Creates the mode's variables on a server, after its segments and vectors."""
     with_ledger: bool = False
     """Whether the first server assigns the data."""
@@ -127,10 +127,11 @@ class Shard:
         self.values = [*self.vectors, *self.rows, *self.frozen]
         """The model's variables: of segments, tables and frozen segments."""
         own_state = [*self.values, *self.slots.values(), *self.scalars.values()]
-        parts = [part for vector in self.vectors for part in getattr(vector, "variables", ())]
+        parts = [v for vector in self.vectors if isinstance(vector, TensorVariables) for v in vector.variables]
         written = {id(variable) for variable in (*own_state, *parts, self.record, *(self.member_state or ()))}
         self._rest = [variable for variable in created if id(variable) not in written]
-        transient = {id(variable) for variable in (*getattr(self.mode_state, "passing", ()), *self.registry.transient)}
+        of_mode = self.mode_state.transient if self.mode_state else ()
+        transient = {id(variable) for variable in (*of_mode, *self.registry.transient)}
         self.copied = [*own_state, *(variable for variable in self._rest if id(variable) not in transient)]
         """Variables that a returning member receives; `not_copied` starts from initial values."""
         self.not_copied = [variable for variable in self._rest if id(variable) in transient]

@@ -67,11 +67,10 @@ class ChunkPlan:
         self.groups: list[Group] = []
         self.chunks: list[Chunk] = []
         """In the order in which they are sent."""
-        shadow = getattr(shard.mode_state, "shadow", None)
         small: list[PSVariable] = []
         for number, vector in enumerate(shard.vectors):
             own, is_whole = _with_slots(shard, vector, number), isinstance(vector, TensorVariables)
-            held = [shadow.values[number], *shadow.moves[number]] if shadow and number in shadow.values else []
+            held = shard.mode_state.followers(number) if shard.mode_state else ()
             if _bytes(own) > CHUNK_BYTES:
                 self._cut(Slicing.WHOLE if is_whole else Slicing.RANGE, own)
                 if held:

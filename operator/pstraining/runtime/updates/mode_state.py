@@ -2,10 +2,11 @@
 
 from typing import Self
 
+from pstraining.runtime.ps.member import ModeVariables
 from pstraining.runtime.ps.shard import Shard
 
 
-class ModeState:
+class ModeState(ModeVariables):
     """Base of the classes whose objects are a shard's `mode_state`."""
 
     @classmethod

@@ -12,9 +12,10 @@ from typing import Final
 
 import tensorflow as tf
 
-from pstraining.runtime.model.tensor import Operation, Tensor
+from pstraining.runtime.model.tensor import Operation, Tensor, Variable
 from pstraining.runtime.ps.critical_section import with_dependencies
 from pstraining.runtime.ps.tensors import WORKER_SLOTS, at, put
+from pstraining.runtime.ps.variables import PSVariable
 from pstraining.runtime.ps.worker_registry import WorkerRegistry
 from pstraining.runtime.updates.mode_state import ModeState
 
@@ -36,6 +37,15 @@ class Clocks(ModeState):
         """For each worker the number of its last update that this server has applied; 0 for none."""
         self.clocks = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64))
         """For each worker its clock: updates applied, plus the clock at which the worker joined. First server only."""
+
+    @property
+    def transient(self) -> list[Variable]:
+        """Return nothing: a member that takes over recognizes every update that was applied before."""
+        return []
+
+    def followers(self, segment: int) -> list[PSVariable]:
+        """Return nothing: pulls have no shadow."""
+        return []
 
     # The methods emit operations on the server's device, inside its critical section.
 

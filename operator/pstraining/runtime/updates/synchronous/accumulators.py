@@ -15,6 +15,7 @@ from pstraining.runtime.model.tensor import Operation, Tensor, Variable
 from pstraining.runtime.ps.critical_section import applied, clock, not_applied, with_dependencies
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.tensors import WORKER_SLOTS, put
+from pstraining.runtime.ps.variables import PSVariable
 from pstraining.runtime.updates.messages import GradientStats
 from pstraining.runtime.updates.mode_state import ModeState
 
@@ -97,6 +98,17 @@ class Accumulators(ModeState):
         """
         self.proposal = tf.Variable(tf.constant([WORKER_SLOTS, 0], tf.int64))
         """The proposal for the next round's format: the lowest worker of this round, and its format."""
+
+    @property
+    def transient(self) -> list[Variable]:
+        """Return the variables of the current round."""
+        rows = [v for table in self.rows for v in (table.indices, table.workers, table.gradients)]
+        overflowed = [] if self.overflowed is None else [self.overflowed]
+        return [self.pushed, self.weights, self.losses, *overflowed, *self.vectors, *rows]
+
+    def followers(self, segment: int) -> list[PSVariable]:
+        """Return the variables of a segment's shadow."""
+        return self.shadow.variables(segment) if self.shadow else []
 
     # The methods emit operations on the server's device, inside its critical section.
 

@@ -51,10 +51,7 @@ class ReplicatedAccumulators(Accumulators):
     @property
     def transient(self) -> list[Variable]:
         """Return the variables of the current round."""
-        rows = [v for table in self.rows for v in (table.indices, table.workers, table.gradients)]
-        overflowed = [] if self.overflowed is None else [self.overflowed]
-        own = [self.pushed, self.weights, self.losses, *overflowed, *self.vectors, *rows]
-        return [*own, self.prepared, self.place, *self.staged]
+        return [*super().transient, self.prepared, self.place, *self.staged]
 
     def clear(self) -> list[Operation]:
         """Emit the reset of the round; return the operations to wait for."""
