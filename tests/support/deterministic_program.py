@@ -11,6 +11,7 @@ from typing import Any
 
 from pstraining.runtime import Ranges, Trainer
 from pstraining.runtime.replication import renewal
+from tests.support.placement import wanted_devices
 
 SIZE, BLOCK, BATCH = 600, 70, 10
 
@@ -45,4 +46,11 @@ def read(begin: int, end: int) -> Any:
 if __name__ == "__main__":
     if each := os.environ.get("ORDERED_EACH"):
         vars(renewal).update(EACH=int(each), CHIEF_EACH=int(each), QUIET_SECONDS=0.0, TURN_SECONDS=0.0)
-    Trainer(model, optimizer, "sparse_categorical_crossentropy", Ranges(SIZE, BLOCK, read), epochs=1).run()
+    Trainer(
+        model,
+        optimizer,
+        "sparse_categorical_crossentropy",
+        Ranges(SIZE, BLOCK, read),
+        epochs=1,
+        devices=wanted_devices(),
+    ).run()

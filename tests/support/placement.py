@@ -4,6 +4,7 @@ Logical CPU devices stand in for accelerators: TensorFlow places operations and 
 between a CPU and a GPU, except that each kernel exists on both.
 """
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,18 @@ def divide_cpu() -> None:
 
     (cpu,) = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * LOGICAL)
+
+
+def wanted_devices() -> list[str] | None:
+    """Return the devices that PSTRAINING_TEST_DEVICES wants to compute, as CPU:1,CPU:2; None for TensorFlow's own.
+
+    The process then has them. Call it before TensorFlow uses the CPU.
+    """
+    wanted = os.environ.get("PSTRAINING_TEST_DEVICES")
+    if not wanted:
+        return None
+    divide_cpu()
+    return wanted.split(",")
 
 
 @contextmanager

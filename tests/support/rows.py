@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pstraining.runtime import Embedding, Trainer
+from tests.support.placement import wanted_devices
 
 ROWS, FEATURES, BATCH = 40, 3, 8
 
@@ -52,4 +53,4 @@ def data(worker: int, _: int) -> Any:
 
 
 if __name__ == "__main__":
-    Trainer(model, optimizer, "binary_crossentropy", data).run()
+    Trainer(model, optimizer, "binary_crossentropy", data, devices=wanted_devices()).run()

@@ -1,6 +1,5 @@
 """A model on real parameter servers, and small models and data to try on it."""
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from pstraining.runtime.config.settings import TrainingSettings, resolve
 from pstraining.runtime.local import LocalJob, hold_port
 from pstraining.runtime.ps.record import Session
 from pstraining.runtime.transport import sockets
-from tests.support.placement import divide_cpu
+from tests.support.placement import divide_cpu, wanted_devices
 
 GENERATION = 7
 SESSION = Session(1, GENERATION)
@@ -38,9 +37,8 @@ def connected(ps: int) -> Iterator[Any]:
         own = f"127.0.0.1:{hold_port(held)}"
         addresses = {"ps": tuple(job.cluster["ps"]), "worker": (own,)}
         divide_cpu()
-        wanted = os.environ.get("PSTRAINING_TEST_DEVICES")
         cluster = Cluster(job="test", task=Task("worker", 0), addresses=addresses)
-        client = Client(cluster, compute_on=wanted.split(",") if wanted else None)
+        client = Client(cluster, compute_on=wanted_devices())
         client.connect()
         client.servers = [job.processes[f"ps-{index}"].popen for index in range(ps)]  # type: ignore[attr-defined]
         yield client

@@ -86,8 +86,14 @@ def step(run: LocalJob) -> int:
 
 @in_all("tests/training/test_runtime_hot.py::test_processes_are_renewed_in_place")  # a primary is killed there, too
 @unhurriedly
-def test_killed_servers_cost_no_step_and_come_back(tmp_path: Path, undisturbed: Any) -> None:
-    """Of each shard one after the other, whoever is its primary then; the parameters are those of a run without."""
+def test_killed_servers_cost_no_step_and_come_back(
+    tmp_path: Path, undisturbed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each shard one after the other, whoever is its primary then; the parameters are those of a run without.
+
+    Workers compute on a device that stands in for an accelerator.
+    """
+    monkeypatch.setenv("PSTRAINING_TEST_DEVICES", "CPU:1")
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     dice = random.Random(seed)
@@ -106,6 +112,7 @@ def test_killed_servers_cost_no_step_and_come_back(tmp_path: Path, undisturbed: 
         chief = run.processes["chief"]
         assert not chief.events("restored")
         assert len(chief.events("initialized")) == 1
+        assert [event["compute"] for event in run.processes["worker-0"].events("devices")] == [["CPU:1"]]
     assert_same(last(tmp_path), undisturbed)
 
 

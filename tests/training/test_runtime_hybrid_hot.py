@@ -61,7 +61,11 @@ def assert_all_the_same(found: Any, expected: Any) -> None:
 
 
 @in_all("tests/training/test_runtime_hybrid_pairs.py::test_no_step_is_lost_torn_or_made_twice_whatever_is_lost_when")
-def test_killed_servers_cost_no_step_of_tables_or_dense_parameters(tmp_path: Path) -> None:
+def test_killed_servers_cost_no_step_of_tables_or_dense_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers compute on a device that stands in for an accelerator."""
+    monkeypatch.setenv("PSTRAINING_TEST_DEVICES", "CPU:1")
     with beside_undisturbed(tmp_path, steps=STEPS, seconds=LONG) as run:
         until(run, lambda: step(run) > 0, "training", LONG)  # two jobs come up
         for shard in (0, 1) if THOROUGH else (0,):
@@ -74,6 +78,7 @@ def test_killed_servers_cost_no_step_of_tables_or_dense_parameters(tmp_path: Pat
             until(run, lambda: step(run) > at, "more steps")  # noqa: B023
         assert transfers(run, "whole"), "who comes back gets the state"
         assert run.processes["chief"].events("checkpoint"), "what is saved on the way disturbs nothing"
+        assert run.processes["worker-0"].events("devices")[0]["compute"] == ["CPU:1"]
 
 
 def test_the_chief_holds_the_roster_while_it_waits_for_the_dense_parameters() -> None:

@@ -10,6 +10,7 @@ import tensorflow as tf
 from pstraining.runtime.replication import chunks, state_transfer
 from pstraining.runtime.replication.view import View
 from pstraining.runtime.updates.synchronous.two_phase_commit import ReplicatedAccumulators
+from tests.support.placement import computing_on, watched
 from tests.support.replicated_job import SHARDS, School
 from tests.support.servers import Rig, batches, large
 from tests.support.soak_marks import in_all, in_soak, some
@@ -62,7 +63,7 @@ def school(
     model = {"build": ours(), "loss": "binary_crossentropy"} if tables else {"build": large}
 
     def rig(client: Any) -> Rig:
-        return Rig(client, optimizer, ps=SHARDS, members=2, mode="Sync", **{**model, **training})
+        return Rig(client, optimizer, ps=SHARDS, members=2, **{"mode": "Sync", **model, **training})
 
     data = clicked(MOST, seed=3) if tables else batches(MOST, seed=3)
     return School(client, patch, rig, data, chunk_bytes=200 if tables else PIECE, incremental_bytes=incremental_bytes)
@@ -242,16 +243,35 @@ def test_where_pieces_come_too_late_too_often_the_state_is_copied_between_two_st
     assert_as_if_undisturbed(found)
 
 
-def test_a_little_state_is_copied_at_once(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = school(client, monkeypatch, incremental_bytes=10**9)
-    found.train()
-    found.lose(0, 0)
-    found.establish(readmit=True)
-    assert tasks_of(found.view) == [["ps-0", "ps-2"], ["ps-1", "ps-3"]]
-    staged = [found.read(ReplicatedAccumulators.of(found.rig.store.member(0, number)).staged) for number in (0, 1)]
-    assert [any(map(np.any, values)) for values in staged] == [False, True], "variables of a round are not copied"
-    found.train()
-    assert_as_if_undisturbed(found)
+@pytest.mark.parametrize(
+    "mode",
+    some(
+        ["Sync", "Async", "Hybrid"],
+        lambda mode: mode == "Sync",
+        in_all("tests/training/test_runtime_state_transfer.py::test_a_standby_takes_over_and_a_little_state_is_copied"),
+    ),
+)
+def test_a_standby_takes_over_and_a_little_state_is_copied(
+    client: Any, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """The worker computes on a device that stands in for an accelerator, before and after both changes."""
+    with computing_on(client, "CPU:1"):
+        found = school(client, monkeypatch, incremental_bytes=10**9, mode=mode)
+        found.train()
+        found.lose(0, 0)
+        found.establish()
+        assert tasks_of(found.view) == [["ps-2"], ["ps-1", "ps-3"]]
+        with watched() as seen:
+            found.train()
+        assert seen.devices_of("MatMul") == {"worker 0 CPU:1"}
+        found.establish(readmit=True)
+        assert tasks_of(found.view) == [["ps-0", "ps-2"], ["ps-1", "ps-3"]]
+        if mode != "Async":
+            members = (found.rig.store.member(0, number) for number in (0, 1))
+            staged = [found.read(ReplicatedAccumulators.of(member).staged) for member in members]
+            assert [any(map(np.any, one)) for one in staged] == [False, True], "variables of a round are not copied"
+        found.train()
+        assert_as_if_undisturbed(found)
 
 
 @pytest.mark.parametrize(
