@@ -211,20 +211,16 @@ def test_parameters_that_differ_are_noticed_and_replaced(
     "::test_an_optimizer_of_whole_tensors_is_restored_onto_another_number_of_servers"
 )  # in Hybrid
 def test_a_checkpoint_is_restored_equal_onto_another_number_of_servers(rigs: Any, client: Any, tmp_path: Path) -> None:
-    def rig(ps: int) -> Any:
-        build = in_float64(embedding.ours())
-        return rigs(lambda: optimizer("Adam"), ps=ps, build=build, workers=2, loss="binary_crossentropy")
-
-    first = rig(3)
+    rules = {"build": in_float64(embedding.ours()), "workers": 2, "loss": "binary_crossentropy"}
+    first = rigs(lambda: optimizer("Adam"), ps=3, **rules)
     Crew(first, [embedding.batches(5, seed=worker) for worker in range(2)]).join()
-    saved = first.snapshot()
-    checkpoints = Checkpoints(tmp_path, keep=1)
+    saved, checkpoints = first.snapshot(), Checkpoints(tmp_path, keep=1)
     checkpoints.save(saved, term=1, layout=first.store.layout)
-    more = [embedding.batches(3, seed=7), embedding.batches(3, seed=8)]
+    more = [embedding.batches(3, seed=seed) for seed in (7, 8)]
     Crew(first, more).join()
     expected = first.snapshot()
     client.container += ".after"
-    second = rig(2)
+    second = rigs(lambda: optimizer("Adam"), ps=2, **rules)
     second.start(checkpoints.newest())
     for updates in second.workers:  # it is of another set than the one that the rig has begun with
         updates._dense.step = None

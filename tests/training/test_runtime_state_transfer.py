@@ -221,7 +221,7 @@ def test_a_chief_that_takes_over_goes_on_with_those_who_learn(client: Any, monke
 
 
 @in_all(
-    "tests/training/test_runtime_state_transfer.py::test_a_little_state_is_copied_at_once"
+    "tests/training/test_runtime_state_transfer.py::test_a_standby_takes_over_and_a_little_state_is_copied"
 )  # after several attempts
 def test_where_pieces_come_too_late_too_often_the_state_is_copied_between_two_steps(
     client: Any, monkeypatch: pytest.MonkeyPatch
