@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pstraining.api.conditions import Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.core.actions import Kind, Replace
-from pstraining.core.snapshot import Child, Snapshot
+from pstraining.core.policies.owner_lists import replaced_owners
+from pstraining.core.snapshot import Snapshot
 from pstraining.resources.metadata import owner
 
 
@@ -18,13 +19,5 @@ def adoptions(job: PSTrainingJob, snapshot: Snapshot) -> Iterator[Replace]:
     """Make the job the controller of its children without one."""
     for child in snapshot.children.values():
         if child.kind is not Kind.CLAIM and not child.deleting and not child.has_controller:
-            yield _adopted(job, child)
-
-
-def _adopted(job: PSTrainingJob, child: Child) -> Replace:
-    metadata = child.manifest["metadata"]
-    others = [o for o in metadata.get("ownerReferences") or () if o.get("uid") != job.metadata.uid]
-    # The whole list is replaced: the version shows that no other client has changed it since.
-    version = metadata.get("resourceVersion", "")
-    parts = {"/metadata/resourceVersion": version, "/metadata/ownerReferences": [*others, owner(job)]}
-    return Replace(child.kind, child.name, child.uid, parts, Reason.DRIFTED)
+            parts = replaced_owners(child, snapshot.uid, [owner(job)])
+            yield Replace(child.kind, child.name, child.uid, parts, Reason.DRIFTED)

@@ -10,6 +10,7 @@ from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.api.models import PSTrainingJob, Retention
 from pstraining.core.actions import Apply, Kind, Replace
+from pstraining.core.policies.owner_lists import replaced_owners
 from pstraining.core.snapshot import Child, Snapshot
 from pstraining.resources.metadata import owner, without_owner
 from pstraining.resources.volume_claims import checkpoint_retention
@@ -45,10 +46,7 @@ def _released(claim: Child, job_uid: str) -> Replace:
 
     A server-side apply removes only what an earlier one has set, and the claim may have been created with its owner.
     """
-    metadata = claim.manifest["metadata"]
-    others = [o for o in metadata["ownerReferences"] if o.get("uid") != job_uid]
-    # The whole list is replaced: the version shows that no other client has changed it since.
-    parts = {"/metadata/resourceVersion": metadata.get("resourceVersion", ""), "/metadata/ownerReferences": others}
+    parts = replaced_owners(claim, job_uid)
     labels = without_owner(claim.labels)
     if labels != claim.labels:
         # Argo CD and Flux would delete a claim without an owner that carries their labels.
