@@ -17,6 +17,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -133,11 +134,14 @@ class Runner:
             print(f"error: {error}", file=sys.stderr, flush=True)
             outcome.problem = "what it needs could not be made"
             return outcome
+        scratch = tempfile.mkdtemp(prefix="pst-")
         with _measured(outcome):
             try:
-                LayerRun(self, layer, environment, outcome).run()
+                LayerRun(self, layer, {**environment, "TMPDIR": scratch}, outcome).run()
             except EndlessError as error:
                 outcome.problem = str(error)
+        if outcome.good:  # TensorFlow leaves a file for each function of a process that is killed
+            shutil.rmtree(scratch, ignore_errors=True)
         return outcome
 
     def _environment(self, layer: Layer) -> Mapping[str, str]:
