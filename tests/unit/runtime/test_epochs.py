@@ -50,7 +50,7 @@ def test_every_epoch_is_told_once_however_training_is_set_back(size: int, begin:
     told = []
     for done in looks:
         if number := ends.waiting(done):
-            last = ends.tell(number)
+            last = ends.report(number)
             told += list(range(last - number + 1, last + 1))
     assert told == list(range(begin // size, max([begin, *looks]) // size))
 
@@ -58,7 +58,7 @@ def test_every_epoch_is_told_once_however_training_is_set_back(size: int, begin:
 def test_what_was_begun_has_ended_when_training_is_over() -> None:
     ends = Ends(Epochs(10, 3), 12)
     assert ends.waiting(25) == 1
-    assert ends.tell(1) == 1
+    assert ends.report(1) == 1
     assert ends.waiting(25, over=True) == 1
-    assert ends.tell(1) == 2
+    assert ends.report(1) == 2
     assert ends.waiting(30, over=True) == 0

@@ -10,7 +10,7 @@ from pstraining.runtime.checkpoint.interval import (
     LONGEST_SECONDS,
     PRIOR_HOURS,
     SHORTEST_SECONDS,
-    is_worth_telling,
+    is_worth_reporting,
     mean_time_between_losses,
     young,
 )
@@ -69,7 +69,8 @@ def test_no_other_interval_within_the_bounds_costs_less(save_seconds: float, mea
 
 
 @pytest.mark.parametrize(
-    ("told", "interval", "expected"), [(None, 60.0, True), (60.0, 60.0, False), (60.0, 65.0, False), (60.0, 53.0, True)]
+    ("reported", "interval", "expected"),
+    [(None, 60.0, True), (60.0, 60.0, False), (60.0, 65.0, False), (60.0, 53.0, True)],
 )
-def test_only_a_change_is_told(told: float | None, interval: float, expected: bool) -> None:
-    assert is_worth_telling(told, interval) is expected
+def test_only_a_change_is_reported(reported: float | None, interval: float, expected: bool) -> None:
+    assert is_worth_reporting(reported, interval) is expected

@@ -60,10 +60,10 @@ class Ring:
         self, number: int, *, header: bytes, should_continue: Callable[[], bool] = lambda: True
     ) -> list[int]:
         """Send a number to all members; return every member's number, in order."""
-        told = np.zeros([len(self.members)], np.int64)
-        told[self.place] = number
-        self.all_reduce([told], header=header, should_continue=should_continue)
-        return [int(value) for value in told]
+        gathered = np.zeros([len(self.members)], np.int64)
+        gathered[self.place] = number
+        self.all_reduce([gathered], header=header, should_continue=should_continue)
+        return [int(value) for value in gathered]
 
     def broadcast(self, arrays: Sequence[Array], *, source: int, last: int) -> None:
         """Send the arrays of the member at `source` around the ring, up to the member at `last`."""

@@ -331,7 +331,7 @@ def _ready(sock: socket.socket, kind: int) -> socket.socket:
 
 
 def _close(waiting: socket.socket | HeartbeatLink) -> None:
-    """End a connection that nobody has asked for."""
+    """End a connection that no ring of this process waits for."""
     if isinstance(waiting, HeartbeatLink):
         waiting.ended = True
         with suppress(OSError):

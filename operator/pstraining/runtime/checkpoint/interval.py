@@ -11,17 +11,17 @@ import math
 from typing import Final
 
 PRIOR_HOURS: Final = 6800.0
-"""A server's mean time between failures before this job has told better. Li et al. (OSDI 2014, table 1) saw 13.7 % of
-1,366 jobs of about 1,000 machine-hours fail: one failure in 1000 / -ln(1 - 0.137) machine-hours."""
+"""A server's mean time between failures before this job's own losses give a better one. Li et al. (OSDI 2014, table 1)
+saw 13.7 % of 1,366 jobs of about 1,000 machine-hours fail: one failure in 1000 / -ln(1 - 0.137) machine-hours."""
 FIRST_SECONDS: Final = 10.0
 """Until the first save, which measures what one costs."""
 SHORTEST_SECONDS: Final = 5.0
 LONGEST_SECONDS: Final = 600.0
-"""Nobody likes to lose more, however rarely it happens..."""
+"""More training than this is not worth losing, however rarely it happens..."""
 LARGEST_SHARE: Final = 0.01
 """... unless saving so often took more of the time than this."""
-WORTH_TELLING: Final = 0.1
-"""By which part an interval must change to be told of."""
+WORTH_REPORTING: Final = 0.1
+"""By which part an interval must change to be reported."""
 
 
 def mean_time_between_losses(*, servers: int, watched: float, losses: int) -> float:
@@ -50,6 +50,6 @@ def young(*, save_seconds: float | None, mean_time: float) -> float:
     return min(max(math.sqrt(2 * mean_time * save_seconds), shortest), longest)
 
 
-def is_worth_telling(told: float | None, interval: float) -> bool:
-    """Whether an interval differs much from the one that was told last."""
-    return told is None or abs(interval - told) > WORTH_TELLING * told
+def is_worth_reporting(reported: float | None, interval: float) -> bool:
+    """Whether an interval differs much from the one that was reported last."""
+    return reported is None or abs(interval - reported) > WORTH_REPORTING * reported

@@ -64,12 +64,12 @@ class Saver:
         self._began = self._last = clock()
         self._losses, self._failures = 0, 0
         self._cost: float | None = None
-        self._told: float | None = None
+        self._reported: float | None = None
         self._kept: int | None = 0  # up to here the state on the servers is in a checkpoint, or is the initial one
         self._kept_as_ended = False  # it says that training was ended before its time
 
     def interval(self) -> float:
-        """Seconds from the end of one save to the start of the next: as told, or by Young's rule."""
+        """Seconds from the end of one save to the start of the next: as set, or by Young's rule."""
         if self._failures:
             return min(FIRST_RETRY * 2.0 ** (self._failures - 1), LONGEST_RETRY)
         if self._explicit is not None:
@@ -78,8 +78,8 @@ class Saver:
             servers=self._servers, watched=self._clock() - self._began, losses=self._losses
         )
         found = intervals.young(save_seconds=self._cost, mean_time=mean_time)
-        if self._cost is not None and intervals.is_worth_telling(self._told, found):
-            self._told = found
+        if self._cost is not None and intervals.is_worth_reporting(self._reported, found):
+            self._reported = found
             event(
                 "checkpoint_interval",
                 seconds=round(found, 1),
@@ -101,7 +101,7 @@ class Saver:
         self._losses += lost
 
     def try_to_save(self, state: State) -> None:
-        """Save, or tell why not and when it is tried again.
+        """Save, or report why not and when it is tried again.
 
         Raises:
             SupersededError: the folder is a later chief's by now; so of all that save.

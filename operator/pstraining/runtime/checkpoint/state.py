@@ -33,7 +33,7 @@ class State:
 
     @property
     def ended_early(self) -> bool:
-        """Whether training was ended with this state before its time, so that nobody trains it on."""
+        """Whether training was ended with this state before its time, so that no run trains it on."""
         return _ENDED in self.scalars
 
     def ended(self) -> "State":

@@ -73,7 +73,7 @@ class TrainingReporter:
         self._aggregate = CounterAggregate()
         self._line, self._epoch = Window(self._aggregate), Window(self._aggregate)
         self._skew = SkewDetector()
-        self._told = time.monotonic()
+        self._reported_at = time.monotonic()
         self._ends = EpochEnds(model, client.compute, fit.callbacks, fit.validation, self._note_epoch)
         self._watch: Ends | None = None
         self._monitors_checked = False
@@ -122,8 +122,8 @@ class TrainingReporter:
             return
         busy = self._ends.busy
         self._take_learning_rates(fence)
-        if (seconds := time.monotonic() - self._told) >= PROGRESS_SECONDS:
-            self._told = time.monotonic()
+        if (seconds := time.monotonic() - self._reported_at) >= PROGRESS_SECONDS:
+            self._reported_at = time.monotonic()
             self._tell(step, done)
             self._weigh(seconds)
             self._line = Window(self._aggregate)
@@ -217,8 +217,8 @@ class TrainingReporter:
     def _end_epoch(
         self, watch: Ends, number: int, step: int, snapshot: Callable[[], State], following: int | None
     ) -> None:
-        validation, told = self._fit.validation, watch.told
-        validate = validation is not None and told // validation.every != (told + number) // validation.every
+        validation, reported = self._fit.validation, watch.reported
+        validate = validation is not None and reported // validation.every != (reported + number) // validation.every
         state = snapshot() if validate or self._ends.wants_state else None
         self._collect()
         self._waiting_since = None
@@ -227,7 +227,7 @@ class TrainingReporter:
         logs |= self._metrics.results(self._aggregate.outputs, self._epoch.state())
         logs |= learning_rates(self._optimizers, step)
         self._epoch = Window(self._aggregate)
-        epoch = watch.tell(number)
+        epoch = watch.report(number)
         following = None if following is None or following <= epoch else following
         self._ends.end(EpochEnd(epoch, state.step if state else step, logs, state, validate, following))
 

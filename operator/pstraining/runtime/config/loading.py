@@ -11,9 +11,9 @@ def loading() -> Iterator[None]:
     """Import TensorFlow, and what needs it, without Python's search for garbage; nor are modules searched later.
 
     Their objects stay for as long as the process, and each full collection goes through all of them. Measured: 1.9 s
-    instead of 2.3 for the import, and afterwards nothing instead of 0.2 s for a collection, for which nobody trains or
-    takes over. What is garbage already stays as well, some 2,000 objects. Who has switched the search off, or has
-    loaded TensorFlow, has decided otherwise, and has objects of their own.
+    instead of 2.3 for the import, and afterwards nothing instead of 0.2 s for a collection, during which the process
+    neither trains nor takes over. Existing garbage stays as well, some 2,000 objects. A program that has switched the
+    search off, or has loaded TensorFlow, has objects of its own, and nothing is changed for it.
     """
     if not gc.isenabled() or "tensorflow" in sys.modules:
         yield

@@ -1,4 +1,4 @@
-"""What a training run may be told, from its program and from the job's own fields.
+"""The settings of a training run, from its program and from the job's own fields.
 
 The job's `spec.training` and `spec.checkpoint` arrive in the cluster file and override what the program passed, field
 by field.

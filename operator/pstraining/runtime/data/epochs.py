@@ -63,14 +63,14 @@ class Ends:
 
     def __init__(self, epochs: Epochs, done: int) -> None:
         self._epochs = epochs
-        self.told = epochs.ended(done, over=False)
+        self.reported = epochs.ended(done, over=False)
         """Number of epochs whose end was reported."""
 
     def waiting(self, done: int, *, over: bool = False) -> int:
         """Return the number of epochs whose end is not reported yet."""
-        return max(0, self._epochs.ended(done, over=over) - self.told)
+        return max(0, self._epochs.ended(done, over=over) - self.reported)
 
-    def tell(self, number: int) -> int:
+    def report(self, number: int) -> int:
         """Record that the ends of `number` more epochs are reported; return the last epoch, from 0."""
-        self.told += number
-        return self.told - 1
+        self.reported += number
+        return self.reported - 1

@@ -32,7 +32,7 @@ def save_model(model: Any, path: Path) -> None:
     """The whole model.
 
     Raises:
-        NotExportedError: it has a part that does not tell how it is made, or is too large for a second copy.
+        NotExportedError: it has a part that cannot be built from a config, or is too large for a second copy.
         OSError: the file cannot be written.
     """
     size = sum(int(np.prod(weight.shape)) * tf.as_dtype(weight.dtype).size for weight in model.weights)

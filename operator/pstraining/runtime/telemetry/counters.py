@@ -102,12 +102,12 @@ class WorkerCounters:
             state: sums of the states of Keras' metrics.
         """
         moved = total(links)
-        told: Counters = {SAMPLES: self.samples, SENT: moved.sent, RECEIVED: moved.received}
-        told |= {LINK + peer: there.sent + there.received for peer, there in links.items()}
+        reported: Counters = {SAMPLES: self.samples, SENT: moved.sent, RECEIVED: moved.received}
+        reported |= {LINK + peer: there.sent + there.received for peer, there in links.items()}
         for name, (value, weight) in metrics.items():
-            told |= {METRIC + name: value, WEIGHT + name: weight}
-        told |= {f"{STATE}{place}": value for place, value in enumerate(state) if value}
-        return told
+            reported |= {METRIC + name: value, WEIGHT + name: weight}
+        reported |= {f"{STATE}{place}": value for place, value in enumerate(state) if value}
+        return reported
 
 
 @dataclass

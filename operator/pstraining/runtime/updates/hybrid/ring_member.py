@@ -161,5 +161,5 @@ class RingMember:
         """Return the steps of the members' dense parameters, in the ring's order."""
         own = -1 if self.dense.step is None else self.dense.step
         header = _HEADER.pack(number, ring.number, 0, 0)
-        told = ring.all_gather(own, header=header, should_continue=lambda: still(ring.number))
-        return [None if found < 0 else found for found in told]
+        steps = ring.all_gather(own, header=header, should_continue=lambda: still(ring.number))
+        return [None if found < 0 else found for found in steps]
