@@ -67,16 +67,20 @@ class DeadlineError(AssertionError):
     """A condition did not come true in time."""
 
 
-def wait_for(check: Callable[[], T | None], what: str, seconds: float = 60, every: float = 0.1) -> T:
-    """The first truthy answer of check; fails with `what` after the deadline."""
-    deadline = time.monotonic() + seconds
+def wait_for(check: Callable[[], T | None], what: str, seconds: float = 60, every: float | None = None) -> T:
+    """The first truthy answer of check; fails with `what` after the deadline.
+
+    It asks every so many seconds; by default less often the longer it waits: questions keep the API server busy.
+    """
+    began = time.monotonic()
+    deadline = began + seconds
     while True:
         found = check()
         if found:
             return found
         if time.monotonic() > deadline:
             raise DeadlineError(f"not within {seconds:.0f} s: {what}")
-        time.sleep(every)
+        time.sleep(every or min(0.3, 0.1 + 0.02 * (time.monotonic() - began)))
 
 
 def _text(answer: urllib3.BaseHTTPResponse) -> str:
