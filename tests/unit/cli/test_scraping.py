@@ -36,15 +36,25 @@ def test_devices_of_tasks_that_report_them(answer: str | RequestError, devices: 
     }
 
 
-def test_after_a_task_that_does_not_respond_no_other_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "number"),
+    [
+        (RequestError("The API server did not respond: timed out", 0), 1),
+        (DeniedError("You may not get pods/proxy", 403), 1),
+        (RequestError('pods "digits-worker-0" not found', 404), 3),
+    ],
+)
+def test_tasks_are_asked_until_an_answer_is_denied_or_late(
+    monkeypatch: pytest.MonkeyPatch, error: RequestError, number: int
+) -> None:
     monkeypatch.setattr(scraping, "AT_ONCE", 1)
-    pods, asked = [pod("worker", number) for number in range(3)], list[float]()
+    pods, asked = [pod("worker", index) for index in range(3)], list[float]()
     cluster = WithJobs(pods=pods)
 
-    def silent(namespace: str, pod: str, port: int, seconds: float = 60) -> str:
+    def fail(namespace: str, pod: str, port: int, seconds: float = 60) -> str:
         asked.append(seconds)
-        raise RequestError("did not respond", 0)
+        raise error
 
-    monkeypatch.setattr(cluster, "metrics", silent)
+    monkeypatch.setattr(cluster, "metrics", fail)
     assert scraping.devices_of(cluster, tasks_of(job(), pods)) == {}
-    assert asked == [scraping.PATIENCE_SECONDS]
+    assert asked == [scraping.PATIENCE_SECONDS] * number

@@ -27,8 +27,8 @@ def trains(task: TaskPod) -> bool:
 def devices_of(cluster: ClusterClient, tasks: Sequence[TaskPod]) -> dict[str, dict[str, int]]:
     """The number of devices that each task computes on, by the pod's uid and by type: {"GPU": 2}.
 
-    Tasks that do not report it are left out. After the first one that does not respond, no other is asked: all would be
-    unreachable in the same way.
+    Tasks that do not report it are left out. After the first answer that is denied, or does not come in time, no other
+    task is asked: the next answers would be alike.
     """
     unreachable = threading.Event()
 
@@ -39,7 +39,7 @@ def devices_of(cluster: ClusterClient, tasks: Sequence[TaskPod]) -> dict[str, di
         try:
             return compute_devices(read(_text(cluster, task, port, PATIENCE_SECONDS))) or {}
         except RequestError as error:
-            if not _is_refused(error):
+            if isinstance(error, DeniedError) or error.status == 0:
                 unreachable.set()
         except ValueError:
             pass  # another program's port
@@ -93,13 +93,8 @@ def _text(cluster: ClusterClient, task: TaskPod, port: int, seconds: float = CON
     return cluster.metrics(task.manifest["metadata"]["namespace"], task.pod.name, port, seconds)
 
 
-def _is_refused(error: RequestError) -> bool:
-    """Whether the pod was reached, and nothing in it listens."""
-    return "connection refused" in str(error)
-
-
 def _unserved(error: RequestError, port: int, *, isolated: bool) -> str:
-    if _is_refused(error):
+    if "connection refused" in str(error):
         return f"port {port} refuses connections: the task is not training yet, or does not use pstraining.runtime"
     if isolated:
         return f"port {port} does not respond: with spec.network.isolation Full, only the job's own pods can reach it"
