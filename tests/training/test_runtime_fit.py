@@ -79,7 +79,7 @@ def assert_equal(state: Any, rig: Rig, model: Any) -> None:
         np.testing.assert_allclose(state.variables[tensor.path], variable.numpy(), rtol=0, atol=1e-6)
 
 
-def test_several_outputs_losses_and_metrics(client: Any) -> None:
+def test_several_outputs_losses_and_metrics(client: Any, caplog: pytest.LogCaptureFixture) -> None:
     import keras
 
     losses = {"kind": "sparse_categorical_crossentropy", "size": "mse"}
@@ -95,6 +95,7 @@ def test_several_outputs_losses_and_metrics(client: Any) -> None:
     rig.start()
     rig.train(two_labels(10))
     model, logs = alone(rig, two_outputs, two_labels(10), lambda: keras.optimizers.Adam(0.01), loss=losses, **several())
+    assert "AutoGraph could not transform" not in caplog.text
     assert_equal(rig.control.snapshot(fence=1), rig, model)
     chief, window = rig.new_store().model.step.compiled, reports(rig)
     told = chief.results(rig.model.step.compiled.outputs, window.state())

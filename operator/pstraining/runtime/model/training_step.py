@@ -49,10 +49,11 @@ class TrainingStep:
         if self._own is None:
             x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
             predicted = self._model(x, training=True)
-            self.compiled.build(y, predicted)
+            plain = tf.autograph.experimental.do_not_convert  # as `fit` calls metrics
+            plain(self.compiled.build)(y, predicted)
             # As in Keras's own step: it also calls a compute_loss of the model's own without the argument `training`.
             loss = self._model._compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight, training=True)
-            self.compiled.update(x, y, predicted, weight)
+            plain(self.compiled.update)(x, y, predicted, weight)
             return loss
         returned = self._own(self._model, batch)
         loss, metrics = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, {})
