@@ -29,10 +29,17 @@ class Message:
         return f"{self.what} {self.shard}" + (f" of worker {self.worker}" if self.what == "push" else "")
 
 
-def rounds_messages(order: random.Random) -> list[Message]:
-    """All messages of a round of two workers, in an order that may be: those of a group are under way together."""
+def rounds_messages(order: random.Random, *, clips: bool = False) -> list[Message]:
+    """All messages of a round of two workers, in an order that may be: those of a group are under way together.
+
+    Args:
+        order: chooses the order.
+        clips: whether the servers agree on norms before they prepare the step.
+    """
     groups = [[Message("push", 0, worker), Message("push", 1, worker)] for worker in range(WORKERS)]
+    norms = [[Message("squares", 0), Message("squares", 1)], [Message("settle", 0)], [Message("settle", 1)]]
     rest = [
+        *(norms if clips else []),
         [Message("prepare", 0), Message("prepare", 1)],
         [Message("stage", 0), Message("stage", 1)],
         [Message("apply standby", 0)],
@@ -81,6 +88,7 @@ class Pairs:
         session = tf.constant([self._ballot, self._generation], tf.int64)
         place, go, form = tf.constant([0, attempt], tf.int64), tf.constant(1, tf.int64), tf.constant(0, tf.int64)
         loads: dict[int, Any] = {}
+        sums: list[Any] = []
         for message in messages:
             number, identity = message.shard, self.rig.identities[message.worker].tensor()
             if message.what == "push":
@@ -90,6 +98,11 @@ class Pairs:
                 )
                 data = (tf.constant([-1, 0, 0], tf.int64), form, go, share)
                 self._do("push", number, PRIMARY, session, identity, place, *data)
+            elif message.what == "squares":
+                sums.append(self._do("squares", number, PRIMARY, session, place, go))
+            elif message.what == "settle":
+                agreed = self._do("settle", number, PRIMARY, session, place, self._totals(sums))
+                sums = [agreed]  # the other servers receive the arbiter's
             elif message.what == "prepare":
                 loads[number] = self._do("prepare", number, PRIMARY, session, place, go)
             elif message.what == "stage":
@@ -98,6 +111,12 @@ class Pairs:
             else:
                 member = STANDBY if message.what == "apply standby" else PRIMARY
                 self._do("apply", number, member, session, identity, place, go, form)
+
+    def _totals(self, sums: Sequence[Any]) -> Any:
+        """The totals of what `squares` has returned."""
+        import tensorflow as tf
+
+        return tf.constant([min(own[0] for own in sums), *np.sum([own[1:] for own in sums], axis=0)], tf.float64)
 
     def take_over(self, left: Assignment) -> None:
         """What a chief does with those that are left: fence them, let them make what is decided, and begin anew."""

@@ -37,6 +37,11 @@ class RingPairs(Pairs):
         gradients = self._together(self._sum)
         self._send(messages, gradients, attempt=self.rig.workers[0]._member.ring.number)
 
+    def _totals(self, sums: Sequence[Any]) -> Any:
+        """Those of the workers' dense gradients, too."""
+        dense = [self.rig.workers[0]._dense.squares(valid=True)] if len(sums) > 1 else []
+        return super()._totals([*sums, *dense])
+
     def lose_sum(self, worker: int) -> None:
         """Its last bytes have not come."""
         self.rig.workers[worker]._member.held = None

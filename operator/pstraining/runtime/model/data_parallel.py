@@ -181,7 +181,7 @@ def _sums(model: Model, parts: Sequence[_Part]) -> tuple[Tensor, list[Tensor], l
         sparse_optimizer.merged([(indices, _times(gradient, part.weight)) for part, (indices, gradient) in of_table])
         for of_table in ([(part, part.touched[table]) for part in parts] for table in range(len(model.tables)))
     ]
-    return loss, *model.clip(gradients, touched)
+    return loss, gradients, touched
 
 
 def _times(gradient: Tensor, weight: Tensor) -> Tensor:

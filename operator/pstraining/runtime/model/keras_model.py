@@ -165,9 +165,8 @@ class Model:
 
     @property
     def is_linear(self) -> bool:
-        """Return whether gradients are exactly linear in the loss: none is clipped by norm, none is in float16."""
-        halves = any(layer.compute_dtype == "float16" for layer in self.keras._flatten_layers())
-        return not halves and not any(map(optimizer.clips_by_norm, self.optimizers))
+        """Return whether gradients are exactly linear in the loss: none is in float16."""
+        return not any(layer.compute_dtype == "float16" for layer in self.keras._flatten_layers())
 
     def reseed(self, *, worker: int, step: int) -> None:
         """Let this worker draw its own random numbers; see `own_state.reseed`."""
@@ -198,14 +197,14 @@ class Model:
     def loss_and_gradients(
         self, batch: Batch, fetch: Fetch, *, share: float = 1.0, values: Sequence[Tensor] | None = None
     ) -> tuple[Tensor, list[Tensor], list[Touched]]:
-        """Emit one forward and backward pass on the local values; gradients are clipped by norm, all together.
+        """Emit one forward and backward pass on the local values; nothing is clipped.
 
         Args:
             batch: (x, y) or (x, y, sample_weight), as Keras takes them, or the input of the program's training step.
             fetch: emits rows of a table, from its number and indices without repetition. int64[n] to [n, width].
             share: factor of the loss for the gradients; the returned loss has no factor.
-            values: inside a `keras.StatelessScope` its values of the trained variables, to which the gradients belong;
-                they are not clipped. None: the variables.
+            values: inside a `keras.StatelessScope` its values of the trained variables, to which the gradients belong.
+                None: the variables.
 
         Returns:
             The loss, a dense gradient for each trained variable, and for each table the touched rows.
@@ -227,23 +226,19 @@ class Model:
         if scale is not None:
             above = tf.cast(scale * share, loss.dtype)
         gradients = tape.gradient(loss, variables, above, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        clipped = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         if scale is not None:
-            clipped = loss_scale.unscaled(clipped, scale)
-        if values is None:
-            numbers, of_tables = self._numbers[: len(self.trainable)], self._numbers[len(self.trainable) :]
-            numbers += [of_tables[self.embeddings.index(layer)] for layer, _, _ in lookups.found]
-            clipped = optimizer.clip(self.optimizers, numbers, clipped)
+            gradients = loss_scale.unscaled(gradients, scale)
         touched = []
         for number, layer in enumerate(self.embeddings):
             mine = [
                 (indices, gradient)
-                for (which, indices, _), gradient in zip(lookups.found, clipped[len(self.trainable) :], strict=True)
+                for (which, indices, _), gradient in zip(lookups.found, gradients[len(self.trainable) :], strict=True)
                 if which is layer
             ]
             empty = (tf.zeros([0], tf.int64), tf.zeros([0, self.tables[number].shape[1]], self.tables[number].dtype))
             touched.append(sparse_optimizer.merged(mine) if len(mine) > 1 else (mine or [empty])[0])
-        return loss, clipped[: len(self.trainable)], touched
+        return loss, gradients[: len(self.trainable)], touched
 
     def clip(self, gradients: list[Tensor], touched: Sequence[Touched]) -> tuple[list[Tensor], list[Touched]]:
         """Emit clipping gradients and the gradients of touched rows by norm, all together."""

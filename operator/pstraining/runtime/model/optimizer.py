@@ -2,10 +2,10 @@
 
 An element-wise optimizer gives equal numbers on a packed vector and on its tensors. An optimizer that uses norms or
 shapes of tensors would be silently wrong on a vector, so its tensors are never cut, and its clone has variables of
-their shapes. Which of the two an optimizer is has been measured; others are refused. The worker clips by norm, before
-packing. On large vectors TensorFlow's fused kernels replace Keras's composed arithmetic of the common optimizers
-inside the clone: half the server's time, and equal up to rounding. Schedules, weight decay, averages and clipping by
-value remain Keras's."""
+their shapes. Which of the two an optimizer is has been measured; others are refused. A clone does not clip by norm:
+the mean of a round is clipped before it (`model.clipping`), and in mode Async each worker clips its gradient. On large
+vectors TensorFlow's fused kernels replace Keras's composed arithmetic of the common optimizers inside the clone: half
+the server's time, and equal up to rounding. Schedules, weight decay, averages and clipping by value remain Keras's."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -101,6 +101,11 @@ def check(optimizer: KerasOptimizer) -> None:
         )
     if optimizer.loss_scale_factor is not None:
         raise OptimizerError("loss_scale_factor is not supported")
+    if optimizer.gradient_accumulation_steps and (optimizer.clipnorm or optimizer.global_clipnorm):
+        raise OptimizerError(
+            "clipnorm and global_clipnorm cannot be used with gradient_accumulation_steps: Keras clips what it has "
+            "accumulated, and parameter servers clip each step; use spec.training.accumulationSteps"
+        )
 
 
 def _variables_of(schedule: object) -> list[str]:
@@ -201,11 +206,6 @@ def clip(optimizers: Sequence[KerasOptimizer], numbers: Sequence[int], gradients
             for place, gradient in zip(places, found, strict=True):
                 clipped[place] = gradient
     return clipped
-
-
-def clips_by_norm(optimizer: KerasOptimizer) -> bool:
-    """Return whether `clip` changes gradients."""
-    return optimizer.clipnorm is not None or optimizer.global_clipnorm is not None
 
 
 def settings(optimizer: KerasOptimizer) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import keras
 import tensorflow as tf
 
+from pstraining.runtime.model import clipping
 from pstraining.runtime.model.keras_model import STATE, Model, Touched
 from pstraining.runtime.model.partition import Layout, Segment
 from pstraining.runtime.model.segment_optimizer import SegmentOptimizer, SlotPlace, TensorVariables
@@ -81,7 +82,7 @@ class Shard:
         acceptor_size: int = 0,
     ) -> None:
         self.device, self.container, self.number = device, container, ps
-        self._program = len(model.optimizers)
+        self._program, self.norms = len(model.optimizers), clipping.norms_of(model.trained_by, layout)
         self.segments, self.tables, self.frozen_segments = layout.on(ps), layout.tables_on(ps), layout.frozen_on(ps)
         self.held = [*self.segments, *self.tables, *self.frozen_segments]
         """The segments of `values`."""

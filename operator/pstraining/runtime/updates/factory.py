@@ -51,7 +51,9 @@ def choose(
         # In mode Sync the servers average the workers' moves; in mode Async each worker scales its own.
         together = max(1, workers - training.backup_workers) if is_sync and not training.ordered_sums else 1
         share, targets = 1.0 if is_sync else 1.0 / workers, blend.targets if blend else None
-        computer = GradientComputer(store, moves=moves, share=share, parts=together, state_targets=targets)
+        # A local optimizer clips by itself; in mode Sync the servers clip the mean.
+        clips = not moves and not is_sync
+        computer = GradientComputer(store, moves=moves, share=share, parts=together, clips=clips, state_targets=targets)
         feedback = training.compression.error_feedback
         return computer, PushCompressor(store, [fmt.push for fmt in choices], feedback=feedback)
 

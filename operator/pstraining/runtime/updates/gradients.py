@@ -61,6 +61,7 @@ class GradientComputer:
         parts: number of gradients in a step. Each gradient is computed of its loss divided by this number, which costs
             nothing, so the sum over equal batches is their mean. The division is left out where it is not exact: if
             the number is not a power of two, or gradients are not linear in the loss.
+        clips: whether this worker clips its gradient by norm; otherwise the mean is clipped where the step is made.
         state_targets: emits what is sent of state, in place of its change, from its values before and after a number of
             batches.
 
@@ -76,9 +77,11 @@ class GradientComputer:
         moves: bool = False,
         share: float = 1.0,
         parts: int = 1,
+        clips: bool = False,
         state_targets: StateTargets | None = None,
     ) -> None:
         self._store, self._moves, self._share, self._state_targets = store, moves, share, state_targets
+        self._clips = clips
         exact = parts & (parts - 1) == 0  # division by a power of two rounds nothing
         self._parts = parts if exact and not moves and store.model.is_linear else 1
         if moves and store.model.tables:
@@ -100,7 +103,12 @@ class GradientComputer:
     def bind(self, store: ParameterStore) -> "GradientComputer":
         """Return a computer with the same settings for other members of the shards."""
         return GradientComputer(
-            store, moves=self._moves, share=self._share, parts=self._parts, state_targets=self._state_targets
+            store,
+            moves=self._moves,
+            share=self._share,
+            parts=self._parts,
+            clips=self._clips,
+            state_targets=self._state_targets,
         )
 
     def is_one_pass(self, batches: Sequence[Batch]) -> bool:
@@ -201,6 +209,8 @@ class GradientComputer:
             before = [variable.value.read_value() for variable in state]
             with tf.control_dependencies(before):
                 loss, gradients, touched = self._on_devices(batch, 1 / self._parts)
+            if self._clips:
+                gradients, touched = model.clip(gradients, touched)
             changes = self._state_changes(before, [variable.value.read_value() for variable in state], 1)
             if self._parts > 1:
                 changes = [change / self._parts for change in changes]

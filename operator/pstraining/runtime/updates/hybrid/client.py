@@ -12,6 +12,7 @@ from pstraining.runtime.updates.hybrid.messages import FollowReply
 from pstraining.runtime.updates.hybrid.server import HybridRoundOps
 from pstraining.runtime.updates.hybrid.two_phase_commit import HybridStandbyRoundOps
 from pstraining.runtime.updates.synchronous.messages import ApplyReply, RoundPlace
+from pstraining.runtime.updates.synchronous.norms import settled
 from pstraining.runtime.updates.synchronous.two_phase_commit import decided
 
 
@@ -59,6 +60,7 @@ class HybridOperations:
         self.form_ring = traced(lambda *arguments: home(arbiter.form_ring(*arguments)))
         self.members = traced(lambda: home(arbiter.members()))
         self.claim = traced(lambda *arguments: home(arbiter.claim(*arguments)))
+        self.made_norms = traced(lambda: home(arbiter.made_norms()))
         self.load = traced(lambda: [home(server.load()) for server in servers])
         self.store = traced(store_all)
 
@@ -86,9 +88,24 @@ class HybridOperations:
 
         return self._stacked(arbiter_first(self.servers, emit))
 
-    def _emit_apply(self, session: Tensor, who: Tensor, place: Tensor) -> Tensor:
+    def _emit_apply(self, session: Tensor, who: Tensor, place: Tensor, dense: Tensor) -> Tensor:
+        """Apply the step if no input is missing.
+
+        Args:
+            session: term and generation. int64[2].
+            who: worker and incarnation. int64[2].
+            place: step and attempt. int64[2].
+            dense: see `DenseState.squares`. float64[n].
+
+        Returns:
+            The `FollowReply`. int64[2].
+        """
         request = session, who, place
-        return self._emit_follow(*request, self.servers[0].unanimous(decided(self.servers, self._standbys, request)))
+        norms = settled(self.servers, session, place, tf.constant(1, tf.int64), dense)
+        votes = decided(self.servers, self._standbys, request)
+        if not self._standbys[0]:
+            votes += norms  # with standbys, a primary prepares the step only if it has the norms
+        return self._emit_follow(*request, self.servers[0].unanimous(votes))
 
     def _emit_follow(self, session: Tensor, who: Tensor, place: Tensor, go: Tensor | None = None) -> Tensor:
         """Apply the step on the arbiter if `go` is 1 and the arbiter may, and then on the other servers.

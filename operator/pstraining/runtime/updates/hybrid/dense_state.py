@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from pstraining.runtime.model.clipping import MeanClipping, added, are_usable
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.segment_optimizer import SegmentOptimizer
 from pstraining.runtime.model.tensor import Tensor
@@ -48,13 +49,20 @@ class DenseState:
             ends[kind] = begin + size
         self._sums = {kind: np.zeros([end], kind) for kind, end in ends.items()}
         self._stats = np.zeros([3], np.float64)
+        norms = store.shards[0].norms
+        self._clipping = [MeanClipping(norms, shard.segments) for shard in store.shards] if norms else []
+        self.shares_norms = bool(self._clipping and store.model.tables)
+        """Whether norms are of dense parameters and of rows on the servers, which decide them."""
+        self._squares = tf.function(self._emit_squares, autograph=False)
         self._move = tf.function(self._emit_move, autograph=False)
         self._show = tf.function(self._emit_show, autograph=False)
 
     def warm_up(self) -> None:
         """Trace the functions of a step."""
         with tf.device(self._store.client.compute):
-            self._move.get_concrete_function(*self._sum_specs())
+            self._move.get_concrete_function(*self._sum_specs(), self._no_totals())
+            if self.shares_norms:
+                self._squares.get_concrete_function(*self._sum_specs())
             self._show.get_concrete_function()
 
     def load(self, gradient: LocalGradient) -> list[Array]:
@@ -71,8 +79,26 @@ class DenseState:
                 target[:] = 0
         return [*self._sums.values(), self._stats]
 
-    def settle(self) -> int:
+    def squares(self, *, valid: bool) -> Array:
+        """Return the sums of squares of the loaded sums' mean. Empty unless norms are shared.
+
+        Args:
+            valid: whether the loaded sums are those of the step.
+
+        Returns:
+            1 if they are valid, and the sums. float64[1 + length].
+        """
+        length = self._clipping[0].length if self.shares_norms else -1
+        if not valid or not self.shares_norms:
+            return np.zeros([1 + length])
+        with tf.device(self._store.client.compute):
+            return np.concatenate([[1.0], self._squares(*self._loaded()).numpy()])
+
+    def settle(self, totals: Array | None = None) -> int:
         """Apply the loaded sums as one step; return the step of the parameters afterwards.
+
+        Args:
+            totals: sums of squares by which the step is clipped, if norms are shared. float64[length].
 
         Raises:
             RuntimeError: this worker has no dense parameters.
@@ -82,7 +108,7 @@ class DenseState:
         total = float(self._stats[0])
         with tf.device(self._store.client.compute):
             if total:
-                self._move(tf.constant(self._stats), *(tf.constant(values) for values in self._sums.values()))
+                self._move(*self._loaded(), self._no_totals() if totals is None else tf.constant(totals))
             else:
                 self._show()
         self.step += 1
@@ -123,20 +149,47 @@ class DenseState:
         """Return the size of one sum around the ring, in bytes."""
         return sum(values.nbytes for values in self._sums.values())
 
+    def _loaded(self) -> list[Tensor]:
+        """Return the numbers and the sums as tensors."""
+        return [tf.constant(self._stats), *(tf.constant(values) for values in self._sums.values())]
+
+    def _no_totals(self) -> Tensor:
+        return tf.zeros([self._clipping[0].length if self.shares_norms else 0], tf.float64)
+
     def _sum_specs(self) -> "list[tf.TensorSpec]":
         specs = [tf.TensorSpec(values.shape, values.dtype) for values in self._sums.values()]
         return [tf.TensorSpec(self._stats.shape, tf.float64), *specs]
 
-    def _emit_move(self, stats: Tensor, *sums: Tensor) -> Tensor:
-        total, _, overflows = tf.unstack(stats)
-        by_kind = dict(zip(self._sums, sums, strict=True))
+    def _emit_move(self, stats: Tensor, *sums_and_totals: Tensor) -> Tensor:
+        *sums, totals = sums_and_totals
+        overflows, vectors, skipped = stats[2], self._emit_means(stats, sums), None
+        if self._clipping:
+            totals = totals if self.shares_norms else self._emit_sums_of_squares(vectors)
+            pairs = zip(self._clipping, vectors, strict=True)
+            vectors = [clipping.vectors(own, totals) for clipping, own in pairs]
+            skipped = tf.logical_not(are_usable(totals, overflows))
+
+        def step() -> None:
+            for part, own in zip(self._parts, vectors, strict=True):
+                _step(part, own, tf.greater(overflows, 0))
+
+        unless(skipped, step)
+        return self._emit_show()
+
+    def _emit_squares(self, stats: Tensor, *sums: Tensor) -> Tensor:
+        return self._emit_sums_of_squares(self._emit_means(stats, sums))
+
+    def _emit_sums_of_squares(self, vectors: Sequence[Sequence[Tensor]]) -> Tensor:
+        pairs = zip(self._clipping, vectors, strict=True)
+        return added([clipping.squares(own) for clipping, own in pairs])
+
+    def _emit_means(self, stats: Tensor, sums: Sequence[Tensor]) -> list[list[Tensor]]:
+        """Emit the mean gradient, for every server one vector per segment."""
+        by_kind, total = dict(zip(self._sums, sums, strict=True)), stats[0]
         means = iter(
             [by_kind[kind][begin:end] / tf.cast(total, by_kind[kind].dtype) for kind, begin, end in self._places]
         )
-        overflowed = tf.greater(overflows, 0)
-        for part, shard in zip(self._parts, self._store.shards, strict=True):
-            _step(part, [tf.cast(next(means), segment.dtype) for segment in shard.segments], overflowed)
-        return self._emit_show()
+        return [[tf.cast(next(means), segment.dtype) for segment in shard.segments] for shard in self._store.shards]
 
     def _emit_show(self) -> Tensor:
         values = self._store.unpack([[vector.read_value() for vector in part.vectors] for part in self._parts])

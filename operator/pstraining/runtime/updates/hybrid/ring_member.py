@@ -76,9 +76,9 @@ class RingMember:
         self.lose()
         self.left = None
 
-    def settle(self) -> int:
-        """Apply the sum; return the step of the parameters afterwards."""
-        step = self.dense.settle()
+    def settle(self, totals: Array | None = None) -> int:
+        """Apply the sum; return the step of the parameters afterwards. See `DenseState.settle`."""
+        step = self.dense.settle(totals)
         self.held = None
         return step
 

@@ -35,6 +35,9 @@ class HybridAccumulators(Accumulators):
         super().__init__(shard, config)
         self.behind = tf.Variable(tf.zeros([], tf.int64))
         """Steps applied since this server's dense parameters were written."""
+        self.made_norms = tf.Variable(tf.zeros([self.norms.clipping.length], tf.float64)) if self.norms else None
+        """The sums of squares by which the last step was clipped; None if it is not clipped by norm together with rows
+        of tables."""
         # The arbiter's.
         self.members = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64))
         """1 for every worker in the ring of this attempt."""
@@ -221,6 +224,21 @@ class HybridRoundOps(RoundOps):
         found: tuple[Tensor, list[Tensor]] = self._critical([], body)
         return found
 
+    def made_norms(self) -> Tensor:
+        """Return the step, the attempt in which it was applied, and the norms by which it was clipped.
+
+        Norms are sums of squares. float64[2 + length].
+        """
+
+        def body() -> Tensor:
+            own, norms = self._hybrid, self._hybrid.made_norms
+            if norms is None:
+                raise TypeError("the mean is not clipped by norm together with rows of tables")
+            numbers = [self._shard.record.read_value()[RecordField.STEP], own.made_in.read_value()]
+            return tf.concat([tf.cast(tf.stack(numbers), tf.float64), norms.read_value()], 0)
+
+        return self._critical([], body)
+
     def give_up_state(self, session: Tensor, step: Tensor) -> Tensor:
         """Mark the server's set as incomplete, because no worker has the dense parameters of a step. int64[]."""
 
@@ -288,11 +306,17 @@ class HybridRoundOps(RoundOps):
         own = self._hybrid
         made_in = own.made_in.assign(self._attempt(), read_value=False)
         noted = [made_in, own.behind.assign_add(tf.constant(1, tf.int64), read_value=False)]
+        if own.made_norms is not None:
+            noted.append(own.made_norms.assign(self._totals(), read_value=False))
         return [*noted, self._wait_no_longer(admitted)] if self._arbiter else noted
 
     def _attempt(self) -> Tensor:
         """Return the attempt in which the step is applied. int64[]."""
         return self._hybrid.attempt.read_value()
+
+    def _totals(self) -> Tensor:
+        """Return the sums of squares by which the step is clipped. float64[length]."""
+        return self._state.norms_or_raise().totals.read_value()
 
     def _last_round(self, sender: Sender) -> Tensor:
         del sender

@@ -125,7 +125,9 @@ class HybridUpdates(BoundUpdates):
             gradient.stats,
             gradient.rows,
         )
-        call(ops.apply, self._session, self._shared.identity, place)
+        call(ops.apply, self._session, self._shared.identity, place, self._dense_squares(None, None))
+        if self._dense.shares_norms:
+            call(ops.made_norms)
 
     def _usual_step_functions(self, batches: Sequence[Batch]) -> Iterator[tuple[TracedFunction, tuple[object, ...]]]:
         """See `BoundUpdates`."""
@@ -140,7 +142,9 @@ class HybridUpdates(BoundUpdates):
         for length in (0, 1):  # two lengths generalize the trace to any length
             stats, rows = self._computer.zero_rows(length)
             yield ops.push, (*request, self._shared.no_data_progress, stats, rows)
-        yield ops.apply, request
+        yield ops.apply, (*request, self._dense_squares(None, None))
+        if self._dense.shares_norms:
+            yield ops.made_norms, ()
 
     def start_session(self, session: Session) -> None:
         """Start a session; the local parameters remain if the session has the same set."""
@@ -280,9 +284,17 @@ class HybridUpdates(BoundUpdates):
         return min(2 * pause, LONGEST_PAUSE)
 
     def _apply_sum(self, loss: float, *, goes_on: bool = True) -> StepResult:
-        """Apply the sum that this worker holds."""
+        """Apply the sum that this worker holds, which is part of the parameters."""
+        member, totals = self._member, None
+        if self._dense.shares_norms:
+            found = self._client.call(self._ops.made_norms)
+            step, attempt, totals = int(found[0]), int(found[1]), found[2:]
+            if (step - 1, attempt) != (self._dense.step, member.held):  # the others have made more steps since
+                self._is_current, self._worker_progress.tried = False, None
+                member.lose()
+                return StepResult(True, True, False, step, loss)
         self._is_current, self._worker_progress.tried = goes_on, None
-        return StepResult(True, True, False, self._member.settle(), loss)
+        return StepResult(True, True, False, member.settle(totals), loss)
 
     def _look(self, loss: float) -> tuple[hybrid_protocol.HybridObservation, StepResult | None]:
         """Return the servers' state, and a result if this worker's session is over."""
@@ -355,12 +367,18 @@ class HybridUpdates(BoundUpdates):
 
     def _apply(self, step: int | None, attempt: int | None) -> bool:
         """Apply a step on every server; return whether all did, and it consists of the sum that this worker holds."""
-        place = self._place(step, attempt)
-        reply = self._client.call(self._ops.apply, self._session, self._shared.identity, place)
+        place, dense = self._place(step, attempt), self._dense_squares(step, attempt)
+        reply = self._client.call(self._ops.apply, self._session, self._shared.identity, place, dense)
         made, made_in = FollowReply.unpack(reply)
         if not made:
             time.sleep(LONGEST_PAUSE)  # rejected: the obstacle may remain for a while
         return bool(made) and (self._dense.step, self._member.held) == (step, made_in)
+
+    def _dense_squares(self, step: int | None, attempt: int | None) -> Tensor:
+        """Return the squares of this worker's sum; see `DenseState.squares`. float64[n]."""
+        held = step is not None and (step, attempt) == (self._dense.step, self._member.held)
+        with tf.device(self._client.local):
+            return tf.constant(self._dense.squares(valid=held))
 
     def _register(self) -> None:
         self._client.call(self._ops.register_peer, self._session, self._shared.identity, self._peer())

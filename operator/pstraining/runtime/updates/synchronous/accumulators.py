@@ -9,6 +9,7 @@ import tensorflow as tf
 from pstraining.runtime.compression.codecs import VectorCodec
 from pstraining.runtime.compression.pull import PullShadow
 from pstraining.runtime.model import sparse_optimizer
+from pstraining.runtime.model.clipping import MeanClipping, are_usable
 from pstraining.runtime.model.keras_model import Touched
 from pstraining.runtime.model.partition import Segment
 from pstraining.runtime.model.tensor import Operation, Tensor, Variable
@@ -60,6 +61,21 @@ class RoundResult(NamedTuple):
     """1 if the loss is scaled and a gradient of the round is not finite. float64[]."""
 
 
+class MeanNorms:
+    """The norms by which a round's mean is clipped; create it inside `variables_on` for a server.
+
+    Args:
+        clipping: clips the server's part of the mean.
+    """
+
+    def __init__(self, clipping: MeanClipping) -> None:
+        self.clipping = clipping
+        self.totals = tf.Variable(tf.zeros([clipping.length], tf.float64))
+        """The sums of squares of all servers together."""
+        self.place = tf.Variable(tf.fill([2], tf.constant(-1, tf.int64)))
+        """Step and attempt that they belong to; -1 for none."""
+
+
 class Accumulators(ModeState):
     """The variables of rounds on one server; create it inside `variables_on` for that server."""
 
@@ -86,6 +102,9 @@ class Accumulators(ModeState):
         self.format = tf.Variable(tf.zeros([], tf.int64)) if len(config.pulls) > 1 else None
         """Number of the round's format; None if there is a single one."""
         self.rows = [SparseAccumulator(table) for table in shard.tables]
+        norms = shard.norms if not config.moves and (config.dense or shard.tables) else None
+        self.norms = MeanNorms(MeanClipping(norms, segments, shard.tables)) if norms else None
+        """None if the mean is not clipped by norm."""
         # The arbiter's.
         self.admitted = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64))
         self.closed = tf.Variable(tf.zeros([], tf.int64))
@@ -104,7 +123,8 @@ class Accumulators(ModeState):
         """Return the variables of the current round."""
         rows = [v for table in self.rows for v in (table.indices, table.workers, table.gradients)]
         overflowed = [] if self.overflowed is None else [self.overflowed]
-        return [self.pushed, self.weights, self.losses, *overflowed, *self.vectors, *rows]
+        norms = [self.norms.totals, self.norms.place] if self.norms else []
+        return [self.pushed, self.weights, self.losses, *overflowed, *self.vectors, *rows, *norms]
 
     def followers(self, segment: int) -> list[PSVariable]:
         """Return the variables of a segment's shadow."""
@@ -190,19 +210,42 @@ class Accumulators(ModeState):
             means.append(mean / tf.cast(tf.reduce_sum(weights) / unit, rows.dtype))
         return means
 
+    def squares(self) -> Tensor:
+        """Emit the sums of squares of the mean; see `MeanClipping`."""
+        return self.norms_or_raise().clipping.squares(self.mean(), self._touched())
+
+    def norms_or_raise(self) -> MeanNorms:
+        """Return the norms.
+
+        Raises:
+            TypeError: the mean is not clipped by norm.
+        """
+        if self.norms is None:
+            raise TypeError("the mean is not clipped by norm")
+        return self.norms
+
+    def _total(self) -> Tensor:
+        """Emit the weight of all gradients together. float64[]."""
+        weights = self.weights.read_value()
+        return tf.reduce_sum(weights) if self.config.ordered else weights[1]
+
+    def _touched(self) -> list[Touched]:
+        total = self._total()
+        return [table.mean(total, ordered=self.config.ordered) for table in self.rows]
+
     def result(self) -> RoundResult:
-        """Emit the result of the round."""
-        weights, ordered = self.weights.read_value(), self.config.ordered
-        total = tf.reduce_sum(weights) if ordered else weights[1]
+        """Emit the result of the round; the mean is clipped by the norms that are stored."""
+        total = self._total()
         losses = tf.stack([tf.math.divide_no_nan(self.losses.read_value(), total), tf.cast(total > 0, tf.float64)])
-        return RoundResult(
+        found = RoundResult(
             total,
             losses,
             self.mean,
-            lambda: [table.mean(total, ordered=ordered) for table in self.rows],
+            self._touched,
             self.admitted.read_value(),
             tf.zeros([], tf.float64) if self.overflowed is None else self.overflowed.read_value(),
         )
+        return found if self.norms is None else _clipped(found, self.norms)
 
     def clear(self) -> list[Operation]:
         """Emit the reset of the round; return the operations to wait for."""
@@ -251,6 +294,17 @@ class SparseAccumulator:
             indices, gradients = tf.gather(indices, order), tf.gather(gradients, order)
         unique, summed = sparse_optimizer.merged([(indices, gradients)])
         return unique, summed / tf.cast(total, summed.dtype)
+
+
+def _clipped(found: RoundResult, norms: MeanNorms) -> RoundResult:
+    """Emit the result with a clipped mean; without a weight if its norms are not usable."""
+    totals, clipping = norms.totals.read_value(), norms.clipping
+    usable = are_usable(totals, found.overflowed)
+    return found._replace(
+        weight=tf.where(usable, found.weight, tf.zeros([], tf.float64)),
+        mean=lambda: clipping.vectors(found.mean(), totals),
+        touched=lambda: clipping.rows(found.touched(), totals),
+    )
 
 
 def _deadline(config: RoundConfig) -> Tensor:

@@ -25,6 +25,7 @@ from pstraining.runtime.updates.synchronous.messages import (
     ShardPushReply,
     StepRequest,
 )
+from pstraining.runtime.updates.synchronous.norms import settled
 from pstraining.runtime.updates.synchronous.server import RoundOps
 from pstraining.runtime.updates.synchronous.two_phase_commit import StandbyRoundOps, decided
 
@@ -134,7 +135,8 @@ class SyncOperations:
             closed, admitted = everyone.closed[0], everyone.admitted[0]  # the arbiter's
             everywhere = tf.reduce_all(tf.equal(everyone.in_sum, 1) & tf.equal(everyone.pushed, admitted))
             go = tf.cast(everywhere & tf.equal(closed, 1), tf.int64)
-        return PushReply(replies, self._emit_follow(fmt, request, [go]))
+        votes = [go, *settled(self._servers, request.session, request.place, go)]
+        return PushReply(replies, self._emit_follow(fmt, request, votes))
 
     def _emit_look(self, identity: Tensor) -> tuple[list[tuple[Tensor, Tensor]], list[Tensor]]:
         """Return every server's `LookReply`, packed, and the records of the standbys."""
@@ -143,7 +145,10 @@ class SyncOperations:
 
     def _emit_apply(self, fmt: int, request: StepRequest) -> Tensor:
         """Apply the step if no input is missing, and fetch the result if it was applied. `FetchReply`, int64[5]."""
+        norms = settled(self._servers, request.session, request.place, tf.constant(1, tf.int64))
         votes = decided(self._servers, self._standbys, request[:3])
+        if not self._standbys[0]:
+            votes += norms  # with standbys, a primary prepares the step only if it has the norms
         return self._emit_follow(fmt, request, votes, is_decided=bool(self._standbys[0]))
 
     def _emit_fetch(self, fmt: int, request: StepRequest) -> Tensor:

@@ -247,12 +247,14 @@ class StagedStats(NamedTuple):
     """Number of the next round's wire format. float64[]."""
     overflowed: Tensor
     """1 if the loss is scaled and a gradient is not finite. float64[]."""
+    norms: Tensor
+    """The sums of squares by which the mean is clipped; empty if it is not clipped by norm. float64[length]."""
 
     def pack(self) -> Tensor:
-        """Emit the numbers on the primary. float64[5]."""
-        return tf.concat([[self.weight], self.losses, [self.format, self.overflowed]], 0)
+        """Emit the numbers on the primary. float64[5 + length]."""
+        return tf.concat([[self.weight], self.losses, [self.format, self.overflowed], self.norms], 0)
 
     @classmethod
     def unpack(cls, vector: Tensor) -> "StagedStats":
         """Emit the fields on the standby."""
-        return cls(vector[0], vector[1:3], vector[3], vector[4])
+        return cls(vector[0], vector[1:3], vector[3], vector[4], vector[5:])

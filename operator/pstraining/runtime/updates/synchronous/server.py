@@ -19,11 +19,11 @@ from pstraining.runtime.ps.shard import ServerHooks, Shard
 from pstraining.runtime.ps.tensors import at, put
 from pstraining.runtime.updates.gradients import ShardGradient
 from pstraining.runtime.updates.synchronous.accumulators import RoundResult
-from pstraining.runtime.updates.synchronous.fetch import FetchOps
 from pstraining.runtime.updates.synchronous.messages import ApplyReply, LookReply, RoundPlace, ShardPushReply
+from pstraining.runtime.updates.synchronous.norms import NormOps
 
 
-class RoundOps(FetchOps):
+class RoundOps(NormOps):
     """Emits the operations of rounds on one server."""
 
     def admit(self, session: Tensor, identity: Tensor, place: Tensor) -> Tensor:
@@ -331,7 +331,8 @@ class RoundOps(FetchOps):
     def _may_apply(self, place: RoundPlace) -> Tensor:
         """Whether the arbiter may apply the step. bool[]."""
         state = self._state
-        return tf.equal(state.attempt.read_value(), place.attempt) & tf.equal(state.closed.read_value(), 1)
+        complete = tf.equal(state.attempt.read_value(), place.attempt) & tf.equal(state.closed.read_value(), 1)
+        return complete & self._is_settled(place) if self.clips_by_norm else complete
 
     def _may_follow(self, place: RoundPlace) -> Tensor:
         """Whether another server may apply the step that the arbiter has applied. bool[]."""

@@ -38,7 +38,8 @@ class ReplicatedAccumulators(Accumulators):
         self.place = tf.Variable(tf.fill([2], tf.constant(-1, tf.int64)))
         """Step and attempt of the staged input; -1 for none."""
         segments = shard.segments if config.dense else ()
-        staged = [tf.zeros([5], tf.float64), *(_empty([None], segment.dtype) for segment in segments)]
+        numbers = 5 + (self.norms.clipping.length if self.norms else 0)
+        staged = [tf.zeros([numbers], tf.float64), *(_empty([None], segment.dtype) for segment in segments)]
         for table in shard.tables:
             staged += [_empty([None], tf.int64), _empty([None, table.slices[0].width], table.dtype)]
         if shard.number == 0:
@@ -70,7 +71,8 @@ class ReplicatedAccumulators(Accumulators):
         """
         found = self.result()
         fmt = tf.cast(self.next_format(), tf.float64)
-        stats = StagedStats(found.weight, found.losses, fmt, found.overflowed)
+        norms = self.norms.totals.read_value() if self.norms else tf.zeros([0], tf.float64)
+        stats = StagedStats(found.weight, found.losses, fmt, found.overflowed, norms)
         flat = [stats.pack(), *(found.mean() if self._segments else [])]
         for indices, gradients in found.touched():
             flat += [indices, gradients]
@@ -143,6 +145,8 @@ class PrimaryRoundOps(MemberRoundOps):
             ready = open_ & same & tf.equal(record[RecordField.STEP], round_.step)
             if self._arbiter:
                 ready &= self._may_apply(round_)
+            elif self.clips_by_norm:
+                ready &= self._is_settled(round_)
             made = open_ & (record[RecordField.STEP] > round_.step)
 
             def prepared_parts() -> list[Tensor]:
