@@ -3,7 +3,12 @@
 While digits trains, its pods are killed one after the other: the job goes on from where it was.
 """
 
+import os
+import subprocess
+import sys
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from localcluster import faults
 from pstraining.api import contract
-from tests.support.examples import Example
+from tests.support.examples import ROOT, Example
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.soak_marks import in_all, in_soak, some
 
@@ -100,6 +105,45 @@ def test_examples_without_our_runtime(kube: Kube, namespace: str, shared: Path, 
     example = Example.start(kube, namespace, name, shared)
     example.wait_succeeded()
     assert example.failures("chief") == example.failures("ps") == example.failures("worker") == 0
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], float]:
+    """What the plain script of the example `convnet` ends with, by its precision."""
+    data = tmp_path_factory.mktemp("digits")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "operator"), str(ROOT)])}
+
+    def printed(program: str, *arguments: str) -> str:
+        command = [sys.executable, "-m", f"examples.convnet.{program}", str(data), *arguments]
+        return subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    printed("write")
+    return cache(lambda policy: float(printed("plain", policy).splitlines()[-1].removeprefix("test_accuracy ")))
+
+
+@pytest.mark.trains
+@in_all("tests/training/test_example_convnet.py::test_the_job_ends_where_the_script_ends")  # on kubelets
+@pytest.mark.parametrize(
+    ("mode", "policy"),
+    [
+        ("Sync", "mixed_bfloat16"),
+        ("Async", "mixed_float16"),
+        pytest.param("Sync", "mixed_float16", marks=in_soak),
+        pytest.param("Async", "mixed_bfloat16", marks=in_soak),
+    ],
+)
+def test_a_whole_script_ends_where_fit_ends(
+    kube: Kube, namespace: str, shared: Path, fitted: Callable[[str], float], mode: str, policy: str
+) -> None:
+    """Batch normalization, a schedule, TFRecords, callbacks, class weights, half precision: within half a point."""
+    example = Example.start(kube, namespace, "convnet", shared, {"training": {"mode": mode}}, arguments=(policy,))
+    example.wait_succeeded()
+    assert example.wait_event("best_restored")
+    result = example.wait_event("result")
+    assert result["test_accuracy"] == pytest.approx(fitted(policy), abs=0.005)
+    assert example.job()["status"]["restarts"] == 0
+    for name in ("final.keras", "best.keras", "logs/train", "logs/validation"):
+        assert (example.checkpoints / name).exists(), name
 
 
 @in_all("tests/e2e/test_training_faults.py::test_what_is_lost_costs_the_others_seconds")  # four losses, in turn

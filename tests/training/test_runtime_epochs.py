@@ -4,6 +4,7 @@ import csv
 import json
 import os
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +273,22 @@ def test_a_callback_that_could_not_do_its_work_is_refused(name: str, arguments: 
     with pytest.raises(CallbackRefusedError, match=name) as found:
         check([getattr(keras.callbacks, name)(**arguments)])
     assert words in str(found.value)
+
+
+def test_tensorboard_without_its_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorFlow does not install it; without the check, the chief fails at the end of the first epoch."""
+    import keras
+
+    from pstraining.runtime.chief import refusals
+
+    for found in (object(), None):
+        monkeypatch.setattr(refusals, "find_spec", {"tensorboard": found}.get)
+        with (
+            pytest.raises(refusals.CallbackRefusedError, match="pip install tensorboard")
+            if not found
+            else nullcontext()
+        ):
+            refusals.check([keras.callbacks.TensorBoard("logs")])
 
 
 def test_a_callback_of_batches_is_refused_and_one_of_epochs_is_not(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ as well, as those of experiment trackers do, is accepted, and an event names the
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Final
 
 import keras
@@ -69,6 +70,7 @@ def check(callbacks: Sequence["keras.callbacks.Callback"]) -> None:
                 f"callbacks: {name} works at the end of epochs alone, as batches are trained on the workers: leave out "
                 f"{option}"
             )
+        _check_package(callback, name)
         _check_hooks(callback, name)
 
 
@@ -154,6 +156,15 @@ def _option_of_batches(callback: "keras.callbacks.Callback") -> str:
         if callback.write_steps_per_second:
             return "write_steps_per_second"
     return ""
+
+
+def _check_package(callback: "keras.callbacks.Callback", name: str) -> None:
+    # TensorFlow does not install it. Its error would come at the end of the first epoch.
+    if isinstance(callback, keras.callbacks.TensorBoard) and find_spec("tensorboard") is None:
+        raise CallbackRefusedError(
+            f"callbacks: {name} needs the package tensorboard: install it in the image (pip install tensorboard), or "
+            "leave the callback out: the Trainer writes an epoch's logs for TensorBoard beside the checkpoints"
+        )
 
 
 def _check_hooks(callback: "keras.callbacks.Callback", name: str) -> None:
