@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from examples.convnet import plain
-from examples.convnet.plain import CLASS_WEIGHT, EPOCHS, SAMPLES
+from examples.convnet.plain import CLASS_WEIGHT, EPOCHS
+from examples.convnet.write import SAMPLES
 from pstraining.runtime import Files, Trainer
 
 DATA = Path(os.environ.get("DATA", "/data"))

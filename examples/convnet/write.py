@@ -1,4 +1,8 @@
-"""Write scikit-learn's digits, each in five places, as TFRecords: `python -m examples.convnet.write FOLDER`."""
+"""Write scikit-learn's digits, each in nine places, as TFRecords: `python -m examples.convnet.write FOLDER`.
+
+Samples are held back for the test at random, so that most digits of the test are in the training data, in another
+place. The test shows whether the network finds them wherever they are.
+"""
 
 import sys
 from pathlib import Path
@@ -6,44 +10,43 @@ from typing import Any
 
 from examples.tfrecords.write import record
 
-FILES = 16
+FILES, SAMPLES = 16, 8192
+"""Of the training data."""
+HELD_BACK = 4096
+"""Samples of the test."""
 SIZE = 10
 """Width and height of an image, in pixels."""
-PLACES = ((1, 1), (0, 1), (2, 1), (1, 0), (1, 2))
-"""Rows above an image of 8 x 8 pixels, and columns left of it."""
 
 
-def placed(images: Any, labels: Any) -> tuple[Any, Any]:
-    """Every image in each of the places, with its label: arrays of (5 n, 100) and (5 n,)."""
+def placed() -> tuple[Any, Any]:
+    """Every digit of 8 x 8 pixels in every place, in random order.
+
+    Returns:
+        Images (16173, 100) and labels (16173,).
+    """
     import numpy as np
+    from sklearn.datasets import load_digits
 
+    images, labels = load_digits(return_X_y=True)
+    images = images.astype("float32").reshape(-1, 8, 8) / 16
+    room = range(SIZE - 8 + 1)
     moved = [
-        np.pad(images.reshape(-1, 8, 8), ((0, 0), (above, SIZE - 8 - above), (left, SIZE - 8 - left)))
-        for above, left in PLACES
+        np.pad(images, ((0, 0), (above, SIZE - 8 - above), (left, SIZE - 8 - left))) for above in room for left in room
     ]
-    return np.concatenate(moved).reshape(-1, SIZE * SIZE), np.tile(labels, len(PLACES))
+    order = np.random.default_rng(0).permutation(len(moved) * len(images))
+    return np.concatenate(moved).reshape(-1, SIZE * SIZE)[order], np.tile(labels, len(moved))[order]
 
 
 def write(folder: Path) -> None:
-    """Write 16 files with one half of the images, and `test.tfrecord` with the other half."""
-    import numpy as np
+    """Write 16 files of 512 samples, and `test.tfrecord`."""
     import tensorflow as tf
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
 
-    images, labels = load_digits(return_X_y=True)
-    images = images.astype("float32") / 16
-    train_x, test_x, train_y, test_y = train_test_split(images, labels, test_size=0.5, random_state=0, stratify=labels)
-    train_x, train_y = placed(train_x, train_y)
-    order = np.random.default_rng(0).permutation(len(train_x))
-    parts = {
-        f"train-{number:02}.tfrecord": (train_x[order[number::FILES]], train_y[order[number::FILES]])
-        for number in range(FILES)
-    }
+    images, labels = placed()
+    parts = {f"train-{number:02}.tfrecord": slice(number, SAMPLES, FILES) for number in range(FILES)}
     folder.mkdir(parents=True, exist_ok=True)
-    for name, (x, y) in {**parts, "test.tfrecord": placed(test_x, test_y)}.items():
+    for name, part in {**parts, "test.tfrecord": slice(SAMPLES, SAMPLES + HELD_BACK)}.items():
         with tf.io.TFRecordWriter(str(folder / name)) as file:
-            for image, label in zip(x, y, strict=True):
+            for image, label in zip(images[part], labels[part], strict=True):
                 file.write(record(image, label))
 
 
