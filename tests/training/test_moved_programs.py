@@ -43,7 +43,14 @@ def trained(name: str, folder: Path, **options: Any) -> list[Any]:
                 "tests/training/test_runtime_loss_scale.py::test_gradients_that_are_zero_in_half_precision_train"
             ),
         ),
-        pytest.param("own train_step", 3.0, id="own train_step"),
+        pytest.param(
+            "own train_step",
+            3.0,
+            id="own train_step",
+            marks=in_all(
+                "tests/training/test_runtime_programs.py::test_a_training_method_of_the_models_own_is_moved_into_a_function"
+            ),
+        ),
     ],
 )
 @pytest.mark.usefixtures("client")  # a process connects before it creates its first tensor

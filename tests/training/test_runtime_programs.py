@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.moved_programs import PROGRAMS, STEPS
 from tests.support.servers import Rig
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
@@ -58,6 +59,19 @@ def test_a_training_method_of_the_models_own_is_refused_unless_a_step_replaces_i
 
     with pytest.raises(ModelError, match=method):
         Model(on_the_object, sgd, Objective("mse"))
+
+
+def test_a_training_method_of_the_models_own_is_moved_into_a_function(client: Any) -> None:
+    """`fit` calls the method, whose loss wants 3, and here the function does the same; the labels say 0."""
+    program = PROGRAMS["own train_step"]
+    step = {"train_step": program.train_step}
+    rig = Rig(client, program.optimizer, ps=1, build=program.model, loss="mse", compiled=step, mode="Sync")
+    rig.start()
+    rig.train([program.batch(0)] * STEPS)
+    (found,) = rig.snapshot().variables.values()
+    (wanted,) = program.fitted().get_weights()
+    assert wanted.item() == pytest.approx(3.0, abs=1e-3)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
 
 
 def test_a_compile_of_the_models_own_is_called_or_refused() -> None:
