@@ -122,7 +122,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], float]:
 
 
 @pytest.mark.trains
-@in_all("tests/training/test_example_convnet.py::test_the_job_ends_where_the_script_ends")  # on kubelets
+@in_all("tests/training/test_docs_guide.py::test_the_tutorial")  # on kubelets
 @pytest.mark.parametrize(
     ("mode", "policy"),
     [

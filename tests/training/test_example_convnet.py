@@ -8,13 +8,11 @@ import pytest
 from examples.convnet import plain
 from examples.convnet.write import write
 from pstraining.runtime.local import LocalJob
-from tests.support.soak_marks import in_all, some
+from tests.support.soak_marks import in_all
 from tests.training.test_runtime_faults import finished, transcript
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 HALF_A_POINT = 0.005
-HERE = ("Sync", "mixed_float16")
-"""It has a loss scale besides."""
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +33,9 @@ def former_policy() -> Iterator[None]:
     keras.config.set_dtype_policy(former)
 
 
-@pytest.mark.parametrize(
-    ("mode", "policy"),
-    some(
-        [(mode, policy) for mode in ("Sync", "Async") for policy in ("float32", "mixed_bfloat16", "mixed_float16")],
-        lambda *case: case == HERE,
-        in_all("tests/training/test_example_convnet.py::test_the_job_ends_where_the_script_ends"),  # one of them
-    ),
-)
+@in_all("tests/training/test_docs_guide.py::test_the_tutorial")  # a minute each
+@pytest.mark.parametrize("mode", ["Sync", "Async"])
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
 @pytest.mark.usefixtures("client", "former_policy")
 def test_the_job_ends_where_the_script_ends(
     data: Path, mode: str, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
