@@ -13,6 +13,7 @@ def messages_of(call: Callable[[], Any]) -> list[Messages]:
     from tensorflow.python.eager import context
 
     context.enable_run_metadata()
+    context.export_run_metadata()  # functions of earlier tests are noted as well, once a test has looked at its own
     try:
         call()
         made = context.export_run_metadata()
