@@ -14,7 +14,7 @@ from tests.support.ring_pairs import RingPairs
 from tests.support.soak_marks import ALL, THOROUGH
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
-CUTS = int(os.environ.get("PSTRAINING_CUTS", "20" if ALL else "10"))
+CUTS = int(os.environ.get("PSTRAINING_CUTS", "20" if ALL else "5"))
 """Moments at which something is lost; `make soak` takes 1,000."""
 LEFT = 9 if THOROUGH else 2
 """Of nine ways in which of each shard somebody is left, how many are tried: functions are made for each."""
