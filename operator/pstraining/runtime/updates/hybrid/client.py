@@ -12,7 +12,6 @@ from pstraining.runtime.updates.hybrid.messages import FollowReply
 from pstraining.runtime.updates.hybrid.server import HybridRoundOps
 from pstraining.runtime.updates.hybrid.two_phase_commit import HybridStandbyRoundOps
 from pstraining.runtime.updates.synchronous.messages import ApplyReply, RoundPlace
-from pstraining.runtime.updates.synchronous.norms import settled
 from pstraining.runtime.updates.synchronous.two_phase_commit import decided
 
 
@@ -88,23 +87,20 @@ class HybridOperations:
 
         return self._stacked(arbiter_first(self.servers, emit))
 
-    def _emit_apply(self, session: Tensor, who: Tensor, place: Tensor, dense: Tensor) -> Tensor:
+    def _emit_apply(self, session: Tensor, who: Tensor, place: Tensor, dense: Tensor | None = None) -> Tensor:
         """Apply the step if no input is missing.
 
         Args:
             session: term and generation. int64[2].
             who: worker and incarnation. int64[2].
             place: step and attempt. int64[2].
-            dense: see `DenseState.squares`. float64[n].
+            dense: see `DenseState.squares`; None if norms are not shared. float64[1 + length].
 
         Returns:
             The `FollowReply`. int64[2].
         """
         request = session, who, place
-        norms = settled(self.servers, session, place, tf.constant(1, tf.int64), dense)
-        votes = decided(self.servers, self._standbys, request)
-        if not self._standbys[0]:
-            votes += norms  # with standbys, a primary prepares the step only if it has the norms
+        votes = decided(self.servers, self._standbys, request, dense)
         return self._emit_follow(*request, self.servers[0].unanimous(votes))
 
     def _emit_follow(self, session: Tensor, who: Tensor, place: Tensor, go: Tensor | None = None) -> Tensor:

@@ -60,7 +60,8 @@ class DenseState:
     def warm_up(self) -> None:
         """Trace the functions of a step."""
         with tf.device(self._store.client.compute):
-            self._move.get_concrete_function(*self._sum_specs(), self._no_totals())
+            totals = [tf.TensorSpec([self._clipping[0].length], tf.float64)] if self.shares_norms else []
+            self._move.get_concrete_function(*self._sum_specs(), *totals)
             if self.shares_norms:
                 self._squares.get_concrete_function(*self._sum_specs())
             self._show.get_concrete_function()
@@ -80,7 +81,7 @@ class DenseState:
         return [*self._sums.values(), self._stats]
 
     def squares(self, *, valid: bool) -> Array:
-        """Return the sums of squares of the loaded sums' mean. Empty unless norms are shared.
+        """Return the sums of squares of the loaded sums' mean; only if norms are shared.
 
         Args:
             valid: whether the loaded sums are those of the step.
@@ -88,9 +89,8 @@ class DenseState:
         Returns:
             1 if they are valid, and the sums. float64[1 + length].
         """
-        length = self._clipping[0].length if self.shares_norms else -1
-        if not valid or not self.shares_norms:
-            return np.zeros([1 + length])
+        if not valid:
+            return np.zeros([1 + self._clipping[0].length])
         with tf.device(self._store.client.compute):
             return np.concatenate([[1.0], self._squares(*self._loaded()).numpy()])
 
@@ -108,7 +108,7 @@ class DenseState:
         total = float(self._stats[0])
         with tf.device(self._store.client.compute):
             if total:
-                self._move(*self._loaded(), self._no_totals() if totals is None else tf.constant(totals))
+                self._move(*self._loaded(), *([] if totals is None else [tf.constant(totals)]))
             else:
                 self._show()
         self.step += 1
@@ -153,18 +153,15 @@ class DenseState:
         """Return the numbers and the sums as tensors."""
         return [tf.constant(self._stats), *(tf.constant(values) for values in self._sums.values())]
 
-    def _no_totals(self) -> Tensor:
-        return tf.zeros([self._clipping[0].length if self.shares_norms else 0], tf.float64)
-
     def _sum_specs(self) -> "list[tf.TensorSpec]":
         specs = [tf.TensorSpec(values.shape, values.dtype) for values in self._sums.values()]
         return [tf.TensorSpec(self._stats.shape, tf.float64), *specs]
 
     def _emit_move(self, stats: Tensor, *sums_and_totals: Tensor) -> Tensor:
-        *sums, totals = sums_and_totals
+        sums, shared = sums_and_totals[: len(self._sums)], sums_and_totals[len(self._sums) :]
         overflows, vectors, skipped = stats[2], self._emit_means(stats, sums), None
         if self._clipping:
-            totals = totals if self.shares_norms else self._emit_sums_of_squares(vectors)
+            totals = shared[0] if shared else self._emit_sums_of_squares(vectors)
             pairs = zip(self._clipping, vectors, strict=True)
             vectors = [clipping.vectors(own, totals) for clipping, own in pairs]
             skipped = tf.logical_not(are_usable(totals, overflows))

@@ -125,7 +125,7 @@ class HybridUpdates(BoundUpdates):
             gradient.stats,
             gradient.rows,
         )
-        call(ops.apply, self._session, self._shared.identity, place, self._dense_squares(None, None))
+        call(ops.apply, self._session, self._shared.identity, place, *self._dense_squares(None, None))
         if self._dense.shares_norms:
             call(ops.made_norms)
 
@@ -142,7 +142,7 @@ class HybridUpdates(BoundUpdates):
         for length in (0, 1):  # two lengths generalize the trace to any length
             stats, rows = self._computer.zero_rows(length)
             yield ops.push, (*request, self._shared.no_data_progress, stats, rows)
-        yield ops.apply, (*request, self._dense_squares(None, None))
+        yield ops.apply, (*request, *self._dense_squares(None, None))
         if self._dense.shares_norms:
             yield ops.made_norms, ()
 
@@ -368,17 +368,17 @@ class HybridUpdates(BoundUpdates):
     def _apply(self, step: int | None, attempt: int | None) -> bool:
         """Apply a step on every server; return whether all did, and it consists of the sum that this worker holds."""
         place, dense = self._place(step, attempt), self._dense_squares(step, attempt)
-        reply = self._client.call(self._ops.apply, self._session, self._shared.identity, place, dense)
+        reply = self._client.call(self._ops.apply, self._session, self._shared.identity, place, *dense)
         made, made_in = FollowReply.unpack(reply)
         if not made:
             time.sleep(LONGEST_PAUSE)  # rejected: the obstacle may remain for a while
         return bool(made) and (self._dense.step, self._member.held) == (step, made_in)
 
-    def _dense_squares(self, step: int | None, attempt: int | None) -> Tensor:
-        """Return the squares of this worker's sum; see `DenseState.squares`. float64[n]."""
+    def _dense_squares(self, step: int | None, attempt: int | None) -> list[Tensor]:
+        """Return the squares of this worker's sum, if norms are shared. See `DenseState.squares`."""
         held = step is not None and (step, attempt) == (self._dense.step, self._member.held)
         with tf.device(self._client.local):
-            return tf.constant(self._dense.squares(valid=held))
+            return [tf.constant(self._dense.squares(valid=held))] if self._dense.shares_norms else []
 
     def _register(self) -> None:
         self._client.call(self._ops.register_peer, self._session, self._shared.identity, self._peer())

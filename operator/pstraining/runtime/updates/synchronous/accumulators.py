@@ -212,7 +212,7 @@ class Accumulators(ModeState):
 
     def squares(self) -> Tensor:
         """Emit the sums of squares of the mean; see `MeanClipping`."""
-        return self.norms_or_raise().clipping.squares(self.mean(), self._touched())
+        return self.norms_or_raise().clipping.squares(self.mean(), self._touched(self._total()))
 
     def norms_or_raise(self) -> MeanNorms:
         """Return the norms.
@@ -229,8 +229,7 @@ class Accumulators(ModeState):
         weights = self.weights.read_value()
         return tf.reduce_sum(weights) if self.config.ordered else weights[1]
 
-    def _touched(self) -> list[Touched]:
-        total = self._total()
+    def _touched(self, total: Tensor) -> list[Touched]:
         return [table.mean(total, ordered=self.config.ordered) for table in self.rows]
 
     def result(self) -> RoundResult:
@@ -241,7 +240,7 @@ class Accumulators(ModeState):
             total,
             losses,
             self.mean,
-            self._touched,
+            lambda: self._touched(total),
             self.admitted.read_value(),
             tf.zeros([], tf.float64) if self.overflowed is None else self.overflowed.read_value(),
         )

@@ -145,10 +145,7 @@ class SyncOperations:
 
     def _emit_apply(self, fmt: int, request: StepRequest) -> Tensor:
         """Apply the step if no input is missing, and fetch the result if it was applied. `FetchReply`, int64[5]."""
-        norms = settled(self._servers, request.session, request.place, tf.constant(1, tf.int64))
         votes = decided(self._servers, self._standbys, request[:3])
-        if not self._standbys[0]:
-            votes += norms  # with standbys, a primary prepares the step only if it has the norms
         return self._emit_follow(fmt, request, votes, is_decided=bool(self._standbys[0]))
 
     def _emit_fetch(self, fmt: int, request: StepRequest) -> Tensor:

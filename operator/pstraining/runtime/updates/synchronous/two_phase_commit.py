@@ -19,6 +19,7 @@ from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.tensors import WORKER_SLOTS, bits, from_bits
 from pstraining.runtime.updates.synchronous.accumulators import Accumulators, RoundConfig, RoundResult
 from pstraining.runtime.updates.synchronous.messages import RoundPlace, StagedStats
+from pstraining.runtime.updates.synchronous.norms import settled
 from pstraining.runtime.updates.synchronous.server import RoundOps
 
 PREPARED: Final = 1
@@ -241,20 +242,25 @@ class StandbyRoundOps(MemberRoundOps):
 
 
 def decided(
-    servers: Sequence[RoundOps], standbys: Sequence[Sequence[StandbyRoundOps]], who: tuple[Tensor, Tensor, Tensor]
+    servers: Sequence[RoundOps],
+    standbys: Sequence[Sequence[StandbyRoundOps]],
+    who: tuple[Tensor, Tensor, Tensor],
+    dense: Tensor | None = None,
 ) -> list[Tensor]:
-    """Emit both phases: all standbys stage the step, and then the arbiter's standbys apply it.
+    """Emit the agreement on norms and both phases: standbys stage the step, and then the arbiter's standbys apply it.
 
     Args:
         servers: the primaries' operations, the arbiter's first.
         standbys: the operations of each primary's standbys.
         who: session, identity and place.
+        dense: see `norms.settled`.
 
     Returns:
-        The replies of the arbiter's standbys, see `RoundOps.apply`; without any, every standby's reply to `stage`. The
-        other members may apply the step if the verdict of all is yes.
+        The replies of the arbiter's standbys, see `RoundOps.apply`; without any, every standby's reply to `stage`, and
+        whether each primary has the norms. The other members may apply the step if the verdict of all is yes.
     """
     session, identity, place = who
+    norms = settled(servers, session, place, tf.constant(1, tf.int64), dense)
     held = [tf.constant(1, tf.int64)]
     for server, own in zip(servers, standbys, strict=True):
         for member in (server, *own):
@@ -265,7 +271,7 @@ def decided(
     return [
         standby.apply(session, identity, place, standby.unanimous(held), tf.constant(0, tf.int64))
         for standby in standbys[0]
-    ] or held
+    ] or [*held, *norms]  # with standbys, a primary prepares the step only if it has the norms
 
 
 def _as_primary(server: RoundOps) -> PrimaryRoundOps:
