@@ -33,8 +33,8 @@ def devices_of(cluster: ClusterClient, tasks: Sequence[TaskPod]) -> dict[str, di
     unreachable = threading.Event()
 
     def look(task: TaskPod) -> dict[str, int]:
-        port = metrics_port(task)
-        if isinstance(port, str) or not task.pod.container.running or unreachable.is_set():
+        port = _port(task)
+        if isinstance(port, str) or unreachable.is_set():
             return {}
         try:
             return compute_devices(read(_text(cluster, task, port, PATIENCE_SECONDS))) or {}
@@ -57,9 +57,7 @@ def scraped(cluster: ClusterClient, job: Object, task: TaskPod, clock: Callable[
     Raises:
         DeniedError: metrics may not be read.
     """
-    if not task.pod.container.running:
-        return f"is not running: {state(task)}"
-    port = metrics_port(task)
+    port = _port(task)
     if isinstance(port, str):
         return port
     try:
@@ -71,6 +69,11 @@ def scraped(cluster: ClusterClient, job: Object, task: TaskPod, clock: Callable[
         return _unserved(error, port, isolated=_isolation(job) == "Full")
     except ValueError as error:
         return f"port {port} does not serve metrics: {error}"
+
+
+def _port(task: TaskPod) -> int | str:
+    """Where a task serves metrics now; or in words, why it serves none."""
+    return metrics_port(task) if task.pod.container.running else f"is not running: {state(task)}"
 
 
 def metrics_port(task: TaskPod) -> int | str:

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from typing import Any
 
 from pydantic import ValidationError
@@ -92,7 +91,6 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {options[near[0]]}?" if near else ""
 
 
-@cache
 def _schema() -> Schema:
     version = crd.custom_resource_definition()["spec"]["versions"][0]
     found: Schema = version["schema"]["openAPIV3Schema"]
