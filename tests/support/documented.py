@@ -1,6 +1,5 @@
 """What the documentation's blocks of code show: what a reader types into a shell, and manifests."""
 
-import copy
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -10,6 +9,7 @@ import yaml
 
 from hack.docs.pages import ROOT, Page, pages
 from pstraining.api.crd import custom_resource_definition
+from tests.support.builders import deep_merge
 
 SCHEMA: Final[Mapping[str, Any]] = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"][
     "properties"
@@ -81,13 +81,6 @@ def complete(value: Any) -> Any:
     return [complete(item) for item in value if item != LEFT_OUT] if isinstance(value, list) else value
 
 
-def merged(below: Any, above: Any) -> Any:
-    """A patch laid over a value."""
-    if not isinstance(below, dict) or not isinstance(above, dict):
-        return above
-    return {**below, **{name: merged(below.get(name), item) for name, item in above.items()}}
-
-
 def job_of(document: Any) -> Any:
     """The job that a document shows, or a part of; None if it shows something else."""
     document = complete(document)
@@ -97,4 +90,4 @@ def job_of(document: Any) -> Any:
         return document
     if document.keys() <= SCHEMA["spec"]["properties"].keys():
         document = {"spec": document}
-    return merged(copy.deepcopy(MINIMAL), document) if document.keys() <= {"metadata", "spec"} else None
+    return deep_merge(MINIMAL, document) if document.keys() <= {"metadata", "spec"} else None

@@ -4,24 +4,19 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.run_metadata import recorded
+
 Messages = dict[tuple[str, str], int]
 """Tensors from one task to another, such as `worker-0` and `ps-1`; signals without a value count as well."""
 
 
 def messages_of(call: Callable[[], Any]) -> list[Messages]:
     """Those of every function on several machines that a call makes ready: of one that has never run before."""
-    from tensorflow.python.eager import context
-
-    context.enable_run_metadata()
-    context.export_run_metadata()  # functions of earlier tests are noted as well, once a test has looked at its own
-    try:
+    with recorded() as functions:
         call()
-        made = context.export_run_metadata()
-    finally:
-        context.disable_run_metadata()
     found = []
-    for function in made.function_graphs:
-        sent = [node for part in function.partition_graphs for node in part.node if node.op in ("_Send", "_HostSend")]
+    for parts in functions:
+        sent = [node for part in parts for node in part.node if node.op in ("_Send", "_HostSend")]
         pairs = Counter((_task(node, "send_device"), _task(node, "recv_device")) for node in sent)
         found.append({pair: number for pair, number in pairs.items() if pair[0] != pair[1]})
     return [messages for messages in found if messages]

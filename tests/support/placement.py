@@ -4,12 +4,15 @@ Logical CPU devices stand in for accelerators: TensorFlow places operations and 
 between a CPU and a GPU, except that each kernel exists on both.
 """
 
+import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+from tests.support.run_metadata import recorded
 
 LOGICAL = 3
 """CPU devices of the process that runs the tests."""
@@ -71,19 +74,11 @@ class Copies:
 @contextmanager
 def watched() -> Iterator[Copies]:
     """What the functions of the block do."""
-    from tensorflow.python.eager import context
-
     found = Copies(Counter(), {})
-    eager = context.context()
-    eager.enable_run_metadata()
-    eager.export_run_metadata()  # functions of earlier tests, which are noted as well
-    try:
+    with recorded() as functions:
         yield found
-        for function in eager.export_run_metadata().function_graphs:
-            for graph in function.partition_graphs:
-                _note(graph, found)
-    finally:
-        eager.disable_run_metadata()
+    for graph in itertools.chain.from_iterable(functions):
+        _note(graph, found)
 
 
 def _note(graph: Any, found: Copies) -> None:

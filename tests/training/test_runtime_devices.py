@@ -1,5 +1,6 @@
 """The compute device, for which logical CPU devices stand in: what runs there, what crosses, and equal results."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from tests.support.worker_threads import Crew
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 INT8 = {"push": "Int8", "pull": "Int8"}
 HERE = "worker 0 CPU:1"
+TWO = ("CPU:1", "CPU:2")
 
 
 def adam() -> Any:
@@ -62,15 +64,29 @@ def test_the_device_computes_and_what_travels_crosses_once_each_way(client: Any,
     assert found.sent(HERE, ["float64"]) <= 1  # the numbers of the gradient
 
 
-def values_after(client: Any, device: str, settings: Any, initial: Any = None) -> tuple[Any, dict[str, Any]]:
-    """Initial and final values."""
-    with computing_on(client, device):
-        client.container += device.replace(":", ".")
-        rig = Rig(client, adam, ps=2, build=in_float64(small), workers=2, **settings)
-        rig.initial = initial or rig.initial
-        rig.start()
-        Crew(rig, [batches(6, seed=worker) for worker in range(2)], accumulation=settings.get("local_steps", 1)).join()
-        return rig.initial, dict(rig.snapshot().variables)
+def assert_as_on_one_cpu(
+    client: Any,
+    devices: Sequence[str],
+    make: Callable[[], Rig],
+    train: Callable[[Rig], None],
+    *,
+    rtol: float,
+    atol: float,
+) -> None:
+    """A rig that is made and trained while these devices compute ends with the values of one on CPU:0."""
+    ends: list[dict[str, Any]] = []
+    initial = None
+    for number, used in enumerate((("CPU:0",), devices)):
+        with computing_on(client, *used):
+            client.container += f".{number}"
+            rig = make()
+            initial = rig.initial = initial or rig.initial
+            rig.start()
+            train(rig)
+            ends.append(dict(rig.snapshot().variables))
+    expected, found = ends
+    for path, value in expected.items():
+        np.testing.assert_allclose(found[path], value, rtol=rtol, atol=atol)
 
 
 @pytest.mark.usefixtures("plain_arithmetic")
@@ -84,10 +100,13 @@ def values_after(client: Any, device: str, settings: Any, initial: Any = None) -
     ids=["Sync", "Hybrid", "localSteps"],
 )
 def test_another_device_leads_to_the_same_parameters(client: Any, settings: Any) -> None:
-    initial, expected = values_after(client, "CPU:0", settings)
-    _, found = values_after(client, "CPU:1", settings, initial)
-    for path, value in expected.items():
-        np.testing.assert_allclose(found[path], value, rtol=1e-9, atol=1e-12)
+    def rig() -> Rig:
+        return Rig(client, adam, ps=2, build=in_float64(small), workers=2, **settings)
+
+    def train(rig: Rig) -> None:
+        Crew(rig, [batches(6, seed=worker) for worker in range(2)], accumulation=settings.get("local_steps", 1)).join()
+
+    assert_as_on_one_cpu(client, ["CPU:1"], rig, train, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.usefixtures("plain_arithmetic")
@@ -103,22 +122,16 @@ def test_several_devices_equal_one(client: Any) -> None:
     def clipped() -> Any:
         return keras.optimizers.Adam(1e-2, global_clipnorm=0.3)
 
-    def trained(*devices: str, initial: Any = None) -> tuple[Any, Any]:
-        with computing_on(client, *devices):
-            client.container += "x"
-            rig = Rig(client, clipped, ps=1, build=in_float64(small), mode="Async")
-            rig.initial = initial or rig.initial
-            rig.start()
-            with watched() as found:
-                rig.train(on_device(client, made))
-        if len(devices) > 1:
-            assert found.devices_of("MatMul") == {f"worker 0 {device}" for device in devices}
-        return rig.initial, rig.snapshot().variables
+    def rig() -> Rig:
+        return Rig(client, clipped, ps=1, build=in_float64(small), mode="Async")
 
-    initial, expected = trained("CPU:0")
-    _, found = trained("CPU:1", "CPU:2", initial=initial)
-    for path, value in expected.items():
-        np.testing.assert_allclose(found[path], value, rtol=1e-5, atol=1e-7)
+    def train(rig: Rig) -> None:
+        with watched() as found:
+            rig.train(on_device(client, made))
+        if len(client.devices) > 1:
+            assert found.devices_of("MatMul") == {f"worker 0 {device}" for device in TWO}
+
+    assert_as_on_one_cpu(client, TWO, rig, train, rtol=1e-5, atol=1e-7)
 
 
 def test_several_devices_look_up_and_push_the_rows_of_tables(client: Any) -> None:
@@ -135,19 +148,10 @@ def test_several_devices_look_up_and_push_the_rows_of_tables(client: Any) -> Non
         rows = Embedding(20, 6)(entry := keras.Input((4,), dtype="int64"))
         return keras.Model(entry, keras.layers.Dense(3, activation="softmax")(keras.layers.Flatten()(rows)))
 
-    def trained(*devices: str, initial: Any = None) -> tuple[Any, Any]:
-        with computing_on(client, *devices):
-            client.container += "x"
-            rig = Rig(client, adam, ps=1, build=build, mode="Sync")
-            rig.initial = initial or rig.initial
-            rig.start()
-            rig.train(made)
-        return rig.initial, rig.snapshot().variables
+    def rig() -> Rig:
+        return Rig(client, adam, ps=1, build=build, mode="Sync")
 
-    initial, expected = trained("CPU:0")
-    _, found = trained("CPU:1", "CPU:2", initial=initial)
-    for path, value in expected.items():
-        np.testing.assert_allclose(found[path], value, rtol=1e-5, atol=1e-6)
+    assert_as_on_one_cpu(client, TWO, rig, lambda rig: rig.train(made), rtol=1e-5, atol=1e-6)
 
 
 def test_xla_compiles_the_pass_of_a_connected_worker(client: Any) -> None:

@@ -1,0 +1,24 @@
+"""The graphs of functions that TensorFlow makes ready."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def recorded() -> Iterator[list[list[Any]]]:
+    """Record, for every function that the block runs for the first time, its graphs, one for each device.
+
+    The list has them after the block.
+    """
+    from tensorflow.python.eager import context
+
+    functions: list[list[Any]] = []
+    eager = context.context()
+    eager.enable_run_metadata()
+    eager.export_run_metadata()  # functions of earlier tests are noted as well, once a test has looked at its own
+    try:
+        yield functions
+        functions += [list(function.partition_graphs) for function in eager.export_run_metadata().function_graphs]
+    finally:
+        eager.disable_run_metadata()
