@@ -320,6 +320,7 @@ class Worker:
         """Deregister, so that the chief need not wait for the heartbeats to lapse; a lost server is ignored."""
         try:
             self._send_heartbeat()
+            self._send_heartbeat()  # the metrics of its last steps
             self._store.deregister(self._identity.worker, self._identity.incarnation)
         except ShardLostError as lost:
             event("good_bye_failed", worker=self._identity.worker, reason=str(lost))
