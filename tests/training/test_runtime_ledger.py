@@ -2,8 +2,10 @@
 
 import copy
 import gc
+import json
 import os
 import random
+import threading
 import time
 from contextlib import suppress
 from functools import partial
@@ -23,6 +25,7 @@ from tests.support.crashing_workers import Kills, Line, mortal
 from tests.support.servers import SESSION, SPREAD, Rig, batches, small
 from tests.support.soak_marks import ALL, in_all
 from tests.training.test_runtime_faults import finished, steps_of, transcript, until
+from tests.training.test_runtime_updates import wait_until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(900)]
 KILLS = int(os.environ.get("PSTRAINING_KILLS", "5"))
@@ -60,6 +63,33 @@ def test_a_place_in_the_data_moves_with_the_update_and_not_without(client: Any, 
 
     rig.start(saved)
     assert rig.store.assign_split(SESSION, who, 3) == (1, 1, 0), "a checkpoint has the place in the data, too"
+
+
+def test_a_worker_that_is_out_of_data_has_reported_every_batch(client: Any) -> None:
+    """It deregisters to wait for the others, and the servers take no report of it after that."""
+    from pstraining.runtime.worker.loop import Worker
+    from pstraining.runtime.worker.router import StaticRouter
+
+    (whole,) = batches(1)
+
+    def read(begin: int, end: int) -> Any:
+        import tensorflow as tf
+
+        return tf.data.Dataset.from_tensor_slices(tuple(part[begin:end] for part in whole)).batch(4)
+
+    source, training = Ranges(len(whole[0]), 8, read), TrainingSettings(mode=Mode.ASYNC, epochs=3)
+    rig = Rig(client, sgd, ps=1, build=small, with_ledger=True)
+    rig.start()
+    store, updates = rig.store, rig.workers[0]
+    worker = Worker(StaticRouter(store, updates), rig.identities[0], source, training=training)
+    thread = threading.Thread(target=worker.run, daemon=True)
+    thread.start()
+    wait_until(lambda: rig.control.data_left() == (3 * source.count, 0) and not rig.control.workers_present())
+    (report,) = rig.control.reports()
+    rig.control.set_record(1, done=1)
+    thread.join(60)
+    assert not thread.is_alive()
+    assert json.loads(report)["counters"]["samples"] == 3 * len(whole[0])
 
 
 @pytest.mark.parametrize("mode", ["Async", "Sync"])

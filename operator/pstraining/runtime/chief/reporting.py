@@ -148,8 +148,6 @@ class TrainingReporter:
             return
         self._drain(wait)
         if not early and (waiting := watch.waiting(done, over=True)):
-            while not self._has_metrics():
-                wait()
             self._end_epoch(watch, waiting, final.step, lambda: final, following=None)
         self._ends.close()
         self._drain(wait)

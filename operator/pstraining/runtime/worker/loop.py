@@ -80,6 +80,7 @@ class Worker:
         self._in_session = False
         self._epochs, self._epoch = epochs or Epochs(), 0
         self._wake = threading.Event()  # the heartbeat is due before its time
+        self._sending = threading.Lock()  # so that no older report replaces a newer one
         self._pending: UpdateBatches | None = None  # the batches to train next; kept until their update is applied
         self._session: records.Session | None = None
         self._outcome_unknown = False  # whether some servers may have the pending update
@@ -201,7 +202,7 @@ class Worker:
 
     def _wait_for_other_workers(self, session: records.Session) -> bool:
         """Wait without data, as a split of a lost worker may be assigned again; return True when the job is done."""
-        self._store.deregister(self._identity.worker, self._identity.incarnation)
+        self._leave()
         until = time.monotonic() + ASK_AGAIN_SECONDS
         while time.monotonic() < until:
             shards = self._store.read()
@@ -312,15 +313,19 @@ class Worker:
     def _send_heartbeat(self) -> None:
         """Send a heartbeat with the worker's counters."""
         step, identity = self._store.model.step, self._identity
-        counters = self._counters.report(self._client.links.look(), step.metrics(), step.compiled.sums())
-        report = aggregation.encode(identity.incarnation, counters, step.compiled.outputs)
-        self._store.heartbeat(identity.worker, identity.incarnation, report)
+        with self._sending:
+            counters = self._counters.report(self._client.links.look(), step.metrics(), step.compiled.sums())
+            report = aggregation.encode(identity.incarnation, counters, step.compiled.outputs)
+            self._store.heartbeat(identity.worker, identity.incarnation, report)
 
     def _deregister(self) -> None:
         """Deregister, so that the chief need not wait for the heartbeats to lapse; a lost server is ignored."""
         try:
-            self._send_heartbeat()
-            self._send_heartbeat()  # the metrics of its last steps
-            self._store.deregister(self._identity.worker, self._identity.incarnation)
+            self._leave()
         except ShardLostError as lost:
             event("good_bye_failed", worker=self._identity.worker, reason=str(lost))
+
+    def _leave(self) -> None:
+        """Report the counters of the last steps, then deregister: servers take no report of a deregistered worker."""
+        self._send_heartbeat()
+        self._store.deregister(self._identity.worker, self._identity.incarnation)
