@@ -1,7 +1,8 @@
 """Classify scikit-learn's handwritten digits with TensorFlow's own ParameterServerStrategy.
 
-Nothing here comes from pstraining: a program written after TensorFlow's guide runs in a PSTrainingJob as it is. The
-operator sets TF_CONFIG; workers and parameter servers run TensorFlow's server, the chief coordinates them.
+A program written after TensorFlow's guide runs in a PSTrainingJob as it is: only the report of its progress comes from
+pstraining. The operator sets TF_CONFIG. Workers and parameter servers run TensorFlow's server; the chief coordinates
+them.
 
 When a parameter server dies, TensorFlow raises in the chief and this program ends with an error. The launcher sees
 that a parameter server was lost and runs the program again, which goes on from its newest checkpoint.
@@ -20,6 +21,8 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+
+from pstraining import progress
 
 STEPS_PER_ROUND = 100
 """Steps between two looks at the clock: the coordinator only joins here."""
@@ -110,6 +113,7 @@ def coordinate(resolver: Any, options: argparse.Namespace) -> None:
         coordinator.join()  # raises if a parameter server is gone; a lost worker's steps go to another one
         mean = float(np.mean([loss.fetch() for loss in losses]))
         print(json.dumps({"event": "progress", "step": int(step.numpy()), "loss": round(mean, 4)}), flush=True)
+        progress.report(step=int(step.numpy()), steps=options.steps, loss=mean)  # for `kubectl get pstj`
         if told_to_stop or time.monotonic() - saved >= options.checkpoint_seconds:
             path = manager.save(options=here)
             saved = time.monotonic()

@@ -84,7 +84,11 @@ def test_all_namespaces_is_the_default(render: Render) -> None:
 
 def test_probes_use_the_health_port(render: Render) -> None:
     found = container(pod(render))
-    assert {p["name"]: p["containerPort"] for p in found["ports"]} == {"metrics": 8080, "health": 8081}
+    assert {p["name"]: p["containerPort"] for p in found["ports"]} == {
+        "metrics": 8080,
+        "health": 8081,
+        "progress": 8443,
+    }
     assert found["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "health"}
     assert found["startupProbe"]["httpGet"] == {"path": "/livez", "port": "health"}
     assert found["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "health"}
@@ -150,7 +154,7 @@ def test_selectors_are_labels_of_the_pod(render: Render) -> None:
     monitor, policy = rendered.one("PodMonitor"), rendered.one("NetworkPolicy")
     for selector in (
         deployment["spec"]["selector"]["matchLabels"],
-        rendered.one("Service")["spec"]["selector"],
+        *(service["spec"]["selector"] for service in rendered.of_kind("Service")),
         monitor["spec"]["selector"]["matchLabels"],
         rendered.one("PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
         policy["spec"]["podSelector"]["matchLabels"],
@@ -186,7 +190,8 @@ def test_the_network_policy_opens_only_what_is_used(render: Render) -> None:
     values = {"networkPolicy": {"enabled": True, "metricsFrom": [peer], "apiServerPorts": [443]}}
     spec = render(values).one("NetworkPolicy")["spec"]
     assert spec["policyTypes"] == ["Ingress", "Egress"]
-    assert spec["ingress"] == [{"ports": [{"port": "metrics"}], "from": [peer]}, {"ports": [{"port": "health"}]}]
+    metrics, progress, health = ([{"port": name}] for name in ("metrics", "progress", "health"))
+    assert spec["ingress"] == [{"ports": metrics, "from": [peer]}, {"ports": progress}, {"ports": health}]
     assert spec["egress"][1] == {"ports": [{"port": 443}]}
 
 

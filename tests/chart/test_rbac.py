@@ -27,7 +27,9 @@ OPERATOR = {
     ("", "events"): ("list", "watch"),
     ("events.k8s.io", "events"): ("create",),
 }
-CLUSTER = OPERATOR | {("", "nodes"): ("list", "watch")}
+REVIEW = {("authentication.k8s.io", "tokenreviews"): ("create",)}
+CLUSTER = OPERATOR | {("", "nodes"): ("list", "watch")} | REVIEW
+SECRET = {("", "secrets"): ("create", "get")}
 LEASE = {("coordination.k8s.io", "leases"): ("create", "get", "update")}
 
 
@@ -65,7 +67,7 @@ def test_cluster_wide_it_has_exactly_these_verbs(render: Render) -> None:
 
 
 def test_nodes_need_not_be_watched(render: Render) -> None:
-    rendered = render({"watch": {"nodes": False}})
+    rendered = render({"watch": {"nodes": False}, "progress": {"enabled": False}})
     (role,) = own_cluster_roles(rendered)
     assert granted(role["rules"]) == OPERATOR
     assert environment(rendered)["PSTRAINING_WATCH_NODES"] == "false"
@@ -94,17 +96,19 @@ def test_its_own_namespace_may_be_among_those_it_watches(render: Render) -> None
 
 def test_the_lease_role_names_the_lease_that_the_operator_is_told(render: Render) -> None:
     rendered = render(release="other")
-    (role,) = rendered.of_kind("Role")
+    (role,) = (role for role in rendered.of_kind("Role") if role["metadata"]["name"].endswith("-lease"))
     assert granted(role["rules"]) == LEASE
     named = [rule["resourceNames"] for rule in role["rules"] if rule["verbs"] != ["create"]]
     assert named == [[environment(rendered)["PSTRAINING_LEASE_NAME"]]]
 
 
-def test_no_rule_has_a_star_or_touches_secrets(render: Render) -> None:
+def test_no_rule_has_a_star_or_touches_secrets_of_others(render: Render) -> None:
     for role in [*render().of_kind("ClusterRole"), *render().of_kind("Role")]:
         for rule in role["rules"]:
             assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
-            assert "secrets" not in rule["resources"]
+            if "secrets" in rule["resources"]:
+                assert (role["kind"], role["metadata"]["namespace"]) == ("Role", NAMESPACE)
+                assert rule["verbs"] == ["create"] or rule["resourceNames"] == ["pstraining-operator-progress"]
 
 
 def test_people_get_jobs_with_the_clusters_own_roles(render: Render) -> None:
@@ -125,3 +129,27 @@ def test_people_get_jobs_with_the_clusters_own_roles(render: Render) -> None:
 def test_roles_can_be_left_out(render: Render, namespaces: list[str]) -> None:
     rendered = render({"rbac": {"create": False, "aggregate": False}, "watch": {"namespaces": namespaces}})
     assert not rendered.kinds() & {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
+
+
+def test_progress_takes_a_service_a_secret_and_the_review_of_tokens(render: Render) -> None:
+    rendered = render()
+    name = "pstraining-operator-progress"
+    roles = {role["metadata"]["name"]: role for role in rendered.of_kind("Role")}
+    assert granted(roles[name]["rules"]) == SECRET
+    reading = next(rule for rule in roles[name]["rules"] if "get" in rule["verbs"])
+    assert reading["resourceNames"] == [name], "no other Secret"
+    (service,) = (s for s in rendered.of_kind("Service") if s["metadata"]["name"] == name)
+    host = f"{name}.{NAMESPACE}.svc"
+    assert environment(rendered)["PSTRAINING_PROGRESS_URL"] == f"https://{host}:{service['spec']['ports'][0]['port']}"
+
+
+@pytest.mark.parametrize("values", [{"progress": {"enabled": False}}, {"watch": {"namespaces": ["team-a"]}}])
+def test_without_progress_none_of_that_is_there(values: dict[str, Any], render: Render) -> None:
+    rendered = render({**values, "networkPolicy": {"enabled": True}})
+    text = str([*rendered.of_kind("Role"), *rendered.of_kind("Service"), *rendered.of_kind("NetworkPolicy")])
+    assert "progress" not in text
+    assert "secrets" not in text
+    assert not any(name.startswith("PSTRAINING_PROGRESS") for name in environment(rendered))
+    assert not any(
+        ("authentication.k8s.io", "tokenreviews") in granted(r["rules"]) for r in own_cluster_roles(rendered)
+    )

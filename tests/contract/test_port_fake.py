@@ -303,6 +303,20 @@ class PortContract:
         second = await port.patch_status(namespace, "digits", status_body(first, {"phase": "Pending"}))
         assert first["metadata"]["resourceVersion"] == second["metadata"]["resourceVersion"]
 
+    async def test_progress_and_the_rest_of_the_status_have_two_writers(self, port: Any, namespace: str) -> None:
+        stored = await port.create(Kind.PS_TRAINING_JOB, namespace, job())
+        first = await port.patch_status(namespace, "digits", status_body(stored, {"phase": "Running"}))
+        version = first["metadata"]["resourceVersion"]
+        second = await port.patch_progress(namespace, "digits", version, {"step": 3, "loss": "0.5"})
+        assert (second["status"]["phase"], second["status"]["training"]) == ("Running", {"step": 3, "loss": "0.5"})
+        with pytest.raises(Conflict):
+            await port.patch_progress(namespace, "digits", version, {"step": 4})
+        third = await port.patch_status(namespace, "digits", status_body(second, {"phase": "Restarting"}))
+        assert third["status"]["training"] == {"step": 3, "loss": "0.5"}
+        version = third["metadata"]["resourceVersion"]
+        fourth = await port.patch_progress(namespace, "digits", version, {"step": 5, "loss": None})
+        assert fourth["status"]["training"] == {"step": 5}
+
     async def test_the_status_of_an_absent_job(self, port: Any, namespace: str) -> None:
         stored = await port.create(Kind.PS_TRAINING_JOB, namespace, job())
         await port.delete(Kind.PS_TRAINING_JOB, namespace, "digits", stored["metadata"]["uid"])

@@ -38,8 +38,21 @@ def test_digits(kube: Kube, namespace: str, shared: Path, training: Object, step
     assert result["test_accuracy"] >= accuracy
     assert (example.checkpoints / "result.json").exists()
     assert example.job()["status"]["restarts"] == 0
+    _reported_its_end(example, result)
     if training:
         assert result["step"] == steps, "every update counts, and none is made beyond"
+
+
+def _reported_its_end(example: Example, result: Object) -> None:
+    """`kubectl get` shows the progress that the chief has reported, over TLS and with a token of its pod."""
+    status = wait_for(
+        lambda: (found := example.job()["status"].get("training")) and found.get("progressPercentage") == 100 and found,
+        "the end of training is in the status",
+    )
+    metrics = {metric["name"]: float(metric["value"]) for metric in status["metrics"]}
+    assert status["step"] == result["step"]
+    assert metrics["test_accuracy"] == pytest.approx(result["test_accuracy"], rel=1e-4)
+    assert float(status["loss"]) >= 0
 
 
 @in_all("tests/e2e/test_training_faults.py::test_what_is_lost_costs_the_others_seconds")  # a process, not a pod

@@ -15,7 +15,7 @@ import pytest
 
 from localcluster.auditlog import AuditFiles
 from localcluster.config import WATCHED_USERS
-from tests.chart.test_rbac import CLUSTER, LEASE
+from tests.chart.test_rbac import CLUSTER, LEASE, SECRET
 from tests.e2e.conftest import ROOT, cluster_command
 from tests.support.soak_marks import ALL
 
@@ -37,7 +37,7 @@ def entries(since: datetime) -> Iterator[dict[str, Any]]:
 
 
 def test_the_rights_of_the_chart_are_those_that_were_used(request: pytest.FixtureRequest, began: datetime) -> None:
-    granted = {of: set(verbs) for of, verbs in (CLUSTER | LEASE).items() if of not in NOT_CALLED}
+    granted = {of: set(verbs) for of, verbs in (CLUSTER | LEASE | SECRET).items() if of not in NOT_CALLED}
     used: dict[tuple[str, str], set[str]] = defaultdict(set)
     for entry in entries(began):
         is_ours = entry["user"]["username"] in WATCHED_USERS or entry.get("userAgent", "").startswith("pstraining-oper")

@@ -93,6 +93,16 @@ class FakeKube:
         self._find(Kind.PS_TRAINING_JOB, namespace, name)
         return self._apply(Kind.PS_TRAINING_JOB, namespace, name, body, names.STATUS_FIELD_MANAGER)
 
+    async def patch_progress(self, namespace: str, name: str, version: str, progress: Manifest) -> Object:
+        self._request("patch_progress", Kind.PS_TRAINING_JOB, namespace, name)
+        stored = self._find(Kind.PS_TRAINING_JOB, namespace, name)
+        if stored["metadata"]["resourceVersion"] != version:
+            raise Conflict("the object has been modified", status=409, reason="Conflict")
+        known = {**((stored.get("status") or {}).get("training") or {}), **progress}
+        training = {key: value for key, value in known.items() if value is not None}
+        stored["status"] = {**(stored.get("status") or {}), "training": training}
+        return self._changed("MODIFIED", stored)
+
     async def warnings(self, namespace: str, uid: str) -> list[Object]:
         self._fail("warnings", "Event", namespace, uid)
         return [copied(e) for e in self.events if (e.get("involvedObject") or {}).get("uid") == uid]

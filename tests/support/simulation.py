@@ -60,6 +60,8 @@ class World:
     versions: int = 0
     nodes: dict[str, str] | None = None
     """The status of the nodes' condition Ready, by name, and None where the operator may not look at nodes."""
+    stall: str | None = None
+    """Why training makes no steps, as its program reports."""
     beside: bool = False
     """Whether each pod has another container, which never ends by itself."""
     lingering: set[str] = field(default_factory=set)
@@ -70,7 +72,7 @@ class World:
         assert self.job is not None
         children, pods = copied(list(self.children.values())), copied(list(self.pods.values()))
         nodes = None if self.nodes is None else [node(name, ready) for name, ready in self.nodes.items()]
-        return observe(self.job, children, pods, nodes)
+        return observe(self.job, children, pods, nodes, stall=self.stall)
 
     def plan(self) -> Plan:
         """The plan for this moment."""

@@ -48,3 +48,8 @@ app.kubernetes.io/part-of: pstraining
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
+
+{{/* Whether the operator accepts progress: not without a ClusterRole. Empty or true. */}}
+{{- define "pstraining.progress" -}}
+{{- if and .Values.progress.enabled (not .Values.watch.namespaces) }}true{{ end -}}
+{{- end -}}

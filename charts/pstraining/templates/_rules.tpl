@@ -61,3 +61,14 @@ a call that is added to the operator is added here and there.
   resourceNames: [{{ include "pstraining.operatorName" . }}]
   verbs: [get, update]
 {{- end -}}
+
+{{/* The same for progress: the Secret with the authority that signs the endpoint's certificate. */}}
+{{- define "pstraining.progressRules" -}}
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create] # a name cannot be asked of a create
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: [{{ include "pstraining.operatorName" . }}-progress]
+  verbs: [get]
+{{- end -}}

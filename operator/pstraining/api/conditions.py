@@ -21,6 +21,7 @@ class Condition(StrEnum):
     NAME_CONFLICT = "NameConflict"
     INVALID_TEMPLATE = "InvalidTemplate"
     STATUS_INCOMPLETE = "StatusIncomplete"
+    STALLED = "Stalled"
 
 
 ALWAYS_TOLD = (
@@ -74,6 +75,8 @@ class Reason(StrEnum):
     PODS_REFUSED = "PodsRefused"
     VOLUME_NOT_MOUNTED = "VolumeNotMounted"
     STILL_WAITING = "StillWaiting"
+    NO_STEP = "NoStep"
+    STEPPING = "Stepping"
     WAITING_FOR_GANG = "WaitingForGang"
     # How the shards stand
     STANDBY_MISSING = "StandbyMissing"

@@ -79,6 +79,7 @@ ANNOTATION_TAKEOVER: Final = f"{GROUP}/takeover"
 
 FIELD_MANAGER: Final = "pstraining"
 STATUS_FIELD_MANAGER: Final = "pstraining-status"
+PROGRESS_FIELD_MANAGER: Final = "pstraining-progress"
 
 
 _CHILD: Final = re.compile(r"(-hs|-ps(-\d+)?|-standby(-\d+)?|-(worker|chief|evaluator)-\d+|-launcher-[^-]+)?")

@@ -14,6 +14,10 @@ SHARDS_MAX: Final = 1000
 """Upper bound of ps.replicas in spec."""
 FULL_RECORDS_MAX: Final = 200
 """Records that status holds in full; more are packed, because etcd limits the size of an object (packed_records.py)."""
+METRICS_MAX: Final = 256
+"""Upper bound of the metrics in one report of progress, as in Kubeflow's KEP-2779."""
+METRIC_NAME_MAX: Final = 253
+METRIC_VALUE_MAX: Final = 64
 PACKED_MAX: Final = 16
 """Upper bound of the items of packedRecords: one for each role, and one for each member of the shards."""
 
@@ -57,6 +61,42 @@ class ShardStatus(ApiModel):
     ready_standbys: int = Field(default=0, description="Standbys that can take over now.")
     takeovers: int = Field(default=0, description="Number of failovers and switchovers: another member became primary.")
     last_cause: str = Field(default="", description="Cause of the last failover or switchover.")
+
+
+class TrainingMetric(ApiModel):
+    """One number of the training program."""
+
+    name: str = Field(max_length=METRIC_NAME_MAX, description="Name of the metric.")
+    value: str = Field(max_length=METRIC_VALUE_MAX, description="Newest value of the metric.")
+
+
+class TrainingProgress(ApiModel):
+    """Progress of training, as the program of the chief has reported it."""
+
+    step: int | None = Field(default=None, ge=0, description="Parameter updates so far, in the whole job.")
+    steps: int | None = Field(default=None, ge=0, description="Parameter updates that the job will make, if known.")
+    epoch: int | None = Field(default=None, ge=0, description="Current epoch, from 0.")
+    progress_percentage: int | None = Field(
+        default=None, ge=0, le=100, description="Share of training that is done, in percent, if its end is known."
+    )
+    estimated_remaining_seconds: int | None = Field(
+        default=None, ge=0, description="Estimated seconds until training ends, if its end is known."
+    )
+    loss: str | None = Field(
+        default=None, max_length=METRIC_VALUE_MAX, description="Mean loss of all workers over the last seconds."
+    )
+    metrics: list[TrainingMetric] = Field(
+        default_factory=list,
+        max_length=METRICS_MAX,
+        json_schema_extra=schemas.atomic_list(METRICS_MAX),
+        description="Metrics of the program, such as those of the last epoch.",
+    )
+    samples_per_second: str | None = Field(
+        default=None, max_length=METRIC_VALUE_MAX, description="Samples that all workers train per second."
+    )
+    checkpoint_step: int | None = Field(default=None, ge=0, description="Step of the newest checkpoint.")
+    checkpoint_time: datetime | None = Field(default=None, description="Time of the newest checkpoint.")
+    last_updated_time: datetime | None = Field(default=None, description="Time of the report.")
 
 
 class ReplicaRecord(ApiModel):
@@ -157,6 +197,9 @@ class PSTrainingJobStatus(ApiModel):
     )
     standby_summary: str = Field(default="", description="Ready and desired standbys, as ready/desired.")
     takeovers: int = Field(default=0, description="Number of failovers and switchovers in all shards.")
+    training: TrainingProgress | None = Field(
+        default=None, description="Progress of training, at most a minute old while the job runs."
+    )
     failed_replica: str = Field(default="", description="Replica that failed the job, as role/index.")
     selector: str = Field(default="", description="Label selector of the workers, for the scale subresource.")
     replica_records: list[ReplicaRecord] = Field(

@@ -125,6 +125,18 @@ class InformerCache:
         entry = self._entries.get(key)
         return None if entry is None or entry.job is None else entry.job.uid
 
+    def job_version(self, key: Key, uid: str) -> str | None:
+        """Return the resourceVersion of the job with this uid; None if it is not cached."""
+        entry = self._entries.get(key)
+        return None if entry is None or entry.job is None or entry.job.uid != uid else entry.job.version
+
+    def job_and_pod(self, key: Key, pod: str) -> tuple[Object | None, Object | None]:
+        """Return the job, and its pod of this name; None in place of what is not cached."""
+        entry = self._entries.get(key) or _Entry()
+        stored = entry.job, entry.pods.get(pod)
+        job, found = (None if item is None else item.read() for item in stored)
+        return job, found
+
     def drop_children(self, key: Key) -> None:
         """Remove all objects of a job except the job itself."""
         entry = self._entries.get(key) or _Entry()

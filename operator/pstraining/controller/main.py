@@ -24,6 +24,8 @@ from pstraining.controller import logs, registration
 from pstraining.controller.health import Check, Health, Heartbeat
 from pstraining.controller.informer_cache import Key
 from pstraining.controller.metrics import OperatorMetrics
+from pstraining.controller.progress.board import ProgressBoard
+from pstraining.controller.progress.endpoint import ProgressReceiver
 from pstraining.controller.reconciler import Decisions, Reconciler
 from pstraining.controller.settings import OperatorSettingsError, Settings
 from pstraining.controller.watch import Watches
@@ -34,6 +36,7 @@ from pstraining.kube.connection import NoApiServerError, load_configuration
 from pstraining.kube.errors import ApiError, Refused
 from pstraining.kube.lease import Lease, LeaseLostError
 from pstraining.kube.leased_port import LeasedPort
+from pstraining.resources.installation import Installation
 from pstraining.resources.launcher import LauncherFiles
 from pstraining.resources.security import PodIds, sets_ids
 
@@ -66,6 +69,8 @@ class Operator:
     watches: Watches
     metrics: OperatorMetrics
     reconciler: Reconciler
+    board: ProgressBoard
+    progress: ProgressReceiver
     stop: asyncio.Event
 
     async def run(self) -> int:
@@ -75,6 +80,7 @@ class Operator:
         try:
             return await self._operate() if await self._unless_stopped(self._wait_for_platform()) else 0
         finally:
+            await self.progress.stop()
             await self._release()
 
     async def _release(self) -> None:
@@ -91,12 +97,13 @@ class Operator:
         work = self.queue.run(self._reconcile, self.settings.workers, self.reconciler.failed)
         working = asyncio.create_task(work, name="workers")
         resyncing = asyncio.create_task(self._resync(), name="resync")
+        writing = asyncio.create_task(self.board.run(), name="progress")
         # When kopf ends, it cancels every task that was created after its start. All of ours are therefore created
         # first.
         stop_kopf = asyncio.Event()
         watching = asyncio.create_task(self._watch(stop_kopf), name="kopf")
         stopping = asyncio.create_task(self.stop.wait(), name="stop")
-        ours = {leasing, working, resyncing, watching, stopping}
+        ours = {leasing, working, resyncing, writing, watching, stopping}
         done, _ = await asyncio.wait(ours, return_when=asyncio.FIRST_COMPLETED)
         self.queue.stop()
         stop_kopf.set()
@@ -110,7 +117,12 @@ class Operator:
 
     async def _reconcile(self, key: Key) -> float | None:
         """Make a pass, unless the job's namespace is not known completely; `_synced` queues the job again."""
-        return await self.reconciler.reconcile(key) if self.watches.is_ready(key[0]) else None
+        if not self.watches.is_ready(key[0]):
+            return None
+        if not self.watch_state.cache.has_job(key):
+            self.watch_state.stalls.pop(key, None)
+            self.board.forget(key)
+        return await self.reconciler.reconcile(key)
 
     def _synced(self, namespace: str | None) -> None:
         self.queue.open()
@@ -136,12 +148,13 @@ class Operator:
             await kopf.run_tasks(tasks, ignored=before)
 
     async def _wait_for_platform(self) -> None:
-        """Wait for the CRD, and decide who assigns the IDs of pods."""
+        """Wait for the CRD, decide who assigns the IDs of pods, and accept progress."""
         await self._wait_for_api()
         setting = self.settings.pod_ids
         assigned = setting is PodIds.AUTO and await self._platform_assigns_ids()
-        self.watch_state.sets_ids = sets_ids(setting, platform_assigns_ids=assigned)
-        if not self.watch_state.sets_ids:
+        found = Installation(sets_ids(setting, platform_assigns_ids=assigned), await self.progress.start())
+        self.watch_state.installation = found
+        if not found.sets_ids:
             logger.info("New pods get no user and group IDs: the platform assigns them")
 
     async def _platform_assigns_ids(self) -> bool:
@@ -228,6 +241,14 @@ def build(
     queue = WorkQueue(may_act=lambda: lease.held)
     metrics = OperatorMetrics(lambda: queue.depth, queue.oldest_age, lambda: lease.held)
     port = LeasedPort(client, lambda: lease.held)
+
+    def on_stall(key: Key, stall: str) -> None:
+        if watch_state.stalls.get(key, "") != stall:
+            queue.add(key)
+        watch_state.stalls[key] = stall
+
+    board = ProgressBoard(port, watch_state.cache, metrics, on_stall)
+    progress = ProgressReceiver(settings, client, watch_state.cache, board, metrics)
     reconciler = Reconciler(
         watch_state=watch_state,
         port=port,
@@ -240,7 +261,9 @@ def build(
     streams = len(registration.WATCHED) + settings.watch_nodes
     watches = Watches(streams, settings.namespaces, fence=lambda: lease.version)
     metrics.count_forbidden(settings.namespaces, watches.forbidden)
-    return Operator(settings, client, lease, port, watch_state, queue, watches, metrics, reconciler, stop)
+    return Operator(
+        settings, client, lease, port, watch_state, queue, watches, metrics, reconciler, board, progress, stop
+    )
 
 
 def listen(stop: Callable[[], None]) -> None:

@@ -68,6 +68,12 @@ class OperatorMetrics:
         self._writes = Counter(
             "pstraining_writes", "Successful writes to the API server", ["kind", "verb"], registry=self.registry
         )
+        self._reports = Counter(
+            "pstraining_progress_reports",
+            "Reports of progress by training programs",
+            ["result"],
+            registry=self.registry,
+        )
         self._restarts = Counter(
             "pstraining_restarts", "Replicas started again", ["role", "reason"], registry=self.registry
         )
@@ -112,6 +118,8 @@ class OperatorMetrics:
             self._takeovers.labels(cause=str(cause))
         for role, reason in product(ROLES, (*FailureReason, REPLACED)):
             self._restarts.labels(role=role, reason=str(reason))
+        for result in ("accepted", "refused"):
+            self._reports.labels(result=result)
         for verdict in REFUSALS:
             self._errors.labels(verdict.value)
 
@@ -150,6 +158,10 @@ class OperatorMetrics:
         self._errors.labels(error.value if isinstance(error, Verdict) else type(error).__name__).inc()
         if retried:
             self._retries.inc()
+
+    def reported(self, result: str) -> None:
+        """Count a report of progress that was `accepted` or `refused`."""
+        self._reports.labels(result=result).inc()
 
     def status_changed(self, key: Key, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         """Count the changes from the old to the new stored status of a job."""

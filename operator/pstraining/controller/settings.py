@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
+from urllib.parse import urlsplit
 
 from pstraining.resources.security import PodIds
 
@@ -82,6 +83,13 @@ def _between(low: int, high: int) -> Callable[[str], int]:
     return read
 
 
+def _url(value: str) -> str:
+    parts = urlsplit(value.strip())
+    if parts.scheme != "https" or not parts.hostname or parts.path not in ("", "/"):
+        raise ValueError("must be https://HOST[:PORT]")
+    return value.strip()
+
+
 def _setting(name: str, read: Callable[[str], Any], default: Any) -> Any:
     return field(default=default, metadata={"env": name, "read": read})
 
@@ -118,6 +126,12 @@ class Settings:
 
     health_port: int = _setting("PSTRAINING_HEALTH_PORT", _between(0, 65535), 8081)
     """TCP port of /livez and /readyz; 0 for none."""
+
+    progress_url: str = _setting("PSTRAINING_PROGRESS_URL", _url, "")
+    """The URL at which training pods reach the endpoint for their progress; empty: no progress is accepted."""
+
+    progress_port: int = _setting("PSTRAINING_PROGRESS_PORT", _between(1, 65535), 8443)
+    """TCP port of that endpoint."""
 
     log_level: str = _setting("PSTRAINING_LOG_LEVEL", _level, "INFO")
     """The least severe messages that are logged."""

@@ -28,6 +28,10 @@ def transform(raw: Mapping[str, Any]) -> dict[str, Any]:
     trimmed = dict(raw)
     trimmed["metadata"] = _metadata(raw["metadata"])
     match kind:
+        case Kind.PS_TRAINING_JOB:
+            # Only the program's reports change its progress, and no decision reads it.
+            if raw.get("status"):
+                trimmed["status"] = {k: v for k, v in raw["status"].items() if k != "training"}
         case Kind.POD:
             trimmed["metadata"] = _pod_metadata(trimmed["metadata"])
             trimmed["spec"] = _pod_spec(raw.get("spec") or {})

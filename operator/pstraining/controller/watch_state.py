@@ -12,6 +12,7 @@ from pstraining.controller.nodes import Nodes
 from pstraining.core.actions import Kind
 from pstraining.core.observe import observe
 from pstraining.core.snapshot import Snapshot
+from pstraining.resources.installation import STANDARD, Installation
 
 Object = Mapping[str, Any]
 
@@ -24,8 +25,10 @@ class WatchState:
     cache: InformerCache = field(default_factory=InformerCache)
     nodes: Nodes = field(default_factory=Nodes)
     failed_creates: FailedCreates = field(default_factory=FailedCreates)
-    sets_ids: bool = True
-    """Whether the operator sets the user and group IDs of new pods; main.py decides at the start."""
+    installation: Installation = STANDARD
+    """How the operator is installed; main.py finds out at the start."""
+    stalls: dict[Key, str] = field(default_factory=dict)
+    """Why a job makes no steps, by job, of those whose programs report their progress; empty while it makes steps."""
 
     def receive(self, raw: Object, event: str | None) -> Iterable[Key]:
         """Record an object from a watch.
@@ -81,4 +84,5 @@ class WatchState:
         known_nodes = self.nodes.of(view.pods) if self.watches_nodes else None
         refusals = self.failed_creates.of(view.children)
         found = view.job, view.children, view.pods, known_nodes, refusals
-        return observe(*found, mount_failures=mount_failures, sets_ids=self.sets_ids)
+        installation, stall = self.installation, self.stalls.get(key)
+        return observe(*found, mount_failures=mount_failures, installation=installation, stall=stall)

@@ -265,6 +265,7 @@ def _troubles(situation: Situation) -> Iterator[ConditionUpdate]:
         yield ConditionUpdate(Condition.INVALID_TEMPLATE, False, Reason.TEMPLATE_ACCEPTED)
     yield from _checkpoint(situation)
     yield from _inheritance(situation)
+    yield from _stalled(situation)
     if situation.was_true(Condition.STATUS_INCOMPLETE):
         # A status that the API server refuses is stored in a reduced form, which sets the condition again.
         yield ConditionUpdate(Condition.STATUS_INCOMPLETE, False, Reason.STATUS_ACCEPTED)
@@ -289,6 +290,18 @@ def _checkpoint(situation: Situation) -> Iterator[ConditionUpdate]:
         yield ConditionUpdate(Condition.CHECKPOINT_NOT_DURABLE, True, found.reason, message)
     elif situation.stored(Condition.CHECKPOINT_NOT_DURABLE) is not None:
         yield ConditionUpdate(Condition.CHECKPOINT_NOT_DURABLE, False, Reason.CHECKPOINT_DURABLE)
+
+
+def _stalled(situation: Situation) -> Iterator[ConditionUpdate]:
+    stall, over = situation.facts.snapshot.stall, situation.end is not None or situation.suspended
+    if over:
+        if situation.stored(Condition.STALLED) is not None:
+            reason = Reason.SUSPENDED if situation.suspended else Reason.JOB_FINISHED
+            yield ConditionUpdate(Condition.STALLED, False, reason)
+    elif stall:
+        yield ConditionUpdate(Condition.STALLED, True, Reason.NO_STEP, stall)
+    elif stall is not None and situation.stored(Condition.STALLED) is not None:
+        yield ConditionUpdate(Condition.STALLED, False, Reason.STEPPING)
 
 
 def _inheritance(situation: Situation) -> Iterator[ConditionUpdate]:

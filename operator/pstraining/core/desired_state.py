@@ -21,6 +21,7 @@ from pstraining.core.policies.attempts import success_recorded
 from pstraining.core.policies.clean_up import CleanUpStep
 from pstraining.core.snapshot import PASSED_DEADLINE, Child, Pod, Snapshot
 from pstraining.resources import cluster_map, launcher, network_policy, services, standbys, workloads
+from pstraining.resources.installation import STANDARD, Installation
 from pstraining.resources.launcher import LauncherFiles, LauncherMap
 from pstraining.resources.services import Pointer
 
@@ -78,7 +79,7 @@ def children(
     term: int = 1,
     there: Container[tuple[Kind, str]] = (),
     *,
-    ids: bool = True,
+    installation: Installation = STANDARD,
 ) -> Iterator[dict[str, Any]]:
     """Render all children except the chief's Jobs, in the order of creation.
 
@@ -90,14 +91,14 @@ def children(
     def worker(index: int) -> dict[str, Any]:
         if (Kind.DEPLOYMENT, names.worker_name(job.metadata.name, index)) in there:
             return workloads.outline_worker(job, index)
-        return workloads.build_worker(job, index, launcher_map, ids=ids)
+        return workloads.build_worker(job, index, launcher_map, installation=installation)
 
     yield worker(0)
     claim = workloads.build_checkpoint_claim(job)
     if claim is not None:
         yield claim
     for member in range(standbys.members(job)):
-        yield workloads.build_parameter_servers(job, launcher_map, member, term, ids=ids)
+        yield workloads.build_parameter_servers(job, launcher_map, member, term, installation=installation)
     for index in range(1, job.spec.worker.replicas):
         yield worker(index)
     policy = network_policy.build(job)
@@ -123,7 +124,8 @@ def render(facts: Facts, carried: LauncherFiles, term: int) -> DesiredState:
     job, snapshot = facts.job, facts.snapshot
     launcher_map = mounted_launcher(job, snapshot, carried)
     pointers = {shard.index: shard.next_pointer for shard in facts.shards}
-    rendered = children(job, launcher_map, carried, pointers, term, snapshot.children, ids=snapshot.sets_ids)
+    found = job, launcher_map, carried, pointers, term, snapshot.children
+    rendered = children(*found, installation=snapshot.installation)
     wanted = [job_restart.labelled(manifest, facts.status.job_restarts) for manifest in rendered]
     group = gang.group(facts)
     if group is not None:

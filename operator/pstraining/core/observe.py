@@ -13,6 +13,7 @@ from pstraining.api import names
 from pstraining.api.numbers import number
 from pstraining.core.actions import Kind, Manifest
 from pstraining.core.snapshot import OUT_OF_SERVICE, Child, Container, Node, Pod, Snapshot, Termination
+from pstraining.resources.installation import STANDARD, Installation
 
 
 def observe(
@@ -23,7 +24,8 @@ def observe(
     refusals: Mapping[str, str] | None = None,
     *,
     mount_failures: Mapping[str, str] = MappingProxyType({}),
-    sets_ids: bool = True,
+    installation: Installation = STANDARD,
+    stall: str | None = None,
 ) -> Snapshot:
     """Return the snapshot of one job.
 
@@ -34,7 +36,8 @@ def observe(
         nodes: the existing nodes of the pods; None if nodes are not watched.
         refusals: messages about pods that could not be created, by the workload's uid.
         mount_failures: messages about volumes that cannot be mounted, by the pod's uid.
-        sets_ids: whether the operator sets the user and group IDs of new pods.
+        installation: how the operator is installed.
+        stall: see `Snapshot.stall`.
     """
     uid = job["metadata"]["uid"]
     owned = {}
@@ -45,7 +48,7 @@ def observe(
     mine = [p for m in pods if (p := _pod(m, job, mount_failures.get(m["metadata"]["uid"], ""))) is not None]
     found = None if nodes is None else {n.name: n for n in map(_node, nodes)}
     ordered = tuple(sorted(mine, key=lambda p: (p.created, p.name)))
-    return Snapshot(job=job, children=owned, pods=ordered, nodes=found, sets_ids=sets_ids)
+    return Snapshot(job=job, children=owned, pods=ordered, nodes=found, installation=installation, stall=stall)
 
 
 def controller_uid(manifest: Manifest) -> str | None:

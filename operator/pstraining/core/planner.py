@@ -166,8 +166,9 @@ def _next_attempts(facts: Facts, desired: DesiredState, steps: Mapping[str, Step
     for role, step in steps.items():
         is_chief = role == names.CHIEF
         if step.create is not None and (is_chief or not gang.is_waiting(facts)):
-            ids = facts.snapshot.sets_ids
-            attempt = workloads.build_attempt(facts.job, role, step.create, desired.launcher_map, ids=ids)
+            installation = facts.snapshot.installation
+            made_of = facts.job, role, step.create, desired.launcher_map
+            attempt = workloads.build_attempt(*made_of, installation=installation)
             attempt = job_restart.labelled(attempt, facts.status.job_restarts)
             later = Reason.NEXT_TERM if is_chief else Reason.NEXT_ATTEMPT
             yield Create(Kind.JOB, attempt["metadata"]["name"], attempt, Reason.DESIRED if step.create == 1 else later)

@@ -9,6 +9,7 @@ from typing import Any
 from pstraining.api import names
 from pstraining.api.numbers import number
 from pstraining.core.actions import Kind, Manifest
+from pstraining.resources.installation import STANDARD, Installation
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 PASSED_DEADLINE = 1
@@ -191,8 +192,10 @@ class Snapshot:
     pods: tuple[Pod, ...] = ()
     nodes: Mapping[str, Node] | None = None
     """The existing nodes of the job's pods, by name; None if the operator does not watch nodes."""
-    sets_ids: bool = True
-    """Whether the operator sets the user and group IDs of new pods; otherwise the platform assigns them."""
+    installation: Installation = STANDARD
+    """How the operator is installed, on which new pods depend."""
+    stall: str | None = None
+    """Why training makes no steps, as its program reports; empty if it makes steps, None if that is not known."""
 
     @property
     def name(self) -> str:

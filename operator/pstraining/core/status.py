@@ -33,12 +33,13 @@ _WARNINGS = {
     Condition.CHECKPOINT_NOT_DURABLE,
     Condition.GPU_SETTINGS_INHERITED,
     Condition.STATUS_INCOMPLETE,
+    Condition.STALLED,
 }
 
 
 FAILURE_EVENTS_MAX = 20
 """Events for single failures in one status; one more event reports the number of the others."""
-_END_IS_EVENT = (Condition.NAME_CONFLICT, Condition.DEGRADED)
+_END_IS_EVENT = (Condition.NAME_CONFLICT, Condition.DEGRADED, Condition.STALLED)
 """The conditions whose end is also an event."""
 
 

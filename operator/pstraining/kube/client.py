@@ -16,7 +16,7 @@ from kubernetes.aio.client import ApiClient, Configuration
 from pstraining.api import names
 from pstraining.core.actions import Kind, Manifest
 from pstraining.kube.errors import ApiError, NotFound, from_exception, from_response
-from pstraining.kube.paths import EVENTS, LEASES, RESOURCES
+from pstraining.kube.paths import EVENTS, LEASES, RESOURCES, SECRETS
 from pstraining.kube.port import Object
 from pstraining.kube.slots import AdaptiveLimiter
 
@@ -33,6 +33,7 @@ WARNINGS_MAX: Final = 50
 """Events that are read about one object: Kubernetes counts repetitions in one event."""
 JSON: Final = "application/json"
 APPLY: Final = "application/apply-patch+yaml"
+MERGE_PATCH: Final = "application/merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
 
 
@@ -108,6 +109,32 @@ class KubeClient:
         path = RESOURCES[Kind.PS_TRAINING_JOB].path(namespace, name, "status")
         query = {"fieldManager": names.STATUS_FIELD_MANAGER, "force": "true"}
         return await self._request("PATCH", path, query, dict(body), APPLY)
+
+    async def patch_progress(self, namespace: str, name: str, version: str, progress: Manifest) -> Object:
+        """JSON merge patch to the status subresource by a field manager of its own."""
+        path = RESOURCES[Kind.PS_TRAINING_JOB].path(namespace, name, "status")
+        body = {"metadata": {"resourceVersion": version}, "status": {"training": dict(progress)}}
+        return await self._request("PATCH", path, {"fieldManager": names.PROGRESS_FIELD_MANAGER}, body, MERGE_PATCH)
+
+    async def review_token(self, token: str, audience: str) -> Mapping[str, Any]:
+        """Return the status of a TokenReview for one audience."""
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenReview",
+            "metadata": {},
+            "spec": {"token": token, "audiences": [audience]},
+        }
+        answer = await self._request("POST", "/apis/authentication.k8s.io/v1/tokenreviews", body=body)
+        status: Mapping[str, Any] = answer.get("status") or {}
+        return status
+
+    async def get_secret(self, namespace: str, name: str) -> Object:
+        """Read a Secret."""
+        return await self._request("GET", SECRETS.path(namespace, name))
+
+    async def create_secret(self, namespace: str, body: Manifest) -> Object:
+        """Create a Secret; Conflict if it exists already."""
+        return await self._request("POST", SECRETS.path(namespace), body=dict(body))
 
     async def warnings(self, namespace: str, uid: str) -> list[Object]:
         """Read the events of type Warning about one object, a few at most."""

@@ -61,6 +61,10 @@ class LeasedPort:
         """See `ApiPort.patch_status`."""
         return await self._sent(lambda: self._port.patch_status(namespace, name, body))
 
+    async def patch_progress(self, namespace: str, name: str, version: str, progress: Manifest) -> Object:
+        """See `ApiPort.patch_progress`."""
+        return await self._sent(lambda: self._port.patch_progress(namespace, name, version, progress))
+
     async def warnings(self, namespace: str, uid: str) -> list[Object]:
         """See `ApiPort.warnings`."""
         return await self._port.warnings(namespace, uid)

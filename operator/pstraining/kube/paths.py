@@ -43,4 +43,5 @@ RESOURCES: Final[Mapping[Kind, Resource]] = {
     Kind.PS_TRAINING_JOB: Resource(f"apis/{names.API_VERSION}", names.PLURAL),
 }
 EVENTS: Final = Resource("apis/events.k8s.io/v1", "events")
+SECRETS: Final = Resource("api/v1", "secrets")
 LEASES: Final = Resource("apis/coordination.k8s.io/v1", "leases")

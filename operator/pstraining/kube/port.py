@@ -61,6 +61,12 @@ class ApiPort(Protocol):
         the job has changed since. (The status subresource of a custom resource ignores metadata.uid.)
         """
 
+    async def patch_progress(self, namespace: str, name: str, version: str, progress: Manifest) -> Object:
+        """Set `status.training` of a PSTrainingJob (JSON merge patch: null removes a field).
+
+        Conflict if the job's resourceVersion is another one.
+        """
+
     async def warnings(self, namespace: str, uid: str) -> list[Object]:
         """Read the events of type Warning about one object, a few at most."""
 

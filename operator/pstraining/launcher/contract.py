@@ -13,12 +13,15 @@ from typing import List, Mapping  # noqa: UP035 - Python 3.8
 
 CLUSTER_FILE = "cluster.json"
 RUN_DIR = "/run/pstraining"
+MOUNT_DIR = "/pstraining"
 SUCCESS_MARKER = "succeeded"
 FAILED_MARKER = "failed"
 IN_SYNC_MARKER = "in-sync"
 DRAINING_MARKERS = ("draining", "leaving")
 OWNED_MARKERS = ("runtime-owned", "owned")
 NODE_FILE = "node"
+PROGRESS_TOKEN_FILE = "progress-token"  # noqa: S105 - a file's name
+PROGRESS_AUTHORITY_FILE = "progress-authority.crt"
 
 ENV_NAMESPACE = "PSTRAINING_NAMESPACE"
 ENV_TASK_TYPE = "PSTRAINING_TASK_TYPE"
@@ -29,6 +32,11 @@ ENV_STATUS_PORT = "PSTRAINING_STATUS_PORT"
 ENV_MEMBER = "PSTRAINING_MEMBER"
 ENV_NODE = "PSTRAINING_NODE"
 ENV_RESTART_POLICY = "PSTRAINING_RESTART_POLICY"
+ENV_PROGRESS_URL = "PSTRAINING_PROGRESS_URL"
+ENV_PROGRESS_AUTHORITY = "PSTRAINING_PROGRESS_AUTHORITY"
+ENV_SERVER_URL = "KUBEFLOW_TRAINER_SERVER_URL"
+ENV_SERVER_CERTIFICATE = "KUBEFLOW_TRAINER_SERVER_CA_CERT"
+ENV_SERVER_TOKEN = "KUBEFLOW_TRAINER_SERVER_TOKEN"  # noqa: S105 - a variable's name
 ENV_START_TIMEOUT = "PSTRAINING_START_TIMEOUT_SECONDS"
 
 TF_PORT = 2222
@@ -126,7 +134,25 @@ def program_env(env: Mapping[str, str], cluster: Cluster, kind: str, index: int)
     """Return the program's environment. The pod template's own variables win, except for TF_CONFIG."""
     config = {"cluster": cluster, "task": {"type": kind, "index": index}}
     settings = {**NETWORK_SETTINGS, **memory_settings(kind), "TF_CPP_MIN_LOG_LEVEL": "1"}
-    return {**settings, **env, "TF_CONFIG": json.dumps(config)}
+    return {**settings, **progress_env(env), **env, "TF_CONFIG": json.dumps(config)}
+
+
+def progress_env(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of Kubeflow's KEP-2779 for a program that may report its progress; else none."""
+    if not env.get(ENV_PROGRESS_URL):
+        return {}
+    return {
+        ENV_SERVER_URL: env[ENV_PROGRESS_URL],
+        ENV_SERVER_CERTIFICATE: os.path.join(RUN_DIR, PROGRESS_AUTHORITY_FILE),
+        ENV_SERVER_TOKEN: os.path.join(MOUNT_DIR, PROGRESS_TOKEN_FILE),
+    }
+
+
+def write_authority(env: Mapping[str, str]) -> None:
+    """Write the certificate that the program checks the operator's endpoint with, where the task has one."""
+    if authority := env.get(ENV_PROGRESS_AUTHORITY):
+        with open(os.path.join(RUN_DIR, PROGRESS_AUTHORITY_FILE), "w", encoding="ascii") as file:
+            file.write(authority)
 
 
 def is_final(policy: str, code: int) -> bool:

@@ -80,6 +80,7 @@ class Launcher:
             message = f"{contract.RUN_DIR} is no folder that this user may write"
             raise contract.ExitError(contract.EXIT_BAD_CONTRACT, message)
         members.write_node(contract.RUN_DIR, env)
+        contract.write_authority(env)
         self.supervisor = supervisor.Supervisor()
 
     def cluster(self) -> contract.Cluster:

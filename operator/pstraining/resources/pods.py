@@ -21,8 +21,18 @@ from pstraining.resources import (
     standbys,
     tolerations,
 )
+from pstraining.resources.installation import (
+    STANDARD,
+    Installation,
+    ProgressEndpoint,
+    progress_audience,
+    progress_path,
+)
 from pstraining.resources.launcher import LauncherMap
 from pstraining.resources.metadata import on_template, role_labels
+
+TOKEN_SECONDS = 3600
+"""Seconds for which a token for reports of progress is valid; the kubelet renews it before."""
 
 _CONTRACT_VOLUME, _RUN_VOLUME, _CHECKPOINT_VOLUME = names.VOLUMES
 
@@ -38,14 +48,16 @@ class PodTask:
     member: int = 0
 
 
-def build(job: PSTrainingJob, task: PodTask, launcher: LauncherMap, *, ids: bool = True) -> dict[str, Any]:
+def build(
+    job: PSTrainingJob, task: PodTask, launcher: LauncherMap, installation: Installation = STANDARD
+) -> dict[str, Any]:
     """Return the pod template of one task.
 
     Args:
         job: the owner.
         task: the task.
         launcher: the launcher's ConfigMap.
-        ids: whether the operator sets the user and group IDs.
+        installation: how the operator is installed.
     """
     template, defaulted = _template(job, task.role)
     metadata, spec = template.setdefault("metadata", {}) or {}, template["spec"]
@@ -75,13 +87,15 @@ def build(job: PSTrainingJob, task: PodTask, launcher: LauncherMap, *, ids: bool
     if task.role == names.PS or launcher.reports_readiness:
         container.setdefault("readinessProbe", _readiness(job, task))
     _mount(job, task, spec, container, launcher)
+    if installation.progress is not None and has_chief_duty(job, task):
+        _accept_progress(job, spec, container, installation.progress)
     _name(job, task, spec)
     placement.prefer(job, task.role, spec)
     gang.join(job, template["metadata"], spec)
     tolerations.tolerate(job, spec)
     spec.setdefault("enableServiceLinks", False)
     spec.setdefault("automountServiceAccountToken", False)
-    security.restrict(spec, ids=ids)
+    security.restrict(spec, ids=installation.sets_ids)
     return template
 
 
@@ -226,6 +240,21 @@ def _identity(job: PSTrainingJob, task: PodTask) -> list[dict[str, Any]]:
     if job.spec.checkpoint is not None:
         found.append(value(contract.ENV_CHECKPOINT_DIR, job.spec.checkpoint.path))
     return found
+
+
+def _accept_progress(
+    job: PSTrainingJob, spec: dict[str, Any], container: dict[str, Any], endpoint: ProgressEndpoint
+) -> None:
+    """Let the program report its progress: the endpoint's address and authority, and a token for this job alone."""
+    url = endpoint.url + progress_path(job.metadata.namespace, job.metadata.name)
+    container["env"] = [
+        {"name": contract.ENV_PROGRESS_URL, "value": url},
+        {"name": contract.ENV_PROGRESS_AUTHORITY, "value": endpoint.authority},
+        *container["env"],
+    ]
+    token = {"audience": progress_audience(job.metadata.uid), "path": contract.PROGRESS_TOKEN_FILE}
+    (volume,) = (v for v in spec["volumes"] if v["name"] == _CONTRACT_VOLUME)
+    volume["projected"]["sources"].append({"serviceAccountToken": token | {"expirationSeconds": TOKEN_SECONDS}})
 
 
 def _restart_policy(job: PSTrainingJob, task: PodTask) -> str:

@@ -5,12 +5,13 @@ from typing import Any
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob, Retention
 from pstraining.resources import fixed_fields, pods, standbys, volume_claims
+from pstraining.resources.installation import STANDARD, Installation
 from pstraining.resources.launcher import LauncherMap
 from pstraining.resources.metadata import metadata, role_selector, without_owner
 
 
 def build_parameter_servers(
-    job: PSTrainingJob, launcher: LauncherMap, member: int = 0, term: int = 1, *, ids: bool = True
+    job: PSTrainingJob, launcher: LauncherMap, member: int = 0, term: int = 1, *, installation: Installation = STANDARD
 ) -> dict[str, Any]:
     """Return the StatefulSet of all shards' members with one number; it replaces only pods that end or are deleted.
 
@@ -19,7 +20,7 @@ def build_parameter_servers(
         launcher: the name of the launcher's ConfigMap.
         member: the number of the pods among the members of their shards.
         term: the newest term of the chief.
-        ids: whether the operator sets the user and group IDs of the pods.
+        installation: how the operator is installed.
     """
     own = {names.LABEL_MEMBER: str(member)}
     spec = {
@@ -29,7 +30,7 @@ def build_parameter_servers(
         "updateStrategy": {"type": "OnDelete"},
         "revisionHistoryLimit": 0,
         "selector": {"matchLabels": role_selector(job, names.PS) | own},
-        "template": pods.build(job, pods.PodTask(names.PS, member=member, term=term), launcher, ids=ids),
+        "template": pods.build(job, pods.PodTask(names.PS, member=member, term=term), launcher, installation),
         **volume_claims.templates(job),
     }
     made_for = {names.ANNOTATION_SHARDS: str(job.spec.ps.replicas), names.ANNOTATION_FIXED: fixed_fields.digest(job)}
@@ -38,7 +39,9 @@ def build_parameter_servers(
     return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": found, "spec": spec}
 
 
-def build_worker(job: PSTrainingJob, index: int, launcher: LauncherMap, *, ids: bool = True) -> dict[str, Any]:
+def build_worker(
+    job: PSTrainingJob, index: int, launcher: LauncherMap, *, installation: Installation = STANDARD
+) -> dict[str, Any]:
     """Return one worker's Deployment, which keeps the worker's identity also while the operator is down."""
     found = outline_worker(job, index)
     found["metadata"]["annotations"] = {names.ANNOTATION_FIXED: fixed_fields.digest(job)}
@@ -46,7 +49,7 @@ def build_worker(job: PSTrainingJob, index: int, launcher: LauncherMap, *, ids: 
         "strategy": {"type": "Recreate"},
         "revisionHistoryLimit": 0,
         "selector": {"matchLabels": role_selector(job, names.WORKER, index)},
-        "template": pods.build(job, pods.PodTask(names.WORKER, index), launcher, ids=ids),
+        "template": pods.build(job, pods.PodTask(names.WORKER, index), launcher, installation),
     }
     return found
 
@@ -74,7 +77,7 @@ def retire_worker(job: PSTrainingJob, index: int, uid: str, why: str) -> dict[st
 
 
 def build_attempt(
-    job: PSTrainingJob, role: str, number: int, launcher: LauncherMap, *, ids: bool = True
+    job: PSTrainingJob, role: str, number: int, launcher: LauncherMap, *, installation: Installation = STANDARD
 ) -> dict[str, Any]:
     """Return one attempt of the chief or the evaluator: a Job of one pod that never restarts.
 
@@ -83,9 +86,9 @@ def build_attempt(
         role: chief or evaluator.
         number: the attempt's number; the chief's is its term.
         launcher: the name of the launcher's ConfigMap.
-        ids: whether the operator sets the user and group IDs of the pod.
+        installation: how the operator is installed.
     """
-    template = pods.build(job, pods.PodTask(role, term=number), launcher, ids=ids)
+    template = pods.build(job, pods.PodTask(role, term=number), launcher, installation)
     template["spec"]["restartPolicy"] = "Never"
     spec = {
         "backoffLimit": 0,

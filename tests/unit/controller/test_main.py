@@ -64,11 +64,11 @@ async def test_the_ids_of_pods_are_decided_before_the_first_pass(
     platform = Platform(*answers)
     operator = build(settings, DECISIONS, LAUNCHER, cast(Any, platform), asyncio.Event())
     await operator._wait_for_platform()
-    assert operator.watch_state.sets_ids is expected
+    assert operator.watch_state.installation.sets_ids is expected
     assert platform.answers == []
     platform.put(job())
     platform.deliver(operator.watch_state.cache)
-    assert operator.watch_state.snapshot(("default", "digits")).sets_ids is expected
+    assert operator.watch_state.snapshot(("default", "digits")).installation.sets_ids is expected
 
 
 @pytest.mark.parametrize("is_answered", [True, False])

@@ -24,6 +24,26 @@ def test_a_taken_name_stops_the_job_and_is_told() -> None:
     assert phase(world) == "Running"
 
 
+def test_a_job_without_steps_is_stalled_until_it_makes_some() -> None:
+    world = World(job())
+    world.settle()
+    with pytest.raises(StopIteration):
+        world.condition("Stalled")
+    why = "No step since step 5 for more than 10 times the usual 2 s; 1 of 2 workers take part."
+    for stall, status, reason in ((why, "True", "NoStep"), (None, "True", "NoStep"), ("", "False", "Stepping")):
+        world.stall = stall
+        world.reconcile()
+        condition = world.condition("Stalled")
+        assert (condition["status"], condition["reason"]) == (status, reason)
+        assert condition["message"] == (why if status == "True" else "")
+    assert phase(world) == "Running"
+    world.stall = why
+    world.reconcile()
+    world.edit({"runPolicy": {"suspend": True}})
+    world.settle()
+    assert (world.condition("Stalled")["status"], world.condition("Stalled")["reason"]) == ("False", "Suspended")
+
+
 def test_a_refused_template_waits_for_a_change_of_the_spec() -> None:
     world = World(job(), refuse=lambda c: "spec.containers[0].imge: unknown field" if c.kind == "Deployment" else "")
     world.reconcile()

@@ -144,6 +144,18 @@ def test_the_programs_environment() -> None:
     assert contract.program_env({"GLIBC_TUNABLES": ""}, cluster, "ps", 0)["GLIBC_TUNABLES"] == "", "the template's"
 
 
+def test_a_program_finds_the_variables_of_kep_2779(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contract, "RUN_DIR", str(tmp_path))
+    env = {contract.ENV_PROGRESS_URL: "https://there/", contract.ENV_PROGRESS_AUTHORITY: "the authority"}
+    contract.write_authority(env)
+    made = contract.program_env(env, {}, "chief", 0)
+    assert made["KUBEFLOW_TRAINER_SERVER_URL"] == "https://there/"
+    assert Path(made["KUBEFLOW_TRAINER_SERVER_CA_CERT"]).read_text() == "the authority"
+    assert made["KUBEFLOW_TRAINER_SERVER_TOKEN"] == "/pstraining/progress-token"
+    contract.write_authority({})
+    assert not any(name.startswith("KUBEFLOW") for name in contract.program_env({}, {}, "worker", 0))
+
+
 @pytest.mark.parametrize(
     ("address", "parts"), [("digits-ps-0:2222", ("digits-ps-0", 2222)), ("[fd00::1]:2222", ("fd00::1", 2222))]
 )

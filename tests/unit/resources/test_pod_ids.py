@@ -9,6 +9,7 @@ import pytest
 from pstraining.core.actions import Create
 from pstraining.core.observe import observe
 from pstraining.core.planner import plan
+from pstraining.resources.installation import Installation
 from pstraining.resources.security import PodIds, sets_ids
 from tests.support.builders import LAUNCHER, TEMPLATE, deep_merge, job
 from tests.support.pod_security import violations
@@ -35,7 +36,9 @@ def test_who_assigns_the_ids(setting: PodIds, platform_assigns_ids: bool, expect
 def pod_specs(*, ids: bool, spec: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
     """The pods of all roles that the first passes create."""
     manifest = job(spec=deep_merge(SPEC, spec or {}))
-    actions = plan(observe(manifest, [], [], sets_ids=ids), datetime.now(UTC), LAUNCHER).actions
+    actions = plan(
+        observe(manifest, [], [], installation=Installation(sets_ids=ids)), datetime.now(UTC), LAUNCHER
+    ).actions
     for action in actions:
         if isinstance(action, Create) and "template" in action.body.get("spec", {}):
             yield action.body["spec"]["template"]["spec"]

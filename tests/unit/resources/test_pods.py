@@ -7,6 +7,7 @@ import pytest
 
 from pstraining.api import contract
 from pstraining.resources import pods
+from pstraining.resources.installation import Installation, ProgressEndpoint
 from pstraining.resources.launcher import LauncherMap
 from pstraining.resources.pods import PodTask
 from tests.support.builders import job, typed
@@ -41,6 +42,43 @@ def main(built: dict[str, Any]) -> dict[str, Any]:
 
 def env(built: dict[str, Any]) -> dict[str, Any]:
     return {e["name"]: e.get("value", e.get("valueFrom")) for e in main(built)["env"]}
+
+
+PROGRESS = Installation(progress=ProgressEndpoint("https://progress.system.svc:8443", "the authority"))
+
+
+@pytest.mark.parametrize(
+    ("chief", "role", "index", "reports"),
+    [
+        (True, "chief", None, True),
+        (True, "worker", 0, False),
+        (True, "ps", None, False),
+        (True, "evaluator", None, False),
+        (False, "worker", 0, True),
+        (False, "worker", 1, False),
+    ],
+)
+def test_the_task_with_the_chiefs_duty_may_report_progress(
+    chief: bool, role: str, index: int | None, reports: bool
+) -> None:
+    manifest = job(spec={"chief": {"enabled": chief}})
+    task = PodTask(role, index, term=1)
+    built = pods.build(typed(manifest), task, LauncherMap("map"), PROGRESS)
+    given = {name: value for name, value in env(built).items() if name.startswith("PSTRAINING_PROGRESS_")}
+    sources = [s for volume in built["spec"]["volumes"] for s in (volume.get("projected") or {}).get("sources", ())]
+    tokens = [source["serviceAccountToken"] for source in sources if "serviceAccountToken" in source]
+    if not reports:
+        assert (given, tokens) == ({}, [])
+        assert built == pods.build(typed(manifest), task, LauncherMap("map")), "and nothing else changes"
+        return
+    path = "/apis/pstraining.dev/v1alpha1/namespaces/default/pstrainingjobs/digits/progress"
+    assert given == {
+        contract.ENV_PROGRESS_URL: f"https://progress.system.svc:8443{path}",
+        contract.ENV_PROGRESS_AUTHORITY: "the authority",
+    }
+    audience = f"pstraining.dev/progress/{manifest['metadata']['uid']}"
+    assert tokens == [{"audience": audience, "path": contract.PROGRESS_TOKEN_FILE, "expirationSeconds": 3600}]
+    assert built["spec"]["automountServiceAccountToken"] is False, "no rights in the API come with it"
 
 
 COMMON = {

@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
+from pstraining.progress import MILESTONE_SECONDS, PERIOD_SECONDS, Progress, ProgressReporter, due_in
 from pstraining.runtime.telemetry.events import event
-from pstraining.runtime.telemetry.progress import Rate, Seen, StepReports
+from pstraining.runtime.telemetry.progress import STALL_SECONDS, Rate, Seen, StallDetector, StepReports
 
 
 class Clock:
@@ -86,3 +87,55 @@ def test_a_terminal_has_one_line_with_a_bar_that_other_lines_replace() -> None:
 def test_an_event_is_json_also_for_a_loss_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     event("worker", loss=math.nan)
     assert json.loads(capsys.readouterr().out)["loss"] is None
+
+
+def test_training_stands_still_after_ten_times_the_usual_time() -> None:
+    clock = Clock()
+    stall = StallDetector(clock)
+    for step in range(0, 50, 10):
+        assert stall.observe(step, 4, 4) == ""
+        clock.now += 60.0
+    assert stall.observe(50, 4, 4) == ""
+    clock.now += 59.0  # a step takes 6 s
+    assert stall.observe(50, 4, 4) == ""
+    clock.now += 2.0
+    reason = "No step since step 50 for more than 10 times the usual 6 s; 3 of 4 workers take part."
+    assert stall.observe(50, 3, 4) == reason
+    assert stall.observe(51, 4, 4) == "", "training goes on"
+
+
+def test_fast_steps_and_a_first_step_are_no_stall() -> None:
+    clock = Clock()
+    stall = StallDetector(clock)
+    assert stall.observe(0, 0, 4) == ""
+    clock.now += 3600.0
+    assert stall.observe(0, 0, 4) == "", "no step has been made yet, so none is usual"
+    for step in range(1, 100):
+        clock.now += 0.001
+        stall.observe(step, 4, 4)
+    clock.now += STALL_SECONDS - 1
+    assert stall.observe(99, 4, 4) == ""
+
+
+@pytest.mark.parametrize(
+    ("newest", "seconds", "expected"),
+    [
+        ({"step": 2, "progressPercentage": 1}, 0, PERIOD_SECONDS),
+        ({"step": 2, "progressPercentage": 1}, 100, 0),
+        ({"step": 2, "progressPercentage": 5}, 0, MILESTONE_SECONDS),
+        ({"step": 2, "epoch": 1}, 1, MILESTONE_SECONDS - 1),
+        ({"step": 1, "stalled": "No step."}, 9, 0),
+    ],
+)
+def test_progress_is_sent_once_a_minute_and_at_milestones(
+    newest: dict[str, int], seconds: float, expected: float
+) -> None:
+    assert due_in({"step": 1}, {"epoch": None, **newest}, seconds) == expected
+    assert due_in(None, newest, 0.0) == 0
+
+
+def test_outside_a_job_nothing_is_sent() -> None:
+    reporter = ProgressReporter({})
+    reporter.report(Progress(step=1).content())
+    assert reporter._thread is None
+    reporter.close()

@@ -153,7 +153,8 @@ class Chief:
         options = self._options
         with tf.device(self._client.compute):
             local = options.fit.local_optimizers
-            return conclude(self._model, options.evaluate, final, self._saver, local_optimizers=local)
+            result = conclude(self._model, options.evaluate, final, self._saver, local_optimizers=local)
+        return self._reporter.conclude(result)
 
     def _tell_unused(self) -> None:
         servers, used = self._client.cluster.shards, self._store.layout.ps

@@ -2,13 +2,15 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from pstraining import progress
 from pstraining.runtime.checkpoint.state import State
 from pstraining.runtime.chief.callbacks import SCHEDULE, EpochEnd, EpochEnds, learning_rates
 from pstraining.runtime.chief.refusals import CallbackRefusedError, LogNames, check_monitors
@@ -20,7 +22,7 @@ from pstraining.runtime.telemetry.aggregation import LINK, METRIC, RECEIVED, SAM
 from pstraining.runtime.telemetry.counters import ChiefCounters
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.telemetry.load_skew import SkewDetector, heaviest
-from pstraining.runtime.telemetry.progress import PROGRESS_SECONDS, Rate, Seen, show
+from pstraining.runtime.telemetry.progress import PROGRESS_SECONDS, Rate, Seen, StallDetector, show
 from pstraining.runtime.telemetry.tensorboard import Summaries
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ class TrainingReporter:
         counters: the chief's counters for Prometheus.
         steps: number of steps in the job; None without a limit.
         total: number of steps, or of splits of assigned data, in the job; None if unknown.
+        report: sends the job's progress to the operator.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class TrainingReporter:
         *,
         steps: int | None,
         total: int | None,
+        report: Callable[..., None] = progress.report,
     ) -> None:
         self._at, self._fit, self._counters = admin, fit, counters
         model, client = admin().store.model, admin().client
@@ -72,10 +76,12 @@ class TrainingReporter:
         self._rate = Rate(steps, epochs.number, total)
         self._aggregate = CounterAggregate()
         self._line, self._epoch = Window(self._aggregate), Window(self._aggregate)
-        self._skew = SkewDetector()
+        self._skew, self._stall = SkewDetector(), StallDetector()
+        self._report_progress = report
         self._reported_at = time.monotonic()
         self._ends = EpochEnds(model, client.compute, fit.callbacks, fit.validation, self._note_epoch)
         self._watch: Ends | None = None
+        self._done = 0  # steps or splits in the last state
         self._monitors_checked = False
         self._waiting_since: float | None = None  # when an epoch had ended whose metrics are not reported yet
         self._rates_there: list[float | None] | None = None  # the learning rates on the servers; None if unknown
@@ -144,6 +150,7 @@ class TrainingReporter:
             early: whether a callback ended training, so the current epoch is incomplete.
             wait: called repeatedly until the callbacks are done.
         """
+        self._done = done
         if (watch := self._watch) is None:
             return
         self._drain(wait)
@@ -151,6 +158,12 @@ class TrainingReporter:
             self._end_epoch(watch, waiting, final.step, lambda: final, following=None)
         self._ends.close()
         self._drain(wait)
+
+    def conclude(self, result: dict[str, float]) -> dict[str, float]:
+        """Report the job's result as its last progress, and return it."""
+        tests, done = {name: value for name, value in result.items() if name != "step"}, self._done
+        self._send_progress(Seen(int(result["step"]), epoch=self._fit.epochs.under_way(done), done=done), tests)
+        return result
 
     def best(self) -> dict[str, Array] | None:
         """Return the parameters that a callback has restored at the end of training; see `EpochEnds.best`."""
@@ -243,8 +256,25 @@ class TrainingReporter:
             counters.loss = self._line.loss
         seen = Seen(step, self._line.loss, counters.epoch, done, counters.samples, counters.sent, counters.received)
         show(self._rate.line(seen), self._rate.fraction(seen))
+        self._send_progress(seen)
         scalars = {"workers": float(counters.workers), "loss": self._line.loss, **self._rate.speeds()}
         self._summaries.write(step, {name: value for name, value in scalars.items() if math.isfinite(value)})
+
+    def _send_progress(self, seen: Seen, results: Mapping[str, float] = MappingProxyType({})) -> None:
+        counters, fraction = self._counters, self._rate.fraction(seen)
+        self._report_progress(
+            step=seen.step,
+            steps=self._rate.steps,
+            epoch=seen.epoch,
+            loss=counters.loss,
+            metrics={**counters.scalars, **results},
+            samples_per_second=self._rate.speeds().get("samples_per_second"),
+            remaining_seconds=0.0 if results else self._rate.remaining(seen),
+            percentage=None if fraction is None else 100 * fraction,
+            checkpoint_step=counters.checkpoint_step if counters.checkpoints else None,
+            checkpoint_time=counters.checkpoint_time,
+            stalled=self._stall.observe(seen.step, counters.workers, self._admin.client.cluster.workers),
+        )
 
     def _weigh(self, seconds: float) -> None:
         """Report a shard with more load than the others, by the bytes that workers exchange with its servers."""

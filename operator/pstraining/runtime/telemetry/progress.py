@@ -14,6 +14,10 @@ REPORT_SECONDS: Final = 1.0
 """Seconds between a worker's reports."""
 PROGRESS_SECONDS: Final = 2.0
 """Seconds between the chief's progress lines."""
+STALL_TIMES: Final = 10
+"""Times the usual seconds of a step after which training stands still."""
+STALL_SECONDS: Final = 30.0
+"""Seconds without a step that are never a stall."""
 BAR: Final = 20
 """Characters in the bar on a terminal."""
 
@@ -127,9 +131,14 @@ class Rate:
             found.append(f"{rates['samples']:.0f} samples/s")
         if rates["sent"] or rates["received"]:
             found.append(f"up {_amount(rates['sent'])}/s  down {_amount(rates['received'])}/s")
-        if rates["done"] and self.total is not None:
-            found.append(f"ETA {max(0, self.total - seen.done) / rates['done']:.0f} s")
+        if (remaining := self.remaining(seen)) is not None:
+            found.append(f"ETA {remaining:.0f} s")
         return found
+
+    def remaining(self, seen: Seen) -> float | None:
+        """Return the estimated seconds until the end; None if it is unknown."""
+        done = self._rates.get("done")
+        return max(0, self.total - seen.done) / done if done and self.total is not None else None
 
     def speeds(self) -> dict[str, float]:
         """Return steps, samples and bytes per second between the last two lines."""
@@ -144,6 +153,40 @@ class Rate:
     def fraction(self, seen: Seen) -> float | None:
         """Return the finished fraction of the job, from 0 to 1; None if unknown."""
         return min(1.0, seen.done / self.total) if self.total else None
+
+
+class StallDetector:
+    """Detects that training makes no steps: none for STALL_TIMES the usual time of a step."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._step: int | None = None
+        self._since = 0.0
+        self._usual: float | None = None
+
+    def observe(self, step: int, present: int, workers: int) -> str:
+        """Return why training stands still; empty while it makes steps.
+
+        Args:
+            step: the job's step now.
+            present: number of workers that take part.
+            workers: number of workers of the job.
+        """
+        now = self._clock()
+        if self._step is None or step != self._step:
+            if self._step is not None and step > self._step:
+                seconds = (now - self._since) / (step - self._step)
+                # A moving average, so that one slow step does not count as usual.
+                self._usual = seconds if self._usual is None else self._usual + (seconds - self._usual) / 8
+            self._step, self._since = step, now
+            return ""
+        waited = now - self._since
+        if self._usual is None or waited < max(STALL_SECONDS, STALL_TIMES * self._usual):
+            return ""
+        return (
+            f"No step since step {step} for more than {STALL_TIMES} times the usual {self._usual:.2g} s; "
+            f"{present} of {workers} workers take part."
+        )
 
 
 def _amount(number: float) -> str:

@@ -1,0 +1,139 @@
+"""Decides whether a request may report a job's progress: by its token, which names a pod, and by the job's pods.
+
+The API server reviews a token (TokenReview) for the audience of this one job, and returns the pod that the token was
+issued for. A token that names another audience or pod is refused before that, so forged ones cost no request.
+"""
+
+import asyncio
+import base64
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import orjson
+
+from pstraining.controller.informer_cache import InformerCache, Key
+from pstraining.core.progress import may_report
+from pstraining.resources.installation import progress_audience
+
+REVIEW_SECONDS: Final = 300.0
+"""Seconds for which the API server's answer about a token is used again."""
+REVIEWS_MAX: Final = 20_000
+"""Answers that are kept."""
+IN_FLIGHT: Final = 8
+"""Concurrent reviews."""
+POD_NAME: Final = "authentication.kubernetes.io/pod-name"
+POD_UID: Final = "authentication.kubernetes.io/pod-uid"
+
+
+class TokenPort(Protocol):
+    """Reviews tokens."""
+
+    async def review_token(self, token: str, audience: str) -> Mapping[str, Any]:
+        """Return the status of a TokenReview."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a request is refused."""
+
+    status: int
+    """401, 403 or 404 of HTTP."""
+    message: str
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What a token says about itself, before the API server has reviewed it."""
+
+    audiences: tuple[str, ...]
+    namespace: str
+    pod_name: str
+    pod_uid: str
+
+
+def read_claims(token: str) -> Claims | None:
+    """Return the unverified claims of a pod's token; None if the text is none."""
+    try:
+        payload = token.split(".")[1]
+        found = orjson.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        audiences, kubernetes = found["aud"], found["kubernetes.io"]
+        pod = kubernetes["pod"]
+        names = tuple(audiences) if isinstance(audiences, list) else (str(audiences),)
+        return Claims(names, kubernetes["namespace"], pod["name"], pod["uid"])
+    except (IndexError, KeyError, TypeError, ValueError):
+        return None
+
+
+class Authenticator:
+    """Authenticates requests."""
+
+    def __init__(self, port: TokenPort, cache: InformerCache, clock: Callable[[], float] = time.monotonic) -> None:
+        """Create an authenticator.
+
+        Args:
+            port: reviews tokens.
+            cache: the jobs and their pods.
+            clock: monotonic seconds.
+        """
+        self._port, self._cache, self._clock = port, cache, clock
+        self._reviewed: OrderedDict[bytes, float] = OrderedDict()
+        self._slots = asyncio.Semaphore(IN_FLIGHT)
+
+    async def authenticate(self, key: Key, header: str) -> str | Refusal:
+        """Return the uid of the job whose progress the request may report.
+
+        Args:
+            key: the job that the request names.
+            header: the request's Authorization.
+
+        Raises:
+            ApiError: the API server could not review the token.
+        """
+        scheme, _, token = header.partition(" ")
+        claims = read_claims(token.strip()) if scheme.lower() == "bearer" else None
+        if claims is None:
+            return Refusal(401, "the request needs a bearer token, that of the pod's projected volume")
+        job, pod = self._cache.job_and_pod(key, claims.pod_name)
+        if job is None:
+            return Refusal(404, "there is no such job")
+        uid = str(job["metadata"]["uid"])
+        if progress_audience(uid) not in claims.audiences or claims.namespace != key[0]:
+            return Refusal(403, "the token was issued for another job")
+        if pod is None or pod["metadata"]["uid"] != claims.pod_uid or not may_report(job, pod):
+            return Refusal(
+                403, "only the newest pod of the chief, or of worker 0 in a job without one, reports progress"
+            )
+        if await self._is_valid(token.strip(), progress_audience(uid), claims):
+            return uid
+        return Refusal(401, "the API server does not accept the token")
+
+    async def _is_valid(self, token: str, audience: str, claims: Claims) -> bool:
+        digest = hashlib.sha256(f"{audience}\0{token}".encode()).digest()
+        if self._reviewed.get(digest, 0.0) > self._clock():
+            return True
+        async with self._slots:
+            status = await self._port.review_token(token, audience)
+        valid = _confirms(status, audience, claims)
+        if valid:
+            self._reviewed[digest] = self._clock() + REVIEW_SECONDS
+            self._reviewed.move_to_end(digest)
+            while len(self._reviewed) > REVIEWS_MAX:
+                self._reviewed.popitem(last=False)
+        return valid
+
+
+def _confirms(status: Mapping[str, Any], audience: str, claims: Claims) -> bool:
+    """Whether the API server confirms a token's claims."""
+    user = status.get("user") or {}
+    extra = user.get("extra") or {}
+    return (
+        status.get("authenticated") is True
+        and audience in (status.get("audiences") or ())
+        and str(user.get("username", "")).startswith(f"system:serviceaccount:{claims.namespace}:")
+        and list(extra.get(POD_NAME) or ()) == [claims.pod_name]
+        and list(extra.get(POD_UID) or ()) == [claims.pod_uid]
+    )

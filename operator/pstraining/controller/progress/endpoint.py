@@ -1,0 +1,82 @@
+"""Starts and stops the acceptance of progress: the authority, the server and the board."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Final
+
+from pstraining.controller.informer_cache import InformerCache
+from pstraining.controller.metrics import OperatorMetrics
+from pstraining.controller.progress import certificates
+from pstraining.controller.progress.authentication import Authenticator
+from pstraining.controller.progress.board import ProgressBoard
+from pstraining.controller.progress.server import ProgressServer
+from pstraining.controller.settings import Settings
+from pstraining.kube.client import KubeClient
+from pstraining.kube.errors import ApiError, Refused
+from pstraining.resources.installation import ProgressEndpoint
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = 2.0
+"""Seconds between two attempts to read the authority's Secret."""
+
+
+class ProgressReceiver:
+    """Accepts progress while it runs."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        client: KubeClient,
+        cache: InformerCache,
+        board: ProgressBoard,
+        metrics: OperatorMetrics,
+    ) -> None:
+        """Create a receiver that does not run yet.
+
+        Args:
+            settings: the endpoint's URL and port.
+            client: reads the authority and reviews tokens.
+            cache: the jobs and their pods.
+            board: receives the reports.
+            metrics: counts them.
+        """
+        self._settings, self._client = settings, client
+        self._server = ProgressServer(Authenticator(client, cache).authenticate, board, metrics)
+        self._stop: Callable[[], Awaitable[None]] | None = None
+
+    async def start(self) -> ProgressEndpoint | None:
+        """Serve, and return the endpoint; None if the settings or the API server do not allow it.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        if not self._settings.progress_url:
+            return None
+        authority = await self._authority()
+        if authority is None:
+            return None
+        url = self._settings.progress_url.rstrip("/")
+        signed = certificates.sign_server(authority, certificates.host_of(url), datetime.now(UTC))
+        context = certificates.server_context(signed)
+        self._stop = await self._server.serve(self._settings.progress_port, context)
+        return ProgressEndpoint(url, authority.certificate.decode("ascii"))
+
+    async def stop(self) -> None:
+        """Stop serving."""
+        if self._stop is not None:
+            await self._stop()
+
+    async def _authority(self) -> certificates.Pair | None:
+        name = f"{self._settings.lease_name}-progress"
+        while True:
+            try:
+                return await certificates.load_authority(self._client, self._settings.lease_namespace, name)
+            except Refused as error:
+                logger.warning("Progress of training is not accepted: %s", error.message)
+                return None
+            except ApiError as error:
+                logger.warning("The authority for progress cannot be read: %s", error.message)
+            await asyncio.sleep(RETRY_SECONDS)

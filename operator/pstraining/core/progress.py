@@ -1,0 +1,112 @@
+"""Progress of training: reports of programs, the pods that may send them, and the moments of their writes. Pure.
+
+A report has the form of Kubeflow's KEP-2779, with further fields that its clients do not send.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import Field, ValidationError
+
+from pstraining.api import names
+from pstraining.api.base import ApiModel
+from pstraining.api.status import TrainingProgress
+
+PERIOD_SECONDS: Final = 59.0
+"""Seconds between two writes of a job's progress while nothing special happens: what users read is no older than a
+minute, and 1,000 jobs cause at most 17 writes a second."""
+MILESTONE_SECONDS: Final = 10.0
+"""Seconds from a write to the next if an epoch, or a further 5 % of training, is done meanwhile."""
+SHARE: Final = 5
+"""Percent of training that are worth a write."""
+STALL_MAX: Final = 1024
+"""Characters of the reason why training makes no steps."""
+STEP_METRICS: Final = ("step", "global_step")
+"""Names of metrics that are the step, in reports of programs that know only metrics."""
+
+
+class TrainerStatus(TrainingProgress):
+    """The content of a report."""
+
+    stalled: str = Field(default="", max_length=STALL_MAX)
+    """Why training makes no steps; empty while it makes steps."""
+
+
+class _Report(ApiModel):
+    trainer_status: TrainerStatus
+
+
+def read_report(body: object) -> TrainerStatus | str:
+    """Return a report, or the sentence that refuses it.
+
+    Loss and step are taken from the metrics if the report has no fields for them: KEP-2779 has none.
+    """
+    try:
+        report = _Report.model_validate(body).trainer_status
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the body"
+        return f"{place}: {first['msg']}. A report is an object with the field trainerStatus, as in KEP-2779."
+    metrics = {metric.name: metric.value for metric in report.metrics}
+    changes: dict[str, object] = {}
+    if report.loss is None and "loss" in metrics:
+        changes["loss"] = metrics["loss"]
+    if report.step is None and (step := _step(metrics)) is not None:
+        changes["step"] = step
+    return report.model_copy(update=changes)
+
+
+def _step(metrics: Mapping[str, str]) -> int | None:
+    for name in STEP_METRICS:
+        try:
+            number = float(metrics.get(name, ""))
+        except ValueError:
+            continue
+        if math.isfinite(number) and number >= 0:
+            return int(number)
+    return None
+
+
+def progress_of(report: TrainerStatus) -> dict[str, Any]:
+    """Return `status.training` for a report, with null for each field that it leaves out."""
+    fields = set(TrainingProgress.model_fields)
+    return report.model_dump(by_alias=True, mode="json", include=fields)
+
+
+def may_report(job: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
+    """Whether a pod of a job reports the job's progress: it has the chief's duty, and no later attempt exists."""
+    labels = pod["metadata"].get("labels") or {}
+    if pod["metadata"].get("deletionTimestamp"):
+        return False
+    if ((job.get("spec") or {}).get("chief") or {}).get("enabled", True):
+        term = int((job.get("status") or {}).get("term") or 0)
+        return labels.get(names.LABEL_ROLE) == names.CHIEF and int(labels.get(names.LABEL_TERM) or 0) >= term
+    return (labels.get(names.LABEL_ROLE), labels.get(names.LABEL_INDEX)) == (names.WORKER, "0")
+
+
+def write_delay(written: Mapping[str, Any] | None, newest: Mapping[str, Any], seconds: float) -> float | None:
+    """Return the seconds until the newest progress is written; None if it says nothing new.
+
+    Args:
+        written: the progress that was written last; None if none was.
+        newest: the newest progress.
+        seconds: time since the last write.
+    """
+    if written is None:
+        return 0.0
+    if _without_time(written) == _without_time(newest):
+        return None
+    if newest.get("progressPercentage") == 100 and written.get("progressPercentage") != 100:
+        return 0.0
+    period = MILESTONE_SECONDS if _is_milestone(written, newest) else PERIOD_SECONDS
+    return max(0.0, period - seconds)
+
+
+def _is_milestone(written: Mapping[str, Any], newest: Mapping[str, Any]) -> bool:
+    share = [(progress.get("progressPercentage") or 0) // SHARE for progress in (written, newest)]
+    return written.get("epoch") != newest.get("epoch") or share[0] != share[1]
+
+
+def _without_time(progress: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in progress.items() if name != "lastUpdatedTime"}

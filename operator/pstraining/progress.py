@@ -1,0 +1,224 @@
+"""Reports a training program's progress to the operator, which shows it in `kubectl get pstrainingjobs`.
+
+The form is that of Kubeflow's KEP-2779. The module needs the standard library alone, so any program may use it:
+
+    from pstraining import progress
+
+    for step in range(steps):
+        ...
+        progress.report(step=step, steps=steps, loss=loss)
+
+A report never blocks training and never raises: a thread sends the newest one, at most once a minute and at milestones.
+Outside a job it does nothing. `pstraining.runtime` reports by itself.
+"""
+
+import atexit
+import http.client
+import json
+import logging
+import math
+import os
+import ssl
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+logger = logging.getLogger(__name__)
+
+ENV_URL: Final = "KUBEFLOW_TRAINER_SERVER_URL"
+ENV_CERTIFICATE: Final = "KUBEFLOW_TRAINER_SERVER_CA_CERT"
+ENV_TOKEN: Final = "KUBEFLOW_TRAINER_SERVER_TOKEN"  # noqa: S105 - a variable's name
+"""The variables of KEP-2779."""
+PERIOD_SECONDS: Final = 59.0
+"""Seconds between two reports; the operator writes the status at most so often."""
+MILESTONE_SECONDS: Final = 5.0
+"""Seconds from a report to the next at the end of an epoch, or of a further 5 % of training."""
+TIMEOUT_SECONDS: Final = 5.0
+"""Seconds after which a report is given up; a later one has newer numbers."""
+SHARE: Final = 5
+
+
+def due_in(sent: Mapping[str, Any] | None, newest: Mapping[str, Any], seconds: float) -> float:
+    """Return the seconds until the newest report is sent.
+
+    Args:
+        sent: the report that was sent last; None if none was.
+        newest: the newest report.
+        seconds: time since the last one.
+    """
+    if sent is None:
+        return 0.0
+    share = [(report.get("progressPercentage") or 0) // SHARE for report in (sent, newest)]
+    others = [[report.get(name) for name in ("epoch", "stalled")] for report in (sent, newest)]
+    period = MILESTONE_SECONDS if share[0] != share[1] or others[0] != others[1] else PERIOD_SECONDS
+    return max(0.0, period - seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """The progress of training; fields that are unknown or not finite are not reported."""
+
+    step: int | None = None
+    """Parameter updates so far, in the whole job."""
+    steps: int | None = None
+    """Parameter updates that the job will make."""
+    epoch: int | None = None
+    """The current epoch, from 0."""
+    loss: float | None = None
+    """The newest mean loss."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Further numbers by name."""
+    samples_per_second: float | None = None
+    """Samples of all workers per second."""
+    remaining_seconds: float | None = None
+    """Estimated time until the end."""
+    percentage: float | None = None
+    """Share of training that is done, from 0 to 100; by default `step` of `steps`."""
+    checkpoint_step: int | None = None
+    """Step of the newest checkpoint."""
+    checkpoint_time: float | None = None
+    """Its time, in seconds since 1970."""
+    stalled: str = ""
+    """Why no steps are made; empty while they are."""
+
+    def content(self) -> dict[str, Any]:
+        """Return the content of a report."""
+        share = self.percentage
+        if share is None and self.step is not None and self.steps:
+            share = 100 * self.step / self.steps
+        metrics = ((name, _text(value)) for name, value in self.metrics.items())
+        known = {
+            "step": _whole(self.step),
+            "steps": _whole(self.steps),
+            "epoch": _whole(self.epoch),
+            "progressPercentage": _whole(None if share is None else min(100.0, share)),
+            "estimatedRemainingSeconds": _whole(self.remaining_seconds),
+            "loss": _text(self.loss),
+            "metrics": [{"name": name, "value": text} for name, text in metrics if text is not None],
+            "samplesPerSecond": _text(self.samples_per_second),
+            "checkpointStep": _whole(self.checkpoint_step),
+            "checkpointTime": None if self.checkpoint_time is None else _time(self.checkpoint_time),
+            "stalled": self.stalled or None,
+        }
+        return {name: value for name, value in known.items() if value not in (None, [])}
+
+
+def _whole(number: float | None) -> int | None:
+    return int(number) if number is not None and math.isfinite(number) and number >= 0 else None
+
+
+def _text(number: float | None) -> str | None:
+    return f"{float(number):.5g}" if number is not None and math.isfinite(number) else None
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+class ProgressReporter:
+    """Sends the newest report from a thread of its own.
+
+    Args:
+        environ: the program's environment, with the variables of KEP-2779; without them nothing is sent.
+    """
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        self._url = urlsplit(environ.get(ENV_URL, ""))
+        self._certificate, self._token = environ.get(ENV_CERTIFICATE), environ.get(ENV_TOKEN)
+        self._changed = threading.Condition()
+        self._newest: dict[str, Any] | None = None
+        self._closing = False
+        self._connection: http.client.HTTPSConnection | None = None
+        self._warned = False
+        self._thread: threading.Thread | None = None
+
+    def report(self, newest: dict[str, Any]) -> None:
+        """Send a report, as `Progress.content` returns it, when it is due; a newer one replaces it."""
+        if not self._url.hostname:
+            return
+        with self._changed:
+            self._newest = newest
+            self._changed.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="pstraining-progress", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """Send the last report, if it has not been sent, within TIMEOUT_SECONDS."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(2 * TIMEOUT_SECONDS)
+
+    def _run(self) -> None:
+        sent: dict[str, Any] | None = None
+        sent_at = 0.0
+        while (newest := self._next(sent, sent_at)) is not None:
+            self._send(newest)
+            sent, sent_at = newest, time.monotonic()
+        if self._connection is not None:
+            self._connection.close()
+
+    def _next(self, sent: dict[str, Any] | None, sent_at: float) -> dict[str, Any] | None:
+        """Wait until a report is due; None at the end."""
+        with self._changed:
+            while True:
+                if self._newest is sent:
+                    if self._closing:
+                        return None
+                    self._changed.wait()
+                elif self._newest is not None:
+                    wait = 0.0 if self._closing else due_in(sent, self._newest, time.monotonic() - sent_at)
+                    if wait <= 0:
+                        return self._newest
+                    self._changed.wait(wait)
+
+    def _send(self, newest: dict[str, Any]) -> None:
+        body = json.dumps({"trainerStatus": newest | {"lastUpdatedTime": datetime.now(UTC).isoformat()}}).encode()
+        problem = ""
+        for _ in range(2):  # the server closes connections that stay idle
+            try:
+                problem = self._post(body)
+                break
+            except (OSError, http.client.HTTPException) as error:
+                problem = f"{type(error).__name__}: {error}"
+                if self._connection is None:
+                    break
+                self._connection.close()
+                self._connection = None
+        if problem and not self._warned:
+            self._warned = True
+            logger.warning("Progress cannot be reported to %s: %s", self._url.netloc, problem)
+
+    def _post(self, body: bytes) -> str:
+        """Send one report; return the problem, if there is one."""
+        if self._connection is None:
+            context = ssl.create_default_context(cafile=self._certificate)
+            self._connection = http.client.HTTPSConnection(
+                self._url.hostname or "", self._url.port, timeout=TIMEOUT_SECONDS, context=context
+            )
+        headers = {"Content-Type": "application/json"}
+        if self._token:
+            with open(self._token, encoding="ascii") as file:  # the kubelet renews it
+                headers["Authorization"] = f"Bearer {file.read().strip()}"
+        self._connection.request("POST", self._url.path, body, headers)
+        answer = self._connection.getresponse()
+        text = answer.read(500).decode(errors="replace")
+        return "" if answer.status == 200 else f"{answer.status} {answer.reason}: {text}"
+
+
+_reporter: ProgressReporter | None = None
+
+
+def report(**progress: Any) -> None:
+    """Report progress; the arguments are the fields of `Progress`."""
+    global _reporter  # noqa: PLW0603 - one connection for the whole program
+    if _reporter is None:
+        _reporter = ProgressReporter()
+        atexit.register(_reporter.close)
+    _reporter.report(Progress(**progress).content())

@@ -1,0 +1,40 @@
+"""What pods depend on besides their job: how the operator is installed, and on which platform."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from pstraining.api import names
+
+
+@dataclass(frozen=True)
+class ProgressEndpoint:
+    """Where training programs report their progress."""
+
+    url: str
+    """URL of the operator's Service, without a path."""
+    authority: str
+    """The certificate of the authority that signs the server's certificate, in PEM."""
+
+
+@dataclass(frozen=True)
+class Installation:
+    """How the operator is installed."""
+
+    sets_ids: bool = True
+    """Whether the operator sets the user and group IDs of new pods; otherwise the platform assigns them."""
+    progress: ProgressEndpoint | None = None
+    """None if the operator accepts no progress."""
+
+
+STANDARD: Final = Installation()
+"""An operator that sets IDs and accepts no progress."""
+
+
+def progress_path(namespace: str, name: str) -> str:
+    """Return the path at which a job's program reports its progress."""
+    return f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURAL}/{name}/progress"
+
+
+def progress_audience(uid: str) -> str:
+    """Return the audience of a token for the reports of one job: no other server and no other job accepts it."""
+    return f"{names.GROUP}/progress/{uid}"

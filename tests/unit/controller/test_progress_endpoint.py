@@ -1,0 +1,301 @@
+"""The endpoint for progress over TLS: which requests it accepts, in this project's form and in Kubeflow's."""
+
+import asyncio
+import base64
+import json
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from pstraining.controller.informer_cache import InformerCache
+from pstraining.controller.metrics import OperatorMetrics
+from pstraining.controller.progress import certificates
+from pstraining.controller.progress.authentication import REVIEW_SECONDS, Authenticator
+from pstraining.controller.progress.board import ProgressBoard
+from pstraining.controller.progress.server import ProgressServer
+from pstraining.kube.errors import Conflict, NotFound, Transient
+from pstraining.progress import ENV_CERTIFICATE, ENV_TOKEN, ENV_URL, Progress, ProgressReporter
+from pstraining.resources.installation import progress_audience, progress_path
+from tests.support.builders import UID, job, pod
+from tests.support.fakekube import FakeKube
+from tests.support.ports import free_port
+
+pytestmark = pytest.mark.asyncio
+KEY = ("default", "digits")
+CHIEF = pod("chief", term=1, uid="uid-of-the-chief")
+CLAIMS = {
+    "aud": [progress_audience(UID)],
+    "kubernetes.io": {
+        "namespace": "default",
+        "pod": {"name": CHIEF["metadata"]["name"], "uid": CHIEF["metadata"]["uid"]},
+    },
+}
+
+
+def token(claims: Mapping[str, Any], signature: str = "genuine") -> str:
+    def part(content: Any) -> str:
+        return base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
+
+    return f"{part({'alg': 'RS256'})}.{part(claims)}.{signature}"
+
+
+def forged(**changes: Any) -> str:
+    """A token that claims something else; the API server would not accept it either."""
+    claims = json.loads(json.dumps(CLAIMS))
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        place = claims
+        for parent in parents:
+            place = place["kubernetes.io" if parent == "k8s" else parent]
+        place[last] = value
+    return token(claims, "forged")
+
+
+class Reviewer:
+    """The API server's TokenReview: it knows whose signature is genuine."""
+
+    def __init__(self) -> None:
+        self.reviews = 0
+        self.away = False
+        self.changes: dict[str, Any] = {}
+
+    async def review_token(self, token: str, audience: str) -> Mapping[str, Any]:
+        self.reviews += 1
+        if self.away:
+            raise Transient("away")
+        if not token.endswith(".genuine"):
+            return {"error": "invalid signature"}
+        claimed = CLAIMS["kubernetes.io"]["pod"]  # type: ignore[index]
+        extra = {f"authentication.kubernetes.io/pod-{key}": [value] for key, value in claimed.items()}
+        user = {"username": "system:serviceaccount:default:default", "extra": extra}
+        return {"authenticated": True, "audiences": [audience], "user": user, **self.changes}
+
+
+class Endpoint:
+    """A served endpoint, and what it has accepted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.kube, self.cache, self.reviewer, self.now = FakeKube(), InformerCache(), Reviewer(), 0.0
+        self.cache.observed(job())
+        self.cache.observed({**CHIEF, "kind": "Pod"})
+        metrics = OperatorMetrics(lambda: 0, lambda: 0)
+        self.board = ProgressBoard(self.kube, self.cache, metrics, lambda key, stall: None)
+        self.accepted: list[Any] = []
+        self.board.note = lambda key, uid, report: self.accepted.append(report)  # type: ignore[method-assign]
+        authenticator = Authenticator(self.reviewer, self.cache, lambda: self.now)
+        self.server = ProgressServer(authenticator.authenticate, self.board, metrics)
+        self.port, self.authority = free_port(), certificates.new_authority(datetime.now(UTC))
+        self.certificate, self.token = folder / "authority.crt", folder / "token"
+        self.certificate.write_bytes(self.authority.certificate)
+        self.token.write_text(token(CLAIMS))
+        self.url = f"https://127.0.0.1:{self.port}{progress_path(*KEY)}"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {ENV_URL: self.url, ENV_CERTIFICATE: str(self.certificate), ENV_TOKEN: str(self.token)}
+
+    async def post(self, bearer: str, body: Any, url: str = "") -> tuple[int, str]:
+        import ssl
+
+        context = ssl.create_default_context(cafile=str(self.certificate))
+        headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(url or self.url, json=body, headers=headers, ssl=context) as answer,
+        ):
+            return answer.status, (await answer.json(content_type=None)).get("message", "")
+
+
+@asynccontextmanager
+async def serving(folder: Path) -> AsyncIterator[Endpoint]:
+    endpoint = Endpoint(folder)
+    pair = certificates.sign_server(endpoint.authority, "127.0.0.1", datetime.now(UTC))
+    stop = await endpoint.server.serve(endpoint.port, certificates.server_context(pair))
+    try:
+        yield endpoint
+    finally:
+        await stop()
+
+
+KEP = {
+    "trainerStatus": {
+        "progressPercentage": 45,
+        "estimatedRemainingSeconds": 600,
+        "metrics": [{"name": "loss", "value": "0.2347"}, {"name": "global_step", "value": "900"}],
+        "lastUpdatedTime": "2030-01-01T00:00:00.123456+00:00",
+    }
+}
+"""As `kubeflow.trainer`'s update_trainjob_status sends it."""
+
+
+async def test_the_form_of_kep_2779_is_accepted(tmp_path: Path) -> None:
+    async with serving(tmp_path) as endpoint:
+        assert await endpoint.post(token(CLAIMS), KEP) == (200, "")
+        (report,) = endpoint.accepted
+        assert (report.progress_percentage, report.loss, report.step) == (45, "0.2347", 900)
+
+
+async def test_this_projects_client_reports(tmp_path: Path) -> None:
+    async with serving(tmp_path) as endpoint:
+        reporter = ProgressReporter(endpoint.environ)
+        reporter.report(Progress(step=1, steps=4).content())
+        reporter.report(Progress(step=4, steps=4, loss=0.5).content())
+        await asyncio.to_thread(reporter.close)
+        assert endpoint.accepted[-1].step == 4
+        assert endpoint.accepted[-1].progress_percentage == 100
+        assert endpoint.accepted[-1].last_updated_time is not None
+
+
+async def test_a_client_of_another_authority_does_not_send_its_token(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tmp_path) as endpoint:
+        endpoint.certificate.write_bytes(certificates.new_authority(datetime.now(UTC)).certificate)
+        reporter = ProgressReporter(endpoint.environ)
+        reporter.report(Progress(step=1).content())
+        await asyncio.to_thread(reporter.close)
+        assert endpoint.accepted == []
+        assert "certificate verify failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("bearer", "status", "reviews"),
+    [
+        ("", 401, 0),
+        ("no token", 401, 0),
+        (token(CLAIMS, "forged"), 401, 1),
+        (forged(aud=[progress_audience("another job")]), 403, 0),
+        (forged(aud=["https://kubernetes.default.svc"]), 403, 0),
+        (forged(k8s__namespace="other"), 403, 0),
+        (forged(k8s__pod={"name": "digits-chief-1", "uid": "of another pod"}), 403, 0),
+        (forged(k8s__pod={"name": "digits-worker-0", "uid": "uid-of-the-chief"}), 403, 0),
+        (forged(k8s__pod="digits-chief-1"), 401, 0),
+    ],
+)
+async def test_others_are_refused(bearer: str, status: int, reviews: int, tmp_path: Path) -> None:
+    async with serving(tmp_path) as endpoint:
+        assert (await endpoint.post(bearer, KEP))[0] == status
+        assert endpoint.reviewer.reviews == reviews
+        assert endpoint.accepted == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"authenticated": False},
+        {"audiences": ["https://kubernetes.default.svc"]},
+        {"audiences": None},
+        {"user": {"username": "system:serviceaccount:other:default"}},
+        {"user": {"username": "system:serviceaccount:default:default", "extra": {}}},
+    ],
+)
+async def test_what_the_api_server_does_not_confirm_is_refused(answer: dict[str, Any], tmp_path: Path) -> None:
+    async with serving(tmp_path) as endpoint:
+        endpoint.reviewer.changes = answer
+        assert (await endpoint.post(token(CLAIMS), KEP))[0] == 401
+        assert endpoint.accepted == []
+
+
+async def test_of_a_thousand_forged_tokens_none_is_accepted(tmp_path: Path) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    async with serving(tmp_path) as endpoint:
+        authenticate = endpoint.server._authenticate
+        for _ in range(1000):
+            genuine = list(token(CLAIMS))
+            for place in chance.sample(range(len(genuine)), chance.randint(1, 3)):
+                genuine[place] = chance.choice([c for c in "ABCDEFGHabcdefgh0123456789-_." if c != genuine[place]])
+            endpoint.reviewer.changes = {"authenticated": False}
+            assert not isinstance(await authenticate(KEY, f"Bearer {''.join(genuine)}"), str)
+
+
+async def test_other_jobs_are_not_reachable_with_a_token(tmp_path: Path) -> None:
+    async with serving(tmp_path) as endpoint:
+        other = job("other")
+        other["metadata"]["uid"] = "another job"
+        endpoint.cache.observed(other)
+        url = endpoint.url.replace("/digits/", "/other/")
+        assert (await endpoint.post(token(CLAIMS), KEP, url))[0] == 403
+        assert (await endpoint.post(token(CLAIMS), KEP, endpoint.url.replace("/digits/", "/absent/")))[0] == 404
+
+
+async def test_an_answer_about_a_token_is_used_again_for_some_minutes_while_the_pod_exists(tmp_path: Path) -> None:
+    async with serving(tmp_path) as endpoint:
+        for _ in range(3):
+            assert (await endpoint.post(token(CLAIMS), KEP))[0] == 200
+        assert endpoint.reviewer.reviews == 1
+        endpoint.now += REVIEW_SECONDS + 1
+        assert (await endpoint.post(token(CLAIMS), KEP))[0] == 200
+        assert endpoint.reviewer.reviews == 2
+        endpoint.cache.vanished({**CHIEF, "kind": "Pod"})
+        assert (await endpoint.post(token(CLAIMS), KEP))[0] == 403
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [({"trainerStatus": {"step": "x"}}, 422, "trainerStatus.step"), ({"a": "x" * 200_000}, 413, "")],
+)
+async def test_what_is_no_report_is_refused(body: Any, status: int, words: str, tmp_path: Path) -> None:
+    async with serving(tmp_path) as endpoint:
+        found, message = await endpoint.post(token(CLAIMS), body)
+        assert found == status
+        assert words in message
+
+
+async def test_an_api_server_that_is_away_is_reported(tmp_path: Path) -> None:
+    async with serving(tmp_path) as endpoint:
+        endpoint.reviewer.away = True
+        status, message = await endpoint.post(token(CLAIMS), KEP)
+        assert (status, message) == (503, "the token could not be reviewed: away")
+
+
+class Secrets:
+    """Secrets in memory; another operator may create one first."""
+
+    def __init__(self, first: Mapping[str, Any] | None = None) -> None:
+        self.first, self.stored = first, dict[str, Any]()
+
+    async def get_secret(self, namespace: str, name: str) -> Mapping[str, Any]:
+        if not self.stored:
+            raise NotFound("no Secret", status=404, reason="NotFound")
+        return self.stored
+
+    async def create_secret(self, namespace: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self.first is not None:
+            self.stored = dict(self.first)
+            raise Conflict("it exists", status=409, reason="AlreadyExists")
+        self.stored = dict(body)
+        return body
+
+
+async def test_the_authority_outlives_the_operator() -> None:
+    secrets = Secrets()
+    first = await certificates.load_authority(secrets, "system", "progress")
+    assert await certificates.load_authority(secrets, "system", "progress") == first
+    raced = Secrets(secrets.stored)
+    assert await certificates.load_authority(raced, "system", "progress") == first
+
+
+async def test_a_secret_without_an_authority_is_reported() -> None:
+    secrets = Secrets()
+    secrets.stored = {"data": {}}
+    with pytest.raises(ValueError, match="delete it, and restart the operator"):
+        await certificates.load_authority(secrets, "system", "progress")
+
+
+async def test_a_certificate_is_valid_for_clocks_that_are_behind() -> None:
+    from cryptography import x509
+
+    authority = certificates.new_authority(datetime.now(UTC))
+    pair = certificates.sign_server(authority, "progress.system.svc", datetime.now(UTC))
+    found = x509.load_pem_x509_certificate(pair.certificate)
+    assert found.not_valid_before_utc < datetime.now(UTC) - timedelta(minutes=50)
+    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["progress.system.svc"]
