@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from pstraining.cli.commands.convert import as_yaml
-from pstraining.cli.manifests import parsed
+from pstraining.cli.manifests import documents
 from pstraining.cli.tfjob.job import Conversion, converted
 from tests.tfjob.table import Case, DeletePod, Exit, Later, Scale, Sees, Step, Suspend, tasks
 
@@ -48,7 +48,7 @@ class Example:
 
     def tfjob(self) -> dict[str, Any]:
         """The TFJob."""
-        (document,) = parsed(self.path.name, self.path.read_text(encoding="utf-8"))
+        (document,) = documents([str(self.path)])
         return document.body
 
     def conversion(self) -> Conversion:

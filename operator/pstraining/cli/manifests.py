@@ -1,17 +1,13 @@
-"""The manifests of a file, read as kubectl reads them: several documents, Lists, YAML or JSON, `-` for stdin."""
+"""The objects in what `-f` names, read as kubectl reads them: several documents, Lists, YAML or JSON."""
 
-import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
-
-import yaml
 
 from pstraining.api import names
 from pstraining.cli.errors import CommandError
-
-STDIN = Path("-")
+from pstraining.cli.reading.sources import sources
+from pstraining.cli.reading.texts import Part, parts
 
 
 @dataclass(frozen=True)
@@ -22,6 +18,10 @@ class Document:
     number: str
     """Which of the file's documents, from 1; of a List also which item of it, as in 2.1."""
     body: dict[str, Any]
+    text: str = ""
+    """As it stands in the file; empty where it is an item of a List, or JSON."""
+    lines: Mapping[str, int] = field(default_factory=dict)
+    """Where the fields of its first level stand, from 1; empty where the text is."""
 
     @property
     def kind(self) -> str:
@@ -47,73 +47,55 @@ class Document:
         return f"{self.file}: document {self.number} ({what})"
 
 
-def documents(files: Iterable[Path]) -> list[Document]:
+def documents(files: Iterable[str], recursive: bool = False) -> list[Document]:
     """All documents of files but empty ones, in order.
 
+    Args:
+        files: the values of `-f`.
+        recursive: whether the folders in a folder are read, too.
+
     Raises:
-        CommandError: a file cannot be read, or is no YAML.
+        CommandError: something cannot be read, with all that cannot.
     """
-    return [document for file in files for document in parsed(*_text(file))]
+    found = list(read(files, recursive))
+    problems = [one for one in found if isinstance(one, CommandError)]
+    if problems:
+        raise CommandError("\n".join(map(str, problems)))
+    return [one for one in found if isinstance(one, Document)]
 
 
-def parsed(file: str, text: str) -> Iterator[Document]:
-    """The documents of a text.
+def read(files: Iterable[str], recursive: bool = False) -> Iterator[Document | CommandError]:
+    """All documents of files but empty ones, in order; in place of what cannot be read, why."""
+    for source in sources(files, recursive):
+        if isinstance(source, CommandError):
+            yield source
+        else:
+            yield from parsed(source.name, source.text)
+
+
+def parsed(file: str, text: str) -> Iterator[Document | CommandError]:
+    """The documents of a text; in place of one that cannot be read, why.
 
     Args:
         file: where it comes from, for messages.
         text: YAML or JSON.
-
-    Raises:
-        CommandError: it is neither, or holds what is no object.
     """
-    try:
-        found = list(yaml.load_all(text, _Loader))
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
-        raise CommandError(f"{file}{where}: {error.problem}") from error
-    except yaml.YAMLError as error:
-        raise CommandError(f"{file} is not YAML: {error}") from error
-    for number, body in enumerate(found, 1):
-        if body is not None:
-            yield from _flat(file, str(number), body)
+    for part in parts(file, text):
+        if isinstance(part, Part):
+            yield from _flat(file, str(part.number), part.body, part)
+        else:
+            yield part
 
 
-def _flat(file: str, number: str, body: Any) -> Iterator[Document]:
+def _flat(file: str, number: str, body: Any, part: Part | None) -> Iterator[Document | CommandError]:
     if not isinstance(body, dict):
-        raise CommandError(f"{file}: document {number} is not a Kubernetes object, a mapping with apiVersion and kind")
+        yield CommandError(f"{file}: document {number} is not a Kubernetes object, a mapping with apiVersion and kind")
+        return
     items = body.get("items")
     if str(body.get("kind", "")).endswith("List") and isinstance(items, list):
         for index, item in enumerate(items, 1):
-            yield from _flat(file, f"{number}.{index}", item)
-    else:
+            yield from _flat(file, f"{number}.{index}", item, None)
+    elif part is None:
         yield Document(file, number, body)
-
-
-def _text(file: Path) -> tuple[str, str]:
-    if file == STDIN:
-        return "standard input", sys.stdin.read()
-    try:
-        return str(file), file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-
-
-class _Loader(yaml.SafeLoader):
-    """Reads as kubectl does: dates are texts, keys are texts, and a key that is there twice is an error."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                key.tag = "tag:yaml.org,2002:str"
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key.value}", key.start_mark)
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
+    else:
+        yield Document(file, number, body, part.text, part.lines)

@@ -1,6 +1,5 @@
 """Options that several commands have, described once."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,9 +16,15 @@ Format = Annotated[
 ]
 Job = Annotated[str, typer.Argument(help="Name of the job.")]
 Files = Annotated[
-    list[Path],
-    typer.Option("--filename", "-f", help="File of manifests, YAML or JSON; - reads standard input. Can be repeated."),
+    list[str],
+    typer.Option(
+        "--filename",
+        "-f",
+        help="File, folder, pattern or URL of manifests, YAML or JSON; - reads standard input. Can be repeated.",
+        metavar="FILE",
+    ),
 ]
+Recursive = Annotated[bool, typer.Option("--recursive", "-R", help="Read the folders in the folders of -f, too.")]
 RoleOption = Annotated[
     TaskRole | None, typer.Option("--role", help="Show only tasks with this role. Standbys have the role ps.")
 ]

@@ -1,26 +1,78 @@
-"""Files of manifests: several documents and Lists, read as kubectl reads them, and what cannot be read."""
+"""What -f names, read as kubectl reads it: files, folders, patterns, URLs; documents, Lists, JSON, YAML's scalars."""
 
+import http.server
 import io
+import json
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pstraining.cli.errors import CommandError
-from pstraining.cli.manifests import STDIN, documents, parsed
+from pstraining.cli.manifests import Document, documents, parsed
+from pstraining.cli.reading import sources, texts
+
+KUBECTL = [json.loads(line) for line in (Path(__file__).parent / "kubectl_scalars.jsonl").read_text().splitlines()]
+"""What kubectl 1.34 made of these plain scalars, and of them as keys: `kubectl annotate --local -o json -f`."""
+
+
+def whole(text: str) -> list[Document]:
+    """The documents of a text that can be read."""
+    found = [one for one in parsed("f", text) if isinstance(one, Document)]
+    assert len(found) == len(list(parsed("f", text)))
+    return found
+
+
+def problems(text: str) -> list[str]:
+    """What cannot be read of a text."""
+    return [str(one) for one in parsed("f", text) if isinstance(one, CommandError)]
+
+
+def test_scalars_are_what_they_are_to_kubectl() -> None:
+    for row in KUBECTL:
+        text = f"kind: A\nd: {row['text']}\n"
+        if row.get("refused"):
+            assert problems(text), row
+        else:
+            (document,) = whole(text)
+            assert repr(document.body["d"]) == repr(row["is"]), row
+
+
+def test_keys_are_what_they_are_to_kubectl_but_for_fractions() -> None:
+    for row in KUBECTL:
+        text = f"kind: A\n{row['text']}: v\n"
+        if row.get("key") is None:
+            continue
+        for document in parsed("f", text):
+            fraction = "put it in quotes" in str(document) or "no number" in str(document)
+            assert fraction or (isinstance(document, Document) and list(document.body) == ["kind", row["key"]]), row
+            assert not fraction or row["key"][0] in "0123456789.", row
+
+
+def test_later_merges_win_as_in_kubectl() -> None:
+    (document,) = whole("a: &a {p: 1}\nb: {p: 7, <<: *a}\nc: {<<: *a, p: 7}\nd: {<<: [*a, {p: 2, q: 3}]}\n'<<': 1\n")
+    assert document.body == {"a": {"p": 1}, "b": {"p": 1}, "c": {"p": 7}, "d": {"p": 1, "q": 3}, "<<": 1}
+    document.body["a"]["p"] = 5
+    assert document.body["b"] == {"p": 1}, "aliases are copies"
 
 
 def test_documents_are_numbered_as_they_stand() -> None:
     text = (
-        "kind: A\n---\n---\nkind: PSTrainingJob\nmetadata: {name: x}\n---\nkind: List\nitems: [{kind: B}, {kind: C}]\n"
+        "# first\n---\nkind: A\n---\n---  # none\n---\nkind: PSTrainingJob\nmetadata: {name: x}\n---\nkind: List\n"
+        "items: [{kind: B}, {kind: C}]\n---\n# none either\n"
     )
-    found = list(parsed("f.yaml", text))
+    found = whole(text)
     assert [str(d) for d in found] == [
-        "f.yaml: document 1 (A)",
-        "f.yaml: document 3 (PSTrainingJob x)",
-        "f.yaml: document 4.1 (B)",
-        "f.yaml: document 4.2 (C)",
+        "f: document 1 (A)",
+        "f: document 4 (PSTrainingJob x)",
+        "f: document 5.1 (B)",
+        "f: document 5.2 (C)",
     ]
     assert [d.is_job for d in found] == [False, True, False, False]
+    assert found[1].lines == {"kind": 7, "metadata": 8}
+    assert found[1].text == "kind: PSTrainingJob\nmetadata: {name: x}\n"
 
 
 @pytest.mark.parametrize(
@@ -33,40 +85,160 @@ def test_documents_are_numbered_as_they_stand() -> None:
     ],
 )
 def test_what_was_perhaps_meant_to_be_a_job_is_one(head: str, is_job: bool) -> None:
-    (document,) = parsed("f", head)
+    (document,) = whole(head)
     assert document.is_job is is_job
 
 
-def test_dates_and_keys_are_texts_and_json_is_yaml() -> None:
-    (document,) = parsed("f", "a: 2024-01-01\n1: x\ntrue: y\nb: &b {p: 1}\nc: {<<: *b, q: 2}")
-    assert document.body == {"a": "2024-01-01", "1": "x", "true": "y", "b": {"p": 1}, "c": {"p": 1, "q": 2}}
-    (document,) = parsed("f", '{"kind": "A"}')
-    assert document.kind == "A"
+ONE, TWO = {"kind": "A", "n": 1.0, "f": 1e3, "big": 2**64}, {"kind": "B"}
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        (json.dumps(ONE, indent="\t"), ["A"]),
+        (json.dumps(ONE) + json.dumps(TWO), ["A", "B"]),
+        (f"\n{json.dumps(ONE)}\n\n{json.dumps(TWO)}\n{json.dumps(TWO)}\n", ["A", "B", "B"]),
+        (f"{json.dumps(ONE)}\n---\nkind: B\n---\nkind: C\n", ["A", "B", "C"]),
+        ("{kind: A, 'b': [1,],}\n---\nkind: B\n", ["A", "B"]),
+        ("kind: A\t# one\nd: {\n\ta: 1}\n", ["A"]),
+        ("\ufeffkind: A\r\nd: 1\r\n---\r\nkind: B\r\n", ["A", "B"]),
+    ],
+)
+def test_json_and_tabs(text: str, kinds: list[str]) -> None:
+    found = whole(text)
+    assert [d.kind for d in found] == kinds
+    assert [d.number for d in found] == [str(i + 1) for i in range(len(kinds))]
+    if "n" in found[0].body:
+        assert repr(found[0].body) == repr({"kind": "A", "n": 1, "f": 1000, "big": float(2**64)})
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("spec: {a: 1,\n  a: 2}", "f, line 2, column 3: duplicate key a"),
-        ("a: [", "f, line 1, column 5: "),
+        ("kind: A\n---\na: [", "f, line 4, column 1: did not find expected node content"),
         ("- a", "f: document 1 is not a Kubernetes object"),
         ("kind: List\nitems: [3]", "f: document 1.1 is not a Kubernetes object"),
         ("? [1]\n: 2", "f, line 1, column 3: "),
         ("a: \x07", "f is not YAML: "),
+        ("--- {kind: A}\n", "f, line 1: kubectl takes --- only on a line of its own, not with {kind: A}"),
+        ("kind: A\n...\nkind: B\n", "f, line 3, column 1: did not find expected <document start>"),
+        ("a: &a [*a]", "f, line 1, column 4: the value of an anchor contains itself"),
+        ("a: &a 3\nb: {<<: *a}", "f, line 1, column 4: << wants a mapping"),
+        ("a: " + "[" * 300 + "]" * 300, "f, line 1, column 204: more than 200 levels"),
+        ("~: 1", "f, line 1, column 1: ~ is no name of a field: put it in quotes"),
+        ("1.10: x", "f, line 1, column 1: 1.10 is no name of a field: put it in quotes"),
+        ("a: !!int x", "f, line 1, column 4: x is no int"),
+        ("a: !!binary x", "f, line 1, column 4: !!binary is no base64 of a text"),
+        ('{"a": 1, "a": 2}', "f: document 1: duplicate key a"),
+        ('{"a": NaN}', "f: document 1: NaN is no value of JSON"),
+        ('{"a": "\\ud800"}', "f: document 1: a text holds half a surrogate pair"),
+        ('{"a": 1}{"b": 2}\nc: 3', "f, line 2, column 1: Expecting value"),
+        ("replicas: {{ .Values.n }}", "f, line 1, column 12: "),
     ],
 )
 def test_what_cannot_be_read(text: str, message: str) -> None:
+    (said,) = problems(text)
+    assert said.startswith(message)
+    assert ("`helm template" in said) is ("{{" in text)
+
+
+def test_aliases_that_would_fill_the_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts, "_MOST_VALUES", 1000)
+    lines = ["a0: &a0 [x]"] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)]
+    (said,) = problems("\n".join(lines))
+    assert "more than 1000 values, with those that aliases repeat" in said
+
+
+def test_what_can_be_read_beside_what_cannot_is_read() -> None:
+    found = list(parsed("f", "kind: A\n---\na: [\n---\nb: ]\n---\nkind: C\n"))
+    assert [one.kind if isinstance(one, Document) else str(one)[:9] for one in found] == [
+        *("A", "f, line 4", "f, line 5", "C")
+    ]
+
+
+def named(*files: str, recursive: bool = False) -> list[str]:
+    return [document.kind for document in documents(files, recursive)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "empty").mkdir()
+    for name, kind in {"b.yaml": "B", "a.yml": "A", "c.json": "C", ".d.yaml": "D", "e.txt": "E"}.items():
+        (tmp_path / name).write_text(json.dumps({"kind": kind}))
+    (tmp_path / "below" / "f.yaml").write_text("kind: F")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_folders_patterns_and_lists(folder: Path) -> None:
+    assert named(str(folder)) == ["D", "A", "B", "C"]
+    assert named(".", recursive=True) == ["D", "A", "B", "C", "F"]
+    assert named("*.y*ml") == ["D", "A", "B"]
+    assert named("e.txt", "below") == ["E", "F"]
+    assert named("c.json,e.txt") == ["C", "E"]
+    (folder / "c,e.yaml").write_text("kind: G")
+    assert named("c,e.yaml") == ["G"]
+    (folder / "utf16.yaml").write_bytes("kind: H".encode("utf-16"))
+    assert named("utf16.yaml") == ["H"]
+
+
+def test_all_that_cannot_be_read_is_named_at_once(folder: Path) -> None:
+    (folder / "bad.yaml").write_bytes(b"a: \xff")
     with pytest.raises(CommandError) as caught:
-        list(parsed("f", text))
-    assert str(caught.value).startswith(message)
+        documents(["none.yaml", "*.none", "empty", "bad.yaml", "a.yml"])
+    assert [line.partition(" ")[0] for line in str(caught.value).splitlines()] == [
+        *("none.yaml", "*.none", "empty", "bad.yaml")
+    ]
+    assert "empty has no file that ends in .json, .yaml, .yml. With -R, folders in it are read, too." in str(
+        caught.value
+    )
 
 
-def test_files_and_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a.yaml").write_text("kind: A")
-    monkeypatch.setattr("sys.stdin", io.StringIO("kind: B"))
-    found = documents([tmp_path / "a.yaml", STDIN])
-    assert [(d.file, d.kind) for d in found] == [(str(tmp_path / "a.yaml"), "A"), ("standard input", "B")]
-    with pytest.raises(CommandError, match=r"none.yaml cannot be read: No such file"):
-        documents([tmp_path / "none.yaml"])
-    with pytest.raises(CommandError, match="cannot be read: Is a directory"):
-        documents([tmp_path])
+def test_standard_input_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"kind: B")))
+    found = documents(["-"])
+    assert [(d.file, d.kind) for d in found] == [("standard input", "B")]
+    with pytest.raises(CommandError, match="Standard input can be read once"):
+        documents(["-", "-"])
+
+
+class Server(http.server.BaseHTTPRequestHandler):
+    """Answers /busy with 503 twice, then as everything else."""
+
+    asked: list[str]
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        code = 404 if self.path == "/none" else 503 if self.asked[:-1].count(self.path) < self.busy() else 200
+        self.send_response(code)
+        self.end_headers()
+        self.wfile.write(b"kind: A")
+
+    def busy(self) -> int:
+        return {"/busy": 2, "/dead": 9}.get(self.path, 0)
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(sources, "_PAUSE_SECONDS", 0)
+    monkeypatch.setenv("no_proxy", "*")
+    handler = type("Handler", (Server,), {"asked": []})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_urls(url: str) -> None:
+    assert named(f"{url}/a,b", f"{url}/busy") == ["A", "A"]
+    with pytest.raises(CommandError) as caught:
+        documents([f"{url}/none", f"{url}/dead", "http://127.0.0.1:1/x"])
+    assert [line.rpartition(": ")[2] for line in str(caught.value).splitlines()] == [
+        *("the server answers 404 Not Found.", "the server answers 503 Service Unavailable."),
+        "[Errno 111] Connection refused.",
+    ]

@@ -22,7 +22,7 @@ from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
 from pstraining.cli.errors import CommandError, RequestError
 from pstraining.cli.formatting import count, several
 from pstraining.cli.manifests import documents
-from pstraining.cli.options import Context, Files, Format, Namespace
+from pstraining.cli.options import Context, Files, Format, Namespace, Recursive
 from pstraining.cli.output import Output, show
 from pstraining.cli.planning import bandwidth_table
 from pstraining.cli.planning.bandwidth_table import Carried
@@ -74,6 +74,7 @@ class Planned:
 
 def plan(
     files: Files,
+    recursive: Recursive = False,
     live: Annotated[
         bool, typer.Option("--live", help="Compare with the job and its objects in the cluster. Nothing is stored.")
     ] = False,
@@ -97,7 +98,7 @@ def plan(
     """
     values = _number(parameters, "--parameters") if parameters else 0
     asked = _number(bandwidth, "--bandwidth") / 1e6 if bandwidth else None
-    found = require_valid(check_documents(documents(files)))
+    found = require_valid(check_documents(documents(files, recursive)))
     cluster = KubeconfigClient(context) if live else None
     default = cluster.namespace if cluster else "default"
     planned = [looked(cluster, placed(document, namespace, default), datetime.now(UTC)) for document in found]

@@ -11,7 +11,7 @@ import typer
 
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
 from pstraining.cli.manifests import documents
-from pstraining.cli.options import Context, Files, Namespace, Timeout, Wait
+from pstraining.cli.options import Context, Files, Namespace, Recursive, Timeout, Wait
 from pstraining.cli.submission import placed, sent
 from pstraining.cli.validation.documents import check_documents, require_valid
 from pstraining.cli.waiting import Patience, follow, running_or_ended
@@ -26,6 +26,7 @@ class DryRun(StrEnum):
 
 def submit(
     files: Files,
+    recursive: Recursive = False,
     namespace: Namespace = None,
     context: Context = None,
     dry_run: Annotated[
@@ -45,7 +46,7 @@ def submit(
     status is 0 if the job runs, has succeeded, or is suspended by its manifest. It is 1 if the job has failed, cannot
     start, or the timeout has expired.
     """
-    found = require_valid(check_documents(documents(files)))
+    found = require_valid(check_documents(documents(files, recursive)))
     if dry_run is DryRun.CLIENT:
         for document in found:
             typer.echo(f"{document.name}: would be submitted (checked offline)")

@@ -12,13 +12,13 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pstraining.cli.manifests import documents
-from pstraining.cli.options import Files, Format
+from pstraining.cli.options import Files, Format, Recursive
 from pstraining.cli.output import Output, show
 from pstraining.cli.validation.documents import CheckedDocument, check_documents, lines
 from pstraining.cli.validation.schema import Severity
 
 
-def validate(files: Files, output: Format = Output.TEXT) -> None:
+def validate(files: Files, recursive: Recursive = False, output: Format = Output.TEXT) -> None:
     """Check manifests of jobs by the API server's own rules, without a cluster. Exit status 1 if one is invalid.
 
     The rules of the API cover types, bounds, required fields and combinations of fields. Pod templates are checked for
@@ -26,7 +26,7 @@ def validate(files: Files, output: Format = Output.TEXT) -> None:
     field is a warning, because a newer CRD or Kubernetes may have it; the API server rejects fields that it does not
     have. Other objects in the files are listed as skipped.
     """
-    found = check_documents(documents(files))
+    found = check_documents(documents(files, recursive))
     show(report(found), output, lambda: picture(found))
     if any(v.errors for v in found):
         raise typer.Exit(1)

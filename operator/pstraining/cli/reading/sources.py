@@ -1,0 +1,117 @@
+"""What `-f` names, as kubectl takes it: files, folders, patterns, URLs, and - for standard input."""
+
+import codecs
+import glob
+import os
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from http.client import HTTPException
+
+from pstraining.cli.errors import CommandError
+
+STDIN = "-"
+EXTENSIONS = (".json", ".yaml", ".yml")
+"""Of files that are read where a folder is named."""
+_ATTEMPTS = 3
+_PAUSE_SECONDS = 1.0
+_TIMEOUT_SECONDS = 30.0
+_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A text that was read."""
+
+    name: str
+    """For messages."""
+    text: str
+
+
+def sources(named: Iterable[str], recursive: bool) -> Iterator[Source | CommandError]:
+    """The texts that `-f` names, in order; in place of one that cannot be read, why.
+
+    Args:
+        named: the values of `-f`; several may stand in one, with commas between them.
+        recursive: whether the folders in a folder are read, too.
+    """
+    used = False
+    for name in (part for value in named for part in _split(value)):
+        if name == STDIN and used:
+            yield CommandError("Standard input can be read once: remove the second -f -.")
+        elif name == STDIN:
+            used = True
+            yield _decoded("standard input", sys.stdin.buffer.read())
+        elif name.startswith(("http://", "https://")):
+            yield _downloaded(name)
+        else:
+            yield from _files(name, recursive)
+
+
+def _split(value: str) -> list[str]:
+    """As kubectl's flag does, but for a file or a URL with a comma in its name."""
+    if "," not in value or os.path.exists(value) or value.startswith(("http://", "https://")):
+        return [value]
+    return [part for part in value.split(",") if part]
+
+
+def _files(name: str, recursive: bool) -> Iterator[Source | CommandError]:
+    matches = [name] if os.path.exists(name) else sorted(glob.glob(name, include_hidden=True))
+    if not matches:
+        yield CommandError(f"{name} cannot be read: No such file or folder, and no pattern that matches one.")
+    for match in matches:
+        if os.path.isdir(match):
+            yield from _folder(match, recursive)
+        else:
+            yield _file(match)
+
+
+def _folder(folder: str, recursive: bool) -> Iterator[Source | CommandError]:
+    found = False
+    for place, below, names in os.walk(folder):
+        below[:] = sorted(below) if recursive else []
+        for name in sorted(names):
+            if name.endswith(EXTENSIONS):
+                found = True
+                yield _file(os.path.join(place, name))
+    if not found:
+        hint = "" if recursive else " With -R, folders in it are read, too."
+        yield CommandError(f"{folder} has no file that ends in {', '.join(EXTENSIONS)}.{hint}")
+
+
+def _file(name: str) -> Source | CommandError:
+    try:
+        with open(name, "rb") as file:
+            return _decoded(name, file.read())
+    except OSError as error:
+        return CommandError(f"{name} cannot be read: {error.strerror or error}")
+
+
+def _decoded(name: str, data: bytes) -> Source | CommandError:
+    encoding = next((found for mark, found in _MARKS.items() if data.startswith(mark)), "utf-8")
+    try:
+        return Source(name, data.decode(encoding))
+    except UnicodeDecodeError as error:
+        return CommandError(f"{name} cannot be read: {error}")
+
+
+def _downloaded(url: str) -> Source | CommandError:
+    why = ""
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            time.sleep(_PAUSE_SECONDS)
+        try:
+            with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310 - http(s)
+                return _decoded(url, answer.read())
+        except urllib.error.HTTPError as error:
+            why = f"the server answers {error.code} {error.reason}"
+            if error.code < 500:
+                break
+        except urllib.error.URLError as error:
+            why = str(error.reason)
+        except (OSError, HTTPException, ValueError) as error:
+            why = str(error) or type(error).__name__
+    return CommandError(f"{url} cannot be read: {why}.")

@@ -1,0 +1,247 @@
+"""The documents of a text, split and read as kubectl does: YAML, JSON, or JSON objects one after the other.
+
+libyaml parses, of which kubectl's library is a port: where it is missing, PyYAML's own parser takes fewer tabs.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import yaml
+
+from pstraining.cli.errors import CommandError
+from pstraining.cli.reading import scalars
+
+_MOST_VALUES = 1_000_000
+_DEEPEST = 200
+"""Levels; deeper is a loop or an attack."""
+_Base: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+
+
+@dataclass(frozen=True)
+class Part:
+    """One document of a text that is not empty."""
+
+    number: int
+    """From 1; empty documents count."""
+    body: Any
+    text: str = ""
+    """As it stands; empty where it stands in JSON."""
+    lines: Mapping[str, int] = field(default_factory=dict)
+    """Where the fields of its first level stand, from 1; empty in JSON."""
+
+
+def parts(file: str, text: str) -> Iterator[Part | CommandError]:
+    """The documents of a text; in place of one that cannot be read, why.
+
+    Args:
+        file: where it comes from, for messages.
+        text: YAML or JSON.
+    """
+    number, rest, line = 0, text, 1
+    for value, end in _json_objects(text) if text.lstrip().startswith("{") else ():
+        number += 1
+        if isinstance(value, json.JSONDecodeError):
+            if number > 2:  # as in kubectl: one object may be YAML's flow style, two are JSON
+                yield CommandError(f"{file}, line {value.lineno}, column {value.colno}: {value.msg}")
+                return
+            number -= 1
+            break
+        if isinstance(value, ValueError):
+            yield CommandError(f"{file}: document {number}: {value}")
+        else:
+            yield Part(number, value)
+        rest, line = text[end:], text.count("\n", 0, end) + 1
+    for first, chunk in _chunks(file, rest, line):
+        if isinstance(chunk, CommandError):
+            yield chunk
+            continue
+        number += 1
+        try:
+            found = _read(file, number, chunk, first)
+        except CommandError as error:
+            yield error
+        else:
+            if found is not None:
+                yield found
+
+
+def _json_objects(text: str) -> Iterator[tuple[Any, int]]:
+    """Objects of JSON that follow each other, each with its end; last what is none, unless nothing follows."""
+    decoder = json.JSONDecoder(
+        object_pairs_hook=_unique,
+        parse_int=lambda digits: scalars.number(int(digits)),
+        parse_float=lambda digits: scalars.number(float(digits)),
+        parse_constant=_no_constant,
+    )
+    place = 0
+    while (place := place + len(text[place:]) - len(text[place:].lstrip())) < len(text):
+        try:
+            value, place = decoder.raw_decode(text, place)
+            _encodable(value)
+        except json.JSONDecodeError as error:
+            yield error, place
+            return
+        except (ValueError, RecursionError) as error:
+            yield ValueError(str(error)), len(text)
+            return
+        yield value, place
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"duplicate key {name}")
+        found[name] = value
+    return found
+
+
+def _no_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no value of JSON")
+
+
+def _encodable(value: Any) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("a text holds half a surrogate pair") from error
+
+
+def _chunks(file: str, text: str, line: int) -> Iterator[tuple[int, str | CommandError]]:
+    """The text between lines of three hyphens, each with its first line's number."""
+    first, lines, begun = line, list[str](), False
+    for number, one in enumerate(re.findall(r"[^\n]*\n|[^\n]+", text), line):
+        if not one.startswith("---"):
+            lines.append(one)
+            continue
+        if begun or _says_something(lines):
+            yield first, "".join(lines)
+        first, lines, begun = number + 1, [], True
+        after = one[3:].strip()
+        if after and not after.startswith("#"):
+            message = f"{file}, line {number}: kubectl takes --- only on a line of its own, not with {after[:40]}"
+            yield number, CommandError(message)
+    if begun or _says_something(lines):
+        yield first, "".join(lines)
+
+
+def _says_something(lines: list[str]) -> bool:
+    return any(line.strip() and not line.lstrip().startswith("#") for line in lines)
+
+
+def _read(file: str, number: int, text: str, first: int) -> Part | None:
+    """One document of YAML; None if it is empty."""
+    try:
+        root = yaml.compose(text, Loader=_Loader)
+        body = None if root is None else _Builder().build(root, 0)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f", line {mark.line + first}, column {mark.column + 1}" if mark is not None else ""
+        raise CommandError(f"{file}{where}: {error.problem}{_hint(text)}") from error
+    except yaml.YAMLError as error:
+        raise CommandError(f"{file} is not YAML: {error}") from error
+    except RecursionError as error:
+        raise CommandError(f"{file}: document {number}: more than {_DEEPEST} levels") from error
+    return None if body is None else Part(number, body, text, _lines(root, first))
+
+
+def _hint(text: str) -> str:
+    if "{{" not in text:
+        return ""
+    return (
+        ". It has {{ }}, as a template: render it first (`helm template RELEASE CHART`), and pass on what comes out, "
+        "with -f -"
+    )
+
+
+def _lines(node: Any, first: int) -> dict[str, int]:
+    if not isinstance(node, yaml.MappingNode):
+        return {}
+    return {k.value: k.start_mark.line + first for k, _ in node.value if isinstance(k, yaml.ScalarNode)}
+
+
+class _Loader(_Base):  # type: ignore[misc] # which of the two is known at run time
+    """Leaves plain scalars to the rules of kubectl's library."""
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        if kind is yaml.ScalarNode and implicit[0]:
+            return scalars.PLAIN
+        return super().resolve(kind, value, implicit)
+
+
+class _Builder:
+    """Makes values of nodes: aliases are copies, and a key that is there twice is an error."""
+
+    def __init__(self) -> None:
+        self._above: set[int] = set()
+        self._values = 0
+
+    def build(self, node: Any, level: int) -> Any:
+        """The value of a node."""
+        self._values += 1
+        if id(node) in self._above:
+            raise _error("the value of an anchor contains itself", node)
+        if self._values > _MOST_VALUES:
+            raise _error(f"more than {_MOST_VALUES} values, with those that aliases repeat", node)
+        if level > _DEEPEST:
+            raise _error(f"more than {_DEEPEST} levels", node)
+        if isinstance(node, yaml.ScalarNode):
+            return _scalar(node)
+        self._above.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            found: Any = [self.build(item, level + 1) for item in node.value]
+        else:
+            found = self._mapping(node, level)
+        self._above.remove(id(node))
+        return found
+
+    def _mapping(self, node: Any, level: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        own = set()
+        for name, value in node.value:
+            if not isinstance(name, yaml.ScalarNode):
+                raise _error("a key must be a word, not a list or a mapping", name)
+            if _is_merge(name):
+                found |= self._merged(value, level)
+                continue
+            word = _key(name)
+            if word in own:
+                raise _error(f"duplicate key {word}", name)
+            own.add(word)
+            found[word] = self.build(value, level + 1)
+        return found
+
+    def _merged(self, node: Any, level: int) -> dict[str, Any]:
+        """What `<<` adds; of several mappings the earlier ones win."""
+        several = node.value if isinstance(node, yaml.SequenceNode) else [node]
+        if not all(isinstance(one, yaml.MappingNode) for one in several):
+            raise _error("<< wants a mapping, or a list of mappings", node)
+        found: dict[str, Any] = {}
+        for one in reversed(several):
+            found |= self.build(one, level + 1)
+        return found
+
+
+def _is_merge(name: Any) -> bool:
+    return bool(name.value == "<<" and name.tag in (scalars.PLAIN, "tag:yaml.org,2002:merge"))
+
+
+def _key(node: Any) -> str:
+    try:
+        return scalars.key(node.tag, node.value)
+    except ValueError as error:
+        raise _error(str(error), node) from None
+
+
+def _scalar(node: Any) -> scalars.Scalar:
+    try:
+        return scalars.scalar(node.tag, node.value)
+    except ValueError as error:
+        raise _error(str(error), node) from None
+
+
+def _error(problem: str, node: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
