@@ -44,7 +44,11 @@ def test_tf_config_of_every_task(running: Puppet) -> None:
     for task in TASKS:
         _, _, text = (running.orders / f"{task}.runs").read_text().splitlines()[0].partition(" ")
         role, index = task.split("-")
-        assert json.loads(text) == {"cluster": cluster, "task": {"type": role, "index": int(index)}}
+        assert json.loads(text) == {
+            "cluster": cluster,
+            "task": {"type": role, "index": int(index)},
+            "environment": "cloud",
+        }
 
 
 def test_a_bug_of_the_program_is_its_own_failure(running: Puppet) -> None:

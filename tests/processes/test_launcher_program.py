@@ -86,10 +86,12 @@ def test_workers_and_evaluators_wait_too(pod: MakePod, ps: FakePs, kind: str) ->
 
 def test_the_program_finds_its_environment(pod: MakePod, ps: FakePs) -> None:
     chief = pod("chief", chief_of(ps.up()), GRPC_FAIL_FAST="mine")
-    script = "import json, os; print(json.dumps(dict(os.environ)))"
-    assert chief.start(PYTHON, "-c", script).wait() == 0
+    script = "import json, os, sys; print(json.dumps({**os.environ, 'argument': sys.argv[1]}))"
+    assert chief.start(PYTHON, "-c", script, "--config=$(TF_CONFIG)").wait() == 0
     env = json.loads(chief.log())
-    assert json.loads(env["TF_CONFIG"]) == {"cluster": chief_of(ps), "task": {"type": "chief", "index": 0}}
+    assert env["argument"] == f"--config={env['TF_CONFIG']}", "as the kubelet fills it in under TFJob"
+    config = json.loads(env["TF_CONFIG"])
+    assert config == {"cluster": chief_of(ps), "task": {"type": "chief", "index": 0}, "environment": "cloud"}
     assert env["GRPC_FAIL_FAST"] == "mine"
     assert "grpc.keepalive_time_ms=2000" in env["TF_GRPC_DEFAULT_OPTIONS"]
 

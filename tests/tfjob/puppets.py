@@ -40,7 +40,7 @@ class Played:
             line = (self.puppet.orders / f"{task}.runs").read_text().splitlines()[0]
             role, index = split(task)
             cluster = {r: list(addresses) for r, addresses in (self.case.cluster or {}).items()}
-            wanted = {"cluster": cluster, "task": {"type": role, "index": index}}
+            wanted = {"cluster": cluster, "task": {"type": role, "index": index}, "environment": "cloud"}
             assert json.loads(line.partition(" ")[2]) == wanted, task
 
     def _take(self, step: Step, what: str) -> None:

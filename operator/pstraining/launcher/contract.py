@@ -130,11 +130,20 @@ def memory_settings(kind: str) -> dict[str, str]:
     return {"GLIBC_TUNABLES": f"{KEEP_PAGES}:{ONE_ARENA}" if kind == "ps" else KEEP_PAGES}
 
 
+def tf_config(cluster: Cluster, kind: str, index: int) -> str:
+    """Return TF_CONFIG. Its environment is that of TFJobs: TensorFlow 1 takes a program for distributed by it."""
+    return json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}, "environment": "cloud"})
+
+
+def filled_in(command: list[str], env: Mapping[str, str]) -> list[str]:
+    """Return the command with $(TF_CONFIG) filled in. The kubelet cannot: the variable is not the container's."""
+    return [word.replace("$(TF_CONFIG)", env["TF_CONFIG"]) for word in command]
+
+
 def program_env(env: Mapping[str, str], cluster: Cluster, kind: str, index: int) -> dict[str, str]:
     """Return the program's environment. The pod template's own variables win, except for TF_CONFIG."""
-    config = {"cluster": cluster, "task": {"type": kind, "index": index}}
     settings = {**NETWORK_SETTINGS, **memory_settings(kind), "TF_CPP_MIN_LOG_LEVEL": "1"}
-    return {**settings, **progress_env(env), **env, "TF_CONFIG": json.dumps(config)}
+    return {**settings, **progress_env(env), **env, "TF_CONFIG": tf_config(cluster, kind, index)}
 
 
 def progress_env(env: Mapping[str, str]) -> dict[str, str]:

@@ -109,7 +109,8 @@ class Launcher:
         self.serve_program_status()
         while not (reason := self.must_idle()):
             cluster, before = self.await_ps()
-            code, lived = self.supervisor.run(self.command, contract.program_env(self.env, cluster, *self.task))
+            env = contract.program_env(self.env, cluster, *self.task)
+            code, lived = self.supervisor.run(contract.filled_in(self.command, env), env)
             if code == 0 and not self.supervisor.stopped_by:
                 if self.policy != "Always":
                     open(self.success_marker, "w", encoding="utf-8").close()
@@ -215,7 +216,7 @@ class Launcher:
         crashes = 0
         while True:
             env = contract.program_env(self.env, self.cluster(), *self.task)
-            code, lived = self.supervisor.run(self.command, env, self.terms.is_over)
+            code, lived = self.supervisor.run(contract.filled_in(self.command, env), env, self.terms.is_over)
             if self.terms.is_over() and not self.supervisor.stopped_by:
                 contract.log("the server is started again without the variables of the chief's former attempt")
                 self.start_boot()

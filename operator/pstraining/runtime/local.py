@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from pstraining.api import contract
-from pstraining.launcher.contract import memory_settings
+from pstraining.launcher.contract import memory_settings, tf_config
 from pstraining.runtime.config.cluster import ENV_CLUSTER_FILE, Task
 from pstraining.runtime.transport import sockets
 
@@ -218,7 +218,7 @@ class LocalJob:
 
     def _environment_of(self, task: Task, term: int) -> dict[str, str]:
         environment = {
-            "TF_CONFIG": json.dumps({"cluster": self.cluster, "task": {"type": task.type, "index": task.index}}),
+            "TF_CONFIG": tf_config(self.cluster, task.type, task.index),
             ENV_CLUSTER_FILE: str(self._folder / contract.CLUSTER_FILE),
             contract.ENV_JOB: str(self._file["job"]),
             contract.ENV_NAMESPACE: "local",

@@ -129,7 +129,11 @@ def test_the_programs_environment() -> None:
     cluster = {"chief": ["a:1"], "ps": ["b:2"]}
     env = {"TF_CONFIG": "the template's", "GRPC_FAIL_FAST": "mine", "OTHER": "1"}
     made = contract.program_env(env, cluster, "evaluator", 1)
-    assert json.loads(made["TF_CONFIG"]) == {"cluster": cluster, "task": {"type": "evaluator", "index": 1}}
+    assert json.loads(made["TF_CONFIG"]) == {
+        "cluster": cluster,
+        "task": {"type": "evaluator", "index": 1},
+        "environment": "cloud",
+    }
     assert made["GRPC_FAIL_FAST"] == "mine"
     assert made["OTHER"] == "1"
     assert made["TF_CPP_MIN_LOG_LEVEL"] == "1"

@@ -55,7 +55,11 @@ def test_tf_config(case: Case) -> None:
     cluster = {role: list(addresses) for role, addresses in case.cluster.items()}
     for task in all_tasks(case):
         role, _, index = task.rpartition("-")
-        assert tf_config(case, task) == {"cluster": cluster, "task": {"type": role, "index": int(index)}}
+        assert tf_config(case, task) == {
+            "cluster": cluster,
+            "task": {"type": role, "index": int(index)},
+            "environment": "cloud",
+        }
 
 
 @pytest.mark.parametrize("case", [c for c in TAKEN if c.renders or c.lacks or c.absent], ids=named)
