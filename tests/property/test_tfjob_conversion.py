@@ -14,7 +14,7 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.cli.tfjob.job import Conversion, converted
 from pstraining.cli.tfjob.notes import Notes, What
 from pstraining.cli.tfjob.source import cleaned, join
-from pstraining.cli.tfjob.template import converted_template
+from pstraining.cli.tfjob.template import TemplatesOf, converted_template
 from pstraining.cli.validation.schema import Severity, validate
 from pstraining.resources import pods
 from pstraining.resources.launcher import LauncherMap
@@ -234,7 +234,7 @@ def test_a_role_with_the_workers_template_gets_the_pods_that_its_own_would_give(
             continue
         explicit = copy.deepcopy(made.manifest)
         explicit["spec"][role].pop("resources", None)
-        explicit["spec"][role]["template"] = converted_template(replicas["template"], "", "", Notes())
+        explicit["spec"][role]["template"] = converted_template(replicas["template"], "", TemplatesOf(""), Notes())
         if role in explicit["spec"] and explicit["spec"][role].get("enabled", True):
             assert rendered(made.manifest, role) == rendered(explicit, role)
 

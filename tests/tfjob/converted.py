@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from pstraining.cli.commands.convert import as_yaml
-from pstraining.cli.manifests import documents
+from pstraining.cli.manifests import Document, documents
 from pstraining.cli.tfjob.job import Conversion, converted
+from pstraining.cli.tfjob.results import as_yaml, convert_document
 from tests.tfjob.table import Case, DeletePod, Exit, Later, Scale, Sees, Step, Suspend, tasks
 
 FOLDER = Path(__file__).parent / "convert"
@@ -46,10 +46,14 @@ class Example:
         """The file of what is made of it."""
         return EXPECTED / f"{self.name}.yaml"
 
+    def document(self) -> Document:
+        """The TFJob."""
+        (found,) = documents([str(self.path)])
+        return found
+
     def tfjob(self) -> dict[str, Any]:
         """The TFJob."""
-        (document,) = documents([str(self.path)])
-        return document.body
+        return self.document().body
 
     def conversion(self) -> Conversion:
         """What becomes of it."""
@@ -232,4 +236,4 @@ EXAMPLES = (
 
 def expected_files() -> dict[Path, str]:
     """What each file of expectations must hold."""
-    return {example.expected: as_yaml([example.conversion()]) for example in EXAMPLES}
+    return {example.expected: as_yaml([convert_document(example.document())]) for example in EXAMPLES}

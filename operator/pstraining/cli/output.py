@@ -1,7 +1,6 @@
 """How commands print what they have found: tables for people, JSON or YAML for programs."""
 
 import json
-import re
 import sys
 from collections.abc import Callable
 from enum import StrEnum
@@ -12,6 +11,7 @@ import yaml
 from rich.console import Console, RenderableType
 
 from pstraining.api.text import printable_but_coloured
+from pstraining.cli.reading.scalars import PLAIN, scalar
 
 
 class Output(StrEnum):
@@ -88,13 +88,17 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-_AMBIGUOUS = re.compile(r"[-+]?(0[xob][0-9a-fA-F_]+|\.?[0-9][0-9_.]*([eE][-+]?[0-9]+)?)|[yYnN]")
-"""Texts such as 1e-3, 0o7 and y: no numbers and truth values to PyYAML, but to kubectl's library."""
-
-
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in text else "'" if _AMBIGUOUS.fullmatch(text) else None
+    style = "|" if "\n" in text else "'" if _is_ambiguous(text) else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+def _is_ambiguous(text: str) -> bool:
+    """Whether a text without quotes, such as 1e-3, 0o7 or y, is a number or a truth value to kubectl's library."""
+    try:
+        return not isinstance(scalar(PLAIN, text), str)
+    except ValueError:
+        return True
 
 
 _Dumper.add_representer(str, _text)

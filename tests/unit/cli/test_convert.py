@@ -9,12 +9,13 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from pstraining.cli.commands.convert import as_json, as_yaml
 from pstraining.cli.errors import CommandError
 from pstraining.cli.main import app
-from pstraining.cli.tfjob.job import Conversion, converted
+from pstraining.cli.manifests import Document, documents
+from pstraining.cli.tfjob.job import converted
 from pstraining.cli.tfjob.notes import Note, What, lines
-from tests.support.tfjobs import replica, template, tfjob
+from pstraining.cli.tfjob.results import Converted, as_json, as_yaml, convert_document
+from tests.support.tfjobs import CONTAINER, replica, template, tfjob
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "move-from-tfjob.md"
 
@@ -28,6 +29,11 @@ def without(job: dict[str, Any], *path: str) -> dict[str, Any]:
     return found
 
 
+def made(job: dict[str, Any]) -> Converted:
+    """What becomes of a TFJob that is a document of its own."""
+    return convert_document(Document("f", "1", job))
+
+
 def with_template(given: Any) -> dict[str, Any]:
     return tfjob(Worker={"template": given})
 
@@ -35,49 +41,74 @@ def with_template(given: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("job", "said"),
     [
-        (tfjob() | {"kind": "PyTorchJob"}, "It is a PyTorchJob: only TFJobs of kubeflow.org/v1 can be converted."),
-        (without(tfjob(), "kind"), "It is a thing without a kind"),
+        (without(tfjob(), "kind"), "kind: it is missing. Write kind: TFJob there."),
+        (tfjob() | {"kind": "TfJob"}, "kind: it is TfJob. Write kind: TFJob there."),
         (
-            tfjob() | {"apiVersion": "kubeflow.org/v1beta2"},
-            "It is a TFJob of kubeflow.org/v1beta2: only kubeflow.org/v1",
+            tfjob() | {"apiVersion": "kubeflow.org/v2"},
+            "apiVersion: it is kubeflow.org/v2. Write apiVersion: kubeflow.org/v1",
         ),
-        (tfjob() | {"apiVersion": "kubeflow.org/v1alpha1"}, "It is a TFJob of kubeflow.org/v1alpha1"),
-        (tfjob() | {"spec": 3}, "spec must be a mapping, is 3."),
+        (tfjob() | {"apiVersion": "kubeflow.org/v1alpha1"}, "v1alpha1 has other fields: a list spec.replicaSpecs"),
+        (tfjob() | {"spec": 3}, "spec: it must be a mapping, is 3."),
         (tfjob() | {"metadata": {}}, "metadata.name: none is no name of a TFJob"),
         (tfjob() | {"metadata": {"name": "1x"}}, "metadata.name: 1x is no name of a TFJob"),
-        (tfjob({"tfReplicaSpecs": {"Scheduler": replica()}}), "a TFJob has Chief or Master, PS, Worker and Evaluator"),
-        (tfjob(PS=None, Worker=None), "spec.tfReplicaSpecs names no role"),
+        (tfjob({"tfReplicaSpecs": {"Scheduler": replica()}}), "Scheduler: a TFJob has Chief or Master, PS, Worker and"),
+        (tfjob(PS=None, Worker=None), "spec.tfReplicaSpecs: it names no role that can be read"),
         (tfjob(Chief=replica(), Master=replica()), "spec.tfReplicaSpecs.Master: spec.tfReplicaSpecs.Chief is the same"),
-        (tfjob({"runPolicy": {"backoffLimit": "3"}}), 'spec.runPolicy.backoffLimit must be a whole number, is "3".'),
-        (tfjob({"runPolicy": {"backoffLimit": -3}}), "spec.runPolicy.backoffLimit must not be negative, is -3."),
-        (tfjob({"runPolicy": {"cleanPodPolicy": "Some"}}), "must be one of All, Running, None, is Some."),
-        (tfjob({"successPolicy": "Any"}), "spec.successPolicy must be AllWorkers"),
-        (tfjob({"enableDynamicWorker": 1}), "spec.enableDynamicWorker must be true or false, is 1."),
-        (tfjob(Worker=replica(True)), "spec.tfReplicaSpecs.Worker.replicas must be a whole number, is true."),
-        (tfjob(Worker=replica(-1)), "spec.tfReplicaSpecs.Worker.replicas must not be negative, is -1."),
-        (tfjob(Worker=replica(policy="Ever")), "must be one of Always, OnFailure, Never, ExitCode, is Ever."),
-        (tfjob(Worker={}), "spec.tfReplicaSpecs.Worker.template is missing."),
-        (with_template({}), "template.spec is missing"),
+        (
+            tfjob({"runPolicy": {"backoffLimit": "3"}}),
+            'spec.runPolicy.backoffLimit: it must be a whole number, is "3".',
+        ),
+        (tfjob({"runPolicy": {"backoffLimit": -3}}), "spec.runPolicy.backoffLimit: it must not be negative, is -3."),
+        (tfjob({"runPolicy": {"cleanPodPolicy": "Some"}}), "it must be one of All, Running, None, is Some."),
+        (tfjob({"successPolicy": "Any"}), "spec.successPolicy: it must be AllWorkers"),
+        (tfjob({"enableDynamicWorker": 1}), "spec.enableDynamicWorker: it must be true or false, is 1."),
+        (tfjob(Worker=replica(True)), "spec.tfReplicaSpecs.Worker.replicas: it must be a whole number, is true."),
+        (tfjob(Worker=replica(-1)), "spec.tfReplicaSpecs.Worker.replicas: it must not be negative, is -1."),
+        (tfjob(Worker=replica(policy="Ever")), "it must be one of Always, OnFailure, Never, ExitCode, is Ever."),
+        (tfjob(Worker={}), "spec.tfReplicaSpecs.Worker.template: it is missing."),
+        (with_template({}), "template.spec: it is missing"),
         (with_template({"spec": {"containers": []}}), "TFJob wants one named tensorflow"),
         (with_template({"spec": {"containers": [{"name": "a"}]}}), "TFJob wants one named tensorflow"),
-        (with_template({"spec": {"containers": [3]}}), "containers[0] must be a mapping, is 3."),
-        (with_template({"spec": {"containers": [{}]}}), "containers[0].name must be text, is null."),
-        (with_template(template({"env": {"A": "b"}})), "containers[0].env must be a list"),
-        (with_template(template({"resources": {"limits": 1}})), "containers[0].resources.limits must be a mapping"),
-        (tfjob() | {"more": float("nan")}, "more must be a value of JSON, is nan."),
+        (with_template({"spec": {"containers": [3]}}), "containers[0]: it must be a mapping, is 3."),
+        (with_template({"spec": {"containers": [{}]}}), "containers[0].name: it must be text, is null."),
+        (with_template(template({"env": {"A": "b"}})), "containers[0].env: it must be a list"),
+        (with_template(template({"env": ["A=b"]})), 'containers[0].env[0]: it must be a mapping, is "A=b".'),
+        (with_template(template({"resources": {"limits": 1}})), "containers[0].resources.limits: it must be a mapping"),
+        (tfjob() | {"more": float("nan")}, "refused: more must be a value of JSON, is nan."),
     ],
 )
 def test_what_no_cluster_would_take_is_refused(job: dict[str, Any], said: str) -> None:
-    with pytest.raises(CommandError) as caught:
-        converted(job)
-    assert said in str(caught.value)
+    found = converted(job)
+    assert found.manifest is None
+    assert any(said in line for line in lines(found.notes)), lines(found.notes)
+
+
+def test_all_that_stands_in_the_way_comes_in_one_run() -> None:
+    worker = {
+        "replicas": "${N}",
+        "restartPolicy": "Ever",
+        "template": template({"resouces": {}, "env": [{"value": 1}]}),
+    }
+    job = tfjob({"runPolicy": {"backoffLimit": -1, "suspend": "yes"}}, Worker=worker, PS={}, Boss=replica())
+    found = converted(job | {"metadata": {"name": "$JOB"}})
+    assert [note.path for note in found.notes if note.refused] == [
+        "metadata.name",
+        *("spec.tfReplicaSpecs.PS.template", "spec.tfReplicaSpecs.Worker.replicas"),
+        *("spec.tfReplicaSpecs.Worker.restartPolicy",),
+        *("spec.tfReplicaSpecs.Worker.template.spec.containers[0].env[0].name", "spec.tfReplicaSpecs.Boss"),
+        *("spec.runPolicy.suspend", "spec.runPolicy.backoffLimit"),
+    ]
+    hints = [note.todo for note in found.notes if "placeholder" in note.todo]
+    assert [hint.partition(":")[0] for hint in hints] == [
+        "$JOB is a placeholder for envsubst",
+        "${N} is a placeholder for envsubst",
+    ]
 
 
 def test_a_loop_of_aliases_is_refused() -> None:
     job = tfjob()
     job["spec"]["loop"] = job
-    with pytest.raises(CommandError, match="more than 64 levels"):
-        converted(job)
+    assert "more than 64 levels" in str(converted(job).notes)
 
 
 def test_notes_that_say_the_same_are_one_line_and_the_worst_come_first() -> None:
@@ -88,7 +119,7 @@ def test_notes_that_say_the_same_are_one_line_and_the_worst_come_first() -> None
 def test_comments_stay_comments_whatever_they_name() -> None:
     strange = "x\nkind: Pod\u2028y: 1\x85z"
     job = tfjob({"tfReplicaSpecs": {"Worker": {strange: 1}}, strange: 2})
-    text = as_yaml([converted(job)])
+    text = as_yaml([made(job)])
     assert yaml.safe_load(text) == converted(job).manifest
     assert len([line for line in text.splitlines() if line.startswith("kind:")]) == 1
 
@@ -98,21 +129,21 @@ def test_comments_stay_comments_whatever_they_name() -> None:
 )
 def test_texts_stay_texts_for_every_reader_of_yaml(text: str) -> None:
     """kubectl's library takes more plain words for numbers and truth values than PyYAML."""
-    written = as_yaml([converted(tfjob(Worker=replica(env=[{"name": "A", "value": text}])))])
+    written = as_yaml([made(tfjob(Worker=replica(env=[{"name": "A", "value": text}])))])
     assert f"value: '{text}'" in written
 
 
 def test_scripts_stay_readable() -> None:
     job = tfjob(Worker=replica(command=["sh", "-c", "set -e\npython -m train\n"]))
-    assert "          - |\n            set -e\n            python -m train\n" in as_yaml([converted(job)])
+    assert "          - |\n            set -e\n            python -m train\n" in as_yaml([made(job)])
 
 
-def two() -> list[Conversion]:
-    return [converted(tfjob()), converted(tfjob(PS=None)), converted(tfjob(Chief=replica()))]
+def two() -> list[Converted]:
+    return [made(tfjob()), made(tfjob(PS=None)), made(tfjob(Chief=replica()))]
 
 
 def test_several_jobs() -> None:
-    jobs = [found.manifest for found in two() if found.manifest]
+    jobs = [found.body for found in two() if found.body]
     assert [d for d in yaml.safe_load_all(as_yaml(two())) if d is not None] == jobs
     assert list(yaml.safe_load_all(as_yaml(two(), comments=False))) == jobs
     assert json.loads(as_json(two())) == {"apiVersion": "v1", "kind": "List", "items": jobs}
@@ -159,13 +190,110 @@ def test_exit_status_where_something_has_no_counterpart() -> None:
     assert run("-f", "-", "--strict", text=json.dumps(tfjob())).exit_code == 0
 
 
-def test_what_is_no_tfjob_is_named_with_its_place() -> None:
-    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}}
-    done = run("-f", "-", text=yaml.safe_dump_all([tfjob(), claim]))
-    assert done.stdout == ""
-    assert isinstance(done.exception, CommandError)
-    assert str(done.exception).startswith("standard input: document 2 (PersistentVolumeClaim data): It is a Persistent")
+OTHERS = """\
+# the data
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}  # shared
+"""
+
+
+def test_other_objects_are_passed_on_as_they_stand() -> None:
+    text = f"{OTHERS}---\n{yaml.safe_dump(tfjob())}---\napiVersion: v1\nkind: Service\nmetadata: {{name: board}}\n"
+    done = run("-f", "-", "--no-comments", text=text)
+    assert done.exit_code == 0
+    assert done.stdout.startswith(f"{OTHERS}---\napiVersion: pstraining.dev/v1alpha1\n")
+    assert done.stdout.endswith("---\napiVersion: v1\nkind: Service\nmetadata: {name: board}\n")
+    assert "standard input: document 1 (PersistentVolumeClaim data): passed on\n" in done.stderr
+    listed = json.loads(run("-f", "-", "-o", "json", text=text).stdout)
+    assert [item["kind"] for item in listed["items"]] == ["PersistentVolumeClaim", "PSTrainingJob", "Service"]
+    only = run("-f", "-", text=OTHERS).exception
+    assert str(only) == "The input has no TFJob, only PersistentVolumeClaim."
     assert str(run("-f", "-", text="---\n").exception) == "The input has no TFJob."
+
+
+def test_what_means_a_tfjob_in_other_objects_is_named() -> None:
+    experiment = {"apiVersion": "kubeflow.org/v1beta1", "kind": "Experiment", "spec": {"trialSpec": tfjob()}}
+    manifest = json.dumps(tfjob(), indent=1)
+    workflow = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "spec": {"steps": [{"manifest": manifest}]}}
+    role = {"apiVersion": "rbac/v1", "kind": "Role", "rules": [{"resources": ["pods"]}, {"resources": ["tfjobs"]}]}
+    service = {"apiVersion": "v1", "kind": "Service", "spec": {"selector": {"tf_job_name": "x", "job-name": "y"}}}
+    job = {"apiVersion": "v1", "kind": "Service", "spec": {"selector": {"job-name": "y"}}}
+    done = run("-f", "-", text=yaml.safe_dump_all([tfjob(), experiment, workflow, role, service, job]))
+    assert done.exit_code == 3
+    assert [line.split(": ")[1] for line in done.stderr.splitlines() if line.startswith("  no counterpart")] == [
+        *("spec.trialSpec", "spec.steps[0].manifest", "rules[1]", "spec.selector")
+    ]
+    assert len(list(yaml.safe_load_all(done.stdout))) == 6
+
+
+def test_nothing_is_printed_if_something_is_refused_and_all_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump_all([tfjob(), tfjob(Worker={})]))
+    (tmp_path / "b.yaml").write_text("a: [")
+    (tmp_path / "c.yaml").write_text("replicas: 3")
+    done = run("-f", str(tmp_path), "-f", "none")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert isinstance(done.exception, CommandError)
+    assert str(done.exception) == "4 documents must be changed first, as above: nothing is made."
+    assert (
+        f"{tmp_path}/a.yaml: document 2 (TFJob mnist):\n  refused: spec.tfReplicaSpecs.Worker.template: " in done.stderr
+    )
+    assert f"refused: {tmp_path}/b.yaml, line 2" in done.stderr
+    assert f"{tmp_path}/c.yaml: document 1 (no kind):\n  refused: it is no Kubernetes object" in done.stderr
+    assert "refused: none cannot be read" in done.stderr
+
+
+def test_report(tmp_path: Path) -> None:
+    queue = tfjob({"runPolicy": {"schedulingPolicy": {"queue": "q", "scheduleTimeoutSeconds": 9}}})
+    plain = tfjob(PS=replica(command=["server"], policy="OnFailure"))
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump_all([queue, {"apiVersion": "v1", "kind": "Service"}]))
+    (tmp_path / "b.json").write_text(json.dumps(tfjob(Worker={})))
+    (tmp_path / "c.json").write_text(json.dumps(plain))
+    done = run("-f", str(tmp_path), "--report")
+    assert done.exit_code == 1
+    rows = [line.split("  ") for line in done.stdout.splitlines()]
+    assert [[cell.strip() for cell in row if cell.strip()] for row in rows] == [
+        *(["FILE", "DOCUMENT", "KIND", "NAME", "RESULT"] + [str(what).upper() for what in What],),
+        [f"{tmp_path}/a.yaml", "1", "TFJob", "mnist", "converted, incomplete", "1", "1", "1"],
+        [f"{tmp_path}/a.yaml", "2", "Service", "passed on"],
+        [f"{tmp_path}/b.json", "1", "TFJob", "mnist", "refused", "1", "1", "1"],
+        [f"{tmp_path}/c.json", "1", "TFJob", "mnist", "converted, with notes", "1"],
+    ]
+    found = json.loads(run("-f", str(tmp_path), "--report", "-o", "json").stdout)
+    assert [one["result"] for one in found["documents"]] == [
+        *("converted, incomplete", "passed on", "refused", "converted, with notes")
+    ]
+    assert found["documents"][2]["notes"][0] == {
+        "field": "spec.tfReplicaSpecs.Worker.template",
+        "what": "refused",
+        "message": "it is missing.",
+        "todo": "",
+    }
+
+
+def test_command_is_the_entrypoint_of_images() -> None:
+    job = json.dumps(tfjob(Worker=replica(command=None, args=["--lr", "1"])))
+    done = run("-f", "-", "--command", "python -m 'my train'", text=job)
+    assert done.exit_code == 0
+    container = yaml.safe_load(done.stdout)["spec"]["worker"]["template"]["spec"]["containers"][0]
+    assert (container["command"], container["args"]) == (["python", "-m", "my train"], ["--lr", "1"])
+    assert "changed: spec.tfReplicaSpecs.Worker.template.spec.containers[0].command: it is not set: --co" in done.stderr
+    assert (
+        yaml.safe_load(done.stdout)["spec"]["ps"]["template"]["spec"]["containers"][0]["command"]
+        == CONTAINER["command"]
+    )
+    assert run("-f", "-", text=job).exit_code == 3
+    assert str(run("-f", "-", "--command", "'x", text=job).exception) == "--command: No closing quotation"
+
+
+def test_lines_of_older_versions_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "old.yaml"
+    file.write_text("# old\n---\nkind: TFJob\n\napiVersion: kubeflow.org/v1alpha1\nmetadata: {name: x}\nspec: {}\n")
+    (document,) = documents([str(file)])
+    (note,) = convert_document(document).notes
+    assert note.said.startswith("line 5: kubeflow.org/v1alpha1 has other fields")
+    file.write_text("kind: tfjob\napiVersion: kubeflow.org/v1alpha2\nmetadata: {name: x}\nspec: {tfReplicaSpecs: {}}\n")
+    assert [n.said.partition(":")[0] for n in convert_document(documents([str(file)])[0]).notes][:1] == ["line 1"]
 
 
 def test_the_page_shows_what_the_command_prints() -> None:

@@ -3,26 +3,24 @@
 Nothing is dropped silently: whatever has not become the same field here is named in a note, with what to do.
 """
 
-import json
-import textwrap
+import shlex
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from pstraining.api import names
 from pstraining.cli.errors import CommandError
-from pstraining.cli.manifests import documents
-from pstraining.cli.options import Files
-from pstraining.cli.output import yaml_text
-from pstraining.cli.tfjob.job import API_VERSION, KIND, Conversion, converted
+from pstraining.cli.manifests import Document, read
+from pstraining.cli.options import Files, Recursive
+from pstraining.cli.output import Output, show
+from pstraining.cli.tfjob import results
 from pstraining.cli.tfjob.notes import lines
+from pstraining.cli.tfjob.results import Converted, as_json, as_yaml, convert_document
+from pstraining.cli.tfjob.versions import KIND
 
 INCOMPLETE = 3
 """Exit status: something has no counterpart."""
-_WIDTH = 118
-"""Columns of comments."""
 
 
 class Manifests(StrEnum):
@@ -34,6 +32,7 @@ class Manifests(StrEnum):
 
 def convert(
     files: Files,
+    recursive: Recursive = False,
     output: Annotated[Manifests, typer.Option("--output", "-o", help="Format of the manifests.")] = Manifests.YAML,
     no_comments: Annotated[
         bool, typer.Option("--no-comments", help="Do not write the notes as YAML comments above the manifests.")
@@ -42,55 +41,72 @@ def convert(
         bool,
         typer.Option("--strict", help="Print no manifest and exit with 1 if a field of a TFJob has no counterpart."),
     ] = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="Print a table of files and jobs with the results, and no manifest.")
+    ] = False,
+    command: Annotated[
+        str,
+        typer.Option(help="The entrypoint of the images, such as 'python -m train', for containers without a command."),
+    ] = "",
 ) -> None:
-    """Convert manifests of TFJobs (kubeflow.org/v1) to manifests of PSTrainingJobs, without a cluster.
+    """Convert manifests of TFJobs (kubeflow.org/v1 to v1alpha2) to manifests of PSTrainingJobs, without a cluster.
 
-    The manifests go to standard output, as in `kubectl pstraining convert -f tfjob.yaml > job.yaml`. Notes on fields
-    without an identical counterpart go to standard error, and into comments above each manifest. Each note names the
-    TFJob's field, reports whether it is changed, behaves differently or has no counterpart, and what to do.
+    The manifests go to standard output, as in `kubectl pstraining convert -f tfjob.yaml > job.yaml`. Other objects are
+    passed on unchanged. Notes on fields without an identical counterpart go to standard error, and into comments above
+    each manifest. Each note names the TFJob's field, reports whether it is changed, behaves differently, has no
+    counterpart or is refused, and what to do. All notes on all files come in one run.
 
-    Exit status 0: every field has a counterpart. 3: a field has none. 1: a document is not a TFJob, or with --strict.
+    Exit status 0: every field has a counterpart. 3: a field has none. 1: something cannot be read or is refused, or a
+    field has no counterpart, with --strict. With 1, no manifest is printed.
     """
-    found = []
-    for document in documents(files):
-        try:
-            conversion = converted(document.body)
-        except CommandError as error:
-            raise CommandError(f"{document}: {error}") from error
-        found.append(conversion)
-        typer.echo("\n".join([f"{document}:", *(f"  {line}" for line in lines(conversion.notes))]), err=True)
-    if not found:
-        raise CommandError("The input has no TFJob.")
-    missing = [note for conversion in found for note in conversion.notes if note.missing]
-    if missing and strict:
-        raise CommandError(
-            f"{len(missing)} of the notes above report fields without a counterpart; "
-            "with --strict, no manifest is printed."
-        )
-    typer.echo(as_json(found) if output is Manifests.JSON else as_yaml(found, not no_comments), nl=False)
-    if missing:
+    _check_words(command)
+    given = list(read(files, recursive))
+    problems = [str(one) for one in given if isinstance(one, CommandError)]
+    found = [convert_document(one, command) for one in given if isinstance(one, Document)]
+    if report:
+        form = Output.JSON if output is Manifests.JSON else Output.TEXT
+        show(results.report(found, problems), form, lambda: results.table(found))
+    _tell(found, problems)
+    _require_whole(found, len(problems), strict)
+    if not report:
+        text = as_json(found) if output is Manifests.JSON else as_yaml(found, not no_comments)
+        typer.echo(text, nl=False)
+    if _missing(found):
         raise typer.Exit(INCOMPLETE)
 
 
-def as_yaml(found: Sequence[Conversion], comments: bool = True) -> str:
-    """The manifests as documents of YAML, with their notes above them as comments."""
-    texts = (
-        (_comments(one) if comments else "") + ("" if one.manifest is None else yaml_text(one.manifest))
-        for one in found
-    )
-    return "---\n".join(text for text in texts if text)
+def _check_words(command: str) -> None:
+    try:
+        shlex.split(command)
+    except ValueError as error:
+        raise CommandError(f"--command: {error}") from None
 
 
-def as_json(found: Sequence[Conversion]) -> str:
-    """The manifest as JSON; of several a List."""
-    jobs = [one.manifest for one in found if one.manifest is not None]
-    whole = jobs[0] if len(jobs) == 1 else {"apiVersion": "v1", "kind": "List", "items": jobs}
-    return json.dumps(whole, indent=2) + "\n"
+def _tell(found: Sequence[Converted], problems: Sequence[str]) -> None:
+    for problem in problems:
+        typer.echo(f"refused: {problem}", err=True)
+    for one in found:
+        if one.conversion is not None or one.notes:
+            typer.echo("\n".join([f"{one.document}:", *(f"  {line}" for line in lines(one.notes))]), err=True)
+        else:
+            typer.echo(f"{one.document}: passed on", err=True)
 
 
-def _comments(conversion: Conversion) -> str:
-    head = f"# {KIND} {conversion.name} ({API_VERSION}) as a {names.KIND}, by kubectl pstraining convert.\n"
-    wrapped = textwrap.TextWrapper(
-        _WIDTH, initial_indent="# - ", subsequent_indent="#   ", break_on_hyphens=False, break_long_words=False
-    )
-    return head + "".join(wrapped.fill(line) + "\n" for line in lines(conversion.notes))
+def _require_whole(found: Sequence[Converted], unreadable: int, strict: bool) -> None:
+    """Raise a CommandError if no manifest is to be printed."""
+    wrong = sum(any(note.refused for note in one.notes) for one in found) + unreadable
+    if wrong:
+        raise CommandError(
+            f"{wrong} document{'s' if wrong > 1 else ''} must be changed first, as above: nothing is made."
+        )
+    if not any(one.conversion is not None for one in found):
+        kinds = ", ".join(dict.fromkeys(one.document.kind for one in found))
+        raise CommandError(f"The input has no {KIND}{f', only {kinds}' if kinds else ''}.")
+    if strict and (missing := _missing(found)):
+        raise CommandError(
+            f"{missing} of the notes above report fields without a counterpart; with --strict, no manifest is printed."
+        )
+
+
+def _missing(found: Sequence[Converted]) -> int:
+    return sum(note.missing for one in found for note in one.notes)

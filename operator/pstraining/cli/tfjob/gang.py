@@ -12,7 +12,7 @@ from pstraining.api.run_policy import Gang
 from pstraining.cli.tfjob.notes import Notes
 from pstraining.cli.tfjob.source import Fields
 
-_FIELDS = ("minAvailable", "queue", "minResources", "scheduleTimeoutSeconds")
+FIELDS = ("minAvailable", "queue", "minResources", "scheduleTimeoutSeconds")
 
 
 def converted_scheduling(fields: Fields, roles: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
@@ -22,11 +22,8 @@ def converted_scheduling(fields: Fields, roles: Mapping[str, Any], notes: Notes)
         fields: the TFJob's.
         roles: ours, converted.
         notes: receives the notes on the fields.
-
-    Raises:
-        CommandError: a field is of another type.
     """
-    asked = [name for name in _FIELDS if fields.has(name)]
+    asked = [name for name in FIELDS if fields.has(name)]
     least = fields.take("minAvailable", int)
     queue = fields.take("queue", str)
     resources = fields.take("minResources", dict)

@@ -2,20 +2,24 @@
 
 import hashlib
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pstraining.api import names
 from pstraining.cli.errors import CommandError
+from pstraining.cli.tfjob.gang import FIELDS as GANG_FIELDS
+from pstraining.cli.tfjob.marks import name_gangs
 from pstraining.cli.tfjob.notes import Note, Notes, What
+from pstraining.cli.tfjob.placeholders import name_placeholders, placeholder
 from pstraining.cli.tfjob.roles import ALWAYS, converted_roles, read_roles, without_role
 from pstraining.cli.tfjob.run_policy import FIELDS, converted_run_policy
-from pstraining.cli.tfjob.source import Fields, cleaned
+from pstraining.cli.tfjob.source import Fields, cleaned, texts
+from pstraining.cli.tfjob.template import TemplatesOf
+from pstraining.cli.tfjob.versions import fill_defaults, read_version
 from pstraining.cli.validation.schema import Severity, validate
-
-API_VERSION = "kubeflow.org/v1"
-KIND = "TFJob"
+from pstraining.cli.validation.templates import misfits, refused
 
 _SERVERS_OWN = (
     *("uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "selfLink", "managedFields"),
@@ -38,61 +42,85 @@ class Conversion:
     notes: tuple[Note, ...]
 
 
-def converted(tfjob: Mapping[str, Any]) -> Conversion:
+def converted(tfjob: Mapping[str, Any], lines: Mapping[str, int] | None = None, command: str = "") -> Conversion:
     """Convert a TFJob.
 
     Args:
         tfjob: the object, as in a manifest or as an API server stores it.
+        lines: where its fields of the first level stand, for notes.
+        command: what runs where a container that trains has no command: the entrypoint of its image.
 
     Returns:
-        The PSTrainingJob, and a note for every field that is not simply there. The same for the same TFJob.
-
-    Raises:
-        CommandError: it is something else than a TFJob of kubeflow.org/v1, or one that no cluster would take.
+        The PSTrainingJob, and a note for every field that is not simply there: all of them, also where nothing can be
+        made. The same for the same TFJob.
     """
     notes = Notes()
-    fields = Fields(cleaned(dict(tfjob)), "", notes)
-    _check_kind(fields.take("apiVersion", str), fields.take("kind", str))
+    try:
+        whole = cleaned(dict(tfjob))
+    except CommandError as error:
+        notes.refused("", str(error))
+        return Conversion("", None, tuple(notes.found))
+    fields = Fields(whole, "", notes)
+    version = read_version(fields, lines or {}, notes)
     metadata, name = _metadata(fields.below("metadata"), notes)
     spec = fields.below("spec")
+    _rest(fields, notes)
+    found = _spec(spec, version, name, tuple(shlex.split(command)), notes) if version else None
+    job = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata}
+    if found is not None:
+        _findings({**job, "spec": found.spec}, found, notes)
+    name_placeholders(texts({k: v for k, v in whole.items() if k != "status"}, ""), notes)
+    made = None if found is None or any(note.refused for note in notes.found) else {**job, "spec": found.spec}
+    return Conversion(name, made, tuple(notes.found))
+
+
+@dataclass(frozen=True)
+class _Made:
+    spec: dict[str, Any]
+    paths: Mapping[str, str]
+    """Where the TFJob's roles are, by ours."""
+    broken: frozenset[str]
+    """Those whose templates cannot be read."""
+
+
+def _spec(spec: Fields, version: str, name: str, command: tuple[str, ...], notes: Notes) -> _Made | None:
+    """Our spec; None if there can be none of such roles."""
+    fill_defaults(version, spec, notes)
     policy = _run_policy(spec, notes)
-    replicas = read_roles(spec.below("tfReplicaSpecs"), name, notes)
+    gang = any(policy.has_below("schedulingPolicy", field) for field in GANG_FIELDS)
+    replicas = read_roles(spec.below("tfReplicaSpecs"), TemplatesOf(name, version, command, gang), notes)
     if missing := without_role(replicas):
-        return Conversion(name, None, (Note(spec.at("tfReplicaSpecs"), What.NONE, *missing),))
+        path = spec.at("tfReplicaSpecs")
+        # What else there is to say is of no use, but for what is wrong with the roles.
+        notes.found[:] = [*(note for note in notes.found if note.refused), Note(path, What.NONE, *missing)]
+        return None
     roles = converted_roles(replicas, notes)
     found = roles | _success(spec, roles, replicas[names.WORKER].path, notes)
     _dynamic_worker(spec, found, notes)
     if run_policy := converted_run_policy(policy, roles, notes):
         found["runPolicy"] = run_policy
     spec.close()
+    broken = frozenset(role for role, one in replicas.items() if one.broken)
+    return _Made(found, {role: one.path for role, one in replicas.items()}, broken)
+
+
+def _rest(fields: Fields, notes: Notes) -> None:
     if fields.has("status"):
         fields.drop("status")
         notes.changed("status", "it is the status of the old job; it is left out.")
     fields.close()
-    job = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "spec": found}
-    _refused(job, {role: one.path for role, one in replicas.items()}, notes)
-    return Conversion(name, job, tuple(notes.found))
-
-
-def _check_kind(version: str | None, kind: str | None) -> None:
-    if kind != KIND:
-        raise CommandError(
-            f"It is a {kind or 'thing without a kind'}: only {KIND}s of {API_VERSION} can be converted. Remove it."
-        )
-    if version != API_VERSION:
-        raise CommandError(
-            f"It is a {KIND} of {version or 'no apiVersion'}: only {API_VERSION} can be converted. Bring it to that "
-            "version first; Kubeflow's release notes say how."
-        )
 
 
 def _metadata(fields: Fields, notes: Notes) -> tuple[dict[str, Any], str]:
     found: dict[str, Any] = {}
     name, prefix = fields.take("name", str) or "", fields.take("generateName", str) or ""
     if not re.fullmatch(names.JOB_NAME_PATTERN, name or prefix.rstrip("-")):
-        raise CommandError(
-            f"{fields.at('name')}: {name or prefix or 'none'} is no name of a TFJob: that has lower-case letters, "
-            "digits and '-', and starts with a letter."
+        hint = placeholder(name or prefix)
+        notes.refused(
+            fields.at("name"),
+            f"{name or prefix or 'none'} is no name of a TFJob: that has lower-case letters, digits and '-', and "
+            "starts with a letter.",
+            "" if hint is None else f"{hint}: fill it in first, and pass on what comes out, with -f -.",
         )
     if name:
         found["name"] = _short(name, fields.at("name"), notes)
@@ -136,6 +164,7 @@ def _marks(found: dict[str, Any], fields: Fields, notes: Notes) -> None:
         notes.changed(annotations.at(_LAST_APPLIED), "kubectl's own, of the old object; it is left out.")
         if not found["annotations"]:
             del found["annotations"]
+    name_gangs({**found.get("labels", {}), **found.get("annotations", {})}, fields.path, found, notes)
     labels = Fields(found.get("labels", {}), fields.at("labels"), notes)
     for label in found.get("labels", {}):
         if label.startswith(_KUEUE):
@@ -166,7 +195,8 @@ def _success(spec: Fields, roles: dict[str, Any], worker: str, notes: Notes) -> 
     if not policy:
         return {}
     if policy != "AllWorkers":
-        raise CommandError(f'{path} must be AllWorkers or "", is {policy}.')
+        notes.refused(path, f'it must be AllWorkers or "", is {policy}.')
+        return {}
     if roles["chief"].get("enabled", True):
         notes.different(
             path,
@@ -198,11 +228,34 @@ def _dynamic_worker(spec: Fields, found: dict[str, Any], notes: Notes) -> None:
         notes.changed(path, "there is no switch: workers can always be scaled; it is left out.")
 
 
-def _refused(job: dict[str, Any], paths: Mapping[str, str], notes: Notes) -> None:
-    """What the API server would still refuse; of commands that are missing a note has said it already."""
+def _findings(job: dict[str, Any], made: _Made, notes: Notes) -> None:
+    """What the API server would still refuse, and what Kubernetes would of the pods.
+
+    Of commands that are missing a note has said it already.
+    """
     known = [note.path.rpartition(".containers")[0] for note in notes.found if note.path.endswith("].command")]
-    for finding in validate(job):
-        role, _, rest = finding.field.removeprefix("spec.").partition(".")
-        path = f"{paths[role]}.{rest}" if role in paths else finding.field
-        if finding.severity is Severity.ERROR and path not in known:
+    by_crd = validate(job)
+    for finding in by_crd:
+        path = _path_of(finding.field, made)
+        if finding.severity is Severity.ERROR and path is not None and path not in known:
             notes.none(path, f"the API server refuses the job: {finding}.", "Change it by hand.")
+    if any(note.refused for note in notes.found):
+        return
+    valid = not any(finding.severity is Severity.ERROR for finding in by_crd)
+    for finding in refused(job) if valid else misfits(job):
+        path = _path_of(finding.field, made)
+        if path is None:
+            continue
+        if finding.severity is Severity.ERROR:
+            notes.none(path, f"Kubernetes refuses the pods: {finding}.", "Change it by hand.")
+        else:
+            end = "" if finding.message.endswith("?") else "."
+            notes.none(path, f"it {finding.message}{end} It is kept, and has no effect.", "Correct it, or remove it.")
+
+
+def _path_of(field: str, made: _Made) -> str | None:
+    """Where in the TFJob a field of ours comes from; None if that could not be read."""
+    role, _, rest = field.removeprefix("spec.").partition(".")
+    if role in made.broken:
+        return None
+    return f"{made.paths[role]}.{rest}" if role in made.paths else field

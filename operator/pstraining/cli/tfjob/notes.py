@@ -8,6 +8,8 @@ from enum import StrEnum
 class What(StrEnum):
     """What has become of a field; what needs a decision most comes first."""
 
+    REFUSED = "refused"
+    """TFJob would not take it, or it cannot be read: no job is made until it is changed."""
     NONE = "no counterpart"
     """It is left out, or the API server will refuse it: somebody has to decide."""
     DIFFERENT = "behaves differently"
@@ -32,6 +34,11 @@ class Note:
         """Whether the field has no counterpart."""
         return self.what is What.NONE
 
+    @property
+    def refused(self) -> bool:
+        """Whether no job can be made."""
+        return self.what is What.REFUSED
+
 
 def lines(notes: Iterable[Note]) -> list[str]:
     """The notes for people, a line each; those that say the same of several fields, as of every role's, are one."""
@@ -39,11 +46,17 @@ def lines(notes: Iterable[Note]) -> list[str]:
     for note in notes:
         paths.setdefault((note.what, note.said, note.todo), []).append(note.path)
     return [
-        " ".join(f"{what}: {', '.join(where)}: {said} {todo}".split())
+        " ".join(f"{what}: {', '.join(where)}{': ' if any(where) else ''}{said} {todo}".split())
         for kind in What
         for (what, said, todo), where in paths.items()
         if what is kind
     ]
+
+
+def worst_first(notes: Iterable[Note]) -> list[Note]:
+    """The notes in the order of `What`."""
+    order = list(What)
+    return sorted(notes, key=lambda note: order.index(note.what))
 
 
 @dataclass
@@ -51,6 +64,10 @@ class Notes:
     """Collects them, in the order of their discovery."""
 
     found: list[Note] = field(default_factory=list)
+
+    def refused(self, path: str, said: str, todo: str = "") -> None:
+        """No job can be made before it is changed."""
+        self.found.append(Note(path, What.REFUSED, said, todo))
 
     def changed(self, path: str, said: str, todo: str = "") -> None:
         """It is written in another way."""

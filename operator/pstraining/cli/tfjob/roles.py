@@ -5,15 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from pstraining.api import names
-from pstraining.cli.errors import CommandError
 from pstraining.cli.tfjob.notes import Notes
 from pstraining.cli.tfjob.source import Fields
-from pstraining.cli.tfjob.template import Template, converted_template, shared, silences
+from pstraining.cli.tfjob.template import Template, TemplatesOf, converted_template, shared, silences
+from pstraining.cli.tfjob.versions import name_restarts
 
 ALWAYS, NEVER = "Always", "Never"
 _ROLES = (names.PS, names.WORKER, names.CHIEF, names.EVALUATOR)
 """In the order of our spec."""
 _MASTER = "master"
+_NOTHING: Template = {"spec": {"containers": [{"name": names.MAIN_CONTAINER}]}}
 _POLICIES = (ALWAYS, "OnFailure", NEVER, "ExitCode")
 
 
@@ -26,24 +27,29 @@ class Replicas:
     policy: str
     template: Template
     """Converted."""
+    broken: bool = False
+    """The template is refused, and one without meaning is in its place."""
 
 
-def read_roles(specs: Fields, job: str, notes: Notes) -> dict[str, Replicas]:
+def read_roles(specs: Fields, job: TemplatesOf, notes: Notes) -> dict[str, Replicas]:
     """The TFJob's roles by our names.
 
     Args:
         specs: tfReplicaSpecs.
-        job: the TFJob's name.
+        job: whose they are.
         notes: receives the notes on the fields.
-
-    Raises:
-        CommandError: TFJob would not take them.
     """
     found: dict[str, Replicas] = {}
     for name in specs.names():
-        role = _role(name, specs)
+        role = names.CHIEF if name.lower() == _MASTER else name.lower()
+        if role not in _ROLES:
+            notes.refused(specs.at(name), "a TFJob has Chief or Master, PS, Worker and Evaluator.")
+            specs.drop(name)
+            continue
         if role in found:
-            raise CommandError(f"{specs.at(name)}: {found[role].path} is the same role.")
+            notes.refused(specs.at(name), f"{found[role].path} is the same role.")
+            specs.drop(name)
+            continue
         found[role] = _replicas(specs.below(name), job, notes)
         if name.lower() == _MASTER:
             notes.different(
@@ -51,14 +57,14 @@ def read_roles(specs: Fields, job: str, notes: Notes) -> dict[str, Replicas]:
                 "its task is called chief in TF_CONFIG, as TensorFlow 2 does, not master.",
                 "A program that looks for the task type master must look for chief.",
             )
-    if not found:
-        raise CommandError(f"{specs.path} names no role: a TFJob has at least one.")
     return found
 
 
 def without_role(found: Mapping[str, Replicas]) -> tuple[str, str] | None:
     """Why there can be no PSTrainingJob of these roles, and what to do; None if there can be one."""
     numbers = {role: one.number for role, one in found.items() if one.number}
+    if not found:
+        return "it names no role that can be read: a PSTrainingJob has at least one PS and one worker.", ""
     if names.PS not in numbers and sum(numbers.values()) <= 1:
         return (
             "the TFJob has no PS and a single task, which trains alone. A PSTrainingJob has at least one PS and one "
@@ -100,31 +106,24 @@ def converted_roles(found: Mapping[str, Replicas], notes: Notes) -> dict[str, An
     return roles
 
 
-def _role(name: str, specs: Fields) -> str:
-    role = names.CHIEF if name.lower() == _MASTER else name.lower()
-    if role not in _ROLES:
-        raise CommandError(f"{specs.at(name)}: a TFJob has Chief or Master, PS, Worker and Evaluator.")
-    return role
-
-
-def _replicas(fields: Fields, job: str, notes: Notes) -> Replicas:
-    number, policy = fields.take("replicas", int), fields.take("restartPolicy", str)
-    if number is not None and number < 0:
-        raise CommandError(f"{fields.at('replicas')} must not be negative, is {number}.")
+def _replicas(fields: Fields, job: TemplatesOf, notes: Notes) -> Replicas:
+    number, policy = fields.number("replicas"), fields.take("restartPolicy", str)
     path = fields.at("restartPolicy")
-    if policy and policy not in _POLICIES:
-        raise CommandError(f"{path} must be one of {', '.join(_POLICIES)}, is {policy}.")
+    name_restarts(job.version, path, policy, notes)
     lost = "a pod that Kubernetes ends (evicted, preempted, deleted) is started again under Never, too."
-    if not policy:
+    if policy and policy not in _POLICIES:
+        notes.refused(path, f"it must be one of {', '.join(_POLICIES)}, is {policy}.")
+    elif not policy:
         notes.changed(path, f"it is not set; TFJob's default, Never, is written out, since ours is OnFailure; {lost}")
     elif policy == NEVER:
         notes.different(path, lost)
+    if not fields.has("template"):
+        notes.refused(fields.at("template"), "it is missing.")
     template = fields.take("template", dict)
-    if template is None:
-        raise CommandError(f"{fields.at('template')} is missing.")
-    made = converted_template(template, fields.at("template"), job, notes)
+    made = None if template is None else converted_template(template, fields.at("template"), job, notes)
     fields.close()
-    return Replicas(fields.path, 1 if number is None else number, policy or NEVER, made)
+    number = 1 if number is None else number
+    return Replicas(fields.path, number, policy or NEVER, _NOTHING if made is None else made, made is None)
 
 
 def _converted(role: str, one: Replicas, worker: Replicas, notes: Notes) -> dict[str, Any]:
@@ -133,9 +132,10 @@ def _converted(role: str, one: Replicas, worker: Replicas, notes: Notes) -> dict
         found["replicas"] = one.number
     found["restartPolicy"] = one.policy
     path = f"{one.path}.template"
-    by_worker = shared(worker.template, one.template) if role != names.WORKER else None
+    by_worker = None if role == names.WORKER or one.broken else shared(worker.template, one.template)
     if by_worker is None:
-        silences(one.template, path, notes)
+        if not one.broken:
+            silences(one.template, path, notes)
         return {**found, "template": one.template}
     but = ", but for its resources" if by_worker else ""
     notes.changed(

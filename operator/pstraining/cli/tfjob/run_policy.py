@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from pstraining.api import names
-from pstraining.cli.errors import CommandError
 from pstraining.cli.tfjob.gang import converted_scheduling
 from pstraining.cli.tfjob.notes import Notes
 from pstraining.cli.tfjob.roles import NEVER
@@ -27,18 +26,13 @@ def converted_run_policy(fields: Fields, roles: Mapping[str, Any], notes: Notes)
         fields: the TFJob's.
         roles: ours, converted.
         notes: receives the notes on the fields.
-
-    Raises:
-        CommandError: a field has a value that TFJob does not know.
     """
     found: dict[str, Any] = {}
     restarts = any(role.get("restartPolicy") not in (None, NEVER) for role in roles.values())
     if (suspend := fields.take("suspend", bool)) is not None:
         found["suspend"] = suspend
     for name in ("ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit"):
-        number = fields.take(name, int)
-        if number is not None and number < 0:
-            raise CommandError(f"{fields.at(name)} must not be negative, is {number}.")
+        number = fields.number(name)
         if number is not None:
             found[name] = number
     _clean_pods(found, fields, notes)
@@ -54,16 +48,16 @@ def converted_run_policy(fields: Fields, roles: Mapping[str, Any], notes: Notes)
 def _clean_pods(found: dict[str, Any], fields: Fields, notes: Notes) -> None:
     policy = fields.take("cleanPodPolicy", str)
     if policy and policy not in _CLEAN:
-        raise CommandError(f"{fields.at('cleanPodPolicy')} must be one of {', '.join(_CLEAN)}, is {policy}.")
-    if policy:
+        notes.refused(fields.at("cleanPodPolicy"), f"it must be one of {', '.join(_CLEAN)}, is {policy}.")
+    elif policy:
         found["cleanPodPolicy"] = {"onSuccess": policy, "onFailure": policy}
-        return
-    notes.different(
-        fields.at("cleanPodPolicy"),
-        "it is not set: TFJob leaves all pods, and parameter servers run on. Here what still runs is freed on success; "
-        "on failure all but the replica that failed, which is kept for a day.",
-        "Set spec.runPolicy.cleanPodPolicy: {onSuccess: None, onFailure: None} to keep them.",
-    )
+    else:
+        notes.different(
+            fields.at("cleanPodPolicy"),
+            "it is not set: TFJob leaves all pods, and parameter servers run on. Here what still runs is freed on "
+            "success; on failure all but the replica that failed, which is kept for a day.",
+            "Set spec.runPolicy.cleanPodPolicy: {onSuccess: None, onFailure: None} to keep them.",
+        )
 
 
 def _deadline(found: dict[str, Any], fields: Fields, notes: Notes) -> None:

@@ -3,11 +3,12 @@
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from pstraining.cli.errors import CommandError
 from pstraining.cli.tfjob.notes import Notes
+from pstraining.cli.tfjob.placeholders import placeholder
 
 Value = TypeVar("Value", bool, int, str, dict[str, Any], list[Any])
 DEEPEST = 64
@@ -33,12 +34,16 @@ class Fields:
         return name in self._left
 
     def take(self, name: str, kind: type[Value]) -> Value | None:
-        """The field's value; None if it is not there.
+        """The field's value; None if it is not there, or of another type, which is refused."""
+        return checked(self._left.pop(name), kind, self.at(name), self._notes) if name in self._left else None
 
-        Raises:
-            CommandError: it is of another type.
-        """
-        return of_kind(self._left.pop(name), kind, self.at(name)) if name in self._left else None
+    def number(self, name: str) -> int | None:
+        """The number; None if it is not there, or negative or no number, which is refused."""
+        found = self.take(name, int)
+        if found is not None and found < 0:
+            self._notes.refused(self.at(name), f"it must not be negative, is {found}.")
+            return None
+        return found
 
     def drop(self, name: str) -> Any:
         """The field's value, of whatever type; it counts as taken."""
@@ -56,6 +61,11 @@ class Fields:
         """The fields below a field; none if it is not there."""
         return Fields(self.take(name, dict) or {}, self.at(name), self._notes)
 
+    def has_below(self, name: str, inner: str) -> bool:
+        """Whether the field is there, and has this one; neither counts as taken."""
+        found = self._left.get(name)
+        return isinstance(found, dict) and inner in found
+
     def at(self, name: str) -> str:
         """The path of a field."""
         return join(self.path, name)
@@ -66,15 +76,23 @@ class Fields:
             self._notes.none(self.at(name), said, todo)
 
 
-def of_kind(value: Any, kind: type[Value], path: str) -> Value:
-    """The value, if it is of this type.
+def checked(value: Any, kind: type[Value], path: str, notes: Notes) -> Value | None:
+    """The value, if it is of this type; else None, and it is refused."""
+    if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
+        return value
+    found = placeholder(value) if isinstance(value, str) else None
+    todo = "" if found is None else f"{found}: fill it in first, and pass on what comes out, with -f -."
+    notes.refused(path, f"it must be {_WORDS[kind]}, is {shown(value)}.", todo)
+    return None
 
-    Raises:
-        CommandError: it is not.
-    """
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise CommandError(f"{path} must be {_WORDS[kind]}, is {shown(value)}.")
-    return value
+
+def sound(holder: dict[str, Any], name: str, kind: type[Value], path: str, notes: Notes) -> Value:
+    """The field's value; an empty one if it is not there, or of another type, which is refused and taken away."""
+    found = checked(holder[name], kind, join(path, name), notes) if name in holder else None
+    if found is None:
+        holder.pop(name, None)
+        return kind()
+    return found
 
 
 def join(path: str, name: str) -> str:
@@ -82,6 +100,19 @@ def join(path: str, name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", name):
         return f"{path}[{json.dumps(name)}]"
     return f"{path}.{name}" if path else name
+
+
+def texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """All texts below a value, names of fields among them, with their paths."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from texts(item, f"{path}[{index}]")
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield join(path, name), name
+            yield from texts(item, join(path, name))
 
 
 def shown(value: Any) -> str:

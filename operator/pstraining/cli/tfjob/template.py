@@ -2,13 +2,13 @@
 
 import copy
 import re
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from pstraining.api import contract, names
-from pstraining.cli.errors import CommandError
+from pstraining.cli.tfjob import marks
 from pstraining.cli.tfjob.notes import Notes
-from pstraining.cli.tfjob.source import join, of_kind
+from pstraining.cli.tfjob.source import checked, join, sound, texts
 from pstraining.resources import pods
 
 Template = dict[str, Any]
@@ -19,37 +19,56 @@ _RESERVED_ENV = "PSTRAINING_"
 _DEVICES = {"name": "CUDA_VISIBLE_DEVICES", "value": ""}
 _OPERATORS_PORTS = range(contract.STATUS_PORT, contract.METRICS_PORT + 1)
 _PORT_NAMES = (contract.TF_PORT_NAME, contract.STATUS_PORT_NAME, contract.WITNESS_PORT_NAME, contract.METRICS_PORT_NAME)
-_LABELS = re.compile(r"training\.kubeflow\.org/|\btf-(job-name|replica-type|replica-index)\b")
-"""Labels that TFJob puts on its pods, now and formerly."""
+_HOOKS = re.compile(r"\.(lifecycle|\w+Probe)\.")
 
 
-def converted_template(template: Template, path: str, job: str, notes: Notes) -> Template:
-    """The template as we take it.
+@dataclass(frozen=True)
+class TemplatesOf:
+    """Whose templates they are, and what is known of all of them."""
+
+    job: str
+    """The TFJob's name."""
+    version: str = ""
+    """Its API version."""
+    command: tuple[str, ...] = ()
+    """Of containers that train and have none: the images' entrypoint."""
+    gang: bool = False
+    """The TFJob asks for a gang in its schedulingPolicy."""
+
+
+def converted_template(template: Template, path: str, job: TemplatesOf, notes: Notes) -> Template | None:
+    """The template as we take it; None if TFJob would not take it.
 
     Args:
         template: the TFJob's.
         path: where in the TFJob it is.
-        job: the TFJob's name.
+        job: whose it is.
         notes: receives the notes on the template's fields.
-
-    Raises:
-        CommandError: TFJob would not take the template.
     """
+    before = sum(note.refused for note in notes.found)
     found = copy.deepcopy(template)
+    metadata = sound(found, "metadata", dict, path, notes)
     if "spec" not in found:
-        raise CommandError(f"{path}.spec is missing: it names the containers.")
-    spec, at = of_kind(found["spec"], dict, f"{path}.spec"), f"{path}.spec"
-    containers = _containers(spec, at)
+        notes.refused(f"{path}.spec", "it is missing: it names the containers.")
+    spec, at = sound(found, "spec", dict, path, notes), f"{path}.spec"
+    containers = _containers(spec, at, notes)
     _pod(spec, at, notes)
     for index, container in enumerate(containers):
         where, main = f"{at}.containers[{index}]", container["name"] == names.MAIN_CONTAINER
         _env(container, where, main, notes)
         if main:
             _ports(container, where, notes)
-            _command(container, where, notes)
-    for where, text in _texts(spec, at):
-        _text(where, text, job, notes)
-    return found
+            _command(container, where, job.command, notes)
+    labels = sound(metadata, "labels", dict, f"{path}.metadata", notes)
+    annotations = sound(metadata, "annotations", dict, f"{path}.metadata", notes)
+    marks.name_gangs({**labels, **annotations}, f"{path}.metadata", metadata, notes)
+    marks.name_kueue(labels, f"{path}.metadata", notes)
+    marks.name_scheduler(spec, at, job.gang, notes)
+    known = marks.name_selectors(spec, at, labels, notes)
+    for where, text in texts(spec, at):
+        if not where.startswith(known):
+            _text(where, text, job.job, notes)
+    return found if sum(note.refused for note in notes.found) == before else None
 
 
 def silences(template: Template, path: str, notes: Notes) -> None:
@@ -88,23 +107,39 @@ def shared(worker: Template, own: Template) -> dict[str, Any] | None:
     return None
 
 
-def _containers(spec: dict[str, Any], at: str) -> list[dict[str, Any]]:
-    """The containers, all of whose parts that are looked into are of the right type."""
+def _containers(spec: dict[str, Any], at: str, notes: Notes) -> list[dict[str, Any]]:
+    """The containers. All parts that are looked into are of the right type afterwards; what was not is refused."""
+    sound(spec, "securityContext", dict, at, notes)
     for name in ("containers", "initContainers"):
-        for index, container in enumerate(of_kind(spec.get(name, []), list, f"{at}.{name}")):
+        found = sound(spec, name, list, at, notes)
+        for index, container in enumerate(found):
             where = f"{at}.{name}[{index}]"
-            of_kind(of_kind(container, dict, where).get("name"), str, f"{where}.name")
-            resources = of_kind(container.get("resources", {}), dict, f"{where}.resources")
-            for amounts in ("limits", "requests"):
-                of_kind(resources.get(amounts, {}), dict, f"{where}.resources.{amounts}")
-            of_kind(container.get("securityContext", {}), dict, f"{where}.securityContext")
-    of_kind(spec.get("securityContext", {}), dict, f"{at}.securityContext")
-    found: list[dict[str, Any]] = spec.get("containers", [])
-    if not any(c["name"] == names.MAIN_CONTAINER for c in found):
-        raise CommandError(
-            f"{at}.containers: TFJob wants one named {names.MAIN_CONTAINER}; name the container that trains so."
-        )
-    return found
+            whole = checked(container, dict, where, notes)
+            found[index] = {"name": "?"} if whole is None else whole
+            _container(found[index], where, notes)
+    containers: list[dict[str, Any]] = spec.setdefault("containers", [])
+    if not any(c["name"] == names.MAIN_CONTAINER for c in containers):
+        main = names.MAIN_CONTAINER
+        notes.refused(f"{at}.containers", f"TFJob wants one named {main}; name the container that trains so.")
+        # The others are looked through all the same.
+        containers[:1] = [{"command": ["?"], **(containers[0] if containers else {}), "name": main}]
+    return containers
+
+
+def _container(container: dict[str, Any], where: str, notes: Notes) -> None:
+    if checked(container.get("name"), str, f"{where}.name", notes) is None:
+        container["name"] = "?"
+    resources = sound(container, "resources", dict, where, notes)
+    for amounts in ("limits", "requests"):
+        sound(resources, amounts, dict, f"{where}.resources", notes)
+    sound(container, "securityContext", dict, where, notes)
+    for name in ("env", "ports"):
+        items = sound(container, name, list, where, notes)
+        for index, item in enumerate(items):
+            whole = checked(item, dict, f"{where}.{name}[{index}]", notes)
+            items[index] = {"name": "?"} if whole is None else whole
+            if name == "env" and checked(items[index].get("name"), str, f"{where}.env[{index}].name", notes) is None:
+                items[index]["name"] = "?"
 
 
 def _pod(spec: dict[str, Any], at: str, notes: Notes) -> None:
@@ -132,9 +167,8 @@ def _pod(spec: dict[str, Any], at: str, notes: Notes) -> None:
 
 def _env(container: dict[str, Any], where: str, main: bool, notes: Notes) -> None:
     kept = []
-    for index, variable in enumerate(of_kind(container.get("env", []), list, f"{where}.env")):
-        path = f"{where}.env[{index}]"
-        name = of_kind(of_kind(variable, dict, path).get("name"), str, f"{path}.name")
+    for index, variable in enumerate(container.get("env", [])):
+        path, name = f"{where}.env[{index}]", variable["name"]
         if name == _TF_CONFIG and main:
             notes.changed(path, "TFJob overwrites TF_CONFIG, and the operator sets it, too; it is left out.")
         elif name == _TF_CONFIG:
@@ -152,9 +186,9 @@ def _env(container: dict[str, Any], where: str, main: bool, notes: Notes) -> Non
 
 def _ports(container: dict[str, Any], where: str, notes: Notes) -> None:
     kept = []
-    for index, port in enumerate(of_kind(container.get("ports", []), list, f"{where}.ports")):
+    for index, port in enumerate(container.get("ports", [])):
         path = f"{where}.ports[{index}]"
-        number, name = of_kind(port, dict, path).get("containerPort"), port.get("name")
+        number, name = port.get("containerPort"), port.get("name")
         if "hostPort" in port and (number == contract.TF_PORT or name == _TFJOB_PORT):
             notes.none(path, "TensorFlow's port is not opened on nodes; it is left out.", "Use a Service of your own.")
         elif number == contract.TF_PORT:
@@ -190,42 +224,38 @@ def _replace(container: dict[str, Any], name: str, kept: list[Any]) -> None:
         del container[name]
 
 
-def _command(container: dict[str, Any], where: str, notes: Notes) -> None:
-    if not container.get("command"):
-        notes.none(
-            f"{where}.command",
-            "it is not set: TFJob runs the image's entrypoint, which the launcher cannot read. The API server "
-            "refuses the job so.",
-            "Write the image's entrypoint there.",
-        )
-
-
-def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """All texts below a value, names of fields among them, with their paths."""
-    if isinstance(value, str):
-        yield path, value
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _texts(item, f"{path}[{index}]")
-    elif isinstance(value, dict):
-        for name, item in value.items():
-            yield join(path, name), name
-            yield from _texts(item, join(path, name))
+def _command(container: dict[str, Any], where: str, given: tuple[str, ...], notes: Notes) -> None:
+    if container.get("command"):
+        return
+    path = f"{where}.command"
+    if given:
+        container["command"] = list(given)
+        rest = "" if container.get("args") else " Arguments that the image has by itself (CMD) belong there, too."
+        notes.changed(path, f"it is not set: --command is written there instead of the image's entrypoint.{rest}")
+        return
+    notes.none(
+        path,
+        "it is not set: TFJob runs the image's entrypoint, which the launcher cannot read. The API server refuses the "
+        "job so.",
+        "Convert with --command and the entrypoint of the image; `docker inspect` shows it as Entrypoint and Cmd.",
+    )
 
 
 def _text(path: str, text: str, job: str, notes: Notes) -> None:
-    """What a text means only under TFJob: labels of its pods, addresses of its Services."""
-    if _LABELS.search(text):
-        notes.different(
-            path,
-            "it refers to labels that TFJob puts on its pods.",
-            f"Ours are {names.LABEL_JOB}, {names.LABEL_ROLE} and, on workers, {names.LABEL_INDEX}.",
-        )
+    """What a text means only under TFJob: labels of its pods, addresses of its Services, TF_CONFIG outside programs."""
+    if marks.refers_to_labels(text):
+        notes.different(path, "it refers to labels that TFJob puts on its pods.", marks.OURS)
     elif job and (found := re.search(rf"(?<![\w-]){re.escape(job)}-(chief|master|worker|evaluator)-\d+", text)):
         notes.different(
             path,
             f"{found[0]} is a Service that TFJob makes.",
             "Take addresses from TF_CONFIG; with spec.worker.addressing: ClusterIP workers have such Services, too.",
+        )
+    elif _TF_CONFIG in text and _HOOKS.search(path):
+        notes.none(
+            path,
+            "only the program has TF_CONFIG here, probes and hooks do not.",
+            f"Take the task from {contract.ENV_TASK_TYPE} and {contract.ENV_TASK_INDEX}.",
         )
 
 

@@ -34,7 +34,7 @@ def refused(job: Mapping[str, Any]) -> list[Finding]:
         job: as a user writes it.
     """
     job = {**job, "metadata": without_nulls(job["metadata"]), "spec": without_nulls(job["spec"])}
-    found = [f for steps, value, model in _parts(job) for f in _misfits(steps, value, model)]
+    found = misfits(job)
     if any(f.severity is Severity.ERROR for f in found):
         return found
     # Several roles may use one template.
@@ -42,6 +42,15 @@ def refused(job: Mapping[str, Any]) -> list[Finding]:
     for role, finding in _rendered(job):
         roles.setdefault(finding, []).append(role)
     return [*found, *(replace(f, message=f"{f.message} (pods of {', '.join(r)})") for f, r in roles.items())]
+
+
+def misfits(job: Mapping[str, Any]) -> list[Finding]:
+    """What does not fit Kubernetes' own types: fields that they do not have, and values of another type.
+
+    Args:
+        job: without nulls.
+    """
+    return [finding for steps, value, model in _parts(job) for finding in _misfits(steps, value, model)]
 
 
 def _parts(job: Mapping[str, Any]) -> Iterator[tuple[Steps, Any, type[BaseModel]]]:

@@ -1,0 +1,182 @@
+"""Labels, annotations, selectors and scheduler names that something acts on under TFJob, and nothing here."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pstraining.api import names
+from pstraining.cli.tfjob.notes import Notes
+from pstraining.cli.tfjob.source import join
+
+OURS = f"Ours are {names.LABEL_JOB}, {names.LABEL_ROLE} and, on workers, {names.LABEL_INDEX}."
+_GROUP = "training.kubeflow.org/"
+_LABELS = frozenset(
+    [
+        *("group-name", "group_name", "job-name", "job_name", "job-role", "job_role", "controller-name"),
+        *("replica-type", "replica_type", "replica-index", "replica_index", "kubeflow.org", "job_type", "runtime_id"),
+        *("tf-job-name", "tf_job_name", "tf-job-key", "tf_job_key", "task_index"),
+        *("tf-replica-type", "tf_replica_type", "tf-replica-index", "tf_replica_index"),
+    ]
+)
+"""What TFJob's operator has put on its pods from release 0.1 on, besides those of its group."""
+_OF_OTHERS = ("job-name", "job_name", "controller-name", "kubeflow.org")
+"""Labels of other objects' pods, too, such as those of Jobs."""
+_IN_TEXT = re.compile(
+    r"training\.kubeflow\.org/|\btf[-_](job[-_](name|key)|replica[-_](type|index))\b"
+    rf"|metadata\.labels\['({'|'.join(map(re.escape, sorted(_LABELS)))})'\]"
+)
+_GANGS = (
+    "scheduling.k8s.io/group-name",
+    "scheduling.k8s.io/kube-batch",
+    "scheduling.volcano.sh/",
+    "volcano.sh/",
+    "pod-group.scheduling.sigs.k8s.io",
+    "scheduling.sigs.k8s.io/",
+    "scheduling.x-k8s.io/pod-group",
+)
+"""Beginnings of the marks by which kube-batch, Volcano and the coscheduling plugins find the pods of a gang."""
+_GONE = "kube-batch"
+_KUEUE = "kueue.x-k8s.io/"
+_SELECTORS = ("selector", "labelSelector", "podSelector")
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def refers_to_labels(text: str) -> bool:
+    """Whether a text names labels that TFJob's operator sets, as in a query or a reference to a field."""
+    return _IN_TEXT.search(text) is not None
+
+
+def name_gangs(marks: Mapping[str, Any], path: str, metadata: Mapping[str, Any], notes: Notes) -> None:
+    """Note the labels and annotations that ask for a gang.
+
+    Args:
+        marks: labels and annotations.
+        path: of the metadata.
+        metadata: where they stand.
+        notes: receives the notes.
+    """
+    for mark in marks:
+        kind = "labels" if mark in (metadata.get("labels") or {}) else "annotations"
+        at = join(f"{path}.{kind}", mark)
+        if mark.startswith(_GANGS):
+            notes.none(
+                at,
+                "it asks kube-batch, Volcano or a coscheduling plugin for a gang or a queue. Here the job does, and "
+                "the operator makes the gang; the mark is kept, and has no effect.",
+                "Set spec.runPolicy.schedulingPolicy.gang to SchedulerPlugins or Volcano, and remove it.",
+            )
+
+
+def name_kueue(labels: Mapping[str, Any], path: str, notes: Notes) -> None:
+    """Note labels of a template by which Kueue holds single pods.
+
+    Args:
+        labels: the template's.
+        path: of the template's metadata.
+        notes: receives the notes.
+    """
+    for label in labels:
+        if label.startswith(_KUEUE):
+            at = join(f"{path}.labels", label)
+            notes.none(at, "Kueue does not know PSTrainingJobs, and holds their pods one by one.", "Remove it.")
+
+
+def name_scheduler(spec: Mapping[str, Any], at: str, gang: bool, notes: Notes) -> None:
+    """Note a scheduler that is gone, or that places the pods one by one.
+
+    Args:
+        spec: of the pod.
+        at: its path.
+        gang: whether the TFJob's schedulingPolicy asks for a gang.
+        notes: receives the notes.
+    """
+    name, path = spec.get("schedulerName"), f"{at}.schedulerName"
+    if name == _GONE:
+        notes.none(
+            path,
+            f"{_GONE} is no longer developed, and pods that name a scheduler that does not run stay Pending.",
+            "Remove it, or set it to the scheduler of the cluster; gangs are set by "
+            "spec.runPolicy.schedulingPolicy.gang.",
+        )
+    elif name == "volcano" and not gang:
+        notes.different(
+            path,
+            "TFJob's operator, with its option for Volcano, makes a gang of every job. Here Volcano gets single pods.",
+            "Set spec.runPolicy.schedulingPolicy.gang: Volcano.",
+        )
+
+
+def name_selectors(spec: Mapping[str, Any], at: str, labels: Mapping[str, Any], notes: Notes) -> tuple[str, ...]:
+    """Note the selectors of a pod's affinity and spread that ask for labels of TFJob's operator.
+
+    Args:
+        spec: of the pod.
+        at: its path.
+        labels: the template's own.
+        notes: receives the notes.
+
+    Returns:
+        The paths of these selectors.
+    """
+    found = []
+    for path, selector in _selectors(spec, at):
+        if not (foreign := [key for key in _keys(selector) if _is_theirs(key) and key not in labels]):
+            continue
+        found.append(path)
+        said = f"pods here do not have the labels of TFJob's operator ({', '.join(foreign)}): it selects none of them"
+        if any(key in foreign for key in _keys_left_out(selector)):
+            notes.different(path, f"{said.partition(':')[0]}: it leaves none of them out.", OURS)
+        elif _REQUIRED in path and ".podAffinity." in path:
+            notes.none(path, f"{said}, and the pod stays Pending.", OURS)
+        else:
+            notes.different(path, f"{said}, and has no effect.", OURS)
+    return tuple(found)
+
+
+def name_selectors_of(body: Mapping[str, Any], notes: Notes) -> None:
+    """Note the selectors of another object that ask for labels of TFJob's operator.
+
+    Args:
+        body: such as a Service, a NetworkPolicy or a PodMonitor.
+        notes: receives the notes.
+    """
+    for path, selector in _selectors(body, ""):
+        if foreign := [key for key in _keys(selector) if _is_theirs(key) and key not in _OF_OTHERS]:
+            notes.none(
+                path,
+                f"it selects by labels of TFJob's operator ({', '.join(foreign)}), which no pod here has.",
+                OURS,
+            )
+
+
+def _is_theirs(label: str) -> bool:
+    return label.startswith(_GROUP) or label in _LABELS
+
+
+def _selectors(value: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The selectors of labels below a value, with their paths."""
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _selectors(item, f"{path}[{index}]")
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            if name in _SELECTORS and isinstance(item, dict):
+                yield join(path, name), item
+            else:
+                yield from _selectors(item, join(path, name))
+
+
+def _keys(selector: Mapping[str, Any]) -> list[str]:
+    """The labels that a selector asks for; those of a Service stand in it without matchLabels."""
+    labels = selector.get("matchLabels", selector if "matchExpressions" not in selector else {})
+    asked = [str(name) for name, value in labels.items() if isinstance(value, str)] if isinstance(labels, dict) else []
+    return asked + [str(term.get("key")) for term in _terms(selector)]
+
+
+def _keys_left_out(selector: Mapping[str, Any]) -> list[str]:
+    return [str(term.get("key")) for term in _terms(selector) if term.get("operator") in ("NotIn", "DoesNotExist")]
+
+
+def _terms(selector: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    terms = selector.get("matchExpressions")
+    return [term for term in terms if isinstance(term, dict)] if isinstance(terms, list) else []

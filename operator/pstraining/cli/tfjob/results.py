@@ -1,0 +1,135 @@
+"""What has become of documents: for people, for programs, and as manifests."""
+
+import json
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from pstraining.api import names
+from pstraining.cli.manifests import Document
+from pstraining.cli.output import yaml_text
+from pstraining.cli.tfjob.job import Conversion, converted
+from pstraining.cli.tfjob.notes import Note, What, lines, worst_first
+from pstraining.cli.tfjob.others import notes_on
+from pstraining.cli.tfjob.versions import is_tfjob
+
+_WIDTH = 118
+"""Columns of comments."""
+
+
+class Result(StrEnum):
+    """What has become of a document, in a word."""
+
+    CONVERTED = "converted"
+    NOTES = "converted, with notes"
+    MISSING = "converted, incomplete"
+    REFUSED = "refused"
+    PASSED = "passed on"
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A document, and what has become of it."""
+
+    document: Document
+    conversion: Conversion | None = None
+    """None if it is no TFJob."""
+    others: tuple[Note, ...] = ()
+    """What is to be said of what is no TFJob."""
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What is to be said."""
+        return self.others if self.conversion is None else self.conversion.notes
+
+    @property
+    def body(self) -> dict[str, Any] | None:
+        """What is printed; None if nothing is."""
+        return self.document.body if self.conversion is None else self.conversion.manifest
+
+    @property
+    def result(self) -> Result:
+        """In a word."""
+        if self.body is None or any(note.refused for note in self.notes):
+            return Result.REFUSED
+        if self.conversion is None:
+            return Result.PASSED
+        if any(note.missing for note in self.notes):
+            return Result.MISSING
+        return Result.NOTES if any(note.what is What.DIFFERENT for note in self.notes) else Result.CONVERTED
+
+
+def as_yaml(found: Sequence[Converted], comments: bool = True) -> str:
+    """The manifests as documents of YAML, with their notes above them as comments."""
+    texts = ((_comments(one) if comments else "") + _manifest(one) for one in found)
+    return "---\n".join(text for text in texts if text)
+
+
+def as_json(found: Sequence[Converted]) -> str:
+    """The manifest as JSON; of several a List."""
+    bodies = [one.body for one in found if one.body is not None]
+    whole = bodies[0] if len(bodies) == 1 else {"apiVersion": "v1", "kind": "List", "items": bodies}
+    return json.dumps(whole, indent=2) + "\n"
+
+
+def convert_document(document: Document, command: str = "") -> Converted:
+    """What becomes of a document; `command` as in `converted`."""
+    if is_tfjob(document.body):
+        return Converted(document, converted(document.body, document.lines, command))
+    return Converted(document, None, notes_on(document.body))
+
+
+def _manifest(one: Converted) -> str:
+    """The manifest; another object as it stands in its file, with its comments."""
+    if one.conversion is None and one.document.text:
+        return one.document.text.rstrip("\n") + "\n"
+    return "" if one.body is None else yaml_text(one.body)
+
+
+def _comments(one: Converted) -> str:
+    document = one.document
+    if one.conversion is None and not one.notes:
+        return ""
+    what = "passed on" if one.conversion is None else f"as a {names.KIND}"
+    version = document.body.get("apiVersion")
+    name = document.name if one.conversion is None else one.conversion.name
+    head = " ".join(f"# {document.kind} {name} ({version}) {what}, by kubectl pstraining convert.".split()) + "\n"
+    wrapped = textwrap.TextWrapper(
+        _WIDTH, initial_indent="# - ", subsequent_indent="#   ", break_on_hyphens=False, break_long_words=False
+    )
+    return head + "".join(wrapped.fill(line) + "\n" for line in lines(one.notes))
+
+
+def report(found: Sequence[Converted], problems: Sequence[str]) -> dict[str, Any]:
+    """The results, for programs."""
+    documents = [
+        {
+            "file": one.document.file,
+            "document": one.document.number,
+            "kind": one.document.kind,
+            "name": one.document.name,
+            "result": str(one.result),
+            "notes": [
+                {"field": n.path, "what": str(n.what), "message": n.said, "todo": n.todo}
+                for n in worst_first(one.notes)
+            ],
+        }
+        for one in found
+    ]
+    return {"documents": documents, "unreadable": list(problems)}
+
+
+def table(found: Sequence[Converted]) -> Table:
+    """The results, for people: a line for each document."""
+    rows = Table("FILE", "DOCUMENT", "KIND", "NAME", "RESULT", *(str(what).upper() for what in What), box=None)
+    for one in found:
+        counts = [sum(note.what is what for note in one.notes) for what in What]
+        document = one.document
+        words = (document.file, document.number, document.kind, document.name, one.result)
+        rows.add_row(*(Text(word) for word in words), *(str(number or "") for number in counts))
+    return rows
