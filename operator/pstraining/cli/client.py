@@ -1,14 +1,21 @@
-"""The few requests that commands make, with the user's own rights: in the current context, as kubectl plugins do."""
+"""The few requests that commands make, with the user's own rights: where kubectl would ask, and as whom."""
 
 import json
 import logging
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 from urllib.parse import quote
 
+import urllib3
+from urllib3.exceptions import HTTPError, MaxRetryError, SSLError
+
 from pstraining.api import names
-from pstraining.cli.errors import AbsentError, CommandError, RequestError, refusal
+from pstraining.cli.connection import access, kubeconfig
+from pstraining.cli.connection.overrides import Overrides
+from pstraining.cli.connection.session import Session
+from pstraining.cli.errors import AbsentError, RequestError, refusal
 
 Object = dict[str, Any]
 FIELD_MANAGER: Final = "kubectl-pstraining"
@@ -83,45 +90,24 @@ class ClusterClient(Protocol):
 
 
 class KubeconfigClient:
-    """The cluster of one of the kubeconfig's contexts."""
+    """The cluster that kubectl would ask, with the same identity."""
 
-    def __init__(self, context: str | None = None) -> None:
-        """Read the kubeconfig.
+    def __init__(self, overrides: Overrides | str | None = None) -> None:
+        """Decide which cluster, and as whom.
 
         Args:
-            context: the context's name; the current one if not given.
+            overrides: what the options say; a text is the name of a context.
 
         Raises:
-            CommandError: there is no kubeconfig, or no such context in it.
+            CommandError: the kubeconfig is not usable.
         """
-        from kubernetes import client
-        from kubernetes.config import ConfigException, kube_config
-        from yaml import YAMLError
-
-        library: Any = kube_config  # untyped upstream
-        configuration: Any = client.Configuration()
-        # Each try that fails is logged as a warning; one more is enough for a connection that was closed meanwhile.
-        configuration.retries = 1
-        configuration.keep_alive = True  # who follows a log hears of an API server that is gone
         logging.getLogger("urllib3").setLevel(logging.ERROR)
-        path = library.KUBE_CONFIG_DEFAULT_LOCATION
-        try:
-            found = library.KubeConfigMerger(path)
-            if found.config is None:
-                raise CommandError(f"There is no kubeconfig at {path}. Set KUBECONFIG to use another file.")
-            # No base path: relative paths of certificates are those of the file that they stand in.
-            settings = {"config_base_path": None, "config_persister": found.save_changes}
-            loader = library.KubeConfigLoader(found.config, active_context=context, **settings)
-            loader.load_and_set(configuration)
-        except (ConfigException, YAMLError, OSError, TypeError) as error:
-            why = " ".join(str(error).split()).rstrip(".")
-            raise CommandError(
-                f"The kubeconfig {path} is not usable: {why}. Set KUBECONFIG, or select another --context."
-            ) from error
-        chosen = loader.current_context
-        self.namespace = str(chosen["context"].get("namespace") or "default")
-        self._where = f"{configuration.host} (context {chosen['name']})"
-        self._client: Any = client.ApiClient(configuration)
+        if not isinstance(overrides, Overrides):
+            overrides = Overrides(context=overrides or "")
+        config = kubeconfig.load(overrides, os.environ)
+        self._access = access.chosen(config, overrides, access.Surroundings(os.environ, access.SERVICE_ACCOUNT))
+        self._session = Session(self._access)
+        self.namespace = self._access.namespace
 
     def job(self, namespace: str, name: str) -> Object | None:
         """A PSTrainingJob; None if there is none."""
@@ -232,19 +218,17 @@ class KubeconfigClient:
         seconds: float | None,
         headers: Mapping[str, str] | None = None,
         body: Object | None = None,
-    ) -> Any:
-        """urllib3's answer, not read yet: the client's models cost more than what is looked at here."""
+    ) -> urllib3.BaseHTTPResponse:
+        """The answer, not read yet."""
         accepted = {"Accept": "application/json, */*", **(headers or {})}
+        sent = None if body is None else json.dumps(body).encode()
         with self._reached():
-            request = self._client.param_serialize(
-                method, path, query_params=dict(query), header_params=accepted, body=body, auth_settings=["BearerToken"]
-            )
-            answer = self._client.call_api(*request, _request_timeout=(CONNECT_SECONDS, seconds)).response
+            answer = self._session.request(method, path, query, seconds, accepted, sent)
             if answer.status >= 400:
                 raise refusal(answer.status, answer.data)
         return answer
 
-    def _json(self, answer: Any) -> Any:
+    def _json(self, answer: urllib3.BaseHTTPResponse) -> Any:
         with self._reached():
             try:
                 return json.loads(answer.data)
@@ -252,24 +236,37 @@ class KubeconfigClient:
                 raise self._stranger() from error
 
     def _stranger(self) -> RequestError:
-        return RequestError(f"{self._where} does not respond like a Kubernetes API server.")
+        return RequestError(f"{self._access} does not respond like a Kubernetes API server.")
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
         """Tell that there was no answer, or not a whole one."""
-        from kubernetes.client.exceptions import ApiException
-        from urllib3.exceptions import HTTPError, MaxRetryError
-
         try:
             yield
-        except (HTTPError, ApiException) as error:
-            if isinstance(error, ApiException) and error.status:
-                raise
-            why = error.reason if isinstance(error, (MaxRetryError, ApiException)) else error
-            raise RequestError(
-                f"The API server {self._where} did not respond: {_last_part(why)}. Check that this is the intended "
-                "cluster and that it is running."
-            ) from error
+        except HTTPError as error:
+            why = error.reason if isinstance(error, MaxRetryError) else error
+            raise RequestError(unreached(self._access, why)) from error
+
+
+def unreached(where: access.Access, why: object) -> str:
+    """What to say of an API server that has not answered.
+
+    Args:
+        where: the server.
+        why: urllib3's error.
+    """
+    said = _last_part(why)
+    if where.unnamed:
+        return (
+            f"{where.unnamed}. kubectl's default address {where.host} did not respond: {said}. Set KUBECONFIG or "
+            "--kubeconfig."
+        )
+    if isinstance(why, SSLError):
+        return f"The certificate of the API server {where} was not accepted: {said}. Correct the kubeconfig's cluster."
+    return (
+        f"The API server {where} did not respond: {said}. Check that this is the intended cluster and that it is "
+        "running."
+    )
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[str]:

@@ -7,21 +7,41 @@ from typing import Final
 
 from pstraining.core.observe import parse_time
 
-_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
-_PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+_UNITS: Final = {
+    **{"ns": 1e-9, "us": 1e-6, "\u00b5s": 1e-6, "\u03bcs": 1e-6, "ms": 1e-3},
+    **{"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0},
+}
+"""Go's, which kubectl takes, and days; the two signs of micro look alike."""
+_PART = re.compile(rf"(\d+\.?\d*|\.\d+)({'|'.join(_UNITS)})")
+_DURATION = re.compile(rf"\+?(?:{_PART.pattern})+")
 _PREFIXES: Final = ("", "k", "M", "G", "T")
 
 
 def seconds(text: str) -> float:
-    """A duration such as 30s, 5m, 1h30m or 2d, in seconds.
+    """A duration as kubectl reads it, such as 30s, 5m, 1h30m, 1.5h or 0, in seconds; 2d is one, too.
 
     Raises:
         ValueError: it is none.
     """
+    if text.removeprefix("+") == "0":
+        return 0.0
     if not _DURATION.fullmatch(text):
         raise ValueError(f"{text!r} is not a duration such as 30s, 5m, 1h30m or 2d")
     return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+
+
+def request_seconds(text: str) -> float:
+    """A duration, or a whole number of seconds, as kubectl reads --request-timeout, in seconds.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if text.isascii() and text.isdigit():
+        return float(text)
+    try:
+        return seconds(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is neither a whole number of seconds nor a duration such as 5s or 1m") from None
 
 
 def duration(length: float) -> str:

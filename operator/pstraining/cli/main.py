@@ -16,6 +16,7 @@ from pstraining.cli.commands.takeover import takeover
 from pstraining.cli.commands.top import top
 from pstraining.cli.commands.validate import validate
 from pstraining.cli.errors import CommandError
+from pstraining.cli.options import with_connection
 from pstraining.cli.output import guard_terminals
 
 COMMANDS = (validate, plan, submit, status, logs, top, scale, suspend, resume, takeover, convert, doctor)
@@ -31,7 +32,7 @@ def root() -> None:
 # A callback keeps the name of the command, also while it is the only one.
 app.callback()(root)
 for command in COMMANDS:
-    app.command()(command)
+    app.command()(with_connection(command))
 
 
 def main() -> None:

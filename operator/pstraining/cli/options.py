@@ -1,16 +1,23 @@
 """Options that several commands have, described once."""
 
-from typing import Annotated
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import typer
 
+from pstraining.cli.connection.overrides import Overrides
+from pstraining.cli.formatting import request_seconds
 from pstraining.cli.output import Output
 from pstraining.cli.tasks import TaskRole
 
 Namespace = Annotated[
     str | None, typer.Option("--namespace", "-n", help="Namespace of the job. Default: the context's namespace.")
 ]
-Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig. Default: the current context.")]
+Context = Annotated[Overrides | None, "the options of CONNECTION"]
+"""Which cluster, and as whom; `with_connection` gives a command that has it kubectl's options in its place."""
 Format = Annotated[
     Output, typer.Option("--output", "-o", help="Output format: text to read, json or yaml for programs.")
 ]
@@ -32,4 +39,83 @@ IndexOption = Annotated[
     int | None, typer.Option("--index", help="Show only the task with this index. Requires --role.")
 ]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for the result. The exit status reports it.")]
-Timeout = Annotated[float, typer.Option(help="Maximum seconds to wait.", min=0)]
+
+
+def duration_option(text: str | float) -> float:
+    """The value of an option that is a duration, in seconds; a bare number is one of seconds.
+
+    Raises:
+        typer.BadParameter: it is no duration.
+    """
+    try:
+        return float(text) if isinstance(text, (int, float)) else request_seconds(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}.") from None
+
+
+Timeout = Annotated[
+    float,
+    typer.Option(
+        parser=duration_option, metavar="DURATION", help="Maximum time to wait, such as 90s or 5m. A number: seconds."
+    ),
+]
+
+
+def _text(*names: str, help: str) -> Any:
+    return Annotated[str, typer.Option(*names, help=help, show_default=False, rich_help_panel=PANEL)]
+
+
+def _texts(*names: str, help: str) -> Any:
+    return Annotated[list[str], typer.Option(*names, help=help, show_default=False, rich_help_panel=PANEL)]
+
+
+PANEL: Final = "Connection, as kubectl's options"
+CONNECTION: Final[dict[str, Any]] = {
+    "kubeconfig": _text("--kubeconfig", help="The only kubeconfig to read. Default: KUBECONFIG, ~/.kube/config."),
+    "context": _text("--context", help="Context of the kubeconfig. Default: the current context."),
+    "cluster": _text("--cluster", help="Cluster of the kubeconfig."),
+    "user": _text("--user", help="User of the kubeconfig."),
+    "server": _text("--server", "-s", help="URL of the API server."),
+    "token": _text("--token", help="Bearer token."),
+    "impersonate": _text("--as", help="User to act as."),
+    "impersonate_groups": _texts("--as-group", help="Group to act as. Can be repeated."),
+    "impersonate_uid": _text("--as-uid", help="UID to act as."),
+    "impersonate_user_extra": _texts("--as-user-extra", help="KEY=VALUE of the user to act as. Can be repeated."),
+    "certificate_authority": _text("--certificate-authority", help="File of the server's certificate authority."),
+    "client_certificate": _text("--client-certificate", help="File of a client certificate."),
+    "client_key": _text("--client-key", help="File of its key."),
+    "insecure_skip_tls_verify": Annotated[
+        bool,
+        typer.Option(
+            "--insecure-skip-tls-verify", help="Do not check the server's certificate.", rich_help_panel=PANEL
+        ),
+    ],
+    "tls_server_name": _text("--tls-server-name", help="Name to expect in the server's certificate."),
+    "request_timeout": _text("--request-timeout", help="Maximum time of one request: 5, 5s, 1m. 0: no limit."),
+}
+"""An option for each field of Overrides."""
+
+
+def with_connection(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with an option for each field of the Overrides that it takes; unchanged if it takes none."""
+    signature = inspect.signature(command, eval_str=True)
+    name = next((n for n, p in signature.parameters.items() if p.annotation == Context), None)
+    if name is None:
+        return command
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        given = {field: values.pop(field) for field in CONNECTION}
+        lists = {field: tuple(value) for field, value in given.items() if isinstance(value, list)}
+        command(**values, **{name: Overrides(**given | lists)})
+
+    own = [p for n, p in signature.parameters.items() if n != name]
+    added = [
+        inspect.Parameter(field, inspect.Parameter.KEYWORD_ONLY, default=getattr(Overrides(), field), annotation=option)
+        for field, option in CONNECTION.items()
+    ]
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + added
+    # What typer reads.
+    run.__dict__["__signature__"] = signature.replace(parameters=parameters)
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    return run

@@ -45,7 +45,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _all(context: str | None, namespace: str | None, need: Amount) -> Iterator[Check]:
+def _all(context: Context, namespace: str | None, need: Amount) -> Iterator[Check]:
     try:
         cluster = KubeconfigClient(context)
     except CommandError as error:

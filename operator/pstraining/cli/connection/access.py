@@ -1,0 +1,273 @@
+"""Which cluster a command asks, in which namespace and as whom: the decision, without a request.
+
+Source of the rules: k8s.io/client-go tools/clientcmd, client_config.go and merged_client_builder.go, and
+k8s.io/cli-runtime's config_flags.go. Two differences, both of help in a pod without a kubeconfig: --as and
+--request-timeout leave the pod's own cluster chosen, where kubectl turns to http://localhost:8080 with them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from pstraining.cli.connection import proxies
+from pstraining.cli.connection.kubeconfig import KUBECONFIG, Kubeconfig
+from pstraining.cli.connection.models import Cluster, Context, User
+from pstraining.cli.connection.overrides import Overrides
+from pstraining.cli.errors import CommandError
+from pstraining.cli.formatting import request_seconds
+
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where Kubernetes mounts a pod's token."""
+DEFAULT_SERVER: Final = "http://localhost:8080"
+"""kubectl's, where nothing says another."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a process finds around it."""
+
+    environ: Mapping[str, str]
+    service_account: Path
+
+    @property
+    def in_pod(self) -> bool:
+        """Whether a pod's service account can be used."""
+        service = self.environ.get("KUBERNETES_SERVICE_HOST") and self.environ.get("KUBERNETES_SERVICE_PORT")
+        return bool(service) and (self.service_account / "token").is_file()
+
+
+@dataclass(frozen=True)
+class Access:
+    """A cluster, a namespace and an identity."""
+
+    host: str
+    """The API server's URL, without a slash at its end."""
+    namespace: str
+    cluster: Cluster
+    user: User
+    context: str = ""
+    user_name: str = ""
+    proxy: str = ""
+    """The URL of a proxy."""
+    seconds: float | None = None
+    """How long one request may take: 0 for any time, None where --request-timeout is not given."""
+    unnamed: str = ""
+    """Why kubectl's default address is asked; empty where a server is named."""
+    origin: str = ""
+    """The kubeconfig that has the user."""
+    place: str = ""
+    """What has named the cluster, for messages."""
+
+    @property
+    def secure(self) -> bool:
+        """Whether TLS is used: kubectl sends credentials in no other case."""
+        return self.host.startswith("https://")
+
+    def __str__(self) -> str:
+        """The server, for people."""
+        return f"{self.host} ({self.place})" if self.place else self.host
+
+
+def chosen(config: Kubeconfig, overrides: Overrides, surroundings: Surroundings) -> Access:
+    """Decide.
+
+    Args:
+        config: what the kubeconfigs say.
+        overrides: what the options say.
+        surroundings: the process's.
+
+    Raises:
+        CommandError: an entry that is asked for is missing, or what is said cannot be used.
+    """
+    name = overrides.context or config.current_context
+    context = _context(config, overrides, name)
+    user = _user(config, overrides, context)
+    default = surroundings.environ.get("KUBERNETES_MASTER") or DEFAULT_SERVER
+    cluster = _cluster(config, overrides, context, default)
+    seconds = _seconds(overrides)
+    in_pod = surroundings.in_pod
+    namespace = context.namespace or (_pod_namespace(surroundings) if in_pod else "default")
+    if cluster == Cluster(server=default):
+        if in_pod:
+            return _of_pod(overrides, user, surroundings, namespace, seconds)
+        return Access(
+            default, namespace, cluster, user, name, context.user, seconds=seconds, unnamed=_unnamed(config, name)
+        )
+    check_cluster(context.cluster, cluster)
+    check_user(context.user, user)
+    host = _host(cluster.server)
+    return Access(
+        host,
+        namespace,
+        cluster,
+        user,
+        name,
+        context.user,
+        cluster.proxy_url or proxies.from_environment(host, surroundings.environ),
+        seconds,
+        origin=config.origins.get(context.user, ""),
+        place="--server" if overrides.server else f"context {name}" if name else "",
+    )
+
+
+def check_cluster(name: str, cluster: Cluster) -> None:
+    """Refuse what kubectl refuses.
+
+    Raises:
+        CommandError: fields of the cluster contradict each other.
+    """
+    if cluster.certificate_authority and cluster.certificate_authority_data:
+        _refuse("cluster", name, "has certificate-authority and certificate-authority-data: remove one of them")
+    if cluster.insecure_skip_tls_verify and (cluster.certificate_authority or cluster.certificate_authority_data):
+        _refuse("cluster", name, "has a certificate authority and insecure-skip-tls-verify: remove one of them")
+    if cluster.proxy_url and urlsplit(cluster.proxy_url).scheme not in ("http", "https", "socks5"):
+        _refuse("cluster", name, f"has the proxy-url {cluster.proxy_url}: it must begin with http, https or socks5")
+
+
+def check_user(name: str, user: User) -> None:
+    """Refuse what kubectl refuses.
+
+    Raises:
+        CommandError: fields of the user contradict each other, or one is missing.
+    """
+    basic = user.username or user.password
+    if basic and (user.token or user.token_file):
+        _refuse("user", name, "has a token and a password: only one is allowed")
+    if user.client_certificate and user.client_certificate_data:
+        _refuse("user", name, "has client-certificate and client-certificate-data: remove one of them")
+    if (user.client_certificate or user.client_certificate_data) and bool(user.client_key) == bool(
+        user.client_key_data
+    ):
+        _refuse("user", name, "needs one of client-key and client-key-data beside its client certificate")
+    if (user.impersonate_uid or user.impersonate_groups or user.impersonate_user_extra) and not user.impersonate:
+        _refuse("user", name, "acts with groups, a UID or extra fields of another user: name that user with as or --as")
+    if (plugin := user.exec) is None:
+        return
+    if user.auth_provider is not None:
+        _refuse("user", name, "has exec and auth-provider: remove one of them")
+    for field_name, value in (("command", plugin.command), ("apiVersion", plugin.api_version)):
+        if not value:
+            _refuse("user", name, f"has exec without {field_name}")
+    if not plugin.interactive_mode and plugin.api_version.endswith("/v1"):
+        _refuse("user", name, "has exec without interactiveMode, which client.authentication.k8s.io/v1 requires")
+    if plugin.interactive_mode not in ("", "Never", "IfAvailable", "Always"):
+        _refuse("user", name, f"has exec with interactiveMode {plugin.interactive_mode}: Never, IfAvailable or Always")
+    if any(not variable.name for variable in plugin.env):
+        _refuse("user", name, "has exec with an environment variable without a name")
+
+
+def _refuse(kind: str, name: str, why: str) -> None:
+    raise CommandError(f"The kubeconfig's {kind} {name or 'without a name'} {why}.")
+
+
+def _context(config: Kubeconfig, overrides: Overrides, name: str) -> Context:
+    context = config.contexts.get(name)
+    if context is None and name:
+        if config.missing and not config.contexts:
+            raise CommandError(f"There is no kubeconfig at {', '.join(config.missing)}, and so no context {name}.")
+        there = f"Contexts: {', '.join(sorted(config.contexts))}." if config.contexts else "There are no contexts."
+        what = "--context" if overrides.context else "current-context"
+        raise CommandError(f"The kubeconfig has no context {name}, which {what} names. {there}")
+    changes = {"cluster": overrides.cluster, "user": overrides.user}
+    return (context or Context()).model_copy(update={k: v for k, v in changes.items() if v})
+
+
+def _user(config: Kubeconfig, overrides: Overrides, context: Context) -> User:
+    if overrides.user and overrides.user not in config.users:
+        raise CommandError(f"--user: the kubeconfig has no user {overrides.user}.")
+    found = config.users.get(context.user, User())
+    extra: dict[str, list[str]] = {}
+    for entry in overrides.impersonate_user_extra:
+        key, equals, value = entry.partition("=")
+        if not key or not equals:
+            raise CommandError(f"--as-user-extra {entry}: write KEY=VALUE.")
+        extra.setdefault(key, []).append(value)
+    changes = {
+        "token": overrides.token,
+        "client_certificate": overrides.client_certificate,
+        "client_key": overrides.client_key,
+        "impersonate": overrides.impersonate,
+        "impersonate_uid": overrides.impersonate_uid,
+        "impersonate_groups": list(overrides.impersonate_groups),
+        "impersonate_user_extra": found.impersonate_user_extra | extra if extra else {},
+    }
+    return found.model_copy(update={k: v for k, v in changes.items() if v})
+
+
+def _cluster(config: Kubeconfig, overrides: Overrides, context: Context, default: str) -> Cluster:
+    if overrides.cluster and overrides.cluster not in config.clusters:
+        raise CommandError(f"--cluster: the kubeconfig has no cluster {overrides.cluster}.")
+    found = config.clusters.get(context.cluster, Cluster())
+    changes: dict[str, object] = {"server": overrides.server or found.server or default}
+    if overrides.insecure_skip_tls_verify or overrides.certificate_authority:
+        changes |= {
+            "insecure_skip_tls_verify": overrides.insecure_skip_tls_verify,
+            "certificate_authority": overrides.certificate_authority,
+            "certificate_authority_data": b"",
+        }
+    # The name of the kubeconfig's server is not that of another one.
+    if overrides.tls_server_name or overrides.server:
+        changes["tls_server_name"] = overrides.tls_server_name
+    return found.model_copy(update=changes)
+
+
+def _of_pod(
+    overrides: Overrides, user: User, surroundings: Surroundings, namespace: str, seconds: float | None
+) -> Access:
+    """The pod's own cluster and service account; of the user only whom to act as."""
+    host, port = (surroundings.environ[f"KUBERNETES_SERVICE_{what}"] for what in ("HOST", "PORT"))
+    url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    folder = surroundings.service_account
+    authority = overrides.certificate_authority or str(folder / "ca.crt")
+    own = User(token=overrides.token) if overrides.token else User(token_file=str(folder / "token"))
+    changes = {f: v for f, v in user if f.startswith("impersonate")}
+    return Access(
+        url,
+        namespace,
+        Cluster(server=url, certificate_authority=authority),
+        own.model_copy(update=changes),
+        proxy=proxies.from_environment(url, surroundings.environ),
+        seconds=seconds,
+        place="the service account of this pod",
+    )
+
+
+def _pod_namespace(surroundings: Surroundings) -> str:
+    if given := surroundings.environ.get("POD_NAMESPACE"):
+        return given
+    try:
+        return (surroundings.service_account / "namespace").read_text().strip() or "default"
+    except OSError:
+        return "default"
+
+
+def _seconds(overrides: Overrides) -> float | None:
+    if not overrides.request_timeout:
+        return None
+    try:
+        return request_seconds(overrides.request_timeout)
+    except ValueError as error:
+        raise CommandError(f"--request-timeout: {error}.") from error
+
+
+def _unnamed(config: Kubeconfig, context: str) -> str:
+    if config.missing:
+        return f"No cluster is configured: there is no kubeconfig at {', '.join(config.missing)}"
+    if not context:
+        return f"No cluster is configured: {KUBECONFIG} has no current-context. Select one with --context"
+    return f"No cluster is configured: context {context} names no cluster of the kubeconfig"
+
+
+def _host(server: str) -> str:
+    """The server's URL; http for one without a scheme, as kubectl has it."""
+    parts = urlsplit(server)
+    if not parts.scheme or not parts.netloc:
+        server = f"http://{server}"
+        parts = urlsplit(server)
+        if parts.path.strip("/"):
+            raise CommandError(f"The server {server.removeprefix('http://')} is neither a URL nor HOST:PORT.")
+    if parts.scheme not in ("http", "https"):
+        raise CommandError(f"The server {server} is not reached by {parts.scheme}: use https.")
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"

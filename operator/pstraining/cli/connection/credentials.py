@@ -1,0 +1,119 @@
+"""What a request carries to say who asks, and as whom to act."""
+
+import base64
+import os
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from pstraining.cli.connection import exec_plugin, oidc
+from pstraining.cli.connection.access import Access
+from pstraining.cli.errors import CommandError
+
+Pair = tuple[bytes, bytes]
+"""A certificate and its key, PEM."""
+_PLAIN: Final = frozenset("!#$&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+"""Characters of a header's name; a % is escaped, too."""
+
+
+class Credentials:
+    """The user's, fetched when they are first needed."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._printed: exec_plugin.Printed | None = None
+        self._lock = threading.Lock()
+
+    def headers(self) -> Iterator[tuple[str, str]]:
+        """Names and values of a request's headers; a name may come several times.
+
+        Raises:
+            CommandError: the credentials cannot be had.
+        """
+        # Over plain HTTP they would be readable; kubectl does not send them either.
+        if self._access.secure and (authorization := self._authorization()):
+            yield "Authorization", authorization
+        user = self._access.user
+        if user.impersonate:
+            yield "Impersonate-User", user.impersonate
+            if user.impersonate_uid:
+                yield "Impersonate-Uid", user.impersonate_uid
+            yield from (("Impersonate-Group", group) for group in user.impersonate_groups)
+            for key, values in user.impersonate_user_extra.items():
+                yield from ((f"Impersonate-Extra-{escaped(key)}", value) for value in values)
+
+    def certificate(self) -> Pair | None:
+        """The client's certificate, if it has one.
+
+        Raises:
+            CommandError: it cannot be had.
+        """
+        user = self._access.user
+        if user.client_certificate or user.client_certificate_data:
+            return (
+                user.client_certificate_data or read(user.client_certificate, "client-certificate"),
+                user.client_key_data or read(user.client_key, "client-key"),
+            )
+        printed = self._plugin()
+        return (printed.certificate, printed.key) if printed and printed.certificate else None
+
+    def refused(self) -> None:
+        """The API server does not take them: ask the plugin again for the next request."""
+        self._printed = None
+
+    def _authorization(self) -> str:
+        user = self._access.user
+        if user.username or user.password:
+            return f"Basic {base64.b64encode(f'{user.username}:{user.password}'.encode()).decode()}"
+        if user.token or user.token_file:
+            return f"Bearer {self._token()}"
+        if user.auth_provider is not None:
+            return f"Bearer {oidc.token(user.auth_provider, self._access.user_name, self._access.origin)}"
+        printed = self._plugin()
+        return f"Bearer {printed.token}" if printed and printed.token else ""
+
+    def _token(self) -> str:
+        """The file's token while there is one, since it is renewed; else the other."""
+        user = self._access.user
+        try:
+            found = Path(user.token_file).read_text(encoding="utf-8").strip() if user.token_file else ""
+        except (OSError, UnicodeDecodeError) as error:
+            if not user.token:
+                why = getattr(error, "strerror", None) or error
+                raise CommandError(f"The token file {user.token_file} cannot be read: {why}.") from error
+            found = ""
+        if not found and not user.token:
+            raise CommandError(f"The token file {user.token_file} is empty.")
+        return found or user.token
+
+    def _plugin(self) -> exec_plugin.Printed | None:
+        """What the plugin has printed; None where other credentials come first, or there is no plugin."""
+        access, user = self._access, self._access.user
+        others = user.username or user.password or user.token or user.token_file
+        certificate = user.client_certificate or user.client_certificate_data
+        if user.exec is None or others or certificate or not access.secure:
+            return None
+        with self._lock:  # requests at the same time ask the plugin once
+            expires = self._printed.expires if self._printed else None
+            if self._printed is None or (expires is not None and expires <= datetime.now(UTC)):
+                self._printed = exec_plugin.run(user.exec, access.cluster, access.user_name, os.environ)
+            return self._printed
+
+
+def escaped(key: str) -> str:
+    """A key as part of a header's name."""
+    return "".join(chr(b) if chr(b) in _PLAIN else f"%{b:02X}" for b in key.encode())
+
+
+def read(path: str, what: str) -> bytes:
+    """A file that the kubeconfig names.
+
+    Raises:
+        CommandError: it cannot be read.
+    """
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise CommandError(f"The kubeconfig's {what} {path} cannot be read: {error.strerror}.") from error

@@ -1,0 +1,131 @@
+"""The kubeconfigs that kubectl would read, merged as it merges them.
+
+Source of the rules: k8s.io/client-go tools/clientcmd, loader.go and merge.go. The first file that has a cluster, user
+or context of a name wins with all of its entry; the first current-context that is not empty wins. Relative paths are
+those of the file that they stand in.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from pstraining.cli.connection.models import Cluster, Context, File, User
+from pstraining.cli.connection.overrides import Overrides
+from pstraining.cli.errors import CommandError
+from pstraining.cli.manifests import parsed
+
+KUBECONFIG: Final = "KUBECONFIG"
+
+_Part = TypeVar("_Part", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Kubeconfig:
+    """What all files say together."""
+
+    current_context: str = ""
+    clusters: Mapping[str, Cluster] = field(default_factory=dict)
+    users: Mapping[str, User] = field(default_factory=dict)
+    contexts: Mapping[str, Context] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """The file of each user."""
+    missing: tuple[str, ...] = ()
+    """Files that are not there."""
+
+
+def load(overrides: Overrides, environ: Mapping[str, str]) -> Kubeconfig:
+    """Read the files.
+
+    Raises:
+        CommandError: --kubeconfig is not there, or a file cannot be read or is no kubeconfig.
+    """
+    found: list[tuple[str, str]] = []
+    missing: list[str] = []
+    for name in _names(overrides, environ):
+        try:
+            found.append((name, Path(name).read_text(encoding="utf-8")))
+        except FileNotFoundError as error:
+            if overrides.kubeconfig:
+                raise CommandError(f"--kubeconfig {name}: there is no such file.") from error
+            missing.append(name)
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise CommandError(f"The kubeconfig {name} cannot be read: {why}. {_way_out(overrides)}") from error
+    return merged(found, missing)
+
+
+def merged(files: Iterable[tuple[str, str]], missing: Iterable[str] = ()) -> Kubeconfig:
+    """Merge the files.
+
+    Args:
+        files: paths and texts, the first one first.
+        missing: paths of files that are not there.
+
+    Raises:
+        CommandError: a text is no kubeconfig.
+    """
+    current = ""
+    clusters: dict[str, Cluster] = {}
+    users: dict[str, User] = {}
+    contexts: dict[str, Context] = {}
+    origins: dict[str, str] = {}
+    for path, text in files:
+        file, base = _file(path, text), Path(os.path.abspath(path)).parent
+        current = current or file.current_context
+        own = {u.name: _user_from(base, u.user) for u in file.users}
+        origins |= {name: path for name in own if name not in users}
+        users = own | users
+        clusters = {c.name: _resolved(base, c.cluster, "certificate_authority") for c in file.clusters} | clusters
+        contexts = {c.name: c.context for c in file.contexts} | contexts
+    return Kubeconfig(current, clusters, users, contexts, origins, tuple(missing))
+
+
+def _names(overrides: Overrides, environ: Mapping[str, str]) -> list[str]:
+    if overrides.kubeconfig:
+        return [overrides.kubeconfig]
+    if listed := environ.get(KUBECONFIG):
+        return [name for name in dict.fromkeys(listed.split(os.pathsep)) if name]
+    return [str(Path(environ.get("HOME") or Path.home()) / ".kube" / "config")]
+
+
+def _way_out(overrides: Overrides) -> str:
+    return "Select another --kubeconfig." if overrides.kubeconfig else "Set KUBECONFIG to use another file."
+
+
+def _file(path: str, text: str) -> File:
+    documents = list(parsed(path, text))
+    if not documents:
+        return File()
+    try:
+        found = File.model_validate(documents[0].body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise CommandError(f"The kubeconfig {path} is not usable: {where}: {first['msg']}.") from error
+    for kind, names in (
+        ("clusters", [c.name for c in found.clusters]),
+        ("users", [u.name for u in found.users]),
+        ("contexts", [c.name for c in found.contexts]),
+    ):
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise CommandError(f"The kubeconfig {path} is not usable: {kind} has two entries with the name {twice}.")
+    return found
+
+
+def _user_from(base: Path, user: User) -> User:
+    user = _resolved(base, user, "client_certificate", "client_key", "token_file")
+    # A command without a slash is looked up in PATH.
+    if user.exec is not None and os.sep in user.exec.command:
+        return user.model_copy(update={"exec": _resolved(base, user.exec, "command")})
+    return user
+
+
+def _resolved(base: Path, part: _Part, *fields: str) -> _Part:
+    """The part, its relative paths joined to the folder."""
+    paths = {f: os.path.normpath(base / value) for f in fields if (value := getattr(part, f))}
+    return part.model_copy(update=paths)

@@ -1,0 +1,135 @@
+"""What a kubeconfig says, as kubectl's decoder takes it: types are strict, null is absent, other fields are ignored."""
+
+import base64
+import binascii
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+
+def _kebab(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _decoded(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return base64.b64decode("".join(value.split("\n")), validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"not base64: {error}") from error
+
+
+Data = Annotated[bytes, BeforeValidator(_decoded)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", alias_generator=_kebab, populate_by_name=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, value: Any) -> Any:
+        return {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
+
+
+class NamedExtension(_Part):
+    """Data of others in a cluster's entry."""
+
+    name: str = ""
+    extension: Any = None
+
+
+class Cluster(_Part):
+    """Where an API server is and how it shows that it is the right one."""
+
+    server: str = ""
+    tls_server_name: str = ""
+    insecure_skip_tls_verify: bool = False
+    certificate_authority: str = ""
+    certificate_authority_data: Data = b""
+    proxy_url: str = ""
+    disable_compression: bool = False
+    extensions: list[NamedExtension] = Field(default_factory=list)
+
+
+class Variable(_Part):
+    """One of a plugin's environment."""
+
+    name: str = ""
+    value: str = ""
+
+
+class ExecPlugin(_Part):
+    """A program that prints credentials."""
+
+    command: str = ""
+    args: list[str] = Field(default_factory=list)
+    env: list[Variable] = Field(default_factory=list)
+    api_version: str = Field("", alias="apiVersion")
+    install_hint: str = Field("", alias="installHint")
+    provide_cluster_info: bool = Field(False, alias="provideClusterInfo")
+    interactive_mode: str = Field("", alias="interactiveMode")
+
+
+class AuthProvider(_Part):
+    """Credentials that the client itself renews: oidc."""
+
+    name: str = ""
+    config: dict[str, str] = Field(default_factory=dict)
+
+
+class User(_Part):
+    """Who asks, and as whom."""
+
+    client_certificate: str = ""
+    client_certificate_data: Data = b""
+    client_key: str = ""
+    client_key_data: Data = b""
+    token: str = ""
+    token_file: str = Field("", alias="tokenFile")
+    impersonate: str = Field("", alias="as")
+    impersonate_uid: str = Field("", alias="as-uid")
+    impersonate_groups: list[str] = Field(default_factory=list, alias="as-groups")
+    impersonate_user_extra: dict[str, list[str]] = Field(default_factory=dict, alias="as-user-extra")
+    username: str = ""
+    password: str = ""
+    auth_provider: AuthProvider | None = None
+    exec: ExecPlugin | None = None
+
+
+class Context(_Part):
+    """A cluster, a user and a namespace."""
+
+    cluster: str = ""
+    user: str = ""
+    namespace: str = ""
+
+
+class NamedCluster(_Part):
+    """An entry of `clusters`."""
+
+    name: str = ""
+    cluster: Cluster = Cluster()
+
+
+class NamedUser(_Part):
+    """An entry of `users`."""
+
+    name: str = ""
+    user: User = User()
+
+
+class NamedContext(_Part):
+    """An entry of `contexts`."""
+
+    name: str = ""
+    context: Context = Context()
+
+
+class File(_Part):
+    """A whole file."""
+
+    current_context: str = ""
+    clusters: list[NamedCluster] = Field(default_factory=list)
+    users: list[NamedUser] = Field(default_factory=list)
+    contexts: list[NamedContext] = Field(default_factory=list)

@@ -1,0 +1,57 @@
+"""Tokens of the auth-provider oidc, renewed where they have expired, by the client library."""
+
+from typing import Any
+
+import yaml
+
+from pstraining.cli.connection.models import AuthProvider
+from pstraining.cli.errors import CommandError
+
+
+def token(provider: AuthProvider, user: str, origin: str) -> str:
+    """The ID token. A renewed one is written back, with its refresh token, as that may be valid only once.
+
+    Args:
+        provider: what the kubeconfig says.
+        user: its name of the user.
+        origin: its file.
+
+    Raises:
+        CommandError: it is another provider, or there is no token.
+    """
+    if provider.name != "oidc":
+        raise CommandError(
+            f"The kubeconfig's user {user} has the auth-provider {provider.name}, which kubectl no longer has either. "
+            "Use an exec plugin, such as gke-gcloud-auth-plugin or kubelogin."
+        )
+    from kubernetes.config import kube_config
+
+    settings = dict(provider.config)
+    config = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {}}],
+        "users": [{"name": "u", "user": {"auth-provider": {"name": "oidc", "config": settings}}}],
+    }
+    library: Any = kube_config  # untyped upstream
+    try:
+        loader = library.KubeConfigLoader(config, config_persister=lambda: _store(settings, user, origin))
+        loader._load_authentication()
+    # Of four libraries, and each error means that there is no token.
+    except Exception as error:
+        raise CommandError(f"The ID token of user {user} was not renewed: {error}. Log in again.") from error
+    found = str(getattr(loader, "token", "")).removeprefix("Bearer ")
+    if not found:
+        raise CommandError(f"The id-token of user {user} is not a JSON Web Token. Log in again.")
+    return found
+
+
+def _store(settings: dict[str, str], user: str, origin: str) -> None:
+    """Write a user's settings into its kubeconfig."""
+    with open(origin, encoding="utf-8") as file:
+        content = yaml.safe_load(file)
+    for entry in content["users"]:
+        if entry["name"] == user:
+            entry["user"]["auth-provider"]["config"] = settings
+    with open(origin, "w", encoding="utf-8") as file:
+        yaml.safe_dump(content, file, default_flow_style=False)

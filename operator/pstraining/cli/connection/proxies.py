@@ -1,0 +1,56 @@
+"""Which proxy the environment names for an address: Go's rules, golang.org/x/net/http/httpproxy.
+
+They differ from those of Python's libraries: ALL_PROXY is not read, and loopback addresses are never proxied.
+"""
+
+from collections.abc import Mapping
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from urllib.parse import urlsplit
+
+
+def from_environment(url: str, environ: Mapping[str, str]) -> str:
+    """The proxy's URL; empty for none."""
+    parts = urlsplit(url)
+    scheme = parts.scheme.upper()
+    proxy = environ.get(f"{scheme}_PROXY") or environ.get(f"{scheme.lower()}_proxy") or ""
+    excluded = environ.get("NO_PROXY") or environ.get("no_proxy") or ""
+    host, port = (parts.hostname or "").lower(), str(parts.port or (443 if scheme == "HTTPS" else 80))
+    if not proxy or host == "localhost" or any(_excludes(entry, host, port) for entry in excluded.split(",")):
+        return ""
+    if (address := _address(host)) and address.is_loopback:
+        return ""
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _excludes(entry: str, host: str, port: str) -> bool:
+    entry = entry.strip().lower()
+    if entry in ("", "*"):
+        return entry == "*"
+    address = _address(host)
+    if "/" in entry:
+        try:
+            return address is not None and address in ip_network(entry, strict=False)
+        except ValueError:
+            return False
+    name, only = _split(entry)
+    if only not in ("", port):
+        return False
+    if (excluded := _address(name)) is not None:
+        return address == excluded
+    name = name.removeprefix("*")
+    return bool(name) and (host.endswith(name if name[0] == "." else f".{name}") or host == name)
+
+
+def _split(entry: str) -> tuple[str, str]:
+    """Host and port of an entry; the port is empty if it has none."""
+    if _address(entry) is not None:
+        return entry, ""
+    name, colon, port = entry.rpartition(":")
+    return (name.strip("[]"), port) if colon else (entry, "")
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None

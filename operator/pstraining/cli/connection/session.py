@@ -1,0 +1,168 @@
+"""Requests to an API server: connections, TLS, proxies and time limits."""
+
+import socket
+import ssl
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode, urlsplit
+
+import urllib3
+from urllib3.util import Retry, Timeout
+
+from pstraining.cli.connection.access import Access
+from pstraining.cli.connection.credentials import Credentials, Pair, read
+from pstraining.cli.errors import CommandError
+
+CONNECT_SECONDS: Final = 10
+AT_ONCE: Final = 10
+"""Connections that are kept."""
+_PROBES: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPALIVE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 9))
+"""Seconds and tries, as client-go: a command that follows a log hears of an API server that is gone."""
+
+
+class Session:
+    """An API server, asked with the user's credentials.
+
+    Raises:
+        CommandError: the credentials or the certificates cannot be used.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        self._credentials = Credentials(access)
+        self._certificate: Pair | None = None
+        self._pool: urllib3.PoolManager | None = None
+        self._lock = threading.Lock()
+        if access.secure:
+            # Certificates that cannot be used are reported before the first request.
+            self._tls(None)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        seconds: float | None,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+    ) -> urllib3.BaseHTTPResponse:
+        """Ask, and return the answer, not read yet.
+
+        Args:
+            method: of HTTP.
+            path: from the server's root, quoted.
+            query: the parameters.
+            seconds: how long to wait for the next byte; None for any time.
+            headers: beside those of the credentials.
+            body: what is sent.
+
+        Raises:
+            CommandError: the credentials cannot be had.
+            urllib3.exceptions.HTTPError: there is no answer.
+        """
+        sent = urllib3.HTTPHeaderDict(headers)
+        for name, value in self._credentials.headers():
+            sent.add(name, value)
+        url = f"{self.access.host}{path}{'?' if query else ''}{urlencode(query)}"
+        answer = self._connected().request(
+            method, url, body=body, headers=sent, preload_content=False, timeout=self._timeout(seconds)
+        )
+        if answer.status == 401:
+            self._credentials.refused()
+        return answer
+
+    def _timeout(self, seconds: float | None) -> Timeout:
+        limit = self.access.seconds
+        if limit is None or seconds is None:
+            return Timeout(connect=CONNECT_SECONDS, read=seconds)
+        return Timeout(total=limit or None)
+
+    def _connected(self) -> urllib3.PoolManager:
+        """Connections that show the client's present certificate."""
+        certificate = self._credentials.certificate() if self.access.secure else None
+        with self._lock:
+            if self._pool is None or certificate != self._certificate:
+                self._certificate, self._pool = certificate, self._connections(certificate)
+            return self._pool
+
+    def _connections(self, certificate: Pair | None) -> urllib3.PoolManager:
+        settings: dict[str, Any] = {
+            # Each try that fails is logged; one more is enough for a connection that was closed meanwhile.
+            "retries": Retry(1),
+            "maxsize": AT_ONCE,
+            "socket_options": _socket_options(),
+        }
+        if self.access.secure:
+            settings["ssl_context"] = self._tls(certificate)
+            if name := self.access.cluster.tls_server_name:
+                settings["server_hostname"] = name
+        proxy = self.access.proxy
+        if not proxy:
+            return urllib3.PoolManager(**settings)
+        if urlsplit(proxy).scheme.startswith("socks"):
+            return _socks(proxy, settings)
+        parts = urlsplit(proxy)
+        user = f"{parts.username or ''}:{parts.password or ''}"
+        headers = urllib3.make_headers(proxy_basic_auth=user) if parts.username else None
+        return urllib3.ProxyManager(proxy, proxy_headers=headers, **settings)
+
+    def _tls(self, certificate: Pair | None) -> ssl.SSLContext:
+        cluster = self.access.cluster
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        # As Go: any certificate that is given is trusted, also one that is no root.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        authority = cluster.certificate_authority_data
+        if cluster.certificate_authority:
+            authority = read(cluster.certificate_authority, "certificate-authority")
+        try:
+            if cluster.insecure_skip_tls_verify:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+                # The kubeconfig says so: a warning for each request says nothing new.
+                urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+            elif authority:
+                context.load_verify_locations(cadata=authority.decode())
+            else:
+                context.load_default_certs()
+        except (ssl.SSLError, UnicodeDecodeError, ValueError) as error:
+            raise CommandError(
+                f"The kubeconfig's certificate authority for {self.access} is not PEM: {error}."
+            ) from error
+        if certificate is not None:
+            _show(context, certificate, self.access)
+        return context
+
+
+def _show(context: ssl.SSLContext, certificate: Pair, access: Access) -> None:
+    """Let the client show a certificate; Python's library reads it from files alone."""
+    with tempfile.TemporaryDirectory() as folder:  # only its owner may read it
+        chain, key = Path(folder, "certificate"), Path(folder, "key")
+        chain.write_bytes(certificate[0])
+        key.write_bytes(certificate[1])
+        try:
+            context.load_cert_chain(chain, key)
+        except (ssl.SSLError, ValueError) as error:
+            who = access.user_name or "without a name"
+            raise CommandError(f"The client certificate of user {who} and its key cannot be used: {error}.") from error
+
+
+def _socket_options() -> list[tuple[int, int, int]]:
+    found = [(socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in _PROBES if hasattr(socket, name)]
+    # urllib3 replaces its own options by these.
+    return [
+        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        *found,
+    ]
+
+
+def _socks(proxy: str, settings: dict[str, Any]) -> urllib3.PoolManager:
+    try:
+        from urllib3.contrib.socks import SOCKSProxyManager
+    except ImportError as error:
+        raise CommandError(f"The proxy {proxy} needs the package PySocks: `pip install pysocks`.") from error
+    # kubectl leaves names to the proxy.
+    return SOCKSProxyManager(proxy.replace("socks5://", "socks5h://", 1), **settings)
