@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from pstraining.api import names
 from pstraining.cli.client import KubeconfigClient
+from pstraining.cli.connection.overrides import Overrides
 from pstraining.cli.errors import CommandError, RequestError
 from pstraining.cli.main import app
 from tests.support.cli_runs import nobody_here
@@ -53,8 +54,8 @@ Say = Callable[..., str]
 
 
 def pointed_at(monkeypatch: pytest.MonkeyPatch, kubeconfig: str) -> None:
-    """This process' commands use this kubeconfig; the library has read the environment when it was imported."""
-    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", kubeconfig)
+    """This process' commands use this kubeconfig."""
+    monkeypatch.setenv("KUBECONFIG", kubeconfig)
 
 
 @pytest.fixture
@@ -207,7 +208,7 @@ def test_who_may_not_and_what_is_not_installed(
     wait_for(only_pods_are_missing, "the role holds")
 
     pointed_at(monkeypatch, kube.target.kubeconfig)
-    cluster = KubeconfigClient(kube.target.context)
+    cluster = KubeconfigClient(Overrides(context=kube.target.context))
     for group, version in ((names.GROUP, "v9"), ("pstraining.invalid", "v1")):
         monkeypatch.setattr(names, "GROUP", group)
         monkeypatch.setattr(names, "VERSION", version)

@@ -92,18 +92,17 @@ class ClusterClient(Protocol):
 class KubeconfigClient:
     """The cluster that kubectl would ask, with the same identity."""
 
-    def __init__(self, overrides: Overrides | str | None = None) -> None:
+    def __init__(self, overrides: Overrides | None = None) -> None:
         """Decide which cluster, and as whom.
 
         Args:
-            overrides: what the options say; a text is the name of a context.
+            overrides: what the options say.
 
         Raises:
             CommandError: the kubeconfig is not usable.
         """
         logging.getLogger("urllib3").setLevel(logging.ERROR)
-        if not isinstance(overrides, Overrides):
-            overrides = Overrides(context=overrides or "")
+        overrides = overrides or Overrides()
         config = kubeconfig.load(overrides, os.environ)
         self._access = access.chosen(config, overrides, access.Surroundings(os.environ, access.SERVICE_ACCOUNT))
         self._session = Session(self._access)

@@ -1,9 +1,10 @@
 """The job that a command is about: found, or missed in words that help; and what its status says."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from pstraining.api import names
 from pstraining.api.conditions import Condition, Reason
 from pstraining.api.text import printable
 from pstraining.cli.client import ClusterClient, Object
@@ -20,6 +21,46 @@ _WRONG: Final = (
     Condition.RESTARTING,
 )
 """What keeps a job from running while it holds, the first first."""
+
+_TYPES: Final = frozenset(
+    f"{name}{suffix}".lower()
+    for name in (names.KIND, names.PLURAL, names.SHORT_NAME)
+    for suffix in ("", f".{names.GROUP}", f".{names.VERSION}.{names.GROUP}")
+)
+_From = TypeVar("_From")
+_To = TypeVar("_To")
+
+
+def name_of(text: str) -> str:
+    """The name of a job that is written NAME or TYPE/NAME, as kubectl takes it.
+
+    Raises:
+        ValueError: the type is another one, or there is no name.
+    """
+    kind, slash, name = text.rpartition("/")
+    if slash and (kind.lower() not in _TYPES or not name):
+        raise ValueError(f"{text!r} is not a job: write NAME or {names.SHORT_NAME}/NAME")
+    return name
+
+
+def each(found: Iterable[_From], act: Callable[[_From], _To]) -> list[_To]:
+    """Act on all of them, also after an error, as kubectl does; what came of it.
+
+    Raises:
+        CommandError: what was wrong; of several errors each in a line.
+    """
+    done: list[_To] = []
+    errors: list[CommandError] = []
+    for one in found:
+        try:
+            done.append(act(one))
+        except CommandError as error:
+            errors.append(error)
+    if len(errors) > 1:
+        raise CommandError("\nError: ".join(dict.fromkeys(str(error) for error in errors)))
+    if errors:
+        raise errors[0]
+    return done
 
 
 def job_named(cluster: ClusterClient, namespace: str, name: str) -> Object:

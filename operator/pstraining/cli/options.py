@@ -10,6 +10,7 @@ import typer
 
 from pstraining.cli.connection.overrides import Overrides
 from pstraining.cli.formatting import request_seconds
+from pstraining.cli.jobs import name_of
 from pstraining.cli.output import Output
 from pstraining.cli.tasks import TaskRole
 
@@ -21,7 +22,30 @@ Context = Annotated[Overrides | None, "the options of CONNECTION"]
 Format = Annotated[
     Output, typer.Option("--output", "-o", help="Output format: text to read, json or yaml for programs.")
 ]
-Job = Annotated[str, typer.Argument(help="Name of the job.")]
+
+
+def job_argument(text: str) -> str:
+    """A job's name, of NAME or TYPE/NAME.
+
+    Raises:
+        typer.BadParameter: it is neither.
+    """
+    try:
+        return name_of(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}.") from None
+
+
+Job = Annotated[str, typer.Argument(parser=job_argument, metavar="JOB", help="Name of the job, or pstj/NAME.")]
+OptionalJobs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        parser=job_argument,
+        metavar="JOB",
+        help="Names of jobs, or pstj/NAME. Of one job, every pod is shown. Default: all jobs.",
+    ),
+]
+Jobs = Annotated[list[str], typer.Argument(parser=job_argument, metavar="JOB", help="Names of jobs, or pstj/NAME.")]
 Files = Annotated[
     list[str],
     typer.Option(
@@ -53,6 +77,24 @@ def duration_option(text: str | float) -> float:
         raise typer.BadParameter(f"{error}.") from None
 
 
+def interval_option(text: str | float) -> float:
+    """The value of an option that is a duration of some length, in seconds.
+
+    Raises:
+        typer.BadParameter: it is none, or too short.
+    """
+    found = duration_option(text)
+    if found < SHORTEST:
+        raise typer.BadParameter(f"{text} is shorter than {SHORTEST:g} s.")
+    return found
+
+
+SHORTEST: Final = 0.1
+"""Seconds."""
+Interval = Annotated[
+    float,
+    typer.Option(parser=interval_option, metavar="DURATION", help="Time between the two scrapes. A number: seconds."),
+]
 Timeout = Annotated[
     float,
     typer.Option(
@@ -61,18 +103,20 @@ Timeout = Annotated[
 ]
 
 
-def _text(*names: str, help: str) -> Any:
-    return Annotated[str, typer.Option(*names, help=help, show_default=False, rich_help_panel=PANEL)]
+def _text(*names: str, help: str, hidden: bool = True) -> Any:
+    return Annotated[str, typer.Option(*names, help=help, show_default=False, hidden=hidden)]
 
 
 def _texts(*names: str, help: str) -> Any:
-    return Annotated[list[str], typer.Option(*names, help=help, show_default=False, rich_help_panel=PANEL)]
+    return Annotated[list[str], typer.Option(*names, help=help, show_default=False, hidden=True)]
 
 
-PANEL: Final = "Connection, as kubectl's options"
+_CONTEXT: Final = (
+    "Context of the kubeconfig. Default: the current context. kubectl's other options of a connection work too"
+)
 CONNECTION: Final[dict[str, Any]] = {
     "kubeconfig": _text("--kubeconfig", help="The only kubeconfig to read. Default: KUBECONFIG, ~/.kube/config."),
-    "context": _text("--context", help="Context of the kubeconfig. Default: the current context."),
+    "context": _text("--context", help=f"{_CONTEXT}, such as --kubeconfig and --as.", hidden=False),
     "cluster": _text("--cluster", help="Cluster of the kubeconfig."),
     "user": _text("--user", help="User of the kubeconfig."),
     "server": _text("--server", "-s", help="URL of the API server."),
@@ -85,15 +129,12 @@ CONNECTION: Final[dict[str, Any]] = {
     "client_certificate": _text("--client-certificate", help="File of a client certificate."),
     "client_key": _text("--client-key", help="File of its key."),
     "insecure_skip_tls_verify": Annotated[
-        bool,
-        typer.Option(
-            "--insecure-skip-tls-verify", help="Do not check the server's certificate.", rich_help_panel=PANEL
-        ),
+        bool, typer.Option("--insecure-skip-tls-verify", help="Do not check the server's certificate.", hidden=True)
     ],
     "tls_server_name": _text("--tls-server-name", help="Name to expect in the server's certificate."),
     "request_timeout": _text("--request-timeout", help="Maximum time of one request: 5, 5s, 1m. 0: no limit."),
 }
-"""An option for each field of Overrides."""
+"""An option for each field of Overrides; as kubectl's help does, that of a command shows few of them."""
 
 
 def with_connection(command: Callable[..., None]) -> Callable[..., None]:

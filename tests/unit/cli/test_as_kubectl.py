@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from pstraining.cli.connection import access
 from pstraining.cli.errors import CommandError
 from pstraining.cli.formatting import request_seconds
 from pstraining.cli.options import Context, Namespace, with_connection
+from tests.support.kubeconfigs import exec_row, printing
 from tests.support.kubectl_rows import ANSWERS, Outcome, Rig, Row, laid_out, rig
 from tests.support.kubectl_table import ROWS
 
@@ -70,3 +71,46 @@ def test_a_row(row: Row, servers: Rig, tmp_path: Path, monkeypatch: pytest.Monke
         assert row.refused
     else:
         assert found == expected | {"timeout": request_seconds(expected["timeout"] or "0")}
+
+
+def test_a_plugins_words_come_at_once_too(
+    servers: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (row,) = [row for row in ROWS if row.name == "a plugin that fails"]
+    answer(row, servers, tmp_path, monkeypatch)
+    assert capsys.readouterr().err == "token expired: run `corp login`\n"
+
+
+@pytest.mark.parametrize(("expires", "runs"), [("2100", [1, 1, 2]), (None, [1, 1, 2])])
+def test_a_plugin_is_asked_again_when_its_token_is_refused(
+    servers: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expires: str | None, runs: list[int]
+) -> None:
+    cluster, count = with_plugin(servers, tmp_path, monkeypatch, expires)
+    seen = []
+    for refused in (False, False, True):
+        if refused:
+            cluster._session._credentials.refused()
+        cluster.read("/a")
+        seen.append(count())
+    assert seen == runs
+
+
+def test_a_plugin_is_asked_again_when_its_token_has_expired(
+    servers: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, count = with_plugin(servers, tmp_path, monkeypatch, "2020")
+    cluster.read("/a")
+    before = count()
+    cluster.read("/a")
+    assert count() > before
+
+
+def with_plugin(
+    servers: Rig, folder: Path, monkeypatch: pytest.MonkeyPatch, expires: str | None
+) -> tuple[KubeconfigClient, Callable[[], int]]:
+    """A client with a plugin, and how often that has run."""
+    end = f', "expirationTimestamp": "{expires}-01-01T00:00:00Z"' if expires else ""
+    row = exec_row("", f'echo run >> "$0.runs"\n{printing(f"""{{"token": "t"{end}}}""")}')
+    environ, _ = laid_out(row, servers, folder)
+    monkeypatch.setenv("KUBECONFIG", environ["KUBECONFIG"])
+    return KubeconfigClient(), lambda: len((folder / "login.runs").read_text().split())

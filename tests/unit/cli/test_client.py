@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pstraining.cli.client import PAGE, KubeconfigClient, lines
+from pstraining.cli.connection.overrides import Overrides
 from pstraining.cli.errors import ConflictError, DeniedError, RequestError
 from tests.support.api_answers import NO_PAGE, Answer, Server, kubeconfig, status
 from tests.support.builders import job
@@ -40,7 +41,7 @@ def server() -> Iterator[Server]:
 def cluster(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KubeconfigClient:
     url = f"http://127.0.0.1:{server.server_address[1]}"
     pointed_at(monkeypatch, kubeconfig(tmp_path, url, namespace="team"))
-    return KubeconfigClient("test")
+    return KubeconfigClient(Overrides(context="test"))
 
 
 def test_where_is_asked(server: Server, cluster: KubeconfigClient) -> None:
@@ -156,7 +157,7 @@ def test_what_a_pod_refuses_is_not_a_refusal_of_the_api_server(server: Server, c
 def test_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     pointed_at(monkeypatch, kubeconfig(tmp_path, url))
-    cluster = KubeconfigClient("test")
+    cluster = KubeconfigClient(Overrides(context="test"))
     assert cluster.namespace == "default"
     for ask in (lambda: cluster.jobs(None), lambda: cluster.job("team", "digits")):
         with pytest.raises(RequestError) as caught:

@@ -9,7 +9,11 @@ from tests.support.builders import NOW, stamp
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("30s", 30), ("5m", 300), ("1h30m", 5400), ("2d", 172800), ("0.5s", 0.5), ("1m1s", 61)]
+    ("text", "seconds"),
+    [
+        *[("30s", 30), ("5m", 300), ("1h30m", 5400), ("2d", 172800), ("0.5s", 0.5), ("1m1s", 61)],
+        *[("0", 0), ("+5s", 5), (".5m", 30), ("1.h", 3600), ("500ms", 0.5), ("2\u00b5s", 2e-6), ("1h0.5m", 3630)],
+    ],
 )
 def test_durations_are_read(text: str, seconds: float) -> None:
     assert formatting.seconds(text) == seconds

@@ -11,7 +11,7 @@ from tests.support.simulation import running
 
 
 def scaled(cluster: JobCluster, workers: int, name: str = "digits", *, wait: bool = False) -> None:
-    scale_to(cluster, name, workers, None, cluster.patience if wait else None)
+    scale_to(cluster, [name], workers, None, cluster.patience if wait else None)
 
 
 def test_the_number_is_changed_once(capsys: pytest.CaptureFixture[str]) -> None:

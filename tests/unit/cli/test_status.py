@@ -372,8 +372,8 @@ def test_the_command_prints_tables_trees_and_data(
         ["default", "digits", "Running"],
         ["team", "other", "Unknown"],
     ]
-    assert show(job="digits").startswith("digits  Running  namespace default")
-    assert json.loads(show(job="digits", output=Output.JSON))["name"] == "digits"
+    assert show(jobs=["digits"]).startswith("digits  Running  namespace default")
+    assert json.loads(show(jobs=["digits"], output=Output.JSON))["name"] == "digits"
     assert [j["name"] for j in yaml.safe_load(show(namespace="team", output=Output.YAML))] == ["other"]
     assert show(namespace="nobody") == "No PSTrainingJobs in namespace nobody.\n"
     assert show(namespace="nobody", output=Output.JSON) == "[]\n"
@@ -381,4 +381,4 @@ def test_the_command_prints_tables_trees_and_data(
 
 def test_all_namespaces_and_one_job_exclude_each_other() -> None:
     with pytest.raises(CommandError, match="remove the job's name and --namespace"):
-        status.status(job="digits", all_namespaces=True)
+        status.status(jobs=["digits"], all_namespaces=True)

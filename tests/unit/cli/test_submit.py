@@ -15,6 +15,7 @@ from pstraining.cli.manifests import Document
 from pstraining.cli.submission import placed
 from pstraining.cli.waiting import follow, running_or_ended
 from tests.support.builders import job
+from tests.support.cli_cluster import Nowhere
 from tests.support.job_cluster import JobCluster
 from tests.support.simulation import World, running
 
@@ -194,6 +195,31 @@ def test_a_dry_run_of_the_client_needs_no_cluster(file: Path) -> None:
     assert result.exit_code == 0
     assert result.stdout == "digits: would be submitted (checked offline)\n"
     assert "document 2 (ConfigMap c): skipped" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "words"),
+    [
+        ({"name": None, "generateName": "digits-"}, (), "metadata.name is required"),
+        ({"namespace": "team"}, ("-n", "other"), "metadata.namespace is team, but --namespace is other"),
+        ({}, ("--wait",), "--wait waits for what --dry-run does not store"),
+    ],
+)
+@pytest.mark.parametrize("dry_run", ["client", "server"])
+def test_a_dry_run_refuses_what_the_real_run_refuses(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, str],
+    arguments: tuple[str, ...],
+    words: str,
+    dry_run: str,
+) -> None:
+    body, path = manifest(), tmp_path / "jobs.yaml"
+    body["metadata"] |= change
+    path.write_text(yaml.safe_dump(body))
+    monkeypatch.setattr("pstraining.cli.commands.submit.KubeconfigClient", lambda context: Nowhere())
+    result = CliRunner().invoke(app, ["submit", "-f", str(path), "--dry-run", dry_run, *arguments])
+    assert words in str(result.exception)
 
 
 def test_nothing_is_sent_if_one_is_wrong(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_both_ways_and_nothing_twice(capsys: pytest.CaptureFixture[str]) -> None:
     cluster = JobCluster(running())
     for suspended in (False, True, True, False):
-        set_suspended(cluster, "digits", suspended)
+        set_suspended(cluster, ["digits"], suspended)
     assert told(capsys) == [
         "digits in default: is not suspended: nothing to do",
         "digits in default: suspended",
@@ -28,9 +28,9 @@ def test_both_ways_and_nothing_twice(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_it_waits_until_nothing_runs_and_until_it_runs_again(capsys: pytest.CaptureFixture[str]) -> None:
     cluster = JobCluster(running())
-    set_suspended(cluster, "digits", True, patience=cluster.patience)
+    set_suspended(cluster, ["digits"], True, patience=cluster.patience)
     assert not cluster.world.pods
-    set_suspended(cluster, "digits", False, patience=cluster.patience)
+    set_suspended(cluster, ["digits"], False, patience=cluster.patience)
     assert cluster.world.pods
     assert told(capsys) == [
         "digits in default: suspended",
@@ -44,18 +44,18 @@ def test_pods_that_take_their_time(capsys: pytest.CaptureFixture[str]) -> None:
     cluster = JobCluster(running())
     cluster.world.lingering = {"chief"}
     with pytest.raises(CommandError, match=r"digits: timed out after 10 s\. digits: Stopping"):
-        set_suspended(cluster, "digits", True, patience=cluster.patience)
+        set_suspended(cluster, ["digits"], True, patience=cluster.patience)
     cluster.world.gone("chief")
-    set_suspended(cluster, "digits", True, patience=cluster.patience)
+    set_suspended(cluster, ["digits"], True, patience=cluster.patience)
     assert told(capsys)[-2:] == ["digits in default: is suspended: nothing to do", "digits is suspended."]
 
 
 def test_a_job_that_has_ended_and_one_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     cluster = JobCluster(running())
     with pytest.raises(CommandError, match="There is no PSTrainingJob other in namespace default"):
-        set_suspended(cluster, "other", True)
+        set_suspended(cluster, ["other"], True)
     cluster.world.end("chief")
     cluster.world.settle()
-    set_suspended(cluster, "digits", True)
+    set_suspended(cluster, ["digits"], True)
     assert told(capsys) == ["digits in default: has ended (Succeeded): nothing to do"]
     assert not cluster.asked

@@ -1,6 +1,7 @@
-"""`scale JOB --workers N`: another number of workers, if the API's rules allow it; the others go on training."""
+"""`scale JOB... --workers N`: another number of workers, if the API's rules allow it; the others go on training."""
 
 import copy
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -8,44 +9,55 @@ import typer
 from pstraining.api.conditions import Condition
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
 from pstraining.cli.errors import CommandError
-from pstraining.cli.jobs import condition, end_of, is_true, job_named
-from pstraining.cli.options import Context, Job, Namespace, Timeout, Wait
+from pstraining.cli.jobs import condition, each, end_of, is_true, job_named
+from pstraining.cli.options import Context, Jobs, Namespace, Timeout, Wait
 from pstraining.cli.validation.schema import validate
 from pstraining.cli.waiting import Patience, follow, is_suspended
 
 
 def scale(
-    job: Job,
+    jobs: Jobs,
     workers: Annotated[int, typer.Option(help="New number of workers.")],
     namespace: Namespace = None,
     context: Context = None,
     wait: Wait = False,
     timeout: Timeout = 300,
 ) -> None:
-    """Change a job's number of workers (spec.worker.replicas). All other tasks keep running.
+    """Change the number of workers of jobs (spec.worker.replicas). All other tasks keep running.
 
     The API's rules are checked before the change is sent. With --wait, the command waits until every worker is ready,
     has succeeded or was given up.
     """
-    scale_to(KubeconfigClient(context), job, workers, namespace, Patience(timeout) if wait else None)
+    scale_to(KubeconfigClient(context), jobs, workers, namespace, Patience(timeout) if wait else None)
 
 
 def scale_to(
-    cluster: ClusterClient, name: str, workers: int, namespace: str | None = None, patience: Patience | None = None
+    cluster: ClusterClient,
+    jobs: Iterable[str],
+    workers: int,
+    namespace: str | None = None,
+    patience: Patience | None = None,
 ) -> None:
-    """Change a job's number of workers, and say so.
+    """Change the number of workers of jobs, and say so.
 
     Args:
-        cluster: where the job is.
-        name: the job.
-        workers: how many it is to have.
-        namespace: the job's; the context's own if not given.
-        patience: how long to wait until they are ready; None for not at all.
+        cluster: where the jobs are.
+        jobs: their names.
+        workers: how many each is to have.
+        namespace: the jobs'; the context's own if not given.
+        patience: how long to wait for each until its workers are ready; None for not at all.
 
     Raises:
         CommandError: there is no such job, it has ended, the rules refuse it, or the workers are not ready in time.
     """
-    namespace = namespace or cluster.namespace
+    where = namespace or cluster.namespace
+    changed = each(jobs, lambda name: _changed(cluster, where, name, workers))
+    if patience is not None:
+        each(changed, lambda job: typer.echo(follow(cluster, job, lambda now: _scaled(now, workers), patience)))
+
+
+def _changed(cluster: ClusterClient, namespace: str, name: str, workers: int) -> Object:
+    """The job as it is stored then."""
     job = job_named(cluster, namespace, name)
     before = int(job["spec"]["worker"]["replicas"])
     end = end_of(job)
@@ -53,13 +65,11 @@ def scale_to(
         raise CommandError(f"{name} has ended ({end}) and has no workers.")
     if before == workers:
         typer.echo(f"{name} in {namespace}: already has {workers} {_workers(workers)}: nothing to do")
-    else:
-        check(job, workers)
-        cluster.scale(namespace, name, workers)
-        typer.echo(f"{name} in {namespace}: scaled from {before} to {workers} {_workers(workers)}")
-        job = job_named(cluster, namespace, name)
-    if patience is not None:
-        typer.echo(follow(cluster, job, lambda now: _scaled(now, workers), patience))
+        return job
+    check(job, workers)
+    cluster.scale(namespace, name, workers)
+    typer.echo(f"{name} in {namespace}: scaled from {before} to {workers} {_workers(workers)}")
+    return job_named(cluster, namespace, name)
 
 
 def check(job: Object, workers: int) -> None:

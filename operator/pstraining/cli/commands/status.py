@@ -1,8 +1,9 @@
-"""`status [JOB]`: a table of jobs, or one job with its roles, pods, shards and events, and why something waits."""
+"""`status [JOB...]`: a table of jobs, or one job with its roles, pods, shards and events, and why something waits."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
@@ -11,9 +12,9 @@ from pstraining.api import names
 from pstraining.api.packed_records import numbers
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
 from pstraining.cli.errors import CommandError
-from pstraining.cli.jobs import end_of, job_named, one_line, phase, why
+from pstraining.cli.jobs import each, end_of, job_named, one_line, phase, why
 from pstraining.cli.metrics.scraping import devices_of, trains
-from pstraining.cli.options import Context, Format, Namespace
+from pstraining.cli.options import Context, Format, Namespace, OptionalJobs
 from pstraining.cli.output import Output, show
 from pstraining.cli.status.picture import table, tree
 from pstraining.cli.status.pod_state import is_unexplained, state
@@ -29,24 +30,25 @@ AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Sho
 
 
 def status(
-    job: Annotated[str | None, typer.Argument(help="Name of the job. Default: a table of all jobs.")] = None,
+    jobs: OptionalJobs = None,
     all_namespaces: AllNamespaces = False,
     namespace: Namespace = None,
     context: Context = None,
     output: Format = Output.TEXT,
 ) -> None:
     """Show the state of jobs. For one job, show every pod and why it waits or has failed."""
-    if all_namespaces and (job is not None or namespace is not None):
+    if all_namespaces and (jobs or namespace is not None):
         raise CommandError("--all-namespaces shows all jobs: remove the job's name and --namespace.")
     cluster, now = KubeconfigClient(context), datetime.now(UTC)
     where = namespace or cluster.namespace
-    if job is None:
-        jobs = [summary(j) for j in cluster.jobs(None if all_namespaces else where)]
-        empty = f"No PSTrainingJobs in {'any namespace' if all_namespaces else f'namespace {where}'}."
-        show(jobs, output, lambda: table(jobs, now, namespaces=all_namespaces) if jobs else empty)
-    else:
-        found = look(cluster, where, job)
+    if jobs and len(jobs) == 1:
+        found = look(cluster, where, jobs[0])
         show(found, output, lambda: tree(found, now))
+        return
+    listed = each(jobs, partial(job_named, cluster, where)) if jobs else cluster.jobs(None if all_namespaces else where)
+    rows = [summary(job) for job in listed]
+    empty = f"No PSTrainingJobs in {'any namespace' if all_namespaces else f'namespace {where}'}."
+    show(rows, output, lambda: table(rows, now, namespaces=all_namespaces) if rows else empty)
 
 
 def summary(job: Object) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
+from pstraining.cli.errors import CommandError
 from pstraining.cli.manifests import documents
 from pstraining.cli.options import Context, Files, Namespace, Recursive, Timeout, Wait
 from pstraining.cli.submission import placed, sent
@@ -46,15 +47,17 @@ def submit(
     status is 0 if the job runs, has succeeded, or is suspended by its manifest. It is 1 if the job has failed, cannot
     start, or the timeout has expired.
     """
+    if wait and dry_run is not None:
+        raise CommandError("--wait waits for what --dry-run does not store: remove one of them.")
     found = require_valid(check_documents(documents(files, recursive)))
     if dry_run is DryRun.CLIENT:
-        for document in found:
-            typer.echo(f"{document.name}: would be submitted (checked offline)")
+        for job in [placed(document, namespace, "default") for document in found]:
+            typer.echo(f"{job['metadata']['name']}: would be submitted (checked offline)")
         return
     cluster = KubeconfigClient(context)
     jobs = [placed(document, namespace, cluster.namespace) for document in found]
     stored = [apply(cluster, job, dry_run=dry_run is not None, force=force) for job in jobs]
-    for job in stored if wait and dry_run is None else ():
+    for job in stored if wait else ():
         typer.echo(follow(cluster, job, running_or_ended, Patience(timeout)))
 
 

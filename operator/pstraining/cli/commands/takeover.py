@@ -16,7 +16,7 @@ from pstraining.api.numbers import number
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
 from pstraining.cli.errors import CommandError
 from pstraining.cli.jobs import condition, is_true, job_named
-from pstraining.cli.options import Context, Job, Namespace
+from pstraining.cli.options import Context, Job, Namespace, Timeout
 
 EVERY = 0.2
 """Seconds between two looks."""
@@ -27,7 +27,7 @@ def takeover(
     shard: Annotated[int, typer.Option(help="Index of the shard to switch over.")],
     namespace: Namespace = None,
     context: Context = None,
-    timeout: Annotated[float, typer.Option(help="Maximum seconds to wait.")] = 60,
+    timeout: Timeout = 60,
 ) -> None:
     """Switch a shard over to its standby. A program without the runtime resumes from its newest checkpoint."""
     typer.echo(take_over(KubeconfigClient(context), job, shard, namespace, timeout))

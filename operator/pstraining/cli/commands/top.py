@@ -4,9 +4,8 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -17,14 +16,14 @@ from pstraining.cli.formatting import bytes_rate, devices, rate
 from pstraining.cli.jobs import job_named, listed, phase, why
 from pstraining.cli.metrics.rates import Scrape, TaskRates, as_data, job_rates, server_rates, stragglers, task_rates
 from pstraining.cli.metrics.scraping import AT_ONCE, scraped, trains
-from pstraining.cli.options import Context, Format, Job, Namespace
+from pstraining.cli.options import Context, Format, Interval, Job, Namespace
 from pstraining.cli.output import Output, show
 from pstraining.cli.tasks import TaskPod, tasks_of
 
 
 def top(
     job: Job,
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between the two scrapes.")] = 5,
+    interval: Interval = 5,
     namespace: Namespace = None,
     context: Context = None,
     output: Format = Output.TEXT,

@@ -30,7 +30,7 @@ class LogSelection:
             found["previous"] = "true"
         if self.tail is not None:
             found["tailLines"] = str(self.tail)
-        if self.since is not None:
+        if self.since:  # as kubectl, 0 takes all lines
             found["sinceSeconds"] = str(max(1, round(self.since)))
         return found
 

@@ -1,0 +1,92 @@
+"""Names of jobs and durations, as kubectl takes them."""
+
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from pstraining.cli.commands import status, suspend
+from pstraining.cli.commands.scale import scale_to
+from pstraining.cli.commands.suspend import set_suspended
+from pstraining.cli.errors import CommandError
+from pstraining.cli.jobs import each
+from pstraining.cli.main import app
+from pstraining.cli.options import duration_option, interval_option, job_argument
+from tests.support.builders import job
+from tests.support.cli_cluster import WithJobs
+from tests.support.job_cluster import JobCluster
+from tests.support.simulation import running
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x",
+        "pstj/x",
+        "pstrainingjob/x",
+        "pstrainingjobs/x",
+        "PSTrainingJob/x",
+        "pstrainingjobs.pstraining.dev/x",
+        "pstrainingjobs.v1alpha1.pstraining.dev/x",
+    ],
+)
+def test_a_type_may_come_before_the_name(text: str) -> None:
+    assert job_argument(text) == "x"
+
+
+@pytest.mark.parametrize("text", ["pod/x", "pstj/", "/x", "pstrainingjobs.example.com/x", "pstj/x/y"])
+def test_what_is_no_job_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is not a job: write NAME or pstj/NAME"):
+        job_argument(text)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("5m", 300), ("90", 90), (2.5, 2.5), ("0", 0)])
+def test_durations_are_kubectls_or_seconds(text: Any, seconds: float) -> None:
+    assert duration_option(text) == seconds
+
+
+@pytest.mark.parametrize(("text", "words"), [("50ms", "shorter than 0.1 s"), ("-1s", "neither a whole number")])
+def test_what_is_no_interval_is_refused(text: str, words: str) -> None:
+    with pytest.raises(typer.BadParameter, match=words):
+        interval_option(text)
+
+
+def test_several_jobs_are_suspended_and_resumed_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = JobCluster(running())
+    monkeypatch.setattr(suspend, "KubeconfigClient", lambda context: cluster)
+    result = CliRunner().invoke(app, ["suspend", "other", "pstj/digits", "--timeout", "1m"])
+    assert (
+        str(result.exception) == "There is no PSTrainingJob other in namespace default. Jobs in this namespace: digits."
+    )
+    assert result.stdout == "digits in default: suspended\n"
+    set_suspended(cluster, ["digits", "digits"], False, patience=cluster.patience)
+    assert capsys.readouterr().out.splitlines() == [
+        "digits in default: resumed",
+        "digits in default: is not suspended: nothing to do",
+        *["digits is running."] * 2,
+    ]
+
+
+def test_several_jobs_are_scaled(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = JobCluster(running())
+    with pytest.raises(CommandError, match=r"other in namespace default.*\nError: .*another in namespace default"):
+        scale_to(cluster, ["other", "digits", "another"], 3)
+    assert cluster.asked == [("scale", 3)]
+
+
+def test_of_several_jobs_there_is_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(status, "KubeconfigClient", lambda context: WithJobs(job("a"), job("b"), job("c")))
+    status.status(jobs=["c", "a"])
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["NAME", "c", "a"]
+
+
+def test_an_error_that_all_have_is_told_once() -> None:
+    def failing(name: str) -> None:
+        raise CommandError("The API server did not respond.")
+
+    with pytest.raises(CommandError) as caught:
+        each("abc", failing)
+    assert str(caught.value) == "The API server did not respond."
