@@ -1,0 +1,130 @@
+"""A CRD that `kubectl apply` has made is adopted by Helm, after the commands that the docs name."""
+
+import copy
+import json
+import re
+import shlex
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+from tests.chart.conftest import CHART, NAMESPACE, ROOT, Helm, Manifest, Render
+
+CRD = ROOT / "crds" / "pstraining.dev_pstrainingjobs.yaml"
+CLUSTER_WIDE = {"CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding", "Namespace"}
+
+
+def plural(kind: str) -> str:
+    return f"{kind.lower()}s" if kind[-1] != "y" else f"{kind.lower()[:-1]}ies"
+
+
+class Answers(BaseHTTPRequestHandler):
+    """As much of an API server as `helm install --dry-run=server` asks."""
+
+    server: "ApiServer"
+
+    def do_GET(self) -> None:
+        path = urlsplit(self.path).path.strip("/")
+        found = self.server.answer(path)
+        body = json.dumps(found or {"kind": "Status", "apiVersion": "v1", "reason": "NotFound", "code": 404}).encode()
+        self.send_response(200 if found else 404)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing is printed."""
+
+
+class ApiServer(ThreadingHTTPServer):
+    """Has the CRD and nothing else, and knows the kinds of the chart's objects."""
+
+    def __init__(self, crd: Manifest, kinds: set[tuple[str, str]]) -> None:
+        super().__init__(("127.0.0.1", 0), Answers)
+        self.crd = crd
+        self.kinds = kinds
+
+    def answer(self, path: str) -> Manifest | None:
+        groups = {version.partition("/")[0]: version for version, _ in self.kinds if "/" in version}
+        if path == "version":
+            return {"major": "1", "minor": "34", "gitVersion": "v1.34.0"}
+        if path == "api":
+            return {"kind": "APIVersions", "versions": ["v1"]}
+        if path == "apis":
+            versions = {group: {"groupVersion": v, "version": v.partition("/")[2]} for group, v in groups.items()}
+            entries = [{"name": g, "versions": [v], "preferredVersion": v} for g, v in versions.items()]
+            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": entries}
+        version = path.removeprefix("apis/").removeprefix("api/")
+        if path in (f"api/{version}", f"apis/{version}") and (kinds := [k for v, k in self.kinds if v == version]):
+            rows = [
+                {"name": plural(k), "kind": k, "namespaced": k not in CLUSTER_WIDE, "verbs": ["get"]} for k in kinds
+            ]
+            return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": rows}
+        if path.endswith(f"customresourcedefinitions/{self.crd['metadata']['name']}"):
+            return self.crd
+        if path.endswith("/secrets"):  # no release
+            return {"kind": "SecretList", "apiVersion": "v1", "metadata": {}, "items": []}
+        return None
+
+
+@contextmanager
+def serving(crd: Manifest, render: Render) -> Iterator[ApiServer]:
+    """The server, while it runs."""
+    kinds = {(o["apiVersion"], o["kind"]) for o in render({"image": {"repository": "a/b"}}).objects}
+    server = ApiServer(crd, kinds | {("v1", "Secret")})
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def commands(page: str) -> list[list[str]]:
+    """kubectl's commands of the docs that change the CRD."""
+    text = (ROOT / "docs" / "how-to" / page).read_text().replace("\\\n", " ")
+    return [shlex.split(line) for line in re.findall(r"^ +(kubectl (?:annotate|label) crd .*)$", text, re.M)]
+
+
+def changed(crd: Manifest, commands: list[list[str]]) -> Manifest:
+    """The CRD after such commands."""
+    crd = copy.deepcopy(crd)
+    for _, verb, _, name, *words in commands:
+        assert name == crd["metadata"]["name"]
+        entries = dict(word.split("=", 1) for word in words if not word.startswith("--"))
+        crd["metadata"].setdefault({"label": "labels", "annotate": "annotations"}[verb], {}).update(entries)
+    return crd
+
+
+def test_the_documented_commands_let_helm_take_it(helm: Helm, render: Render, tmp_path: Path) -> None:
+    crd = yaml.safe_load(CRD.read_text())
+    crd["metadata"] |= {"uid": "1", "resourceVersion": "1"}
+    found = commands("install.md")
+    assert found
+    with serving(crd, render) as server:
+        empty = tmp_path / "kubeconfig"
+        empty.write_text("")
+        place = (
+            f"--kube-apiserver=http://127.0.0.1:{server.server_address[1]}",
+            f"--kubeconfig={empty}",
+            "--namespace",
+            NAMESPACE,
+        )
+        install = ("install", "pstraining", str(CHART), *place, "--dry-run=server", "--disable-openapi-validation")
+        # Of the commands none can be left out.
+        for some in (found[:0], *(found[:index] + found[index + 1 :] for index in range(len(found)))):
+            server.crd = changed(crd, some)
+            refused = helm(*install, "--set", "image.repository=a/b")
+            assert "exists and cannot be imported" in refused.stderr, (some, refused)
+        server.crd = changed(crd, found)
+        after = helm(*install, "--set", "image.repository=a/b")
+    assert after.returncode == 0, after.stderr
