@@ -68,6 +68,7 @@ class Surroundings:
             ClusterError: what it needs could not be made.
         """
         found = dict(os.environ)
+        found.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes would compile the same modules
         if layer.tools and self.session.context is None:
             self.session.toolbox.ensure(layer.tools)
         if os.geteuid() == 0 and not all(map(shutil.which, layer.programs)):

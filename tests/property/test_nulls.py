@@ -156,8 +156,9 @@ def test_validate_says_the_same_of_null_as_of_absent() -> None:
         if in_schema(path):
             assert any(f.severity is Severity.ERROR for f in validate(with_null)), path
             continue
-        assert validate(with_null) == validate(without), path
-        if not validate(without):
+        said = validate(without)
+        assert validate(with_null) == said, path
+        if not said:
             assert refused(with_null) == refused(without), path
 
 

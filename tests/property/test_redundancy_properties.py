@@ -13,6 +13,7 @@ from pstraining.core.snapshot import Snapshot
 from tests.property.test_planner_properties import EXAMPLES
 from tests.support.builders import job, terminated
 from tests.support.simulation import StaleError, World
+from tests.support.soak_marks import ALL
 
 SHARDS, STANDBYS = 2, 2
 INDEX, MEMBER = st.integers(0, SHARDS - 1), st.integers(0, STANDBYS)
@@ -153,4 +154,6 @@ def _takes_over(action: Action) -> bool:
 
 
 TestRedundancy = Redundancy.TestCase
-TestRedundancy.settings = settings(max_examples=EXAMPLES, stateful_step_count=30, deadline=None)
+TestRedundancy.settings = settings(
+    max_examples=EXAMPLES if ALL else max(1, EXAMPLES // 2), stateful_step_count=30, deadline=None
+)

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from pstraining.runtime.replication.view import Action, Ballot, Observation, Process, ProcessStatus, Voters, next_action
+from tests.support.soak_marks import ALL
 from tests.support.view_explorer import walk
 from tests.support.view_rules import AnyNumber, careless, credulous, forgetful, lenient
 from tests.support.view_state import Faults, ForkedError, World
 from tests.support.view_world import Rules, Scope
 
-WALKS = 300
+WALKS = 300 if ALL else 150
 ENOUGH = 500
 """Walks in which a rule that is switched off has to be missed."""
 

@@ -29,14 +29,15 @@ class Message:
         return f"{self.what} {self.shard}" + (f" of worker {self.worker}" if self.what == "push" else "")
 
 
-def rounds_messages(order: random.Random, *, clips: bool = False) -> list[Message]:
-    """All messages of a round of two workers, in an order that may be: those of a group are under way together.
+def rounds_messages(order: random.Random, *, clips: bool = False, workers: int = WORKERS) -> list[Message]:
+    """All messages of a round, in an order that may be: those of a group are under way together.
 
     Args:
         order: chooses the order.
         clips: whether the servers agree on norms before they prepare the step.
+        workers: whose gradients make the step.
     """
-    groups = [[Message("push", 0, worker), Message("push", 1, worker)] for worker in range(WORKERS)]
+    groups = [[Message("push", 0, worker), Message("push", 1, worker)] for worker in range(workers)]
     norms = [[Message("squares", 0), Message("squares", 1)], [Message("settle", 0)], [Message("settle", 1)]]
     rest = [
         *(norms if clips else []),
@@ -56,13 +57,20 @@ def losses() -> Iterator[Assignment]:
 
 
 class Pairs:
-    """Two shards of two members each, and two workers."""
+    """Two shards of two members each, and two workers, or as many as there are to be."""
 
     mode = "Sync"
 
-    def __init__(self, client: Any, optimizer: Callable[[], Any], build: Callable[[], Any], **more: Any) -> None:
-        self.rig = Rig(client, optimizer, ps=SHARDS, members=2, build=build, workers=WORKERS, mode=self.mode, **more)
-        self.shares = [self._share(worker) for worker in range(WORKERS)]
+    def __init__(
+        self,
+        client: Any,
+        optimizer: Callable[[], Any],
+        build: Callable[[], Any],
+        workers: int = WORKERS,
+        **more: Any,
+    ) -> None:
+        self.rig = Rig(client, optimizer, ps=SHARDS, members=2, build=build, workers=workers, mode=self.mode, **more)
+        self.shares = [self._share(worker) for worker in range(workers)]
         self._call = client.call
         self._workers: dict[Assignment, list[Any]] = {}
         self._ballot, self._generation = 0, GENERATION
@@ -137,7 +145,7 @@ class Pairs:
             assert self._do("start", number, member, session, tf.constant(self._ballot << 20, tf.int64))
 
     def finish(self, left: Assignment) -> None:
-        """Both workers train until the last step, on those that are left; a step that was made is not made again."""
+        """All workers train until the last step, on those that are left; a step that was made is not made again."""
         workers = self._workers_on(left)
         for updates in workers:
             updates.start_session(Session(self._ballot, self._generation))

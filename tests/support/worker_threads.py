@@ -4,10 +4,12 @@ import faulthandler
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pstraining.runtime.ps.data_ledger import Progress
 from tests.support.servers import Rig
+
+if TYPE_CHECKING:  # it imports TensorFlow
+    from pstraining.runtime.ps.data_ledger import Progress
 
 
 class Crew:
@@ -29,7 +31,7 @@ class Crew:
         *,
         accumulation: int = 1,
         until: int | None = None,
-        progress: Sequence[Sequence[Progress]] | None = None,
+        progress: "Sequence[Sequence[Progress]] | None" = None,
     ) -> None:
         self.errors: list[BaseException] = []
         self.replies: list[list[Any]] = [[] for _ in shares]

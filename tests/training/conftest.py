@@ -4,6 +4,7 @@ One client and four servers serve the whole run: a process connects to a cluster
 its own on the servers.
 """
 
+import gc
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -34,8 +35,13 @@ def warm() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def divided() -> None:
-    """A process has several logical CPU devices from the start: TensorFlow divides them before its first tensor."""
+    """A process has several logical CPU devices from the start: TensorFlow divides them before its first tensor.
+
+    Its modules are nothing that the garbage collector has to look through while functions are traced.
+    """
     divide_cpu()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -1,32 +1,56 @@
-"""The digits example, end to end with processes on this machine."""
+"""The digits example, end to end with processes on this machine: its accuracy, its second run, and its model."""
 
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from pstraining.runtime.local import LocalJob
+from tests.support.soak_marks import ALL
+from tests.training.test_runtime_export import loaded, printed
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
+STEPS, ACCURACY = (2000, 0.95) if ALL else (1000, 0.9)
 
 
-def test_digits_reaches_its_accuracy_and_a_second_run_finds_it_done(tmp_path: Path) -> None:
-    checkpoint = {"path": str(tmp_path), "keep": 2, "intervalSeconds": 5}
+def checkpoint(folder: Path) -> dict[str, Any]:
+    return {"path": str(folder), "keep": 2, "intervalSeconds": 5}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The folder of a job that has ended, and its result."""
+    folder = tmp_path_factory.mktemp("digits")
     with LocalJob(
-        ["-m", "examples.digits"], workers=2, training={"mode": "Async", "steps": 2000}, checkpoint=checkpoint
+        ["-m", "examples.digits"], workers=2, training={"mode": "Async", "steps": STEPS}, checkpoint=checkpoint(folder)
     ) as job:
         assert job.wait() == 0, "\n".join(job.leader.lines[-30:])
         result = job.leader.events("result")[0]
-        assert result["test_accuracy"] >= 0.95
-        assert result["step"] >= 2000
+        assert not job.leader.events("not_exported")
         for worker in ("worker-0", "worker-1"):
             assert job.processes[worker].popen.wait(timeout=30) == 0
             assert job.processes[worker].events("worker_done")[0]["steps"] > 0
-    written = json.loads((tmp_path / "result.json").read_text())
-    assert written["test_accuracy"] == result["test_accuracy"]
-    assert (tmp_path / "final.weights.h5").is_file()
+    return folder, result
 
-    with LocalJob(["-m", "examples.digits"], training={"steps": 2000}, checkpoint=checkpoint) as again:
+
+def test_a_job_leaves_the_model_of_its_last_checkpoint(trained: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = trained
+    expected = printed("-m", "tests.support.exporting", "digits", str(folder))
+    np.testing.assert_allclose(loaded(folder), expected, rtol=1e-5)
+    assert not [path.name for path in folder.iterdir() if path.name.startswith(".tmp")]
+
+
+def test_digits_reaches_its_accuracy_and_a_second_run_finds_it_done(trained: tuple[Path, dict[str, Any]]) -> None:
+    folder, result = trained
+    assert result["test_accuracy"] >= ACCURACY
+    assert result["step"] >= STEPS
+    written = json.loads((folder / "result.json").read_text())
+    assert written["test_accuracy"] == result["test_accuracy"]
+    assert (folder / "final.weights.h5").is_file()
+
+    with LocalJob(["-m", "examples.digits"], training={"steps": STEPS}, checkpoint=checkpoint(folder)) as again:
         assert again.wait() == 0, "\n".join(again.leader.lines[-30:])
         assert again.leader.events("result")[0]["test_accuracy"] == result["test_accuracy"]
         assert again.leader.events("restored")[0]["step"] == result["step"]

@@ -5,15 +5,17 @@ from pathlib import Path
 import pytest
 
 from pstraining.runtime.local import LocalJob
+from tests.support.soak_marks import ALL
 from tests.training.test_runtime_faults import finished, transcript
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 
 
 def test_it_trains_without_a_gpu_too(tmp_path: Path) -> None:
-    with LocalJob(["-m", "examples.gpu"], training={"epochs": 3}, checkpoint={"path": str(tmp_path)}) as run:
+    epochs = 3 if ALL else 1
+    with LocalJob(["-m", "examples.gpu"], training={"epochs": epochs}, checkpoint={"path": str(tmp_path)}) as run:
         assert finished(run) == 0, transcript(run)
         (result,) = run.processes["chief"].events("result")
-    assert result["step"] == 3 * 45  # batches of 32 of 1,437 images, in one worker
-    assert result["test_accuracy"] >= 0.6
+    assert result["step"] == epochs * 45  # batches of 32 of 1,437 images, in one worker
+    assert result["test_accuracy"] >= (0.6 if ALL else 0.15), "more than by chance"
     assert (tmp_path / "final.keras").is_file()

@@ -36,6 +36,9 @@ def test_a_lost_server_ends_the_chief_and_its_next_run_resumes(tmp_path: Path) -
         assert result["test_accuracy"] >= 0.9
 
 
+@in_all(
+    "tests/e2e/test_training.py::test_plain_tensorflow_survives_a_lost_ps"
+)  # what the example does, not the project
 def test_a_chief_that_is_told_to_stop_saves_once_more(tmp_path: Path) -> None:
     program = ["-m", "examples.plain_tensorflow", "--steps", "100000", "--checkpoint-seconds", "3600"]
     with LocalJob(program, ps=1, workers=1, checkpoint={"path": str(tmp_path)}) as job:

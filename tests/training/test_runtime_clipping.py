@@ -14,7 +14,7 @@ from pstraining.runtime.ps import worker_registry
 from tests.support.pairs import Message, Pairs, rounds_messages
 from tests.support.ring_pairs import RingPairs
 from tests.support.servers import Rig, batches, in_float64, small
-from tests.support.soak_marks import in_all, some
+from tests.support.soak_marks import ALL, in_all, some
 from tests.support.worker_threads import Crew
 from tests.training import test_runtime_embedding as embedding
 from tests.training.test_runtime_loss_scale import batches as batches_of_numbers
@@ -189,7 +189,9 @@ def test_each_process_clips_its_part_by_the_norms_of_all() -> None:
         np.testing.assert_allclose(result[path], value, rtol=1e-5, err_msg=path)
 
 
-MESSAGES = rounds_messages(random.Random(0), clips=True)
+WORKERS = 2 if ALL else 1
+"""Of pairs of servers that clip: tracing takes twice as long for two."""
+MESSAGES = rounds_messages(random.Random(0), clips=True, workers=WORKERS)
 
 
 def test_members_clip_alike_whoever_is_lost_in_the_middle_of_a_round(
@@ -200,7 +202,7 @@ def test_members_clip_alike_whoever_is_lost_in_the_middle_of_a_round(
 
     monkeypatch.setattr(worker_registry, "LAPSE_SECONDS", 600.0)
     cluster.container = "test.clipped.pairs"
-    pairs = Pairs(cluster, sgd("global_clipnorm"), small)
+    pairs = Pairs(cluster, sgd("global_clipnorm"), small, WORKERS)
     assert pairs.expected
     assert not pairs.differences(pairs.both)
     settled, decided = MESSAGES.index(Message("settle", 1)) + 1, MESSAGES.index(Message("apply standby", 0)) + 1

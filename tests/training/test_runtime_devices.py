@@ -33,13 +33,19 @@ def on_device(client: Any, made: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("settings", "fetches"),
-    [
-        ({"mode": "Async", "ps": 2}, 0),
-        ({"mode": "Sync", "ps": 2}, 1),
-        ({"mode": "Sync", "ps": 2, "compression": INT8}, 1),
-        ({"mode": "Async", "ps": 1, "members": 2}, 0),
-        ({"mode": "Sync", "ps": 1, "members": 2}, 1),
-    ],
+    some(
+        [
+            ({"mode": "Async", "ps": 2}, 0),
+            ({"mode": "Sync", "ps": 2}, 1),
+            ({"mode": "Sync", "ps": 2, "compression": INT8}, 1),
+            ({"mode": "Async", "ps": 1, "members": 2}, 0),
+            ({"mode": "Sync", "ps": 1, "members": 2}, 1),
+        ],
+        lambda settings, fetches: (settings["mode"] == "Sync") == bool({"compression", "members"} & set(settings)),
+        in_all(
+            "tests/training/test_runtime_devices.py::test_the_device_computes_and_what_travels_crosses_once_each_way"
+        ),  # each mode, standby and codec once
+    ),
     ids=["Async", "Sync", "Sync Int8", "Async hot", "Sync hot"],
 )
 def test_the_device_computes_and_what_travels_crosses_once_each_way(client: Any, settings: Any, fetches: int) -> None:
@@ -134,6 +140,7 @@ def test_several_devices_equal_one(client: Any) -> None:
     assert_as_on_one_cpu(client, TWO, rig, train, rtol=1e-5, atol=1e-7)
 
 
+@in_all("tests/training/test_runtime_devices.py::test_several_devices_equal_one")  # rows of tables
 def test_several_devices_look_up_and_push_the_rows_of_tables(client: Any) -> None:
     import tensorflow as tf
 
@@ -154,6 +161,7 @@ def test_several_devices_look_up_and_push_the_rows_of_tables(client: Any) -> Non
     assert_as_on_one_cpu(client, TWO, rig, lambda rig: rig.train(made), rtol=1e-5, atol=1e-6)
 
 
+@in_all("tests/training/test_runtime_data_parallel.py::test_a_compiled_pass_equals_one_that_is_not")  # connected
 def test_xla_compiles_the_pass_of_a_connected_worker(client: Any) -> None:
     with computing_on(client, "CPU:1"):
         rig = Rig(client, adam, build=small, ps=1, mode="Async")

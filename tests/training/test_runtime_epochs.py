@@ -15,7 +15,7 @@ from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.local import LocalJob
 from tests.support import fit_program
 from tests.support.servers import SPREAD, Rig, batches, small
-from tests.support.soak_marks import in_all, in_soak, some
+from tests.support.soak_marks import ALL, in_all, in_soak, some
 from tests.training.test_runtime_faults import finished, steps_of, transcript, until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(400)]
@@ -50,28 +50,33 @@ def weights_of(weights: Iterable[Any]) -> Any:
     ),
 )
 def test_every_epoch_is_told_once_with_its_snapshot(mode: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = {"epochs": 4, "steps_per_epoch": 60, "validation_every": 2}
-    plan = {"trainer": trainer, "pace": 0.06, "train_step": True, "evaluate": True}  # so slow that none ends unseen
+    """In the last epochs callbacks have set the learning rate to 0."""
+    trainer = {"epochs": 6, "steps_per_epoch": 40, "validation_every": 2}
+    plan = {"trainer": trainer, "train_step": True, "evaluate": True, "no_rate_from": 3}
+    plan["pace"] = 0.06  # so slow that none ends unseen
     with job(monkeypatch, plan, folder, training={"mode": mode}) as run:
         assert finished(run) == 0, transcript(run)
         chief = run.processes["chief"]
-        result, epochs = chief.events("result")[0], chief.events("epoch")
+        result, epochs, rates = chief.events("result")[0], chief.events("epoch"), chief.events("learning_rate")
     calls = [(line["call"], line.get("epoch")) for line in fit_program.notes(folder) if line["call"] != "test_begin"]
-    expected = [(name, epoch) for epoch in range(4) for name in ("epoch_begin", "epoch_end")]
+    expected = [(name, epoch) for epoch in range(6) for name in ("epoch_begin", "epoch_end")]
     assert calls == [("train_begin", None), *expected, ("train_end", None)]
     begin, ends = fit_program.notes(folder, "train_begin")[0], fit_program.notes(folder, "epoch_end")
-    assert (begin["epochs"], begin["steps"]) == (4, 60)
-    assert len({line["weights"] for line in ends}) == 4, "each looks at a snapshot of its own"
-    logs = [line["logs"] for line in ends]
-    assert logs[3]["loss"] < 0.8 * logs[0]["loss"]
-    assert all(0 < line["hits"] <= 1 and line["learning_rate"] == pytest.approx(0.01) for line in logs)
-    assert logs[3]["hits"] > logs[0]["hits"], "a training step of one's own tells metrics"
-    assert ["val_loss" in line for line in logs] == [False, True, False, True], "every second epoch is validated"
-    assert len(fit_program.notes(folder, "test_begin")) == 2
-    for line in (ends[1], ends[3]):
+    assert (begin["epochs"], begin["steps"]) == (6, 40)
+    weights, logs = [line["weights"] for line in ends], [line["logs"] for line in ends]
+    assert len({*weights[:3]}) == 3, "each looks at a snapshot of its own"
+    assert [line["value"] for line in rates] == [0.0]
+    assert weights[4] == weights[5], "it does not move without a learning rate"
+    assert logs[2]["loss"] < 0.8 * logs[0]["loss"]
+    assert all(0 < line["hits"] <= 1 for line in logs)
+    assert all(line["learning_rate"] == pytest.approx(0.01) for line in logs[:3])
+    assert logs[2]["hits"] > logs[0]["hits"], "a training step of one's own tells metrics"
+    assert ["val_loss" in line for line in logs] == [False, True] * 3, "every second epoch is validated"
+    assert len(fit_program.notes(folder, "test_begin")) == 3
+    for line in (ends[1], ends[3], ends[5]):
         assert line["accuracy"] == pytest.approx(line["logs"]["val_accuracy"]), "one snapshot for both"
-    assert result["test_accuracy"] == pytest.approx(logs[3]["val_accuracy"]), "the last one is the result"
-    assert [line["step"] >= 60 * (line["epoch"] + 1) for line in epochs] == [True] * 4
+    assert result["test_accuracy"] == pytest.approx(logs[5]["val_accuracy"]), "the last one is the result"
+    assert [line["step"] >= 40 * (line["epoch"] + 1) for line in epochs] == [True] * 6
     if mode == "Sync":
         assert result["step"] == 240
 
@@ -102,6 +107,8 @@ def test_keras_own_callbacks_stop_the_job_for_good(folder: Path, monkeypatch: py
     assert weights_of(saved.variables.values()) == best
 
     assert keras.saving.load_model(folder / "best.keras").count_params() == 8 * 16 + 16 + 16 * 2 + 2
+    if not ALL:  # a second run is tests/training/test_example_digits.py's, too
+        return
     # Run again, on fresh servers: it ends where it ended, and nobody trains or calls back.
     with job(monkeypatch, plan, folder, **SMALL) as again:
         assert finished(again) == 0, transcript(again)
@@ -189,6 +196,9 @@ def test_validation_holds_up_neither_training_nor_the_restoring_of_a_lost_server
         assert second["epoch"] > end["epoch"] + 1, "epochs that ended meanwhile are told as one"
 
 
+@in_all(
+    "tests/training/test_runtime_fit.py::test_a_callback_that_raises_is_an_error_with_its_words"
+)  # and the job ends
 def test_a_callback_that_raises_ends_the_job_with_its_words(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = {"trainer": {"epochs": 50, "steps_per_epoch": 30}, "fail_after": 1}
     with job(monkeypatch, plan, None, **SMALL) as run:
@@ -197,6 +207,7 @@ def test_a_callback_that_raises_ends_the_job_with_its_words(folder: Path, monkey
     assert "CallbackError: a callback or the validation has failed: RuntimeError: this callback does not like" in text
 
 
+@in_all("tests/training/test_runtime_epochs.py::test_every_epoch_is_told_once_with_its_snapshot")  # its last epochs
 def test_a_learning_rate_that_callbacks_set_is_the_servers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = {"trainer": {"epochs": 6, "steps_per_epoch": 60}, "pace": 0.03, "no_rate_from": 2}
     with job(monkeypatch, plan, folder, restarts=2, workers=1) as run:

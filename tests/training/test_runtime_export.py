@@ -10,7 +10,6 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from pstraining.runtime.local import LocalJob
 from tests.support.exporting import SEEN
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
@@ -49,14 +48,3 @@ def test_tables_become_layers_of_keras(tmp_path: Path) -> None:
 def test_a_model_that_cannot_be_exported_is_told_apart_from_a_disk_that_cannot_be_written(tmp_path: Path) -> None:
     errors = printed("-m", "tests.support.exporting", "refused", str(tmp_path))
     assert errors == ["NotExportedError", "FileNotFoundError", "NotExportedError"]
-
-
-def test_a_job_leaves_the_model_of_its_last_checkpoint(tmp_path: Path) -> None:
-    with LocalJob(
-        ["-m", "examples.digits"], training={"mode": "Async", "steps": 100}, checkpoint={"path": str(tmp_path)}
-    ) as job:
-        assert job.wait() == 0, "\n".join(job.leader.lines[-30:])
-        assert not job.leader.events("not_exported")
-    expected = printed("-m", "tests.support.exporting", "digits", str(tmp_path))
-    np.testing.assert_allclose(loaded(tmp_path), expected, rtol=1e-5)
-    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".tmp")]

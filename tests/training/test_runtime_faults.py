@@ -13,7 +13,7 @@ import pytest
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.local import LocalJob, LocalProcess
 from tests.support.servers import SPREAD
-from tests.support.soak_marks import in_all
+from tests.support.soak_marks import ALL, in_all
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 DIGITS = ["-m", "examples.digits"]
@@ -88,7 +88,8 @@ def steps_of(run: LocalJob, worker: str) -> int:
 
 
 def test_a_lost_server_is_restored_from_the_newest_checkpoint_that_can_be_read(tmp_path: Path) -> None:
-    with job(tmp_path, steps=3000, ps=2) as run:
+    steps = 3000 if ALL else 1200
+    with job(tmp_path, steps=steps, ps=2) as run:
         chief = run.processes["chief"]
         until(run, lambda: len(chief.events("checkpoint")) >= 2, "two checkpoints")
         run.processes["chief"].popen.send_signal(19)  # SIGSTOP: no further checkpoint while the newest is damaged
@@ -103,7 +104,7 @@ def test_a_lost_server_is_restored_from_the_newest_checkpoint_that_can_be_read(t
         assert [line["step"] for line in chief.events("checkpoint_unreadable")] == [newest]
         assert finished(run) == 0, transcript(run)
         result = chief.events("result")[0]
-        assert result["step"] >= 3000
+        assert result["step"] >= steps
         assert result["test_accuracy"] >= 0.9
         others = [process for process in run.processes.values() if process.task.label != "ps-1"]
         assert all(process.starts == 1 for process in others), transcript(run)
@@ -124,6 +125,7 @@ def test_a_small_model_lies_on_one_server_and_the_others_may_go(tmp_path: Path) 
         until(run, made_since(run, "worker-0", 10), "steps after it")
 
 
+@in_all("tests/e2e/test_training_faults.py::test_what_is_lost_costs_the_others_seconds")  # on kubelets
 def test_the_other_worker_goes_on_while_one_is_killed_and_comes_back() -> None:
     with job(None, workers=2) as run:
         until(run, lambda: steps_of(run, "worker-0") and steps_of(run, "worker-1"), "both workers' steps")

@@ -9,6 +9,7 @@ import pytest
 from pstraining.runtime.telemetry.aggregation import CounterAggregate, Window, encode
 from pstraining.runtime.telemetry.counters import WorkerCounters
 from tests.support.servers import Rig, batches, small
+from tests.support.soak_marks import in_all, some
 
 # A process connects before it creates its first tensor, so every test here asks for the client.
 pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
@@ -105,7 +106,14 @@ def test_several_outputs_losses_and_metrics(client: Any, caplog: pytest.LogCaptu
         assert value == pytest.approx(logs[name], rel=1e-5), name
 
 
-@pytest.mark.parametrize("mode", ["Async", "Sync"])
+@pytest.mark.parametrize(
+    "mode",
+    some(
+        ["Async", "Sync"],
+        lambda mode: mode == "Sync",
+        in_all("tests/training/test_runtime_fit.py::test_metrics_of_all_workers_are_those_of_all_data"),  # in Sync
+    ),
+)
 def test_metrics_of_all_workers_are_those_of_all_data(client: Any, mode: str) -> None:
     """AUC and precision are no means of the workers' values: their states are added."""
     import keras
@@ -171,7 +179,14 @@ def test_several_devices_report_the_metrics_of_the_whole_batch(client: Any) -> N
         assert value == pytest.approx(logs[name], rel=1e-5), name
 
 
-@pytest.mark.parametrize("mode", ["Async", "Sync", "Hybrid"])
+@pytest.mark.parametrize(
+    "mode",
+    some(
+        ["Async", "Sync", "Hybrid"],
+        lambda mode: mode == "Sync",
+        in_all("tests/training/test_runtime_fit.py::test_class_weights"),  # in Sync
+    ),
+)
 def test_class_weights(client: Any, mode: str) -> None:
     import keras
 
@@ -285,6 +300,20 @@ def test_the_best_weights_are_restored_as_keras_does(client: Any) -> None:
     for path, value in best.items():
         np.testing.assert_array_equal(value, states[1].variables[path])
     assert Drained([keras.callbacks.EarlyStopping("val_loss")]).ends.best() is None
+
+
+def test_a_callback_that_raises_is_an_error_with_its_words(client: Any) -> None:
+    import keras
+
+    from pstraining.runtime.chief.callbacks import CallbackError
+
+    class Fails(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            raise RuntimeError("this callback does not like it")
+
+    run = Drained([Fails()])
+    with pytest.raises(CallbackError, match="has failed: RuntimeError: this callback does not like it"):
+        run.end(1)
 
 
 def test_validation_steps_end_a_validation_that_never_ends(client: Any) -> None:

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,7 @@ def sgd() -> Any:
     ("name", "ps", "workers"),
     some(
         [("SGD", 1, 2), ("momentum", 2, 3), ("Adam", 2, 3), ("Adagrad", 3, 2), ("Adam", 1, 1)],
-        lambda name, ps, workers: (name, workers) in (("Adam", 3), ("Adam", 1)),
+        lambda name, ps, workers: (name, workers) == ("Adam", 3),
         in_all("tests/training/test_runtime_updates.py::test_one_worker_equals_keras_in_one_process"),  # optimizers
     ),
 )
@@ -119,6 +120,7 @@ def test_with_tables_it_equals_keras_in_one_process(rigs: Any, name: str, ps: in
     rig.assert_replicas_are_equal()
 
 
+@in_all("tests/training/test_runtime_sync.py::test_accumulated_batches_equal_one_large_batch")  # around a ring
 @pytest.mark.usefixtures("plain_arithmetic")
 def test_accumulated_batches_equal_one_large_batch(rigs: Any) -> None:
     build = in_float64(convolutional)
@@ -158,23 +160,26 @@ def test_batches_that_are_trained_already_are_refused(rigs: Any) -> None:
     assert [shard.step for shard in rig.store.read()] == [2, 2]
 
 
+@in_all("tests/training/test_runtime_hybrid.py::test_one_that_comes_late_gets_what_the_others_have")  # statistics, too
 def test_statistics_are_averaged_and_equal_on_all_workers(rigs: Any) -> None:
     rig = rigs(sgd, ps=2, build=large, workers=2)
     Crew(rig, [batches(5, seed=worker) for worker in range(2)]).join()
     rig.assert_replicas_are_equal()
-    state = rig.snapshot()
-    changed = [path for path, value in state.variables.items() if (value != rig.initial[path]).any()]
-    assert any("moving_mean" in path for path in changed)
+    values = rig.snapshot().variables
+    assert any("moving_mean" in path and (value != rig.initial[path]).any() for path, value in values.items())
 
 
 def test_one_that_comes_late_gets_what_the_others_have(rigs: Any) -> None:
-    rig = rigs(lambda: optimizer("Adam"), ps=2, build=small, workers=2)
+    rig = rigs(lambda: optimizer("Adam"), ps=2, build=large, workers=2)
     Crew(rig, [batches(3, seed=0), batches(3, seed=1)]).join()
+    rig.assert_replicas_are_equal()
     rig.replace(1)
     assert rig.workers[1]._dense.step is None
     Crew(rig, [batches(3, seed=2), batches(3, seed=3)]).join()
     rig.assert_replicas_are_equal()
-    assert rig.workers[1]._dense.step == rig.snapshot().step
+    state = rig.snapshot()
+    assert rig.workers[1]._dense.step == state.step
+    assert any("moving_mean" in path and (value != rig.initial[path]).any() for path, value in state.variables.items())
 
 
 def test_a_worker_that_vanished_without_a_word_is_left_out(rigs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,9 +190,8 @@ def test_a_worker_that_vanished_without_a_word_is_left_out(rigs: Any, monkeypatc
     crew = Crew(rig, [batches(5, seed=5), [], batches(5, seed=6)])
     crew.join()
     assert [reply.step for reply in crew.replies[0] if reply.applied] == [3, 4, 5, 6, 7]
-    one, _, other = (updates._dense.read() for updates in rig.workers)
-    for left, right in zip(one, other, strict=True):
-        np.testing.assert_array_equal(left, right)
+    del rig.workers[1]
+    rig.assert_replicas_are_equal()
 
 
 def test_parameters_that_differ_are_noticed_and_replaced(
@@ -240,14 +244,8 @@ def test_when_nobody_has_the_newest_parameters_the_set_is_given_up(rigs: Any, mo
     for worker in range(2):
         rig.replace(worker)
     assert {record.generation for record in rig.store.read()} == {GENERATION}
-    replies: list[Any] = []
-    threads = [
-        threading.Thread(target=lambda w=worker: replies.append(rig.workers[w].step(batches(1)))) for worker in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor() as pool:
+        replies = list(pool.map(lambda updates: updates.step(batches(1)), rig.workers, timeout=60))
     assert [reply.session_valid for reply in replies] == [False, False]
     assert rig.store.read()[0].generation == 0, "the chief sees by it that it has to restore"
 
@@ -334,6 +332,9 @@ def test_one_worker_brings_the_parameters_and_another_one_if_it_does_not(
     rig.control.resume_steps()
 
 
+@in_all(
+    "tests/training/test_runtime_hybrid.py::test_who_breaks_the_ring_while_it_brings_the_parameters_holds_nobody_up"
+)  # who tells of its death
 @pytest.mark.parametrize("known_by", ["silence", "its next process"])
 def test_nobody_waits_for_a_worker_that_died_while_it_brought_the_parameters(
     rigs: Any, monkeypatch: pytest.MonkeyPatch, known_by: str

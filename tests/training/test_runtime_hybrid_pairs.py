@@ -11,12 +11,12 @@ from pstraining.runtime.allreduce import transport as ring_transport
 from pstraining.runtime.ps import worker_registry
 from tests.support.pairs import PRIMARY, STANDBY, STEPS, WORKERS, Message, losses, rounds_messages
 from tests.support.ring_pairs import RingPairs
-from tests.support.soak_marks import ALL, THOROUGH
+from tests.support.soak_marks import ALL, THOROUGH, in_all
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
-CUTS = int(os.environ.get("PSTRAINING_CUTS", "20" if ALL else "5"))
+CUTS = int(os.environ.get("PSTRAINING_CUTS", "20" if ALL else "3"))
 """Moments at which something is lost; `make soak` takes 1,000."""
-LEFT = 9 if THOROUGH else 2
+LEFT = 9 if THOROUGH else 2 if ALL else 1
 """Of nine ways in which of each shard somebody is left, how many are tried: functions are made for each."""
 CROSSED = ((STANDBY,), (PRIMARY,))
 """Left are the standby of the one and the primary of the other."""
@@ -72,6 +72,9 @@ def test_without_the_standbys_word_first_a_step_is_lost(pairs: RingPairs) -> Non
         pairs.take_over(CROSSED)
 
 
+@in_all(
+    "tests/training/test_runtime_hybrid_pairs.py::test_no_step_is_lost_torn_or_made_twice_whatever_is_lost_when"
+)  # it shows what the attempt is for
 def test_a_standby_that_does_not_know_the_attempt_costs_the_dense_parameters(
     pairs: RingPairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

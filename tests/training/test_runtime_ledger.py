@@ -30,7 +30,7 @@ from tests.training.test_runtime_updates import wait_until
 pytestmark = [pytest.mark.training, pytest.mark.timeout(900)]
 KILLS = int(os.environ.get("PSTRAINING_KILLS", "5"))
 """Processes that are killed; `make soak` takes 30."""
-SIMULATED_KILLS = int(os.environ.get("PSTRAINING_SIMULATED_KILLS", "100" if ALL else "40"))
+SIMULATED_KILLS = int(os.environ.get("PSTRAINING_SIMULATED_KILLS", "100" if ALL else "20"))
 """Threads that are killed; `make soak` takes 1,000."""
 WORKERS = 3
 

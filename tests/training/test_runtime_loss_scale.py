@@ -15,7 +15,7 @@ from pstraining.runtime.ps import worker_registry
 from tests.support.pairs import STEPS as STEPS_OF_PAIRS
 from tests.support.pairs import Message, Pairs
 from tests.support.servers import Rig
-from tests.support.soak_marks import in_all, some
+from tests.support.soak_marks import ALL, in_all, some
 from tests.support.worker_threads import Crew
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
@@ -141,6 +141,9 @@ def test_one_worker_equals_keras_in_one_process(rigs: Any, mode: str, ps: int) -
         assert scale_of(rig)["loss_scale"] == decided["loss_scale"], "it came with a reply"
 
 
+@in_all(
+    "tests/training/test_runtime_loss_scale.py::test_one_worker_equals_keras_in_one_process"
+)  # its own in Async, too
 def test_a_workers_own_optimizer_scales_by_its_own_scale(rigs: Any) -> None:
     rig = rigs(optimizer, ps=2, mode="Sync", local_steps=2)
     steps = batches()
@@ -187,7 +190,14 @@ def means(rig: Rig, shares: Sequence[Sequence[Any]]) -> Any:
     return found
 
 
-@pytest.mark.parametrize("mode", ["Sync", "Hybrid"])
+@pytest.mark.parametrize(
+    "mode",
+    some(
+        ["Sync", "Hybrid"],
+        lambda mode: mode == "Sync",
+        in_all("tests/training/test_runtime_loss_scale.py::test_a_mean_that_is_not_finite_makes_no_step"),  # in Sync
+    ),
+)
 def test_a_mean_that_is_not_finite_makes_no_step(rigs: Any, mode: str) -> None:
     """One worker's overflow is everybody's: no worker's gradient is part of that step."""
     rig = rigs(small_scale, without_statistics, ps=2, workers=2, mode=mode)
@@ -211,7 +221,16 @@ def tiny() -> Any:
         return keras.Sequential([keras.Input((1,)), layer, keras.layers.Activation("linear", dtype="float32")])
 
 
-@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize(
+    "scaled",
+    some(
+        [True, False],
+        lambda scaled: scaled,
+        in_all(
+            "tests/training/test_runtime_loss_scale.py::test_gradients_that_are_zero_in_half_precision_train"
+        ),  # what the scale is for
+    ),
+)
 def test_gradients_that_are_zero_in_half_precision_train(
     rigs: Any, scaled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,8 +321,10 @@ class ScaledPairs(Pairs):
         return batches(STEPS_OF_PAIRS, seed=worker)
 
 
+WORKERS = 2 if ALL else 1
+"""Of pairs of servers that decide: tracing takes twice as long for two."""
 DECIDED = [
-    *(Message("push", shard, worker) for worker in range(2) for shard in range(2)),
+    *(Message("push", shard, worker) for worker in range(WORKERS) for shard in range(2)),
     *(Message(what, shard) for what in ("prepare", "stage") for shard in range(2)),
     Message("apply standby", 0),
 ]
@@ -315,7 +336,7 @@ def test_members_decide_alike_whoever_is_lost_in_the_middle_of_a_round(
 ) -> None:
     monkeypatch.setattr(worker_registry, "LAPSE_SECONDS", 600.0)
     cluster.container = "test.scaled.pairs"
-    pairs = ScaledPairs(cluster, optimizer, without_statistics, loss="mse")
+    pairs = ScaledPairs(cluster, optimizer, without_statistics, WORKERS, loss="mse")
     assert pairs.expected
     assert not pairs.differences(pairs.both)
     survivors = ((1,), (1,))

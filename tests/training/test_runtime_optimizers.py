@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.support.servers import Rig, batches, in_float64, small
-from tests.support.soak_marks import in_all
+from tests.support.soak_marks import ALL, in_all
 from tests.support.worker_threads import Crew
 from tests.training import test_runtime_embedding as embedding
 from tests.training import test_runtime_sync as sync
@@ -17,7 +17,8 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.usefixtures("client"),  # a process connects before it makes any tensor
 ]
-STEPS = 50
+STEPS = 50 if ALL else 20
+WORKERS = 2 if ALL else 1
 
 
 def _muon() -> Any:
@@ -76,7 +77,7 @@ def test_each_variable_and_table_has_the_optimizer_that_keras_gives_it(client: A
     """Also after a restore onto another number of servers."""
     import keras
 
-    shares = [[touching_all(2 * step + worker) for step in range(STEPS)] for worker in range(2)]
+    shares = [[touching_all(2 * step + worker) for step in range(STEPS)] for worker in range(WORKERS)]
     options = {"build": embedding.ours(twice=False), "loss": "binary_crossentropy"}
     state, first = train_and_restore(client, wide_and_deep, shares, tmp_path, **options)
     expected = embedding.alone(
@@ -106,7 +107,7 @@ def test_schedule_free_equals_keras_and_is_evaluated_with_its_average(client: An
     """Also after a restore onto another number of servers."""
     from pstraining.runtime.chief.evaluation import evaluation_weights
 
-    shares = [batches(STEPS, seed=worker) for worker in range(2)]
+    shares = [batches(STEPS, seed=worker) for worker in range(WORKERS)]
     state, rig = train_and_restore(client, _schedule_free, shares, tmp_path)
     expected = sync.alone(rig, small, _schedule_free, list(zip(*shares, strict=True)), ordered=True)
     own = expected.optimizer
@@ -194,7 +195,7 @@ class LocalServers:
 @pytest.mark.usefixtures("plain_arithmetic")
 def test_an_optimizer_of_whole_tensors_is_restored_onto_another_number_of_servers(client: Any, tmp_path: Path) -> None:
     """Adafactor: its slots have other shapes than the tensors."""
-    shares = [batches(STEPS, seed=worker) for worker in range(2)]
+    shares = [batches(STEPS, seed=worker) for worker in range(WORKERS)]
     state, rig = train_and_restore(client, _adafactor, shares, tmp_path)
     assert_equal(
         state.variables, rig, sync.alone(rig, small, _adafactor, list(zip(*shares, strict=True)), ordered=True)

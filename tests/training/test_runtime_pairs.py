@@ -13,7 +13,7 @@ from tests.support.servers import small
 from tests.support.soak_marks import ALL, THOROUGH
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
-CUTS = int(os.environ.get("PSTRAINING_CUTS", "30" if ALL else "8"))
+CUTS = int(os.environ.get("PSTRAINING_CUTS", "30" if ALL else "4"))
 """Moments at which something is lost; `make soak` takes 1,000."""
 LEFT = 9 if THOROUGH else 3 if ALL else 2
 """Of nine ways in which of each shard somebody is left, how many are tried: functions are made for each."""

@@ -13,6 +13,7 @@ import pytest
 from pstraining.runtime.ps import worker_registry
 from tests.support.kube import wait_for
 from tests.support.servers import SESSION, Rig, batches, small
+from tests.support.soak_marks import in_all, some
 from tests.training.test_runtime_silence import sgd, stopped
 
 pytestmark = [pytest.mark.training, pytest.mark.silence, pytest.mark.timeout(480)]
@@ -106,6 +107,9 @@ def test_no_worker_is_further_ahead_of_the_slowest_than_the_bound(client: Any) -
     assert furthest(started(client, max_staleness=BOUND), 8) == BOUND
 
 
+@in_all(
+    "tests/training/test_runtime_staleness.py::test_no_worker_is_further_ahead_of_the_slowest_than_the_bound"
+)  # it shows what the bound is for
 def test_without_a_bound_nobody_waits(client: Any) -> None:
     assert furthest(started(client), 2) > BOUND
 
@@ -143,7 +147,16 @@ def test_a_newcomer_starts_where_the_slowest_is(client: Any) -> None:
     assert rig.workers[0].step(batches(1)).ahead == BOUND
 
 
-@pytest.mark.parametrize("others", [0, 3])
+@pytest.mark.parametrize(
+    "others",
+    some(
+        [0, 3],
+        lambda others: others,
+        in_all(
+            "tests/training/test_runtime_staleness.py::test_updates_tell_how_old_their_parameters_were"
+        ),  # nobody else
+    ),
+)
 def test_updates_tell_how_old_their_parameters_were(client: Any, others: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = started(client, accumulation_steps=2)
     assert rig.workers[0].step(batches(2)).staleness == 0

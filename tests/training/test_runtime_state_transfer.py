@@ -73,6 +73,19 @@ def tasks_of(view: View) -> list[list[str]]:
     return [[process.task for process in own] for own in view.shards]
 
 
+def watched_fetches(client: Any, found: School, patch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each call from now on whether it fetches all parameters."""
+    fetches: list[bool] = []
+    call, pull = client.call, found._worker._ops.pull
+
+    def noted(function: Any, *told: Any) -> Any:
+        fetches.append(function is pull)
+        return call(function, *told)
+
+    patch.setattr(client, "call", noted)
+    return fetches
+
+
 def learn_all(found: School) -> int:
     """A chunk for each learner and a step, in turn; how often."""
     times = 0
@@ -258,6 +271,14 @@ def test_a_standby_takes_over_and_a_little_state_is_copied(
     with computing_on(client, "CPU:1"):
         found = school(client, monkeypatch, incremental_bytes=10**9, mode=mode)
         found.train()
+        if mode == "Sync":
+            with monkeypatch.context() as patch:
+                fetches = watched_fetches(client, found, patch)
+                found.next_chief()
+                found.establish()
+                found.train()
+            assert fetches
+            assert not any(fetches), "the worker has what the servers have"
         found.lose(0, 0)
         found.establish()
         assert tasks_of(found.view) == [["ps-2"], ["ps-1", "ps-3"]]
@@ -274,16 +295,10 @@ def test_a_standby_takes_over_and_a_little_state_is_copied(
         assert_as_if_undisturbed(found)
 
 
-@pytest.mark.parametrize(
-    "holds",
-    some(
-        [True, False],
-        lambda holds: holds,
-        in_all(
-            "tests/training/test_runtime_state_transfer.py::test_what_a_worker_has_of_the_servers_step_is_not_fetched_anew"
-        ),  # it shows what would be fetched
-    ),
-)
+@in_all(
+    "tests/training/test_runtime_state_transfer.py::test_a_standby_takes_over_and_a_little_state_is_copied"
+)  # it shows what would be fetched
+@pytest.mark.parametrize("holds", [True, False])
 def test_what_a_worker_has_of_the_servers_step_is_not_fetched_anew(
     client: Any, monkeypatch: pytest.MonkeyPatch, holds: bool
 ) -> None:
@@ -291,14 +306,7 @@ def test_what_a_worker_has_of_the_servers_step_is_not_fetched_anew(
     found = school(client, monkeypatch)
     found.train()
     monkeypatch.setattr(found._worker, "_may_hold", holds)
-    fetches: list[bool] = []
-    call, pull = client.call, found._worker._ops.pull
-
-    def noted(function: Any, *told: Any) -> Any:
-        fetches.append(function is pull)
-        return call(function, *told)
-
-    monkeypatch.setattr(client, "call", noted)
+    fetches = watched_fetches(client, found, monkeypatch)
     found.next_chief()
     found.establish()
     found.train()

@@ -12,12 +12,12 @@ import pytest
 from pstraining.runtime.ps import worker_registry
 from pstraining.runtime.updates.base import Identity
 from tests.support.servers import SESSION, Rig, batches, in_float64, small, warm_up
-from tests.support.soak_marks import cover, in_all, some
+from tests.support.soak_marks import ALL, cover, in_all, some
 from tests.support.worker_threads import Crew
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
-STEPS = int(os.environ.get("PSTRAINING_SYNC_STEPS", "50"))
-"""Updates after which parameters are compared; `make soak` takes 200."""
+STEPS = int(os.environ.get("PSTRAINING_SYNC_STEPS", "50" if ALL else "20"))
+"""Updates after which parameters are compared; `make test-all` takes 50, and `make soak` 200."""
 
 
 def convolutional() -> Any:
@@ -159,10 +159,11 @@ def test_steps_are_means_of_unequal_batches_of_workers_that_count_each_other_dif
 def test_a_worker_that_fell_silent_is_not_waited_for_and_may_come_back(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_registry, "LAPSE_SECONDS", 8.0)
+    monkeypatch.setattr(worker_registry, "LAPSE_SECONDS", 3.0)
     rig = Rig(client, lambda: optimizer("SGD"), ps=2, build=small, workers=2, mode="Sync")
     rig.start()
     first, second = batches(2, seed=0), batches(2, seed=1)
+    warm_up(rig, first[:1])  # a worker that traces for long is not waited for
     crew = Crew(rig, [first[:1], second[:1]])
     crew.join()
     assert rig.control.snapshot(fence=1).step == 1
@@ -194,12 +195,13 @@ def test_a_slow_workers_gradients_are_dropped_with_a_backup_worker(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_registry, "LAPSE_SECONDS", 3.0)  # the last to end is not to wait for those that have
-    rig = Rig(client, lambda: optimizer("SGD"), ps=2, build=small, workers=3, mode="Sync", backup_workers=1)
+    number = 3 if ALL else 2
+    rig = Rig(client, lambda: optimizer("SGD"), ps=2, build=small, workers=number, mode="Sync", backup_workers=1)
     rig.start()
     rig.control.client.call(_waited_until(rig, 0.0))
-    crew = Crew(rig, [batches(30, seed=0), batches(30, seed=1), []])
+    crew = Crew(rig, [*(batches(30, seed=worker) for worker in range(number - 1)), []])
     crew.join()
-    late = rig.workers[2].step(batches(1))
+    late = rig.workers[-1].step(batches(1))
     assert late.session_valid
     assert rig.control.snapshot(fence=1).step >= 30
 

@@ -337,6 +337,12 @@ def test_the_page_on_tests_has_the_budgets() -> None:
         assert re.search(rf"^\| `make test-{layer.name}` \|.*\| {budget} \|$", page, re.MULTILINE), (layer.name, budget)
 
 
+def test_processes_of_a_layer_share_compiled_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    surroundings = run_tests.Surroundings(Progress(), images=False)
+    assert "PYTHONDONTWRITEBYTECODE" not in surroundings.environment(Layer("a"))
+
+
 @pytest.mark.parametrize(("user", "there", "installed"), [(0, False, 1), (0, True, 0), (1000, False, 0)])
 def test_packages_of_a_layers_programs_are_installed_before_it(
     monkeypatch: pytest.MonkeyPatch, user: int, there: bool, installed: int
