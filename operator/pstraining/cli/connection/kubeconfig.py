@@ -97,15 +97,17 @@ def _way_out(overrides: Overrides) -> str:
 
 
 def _file(path: str, text: str) -> File:
-    documents = list(parsed(path, text))
-    if not documents:
+    first = next(iter(parsed(path, text)), None)
+    if first is None:
         return File()
+    if isinstance(first, CommandError):
+        raise first
     try:
-        found = File.model_validate(documents[0].body)
+        found = File.model_validate(first.body)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise CommandError(f"The kubeconfig {path} is not usable: {where}: {first['msg']}.") from error
+        fault = error.errors()[0]
+        where = ".".join(str(part) for part in fault["loc"])
+        raise CommandError(f"The kubeconfig {path} is not usable: {where}: {fault['msg']}.") from error
     for kind, names in (
         ("clusters", [c.name for c in found.clusters]),
         ("users", [u.name for u in found.users]),
