@@ -13,6 +13,7 @@ WIDTH, ROW, GAP, COLUMN, MIDDLE = 960, 46, 8, 440, 500
 """In pixels: the width of the picture, the height of a row, the space between boxes, a column, the second's left."""
 
 WORDS = {
+    "client": "from Python, without YAML",
     "cli": "kubectl pstraining",
     "controller": "watches, queue, status",
     "kube": "calls of the API server",

@@ -13,6 +13,7 @@ Outside a job it does nothing. `pstraining.runtime` reports by itself.
 """
 
 import atexit
+import contextlib
 import http.client
 import json
 import logging
@@ -21,9 +22,10 @@ import os
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -33,6 +35,8 @@ ENV_URL: Final = "KUBEFLOW_TRAINER_SERVER_URL"
 ENV_CERTIFICATE: Final = "KUBEFLOW_TRAINER_SERVER_CA_CERT"
 ENV_TOKEN: Final = "KUBEFLOW_TRAINER_SERVER_TOKEN"  # noqa: S105 - a variable's name
 """The variables of KEP-2779."""
+ENV_FILE: Final = "PSTRAINING_PROGRESS_FILE"
+"""Of a job on one machine: the file that takes the newest report, as JSON."""
 PERIOD_SECONDS: Final = 59.0
 """Seconds between two reports; the operator writes the status at most so often."""
 MILESTONE_SECONDS: Final = 5.0
@@ -106,6 +110,39 @@ class Progress:
         }
         return {name: value for name, value in known.items() if value not in (None, [])}
 
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> "Progress":
+        """Return the progress that a report's content, or `status.training`, describes."""
+        time_text, loss = content.get("checkpointTime"), content.get("loss")
+        rate = content.get("samplesPerSecond")
+        return cls(
+            step=content.get("step"),
+            steps=content.get("steps"),
+            epoch=content.get("epoch"),
+            loss=None if loss is None else float(loss),
+            metrics=dict(_numbers(content.get("metrics") or ())),
+            samples_per_second=None if rate is None else float(rate),
+            remaining_seconds=content.get("estimatedRemainingSeconds"),
+            percentage=content.get("progressPercentage"),
+            checkpoint_step=content.get("checkpointStep"),
+            checkpoint_time=None if time_text is None else datetime.fromisoformat(time_text).timestamp(),
+            stalled=content.get("stalled") or "",
+        )
+
+
+def _numbers(metrics: Iterable[Mapping[str, str]]) -> Iterator[tuple[str, float]]:
+    for metric in metrics:
+        with contextlib.suppress(ValueError):  # other clients may report words
+            yield metric["name"], float(metric["value"])
+
+
+def read_file(path: Path) -> Progress | None:
+    """Return the progress in the file of a job on one machine; None if there is none yet."""
+    try:
+        return Progress.of(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+
 
 def _whole(number: float | None) -> int | None:
     return int(number) if number is not None and math.isfinite(number) and number >= 0 else None
@@ -128,6 +165,7 @@ class ProgressReporter:
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         self._url = urlsplit(environ.get(ENV_URL, ""))
+        self._file = Path(environ[ENV_FILE]) if environ.get(ENV_FILE) else None
         self._certificate, self._token = environ.get(ENV_CERTIFICATE), environ.get(ENV_TOKEN)
         self._changed = threading.Condition()
         self._newest: dict[str, Any] | None = None
@@ -138,6 +176,10 @@ class ProgressReporter:
 
     def report(self, newest: dict[str, Any]) -> None:
         """Send a report, as `Progress.content` returns it, when it is due; a newer one replaces it."""
+        if self._file is not None:
+            part = self._file.with_suffix(f".{os.getpid()}")
+            part.write_text(json.dumps(newest), encoding="utf-8")
+            part.replace(self._file)
         if not self._url.hostname:
             return
         with self._changed:

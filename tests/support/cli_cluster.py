@@ -43,6 +43,12 @@ class Nowhere:
     def patch(self, namespace: str, name: str, change: Object) -> Object:
         raise NotImplementedError
 
+    def create(self, api: str, plural: str, body: Object) -> Object:
+        raise NotImplementedError
+
+    def delete(self, namespace: str, name: str) -> None:
+        raise NotImplementedError
+
     def scale(self, namespace: str, name: str, workers: int) -> None:
         raise NotImplementedError
 

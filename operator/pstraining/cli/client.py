@@ -76,6 +76,12 @@ class ClusterClient(Protocol):
     def patch(self, namespace: str, name: str, change: Object) -> Object:
         """Change a PSTrainingJob by a merge patch; what is stored then."""
 
+    def create(self, api: str, plural: str, body: Object) -> Object:
+        """Create an object, strictly; what is stored then. Raises ConflictError if there is one of its name."""
+
+    def delete(self, namespace: str, name: str) -> None:
+        """Delete a PSTrainingJob; its children go after it."""
+
     def scale(self, namespace: str, name: str, workers: int) -> None:
         """Set a PSTrainingJob's number of workers, by the right to scale it."""
 
@@ -159,6 +165,16 @@ class KubeconfigClient:
     def patch(self, namespace: str, name: str, change: Object) -> Object:
         """Change a PSTrainingJob by a merge patch; what is stored then."""
         return self._merge(_job(namespace, name), change)
+
+    def create(self, api: str, plural: str, body: Object) -> Object:
+        """Create an object, strictly; what is stored then."""
+        path = f"{api}/namespaces/{_quoted(body['metadata']['namespace'])}/{plural}"
+        query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
+        return self._sent("POST", path, body, "application/json", query)
+
+    def delete(self, namespace: str, name: str) -> None:
+        """Delete a PSTrainingJob; its children go after it."""
+        self._sent("DELETE", _job(namespace, name), {"propagationPolicy": "Background"}, "application/json", {})
 
     def scale(self, namespace: str, name: str, workers: int) -> None:
         """Set a PSTrainingJob's number of workers, by the right to scale it."""

@@ -95,6 +95,7 @@ class LocalJob:
         training: the job's `spec.training`.
         checkpoint: the job's `spec.checkpoint`.
         echo: stream for the processes' lines, each with its task's name; None: they are only kept.
+        environment: further variables of all processes.
         place: returns the network location of a task.
     """
 
@@ -110,10 +111,11 @@ class LocalJob:
         training: Mapping[str, object] | None = None,
         checkpoint: Mapping[str, object] | None = None,
         echo: TextIO | None = None,
+        environment: Mapping[str, str] | None = None,
         place: Callable[[Task], Place] = _here,
     ) -> None:
         self._command, self._restarts, self._echo, self._place = list(command), restarts, echo, place
-        self._checkpoint = dict(checkpoint or {})
+        self._checkpoint, self._extra = dict(checkpoint or {}), dict(environment or {})
         self._stack = ExitStack()
         self.cluster = {
             role: [f"{place(Task(role, index)).host}:{hold_port(self._stack)}" for index in range(number)]
@@ -236,6 +238,7 @@ class LocalJob:
         # end instead of waiting for a server that has yet to start.
         ours = sockets.ENVIRONMENT.items()
         inherited = {name: value for name, value in os.environ.items() if (name, value) not in ours}
+        inherited |= self._extra
         return {**memory_settings(task.type), **inherited, "PYTHONPATH": os.pathsep.join(paths), **environment}
 
     def _drain(self, process: LocalProcess, popen: subprocess.Popen[str]) -> None:

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -260,20 +259,22 @@ class TrainingReporter:
         scalars = {"workers": float(counters.workers), "loss": self._line.loss, **self._rate.speeds()}
         self._summaries.write(step, {name: value for name, value in scalars.items() if math.isfinite(value)})
 
-    def _send_progress(self, seen: Seen, results: Mapping[str, float] = MappingProxyType({})) -> None:
-        counters, fraction = self._counters, self._rate.fraction(seen)
+    def _send_progress(self, seen: Seen, result: Mapping[str, float] | None = None) -> None:
+        """Send the progress; `result`: the job's, at the end of training, when there is no rate any more."""
+        counters, fraction, over = self._counters, self._rate.fraction(seen), result is not None
+        workers = self._admin.client.cluster.workers
         self._report_progress(
             step=seen.step,
             steps=self._rate.steps,
             epoch=seen.epoch,
-            loss=counters.loss,
-            metrics={**counters.scalars, **results},
-            samples_per_second=self._rate.speeds().get("samples_per_second"),
-            remaining_seconds=0.0 if results else self._rate.remaining(seen),
+            loss=counters.scalars.get("loss", counters.loss) if over else counters.loss,
+            metrics={**counters.scalars, **(result or {})},
+            samples_per_second=None if over else self._rate.speeds().get("samples_per_second"),
+            remaining_seconds=0.0 if over else self._rate.remaining(seen),
             percentage=None if fraction is None else 100 * fraction,
             checkpoint_step=counters.checkpoint_step if counters.checkpoints else None,
             checkpoint_time=counters.checkpoint_time,
-            stalled=self._stall.observe(seen.step, counters.workers, self._admin.client.cluster.workers),
+            stalled="" if over else self._stall.observe(seen.step, counters.workers, workers),
         )
 
     def _weigh(self, seconds: float) -> None:

@@ -1,0 +1,3 @@
+from pstraining.client.client import Client as Client
+
+__version__: str

@@ -1,0 +1,258 @@
+"""Jobs on a cluster, by the library under the kubectl plugin."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from queue import Queue
+from typing import Final
+
+from pstraining.api import names
+from pstraining.api.conditions import Condition
+from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
+from pstraining.cli.commands.logs import read
+from pstraining.cli.connection.overrides import Overrides
+from pstraining.cli.errors import CommandError, ConflictError, RequestError
+from pstraining.cli.jobs import condition, end_of, job_named, phase, why
+from pstraining.cli.logs.following import Follower
+from pstraining.cli.logs.log_lines import LogSelection, LogWriter
+from pstraining.cli.tasks import TaskRole, tasks_of
+from pstraining.cli.validation.documents import wrong_with
+from pstraining.cli.validation.schema import Severity
+from pstraining.client.client import Job, LogLine
+from pstraining.client.errors import ClientError, JobFailedError
+from pstraining.client.manifest import JobOptions, build_config_map, build_job
+from pstraining.client.program import Program
+from pstraining.progress import Progress
+
+EVERY: Final = 1.0
+"""Seconds between two looks at a job."""
+TAIL: Final = 60
+"""Lines of the log of a task that failed."""
+ROOM: Final = 1000
+"""Lines that wait for the reader."""
+
+
+class ClusterBackend:
+    """The jobs of a namespace.
+
+    Args:
+        cluster: the API server.
+        namespace: of the jobs.
+        sleep: waits for some seconds.
+    """
+
+    def __init__(self, cluster: ClusterClient, namespace: str, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._cluster, self._namespace, self._sleep = cluster, namespace, sleep
+
+    @classmethod
+    def connected(cls, namespace: str | None, *, context: str, kubeconfig: str) -> "ClusterBackend":
+        """Return the backend for the cluster that kubectl would use.
+
+        Raises:
+            ClientError: there is no usable kubeconfig.
+        """
+        with _translated():
+            cluster = KubeconfigClient(Overrides(context=context, kubeconfig=kubeconfig))
+        return cls(cluster, namespace or cluster.namespace)
+
+    def create(self, name: str, program: Program, options: JobOptions) -> Job:
+        """Start a job: the job first, then its program, which Kubernetes deletes with the job."""
+        job = build_job(name, self._namespace, program, options)
+        wrong = [str(finding) for finding in wrong_with(job) if finding.severity is Severity.ERROR]
+        if wrong:
+            raise ClientError(f"The job {name} would be refused: {'; '.join(wrong)}")
+        with _translated():
+            try:
+                stored = self._cluster.create(f"/apis/{names.API_VERSION}", names.PLURAL, job)
+            except ConflictError as error:
+                raise ClientError(
+                    f"There is a job {name} in {self._namespace} already: delete it, or choose another name."
+                ) from error
+            try:
+                self._cluster.create("/api/v1", "configmaps", build_config_map(stored, program))
+            except CommandError:
+                with suppress(CommandError):
+                    self._cluster.delete(self._namespace, name)
+                raise
+        return _job(stored)
+
+    def get(self, name: str) -> Job:
+        """Return a job as it is now."""
+        return _job(self._stored(name))
+
+    def jobs(self) -> list[Job]:
+        """Return all jobs of the namespace."""
+        with _translated():
+            return [_job(job) for job in self._cluster.jobs(self._namespace)]
+
+    def wait(self, name: str, seconds: float | None) -> Job:
+        """Return a job that has succeeded."""
+        uid = self.get(name).uid
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while True:
+            with _translated():
+                job = self._cluster.job(self._namespace, name)
+            if job is None or job["metadata"]["uid"] != uid:
+                raise ClientError(f"{name} was deleted in the meantime.")
+            match end_of(job):
+                case Condition.SUCCEEDED:
+                    return _job(job)
+                case Condition.FAILED:
+                    message = f"{name} has failed: {condition(job, Condition.FAILED)['message']}"
+                    raise JobFailedError(message, self._log_of_the_failure(job))
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"{name} has not ended after {seconds:g} s: {phase(job)}. {why(job)}".rstrip())
+            self._sleep(EVERY)
+
+    def logs(self, name: str, *, follow: bool, role: str | None, index: int | None) -> Iterator[LogLine]:
+        """Yield lines of logs."""
+        if role is not None and role not in list(TaskRole):
+            raise ClientError(f"role: {role!r} is none of {', '.join(TaskRole)}.")
+        self._stored(name)
+        selection = LogSelection(None if role is None else TaskRole(role), index)
+        return self._followed(name, selection) if follow else iter(self._present(name, selection))
+
+    def progress(self, name: str) -> Progress | None:
+        """Return the newest progress."""
+        training = (self._stored(name).get("status") or {}).get("training")
+        return None if training is None else Progress.of(training)
+
+    def scale(self, name: str, workers: int) -> None:
+        """Change the number of workers."""
+        from pstraining.cli.commands.scale import check
+
+        job = self._stored(name)
+        with _translated():
+            if (end := end_of(job)) is not None:
+                raise ClientError(f"{name} has ended ({end}) and has no workers.")
+            check(job, workers)
+            self._cluster.scale(self._namespace, name, workers)
+
+    def suspend(self, name: str, suspended: bool) -> None:
+        """Suspend a job, or resume it."""
+        if (end := end_of(self._stored(name))) is not None:
+            raise ClientError(f"{name} has ended ({end}).")
+        with _translated():
+            self._cluster.patch(self._namespace, name, {"spec": {"runPolicy": {"suspend": suspended}}})
+
+    def delete(self, name: str) -> None:
+        """Delete a job."""
+        self._stored(name)
+        with _translated():
+            self._cluster.delete(self._namespace, name)
+
+    def _stored(self, name: str) -> Object:
+        with _translated():
+            return job_named(self._cluster, self._namespace, name)
+
+    def _present(self, name: str, selection: LogSelection) -> list[LogLine]:
+        found: list[LogLine] = []
+        with _translated():
+            read(
+                self._cluster,
+                self._namespace,
+                name,
+                selection,
+                lambda task, text: found.append(LogLine(task, text)),
+                lambda remark: None,
+            )
+        return found
+
+    def _followed(self, name: str, selection: LogSelection) -> Iterator[LogLine]:
+        writer = _QueueWriter()
+        thread = threading.Thread(
+            target=writer.filled_by(Follower(self._cluster, self._namespace, name, selection, writer)), daemon=True
+        )
+        thread.start()
+        try:
+            yield from writer.lines()
+        finally:
+            writer.closed.set()
+
+    def _log_of_the_failure(self, job: Object) -> str:
+        """Return the end of the log of the task that failed the job, with its stack trace."""
+        status = job.get("status") or {}
+        role = str(status.get("failedReplica") or "").partition("/")[0]
+        roles = [role] if role else [r for r in TaskRole if (status.get(r) or {}).get("lastFailure")]
+        pods = {((status.get(r) or {}).get("lastFailure") or {}).get("pod") for r in roles}
+        with suppress(CommandError):
+            for task in tasks_of(job, self._cluster.pods(self._namespace, job["metadata"]["name"])):
+                if task.pod.name in pods:
+                    return self._tail(task.name, task.pod.name, task.container)
+        return ""
+
+    def _tail(self, task: str, pod: str, container: str) -> str:
+        for previous in (False, True):
+            query = LogSelection(tail=TAIL, previous=previous).query(container)
+            try:
+                if lines := list(self._cluster.log(self._namespace, pod, query)):
+                    return "\n".join(f"{task}: {line}" for line in lines)
+            except RequestError:
+                continue
+        return ""
+
+
+class _Closed(Exception):  # noqa: N818 - no error: the reader has gone
+    """Nobody reads the lines any more."""
+
+
+class _QueueWriter(LogWriter):
+    """Passes the lines of a follower to a generator."""
+
+    def __init__(self) -> None:
+        super().__init__(coloured=False)
+        self.closed = threading.Event()
+        self._queue: Queue[LogLine | BaseException | None] = Queue(ROOM)
+
+    def filled_by(self, follower: Follower) -> Callable[[], None]:
+        """Return a function that follows, and ends when nobody reads any more."""
+
+        def run() -> None:
+            try:
+                follower.run()
+            except _Closed:
+                return
+            except CommandError as error:
+                self._queue.put(ClientError(str(error)))
+            self._queue.put(None)
+
+        return run
+
+    def lines(self) -> Iterator[LogLine]:
+        """Yield what comes until the end."""
+        while (found := self._queue.get()) is not None:
+            if isinstance(found, BaseException):
+                raise found
+            yield found
+
+    def line(self, task: str, text: str) -> None:
+        """Take a line of a task's log."""
+        self._raise_if_closed()
+        self._queue.put(LogLine(task, text))
+
+    def flush(self) -> None:
+        """End the follower if nobody reads any more."""
+        self._raise_if_closed()
+
+    def remark(self, text: str) -> None:
+        """Take what is in no log: why there are no lines yet."""
+        self._raise_if_closed()
+
+    def _raise_if_closed(self) -> None:
+        if self.closed.is_set():
+            raise _Closed
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Raise the plugin's errors as those of the client."""
+    try:
+        yield
+    except CommandError as error:
+        raise ClientError(str(error)) from error
+
+
+def _job(stored: Object) -> Job:
+    metadata = stored["metadata"]
+    return Job(metadata["name"], metadata["namespace"], metadata["uid"], phase(stored), why(stored))

@@ -1,0 +1,186 @@
+"""Jobs as processes of this machine, with the environment of pods."""
+
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pstraining.client.client import Job, LogLine, working_folder
+from pstraining.client.errors import ClientError, JobFailedError
+from pstraining.client.manifest import JobOptions
+from pstraining.client.program import Program
+from pstraining.progress import ENV_FILE, Progress, read_file
+from pstraining.runtime.local import LocalJob
+
+PROGRESS_FILE: Final = "progress.json"
+RESTARTS: Final = 3
+"""Restarts of a failed process."""
+EVERY: Final = 0.1
+TAIL: Final = 60
+
+
+@dataclass
+class _Run:
+    job: LocalJob
+    folder: Path
+    stack: ExitStack
+    ended: threading.Event = field(default_factory=threading.Event)
+    deleted: threading.Event = field(default_factory=threading.Event)
+    code: int | None = None
+    last: Progress | None = None
+    """The progress at the end."""
+
+    @property
+    def progress(self) -> Progress | None:
+        return self.last if self.ended.is_set() else read_file(self.folder / PROGRESS_FILE)
+
+    @property
+    def phase(self) -> str:
+        if not self.ended.is_set():
+            return "Running"
+        return "Succeeded" if self.code == 0 else "Failed"
+
+
+class LocalBackend:
+    """The jobs that this process has started; they end with it."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, _Run] = {}
+
+    def create(self, name: str, program: Program, options: JobOptions) -> Job:
+        """Start a job's processes."""
+        if name in self._runs:
+            raise ClientError(f"There is a local job {name} already: delete it, or choose another name.")
+        if options.spec:
+            raise ClientError("spec: a local job has no manifest: leave it out, or use training, ps and workers.")
+        if options.packages:
+            _require_installed(options.packages)
+        stack = ExitStack()
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pstraining-program-")))
+        for file, text in program.files.items():
+            (folder / file).write_text(text, encoding="utf-8")
+        job = LocalJob(
+            [str(folder / program.main), *program.arguments],
+            ps=options.ps,
+            workers=options.workers,
+            restarts=RESTARTS,
+            training=options.training,
+            checkpoint=_checkpoint(name, options.checkpoint),
+            environment={**options.env, ENV_FILE: str(folder / PROGRESS_FILE)},
+        )
+        run = self._runs[name] = _Run(job, folder, stack)
+        stack.enter_context(job)
+        threading.Thread(target=_supervise, args=(run,), name=f"pstraining-{name}", daemon=True).start()
+        return self.get(name)
+
+    def get(self, name: str) -> Job:
+        """Return a job as it is now."""
+        run = self._run(name)
+        return Job(name, "local", name, run.phase)
+
+    def jobs(self) -> list[Job]:
+        """Return all jobs that this process has started."""
+        return [self.get(name) for name in self._runs]
+
+    def wait(self, name: str, seconds: float | None) -> Job:
+        """Return a job that has succeeded."""
+        run = self._run(name)
+        if not run.ended.wait(seconds):
+            raise TimeoutError(f"{name} has not ended after {seconds:g} s.")
+        if run.deleted.is_set():
+            raise ClientError(f"{name} was deleted in the meantime.")
+        if run.code != 0:
+            raise JobFailedError(f"{name} has failed with exit code {run.code}.", _log_of_the_failure(run))
+        return self.get(name)
+
+    def logs(self, name: str, *, follow: bool, role: str | None, index: int | None) -> Iterator[LogLine]:
+        """Yield lines of the processes' output, of each in order."""
+        return _lines(self._run(name), follow, role, index)
+
+    def progress(self, name: str) -> Progress | None:
+        """Return the newest progress."""
+        return self._run(name).progress
+
+    def scale(self, name: str, workers: int) -> None:
+        """Refuse to change the number of workers."""
+        raise ClientError(f"{name} is a local job, whose number of workers is fixed: delete it and train again.")
+
+    def suspend(self, name: str, suspended: bool) -> None:
+        """Refuse to suspend or resume a job."""
+        raise ClientError(f"{name} is a local job, which cannot be suspended: delete it and train again.")
+
+    def delete(self, name: str) -> None:
+        """End a job's processes."""
+        run = self._run(name)
+        run.deleted.set()
+        run.ended.wait()
+        del self._runs[name]
+
+    def _run(self, name: str) -> _Run:
+        try:
+            return self._runs[name]
+        except KeyError:
+            known = ", ".join(self._runs) or "none"
+            raise ClientError(f"There is no local job {name}; this process has started: {known}.") from None
+
+
+def _supervise(run: _Run) -> None:
+    try:
+        while (code := run.job.supervise()) is None and not run.deleted.is_set():
+            time.sleep(EVERY)
+        run.code = code
+    finally:
+        run.job.stop()
+        run.last = read_file(run.folder / PROGRESS_FILE)
+        run.stack.close()
+        run.ended.set()
+
+
+def _lines(run: _Run, follow: bool, role: str | None, index: int | None) -> Iterator[LogLine]:
+    seen: dict[str, int] = {}
+    while True:
+        over = not follow or run.ended.is_set()
+        for label, process in list(run.job.processes.items()):
+            if role not in (None, process.task.type) or index not in (None, process.task.index):
+                continue
+            lines = process.lines[seen.get(label, 0) :]
+            seen[label] = seen.get(label, 0) + len(lines)
+            yield from (LogLine(label, text) for text in lines)
+        if over:
+            return
+        run.ended.wait(EVERY)
+
+
+def _log_of_the_failure(run: _Run) -> str:
+    """Return the end of the output of the process that failed."""
+    for label, process in run.job.processes.items():
+        if process.popen.poll() not in (None, 0, -15):
+            return "\n".join(f"{label}: {line}" for line in process.lines[-TAIL:])
+    return ""
+
+
+def _checkpoint(name: str, wanted: Any) -> dict[str, Any] | None:
+    """Return spec.checkpoint for processes: a folder of this machine in the place of a volume."""
+    if not wanted:
+        return None
+    kept = {} if isinstance(wanted, str) else {k: v for k, v in wanted.items() if not k.startswith("volume")}
+    return {**kept, "path": str(working_folder() / name)}
+
+
+def _require_installed(packages: Sequence[str]) -> None:
+    """Refuse packages that are not installed: nothing is installed on this machine.
+
+    Raises:
+        ClientError: one is missing, or has another version.
+    """
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--no-index", *packages]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        words = done.stderr.strip().splitlines() or ["pip has failed"]
+        raise ClientError(f"packages: a local job installs nothing. Install them yourself: {words[-1]}")

@@ -1,0 +1,157 @@
+"""The objects of a job that Python describes: the PSTrainingJob, and the ConfigMap with its program. Pure."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pstraining.api import names
+from pstraining.client.errors import ClientError
+from pstraining.client.program import Program
+
+Object = dict[str, Any]
+PROGRAM_DIR: Final = "/opt/program"
+"""Where the program's files are mounted."""
+PACKAGES_DIR: Final = "/opt/packages"
+"""Where packages are installed."""
+_PROGRAM, _PACKAGES = "program", "packages"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """What `Client.train` is asked for, besides the program."""
+
+    ps: int = 1
+    workers: int = 1
+    image: str = ""
+    packages: Sequence[str] = ()
+    training: Mapping[str, Any] = field(default_factory=dict)
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    checkpoint: str | Mapping[str, Any] | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    spec: Mapping[str, Any] = field(default_factory=dict)
+
+
+def config_map_name(job: str) -> str:
+    """Return the name of the ConfigMap with the program of a job."""
+    return f"{job}-program"
+
+
+def build_job(name: str, namespace: str, program: Program, options: JobOptions) -> Object:
+    """Return the PSTrainingJob.
+
+    Raises:
+        ClientError: the options lack something.
+    """
+    if not options.image:
+        raise ClientError(
+            "image: name the image of the job. Your cluster must be able to pull it, and it must contain pstraining."
+        )
+    container: Object = {
+        "name": names.MAIN_CONTAINER,
+        "image": options.image,
+        "command": ["python", f"{PROGRAM_DIR}/{program.main}", *program.arguments],
+        "env": [{"name": key, "value": str(value)} for key, value in options.env.items()],
+        "volumeMounts": [{"name": _PROGRAM, "mountPath": PROGRAM_DIR, "readOnly": True}],
+    }
+    if options.resources:
+        container["resources"] = _resources(options.resources)
+    pod: Object = {
+        "containers": [container],
+        "volumes": [{"name": _PROGRAM, "configMap": {"name": config_map_name(name)}}],
+    }
+    if options.packages:
+        _add_packages(pod, container, options)
+    spec: Object = {
+        "ps": {"replicas": options.ps},
+        "worker": {"replicas": options.workers, "template": {"spec": pod}},
+    }
+    if options.training:
+        spec["training"] = dict(options.training)
+    if options.checkpoint:
+        spec["checkpoint"] = _checkpoint(options.checkpoint)
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": _merged(spec, options.spec),
+    }
+
+
+def build_config_map(job: Object, program: Program) -> Object:
+    """Return the ConfigMap of a stored job's program; Kubernetes deletes it with the job."""
+    metadata = job["metadata"]
+    owner = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "immutable": True,
+        "metadata": {
+            "name": config_map_name(metadata["name"]),
+            "namespace": metadata["namespace"],
+            "ownerReferences": [owner],
+        },
+        "data": dict(program.files),
+    }
+
+
+def _resources(wanted: Mapping[str, Any]) -> Object:
+    """Return a container's resources; a flat dict requests all of it, and limits all but the CPU."""
+    if set(wanted) <= {"requests", "limits", "claims"}:
+        return copy.deepcopy(dict(wanted))
+    flat = {name: value if isinstance(value, int) else str(value) for name, value in wanted.items()}
+    return {"requests": flat, "limits": {name: value for name, value in flat.items() if name != "cpu"}}
+
+
+def _checkpoint(wanted: str | Mapping[str, Any]) -> Object:
+    """Return spec.checkpoint; a text is the size of a claim."""
+    if not isinstance(wanted, str):
+        return copy.deepcopy(dict(wanted))
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": wanted}}}
+    return {"volumeClaimTemplate": claim}
+
+
+def _add_packages(pod: Object, container: Object, options: JobOptions) -> None:
+    """Install packages before the program starts; a failure is the pod's, with pip's words."""
+    mount = {"name": _PACKAGES, "mountPath": PACKAGES_DIR}
+    install = [
+        "python",
+        "-m",
+        "pip",
+        "install",
+        "--no-cache-dir",
+        "--disable-pip-version-check",
+        "--target",
+        PACKAGES_DIR,
+    ]
+    pod["initContainers"] = [
+        {
+            "name": "install-packages",
+            "image": options.image,
+            "command": [*install, *options.packages],
+            "env": [*container["env"], {"name": "HOME", "value": PACKAGES_DIR}],
+            "volumeMounts": [mount],
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+        }
+    ]
+    pod["volumes"].append({"name": _PACKAGES, "emptyDir": {}})
+    container["volumeMounts"].append(mount)
+    path = next((e for e in container["env"] if e["name"] == "PYTHONPATH"), None)
+    if path is None:
+        container["env"].append({"name": "PYTHONPATH", "value": PACKAGES_DIR})
+    else:
+        path["value"] = f"{path['value']}:{PACKAGES_DIR}"
+
+
+def _merged(base: Object, extra: Mapping[str, Any]) -> Object:
+    """Return a spec with another one laid over it, level by level."""
+    merged = dict(base)
+    for key, value in extra.items():
+        below = merged.get(key)
+        merged[key] = _merged(below, value) if isinstance(below, dict) and isinstance(value, Mapping) else value
+    return merged

@@ -1,0 +1,135 @@
+"""What a job runs: a function or a script of the caller, as files and a command. Pure, but for reading the files.
+
+A function travels as its source, so it may use nothing from outside itself: what it captures is refused by name.
+"""
+
+import ast
+import builtins
+import inspect
+import symtable
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pstraining.client.errors import ClientError
+
+SIZE_MAX: Final = 900 * 1024
+"""Bytes of all files together: Kubernetes limits a ConfigMap to 1 MiB."""
+_NO_ANNOTATIONS: Final = "from __future__ import annotations\n\n"
+"""Annotations are not evaluated, so they may name what does not travel."""
+_MODULE_NAMES: Final = {"__name__", "__file__", "__doc__"}
+
+
+@dataclass(frozen=True)
+class Program:
+    """The files of a job, and what it runs."""
+
+    name: str
+    """Of the function or the script: part of the job's default name."""
+    main: str
+    """The file that is run."""
+    files: Mapping[str, str]
+    """Contents by name; all are in one folder."""
+    arguments: tuple[str, ...] = ()
+
+
+def program_of(
+    program: Callable[..., object] | str | Path,
+    arguments: Mapping[str, Any] | Sequence[str],
+    files: Iterable[str | Path],
+) -> Program:
+    """Return what a job runs.
+
+    Args:
+        program: a function, or the path of a script.
+        arguments: keyword arguments of the function, or the command line of the script.
+        files: paths of modules that the program imports, and of other text files beside it.
+
+    Raises:
+        ClientError: the program cannot travel; the message names what stands in the way.
+    """
+    if callable(program):
+        if not isinstance(arguments, Mapping):
+            raise ClientError("arguments: a function takes its keyword arguments, as a dict.")
+        found = _of_function(program, arguments)
+    else:
+        if isinstance(arguments, (Mapping, str)):
+            raise ClientError("arguments: a script takes the words of its command line, as a list.")
+        path = Path(program)
+        found = Program(path.stem, path.name, {path.name: _read(path)}, tuple(map(str, arguments)))
+    others: dict[str, str] = {}
+    for path in map(Path, files):
+        if path.name in others or path.name in found.files:
+            raise ClientError(f"files: two files have the name {path.name}; all files of a job are in one folder.")
+        others[path.name] = _read(path)
+    every = {**found.files, **others}
+    if (size := sum(len(text.encode()) for text in every.values())) > SIZE_MAX:
+        raise ClientError(
+            f"The program's files have {size} bytes, and a job's may have {SIZE_MAX}: put large files into the image "
+            "or onto a volume."
+        )
+    return Program(found.name, found.main, every, found.arguments)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ClientError(f"{path} is not a text file: put it into the image or onto a volume.") from None
+    except OSError as error:
+        raise ClientError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def _of_function(function: Callable[..., object], arguments: Mapping[str, Any]) -> Program:
+    name = getattr(function, "__name__", "")
+    if not inspect.isfunction(function) or name == "<lambda>":
+        raise ClientError("Only a function that is defined with `def` can travel: no lambda, method, class or object.")
+    try:
+        source = textwrap.dedent(inspect.getsource(function))
+    except OSError:
+        raise ClientError(f"The source of {name} is not available: define it in a file or a notebook cell.") from None
+    (node,) = ast.parse(source).body
+    if not isinstance(node, ast.FunctionDef):
+        raise ClientError(f"{name} is not a plain function: write it with `def`.")
+    if node.decorator_list:
+        raise ClientError(f"{name} has decorators, which do not travel with it: remove them.")
+    if captured := sorted(_captured(source, name)):
+        raise ClientError(
+            f"{name} uses {', '.join(captured)} from outside itself, which does not travel with it. Import or define "
+            "it inside the function, or pass it by `arguments`."
+        )
+    call = ", ".join(f"{key}={_literal(key, value)}" for key, value in arguments.items())
+    try:
+        inspect.signature(function).bind(**arguments)
+    except TypeError as error:
+        raise ClientError(f"arguments do not fit {name}: {error}.") from None
+    text = f'{_NO_ANNOTATIONS}{source}\n\nif __name__ == "__main__":\n    {name}({call})\n'
+    return Program(name, f"{name}.py", {f"{name}.py": text})
+
+
+def _captured(source: str, name: str) -> Iterator[str]:
+    """Return the names that the source of a function uses and does not define."""
+    known = {*vars(builtins), *_MODULE_NAMES, name}
+    pending = [symtable.symtable(_NO_ANNOTATIONS + source, name, "exec")]
+    while pending:
+        table = pending.pop()
+        pending += table.get_children()
+        for symbol in table.get_symbols():
+            is_outer = symbol.is_global() or table.get_type() == "module"
+            if is_outer and symbol.is_referenced() and symbol.get_name() not in known:
+                yield symbol.get_name()
+
+
+def _literal(name: str, value: Any) -> str:
+    text = repr(value)
+    try:
+        if ast.literal_eval(text) == value:
+            return text
+    except (ValueError, SyntaxError):
+        pass
+    raise ClientError(
+        f"arguments: the value of {name} is a {type(value).__name__}; only numbers, texts, None, booleans, and lists, "
+        "tuples, dicts and sets of them travel."
+    )

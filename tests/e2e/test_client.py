@@ -1,0 +1,101 @@
+"""The Python client on real kubelets: a function trains, its progress is read, and its failure has a stack trace."""
+
+import json
+from typing import Any
+
+import pytest
+
+from pstraining import Client
+from pstraining.client.client import Job
+from pstraining.client.errors import JobFailedError
+from pstraining.progress import Progress
+from tests.support.cli_runs import run
+from tests.support.kube import Kube, Target, wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("installed")]
+IMAGE = "pstraining/runtime:0.1.0"
+
+
+def train(steps: int, pace: float) -> None:
+    import time
+
+    from pstraining.runtime import Trainer
+
+    def data(worker: int, workers: int) -> Any:
+        import tensorflow as tf
+        from sklearn.datasets import load_digits
+
+        images, labels = load_digits(return_X_y=True)
+        samples = images.astype("float32") / 16, labels
+
+        def paced(*batch: Any) -> Any:
+            time.sleep(pace)
+            return batch
+
+        batches = tf.data.Dataset.from_tensor_slices(samples).shard(workers, worker).repeat().batch(32)
+        return batches.map(lambda *batch: tf.numpy_function(paced, batch, [tf.float32, tf.int64])).map(
+            lambda x, y: (tf.ensure_shape(x, [32, 64]), tf.ensure_shape(y, [32]))
+        )
+
+    def model() -> Any:
+        import keras
+
+        return keras.Sequential([keras.Input((64,)), keras.layers.Dense(10, "softmax")])
+
+    def optimizer() -> Any:
+        import keras
+
+        return keras.optimizers.SGD(0.1)
+
+    Trainer(model, optimizer, "sparse_categorical_crossentropy", data, steps=steps).run()
+
+
+def fail() -> None:
+    import os
+
+    if os.environ["PSTRAINING_TASK_TYPE"] != "worker":
+        import time
+
+        time.sleep(600)
+    raise ValueError("no such column: age")
+
+
+def client(target: Target, namespace: str) -> Client:
+    return Client(namespace, kubeconfig=target.kubeconfig, context=target.context)
+
+
+def reached_step(trainer: Client, job: Job, step: int) -> Progress | None:
+    """The progress, once the job has made so many steps."""
+    found = trainer.progress(job)
+    return found if found is not None and (found.step or 0) >= step else None
+
+
+def test_a_function_trains_and_its_progress_is_that_of_top(kube: Kube, target: Target, namespace: str) -> None:
+    trainer = client(target, namespace)
+    options: dict[str, Any] = {"resources": {"cpu": 0.1, "memory": "512Mi"}, "training": {"minShardBytes": 0}}
+    job = trainer.train(train, arguments={"steps": 4000, "pace": 0.1}, ps=2, workers=2, image=IMAGE, **options)
+    first = wait_for(lambda: reached_step(trainer, job, 1), "progress", 180)
+    assert first.steps == 4000
+    assert first.loss is not None
+    told = json.loads(run(target, "top", job.name, "-n", namespace, "-o", "json", "--interval", "2").stdout)
+    step = told["job"]["step"]
+    reached = wait_for(lambda: reached_step(trainer, job, step), "later progress", 120)
+    assert reached.step is not None
+    assert reached.percentage == pytest.approx(100 * reached.step / 4000, abs=1)
+    again = json.loads(run(target, "top", job.name, "-n", namespace, "-o", "json", "--interval", "2").stdout)
+    assert reached.step == pytest.approx(again["job"]["step"], rel=0.05), "at the moment of the report"
+    line = next(iter(trainer.logs(job, role="chief")))
+    assert line.task == "chief-0"
+    trainer.delete(job)
+    wait_for(lambda: kube.get("ConfigMap", namespace, f"{job.name}-program") is None, "its program is deleted", 120)
+
+
+def test_a_failure_has_the_stack_trace_of_the_task(target: Target, namespace: str) -> None:
+    trainer = client(target, namespace)
+    job = trainer.train(fail, image=IMAGE, spec={"runPolicy": {"backoffLimit": 0}})
+    with pytest.raises(JobFailedError) as raised:
+        trainer.wait(job, timeout=180)
+    assert "Traceback (most recent call last)" in raised.value.log
+    assert "ValueError: no such column: age" in raised.value.log
+    assert raised.value.log.startswith("worker-0: ")
+    assert trainer.get(job).phase == "Failed"

@@ -1,0 +1,33 @@
+"""The notebook of the examples runs in a kernel, and trains on processes of this machine."""
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from hack.docs.pages import ROOT
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
+NOTEBOOK = ROOT / "examples" / "notebook" / "digits.ipynb"
+
+
+def shown(cell: Any) -> str:
+    """What a cell has printed and returned, without its errors and warnings."""
+    outputs = [output for output in cell.get("outputs", ()) if output.get("name") != "stderr"]
+    return "".join(output.get("text") or output["data"]["text/plain"] for output in outputs)
+
+
+def test_the_notebook_trains(tmp_path: Path) -> None:
+    notebook = nbformat.read(NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]
+    NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    job, log, phase, last = filter(None, map(shown, notebook.cells))
+    assert job.startswith("Job(name='train-")
+    assert '"event": "result"' in log
+    assert ast.literal_eval(phase) == "Succeeded"
+    step, percentage, accuracy = ast.literal_eval(last)
+    assert step > 4 * 1440 / 64 - 1, "two workers divide each epoch"
+    assert percentage == 100
+    assert accuracy > 0.8

@@ -1,0 +1,295 @@
+"""The client on a cluster in memory: what it creates, and what it makes of what the cluster says."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pstraining import Client
+from pstraining.cli.errors import ConflictError, RequestError
+from pstraining.client.client import Job, LogLine, default_name
+from pstraining.client.cluster import ClusterBackend
+from pstraining.client.errors import ClientError, JobFailedError
+from tests.support.builders import pod, terminated
+from tests.support.cli_cluster import WithJobs
+
+Object = dict[str, Any]
+
+
+def program(steps: int = 1) -> None:
+    print(steps)
+
+
+class Cluster(WithJobs):
+    """Stores what is created, and has logs by the pod's name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config_maps: list[Object] = []
+        self.refuses_config_maps = False
+        self.logs: dict[str, list[str]] = {}
+        self.patches: list[Object] = []
+
+    def create(self, api: str, plural: str, body: Object) -> Object:
+        if plural == "configmaps":
+            if self.refuses_config_maps:
+                raise RequestError("quota", 403)
+            self.config_maps.append(body)
+            return body
+        assert (api, plural) == ("/apis/pstraining.dev/v1alpha1", "pstrainingjobs")
+        if self.job(body["metadata"]["namespace"], body["metadata"]["name"]):
+            raise ConflictError("it exists", 409)
+        stored = {**body, "metadata": {**body["metadata"], "uid": f"uid-{len(self.there)}", "generation": 1}}
+        self.there.append(stored)
+        return stored
+
+    def delete(self, namespace: str, name: str) -> None:
+        self.there = [j for j in self.there if j["metadata"]["name"] != name]
+
+    def patch(self, namespace: str, name: str, change: Object) -> Object:
+        self.patches.append(change)
+        return {}
+
+    def scale(self, namespace: str, name: str, workers: int) -> None:
+        self.patches.append({"workers": workers})
+
+    def log(self, namespace: str, pod: str, query: Mapping[str, str]) -> Iterator[str]:
+        if pod not in self.logs:
+            raise RequestError("not found", 404)
+        yield from self.logs[pod]
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.cluster = Cluster()
+        self.client = Client.__new__(Client)
+        self.rests: list[float] = []
+        self.client._backend = ClusterBackend(self.cluster, "team", self.rest)
+        self.steps: list[Any] = []
+
+    def rest(self, seconds: float) -> None:
+        """Time passes: the next thing happens."""
+        self.rests.append(seconds)
+        self.steps.pop(0)()
+
+    def train(self, **options: Any) -> Job:
+        return self.client.train(program, **{"name": "digits", "image": "img:1", **options})
+
+    @property
+    def spec(self) -> Object:
+        (job,) = self.cluster.there
+        spec: Object = job["spec"]
+        return spec
+
+    @property
+    def container(self) -> Object:
+        container: Object = self.spec["worker"]["template"]["spec"]["containers"][0]
+        return container
+
+    def status(self, **status: Any) -> None:
+        self.cluster.there[0]["status"] = status
+
+
+def ended(kind: str, message: str = "") -> Object:
+    condition = {"type": kind, "status": "True", "reason": "R", "message": message}
+    return {"phase": kind, "conditions": [condition]}
+
+
+def test_train_creates_the_job_and_its_program() -> None:
+    rig = Rig()
+    job = rig.train(ps=2, workers=8, arguments={"steps": 3}, training={"mode": "Sync"}, env={"SEED": 7})
+    assert job == Job("digits", "team", "uid-0", "Unknown", "")
+    assert (rig.spec["ps"]["replicas"], rig.spec["worker"]["replicas"]) == (2, 8)
+    assert rig.spec["training"] == {"mode": "Sync"}
+    assert rig.container["command"] == ["python", "/opt/program/program.py"]
+    assert rig.container["env"] == [{"name": "SEED", "value": "7"}]
+    (files,) = rig.cluster.config_maps
+    assert files["metadata"]["ownerReferences"][0]["uid"] == job.uid
+    assert files["immutable"] is True
+    assert files["data"]["program.py"].endswith("program(steps=3)\n")
+    (volume,) = rig.spec["worker"]["template"]["spec"]["volumes"]
+    assert volume["configMap"] == {"name": files["metadata"]["name"]}
+
+
+def test_packages_are_installed_before_the_program() -> None:
+    rig = Rig()
+    rig.train(packages=["pandas<3", "lz4"], env={"PYTHONPATH": "/mine"})
+    (install,) = rig.spec["worker"]["template"]["spec"]["initContainers"]
+    assert install["command"][-2:] == ["pandas<3", "lz4"]
+    assert install["image"] == "img:1"
+    assert {"name": "PYTHONPATH", "value": "/mine:/opt/packages"} in rig.container["env"]
+
+
+@pytest.mark.parametrize(
+    ("resources", "expected"),
+    [
+        (
+            {"cpu": 2, "memory": "4Gi", "nvidia.com/gpu": 1},
+            {
+                "requests": {"cpu": 2, "memory": "4Gi", "nvidia.com/gpu": 1},
+                "limits": {"memory": "4Gi", "nvidia.com/gpu": 1},
+            },
+        ),
+        ({"cpu": 0.5}, {"requests": {"cpu": "0.5"}, "limits": {}}),
+        ({"limits": {"memory": "1Gi"}}, {"limits": {"memory": "1Gi"}}),
+    ],
+)
+def test_resources(resources: Object, expected: Object) -> None:
+    rig = Rig()
+    rig.train(resources=resources)
+    assert rig.container["resources"] == expected
+
+
+def test_a_checkpoint_by_size_and_everything_else_by_the_spec() -> None:
+    rig = Rig()
+    rig.train(checkpoint="10Gi", spec={"worker": {"minReplicas": 1}, "checkpoint": {"keep": 2}})
+    assert rig.spec["worker"]["minReplicas"] == 1
+    assert rig.spec["worker"]["replicas"] == 1
+    assert rig.spec["checkpoint"]["keep"] == 2
+    claim = rig.spec["checkpoint"]["volumeClaimTemplate"]
+    assert claim["resources"]["requests"]["storage"] == "10Gi"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"image": ""}, "image: name the image"),
+        ({"worker": 3}, "train has no option worker; its options are ps, workers, image"),
+        ({"workers": 0}, "spec.worker.replicas"),
+        ({"training": {"mode": "sync"}}, "spec.training.mode"),
+        ({"spec": {"runPolicy": {"backoffLimit": -1}}}, "spec.runPolicy.backoffLimit"),
+    ],
+)
+def test_what_the_cluster_would_refuse_is_refused_before(options: Object, words: str) -> None:
+    rig = Rig()
+    with pytest.raises(ClientError, match=words):
+        rig.train(**options)
+    assert rig.cluster.there == []
+
+
+def test_a_name_that_is_taken_is_refused() -> None:
+    rig = Rig()
+    rig.train()
+    with pytest.raises(ClientError, match="There is a job digits in team already"):
+        rig.train()
+
+
+def test_without_its_program_there_is_no_job() -> None:
+    rig = Rig()
+    rig.cluster.refuses_config_maps = True
+    with pytest.raises(ClientError, match="quota"):
+        rig.train()
+    assert rig.cluster.there == []
+
+
+def test_wait_returns_the_job_that_has_succeeded() -> None:
+    rig = Rig()
+    job = rig.train()
+    rig.steps = [lambda: rig.status(phase="Running"), lambda: rig.status(**ended("Succeeded"))]
+    assert rig.client.wait(job).phase == "Succeeded"
+    assert len(rig.rests) == 2
+
+
+def test_wait_raises_what_the_failed_task_has_printed() -> None:
+    rig = Rig()
+    rig.train()
+    failed = pod("worker", 1, state=terminated(1), phase="Failed", job_uid="uid-0")
+    failed["metadata"]["namespace"] = "team"
+    rig.cluster.there_pods = [failed]
+    rig.cluster.logs = {"digits-worker-1": ["Traceback (most recent call last):", "ValueError: no such thing"]}
+    lost = {"lastFailure": {"pod": "digits-worker-1"}}
+    rig.status(**ended("Failed", "worker 1 failed 7 times"), worker=lost, failedReplica="worker/1")
+    with pytest.raises(JobFailedError, match="digits has failed: worker 1 failed 7 times") as raised:
+        rig.client.wait("digits")
+    expected = "worker-1: Traceback (most recent call last):\nworker-1: ValueError: no such thing"
+    assert raised.value.log == expected
+    assert str(raised.value).endswith("ValueError: no such thing")
+
+
+def test_wait_ends_when_the_job_is_deleted_or_time_is_up() -> None:
+    rig = Rig()
+    job = rig.train()
+    rig.steps = [lambda: rig.client.delete(job)]
+    with pytest.raises(ClientError, match="was deleted in the meantime"):
+        rig.client.wait(job)
+    rig.train()
+    with pytest.raises(TimeoutError, match="digits has not ended after 0 s: Unknown"):
+        rig.client.wait("digits", timeout=0)
+
+
+def test_progress() -> None:
+    rig = Rig()
+    job = rig.train()
+    assert rig.client.progress(job) is None
+    metrics = [{"name": "accuracy", "value": "0.9"}, {"name": "note", "value": "words"}]
+    rig.status(training={"step": 5, "steps": 10, "progressPercentage": 50, "loss": "0.25", "metrics": metrics})
+    progress = rig.client.progress(job)
+    assert progress is not None
+    assert (progress.step, progress.steps, progress.percentage, progress.loss) == (5, 10, 50, 0.25)
+    assert progress.metrics == {"accuracy": 0.9}
+
+
+def test_scale_suspend_resume_and_list() -> None:
+    rig = Rig()
+    job = rig.train(workers=2)
+    rig.client.scale(job, 3)
+    rig.client.suspend(job)
+    rig.client.resume("digits")
+    suspended = [{"spec": {"runPolicy": {"suspend": wanted}}} for wanted in (True, False)]
+    assert rig.cluster.patches == [{"workers": 3}, *suspended]
+    assert [found.name for found in rig.client.list()] == ["digits"]
+    with pytest.raises(ClientError, match=r"cannot have -1 workers: .*spec.worker.replicas"):
+        rig.client.scale(job, -1)
+    rig.status(**ended("Succeeded"))
+    with pytest.raises(ClientError, match="digits has ended"):
+        rig.client.scale(job, 4)
+    with pytest.raises(ClientError, match="digits has ended"):
+        rig.client.suspend(job)
+
+
+def test_logs_are_lines_with_their_task() -> None:
+    rig = Rig()
+    job = rig.train()
+    rig.cluster.there_pods = [pod(role, term=int(role == "chief"), job_uid="uid-0") for role in ("chief", "worker")]
+    rig.cluster.logs = {"digits-chief-1": ["step 1"], "digits-worker-0": ["a", "b"]}
+    lines = list(rig.client.logs(job, follow=False))
+    assert lines == [LogLine("chief-0", "step 1"), LogLine("worker-0", "a"), LogLine("worker-0", "b")]
+    assert str(lines[0]) == "chief-0: step 1"
+    rig.status(**ended("Succeeded"))
+    assert sorted(rig.client.logs(job, role="worker")) == lines[1:]
+    with pytest.raises(ClientError, match="role: 'master' is none of chief, ps, worker, evaluator"):
+        rig.client.logs(job, role="master")
+
+
+def test_a_reader_that_stops_ends_the_follower() -> None:
+    rig = Rig()
+    job = rig.train()
+    rig.cluster.there_pods = [pod("chief", term=1, job_uid="uid-0")]
+    rig.cluster.logs = {"digits-chief-1": [str(number) for number in range(5000)]}
+    reader = rig.client.logs(job)
+    assert next(reader).text == "0"
+    reader.close()  # type: ignore[attr-defined]
+
+
+def test_an_absent_job_is_named() -> None:
+    rig = Rig()
+    rig.train()
+    with pytest.raises(ClientError, match=r"There is no PSTrainingJob digit in namespace team. Did you mean digits\?"):
+        rig.client.get("digit")
+
+
+@pytest.mark.parametrize(
+    ("given", "stem"),
+    [("train", "train"), ("Train_My_Model", "train-my-model"), ("3d", "job-3d"), ("_", "job"), ("x" * 80, "x" * 40)],
+)
+def test_default_names(given: str, stem: str) -> None:
+    name = default_name(given)
+    assert name.startswith(f"{stem}-")
+    assert len(name) == len(stem) + 5
+    assert default_name(given) != name or default_name(given) != name
+
+
+def test_without_a_kubeconfig_there_is_no_client(tmp_path: Path) -> None:
+    with pytest.raises(ClientError, match="absent"):
+        Client(kubeconfig=str(tmp_path / "absent"))

@@ -1,0 +1,127 @@
+"""How a function or a script travels, and what is refused by name."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pstraining.client.errors import ClientError
+from pstraining.client.program import SIZE_MAX, program_of
+
+OUTSIDE = 3
+
+
+def whole(steps: int, name: str = "x") -> dict[str, Any]:
+    import json
+
+    def inner(values: list[int]) -> int:
+        return sum(value for value in values if value) + steps
+
+    class Local:
+        field = 1
+
+    return json.loads(json.dumps({"sum": inner([1, 2]), "name": name, "field": Local.field}))  # type: ignore[no-any-return]
+
+
+def uses_a_global() -> int:
+    return OUTSIDE + len(str(Path()))
+
+
+def has_a_default(value: int = OUTSIDE) -> int:
+    return value
+
+
+def capturing() -> Callable[[], int]:
+    captured = 1
+
+    def inner() -> int:
+        return captured
+
+    return inner
+
+
+def run(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"__name__": "imported"}
+    exec(compile(text, "program", "exec"), found)
+    return found
+
+
+def test_a_function_travels_as_its_source_with_its_arguments() -> None:
+    program = program_of(whole, {"steps": 4, "name": "it's"}, ())
+    assert (program.name, program.main, list(program.files)) == ("whole", "whole.py", ["whole.py"])
+    text = program.files["whole.py"]
+    assert text.endswith('if __name__ == "__main__":\n    whole(steps=4, name="it\'s")\n')
+    assert run(text)["whole"](4, "y") == {"sum": 7, "name": "y", "field": 1}
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (uses_a_global, "uses_a_global uses OUTSIDE, Path from outside itself"),
+        (has_a_default, "has_a_default uses OUTSIDE from outside itself"),
+        (capturing(), "inner uses captured from outside itself"),
+        (lambda: 1, "Only a function that is defined with `def` can travel"),
+        (Path.exists, "exists uses .* from outside itself"),
+        (Path("x").exists, "Only a function"),
+        (Path, "Only a function"),
+        (print, "Only a function"),
+    ],
+)
+def test_what_a_function_captures_is_refused_by_name(function: Any, words: str) -> None:
+    with pytest.raises(ClientError, match=words):
+        program_of(function, {}, ())
+
+
+def test_decorators_are_refused() -> None:
+    import functools
+
+    @functools.wraps(whole)
+    def decorated() -> None:
+        pass
+
+    del decorated.__wrapped__
+    decorated.__name__ = "decorated"
+    with pytest.raises(ClientError, match="decorated has decorators"):
+        program_of(decorated, {}, ())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"steps": object()}, "the value of steps is a object; only numbers"),
+        ({"steps": float("nan")}, "the value of steps is a float"),
+        ({"steps": [{"a": Path()}]}, "the value of steps is a list"),
+        ({}, "arguments do not fit whole: missing a required argument: 'steps'"),
+        ({"steps": 1, "x": 2}, "arguments do not fit whole: got an unexpected keyword argument 'x'"),
+        (["1"], "a function takes its keyword arguments"),
+    ],
+)
+def test_arguments_that_cannot_travel_are_refused(arguments: Any, words: str) -> None:
+    with pytest.raises(ClientError, match=words):
+        program_of(whole, arguments, ())
+
+
+def test_a_script_travels_with_its_files_and_its_command_line(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import helper\n")
+    (tmp_path / "helper.py").write_text("x = 1\n")
+    program = program_of(tmp_path / "train.py", ["--steps", "3"], [tmp_path / "helper.py"])
+    assert (program.main, program.arguments) == ("train.py", ("--steps", "3"))
+    assert program.files == {"train.py": "import helper\n", "helper.py": "x = 1\n"}
+
+
+def test_files_that_cannot_travel_are_refused(tmp_path: Path) -> None:
+    script, binary, large = tmp_path / "train.py", tmp_path / "weights.h5", tmp_path / "large.csv"
+    script.write_text("")
+    binary.write_bytes(b"\xff\xfe\x00")
+    large.write_text("x" * (SIZE_MAX + 1))
+    with pytest.raises(ClientError, match=r"weights.h5 is not a text file"):
+        program_of(script, (), [binary])
+    with pytest.raises(ClientError, match=r"large files into the image"):
+        program_of(script, (), [large])
+    with pytest.raises(ClientError, match=r"absent.py cannot be read: No such file"):
+        program_of(tmp_path / "absent.py", (), ())
+    with pytest.raises(ClientError, match=r"two files have the name train.py"):
+        program_of(script, (), [script])
+    with pytest.raises(ClientError, match=r"a script takes the words"):
+        program_of(script, {"steps": 1}, ())
