@@ -1,9 +1,6 @@
 """Whatever a TFJob holds: each leaf of it is in the PSTrainingJob or named in a note, and what is made can be used."""
 
 import copy
-import re
-from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import given, settings
@@ -11,14 +8,15 @@ from hypothesis import strategies as st
 
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
-from pstraining.cli.tfjob.job import Conversion, converted
+from pstraining.cli.tfjob.job import converted
 from pstraining.cli.tfjob.notes import Notes, What
-from pstraining.cli.tfjob.source import cleaned, join
+from pstraining.cli.tfjob.source import cleaned
 from pstraining.cli.tfjob.template import TemplatesOf, converted_template
 from pstraining.cli.validation.schema import Severity, validate
 from pstraining.resources import pods
 from pstraining.resources.launcher import LauncherMap
 from tests.support import builders
+from tests.tfjob.accounting import REFUSED, ROLES, unaccounted
 
 WORDS = st.sampled_from(
     ["a", "b/c", "TF_CONFIG", "training.kubeflow.org/job-name", "mnist-worker-0", "1e-3", "x\ny", ""]
@@ -75,7 +73,6 @@ POD = st.fixed_dictionaries(
     },
 )
 TEMPLATE = st.fixed_dictionaries({"spec": POD}, optional={"metadata": st.fixed_dictionaries({"labels": EXTRA})})
-REFUSED = "refuses the job"
 NUMBERS = st.sampled_from([1, 2, 0])
 
 
@@ -123,90 +120,12 @@ def tfjobs(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-Leaf = tuple[str, Any]
-
-
-def leaves(value: Any, path: str = "") -> Iterator[Leaf]:
-    """Scalars and empty containers with their paths, as notes write them."""
-    if isinstance(value, dict) and value:
-        for name, below in value.items():
-            yield from leaves(below, join(path, name))
-    elif isinstance(value, list) and value:
-        for index, below in enumerate(value):
-            yield from leaves(below, f"{path}[{index}]")
-    elif value is not None:
-        yield path, value
-
-
-def wild(path: str) -> str:
-    """A path without places in lists: what stands before an item may be gone."""
-    return re.sub(r"\[\d+\]", "[]", path)
-
-
-ROLES = {"ps": "ps", "worker": "worker", "chief": "chief", "master": "chief", "evaluator": "evaluator"}
-
-
-def counterparts(path: str, value: Any, spec: dict[str, Any]) -> list[list[Leaf]]:
-    """Where a leaf of a TFJob may be: any of these, all leaves of each."""
-    if path == "apiVersion" or path == "kind" or (path, value) == ("spec.successPolicy", ""):
-        return [[]]
-    if path.endswith("unPolicy.cleanPodPolicy"):
-        return [[(f"{path}.{outcome}", value) for outcome in ("onSuccess", "onFailure")]] if value else [[]]
-    if path.endswith(".schedulingPolicy.scheduleTimeoutSeconds"):
-        return [[(path.replace("scheduleTimeoutSeconds", "timeoutSeconds"), value)]]
-    found = re.fullmatch(r"spec\.tfReplicaSpecs\.(\w+)\.(.*)", path, re.DOTALL)
-    if not found:
-        nothing: list[list[Leaf]] = [[]] if value in ({}, [], "") else []
-        return [[(path, value)], *nothing]
-    role, rest = ROLES[found[1].lower()], found[2]
-    if rest == "replicas" and role in ("chief", "evaluator") and value == 1:
-        return [[]]
-    own = [(f"spec.{role}.{rest}", value)]
-    if not rest.startswith("template.") or "template" in spec.get(role, {}):
-        return [own]
-    if rest.split(".")[-1] in ("resources", "limits", "requests", "env") and value in ({}, []):
-        return [[]]
-    resources = re.fullmatch(r"template\.spec\.containers\[\d+\]\.(resources\..*)", rest)
-    borrowed = [(f"spec.worker.{rest}", value)]
-    return [borrowed] if resources is None else [borrowed, [(f"spec.{role}.{resources[1]}", value)]]
-
-
-def unaccounted(job: dict[str, Any], made: Conversion) -> list[Leaf]:
-    """The leaves that are neither in what was made nor in a note."""
-    spec = (made.manifest or {})["spec"]
-    # What is told of a role or a template as a whole, or found when all is done, names none of its leaves.
-    whole = re.compile(r"spec\.tfReplicaSpecs\.\w+(\.template)?")
-    gone = [n.path for n in made.notes if "replicas: 0" in n.said]
-    named = [n.path for n in made.notes if not (whole.fullmatch(n.path) or REFUSED in n.said)] + gone
-    there: Counter[tuple[str, str]] = Counter((wild(p), repr(v)) for p, v in leaves(made.manifest))
-    lost = []
-    for path, value in leaves(cleaned(job)):
-        if any(path == n or path.startswith((f"{n}.", f"{n}[")) for n in named):
-            continue
-        if "CUDA_VISIBLE_DEVICES" in device_of(job, path):
-            continue
-        options = counterparts(path, value, spec)
-        if not any(all(there[wild(p), repr(v)] for p, v in option) for option in options):
-            lost.append((path, value))
-    return lost
-
-
-def device_of(job: dict[str, Any], path: str) -> str:
-    """The name of the environment variable that the path lies in; those that hide devices are set by the operator."""
-    found = re.fullmatch(r"spec\.tfReplicaSpecs\.(\w+)\.template\.spec\.containers\[(\d+)\]\.env\[(\d+)\]\..*", path)
-    if not found or found[1].lower() == "worker":
-        return ""
-    containers = cleaned(job)["spec"]["tfReplicaSpecs"][found[1]]["template"]["spec"]["containers"]
-    variable = containers[int(found[2])]["env"][int(found[3])]
-    return str(variable["name"]) if not variable.get("value") else ""
-
-
 @settings(max_examples=150, deadline=None)
 @given(tfjobs())
 def test_nothing_is_dropped_silently(job: dict[str, Any]) -> None:
     made = converted(job)
     if made.manifest is None:
-        assert [n.what for n in made.notes] == [What.NONE]
+        assert {n.what for n in made.notes} == {What.NONE}
         return
     assert unaccounted(job, made) == []
     assert converted(copy.deepcopy(job)) == made

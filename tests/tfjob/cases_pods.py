@@ -44,6 +44,14 @@ PODS = (
         lacks={"worker": ('"args"',)},
     ),
     Case(
+        name="tf-config-as-an-argument",
+        feature="`$(TF_CONFIG)` in `args`, and its `environment`",
+        tfjob="TF_CONFIG is in the pod's `env`, so the kubelet fills it in; `environment` is `cloud`",
+        source="`pkg/controller.v1/tensorflow`",
+        ours="The same, by the launcher, for the program; probes and hooks do not have TF_CONFIG",
+        renders={"worker": {"spec": {"containers": [{"command": (*WRAPPED[:-1], "--config=$(TF_CONFIG)")}]}}},
+    ),
+    Case(
         name="init-containers",
         feature="Init containers",
         tfjob="Run as the template says",
@@ -105,14 +113,14 @@ PODS = (
     ),
     Case(
         name="labels-and-annotations",
-        feature="Labels and annotations of a template, such as `sidecar.istio.io/inject`",
+        feature="Labels and annotations of a template, such as `app.kubernetes.io/name`, `sidecar.istio.io/inject`",
         tfjob="Kept, beside the operator's own",
         source=GUIDE,
         ours="The same",
         renders={
             role: {
                 "metadata": {
-                    "labels": {"team": "vision", "pstraining.dev/role": role},
+                    "labels": {"team": "vision", "app.kubernetes.io/name": "eyes", "pstraining.dev/role": role},
                     "annotations": {"sidecar.istio.io/inject": "false"},
                 }
             }

@@ -48,7 +48,7 @@ REFUSED = (
         feature="No `command`",
         tfjob="The image's entrypoint is run",
         source=API,
-        ours="Refused: the launcher runs the command and cannot read an image's entrypoint",
+        ours="Refused: the launcher cannot read an image's entrypoint; `convert --command` writes one",
         refused="spec.worker.template.spec.containers: the training container needs a command",
     ),
     Case(

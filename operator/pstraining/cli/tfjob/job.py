@@ -11,7 +11,7 @@ from pstraining.api import names
 from pstraining.cli.errors import CommandError
 from pstraining.cli.tfjob.gang import FIELDS as GANG_FIELDS
 from pstraining.cli.tfjob.marks import name_gangs
-from pstraining.cli.tfjob.notes import Note, Notes, What
+from pstraining.cli.tfjob.notes import Note, Notes
 from pstraining.cli.tfjob.placeholders import name_placeholders, placeholder
 from pstraining.cli.tfjob.roles import ALWAYS, converted_roles, read_roles, without_role
 from pstraining.cli.tfjob.run_policy import FIELDS, converted_run_policy
@@ -90,9 +90,13 @@ def _spec(spec: Fields, version: str, name: str, command: tuple[str, ...], notes
     gang = any(policy.has_below("schedulingPolicy", field) for field in GANG_FIELDS)
     replicas = read_roles(spec.below("tfReplicaSpecs"), TemplatesOf(name, version, command, gang), notes)
     if missing := without_role(replicas):
-        path = spec.at("tfReplicaSpecs")
-        # What else there is to say is of no use, but for what is wrong with the roles.
-        notes.found[:] = [*(note for note in notes.found if note.refused), Note(path, What.NONE, *missing)]
+        # Of all else that there is to say, only what may be the reason is of use.
+        notes.found[:] = [note for note in notes.found if note.refused]
+        notes.none(spec.at("tfReplicaSpecs"), *missing)
+        for known in ("successPolicy", "enableDynamicWorker"):
+            if spec.has(known):
+                spec.drop(known)
+        spec.close()
         return None
     roles = converted_roles(replicas, notes)
     found = roles | _success(spec, roles, replicas[names.WORKER].path, notes)

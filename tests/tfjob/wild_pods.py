@@ -1,0 +1,185 @@
+"""TFJob files as people have them: what their pods select, who places them, and fields that are no fields."""
+
+from tests.tfjob.wild import COMMAND, INCOMPLETE, NOTES, REFUSED, Wild, job
+
+
+def affinity(kind: str, term: str) -> str:
+    """A pod with an affinity of one term, required or preferred."""
+    inner = f"{{topologyKey: kubernetes.io/hostname, labelSelector: {term}}}"
+    rule = f"[{inner}]" if kind.startswith("required") else f"[{{weight: 9, podAffinityTerm: {inner}}}]"
+    where = "podAntiAffinity" if kind.endswith("Anti") else "podAffinity"
+    name = kind.removesuffix("Anti")
+    term = f"{name}DuringSchedulingIgnoredDuringExecution: {rule}"
+    return f"securityContext: {{runAsUser: 1}}\naffinity: {{{where}: {{{term}}}}}"
+
+
+SELECTORS = (
+    Wild(
+        "apart-by-group",
+        job(pod=affinity("preferredAnti", "{matchLabels: {group_name: kubeflow.org, tf_job_name: wild}}")),
+        NOTES,
+        ("(group_name, tf_job_name): it selects none of them, and has no effect",),
+    ),
+    Wild(
+        "together-by-type",
+        job(pod=affinity("required", "{matchExpressions: [{key: replica-type, operator: In, values: [ps]}]}")),
+        INCOMPLETE,
+        ("(replica-type): it selects none of them, and the pod stays Pending",),
+    ),
+    Wild(
+        "not-beside-others",
+        job(pod=affinity("requiredAnti", "{matchExpressions: [{key: tf-job-name, operator: NotIn, values: [wild]}]}")),
+        NOTES,
+        ("TFJob's operator (tf-job-name): it leaves none of them out",),
+    ),
+    Wild("by-own-labels", job(marks="labels: {app: w}", pod=affinity("required", "{matchLabels: {app: w}}"))),
+    Wild(
+        "by-an-own-label-of-that-name",
+        job(marks="labels: {job-name: w}", pod=affinity("required", "{matchLabels: {job-name: w}}")),
+    ),
+    Wild(
+        "spread",
+        job(
+            pod="securityContext: {runAsUser: 1}\ntopologySpreadConstraints:\n- {maxSkew: 1, topologyKey: zone, "
+            "whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {training.kubeflow.org/job-name: wild}}}"
+        ),
+        NOTES,
+        ("(training.kubeflow.org/job-name): it selects none of them, and has no effect",),
+    ),
+    Wild(
+        "downward",
+        job(
+            container=f"{COMMAND}\nenv:\n- name: INDEX\n  valueFrom: {{fieldRef: "
+            "{fieldPath: \"metadata.labels['replica-index']\"}}"
+        ),
+        NOTES,
+        ("it refers to labels that TFJob puts on its pods",),
+    ),
+    Wild(
+        "recommended-labels",
+        job(marks="labels: {app.kubernetes.io/name: recommender, app.kubernetes.io/instance: nightly}"),
+    ),
+)
+
+SCHEDULERS = (
+    Wild(
+        "kube-batch",
+        job(marks="annotations: {scheduling.k8s.io/group-name: g}", pod="schedulerName: kube-batch"),
+        INCOMPLETE,
+        ("it asks kube-batch, Volcano or a coscheduling plugin for a gang", "kube-batch is no longer developed"),
+    ),
+    Wild(
+        "coscheduling",
+        job(
+            marks="labels:\n  pod-group.scheduling.sigs.k8s.io/name: g\n"
+            "  pod-group.scheduling.sigs.k8s.io/min-available: '3'"
+        ),
+        INCOMPLETE,
+        ("spec.runPolicy.schedulingPolicy.gang to SchedulerPlugins or Volcano",),
+    ),
+    Wild("volcano-by-name", job(pod="schedulerName: volcano"), NOTES, ("Here Volcano gets single pods",)),
+    Wild(
+        "volcano-with-a-queue",
+        job(
+            spec="runPolicy: {cleanPodPolicy: All, backoffLimit: 3, schedulingPolicy: {queue: q}}",
+            pod="securityContext: {runAsUser: 1}\nschedulerName: volcano",
+        ),
+    ),
+    Wild("kueue", job(marks="labels: {kueue.x-k8s.io/queue-name: q}"), INCOMPLETE, ("holds their pods one by one",)),
+    Wild(
+        "marks-of-the-job",
+        job(metadata="name: wild\nannotations: {scheduling.volcano.sh/queue-name: q}"),
+        INCOMPLETE,
+        ('metadata.annotations["scheduling.volcano.sh/queue-name"]: it asks kube-batch, Volcano',),
+    ),
+)
+
+FIELDS = (
+    Wild(
+        "misspelt-fields",
+        job(container=f"{COMMAND}\nworkdir: /srv\nresouces: {{limits: {{cpu: 1}}}}\nenvironment: {{MODE: train}}"),
+        INCOMPLETE,
+        ("did you mean workingDir? It is kept", "did you mean resources?", "environment: it is not a known field"),
+    ),
+    Wild(
+        "a-port-without-a-number",
+        job(container=f"{COMMAND}\nports: [{{name: http, port: 80}}]"),
+        INCOMPLETE,
+        ("ports[0].containerPort: is required", "ports[0].port: it is not a known field of Kubernetes"),
+    ),
+    Wild("misspelt-roles", job().replace("Worker:", "Workers:"), REFUSED, ("Workers: a TFJob has Chief or Master",)),
+    Wild(
+        "misspelt-specs",
+        job().replace("tfReplicaSpecs", "tfReplicasSpecs"),
+        REFUSED,
+        ("it names no role that can be read", "spec.tfReplicasSpecs: there is no such field here"),
+    ),
+    Wild(
+        "lower-case",
+        job(spec="runPolicy: {cleanPodPolicy: running}\nsuccessPolicy: allworkers", role="restartPolicy: never"),
+        REFUSED,
+        ("one of All, Running, None, is running", 'AllWorkers or "", is allworkers', "ExitCode, is never"),
+    ),
+    Wild(
+        "texts-for-numbers",
+        job(spec="runPolicy: {backoffLimit: '3', ttlSecondsAfterFinished: -1, suspend: 'false'}"),
+        REFUSED,
+        (
+            'backoffLimit: it must be a whole number, is "3"',
+            "must not be negative, is -1",
+            "suspend: it must be true or",
+        ),
+    ),
+    Wild(
+        "two-sidecars",
+        job(container=f"{COMMAND}\n").replace(
+            "- name: tensorflow\n", "- {name: proxy, image: p}\n          - name: tf\n"
+        ),
+        REFUSED,
+        ("TFJob wants one named tensorflow",),
+    ),
+    Wild("an-entrypoint", job(container="args: [--rate, '1']"), INCOMPLETE, ("Convert with --command",)),
+    Wild(
+        "the-pods-own-settings",
+        job(pod="restartPolicy: Always\nhostNetwork: true\nhostname: me\nsecurityContext: {runAsUser: 1}"),
+        INCOMPLETE,
+        ("restartPolicy: TFJob overwrites it", "pods have a network of their own", "hostname: the operator names its"),
+    ),
+    Wild(
+        "a-probe-that-reads-tf-config",
+        job(container=f"{COMMAND}\nlivenessProbe: {{exec: {{command: [sh, -c, test -n $TF_CONFIG]}}}}"),
+        INCOMPLETE,
+        ("only the program has TF_CONFIG here",),
+    ),
+    Wild("tf-config-as-an-argument", job(container=f"{COMMAND}\nargs: ['--config=$(TF_CONFIG)']")),
+    Wild(
+        "waits-for-a-worker",
+        job(
+            pod="securityContext: {runAsUser: 1}\ninitContainers: [{name: w, image: b, command: [ping, wild-worker-0]}]"
+        ),
+        NOTES,
+        ("wild-worker-0 is a Service that TFJob makes",),
+    ),
+    Wild("upper-case-name", job(metadata="name: Wild_Job"), REFUSED, ("Wild_Job is no name of a TFJob",)),
+    Wild("a-long-name", job(metadata=f"name: {'w' * 60}"), NOTES, ("names have at most 40 characters",)),
+    Wild(
+        "all-reduce",
+        job().replace("    PS:\n      replicas: 1", "    PS:\n      replicas: 0"),
+        REFUSED,
+        ("all-reduce",),
+    ),
+    Wild(
+        "master-and-evaluator",
+        job(
+            roles="\n".join(
+                f"{r}: {{restartPolicy: Never, template: {{spec: {{securityContext: {{runAsUser: 1}}, "
+                f"containers: [{{name: tensorflow, image: i, command: [{r}]}}]}}}}}}"
+                for r in ("master", "evaluator")
+            )
+        ),
+        NOTES,
+        ("its task is called chief in TF_CONFIG", "TF_CONFIG's cluster does not name the evaluator"),
+    ),
+)
+
+PODS = (*SELECTORS, *SCHEDULERS, *FIELDS)

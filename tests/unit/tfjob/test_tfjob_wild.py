@@ -1,0 +1,53 @@
+"""TFJob files as people have them: each converts, or says in one run all that stands in the way; no value changes."""
+
+import pytest
+
+from pstraining.cli.errors import CommandError
+from pstraining.cli.manifests import Document, parsed
+from pstraining.cli.tfjob.notes import lines
+from pstraining.cli.tfjob.results import Converted, as_yaml, convert_document
+from tests.tfjob.accounting import unaccounted
+from tests.tfjob.wild import FILES, UNREADABLE, Wild, job
+from tests.tfjob.wild_pods import PODS
+
+QUIET = {
+    line
+    for document in parsed("f", job())
+    if isinstance(document, Document)
+    for line in lines(convert_document(document).notes)
+}
+"""What is said of every such job."""
+
+
+def found(file: Wild) -> list[Converted | CommandError]:
+    return [one if isinstance(one, CommandError) else convert_document(one) for one in parsed(file.name, file.text)]
+
+
+def said(one: Converted | CommandError) -> list[str]:
+    told = [str(one)] if isinstance(one, CommandError) else lines(one.notes)
+    return [line for line in told if line not in QUIET]
+
+
+@pytest.mark.parametrize("file", [*FILES, *PODS], ids=lambda file: file.name)
+def test_it_converts_or_names_all_that_stands_in_the_way(file: Wild) -> None:
+    made = found(file)
+    told = "\n".join(line for one in made for line in said(one))
+    assert [part for part in file.says if part not in told] == [], told
+    assert file.says or not told
+    results = [UNREADABLE if isinstance(one, CommandError) else one.result for one in made]
+    assert [result for result in results if result != "passed on"] == [file.result], told
+    no_value_is_lost([one for one in made if isinstance(one, Converted) and one.body is not None])
+
+
+def no_value_is_lost(made: list[Converted]) -> None:
+    """Each value is in what is made, or named; and it is the same when what is printed is read again."""
+    for one in made:
+        if one.conversion is not None:
+            assert unaccounted(one.document.body, one.conversion) == []
+    again = [one.body for one in parsed("f", as_yaml(made)) if isinstance(one, Document)]
+    assert repr(again) == repr([one.body for one in made])
+
+
+def test_there_are_fifty_and_each_has_its_name() -> None:
+    files = [*FILES, *PODS]
+    assert len({file.name for file in files}) == len(files) >= 50
