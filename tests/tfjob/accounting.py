@@ -10,7 +10,7 @@ from pstraining.cli.tfjob.source import cleaned, join
 
 REFUSED = "refuses the job"
 """What the API server says; such a note is found when all is done, and names no field that was dropped."""
-KEPT = re.compile(f"{REFUSED}|Kubernetes refuses the pods|is kept|selects none of them|leaves none of them out")
+KEPT = re.compile(f"{REFUSED}|Kubernetes refuses it|is kept|selects none of them|leaves none of them out")
 """What notes say of values that are there all the same."""
 
 Leaf = tuple[str, Any]

@@ -161,7 +161,7 @@ SCALARS = (
         job(container=f"{COMMAND}\nenv: [{{name: A, value: 010}}, {{name: B, value: yes}}, {{name: T, value: 1:30}}]"),
         INCOMPLETE,
         (
-            "env[0].value: Kubernetes refuses the pods",
+            "env[0].value: Kubernetes refuses it",
             "must be a valid string, is 8",
             "must be a valid string, is True",
         ),
@@ -170,13 +170,13 @@ SCALARS = (
         "labels-of-numbers",
         job(marks="labels: {cost: 0123, on: x}"),
         INCOMPLETE,
-        ("metadata.labels.cost: must be a valid string, is 83",),
+        ("metadata.labels.cost: Kubernetes refuses it: must be a valid string, is 83",),
     ),
     Wild(
         "a-node-selector-of-truth",
         job(pod="securityContext: {runAsUser: 1}\nnodeSelector: {gpu: true, zone: 'no'}"),
         INCOMPLETE,
-        ("nodeSelector.gpu: must be a valid string, is True",),
+        ("nodeSelector.gpu: Kubernetes refuses it: must be a valid string, is True",),
     ),
     Wild(
         "quantities", job(container=f"{COMMAND}\nresources: {{requests: {{cpu: .5, memory: 4Gi}}, limits: {{cpu: 2}}}}")
@@ -222,6 +222,12 @@ PLACEHOLDERS = (
         job(container=f"{COMMAND}\nargs: [$(params.epochs)]"),
         INCOMPLETE,
         ("$(params.epochs) is a placeholder for Tekton",),
+    ),
+    Wild(
+        "openshift",
+        job(pod="securityContext: {runAsUser: 1}\nnodeName: ${{NODE}}"),
+        INCOMPLETE,
+        ("${{NODE}} is a placeholder for OpenShift",),
     ),
     Wild(
         "a-blank-to-fill-in",

@@ -105,7 +105,10 @@ FIELDS = (
         "a-port-without-a-number",
         job(container=f"{COMMAND}\nports: [{{name: http, port: 80}}]"),
         INCOMPLETE,
-        ("ports[0].containerPort: is required", "ports[0].port: it is not a known field of Kubernetes"),
+        (
+            "ports[0].containerPort: Kubernetes refuses it: is required",
+            "ports[0].port: it is not a known field of Kubernetes",
+        ),
     ),
     Wild("misspelt-roles", job().replace("Worker:", "Workers:"), REFUSED, ("Workers: a TFJob has Chief or Master",)),
     Wild(
@@ -137,6 +140,24 @@ FIELDS = (
         ),
         REFUSED,
         ("TFJob wants one named tensorflow",),
+    ),
+    Wild(
+        "an-entrypoint-and-a-volume-that-is-none",
+        job(container="volumeMounts: [{name: gone, mountPath: /data}]"),
+        INCOMPLETE,
+        ("Convert with --command", "container tensorflow mounts gone, which is not a volume (pods of worker"),
+    ),
+    Wild(
+        "commands-of-one-text",
+        job(container="command: python -m train\nargs: --rate 1\nworkdir: /srv"),
+        INCOMPLETE,
+        ("command: the API server refuses the job: must be an array", "].args: the API server", "mean workingDir?"),
+    ),
+    Wild(
+        "labels-of-the-operator",
+        job(marks="labels: {pstraining.dev/role: x}"),
+        INCOMPLETE,
+        ("it is the operator's, which sets another value",),
     ),
     Wild("an-entrypoint", job(container="args: [--rate, '1']"), INCOMPLETE, ("Convert with --command",)),
     Wild(

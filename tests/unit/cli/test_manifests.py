@@ -12,6 +12,7 @@ import pytest
 
 from pstraining.cli.errors import CommandError
 from pstraining.cli.manifests import Document, documents, parsed
+from pstraining.cli.output import yaml_text
 from pstraining.cli.reading import sources, texts
 
 KUBECTL = [json.loads(line) for line in (Path(__file__).parent / "kubectl_scalars.jsonl").read_text().splitlines()]
@@ -49,6 +50,13 @@ def test_keys_are_what_they_are_to_kubectl_but_for_fractions() -> None:
             fraction = "put it in quotes" in str(document) or "no number" in str(document)
             assert fraction or (isinstance(document, Document) and list(document.body) == ["kind", row["key"]]), row
             assert not fraction or row["key"][0] in "0123456789.", row
+
+
+def test_texts_that_are_written_are_the_same_when_kubectl_reads_them() -> None:
+    """PyYAML leaves many of these without quotes; what kubectl makes of them then is known from the table."""
+    words = [row["text"] for row in KUBECTL] + ["", "0X1F", "a: b", "x\ny", " x", "#"]
+    (document,) = whole(yaml_text({"kind": "A", "d": words}))
+    assert document.body["d"] == words
 
 
 def test_later_merges_win_as_in_kubectl() -> None:

@@ -1,5 +1,6 @@
 """A TFJob as a PSTrainingJob: the job as a whole, and its metadata."""
 
+import copy
 import hashlib
 import re
 import shlex
@@ -20,6 +21,7 @@ from pstraining.cli.tfjob.template import TemplatesOf
 from pstraining.cli.tfjob.versions import fill_defaults, read_version
 from pstraining.cli.validation.schema import Severity, validate
 from pstraining.cli.validation.templates import misfits, refused
+from pstraining.resources import pods
 
 _SERVERS_OWN = (
     *("uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "selfLink", "managedFields"),
@@ -233,28 +235,32 @@ def _dynamic_worker(spec: Fields, found: dict[str, Any], notes: Notes) -> None:
 
 
 def _findings(job: dict[str, Any], made: _Made, notes: Notes) -> None:
-    """What the API server would still refuse, and what Kubernetes would of the pods.
-
-    Of commands that are missing a note has said it already.
-    """
-    known = [note.path.rpartition(".containers")[0] for note in notes.found if note.path.endswith("].command")]
-    by_crd = validate(job)
+    """What the API server would still refuse, and what Kubernetes would of the pods."""
+    job = _with_commands(job)
+    by_crd = [finding for finding in validate(job) if finding.severity is Severity.ERROR]
     for finding in by_crd:
+        if path := _path_of(finding.field, made):
+            notes.none(path, f"the API server refuses the job: {finding.message}.", "Change it by hand.")
+    whole = not by_crd and not made.broken
+    known = {note.path for note in notes.found}
+    for finding in refused(job) if whole else misfits(job):
         path = _path_of(finding.field, made)
-        if finding.severity is Severity.ERROR and path is not None and path not in known:
-            notes.none(path, f"the API server refuses the job: {finding}.", "Change it by hand.")
-    if any(note.refused for note in notes.found):
-        return
-    valid = not any(finding.severity is Severity.ERROR for finding in by_crd)
-    for finding in refused(job) if valid else misfits(job):
-        path = _path_of(finding.field, made)
-        if path is None:
+        if path is None or path in known:
             continue
         if finding.severity is Severity.ERROR:
-            notes.none(path, f"Kubernetes refuses the pods: {finding}.", "Change it by hand.")
+            notes.none(path, f"Kubernetes refuses it: {finding.message}.", "Change it by hand.")
         else:
             end = "" if finding.message.endswith("?") else "."
             notes.none(path, f"it {finding.message}{end} It is kept, and has no effect.", "Correct it, or remove it.")
+
+
+def _with_commands(job: dict[str, Any]) -> dict[str, Any]:
+    """The job as it is once commands are there, of which notes have said that they are missing."""
+    found = copy.deepcopy(job)
+    for role in found["spec"].values():
+        if isinstance(role, dict) and "template" in role:
+            pods.main_container(role["template"]["spec"]).setdefault("command", ["?"])
+    return found
 
 
 def _path_of(field: str, made: _Made) -> str | None:

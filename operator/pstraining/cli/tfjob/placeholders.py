@@ -18,8 +18,8 @@ _KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
 )
 """Unmistakable, wherever they stand."""
 _ANY = (
-    ("a template engine", re.compile(r"\{\{[^}]*\}\}")),
     ("OpenShift", re.compile(r"\$\{\{\w+\}\}")),
+    ("a template engine", re.compile(r"\{\{[^}]*\}\}")),
     ("envsubst", re.compile(r"\$\{\w+(:?[-=?+][^}]*)?\}|^\$[A-Za-z_]\w*$")),
     ("you", re.compile(r"<[A-Za-z][\w .-]*>")),
 )

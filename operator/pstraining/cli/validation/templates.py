@@ -50,7 +50,19 @@ def misfits(job: Mapping[str, Any]) -> list[Finding]:
     Args:
         job: without nulls.
     """
-    return [finding for steps, value, model in _parts(job) for finding in _misfits(steps, value, model)]
+    found = [finding for steps, value, model in _parts(job) for finding in _misfits(steps, value, model)]
+    return [*found, *_operators_own(job)]
+
+
+def _operators_own(job: Mapping[str, Any]) -> Iterator[Finding]:
+    """Labels and annotations of templates that pods do not get, since they are the operator's."""
+    for role in (names.PS, names.WORKER, names.CHIEF, names.EVALUATOR):
+        metadata = ((job["spec"].get(role) or {}).get("template") or {}).get("metadata") or {}
+        for kind in ("labels", "annotations"):
+            for name in metadata.get(kind) or ():
+                if name.startswith(f"{names.GROUP}/"):
+                    path = path_of(("spec", role, "template", "metadata", kind, name))
+                    yield Finding(path, "is the operator's, which sets another value", Severity.WARNING)
 
 
 def _parts(job: Mapping[str, Any]) -> Iterator[tuple[Steps, Any, type[BaseModel]]]:
