@@ -154,7 +154,7 @@ SCALARS = (
         "names-of-truth",
         job(container=f"{COMMAND}\nenv: [{{name: N, value: 'x'}}, {{name: Y, value: 'y'}}]"),
         REFUSED,
-        ("env[0].name: it must be text, is false", "env[1].name: it must be text, is true"),
+        ("env[0].name: it must be text, is false. Put it in quotes.", "env[1].name: it must be text, is true"),
     ),
     Wild(
         "an-env-of-numbers",
@@ -170,7 +170,7 @@ SCALARS = (
         "labels-of-numbers",
         job(marks="labels: {cost: 0123, on: x}"),
         INCOMPLETE,
-        ("metadata.labels.cost: Kubernetes refuses it: must be a valid string, is 83",),
+        ("metadata.labels.cost: Kubernetes refuses it: must be a valid string, is 83. Put it in quotes.",),
     ),
     Wild(
         "a-node-selector-of-truth",

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from pstraining.cli.errors import CommandError
+from pstraining.cli.main import app
 from pstraining.cli.manifests import Document, documents, parsed
 from pstraining.cli.output import yaml_text
 from pstraining.cli.reading import sources, texts
@@ -210,6 +212,30 @@ def test_standard_input_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(d.file, d.kind) for d in found] == [("standard input", "B")]
     with pytest.raises(CommandError, match="Standard input can be read once"):
         documents(["-", "-"])
+
+
+JOB = {
+    **{"apiVersion": "pstraining.dev/v1alpha1", "kind": "PSTrainingJob"},
+    "spec": {
+        "ps": {"replicas": 1},
+        "worker": {
+            "replicas": 1,
+            "template": {"spec": {"containers": [{"name": "t", "image": "i", "command": ["true"]}]}},
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("command", [["validate"], ["plan"], ["submit", "--dry-run", "client"]], ids=lambda c: c[0])
+def test_commands_read_folders_of_json_with_tabs(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "below").mkdir()
+    jobs = [json.dumps(JOB | {"metadata": {"name": name}}, indent="\t") for name in ("one", "two")]
+    (tmp_path / "below" / "jobs.json").write_text("\n".join(jobs))
+    assert CliRunner().invoke(app, [*command, "-f", str(tmp_path)]).exit_code == 1
+    done = CliRunner().invoke(app, [*command, "-R", "-f", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "one" in done.stdout
+    assert "two" in done.stdout
 
 
 class Server(http.server.BaseHTTPRequestHandler):

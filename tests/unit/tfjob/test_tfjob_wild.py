@@ -24,18 +24,18 @@ def found(file: Wild) -> list[Converted | CommandError]:
 
 
 def said(one: Converted | CommandError) -> list[str]:
-    told = [str(one)] if isinstance(one, CommandError) else lines(one.notes)
-    return [line for line in told if line not in QUIET]
+    words = [str(one)] if isinstance(one, CommandError) else lines(one.notes)
+    return [line for line in words if line not in QUIET]
 
 
 @pytest.mark.parametrize("file", [*FILES, *PODS], ids=lambda file: file.name)
 def test_it_converts_or_names_all_that_stands_in_the_way(file: Wild) -> None:
     made = found(file)
-    told = "\n".join(line for one in made for line in said(one))
-    assert [part for part in file.says if part not in told] == [], told
-    assert file.says or not told
+    words = "\n".join(line for one in made for line in said(one))
+    assert [part for part in file.says if part not in words] == [], words
+    assert file.says or not words
     results = [UNREADABLE if isinstance(one, CommandError) else one.result for one in made]
-    assert [result for result in results if result != "passed on"] == [file.result], told
+    assert [result for result in results if result != "passed on"] == [file.result], words
     no_value_is_lost([one for one in made if isinstance(one, Converted) and one.body is not None])
 
 

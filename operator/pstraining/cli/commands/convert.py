@@ -66,7 +66,7 @@ def convert(
     if report:
         form = Output.JSON if output is Manifests.JSON else Output.TEXT
         show(results.report(found, problems), form, lambda: results.table(found))
-    _tell(found, problems)
+    _print_notes(found, problems)
     _require_whole(found, len(problems), strict)
     if not report:
         text = as_json(found) if output is Manifests.JSON else as_yaml(found, not no_comments)
@@ -82,7 +82,7 @@ def _check_words(command: str) -> None:
         raise CommandError(f"--command: {error}") from None
 
 
-def _tell(found: Sequence[Converted], problems: Sequence[str]) -> None:
+def _print_notes(found: Sequence[Converted], problems: Sequence[str]) -> None:
     for problem in problems:
         typer.echo(f"refused: {problem}", err=True)
     for one in found:

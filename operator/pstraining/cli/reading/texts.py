@@ -40,7 +40,7 @@ def parts(file: str, text: str) -> Iterator[Part | CommandError]:
         file: where it comes from, for messages.
         text: YAML or JSON.
     """
-    number, rest, line = 0, text, 1
+    number, read = 0, 0
     for value, end in _json_objects(text) if text.lstrip().startswith("{") else ():
         number += 1
         if isinstance(value, json.JSONDecodeError):
@@ -53,8 +53,8 @@ def parts(file: str, text: str) -> Iterator[Part | CommandError]:
             yield CommandError(f"{file}: document {number}: {value}")
         else:
             yield Part(number, value)
-        rest, line = text[end:], text.count("\n", 0, end) + 1
-    for first, chunk in _chunks(file, rest, line):
+        read = end
+    for first, chunk in _chunks(file, text[read:], text.count("\n", 0, read) + 1):
         if isinstance(chunk, CommandError):
             yield chunk
             continue
@@ -77,7 +77,7 @@ def _json_objects(text: str) -> Iterator[tuple[Any, int]]:
         parse_constant=_no_constant,
     )
     place = 0
-    while (place := place + len(text[place:]) - len(text[place:].lstrip())) < len(text):
+    while (place := _next_word(text, place)) < len(text):
         try:
             value, place = decoder.raw_decode(text, place)
             _encodable(value)
@@ -88,6 +88,11 @@ def _json_objects(text: str) -> Iterator[tuple[Any, int]]:
             yield ValueError(str(error)), len(text)
             return
         yield value, place
+
+
+def _next_word(text: str, place: int) -> int:
+    found = re.compile(r"\S").search(text, place)
+    return len(text) if found is None else found.start()
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pstraining.cli.tfjob.notes import Note, Notes
 from pstraining.cli.tfjob.placeholders import name_placeholders, placeholder
 from pstraining.cli.tfjob.roles import ALWAYS, converted_roles, read_roles, without_role
 from pstraining.cli.tfjob.run_policy import FIELDS, converted_run_policy
-from pstraining.cli.tfjob.source import Fields, cleaned, texts
+from pstraining.cli.tfjob.source import QUOTES, Fields, cleaned, texts
 from pstraining.cli.tfjob.template import TemplatesOf
 from pstraining.cli.tfjob.versions import fill_defaults, read_version
 from pstraining.cli.validation.schema import Severity, validate
@@ -248,7 +248,8 @@ def _findings(job: dict[str, Any], made: _Made, notes: Notes) -> None:
         if path is None or path in known:
             continue
         if finding.severity is Severity.ERROR:
-            notes.none(path, f"Kubernetes refuses it: {finding.message}.", "Change it by hand.")
+            todo = QUOTES if finding.message.startswith("must be a valid string") else "Change it by hand."
+            notes.none(path, f"Kubernetes refuses it: {finding.message}.", todo)
         else:
             end = "" if finding.message.endswith("?") else "."
             notes.none(path, f"it {finding.message}{end} It is kept, and has no effect.", "Correct it, or remove it.")

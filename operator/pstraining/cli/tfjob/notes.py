@@ -11,7 +11,7 @@ class What(StrEnum):
     REFUSED = "refused"
     """TFJob would not take it, or it cannot be read: no job is made until it is changed."""
     NONE = "no counterpart"
-    """It is left out, or the API server will refuse it: somebody has to decide."""
+    """It is left out, or the API server will refuse it: it needs a decision."""
     DIFFERENT = "behaves differently"
     CHANGED = "changed"
     """It is written in another way, or left out since it has no effect; the job does the same."""

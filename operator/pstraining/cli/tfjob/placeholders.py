@@ -1,4 +1,4 @@
-"""What a text is a placeholder for: templates that somebody else fills in before a cluster sees them."""
+"""What a text is a placeholder for: templates that another tool fills in before a cluster sees them."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
             r"\{\{-?\s*(\$?\.?(Values|Release|Chart|Files|Capabilities)\b|(include|template|toYaml|tpl)\b)[^}]*\}\}"
         ),
     ),
-    ("Argo Workflows", re.compile(r"\{\{=?-?\s*(inputs|outputs|workflow|steps|tasks|item|pod)\b[^}]*\}\}")),
+    ("Argo Workflows", re.compile(r"\{\{=?-?\s*((inputs|outputs|workflow|steps|tasks|pod)\.|item\b)[^}]*\}\}")),
     ("Tekton", re.compile(r"\$\((params|tasks|context|workspaces)\.[^)]+\)")),
 )
 """Unmistakable, wherever they stand."""
@@ -34,9 +34,9 @@ def placeholder(text: str, path: str = "") -> str | None:
         text: a value, or a part of it.
         path: where it stands; what programs read there may look like one.
     """
-    for who, pattern in (*_KINDS, *(() if _FREE.search(path) else _ANY)):
+    for tool, pattern in (*_KINDS, *(() if _FREE.search(path) else _ANY)):
         if found := pattern.search(text):
-            return f"{found[0]} is a placeholder for {who}"
+            return f"{found[0]} is a placeholder for {tool}"
     return None
 
 

@@ -11,6 +11,7 @@ from pstraining.cli.tfjob.notes import Notes
 from pstraining.cli.tfjob.placeholders import placeholder
 
 Value = TypeVar("Value", bool, int, str, dict[str, Any], list[Any])
+QUOTES = "Put it in quotes."
 DEEPEST = 64
 """Levels of an object; deeper is a loop of YAML's aliases."""
 _WORDS: Mapping[type, str] = {
@@ -82,6 +83,8 @@ def checked(value: Any, kind: type[Value], path: str, notes: Notes) -> Value | N
         return value
     found = placeholder(value) if isinstance(value, str) else None
     todo = "" if found is None else f"{found}: fill it in first, and pass on what comes out, with -f -."
+    if kind is str and isinstance(value, (bool, int, float)):
+        todo = QUOTES
     notes.refused(path, f"it must be {_WORDS[kind]}, is {shown(value)}.", todo)
     return None
 
