@@ -69,6 +69,17 @@ def test_no_right(kube: Kube, tmp_path: Path, crd: None, namespace: str) -> None
         assert words in said, (command, said)
 
 
+def test_acting_as_somebody_without_rights(target: Target, crd: None, namespace: str, tmp_path: Path) -> None:
+    config = yaml.safe_load(Path(target.kubeconfig).read_text())
+    for entry in config["users"]:
+        entry["user"] |= {"as": "nobody@example.com", "as-groups": ["system:authenticated"]}
+    path = tmp_path / "kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    of_kubeconfig, of_option = Target(str(path), target.context), ("--as", "nobody@example.com")
+    for ran in (run(of_kubeconfig, "status", "-n", namespace), run(target, "status", "-n", namespace, *of_option)):
+        assert "You (nobody@example.com) may not list pstrainingjobs.pstraining.dev" in failed(ran)
+
+
 def test_no_such_job(target: Target, crd: None, namespace: str) -> None:
     words = f"Error: There is no PSTrainingJob none in namespace {namespace}. The namespace has no jobs."
     for command, said in ran_all(target, namespace, of_manifests=False).items():

@@ -1,5 +1,7 @@
 """Kubeconfigs for the rows of kubectl_table."""
 
+import base64
+import json
 from typing import Any
 
 from tests.support.kubectl_rows import Row
@@ -26,6 +28,13 @@ def tls(user: Config | None = None, cluster: Config | None = None) -> Config:
     """A kubeconfig for the server with TLS."""
     trusted = {"certificate-authority-data": "@server.pem@", **(cluster or {})}
     return config(server="@tls@", user=ANYBODY if user is None else user, cluster=trusted)
+
+
+def id_token(token: str = "", **claims: Any) -> Config:
+    """A user with the auth-provider oidc; its token is unsigned."""
+    parts = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in ({}, claims)]
+    settings = {"idp-issuer-url": "http://127.0.0.1:1", "client-id": "c", "id-token": token or ".".join([*parts, "s"])}
+    return {"auth-provider": {"name": "oidc", "config": settings}}
 
 
 def without(body: Config, *fields: str) -> Config:

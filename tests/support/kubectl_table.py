@@ -1,62 +1,9 @@
 """The configurations: see kubectl_rows."""
 
-from tests.support.kubeconfigs import ANYBODY, config, exec_row, plugin, printing, tls, without
-from tests.support.kubectl_rows import TLS, Row
+from tests.support.kubeconfigs import ANYBODY, config, exec_row, id_token, plugin, printing, tls, without
+from tests.support.kubectl_rows import Row
+from tests.support.kubectl_table_files import ACTING, AUTHORITY, EXTRA, FILES, FIRST, SECOND, TWO, WITH_NAME
 
-AUTHORITY = (TLS / "server.pem").read_text()
-FIRST, SECOND = config("first"), config("second", "@other@")
-BOTH = {"first": FIRST, "second": SECOND}
-TWO = "@dir@/first:@dir@/second"
-ACTING = {"as": "nobody@example.com", "as-groups": ["system:authenticated", "a team"]}
-EXTRA = {"as": "jane", "as-uid": "7", "as-user-extra": {"example.com/Scopes x": ["one", "two"], "dept": ["ml"]}}
-SAME_NAMES = {"a/config": config(), "b/config": config(server="@other@", user={"as": "b"})}
-WITH_NAME = tls(cluster={"tls-server-name": "api.example"})
-
-FILES = [
-    Row("two files", BOTH, TWO),
-    Row("two files the other way round", BOTH, "@dir@/second:@dir@/first"),
-    Row("two files and a context of the second", BOTH, TWO, ("--context", "second")),
-    Row("the first file has no current-context", {**BOTH, "first": without(FIRST, "current-context")}, TWO),
-    Row("the first file has an empty current-context", {**BOTH, "first": {**FIRST, "current-context": ""}}, TWO),
-    Row("the same names in both", SAME_NAMES, "@dir@/a/config:@dir@/b/config"),
-    Row("a user of the second file", {"first": without(FIRST, "users"), "second": config(user={"as": "b"})}, TWO),
-    Row("an empty file in the list", {**BOTH, "first": ""}, TWO),
-    Row("a file of comments in the list", {**BOTH, "first": "# nothing\n"}, TWO),
-    Row("a missing file in the list", {"second": SECOND}, TWO),
-    Row("empty entries in the list", BOTH, ":@dir@/first::@dir@/second:"),
-    Row("the same file twice", {"first": FIRST}, "@dir@/first:@dir@/first"),
-    Row("a relative path", {"first": FIRST}, "first"),
-    Row(
-        "the home folder is not written ~",
-        {"home/.kube/config": FIRST, "second": SECOND},
-        "~/.kube/config:@dir@/second",
-    ),
-    Row("an empty KUBECONFIG", {"home/.kube/config": FIRST}, ""),
-    Row("no KUBECONFIG", {"home/.kube/config": FIRST}, None),
-    Row("--kubeconfig", {**BOTH}, "@dir@/first", ("--kubeconfig", "@dir@/second")),
-    Row(
-        "--kubeconfig is one path", BOTH, None, ("--kubeconfig", TWO), refused="--kubeconfig .*: there is no such file"
-    ),
-    Row("--kubeconfig is missing", BOTH, TWO, ("--kubeconfig", "@dir@/third"), refused="there is no such file"),
-    Row("a folder in the list", {"first/x": "", "second": SECOND}, TWO, refused="cannot be read: Is a directory"),
-    Row("words", {"config": "just words"}, refused="not a Kubernetes object"),
-    Row("broken YAML", {"config": "{"}, refused="config, line"),
-    Row("broken YAML in the second file", {"first": FIRST, "second": "{"}, TWO, refused="second, line"),
-    Row("a token that is a number", {"config": config(user={"token": 5})}, refused="users.0.user.token"),
-    Row(
-        "a name twice",
-        {"config": {**FIRST, "users": FIRST["users"] * 2}},
-        refused="users has two entries with the name",
-    ),
-    Row(
-        "null is absent",
-        {"config": {**config(user={"token": None, "as": "a"}, cluster={"proxy-url": None}), "preferences": None}},
-    ),
-    Row(
-        "unknown fields",
-        {"config": {**FIRST, "colour": "blue", "users": [{"name": "first", "user": {"as": "a", "b": 1}}]}},
-    ),
-]
 CHOICE = [
     Row(
         "--cluster",
@@ -166,6 +113,17 @@ IDENTITY = [
         "a missing client certificate",
         {"config": tls({"client-certificate": "x", "client-key": "y"})},
         refused="client-certificate .*x cannot be read",
+    ),
+    Row("an ID token", {"config": tls(id_token(exp=4102444800))}),
+    Row(
+        "an ID token that has expired",
+        {"config": tls(id_token(exp=1))},
+        refused="ID token of user first was not renewed",
+    ),
+    Row(
+        "an ID token that is none",
+        {"config": tls(id_token(token="a.b"))},
+        refused="id-token of user first is not a JSON Web",
     ),
     Row(
         "an auth-provider that is gone",

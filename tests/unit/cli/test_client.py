@@ -1,6 +1,7 @@
 """The requests of commands, to a server on this machine: what is asked for, and what every kind of answer becomes."""
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from pstraining.cli.client import PAGE, KubeconfigClient, lines
 from pstraining.cli.connection.overrides import Overrides
-from pstraining.cli.errors import ConflictError, DeniedError, RequestError
+from pstraining.cli.errors import CommandError, ConflictError, DeniedError, RequestError
 from tests.support.api_answers import NO_PAGE, Answer, Server, kubeconfig, status
 from tests.support.builders import job
 from tests.support.ports import free_port
@@ -216,3 +217,12 @@ def test_a_conflict_names_the_fields_and_who_has_set_them(server: Server, cluste
     with pytest.raises(ConflictError, match="Conflict with a concurrent change: Apply failed") as caught:
         cluster.apply(job())
     assert caught.value.fields == ('spec.worker.replicas (conflict with "hpa")',)
+
+
+def test_a_socks_proxy_needs_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = kubeconfig(tmp_path, "http://api.invalid")
+    path.write_text(path.read_text().replace("server:", "proxy-url: socks5://127.0.0.1:1\n    server:"))
+    pointed_at(monkeypatch, path)
+    monkeypatch.setitem(sys.modules, "socks", None)
+    with pytest.raises(CommandError, match="needs the package PySocks: `pip install pysocks`"):
+        KubeconfigClient(Overrides(context="test")).jobs(None)

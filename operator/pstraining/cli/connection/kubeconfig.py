@@ -19,6 +19,7 @@ from pstraining.cli.errors import CommandError
 from pstraining.cli.manifests import parsed
 
 KUBECONFIG: Final = "KUBECONFIG"
+KIND, VERSION = "Config", "v1"
 
 _Part = TypeVar("_Part", bound=BaseModel)
 
@@ -98,12 +99,14 @@ def _way_out(overrides: Overrides) -> str:
 
 def _file(path: str, text: str) -> File:
     first = next(iter(parsed(path, text)), None)
-    if first is None:
-        return File()
     if isinstance(first, CommandError):
         raise first
+    body = first.body if first is not None else {}
+    kind, version = body.get("kind") or KIND, body.get("apiVersion") or VERSION
+    if (kind, version) != (KIND, VERSION):
+        raise CommandError(f"{path} is not a kubeconfig: its kind is {kind} of {version}, not {KIND} of {VERSION}.")
     try:
-        found = File.model_validate(first.body)
+        found = File.model_validate(body)
     except ValidationError as error:
         fault = error.errors()[0]
         where = ".".join(str(part) for part in fault["loc"])

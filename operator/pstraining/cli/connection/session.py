@@ -5,6 +5,7 @@ import ssl
 import tempfile
 import threading
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
@@ -160,9 +161,9 @@ def _socket_options() -> list[tuple[int, int, int]]:
 
 
 def _socks(proxy: str, settings: dict[str, Any]) -> urllib3.PoolManager:
-    try:
-        from urllib3.contrib.socks import SOCKSProxyManager
-    except ImportError as error:
-        raise CommandError(f"The proxy {proxy} needs the package PySocks: `pip install pysocks`.") from error
+    if find_spec("socks") is None:
+        raise CommandError(f"The proxy {proxy} needs the package PySocks: `pip install pysocks`.")
+    from urllib3.contrib.socks import SOCKSProxyManager
+
     # kubectl leaves names to the proxy.
     return SOCKSProxyManager(proxy.replace("socks5://", "socks5h://", 1), **settings)
