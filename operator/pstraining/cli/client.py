@@ -113,6 +113,9 @@ class KubeconfigClient:
         self._access = access.chosen(config, overrides, access.Surroundings(os.environ, access.SERVICE_ACCOUNT))
         self._session = Session(self._access)
         self.namespace = self._access.namespace
+        limit = self._access.seconds
+        self._seconds = READ_SECONDS if limit is None else limit or None
+        """How long an answer may take; None for any time."""
 
     def job(self, namespace: str, name: str) -> Object | None:
         """A PSTrainingJob; None if there is none."""
@@ -144,13 +147,14 @@ class KubeconfigClient:
     def log(self, namespace: str, pod: str, query: Mapping[str, str]) -> Iterator[str]:
         """The lines of a container's log, as they come."""
         # Who follows waits for the next line as long as it takes.
-        seconds = None if "follow" in query else READ_SECONDS
+        seconds = None if "follow" in query else self._seconds
         answer = self._get(_core(namespace, f"pods/{pod}/log"), query, seconds)
         with self._reached():
             yield from lines(answer.stream())
 
     def metrics(self, namespace: str, pod: str, port: int, seconds: float = CONNECT_SECONDS) -> str:
         """What a pod answers to a scrape of its metrics within some seconds, by way of the API server."""
+        seconds = min(seconds, self._seconds or seconds)
         answer = self._get(_core(namespace, f"pods/{pod}:{port}/proxy/metrics"), {}, seconds)
         with self._reached():
             return str(answer.data.decode(errors="replace"))
@@ -183,7 +187,7 @@ class KubeconfigClient:
     def read(self, path: str) -> Any:
         """What is at a path of the API server, JSON or text; None if there is nothing."""
         try:
-            answer = self._get(path, {}, READ_SECONDS)
+            answer = self._get(path, {}, self._seconds)
         except AbsentError:
             return None
         if str(answer.headers.get("Content-Type", "")).startswith("text/"):
@@ -196,7 +200,7 @@ class KubeconfigClient:
         found: list[Object] = []
         query["limit"] = str(PAGE)
         while True:
-            page = self._json(self._get(path, query, READ_SECONDS))
+            page = self._json(self._get(path, query, self._seconds))
             if not isinstance(page, dict) or "items" not in page:
                 raise self._stranger()
             found += page["items"]
@@ -219,7 +223,7 @@ class KubeconfigClient:
         return self._sent("PATCH", path, change, "application/merge-patch+json", {"fieldManager": FIELD_MANAGER})
 
     def _sent(self, method: str, path: str, body: Object, kind: str, query: Mapping[str, str]) -> Object:
-        found: Object = self._json(self._request(method, path, query, READ_SECONDS, {"Content-Type": kind}, body))
+        found: Object = self._json(self._request(method, path, query, self._seconds, {"Content-Type": kind}, body))
         return found
 
     def _get(self, path: str, query: Mapping[str, str], seconds: float | None) -> Any:

@@ -59,6 +59,7 @@ def answer(row: Row, servers: Rig, folder: Path, monkeypatch: pytest.MonkeyPatch
     return found | {"timeout": asked.pop()}
 
 
+@pytest.mark.filterwarnings("error")  # insecure connections, too, are made in silence
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
 def test_a_row(row: Row, servers: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected: dict[str, Any] = KUBECTL[row.name]

@@ -1,6 +1,7 @@
 """The requests of commands, to a server on this machine: what is asked for, and what every kind of answer becomes."""
 
 import json
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -226,3 +227,17 @@ def test_a_socks_proxy_needs_its_package(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "socks", None)
     with pytest.raises(CommandError, match="needs the package PySocks: `pip install pysocks`"):
         KubeconfigClient(Overrides(context="test")).jobs(None)
+
+
+def test_a_time_limit_is_one_of_a_single_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        pointed_at(monkeypatch, kubeconfig(tmp_path, f"http://127.0.0.1:{silent.getsockname()[1]}"))
+        cluster = KubeconfigClient(Overrides(context="test", request_timeout="50ms"))
+        for ask in (lambda: cluster.jobs(None), lambda: cluster.metrics("team", "pod", 1)):
+            with pytest.raises(RequestError, match=r"did not respond: Read timed out. \(read timeout=0.05\)"):
+                ask()
+            silent.accept()[0].close()
+            silent.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                silent.accept()
+            silent.setblocking(True)

@@ -56,28 +56,28 @@ def run(plugin: ExecPlugin, cluster: Cluster, user: str, environ: Mapping[str, s
     given = {**environ, **{v.name: v.value for v in plugin.env}}
     given["KUBERNETES_EXEC_INFO"] = json.dumps(info(plugin, cluster, interactive=interactive))
     try:
-        process = subprocess.Popen(
-            [plugin.command, *plugin.args],
-            env=given,
-            stdin=None if interactive else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        output, said, code = _ran([plugin.command, *plugin.args], given, interactive=interactive)
     except OSError as error:
-        hint = f" {printable(plugin.install_hint)}" if plugin.install_hint else " Install it, or correct PATH."
-        raise CommandError(f"{who} cannot be run: {error.strerror}.{hint}") from error
-    said: list[str] = []
-    assert process.stderr is not None  # noqa: S101 - for mypy: it is a pipe
-    passed = threading.Thread(target=_pass_on, args=(process.stderr.fileno(), sys.stderr, said))
-    passed.start()
-    assert process.stdout is not None  # noqa: S101 - for mypy: it is a pipe
-    output = process.stdout.read()
-    code = process.wait()
-    passed.join()
+        hint = printable(plugin.install_hint) or "Install it, or correct PATH."
+        raise CommandError(f"{who} cannot be run: {error.strerror}. {hint}") from error
     if code:
-        words = printable(" ".join("".join(said)[-WORDS:].split()))
+        words = printable(" ".join(said[-WORDS:].split()))
         raise CommandError(f"{who} failed with exit code {code}{': ' if words else '.'}{words}")
     return printed(output, plugin.api_version, who)
+
+
+def _ran(command: list[str], environ: Mapping[str, str], *, interactive: bool) -> tuple[bytes, str, int]:
+    """What a command has printed, and to its error output, and its exit code."""
+    said: list[str] = []
+    pipe, stdin = subprocess.PIPE, None if interactive else subprocess.DEVNULL
+    with subprocess.Popen(command, env=environ, stdin=stdin, stdout=pipe, stderr=pipe) as process:
+        assert process.stdout is not None  # noqa: S101 - for mypy: both are pipes
+        assert process.stderr is not None  # noqa: S101
+        passed = threading.Thread(target=_pass_on, args=(process.stderr.fileno(), sys.stderr, said))
+        passed.start()
+        output = process.stdout.read()
+        passed.join()
+        return output, "".join(said), process.wait()
 
 
 def info(plugin: ExecPlugin, cluster: Cluster, *, interactive: bool) -> dict[str, Any]:

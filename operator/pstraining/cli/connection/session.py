@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 from urllib.parse import urlencode, urlsplit
 
 import urllib3
@@ -77,9 +77,7 @@ class Session:
 
     def _timeout(self, seconds: float | None) -> Timeout:
         limit = self.access.seconds
-        if limit is None or seconds is None:
-            return Timeout(connect=CONNECT_SECONDS, read=seconds)
-        return Timeout(total=limit or None)
+        return Timeout(connect=CONNECT_SECONDS if limit is None else limit or None, read=seconds)
 
     def _connected(self) -> urllib3.PoolManager:
         """Connections that show the client's present certificate."""
@@ -91,8 +89,8 @@ class Session:
 
     def _connections(self, certificate: Pair | None) -> urllib3.PoolManager:
         settings: dict[str, Any] = {
-            # Each try that fails is logged; one more is enough for a connection that was closed meanwhile.
-            "retries": Retry(1),
+            # One more try is enough for a connection that was closed meanwhile.
+            "retries": _Tries(1),
             "maxsize": AT_ONCE,
             "socket_options": _socket_options(),
         }
@@ -135,6 +133,15 @@ class Session:
         if certificate is not None:
             _show(context, certificate, self.access)
         return context
+
+
+class _Tries(Retry):
+    """Tries again after an error, but not when time is up: a limit is a limit."""
+
+    def increment(self, *args: Any, **details: Any) -> Self:
+        if isinstance(error := details.get("error"), urllib3.exceptions.TimeoutError):
+            raise error
+        return super().increment(*args, **details)
 
 
 def _show(context: ssl.SSLContext, certificate: Pair, access: Access) -> None:
