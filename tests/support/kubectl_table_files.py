@@ -59,6 +59,7 @@ FILES = [
     Row("two documents", {"config": f"{YAML}---\ncurrent-context: other\n"}),
     Row("a document before it", {"config": f"---\n{YAML}"}),
     Row("booleans of YAML 1.1", {"config": YAML.replace("'@plain@'", "'@tls@', insecure-skip-tls-verify: yes")}),
+    Row("a namespace that looks like a time", {"config": YAML.replace("ns-first", "12:30:00")}),
     Row("a namespace that looks like a date", {"config": YAML.replace("ns-first", "2026-01-01")}),
     Row(
         "a namespace that is a number",

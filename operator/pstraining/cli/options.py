@@ -2,13 +2,14 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
 
 import typer
 
 from pstraining.cli.connection.overrides import Overrides
-from pstraining.cli.formatting import request_seconds
+from pstraining.cli.formatting import seconds
 from pstraining.cli.jobs import name_of
 from pstraining.cli.output import Output
 from pstraining.cli.tasks import TaskRole
@@ -21,6 +22,9 @@ Context = Annotated[Overrides | None, "the options of CONNECTION"]
 Format = Annotated[
     Output, typer.Option("--output", "-o", help="Output format: text to read, json or yaml for programs.")
 ]
+
+
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 
 def job_argument(text: str) -> str:
@@ -70,8 +74,10 @@ def duration_option(text: str | float) -> float:
     Raises:
         typer.BadParameter: it is no duration.
     """
+    if isinstance(text, (int, float)) or _NUMBER.fullmatch(text):
+        return float(text)
     try:
-        return float(text) if isinstance(text, (int, float)) else request_seconds(text)
+        return seconds(text)
     except ValueError as error:
         raise typer.BadParameter(f"{error}.") from None
 
@@ -136,6 +142,13 @@ CONNECTION: Final[dict[str, Any]] = {
 """An option for each field of Overrides; as kubectl's help does, that of a command shows few of them."""
 
 
+def overrides(values: Mapping[str, Any]) -> Overrides:
+    """What the values of a command's options say of the connection."""
+    given: dict[str, Any] = {field: values[field] for field in CONNECTION if values.get(field)}
+    lists = {field: tuple(value) for field, value in given.items() if isinstance(value, list)}
+    return Overrides(**given | lists)
+
+
 def with_connection(command: Callable[..., None]) -> Callable[..., None]:
     """The command with an option for each field of the Overrides that it takes; unchanged if it takes none."""
     signature = inspect.signature(command, eval_str=True)
@@ -145,9 +158,8 @@ def with_connection(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
-        given = {field: values.pop(field) for field in CONNECTION}
-        lists = {field: tuple(value) for field, value in given.items() if isinstance(value, list)}
-        command(**values, **{name: Overrides(**given | lists)})
+        others = {field: value for field, value in values.items() if field not in CONNECTION}
+        command(**others, **{name: overrides(values)})
 
     own = [p for n, p in signature.parameters.items() if n != name]
     added = [

@@ -41,12 +41,16 @@ def test_what_is_no_job_is_refused(text: str) -> None:
         job_argument(text)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("5m", 300), ("90", 90), (2.5, 2.5), ("0", 0)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("5m", 300), ("90", 90), ("0.5", 0.5), (2.5, 2.5), ("0", 0)]
+)
 def test_durations_are_kubectls_or_seconds(text: Any, seconds: float) -> None:
     assert duration_option(text) == seconds
 
 
-@pytest.mark.parametrize(("text", "words"), [("50ms", "shorter than 0.1 s"), ("-1s", "neither a whole number")])
+@pytest.mark.parametrize(
+    ("text", "words"), [("50ms", "shorter than 0.1 s"), ("-1s", "is not a duration"), ("nan", "is not a duration")]
+)
 def test_what_is_no_interval_is_refused(text: str, words: str) -> None:
     with pytest.raises(typer.BadParameter, match=words):
         interval_option(text)
