@@ -63,6 +63,13 @@ IDENTITY = [
     Row("--as wins", {"config": config(user=ACTING)}, options=("--as", "me")),
     Row("--as-group replaces", {"config": config(user=ACTING)}, options=("--as-group", "a", "--as-group=b,c")),
     Row("--as-uid", {"config": config(user=ACTING)}, options=("--as-uid", "5")),
+    Row("a user beyond ASCII", {"config": tls({"as": "m\u00fcller", "as-groups": ["\u0142"], "token": "\u00fc"})}),
+    Row(
+        "a user of two lines",
+        {"config": config(user={"as": "a\nb"})},
+        refused="Impersonate-User has control characters",
+    ),
+    Row("a token of two lines", {"config": tls({"token": "a\nb"})}, refused="Authorization has control characters"),
     Row(
         "groups without a user", {"config": config(user={"as-groups": ["a"]})}, refused="name that user with as or --as"
     ),

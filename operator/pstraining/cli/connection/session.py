@@ -1,5 +1,6 @@
 """Requests to an API server: connections, TLS, proxies and time limits."""
 
+import re
 import socket
 import ssl
 import tempfile
@@ -20,6 +21,7 @@ from pstraining.cli.errors import CommandError
 CONNECT_SECONDS: Final = 10
 AT_ONCE: Final = 10
 """Connections that are kept."""
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _PROBES: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPALIVE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 9))
 """Seconds and tries, as client-go: a command that follows a log hears of an API server that is gone."""
 
@@ -66,7 +68,7 @@ class Session:
         """
         sent = urllib3.HTTPHeaderDict(headers)
         for name, value in self._credentials.headers():
-            sent.add(name, value)
+            sent.add(name, _line(name, value))
         url = f"{self.access.host}{path}{'?' if query else ''}{urlencode(query)}"
         answer = self._connected().request(
             method, url, body=body, headers=sent, preload_content=False, timeout=self._timeout(seconds)
@@ -142,6 +144,13 @@ class _Tries(Retry):
         if isinstance(error := details.get("error"), urllib3.exceptions.TimeoutError):
             raise error
         return super().increment(*args, **details)
+
+
+def _line(name: str, value: str) -> str:
+    """A header's value; text beyond ASCII travels as UTF-8, as kubectl sends it."""
+    if _CONTROL.search(value):
+        raise CommandError(f"What the kubeconfig or an option says for {name} has control characters: remove them.")
+    return value.encode().decode("latin-1")  # which http.client reverses
 
 
 def _show(context: ssl.SSLContext, certificate: Pair, access: Access) -> None:
