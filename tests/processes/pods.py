@@ -83,7 +83,7 @@ class Pod:
         (folder / "driver.py").write_text(DRIVER)
         (folder / "puppet.py").write_text(PUPPET)
         self.puppet = [sys.executable, str(folder / "puppet.py"), str(folder)]
-        self.constants: dict[str, Any] = {"RUN_DIR": str(self.run_dir)}
+        self.constants: dict[str, Any] = {"RUN_DIR": str(self.run_dir), "FIRST_LOG_SECONDS": 0.1}
         task = {"PSTRAINING_TASK_TYPE": kind, "PSTRAINING_TASK_INDEX": str(index), "PSTRAINING_NAMESPACE": "nsp"}
         self.env = {
             "PATH": os.environ["PATH"],

@@ -192,6 +192,7 @@ def test_builtin_serves_a_self_driven_client_which_survives_its_loss_in_place(cl
     assert os.listdir(chief.run_dir) == ["succeeded"]
 
 
+@in_all("tests/processes/test_launcher_program.py::test_the_programs_exit_code_is_kept_without_a_word")  # TensorFlow's
 def test_a_program_with_a_bug_is_not_run_again(cluster: Callable[..., Cluster]) -> None:
     job = cluster()
     job.serving()
@@ -219,6 +220,7 @@ def test_builtin_serves_parameter_server_strategy_whose_chief_survives_its_loss(
     assert "finished" in chief.log()
 
 
+@in_all("tests/e2e/test_training.py::test_examples_without_our_runtime")  # on kubelets
 def test_builtin_serves_a_between_graph_session(cluster: Callable[..., Cluster]) -> None:
     job = cluster()
     chief = job.run("chief", BETWEEN_GRAPH)

@@ -10,13 +10,13 @@ import pytest
 
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from tests.support.servers import Rig, in_float64
-from tests.support.soak_marks import ALL, cover, in_all, some
+from tests.support.soak_marks import cover, in_all, some
 from tests.support.worker_threads import Crew
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 ROWS, WIDTH, FEATURES = 50, 4, 3
-STEPS = int(os.environ.get("PSTRAINING_SYNC_STEPS", "50" if ALL else "20"))
-"""Updates after which ordered sums are compared; `make test-all` takes 50, and `make soak` 200."""
+STEPS = int(os.environ.get("PSTRAINING_SYNC_STEPS", "50"))
+"""Updates after which ordered sums are compared; `make soak` takes 200."""
 
 
 def clicks(layer: Callable[..., Any], *, twice: bool = True) -> Callable[[], Any]:
@@ -139,17 +139,9 @@ def test_tables_equal_keras_in_one_process(client: Any, name: str, ps: int, mode
     equal(rig.control.snapshot(fence=1), alone(rig, make, list(zip(*shares, strict=True))))
 
 
+@in_all("tests/training/test_runtime_sync.py::test_it_equals_one_process_on_all_batches_together")  # rows of tables
 @pytest.mark.usefixtures("plain_arithmetic")
-@pytest.mark.parametrize(
-    ("name", "ps"),
-    some(
-        cover(["SGD", "Adagrad"], [1, 2, 3]),
-        lambda name, ps: ps == 2,
-        in_all(
-            "tests/training/test_runtime_embedding.py::test_with_ordered_sums_tables_equal_one_process_bit_for_bit"
-        ),  # with two servers
-    ),
-)
+@pytest.mark.parametrize(("name", "ps"), cover(["SGD", "Adagrad"], [1, 2, 3]))
 def test_with_ordered_sums_tables_equal_one_process_bit_for_bit(client: Any, name: str, ps: int) -> None:
     """Each table is looked up once: of two uses we add the sums, and TensorFlow all gradients one after the other."""
     import keras
@@ -216,6 +208,9 @@ def test_rows_that_no_batch_touches_stay_as_they_are(client: Any) -> None:
     assert (state.variables[path][:20] != rig.initial[path][:20]).any(axis=1).all()
 
 
+@in_all(
+    "tests/training/test_runtime_optimizers.py::test_each_variable_and_table_has_the_optimizer_that_keras_gives_it"
+)  # bit for bit
 def test_a_checkpoint_of_tables_restores_bit_equal_onto_another_number_of_servers(client: Any, tmp_path: Path) -> None:
     def rig(ps: int) -> Rig:
         return Rig(client, lambda: _keras().Adam(1e-2), ps=ps, build=ours(), loss="binary_crossentropy")

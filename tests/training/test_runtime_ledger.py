@@ -23,14 +23,14 @@ from pstraining.runtime.ps.data_ledger import Progress
 from tests.support import counting
 from tests.support.crashing_workers import Kills, Line, mortal
 from tests.support.servers import SESSION, SPREAD, Rig, batches, small
-from tests.support.soak_marks import ALL, in_all
+from tests.support.soak_marks import ALL, in_all, some
 from tests.training.test_runtime_faults import finished, steps_of, transcript, until
 from tests.training.test_runtime_updates import wait_until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(900)]
 KILLS = int(os.environ.get("PSTRAINING_KILLS", "5"))
 """Processes that are killed; `make soak` takes 30."""
-SIMULATED_KILLS = int(os.environ.get("PSTRAINING_SIMULATED_KILLS", "100" if ALL else "20"))
+SIMULATED_KILLS = int(os.environ.get("PSTRAINING_SIMULATED_KILLS", "100" if ALL else "12"))
 """Threads that are killed; `make soak` takes 1,000."""
 WORKERS = 3
 
@@ -41,7 +41,14 @@ def sgd() -> Any:
     return keras.optimizers.SGD(0.1)
 
 
-@pytest.mark.parametrize("mode", ["Async", "Sync"])
+@pytest.mark.parametrize(
+    "mode",
+    some(
+        ["Async", "Sync"],
+        lambda mode: mode == "Sync",
+        in_all("tests/training/test_runtime_ledger.py::test_a_place_in_the_data_moves_with_the_update_and_not_without"),
+    ),
+)
 def test_a_place_in_the_data_moves_with_the_update_and_not_without(client: Any, mode: str) -> None:
     rig = Rig(client, sgd, ps=2, build=small, mode=mode, with_ledger=True)
     rig.start()
@@ -92,7 +99,16 @@ def test_a_worker_that_is_out_of_data_has_reported_every_batch(client: Any) -> N
     assert json.loads(report)["counters"]["samples"] == 3 * len(whole[0])
 
 
-@pytest.mark.parametrize("mode", ["Async", "Sync"])
+@pytest.mark.parametrize(
+    "mode",
+    some(
+        ["Async", "Sync"],
+        lambda mode: mode == "Async",
+        in_all(
+            "tests/training/test_runtime_ledger.py::test_batches_that_are_trained_or_given_to_another_worker_are_refused"
+        ),
+    ),
+)
 def test_batches_that_are_trained_or_given_to_another_worker_are_refused(client: Any, mode: str) -> None:
     """As when a server stood still, and what it was sent before its worker came again takes effect after that."""
     rig = Rig(client, sgd, ps=2, build=small, mode=mode, with_ledger=True)

@@ -15,7 +15,7 @@ from tests.support.soak_marks import ALL, THOROUGH
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
 CUTS = int(os.environ.get("PSTRAINING_CUTS", "30" if ALL else "4"))
 """Moments at which something is lost; `make soak` takes 1,000."""
-LEFT = 9 if THOROUGH else 3 if ALL else 2
+LEFT = 9 if THOROUGH else 3 if ALL else 1
 """Of nine ways in which of each shard somebody is left, how many are tried: functions are made for each."""
 
 

@@ -139,12 +139,12 @@ def test_a_server_that_works_long_is_let_alone(
     assert '"event": "silent"' not in capsys.readouterr().out
 
 
+@in_all("tests/e2e/test_training_faults.py::test_what_is_lost_costs_the_others_seconds")  # stopped, and not cut off
 @pytest.mark.parametrize(("mode", "silent"), [pytest.param("Async", "stopped", marks=in_soak), ("Async", "cut off")])
 def test_a_job_whose_server_falls_silent_says_so_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, silent: str
 ) -> None:
-    # One worker takes as long for half of the samples.
-    workers = 2 if ALL else 1
+    workers = 2
     samples = 1500 * workers
     monkeypatch.setenv("COUNTING_SAMPLES", str(samples))
     monkeypatch.setenv("COUNTING_PACE", "0.05")

@@ -34,6 +34,8 @@ else:
     import terms
 
 POLL_SECONDS = 0.2
+FIRST_LOG_SECONDS = 2.0
+"""After this time without an available PS, the log names it."""
 CRASH_SECONDS = 10
 """A server that ends within this time has crashed."""
 CRASH_LIMIT = 3
@@ -159,7 +161,7 @@ class Launcher:
         Raises:
             ExitError: a shard stayed without a PS for the start timeout.
         """
-        started, next_log = time.monotonic(), 2.0
+        started, next_log = time.monotonic(), FIRST_LOG_SECONDS
         timeout = int(self.env.get(contract.ENV_START_TIMEOUT) or 1800)
         while True:
             servers = (cluster := self.cluster()).get("ps", [])
