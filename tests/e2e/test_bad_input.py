@@ -1,21 +1,38 @@
 """Whatever is wrong is said once, with the field's or the pod's name: at apply where the API server can know."""
 
 import copy
+from collections.abc import Iterator
 
 import pytest
 
 from tests.support.kube import ApiError, Kube, Object, job_condition, wait_for
 from tests.support.operator_process import OperatorProcess
 from tests.support.refused import REFUSED, SIMPLE, container, edit, simple
+from tests.support.soak_marks import in_all
 
 pytestmark = pytest.mark.cluster
 
 
+@pytest.fixture(scope="module")
+def one_namespace(kube: Kube) -> Iterator[str]:
+    """For all jobs of which nothing is made: to make and remove a namespace costs more than such a test."""
+    with kube.namespace("e2e") as name:
+        yield name
+
+
+@pytest.fixture
+def stored(kube: Kube, crd: None, one_namespace: str) -> Iterator[str]:
+    """A namespace in which a test may create the job `bad`, which no operator sees."""
+    yield one_namespace
+    kube.delete("PSTrainingJob", one_namespace, "bad")
+    wait_for(lambda: kube.get("PSTrainingJob", one_namespace, "bad") is None, "the job is gone")
+
+
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused_at_apply(kube: Kube, crd: None, namespace: str, name: str) -> None:
+def test_refused_at_apply(kube: Kube, crd: None, one_namespace: str, name: str) -> None:
     change, words = REFUSED[name]
-    job = simple(namespace)
-    kube.request("POST", kube.path("PSTrainingJob", namespace) + "?fieldValidation=Strict&dryRun=All", job)
+    job = simple(one_namespace)
+    kube.request("POST", kube.path("PSTrainingJob", one_namespace) + "?fieldValidation=Strict&dryRun=All", job)
     change(job)
     with pytest.raises(ApiError) as refused:
         kube.create(job)
@@ -34,7 +51,8 @@ def test_refused_at_apply(kube: Kube, crd: None, namespace: str, name: str) -> N
         ({"checkpoint": {"volume": {"emptyDir": {}}}}, "spec.checkpoint"),
     ],
 )
-def test_an_immutable_field(kube: Kube, crd: None, namespace: str, change: Object, field: str) -> None:
+def test_an_immutable_field(kube: Kube, stored: str, change: Object, field: str) -> None:
+    namespace = stored
     kube.create(simple(namespace))
     with pytest.raises(ApiError) as refused:
         kube.merge("PSTrainingJob", namespace, "bad", {"spec": change})
@@ -43,7 +61,8 @@ def test_an_immutable_field(kube: Kube, crd: None, namespace: str, change: Objec
     kube.merge("PSTrainingJob", namespace, "bad", {"spec": change})
 
 
-def test_who_votes_on_hot_standbys_is_immutable_too(kube: Kube, crd: None, namespace: str) -> None:
+def test_who_votes_on_hot_standbys_is_immutable_too(kube: Kube, stored: str) -> None:
+    namespace = stored
     job = simple(namespace)
     edit("spec.training", {"mode": "Sync"})(job)
     edit("spec.ps.standby", {"mode": "Hot"})(job)
@@ -106,6 +125,7 @@ def test_a_ps_that_never_starts(kube: Kube, own_operator: OperatorProcess, names
     assert status["ps"]["lastFailure"]["pod"] == "bad-ps-0"
 
 
+@in_all("tests/e2e/test_waiting.py::test_what_a_job_waits_for_is_told")  # by its node selector
 def test_a_pod_that_fits_nowhere(kube: Kube, own_operator: OperatorProcess, namespace: str) -> None:
     own_operator.start()
     job = simple(namespace)

@@ -42,11 +42,11 @@ def test_all_workers_have_to_succeed(kube: Kube, begun: OperatorProcess, namespa
 
 def test_time_is_up(kube: Kube, begun: OperatorProcess, namespace: str, shared: Path) -> None:
     """To the second, and nothing is left."""
-    puppet = Puppet.make(kube, namespace, "late", shared, runPolicy={"activeDeadlineSeconds": 15})
+    puppet = Puppet.make(kube, namespace, "late", shared, runPolicy={"activeDeadlineSeconds": 8})
     found = puppet.wait_phase("Failed")["status"]
     assert job_condition(puppet.job(), "Failed")["reason"] == "DeadlineExceeded"
     active = datetime.fromisoformat(found["completionTime"]) - datetime.fromisoformat(found["startTime"])
-    assert timedelta(seconds=15) <= active <= timedelta(seconds=18)
+    assert timedelta(seconds=8) <= active <= timedelta(seconds=11)
     wait_for(lambda: not kube.list("Pod", namespace), "its pods are gone", 90)
 
 

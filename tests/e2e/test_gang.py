@@ -14,6 +14,7 @@ from tests.e2e.conftest import ROOT
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.operator_process import OperatorProcess
 from tests.support.scripted_program import fake_template, manifest
+from tests.support.soak_marks import ALL
 
 pytestmark = pytest.mark.cluster
 
@@ -114,13 +115,9 @@ def _scheduled(pod: Object) -> Object:
     return next((c for c in found if c["type"] == "PodScheduled"), {})
 
 
-def test_gangs_run_one_after_the_other_where_single_pods_wait_for_each_other(
-    kube: Kube, namespace: str, own_operator: OperatorProcess, gang_scheduler: None
-) -> None:
-    own_operator.start()
-    line = Line(kube, namespace)
-
-    # Without a gang each job gets half of what it needs, and keeps it.
+def _without_gangs(line: Line) -> None:
+    """Each job gets half of what it needs, and keeps it."""
+    kube, namespace = line.kube, line.namespace
     for name in ("one", "two"):
         kube.create(wide_job(namespace, name, "None"))
     line.come("one", "two")
@@ -135,6 +132,14 @@ def test_gangs_run_one_after_the_other_where_single_pods_wait_for_each_other(
         kube.delete("PSTrainingJob", namespace, name)
     wait_for(lambda: not kube.list("Pod", namespace), "they are gone", 60)
 
+
+def test_gangs_run_one_after_the_other_where_single_pods_wait_for_each_other(
+    kube: Kube, namespace: str, own_operator: OperatorProcess, gang_scheduler: None
+) -> None:
+    own_operator.start()
+    line = Line(kube, namespace)
+    if ALL:
+        _without_gangs(line)
     # With a gang the same pods in the same order: one job gets all, the other nothing.
     for name in ("one", "two"):
         kube.create(wide_job(namespace, name, "SchedulerPlugins"))

@@ -19,7 +19,7 @@ from tests.e2e.test_training_faults import SAFE
 from tests.support.examples import ROOT, Example
 from tests.support.kube import ApiError, DeadlineError, Kube, Object, wait_for
 from tests.support.operator_process import OperatorProcess
-from tests.support.soak_marks import THOROUGH, in_all, in_soak
+from tests.support.soak_marks import ALL, THOROUGH, in_all, in_soak
 
 pytestmark = [pytest.mark.cluster, pytest.mark.trains]
 
@@ -159,7 +159,8 @@ def drain(example: Example, pod: str) -> None:
 PLANNED = (delete, drain)
 Loss = tuple[Callable[[Example, str], None], str, set[str]]
 LOSSES: dict[int, list[Loss]] = {
-    1: [(kill_server, "digits-ps-0", {"not ready"}), (drain, "digits-ps-0", {"pod deleted"})],
+    # What is planned hands over as where servers are resized: tests/e2e/test_resize.py.
+    1: [(kill_server, "digits-ps-0", {"not ready"}), *([(drain, "digits-ps-0", {"pod deleted"})] if ALL else [])],
     2: [(kill_server, "digits-ps-0", {"not ready"}), (drain, "digits-ps-1", {"pod deleted"})],
 }
 """By the number of shards: how, of whom, and what the operator tells of it; nothing of a standby."""

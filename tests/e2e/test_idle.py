@@ -1,7 +1,7 @@
 """Running jobs (in the soak a hundred) cost the API server nothing: no write by the operator, nor by a restarted one.
 
 The pods are KWOK's, so that nothing but the operator has anything to do. PSTRAINING_IDLE_SECONDS sets how long is
-watched: 15 here, and in the soak longer than any probe would wait for a watch that brings nothing.
+watched: 10 here, and in the soak longer than any probe would wait for a watch that brings nothing.
 """
 
 import json
@@ -20,8 +20,8 @@ from tests.support.soak_marks import ALL, THOROUGH
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 
-JOBS = 100 if THOROUGH else 25 if ALL else 10
-IDLE_SECONDS = float(os.environ.get("PSTRAINING_IDLE_SECONDS", "420" if THOROUGH else "30" if ALL else "15"))
+JOBS = 100 if THOROUGH else 25 if ALL else 5
+IDLE_SECONDS = float(os.environ.get("PSTRAINING_IDLE_SECONDS", "420" if THOROUGH else "30" if ALL else "10"))
 
 
 def fake_job(namespace: str, name: str) -> Object:

@@ -10,6 +10,7 @@ from tests.support.api_proxy import ThreadedProxy
 from tests.support.kube import Kube, Object, job_condition, wait_for
 from tests.support.operator_process import OperatorProcess
 from tests.support.scripted_program import Puppet
+from tests.support.soak_marks import in_all
 
 pytestmark = pytest.mark.cluster
 
@@ -35,22 +36,7 @@ def failures(puppet: Puppet, role: str, index: int = 0) -> int:
     return int(records(puppet).get((role, index), {}).get("failures", 0))
 
 
-def test_tf_config_of_every_task(running: Puppet) -> None:
-    cluster = {
-        "chief": ["job-chief.job-hs:2222"],
-        "worker": ["job-worker-0.job-hs:2222", "job-worker-1.job-hs:2222"],
-        "ps": ["job-ps-0:2222"],
-    }
-    for task in TASKS:
-        _, _, text = (running.orders / f"{task}.runs").read_text().splitlines()[0].partition(" ")
-        role, index = task.split("-")
-        assert json.loads(text) == {
-            "cluster": cluster,
-            "task": {"type": role, "index": int(index)},
-            "environment": "cloud",
-        }
-
-
+@in_all("tests/e2e/test_completion.py::test_a_chief_ends_beside_a_container_that_never_ends")  # the next term follows
 def test_a_bug_of_the_program_is_its_own_failure(running: Puppet) -> None:
     running.exit("chief-0", 1)
     wait_for(lambda: failures(running, "chief") == 1, f"the chief's failure is counted: {running.job()}")
@@ -73,6 +59,7 @@ def test_a_program_that_dies_with_its_ps_is_run_again_and_not_blamed(running: Pu
     running.wait_phase("Succeeded")
 
 
+@in_all("tests/e2e/test_failures.py::test_what_kubernetes_ends_is_free_even_under_never")  # under another policy
 def test_a_deleted_worker_is_replaced_and_a_failing_one_restarted(running: Puppet) -> None:
     wait_for(lambda: running.runs("worker-1") == 1, "worker 1 runs")
     running.exit("worker-1", 3)
@@ -110,6 +97,7 @@ def test_a_finished_worker_never_runs_again_even_without_the_operator(
     assert running.runs("chief-0") == 1
 
 
+@in_all("tests/e2e/test_bad_input.py::test_a_ps_that_never_starts")  # of a parameter server
 def test_the_budget_ends_the_job_with_its_reason(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
 ) -> None:
@@ -141,6 +129,7 @@ def test_without_a_chief_worker_zero_ends_the_job(
     assert puppet.runs("worker-0") == 1
 
 
+@in_all("tests/e2e/test_cli_write.py::test_a_jobs_life_by_commands")  # by commands
 def test_suspend_frees_everything_and_resume_goes_on(running: Puppet) -> None:
     kube, namespace = running.kube, running.namespace
     kube.merge("PSTrainingJob", namespace, "job", {"spec": {"runPolicy": {"suspend": True}}})
@@ -154,6 +143,9 @@ def test_suspend_frees_everything_and_resume_goes_on(running: Puppet) -> None:
     running.wait_phase("Succeeded")
 
 
+@in_all(
+    "tests/e2e/test_checkpoint_claims.py::test_a_claim_outlives_a_job_that_expires_and_serves_the_next_one"
+)  # with a claim
 def test_time_to_live_takes_the_job_away(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
 ) -> None:
@@ -163,7 +155,30 @@ def test_time_to_live_takes_the_job_away(
     wait_for(lambda: puppet.job() is None, "the job has deleted itself", 90)
 
 
-def test_workers_scale_both_ways_and_the_map_follows(running: Puppet) -> None:
+def _check_what_tasks_are_given(running: Puppet) -> None:
+    """Its TF_CONFIG; and neither a token nor service variables."""
+    cluster = {
+        "chief": ["job-chief.job-hs:2222"],
+        "worker": ["job-worker-0.job-hs:2222", "job-worker-1.job-hs:2222"],
+        "ps": ["job-ps-0:2222"],
+    }
+    for task in TASKS:
+        _, _, text = (running.orders / f"{task}.runs").read_text().splitlines()[0].partition(" ")
+        role, index = task.split("-")
+        assert json.loads(text) == {
+            "cluster": cluster,
+            "task": {"type": role, "index": int(index)},
+            "environment": "cloud",
+        }
+    for pod in running.pods():
+        assert pod["spec"]["automountServiceAccountToken"] is False
+        assert pod["spec"]["enableServiceLinks"] is False
+        mounts = [m["mountPath"] for c in pod["spec"]["containers"] for m in c.get("volumeMounts", ())]
+        assert not any("serviceaccount" in m for m in mounts)
+
+
+def test_what_every_task_is_given_and_workers_scale_both_ways(running: Puppet) -> None:
+    _check_what_tasks_are_given(running)
     kube, namespace = running.kube, running.namespace
     uids = {p["metadata"]["uid"] for p in running.pods()}
     kube.merge("PSTrainingJob", namespace, "job", {"spec": {"replicas": 3}}, "scale")
@@ -205,11 +220,3 @@ def test_the_writes_of_a_whole_life(
     assert sorted(e["reason"] for e in told) == ["CheckpointNotDurable", "Created", "Running", "Succeeded"]
     # Created, PS ready, chief and two workers up in any order, Succeeded.
     assert len(status) <= 7, status
-
-
-def test_no_pod_gets_a_token_or_service_variables(running: Puppet) -> None:
-    for pod in running.pods():
-        assert pod["spec"]["automountServiceAccountToken"] is False
-        assert pod["spec"]["enableServiceLinks"] is False
-        mounts = [m["mountPath"] for c in pod["spec"]["containers"] for m in c.get("volumeMounts", ())]
-        assert not any("serviceaccount" in m for m in mounts)

@@ -62,7 +62,14 @@ def _killed_after_write(number: int, kube: Kube, proxy: ThreadedProxy, puppet: P
     kube.delete("PSTrainingJob", puppet.namespace, puppet.name)
 
 
-@pytest.mark.parametrize("operator_runs", [True, False])
+@pytest.mark.parametrize(
+    "operator_runs",
+    some(
+        [True, False],
+        lambda operator_runs: operator_runs,
+        in_all("tests/e2e/test_operator_faults.py::test_deleted_half_way"),  # with an operator
+    ),
+)
 def test_deleted_half_way(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, operator_runs: bool
 ) -> None:
@@ -83,7 +90,7 @@ USED: Final = ("Pod", "PersistentVolumeClaim")
     "kind",
     some(
         [kind for kind in (*CHILD_KINDS, "PodDisruptionBudget") if kind not in USED],
-        lambda kind: kind in ("ConfigMap", "StatefulSet"),
+        lambda kind: kind == "StatefulSet",
         in_all("tests/e2e/test_operator_faults.py::test_a_name_that_belongs_to_someone_else_before"),  # other kinds
     ),
 )
@@ -112,6 +119,9 @@ def test_a_name_that_belongs_to_someone_else_before(
     assert found["metadata"][version] == theirs["metadata"][version], "written to although it is not ours"
 
 
+@in_all(
+    "tests/controlplane/test_operator_process.py::test_a_name_that_is_taken_is_left_alone_and_tried_again"
+)  # while it runs
 def test_a_name_that_is_taken_by_someone_else_while_the_job_runs(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
 ) -> None:
@@ -134,7 +144,14 @@ def test_a_name_that_is_taken_by_someone_else_while_the_job_runs(
     ("kind", "name", "change"),
     [
         ("NetworkPolicy", "mine", {"ingress": []}),
-        ("PodDisruptionBudget", names.shard_budget("mine", 0), {"minAvailable": 0}),
+        pytest.param(
+            "PodDisruptionBudget",
+            names.shard_budget("mine", 0),
+            {"minAvailable": 0},
+            marks=in_all(
+                "tests/e2e/test_operator_faults.py::test_what_somebody_else_has_changed_is_as_before_again"
+            ),  # another kind
+        ),
     ],
 )
 def test_what_somebody_else_has_changed_is_as_before_again(
