@@ -1,5 +1,6 @@
 """The reference of the library: what it takes from docstrings, and that it refuses what has none."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def test_an_argument_without_a_word_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_a_setting_that_a_job_has_not_is_refused_by_name(tmp_path: Path) -> None:
-    definition = custom_resource_definition()
+    definition = copy.deepcopy(custom_resource_definition())  # it is cached for all
     spec = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
     del spec["training"]["properties"]["compression"]["properties"]["topKPermille"]
     with pytest.raises(UndocumentedError, match=r"compression.top_k_permille: the job's spec.training"):
