@@ -51,7 +51,7 @@ def weights_of(weights: Iterable[Any]) -> Any:
 )
 def test_every_epoch_is_told_once_with_its_snapshot(mode: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the last epochs callbacks have set the learning rate to 0."""
-    trainer = {"epochs": 6, "steps_per_epoch": 40, "validation_every": 2}
+    trainer = {"epochs": 6, "steps_per_epoch": 30, "validation_every": 2}
     plan = {"trainer": trainer, "train_step": True, "evaluate": True, "no_rate_from": 3}
     plan["pace"] = 0.06  # so slow that none ends unseen
     with job(monkeypatch, plan, folder, training={"mode": mode}) as run:
@@ -62,7 +62,7 @@ def test_every_epoch_is_told_once_with_its_snapshot(mode: str, folder: Path, mon
     expected = [(name, epoch) for epoch in range(6) for name in ("epoch_begin", "epoch_end")]
     assert calls == [("train_begin", None), *expected, ("train_end", None)]
     begin, ends = fit_program.notes(folder, "train_begin")[0], fit_program.notes(folder, "epoch_end")
-    assert (begin["epochs"], begin["steps"]) == (6, 40)
+    assert (begin["epochs"], begin["steps"]) == (6, 30)
     weights, logs = [line["weights"] for line in ends], [line["logs"] for line in ends]
     assert len({*weights[:3]}) == 3, "each looks at a snapshot of its own"
     assert [line["value"] for line in rates] == [0.0]
@@ -76,9 +76,9 @@ def test_every_epoch_is_told_once_with_its_snapshot(mode: str, folder: Path, mon
     for line in (ends[1], ends[3], ends[5]):
         assert line["accuracy"] == pytest.approx(line["logs"]["val_accuracy"]), "one snapshot for both"
     assert result["test_accuracy"] == pytest.approx(logs[5]["val_accuracy"]), "the last one is the result"
-    assert [line["step"] >= 40 * (line["epoch"] + 1) for line in epochs] == [True] * 6
+    assert [line["step"] >= 30 * (line["epoch"] + 1) for line in epochs] == [True] * 6
     if mode == "Sync":
-        assert result["step"] == 240
+        assert result["step"] == 180
 
 
 def test_keras_own_callbacks_stop_the_job_for_good(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from pstraining.runtime.ps.record import Session
 from tests.support.servers import Rig
+from tests.support.soak_marks import ALL
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 BASE = 64 * 256 * 4
@@ -101,7 +102,8 @@ def test_frozen_weights_are_fetched_once_and_train_when_they_are_unfrozen(client
 
     # Unfrozen, and on another number of servers: known slots go on, and new ones begin as in Keras.
     client.container += ".unfrozen"  # as on servers of another run
-    trained = rig_of(client, 3, frozen=False)
+    workers = 2 if ALL else 1
+    trained = rig_of(client, 3, frozen=False, workers=workers)
     trained.start(state, generation=9)
     at_start = trained.control.snapshot(fence=1)
     (slot,) = at_start.slots.values()
@@ -115,7 +117,7 @@ def test_frozen_weights_are_fetched_once_and_train_when_they_are_unfrozen(client
     np.testing.assert_array_equal(slot[head], saved[head])
     for path, value in state.variables.items():
         np.testing.assert_array_equal(at_start.variables[path], value)
-    Crew(trained, [made, made]).join()
+    Crew(trained, [made] * workers).join()
     grown = trained.control.snapshot(fence=1)
     assert not np.array_equal(grown.variables[kernel], state.variables[kernel])
 

@@ -10,7 +10,7 @@ from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.local import LocalJob
 from pstraining.runtime.ps.data_ledger import Progress
 from tests.support.servers import SESSION, Rig, batches, small
-from tests.support.soak_marks import in_all, in_soak, some
+from tests.support.soak_marks import ALL, in_all, in_soak, some
 from tests.support.worker_threads import Crew
 from tests.training.test_runtime_faults import finished, transcript, until
 
@@ -55,16 +55,17 @@ def test_workers_get_their_pieces_in_the_order_of_their_numbers_whoever_asks_fir
 def test_a_run_goes_on_from_its_state_as_if_it_had_not_been_interrupted(client: Any, name: str) -> None:
     import keras
 
+    workers = 2 if ALL else 1
     rig = Rig(
         client,
         lambda: getattr(keras.optimizers, name)(0.05),
         ps=3,
         build=small,
-        workers=2,
+        workers=workers,
         mode="Sync",
         ordered_sums=True,
     )
-    shares = [batches(20, seed=worker) for worker in range(2)]
+    shares = [batches(20, seed=worker) for worker in range(workers)]
     rig.start()
     Crew(rig, [share[:10] for share in shares]).join()
     half = rig.control.snapshot(fence=1)

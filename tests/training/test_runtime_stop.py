@@ -18,9 +18,9 @@ pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 RARELY = {"keep": 3, "intervalSeconds": 3600}
 
 
-def rare(folder: Path, **more: Any) -> LocalJob:
+def rare(folder: Path, *, workers: int = 2, **more: Any) -> LocalJob:
     """A job whose chief saves nothing unless it has to."""
-    return LocalJob(PACED, workers=2, training=SPREAD, checkpoint={"path": str(folder), **RARELY}, **more)
+    return LocalJob(PACED, workers=workers, training=SPREAD, checkpoint={"path": str(folder), **RARELY}, **more)
 
 
 def stop(run: LocalJob, name: str) -> LocalProcess:
@@ -74,7 +74,7 @@ def test_the_next_chief_lets_the_workers_go_on_with_what_is_on_the_servers(tmp_p
 
 
 def test_a_chief_that_is_stopped_with_a_full_disk_says_so_and_the_next_one_goes_on(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", "40m") as disk, rare(disk, ps=2, restarts=1) as run:
+    with small_disk(tmp_path / "disk", "40m") as disk, rare(disk, ps=2, workers=1, restarts=1) as run:
         until(run, lambda: steps_of(run, "worker-0") > 20, "steps")
         with filled(disk):
             chief = stop(run, "chief")

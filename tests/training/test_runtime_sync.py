@@ -137,6 +137,9 @@ def test_accumulated_batches_equal_one_large_batch(client: Any, name: str, ps: i
         np.testing.assert_allclose(state.variables[tensor.path], variable.numpy(), rtol=1e-9, atol=1e-12)
 
 
+@in_all(
+    "tests/training/test_runtime_hybrid.py::test_it_equals_one_process_on_all_batches_together"
+)  # of unequal batches, too
 def test_steps_are_means_of_unequal_batches_of_workers_that_count_each_other_differently(client: Any) -> None:
     """As while a job is scaled: each divides its gradient by the number of workers that it knows of."""
     import tensorflow as tf
