@@ -24,6 +24,7 @@ class Credentials:
     def __init__(self, access: Access) -> None:
         self._access = access
         self._printed: exec_plugin.Printed | None = None
+        self._provider = access.user.auth_provider
         self._lock = threading.Lock()
 
     def headers(self) -> Iterator[tuple[str, str]]:
@@ -69,8 +70,10 @@ class Credentials:
             return f"Basic {base64.b64encode(f'{user.username}:{user.password}'.encode()).decode()}"
         if user.token or user.token_file:
             return f"Bearer {self._token()}"
-        if user.auth_provider is not None:
-            return f"Bearer {oidc.token(user.auth_provider, self._access.user_name, self._access.origin)}"
+        if self._provider is not None:
+            with self._lock:
+                self._provider = oidc.current(self._provider, self._access.user_name, self._access.origin)
+                return f"Bearer {self._provider.config['id-token']}"
         printed = self._plugin()
         return f"Bearer {printed.token}" if printed and printed.token else ""
 

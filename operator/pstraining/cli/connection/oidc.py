@@ -8,8 +8,8 @@ from pstraining.cli.connection.models import AuthProvider
 from pstraining.cli.errors import CommandError
 
 
-def token(provider: AuthProvider, user: str, origin: str) -> str:
-    """The ID token. A renewed one is written back, with its refresh token, as that may be valid only once.
+def current(provider: AuthProvider, user: str, origin: str) -> AuthProvider:
+    """The provider with an ID token that holds. A renewed one is written back: a refresh token may be valid only once.
 
     Args:
         provider: what the kubeconfig says.
@@ -40,10 +40,9 @@ def token(provider: AuthProvider, user: str, origin: str) -> str:
     # Of four libraries, and each error means that there is no token.
     except Exception as error:
         raise CommandError(f"The ID token of user {user} was not renewed: {error}. Log in again.") from error
-    found = str(getattr(loader, "token", "")).removeprefix("Bearer ")
-    if not found:
+    if not getattr(loader, "token", ""):
         raise CommandError(f"The id-token of user {user} is not a JSON Web Token. Log in again.")
-    return found
+    return provider.model_copy(update={"config": settings})
 
 
 def _store(settings: dict[str, str], user: str, origin: str) -> None:

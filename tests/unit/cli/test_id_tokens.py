@@ -1,0 +1,40 @@
+"""ID tokens that have expired are renewed once, and kept for kubectl and the next command."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes.config import kube_config
+
+from pstraining.cli.client import KubeconfigClient
+from tests.support.kubeconfigs import id_token, tls
+from tests.support.kubectl_rows import Row, laid_out, rig
+
+
+def test_a_renewed_token_is_kept_with_its_refresh_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh = id_token(exp=4102444800)["auth-provider"]["config"]["id-token"]
+    used: list[str] = []
+
+    def renewed(loader: Any, provider: Any) -> None:
+        used.append(provider["config"]["refresh-token"])
+        provider["config"].value |= {"id-token": fresh, "refresh-token": "second"}
+
+    monkeypatch.setattr(kube_config.KubeConfigLoader, "_refresh_oidc", renewed)
+    user = id_token(exp=1)
+    user["auth-provider"]["config"]["refresh-token"] = "first"
+    body = tls(user)
+    body["users"].append({"name": "other", "user": {"token": "t"}})
+    with rig() as servers:
+        environ, _ = laid_out(Row("", {"config": body}), servers, tmp_path)
+        monkeypatch.setenv("KUBECONFIG", environ["KUBECONFIG"])
+        before = json.loads((tmp_path / "config").read_text())
+        for _ in range(2):  # two commands, with two requests each
+            cluster = KubeconfigClient()
+            cluster.read("/a")
+            cluster.read("/b")
+        assert [asked["authorization"] for asked in servers.kept()] == [f"Bearer {fresh}"] * 4
+    assert used == ["first"]
+    before["users"][0]["user"]["auth-provider"]["config"] |= {"id-token": fresh, "refresh-token": "second"}
+    assert yaml.safe_load((tmp_path / "config").read_text()) == before
