@@ -143,9 +143,13 @@ FIELDS = (
     ),
     Wild(
         "an-entrypoint-and-a-volume-that-is-none",
-        job(container="volumeMounts: [{name: gone, mountPath: /data}]"),
+        job(container="volumeMounts: [{name: gone, mountPath: /data}]\nenv: [{name: A, value: 1}]"),
         INCOMPLETE,
-        ("Convert with --command", "container tensorflow mounts gone, which is not a volume (pods of worker"),
+        (
+            "Convert with --command",
+            "env[0].value: Kubernetes refuses it",
+            "container tensorflow mounts gone, which is not a volume (pods of worker",
+        ),
     ),
     Wild(
         "commands-of-one-text",

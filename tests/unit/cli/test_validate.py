@@ -193,6 +193,8 @@ def test_the_head_of_an_object(change: dict[str, Any], message: str) -> None:
 def test_nothing_to_check() -> None:
     with pytest.raises(CommandError, match="The input has no PSTrainingJob, only ConfigMap, Secret"):
         check_documents([Document("f", "1", {"kind": kind}) for kind in ("ConfigMap", "Secret", "Secret")])
+    with pytest.raises(CommandError, match=r"only TFJob\. `kubectl pstraining convert` makes jobs of TFJobs\."):
+        check_documents([Document("f", "1", {"kind": "TFJob"})])
     with pytest.raises(CommandError, match=r"The input has no PSTrainingJob\."):
         check_documents([])
 

@@ -49,8 +49,10 @@ def check_documents(found: Sequence[Document]) -> list[CheckedDocument]:
         CommandError: none of them is a PSTrainingJob.
     """
     if not any(document.is_job for document in found):
-        others = ", ".join(dict.fromkeys(d.kind for d in found))
-        raise CommandError(f"The input has no {names.KIND}{f', only {others}' if others else ''}.")
+        kinds = list(dict.fromkeys(d.kind for d in found))
+        others = f", only {', '.join(kinds)}" if kinds else ""
+        hint = " `kubectl pstraining convert` makes jobs of TFJobs." if "TFJob" in kinds else ""
+        raise CommandError(f"The input has no {names.KIND}{others}.{hint}")
     return [CheckedDocument(d, wrong_with(d.body) if d.is_job else ()) for d in found]
 
 
