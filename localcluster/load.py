@@ -20,6 +20,9 @@ from localcluster.layout import ClusterPlan, Layout
 from localcluster.progress import Progress
 from localcluster.shell import run
 
+COLLECTED = "parent snapshot"
+"""In containerd's message about a layer that its garbage collector has removed during the import."""
+
 
 def node_names(plan: ClusterPlan, wanted: str) -> list[str]:
     """The nodes meant by "all" or by names with commas.
@@ -76,6 +79,16 @@ def loaded_digest(listing: str, name: str) -> str:
 
 
 def _import(layout: Layout, node: str, image: Image) -> None:
+    """Import an image; once more if containerd has collected a layer that it was about to use as garbage."""
+    try:
+        _import_once(layout, node, image)
+    except ClusterError as error:
+        if COLLECTED not in str(error):
+            raise
+        _import_once(layout, node, image)
+
+
+def _import_once(layout: Layout, node: str, image: Image) -> None:
     ctr = _ctr(layout, node)
     store = Buildah(layout).store()
     present = set(run([*ctr, "content", "ls", "-q"]).split())

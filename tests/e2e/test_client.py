@@ -83,7 +83,7 @@ def test_a_function_trains_and_its_progress_is_that_of_top(kube: Kube, target: T
     assert reached.step is not None
     assert reached.percentage == pytest.approx(100 * reached.step / 4000, abs=1)
     again = json.loads(run(target, "top", job.name, "-n", namespace, "-o", "json", "--interval", "2").stdout)
-    assert reached.step == pytest.approx(again["job"]["step"], rel=0.05), "at the moment of the report"
+    assert 0.95 * step <= reached.step <= 1.05 * again["job"]["step"], "what the chief's metrics are before and after"
     line = next(iter(trainer.logs(job, role="chief")))
     assert line.task == "chief-0"
     trainer.delete(job)

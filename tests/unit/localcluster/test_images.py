@@ -7,6 +7,7 @@ import io
 import json
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -192,3 +193,33 @@ def test_the_pause_image_is_the_same_every_time() -> None:
     assert settings["rootfs"]["diff_ids"] == [sha(layer)]
     with tarfile.open(fileobj=io.BytesIO(layer)) as archive:
         assert archive.getmember("pause").mode == 0o755
+
+
+@pytest.mark.parametrize(
+    ("errors", "calls"),
+    [
+        (["parent snapshot sha256:1 does not exist: not found"], 2),
+        (["parent snapshot sha256:1 does not exist"] * 2, 2),
+        (["no space left on device"], 1),
+    ],
+)
+def test_an_import_that_lost_a_layer_to_the_garbage_collector_is_repeated_once(
+    errors: list[str], calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from localcluster import load
+
+    made, pending = [], list(errors)
+
+    def import_once(*arguments: object) -> None:
+        made.append(arguments)
+        if pending:
+            raise ClusterError(pending.pop(0))
+
+    monkeypatch.setattr(load, "_import_once", import_once)
+    arguments: Any = (None, "node-0", None)
+    if len(errors) == calls:
+        with pytest.raises(ClusterError, match=errors[-1]):
+            load._import(*arguments)
+    else:
+        load._import(*arguments)
+    assert len(made) == calls
