@@ -1,6 +1,7 @@
 """Whatever a TFJob holds: each leaf of it is in the PSTrainingJob or named in a note, and what is made can be used."""
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from pstraining.cli.validation.schema import Severity, validate
 from pstraining.resources import pods
 from pstraining.resources.launcher import LauncherMap
 from tests.support import builders
+from tests.support.soak_marks import in_all
 from tests.tfjob.accounting import REFUSED, ROLES, unaccounted
 
 WORDS = st.sampled_from(
@@ -129,6 +131,32 @@ def test_nothing_is_dropped_silently(job: dict[str, Any]) -> None:
         return
     assert unaccounted(job, made) == []
     assert converted(copy.deepcopy(job)) == made
+
+
+JUNK = st.sampled_from(
+    [None, True, -1, 2.5, "x", "", "${X}", "{{ .Values.x }}", [], {}, [3], [{}], [None], {"name": 3}]
+)
+
+
+def holders(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every mapping and list, with every key or place in it."""
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield value, key
+        yield from holders(value[key])
+
+
+@in_all("tests/unit/cli/test_convert.py::test_all_that_stands_in_the_way_comes_in_one_run")
+@settings(max_examples=300, deadline=None)
+@given(tfjobs(), st.lists(st.tuples(st.integers(0), JUNK), min_size=1, max_size=3))
+def test_whatever_stands_in_a_field_is_kept_named_or_refused(job: dict[str, Any], junk: list[tuple[int, Any]]) -> None:
+    job = copy.deepcopy(job)
+    for place, value in junk:
+        found = list(holders(job))
+        holder, key = found[place % len(found)]
+        holder[key] = copy.deepcopy(value)
+    made = converted(job)
+    assert any(note.what in (What.REFUSED, What.NONE) for note in made.notes) or made.manifest is not None
+    assert made.manifest is None or unaccounted(job, made) == []
 
 
 @settings(max_examples=100, deadline=None)
