@@ -19,6 +19,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from hack import mechanisms, package_picture, tiers  # noqa: E402 (the path comes first)
+from hack.docs.cli_reference import cli_reference  # noqa: E402
 from hack.docs.failure_table import failure_table  # noqa: E402
 from hack.docs.library import library  # noqa: E402 (the path comes first)
 from hack.docs.reference import reference  # noqa: E402 (the path comes first)
@@ -95,6 +96,7 @@ def generated() -> dict[Path, str]:
     return {
         CRD: definition,
         CHART / "files" / "crd.yaml": definition,
+        REFERENCE.with_name("cli.md"): cli_reference(),
         REFERENCE.with_name("failures.md"): failure_table(),
         REFERENCE.with_name("mechanisms.md"): mechanisms.page(),
         REFERENCE.with_name("test-tiers.md"): tiers.checked_page(ROOT),

@@ -34,7 +34,7 @@ from hack.field_mutation.functions import exists  # noqa: E402
 from hack.layers import LAYERS  # noqa: E402
 from pstraining.api.models import StandbyMode  # noqa: E402
 from pstraining.api.training import Codec, Mode  # noqa: E402
-from pstraining.cli.main import COMMANDS  # noqa: E402
+from pstraining.cli.command_table import COMMANDS  # noqa: E402
 
 TABLE = ROOT / "hack" / "mechanisms.toml"
 FOLDERS = {layer.name: layer.folders for layer in LAYERS if layer.parts}
@@ -171,7 +171,7 @@ def wanted() -> dict[str, list[str]]:
         "codec": [f"{way} {codec}" for way in ("push", "pull") for codec in Codec],
         "limit": limits((ROOT / "docs" / "known-limits.md").read_text("utf-8")),
         "feature": [
-            *(f"command {command.__name__}" for command in COMMANDS),
+            *(f"command {command.name}" for command in COMMANDS),
             *(f"example {name}" for name in examples),
             *(f"page {path.name}" for path in sorted((ROOT / "docs" / "how-to").glob("*.md"))),
         ],

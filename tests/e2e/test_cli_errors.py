@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from pstraining.api import names
+from pstraining.cli.exit_codes import ExitCode
 from tests.support.cli_runs import CLI, NO_SUCH_VERSION, ROOT, Ran, failed, kubeconfig, nobody_here, run
 from tests.support.kube import ApiError, Kube, Target
 from tests.support.refused import simple
@@ -37,6 +38,7 @@ def ran_all(
     commands: Sequence[tuple[str, ...]] = (*OF_A_JOB, *OF_MANIFESTS),
     program: tuple[str, ...] = CLI,
     version: str = "",
+    code: ExitCode = ExitCode.ERROR,
 ) -> dict[str, str]:
     """What each command says that cannot do what it was asked for."""
     text = yaml.safe_dump(simple(namespace)).replace(names.API_VERSION, version or names.API_VERSION)
@@ -47,26 +49,29 @@ def ran_all(
         return run(target, *command, "-n", namespace, program=program)
 
     with ThreadPoolExecutor(AT_A_TIME) as pool:
-        return {command[0]: failed(ran) for command, ran in zip(commands, pool.map(one, commands), strict=True)}
+        return {command[0]: failed(ran, code) for command, ran in zip(commands, pool.map(one, commands), strict=True)}
 
 
-def no_cluster(kube: Kube, folder: Path) -> tuple[Target, str]:
+Obstacle = tuple[Target, str, ExitCode]
+
+
+def no_cluster(kube: Kube, folder: Path) -> Obstacle:
     target = kubeconfig(kube, folder, "nowhere", server="https://127.0.0.1:9")
-    return target, "The API server https://127.0.0.1:9 (context here) did not respond: "
+    return target, "The API server https://127.0.0.1:9 (context here) did not respond: ", ExitCode.UNREACHABLE
 
 
-def no_credentials(kube: Kube, folder: Path) -> tuple[Target, str]:
-    return kubeconfig(kube, folder, "stranger"), "The API server did not authenticate you: "
+def no_credentials(kube: Kube, folder: Path) -> Obstacle:
+    return kubeconfig(kube, folder, "stranger"), "The API server did not authenticate you: ", ExitCode.ERROR
 
 
-def no_kubeconfig(kube: Kube, folder: Path) -> tuple[Target, str]:
-    return Target(str(folder / "none"), "here"), "There is no kubeconfig at "
+def no_kubeconfig(kube: Kube, folder: Path) -> Obstacle:
+    return Target(str(folder / "none"), "here"), "There is no kubeconfig at ", ExitCode.ERROR
 
 
 @pytest.mark.parametrize("make", [no_cluster, no_credentials, no_kubeconfig])
-def test_no_cluster(kube: Kube, tmp_path: Path, make: Callable[[Kube, Path], tuple[Target, str]]) -> None:
-    target, words = make(kube, tmp_path)
-    for command, said in ran_all(target, "default", commands=SOME).items():
+def test_no_cluster(kube: Kube, tmp_path: Path, make: Callable[[Kube, Path], Obstacle]) -> None:
+    target, words, code = make(kube, tmp_path)
+    for command, said in ran_all(target, "default", commands=SOME, code=code).items():
         assert said.startswith(f"Error: {words}"), (command, said)
 
 

@@ -12,6 +12,7 @@ import yaml
 
 from pstraining.api import contract, names
 from pstraining.api.crd import custom_resource_definition
+from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.validation.schema import Severity, defaulted, validate
 from tests.support.cli_runs import failed, nobody_here, run
 from tests.support.kube import CHILD_KINDS, ApiError, Kube, Object, Target, wait_for
@@ -149,7 +150,7 @@ def test_a_job_that_cannot_start_ends_the_wait(
     container(job)["imagePullPolcy"] = "Never"
     ran = run(target, "submit", "-f", "-", "--wait", "--timeout", "60", given=yaml.safe_dump(job))
     assert "imagePullPolcy: is not a known field of Kubernetes; did you mean imagePullPolicy?" in ran.stderr
-    assert re.search("bad cannot start: .*imagePullPolcy", failed(ran))
+    assert re.search("bad cannot start: .*imagePullPolcy", failed(ran, ExitCode.JOB_FAILED))
 
 
 def test_doctor_of_somebody_without_rights(kube: Kube, tmp_path: Path, crd: None, namespace: str) -> None:

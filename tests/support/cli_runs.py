@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pstraining.cli.exit_codes import ExitCode
 from tests.support.kube import Kube, Target
 
 ROOT = Path(__file__).parents[2]
@@ -33,9 +34,9 @@ def run(
     )
 
 
-def failed(ran: Ran) -> str:
+def failed(ran: Ran, code: ExitCode = ExitCode.ERROR) -> str:
     """What a command that could not do it said: one line."""
-    assert ran.returncode == 1, ran
+    assert ran.returncode == code, ran
     assert "Traceback" not in ran.stderr
     (line,) = [line for line in ran.stderr.splitlines() if line.startswith("Error: ")]
     return line

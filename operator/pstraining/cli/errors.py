@@ -3,6 +3,7 @@
 import re
 
 from pstraining.api import names
+from pstraining.cli.exit_codes import ExitCode
 from pstraining.kube.errors import from_response
 
 DEFINITION = f"{names.PLURAL}.{names.GROUP}"
@@ -17,14 +18,23 @@ _DENIED = re.compile(
 
 
 class CommandError(Exception):
-    """Ends a command with a message for people, without a traceback."""
+    """Ends a command with a message for people, without a traceback.
+
+    Args:
+        message: what happened, and what to do.
+        code: the command's exit status.
+    """
+
+    def __init__(self, message: str, code: ExitCode = ExitCode.ERROR) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class RequestError(CommandError):
     """The API server did not do what it was asked."""
 
     def __init__(self, message: str, status: int = 0) -> None:
-        super().__init__(message)
+        super().__init__(message, ExitCode.ERROR if status else ExitCode.UNREACHABLE)
         self.status = status
         """The HTTP status; 0 if there was no answer."""
 

@@ -9,6 +9,7 @@ from pstraining.api.conditions import Condition, Reason
 from pstraining.api.text import printable
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.errors import CommandError, RequestError
+from pstraining.cli.exit_codes import ExitCode
 
 MANY: Final = 10
 """Names that are listed at most."""
@@ -57,7 +58,9 @@ def each(found: Iterable[_From], act: Callable[[_From], _To]) -> list[_To]:
         except CommandError as error:
             errors.append(error)
     if len(errors) > 1:
-        raise CommandError("\nError: ".join(dict.fromkeys(str(error) for error in errors)))
+        codes = {error.code for error in errors}
+        code = codes.pop() if len(codes) == 1 else ExitCode.ERROR
+        raise CommandError("\nError: ".join(dict.fromkeys(str(error) for error in errors)), code)
     if errors:
         raise errors[0]
     return done

@@ -1,28 +1,27 @@
 """The command line: `kubectl pstraining COMMAND`, or `kubectl-pstraining COMMAND`."""
 
 import sys
+from typing import Final
 
 import typer
 
-from pstraining.cli.commands.convert import convert
-from pstraining.cli.commands.doctor import doctor
-from pstraining.cli.commands.logs import logs
-from pstraining.cli.commands.plan import plan
-from pstraining.cli.commands.scale import scale
-from pstraining.cli.commands.status import status
-from pstraining.cli.commands.submit import submit
-from pstraining.cli.commands.suspend import resume, suspend
-from pstraining.cli.commands.takeover import takeover
-from pstraining.cli.commands.top import top
-from pstraining.cli.commands.validate import validate
+from pstraining.cli.command_table import COMMANDS, PROGRAM, interruptible
 from pstraining.cli.errors import CommandError
 from pstraining.cli.options import with_connection
 from pstraining.cli.output import guard_terminals
 
-COMMANDS = (validate, plan, submit, status, logs, top, scale, suspend, resume, takeover, convert, doctor)
-"""One file each, in the order of the help."""
+SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+"""As kubectl: -h beside --help."""
 
-app = typer.Typer(help="Submit, watch and change parameter-server training jobs.", no_args_is_help=True)
+app = typer.Typer(
+    help="Submit, watch and change parameter-server training jobs.",
+    no_args_is_help=True,
+    context_settings=SETTINGS,
+    # Help and errors are plain text, as kubectl's: whole lines in logs of CI, no boxes.
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,  # kubectl completes its plugins by kubectl_complete-pstraining
+)
 
 
 def root() -> None:
@@ -32,17 +31,18 @@ def root() -> None:
 # A callback keeps the name of the command, also while it is the only one.
 app.callback()(root)
 for command in COMMANDS:
-    app.command()(with_connection(command))
+    texts = {"short_help": command.summary, "epilog": command.epilog()}
+    app.command(command.name, context_settings=SETTINGS, **texts)(interruptible(with_connection(command.run)))
 
 
 def main() -> None:
     """The executable."""
     guard_terminals()
     try:
-        app()
+        app(prog_name=PROGRAM)
     except CommandError as error:
         typer.echo(f"Error: {error}", err=True)
-        sys.exit(1)
+        sys.exit(error.code)
 
 
 if __name__ == "__main__":

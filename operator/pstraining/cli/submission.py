@@ -61,5 +61,5 @@ def sent(cluster: ClusterClient, job: Object, *, dry_run: bool, force: bool) -> 
             f"{', '.join(error.fields)}. Remove these fields from the file, or take ownership with --force."
         ) from error
     except CommandError as error:
-        raise CommandError(f"{name} in {namespace} was not submitted. {error}") from error
+        raise CommandError(f"{name} in {namespace} was not submitted. {error}", error.code) from error
     return before, stored

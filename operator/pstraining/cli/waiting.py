@@ -10,6 +10,7 @@ from pstraining.api import names
 from pstraining.api.conditions import Condition
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.errors import CommandError
+from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.jobs import condition, is_true
 
 EVERY = 0.5
@@ -46,7 +47,7 @@ def follow(cluster: ClusterClient, job: Object, reached: Callable[[Object], str]
     while True:
         now = cluster.job(namespace, name)
         if now is None or now["metadata"]["uid"] != uid:
-            raise CommandError(f"{name} was deleted in the meantime.")
+            raise CommandError(f"{name} was deleted in the meantime.", ExitCode.JOB_DELETED)
         # What is said of an older spec says nothing of this one.
         if is_seen(now, int(job["metadata"].get("generation") or 0)):
             found = reached(now)
@@ -57,7 +58,8 @@ def follow(cluster: ClusterClient, job: Object, reached: Callable[[Object], str]
                 patience.report(line)
                 last = line
         if patience.clock() >= end:
-            raise CommandError(f"{name}: timed out after {patience.seconds:g} s. {last or _unseen(now)}")
+            message = f"{name}: timed out after {patience.seconds:g} s. {last or _unseen(now)}"
+            raise CommandError(message, ExitCode.TIMED_OUT)
         patience.sleep(EVERY)
 
 
@@ -80,7 +82,7 @@ def running_or_ended(job: Object) -> str:
     name = job["metadata"]["name"]
     for bad, words in ((Condition.FAILED, "has failed"), (Condition.INVALID_TEMPLATE, "cannot start")):
         if is_true(job, bad):
-            raise CommandError(f"{name} {words}: {condition(job, bad)['message']}")
+            raise CommandError(f"{name} {words}: {condition(job, bad)['message']}", ExitCode.JOB_FAILED)
     for good, words in ((Condition.SUCCEEDED, "has succeeded"), (Condition.RUNNING, "is running")):
         if is_true(job, good):
             return f"{name} {words}."

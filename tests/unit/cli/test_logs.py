@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-import typer
 
 from pstraining.cli.commands import logs
 from pstraining.cli.errors import CommandError, DeniedError, RequestError
@@ -365,20 +364,10 @@ def test_options_that_make_no_sense(arguments: dict[str, Any], said: str) -> Non
         logs.logs("digits", **arguments)
 
 
-def test_the_command_prints_and_ends_quietly_with_ctrl_c(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     cluster = Logged(job())
     cluster.logs["digits-worker-0"] = ["\x1b[31mred\x1b[0m"]
     monkeypatch.setattr(logs, "KubeconfigClient", lambda context: cluster)
     logs.logs("digits", role=TaskRole.WORKER, index=0, since="1m")
     assert capsys.readouterr().out == "worker-0: \x1b[31mred\x1b[0m\n", "a pipe gets lines as they are"
     assert cluster.asked[-1][1]["sinceSeconds"] == "60"
-
-    def interrupted(namespace: str, name: str) -> Object | None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(cluster, "job", interrupted)
-    with pytest.raises(typer.Exit) as caught:
-        logs.logs("digits")
-    assert caught.value.exit_code == 130

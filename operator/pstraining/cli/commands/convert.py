@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from pstraining.cli.errors import CommandError
+from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.manifests import Document, read
 from pstraining.cli.options import Files, Recursive
 from pstraining.cli.output import Output, show
@@ -18,9 +19,6 @@ from pstraining.cli.tfjob import results
 from pstraining.cli.tfjob.notes import lines
 from pstraining.cli.tfjob.results import Converted, as_json, as_yaml, convert_document
 from pstraining.cli.tfjob.versions import KIND
-
-INCOMPLETE = 3
-"""Exit status: something has no counterpart."""
 
 
 class Manifests(StrEnum):
@@ -72,7 +70,7 @@ def convert(
         text = as_json(found) if output is Manifests.JSON else as_yaml(found, not no_comments)
         typer.echo(text, nl=False)
     if _missing(found):
-        raise typer.Exit(INCOMPLETE)
+        raise typer.Exit(ExitCode.INCOMPLETE)
 
 
 def _check_words(command: str) -> None:

@@ -16,6 +16,7 @@ from pstraining.cli.client import KubeconfigClient
 from pstraining.cli.doctor.checks import Amount, Check, Result
 from pstraining.cli.doctor.examination import examine
 from pstraining.cli.errors import CommandError
+from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.options import Context, Format
 from pstraining.cli.output import Output, show
 
@@ -42,7 +43,7 @@ def doctor(
     found = list(_all(context, namespace, need))
     show(report(found), output, lambda: picture(found))
     if any(c.result is Result.FAIL for c in found):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.ERROR)
 
 
 def _all(context: Context, namespace: str | None, need: Amount) -> Iterator[Check]:

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -15,9 +15,6 @@ from pstraining.cli.logs.following import Follower
 from pstraining.cli.logs.log_lines import LogSelection, LogWriter
 from pstraining.cli.options import Context, IndexOption, Job, Namespace, RoleOption
 from pstraining.cli.tasks import check_choice, chosen, tasks_of
-
-INTERRUPTED: Final = 130
-"""The exit status of what Ctrl-C has ended, as in shells."""
 
 
 def logs(  # noqa: PLR0913, PLR0917 - one for each option
@@ -39,7 +36,8 @@ def logs(  # noqa: PLR0913, PLR0917 - one for each option
 ) -> None:
     """Print the logs of a job's tasks.
 
-    With --follow, new lines are printed as they arrive, also from pods that start later.
+    With --follow, new lines are printed as they arrive, also from pods that start later. The command then ends with the
+    job, and its exit status reports whether the job has succeeded.
     """
     try:
         young = None if since is None else seconds(since)
@@ -51,13 +49,9 @@ def logs(  # noqa: PLR0913, PLR0917 - one for each option
     writer = LogWriter(coloured=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
     cluster = KubeconfigClient(context)
     where = namespace or cluster.namespace
-    try:
-        if follow:
-            Follower(cluster, where, job, selection, writer).run()
-        else:
-            read(cluster, where, job, selection, writer.line, writer.remark)
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+    if follow:
+        raise typer.Exit(Follower(cluster, where, job, selection, writer).run())
+    read(cluster, where, job, selection, writer.line, writer.remark)
 
 
 def read(

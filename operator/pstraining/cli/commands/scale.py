@@ -9,6 +9,7 @@ import typer
 from pstraining.api.conditions import Condition
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
 from pstraining.cli.errors import CommandError
+from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.jobs import condition, each, end_of, is_true, job_named
 from pstraining.cli.options import Context, Jobs, Namespace, Timeout, Wait
 from pstraining.cli.validation.schema import validate
@@ -96,7 +97,8 @@ def _scaled(job: Object, workers: int) -> str:
     """
     name, status = job["metadata"]["name"], job["status"].get("worker") or {}
     if is_true(job, Condition.FAILED):
-        raise CommandError(f"{name} has failed in the meantime: {condition(job, Condition.FAILED)['message']}")
+        message = f"{name} has failed in the meantime: {condition(job, Condition.FAILED)['message']}"
+        raise CommandError(message, ExitCode.JOB_FAILED)
     if is_true(job, Condition.SUCCEEDED):
         return f"{name} has succeeded in the meantime."
     if is_suspended(job):

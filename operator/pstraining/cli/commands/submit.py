@@ -44,8 +44,7 @@ def submit(
     """Create jobs, or change existing ones, after an offline check of all of them (see validate).
 
     If one job is invalid, none is sent. With --wait, the command waits until each job runs or has ended. The exit
-    status is 0 if the job runs, has succeeded, or is suspended by its manifest. It is 1 if the job has failed, cannot
-    start, or the timeout has expired.
+    status is 0 if the job runs, has succeeded, or is suspended by its manifest.
     """
     if wait and dry_run is not None:
         raise CommandError("--wait waits for what --dry-run does not store: remove one of them.")

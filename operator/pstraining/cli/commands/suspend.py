@@ -27,7 +27,7 @@ def resume(
 ) -> None:
     """Resume suspended jobs from their newest checkpoints.
 
-    With --wait, the command waits until the job runs. The exit status is 1 if the job fails.
+    With --wait, the command waits until the job runs.
     """
     set_suspended(KubeconfigClient(context), jobs, False, namespace, Patience(timeout) if wait else None)
 

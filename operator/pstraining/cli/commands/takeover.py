@@ -15,6 +15,7 @@ from pstraining.api.conditions import Condition
 from pstraining.api.numbers import number
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
 from pstraining.cli.errors import CommandError
+from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.jobs import condition, is_true, job_named
 from pstraining.cli.options import Context, Job, Namespace, Timeout
 
@@ -74,7 +75,8 @@ def take_over(
             why = _degraded(cluster.job(namespace, name) or {}) or "Check that the operator is running."
             raise CommandError(
                 f"Shard {shard} of {name} was not switched over within {seconds:.0f} s: {primary} is still the "
-                f"primary. {why}"
+                f"primary. {why}",
+                ExitCode.TIMED_OUT,
             )
         sleep(EVERY)
 

@@ -11,6 +11,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
+from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.manifests import documents
 from pstraining.cli.options import Files, Format, Recursive
 from pstraining.cli.output import Output, show
@@ -29,7 +30,7 @@ def validate(files: Files, recursive: Recursive = False, output: Format = Output
     found = check_documents(documents(files, recursive))
     show(report(found), output, lambda: picture(found))
     if any(v.errors for v in found):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.ERROR)
 
 
 def report(found: Sequence[CheckedDocument]) -> dict[str, Any]:

@@ -13,8 +13,10 @@ from functools import partial
 from queue import Empty, Queue
 from typing import Final
 
+from pstraining.api.conditions import Condition
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.errors import DeniedError, RequestError
+from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.jobs import end_of, job_named
 from pstraining.cli.logs.log_lines import LogSelection, LogWriter
 from pstraining.cli.status.pod_state import state, why
@@ -123,9 +125,13 @@ class Follower:
     """When the last line came."""
     _ended: float | None = field(default=None, init=False)
     """When it was seen that the job has ended."""
+    _result: ExitCode = field(default=ExitCode.SUCCESS, init=False)
 
-    def run(self) -> None:
+    def run(self) -> ExitCode:
         """Write lines until the job has ended and nothing comes any more.
+
+        Returns:
+            How the job has ended.
 
         Raises:
             CommandError: there is no such job, role or index; the API server refuses, or is away for too long.
@@ -140,6 +146,7 @@ class Follower:
             if not self._is_over():
                 self._look()
         self.writer.flush()
+        return self._result
 
     def _is_over(self) -> bool:
         """Whether the job has ended and what it printed is written."""
@@ -164,7 +171,7 @@ class Follower:
         if job is not None:
             self._take_up(job, tasks_of(job, pods), LogSelection(self.selection.role, self.selection.index))
         elif self._ended is None:
-            self._end("it was deleted")
+            self._end("it was deleted", ExitCode.JOB_DELETED)
 
     def _take_up(self, job: Object, tasks: list[TaskPod], selection: LogSelection) -> None:
         over = end_of(job)
@@ -176,12 +183,12 @@ class Follower:
                 said = [state(task), *why(task)]
                 self._remark(f"{task.name} ({task.pod.name}): no log yet: {': '.join(said)}")
         if over and self._ended is None:
-            self._end(over)
+            self._end(over, ExitCode.JOB_FAILED if over is Condition.FAILED else ExitCode.SUCCESS)
         elif not (over or self._cursors or self._remarks):
             self._remark(f"{self.name} has no matching pods yet. Waiting for them.")
 
-    def _end(self, how: str) -> None:
-        self._ended = self.clock()
+    def _end(self, how: str, result: ExitCode) -> None:
+        self._ended, self._result = self.clock(), result
         self._remark(f"{self.name} has ended: {how}.")
 
     def _open(self, task: TaskPod, before: LogCursor | None, selection: LogSelection) -> None:

@@ -1,0 +1,171 @@
+"""Every command with its examples and exit statuses, in the order of the help; from here come help, docs and tests."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Final
+
+import typer
+
+from pstraining.cli.commands.convert import convert
+from pstraining.cli.commands.doctor import doctor
+from pstraining.cli.commands.logs import logs
+from pstraining.cli.commands.plan import plan
+from pstraining.cli.commands.scale import scale
+from pstraining.cli.commands.status import status
+from pstraining.cli.commands.submit import submit
+from pstraining.cli.commands.suspend import resume, suspend
+from pstraining.cli.commands.takeover import takeover
+from pstraining.cli.commands.top import top
+from pstraining.cli.commands.validate import validate
+from pstraining.cli.exit_codes import ALWAYS, ExitCode
+
+PROGRAM: Final = "kubectl pstraining"
+_OFFLINE: Final = (ExitCode.ERROR,)
+_CLUSTER: Final = (ExitCode.ERROR, ExitCode.UNREACHABLE)
+_WAITS: Final = (*_CLUSTER, ExitCode.JOB_FAILED, ExitCode.TIMED_OUT, ExitCode.JOB_DELETED)
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command."""
+
+    run: Callable[..., None]
+    examples: tuple[tuple[str, str], ...]
+    """What each one does, and its arguments after the command's name."""
+    codes: tuple[ExitCode, ...]
+    """The exit statuses that not every command has."""
+
+    @property
+    def name(self) -> str:
+        """What it is called by."""
+        return self.run.__name__
+
+    @property
+    def summary(self) -> str:
+        """Its first sentence."""
+        text = " ".join((self.run.__doc__ or "").split("\n\n")[0].split())
+        return text[: text.find(". ") + 1] or text
+
+    @property
+    def exit_codes(self) -> list[ExitCode]:
+        """All exit statuses, in order."""
+        return sorted({*ALWAYS, *self.codes})
+
+    def epilog(self) -> str:
+        """Examples and exit statuses, as they follow the options in the help: lines that are not filled."""
+        shown = [line for what, given in self.examples for line in (f"  # {what}", f"  {self.example(given)}")]
+        statuses = [f"  {code:<4} {code.meaning}" for code in self.exit_codes]
+        return "\n\n".join(
+            "\n".join(["\b", title, *lines]) for title, lines in (("Examples:", shown), ("Exit status:", statuses))
+        )
+
+    def example(self, given: str) -> str:
+        """An example as users write it."""
+        return f"{PROGRAM} {self.name} {given}".rstrip()
+
+
+def interruptible(run: Callable[..., None]) -> Callable[..., None]:
+    """The command that ends with a status of its own, and without a traceback, when Ctrl-C is pressed."""
+
+    @wraps(run)
+    def runs(*arguments: Any, **options: Any) -> None:
+        try:
+            run(*arguments, **options)
+        except KeyboardInterrupt:
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
+
+    return runs
+
+
+COMMANDS: Final = (
+    Command(
+        validate,
+        (
+            ("Check one file", "-f job.yaml"),
+            ("Check several files", "-f a.yaml -f b.yaml"),
+        ),
+        _OFFLINE,
+    ),
+    Command(
+        plan,
+        (
+            ("Show what the operator would create", "-f job.yaml"),
+            ("Compare with the job in the cluster", "-f job.yaml --live"),
+            ("Estimate the traffic of a model with 25.6 million parameters", "-f job.yaml --parameters 25.6M"),
+        ),
+        _CLUSTER,
+    ),
+    Command(
+        submit,
+        (
+            ("Create a job, or change it", "-f job.yaml"),
+            ("The same, and wait until it runs, for ten minutes at most", "-f job.yaml --wait --timeout 600"),
+            ("Let the API server check the job, and store nothing", "-f job.yaml --dry-run server"),
+        ),
+        _WAITS,
+    ),
+    Command(
+        status,
+        (
+            ("List the jobs of the namespace", ""),
+            ("List the jobs of all namespaces", "-A"),
+            ("Show every pod of a job, and why it waits", "digits"),
+            ("Print the same as JSON", "digits -o json"),
+        ),
+        _CLUSTER,
+    ),
+    Command(
+        logs,
+        (
+            ("Print the last 20 lines of every task", "digits --tail 20"),
+            ("Follow all logs until the job ends", "digits -f"),
+            ("Print the previous run of a worker", "digits --role worker --index 1 --previous"),
+        ),
+        (*_CLUSTER, ExitCode.JOB_FAILED, ExitCode.JOB_DELETED),
+    ),
+    Command(
+        top,
+        (
+            ("Show the rates of the last five seconds", "digits"),
+            ("Measure for a minute", "digits --interval 60"),
+        ),
+        _CLUSTER,
+    ),
+    Command(
+        scale,
+        (("Train with four workers, and wait until they are ready", "digits --workers 4 --wait"),),
+        _WAITS,
+    ),
+    Command(
+        suspend,
+        (("Stop a job, and wait until no pod runs", "digits --wait"),),
+        (*_CLUSTER, ExitCode.TIMED_OUT, ExitCode.JOB_DELETED),
+    ),
+    Command(
+        resume,
+        (("Continue from the newest checkpoint, and wait until the job runs", "digits --wait"),),
+        _WAITS,
+    ),
+    Command(
+        takeover,
+        (("Switch shard 0 over to its standby", "digits --shard 0"),),
+        (*_CLUSTER, ExitCode.TIMED_OUT),
+    ),
+    Command(
+        convert,
+        (
+            ("Convert a TFJob, and read the notes", "-f tfjob.yaml > job.yaml"),
+            ("Fail if a field has no counterpart", "-f tfjob.yaml --strict"),
+        ),
+        (ExitCode.ERROR, ExitCode.INCOMPLETE),
+    ),
+    Command(
+        doctor,
+        (
+            ("Check the cluster and the installation", ""),
+            ("Check whether nodes have room for large parameter servers", "--cpu 4 --memory 16Gi"),
+        ),
+        _OFFLINE,
+    ),
+)

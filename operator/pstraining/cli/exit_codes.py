@@ -1,0 +1,37 @@
+"""The exit statuses of all commands, in one place: scripts decide by them."""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """How a command ended."""
+
+    SUCCESS = 0
+    ERROR = 1
+    USAGE = 2
+    INCOMPLETE = 3
+    JOB_FAILED = 4
+    TIMED_OUT = 5
+    JOB_DELETED = 6
+    UNREACHABLE = 7
+    INTERRUPTED = 130
+
+    @property
+    def meaning(self) -> str:
+        """What it says, in one line."""
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    ExitCode.SUCCESS: "the command has done what it was asked for",
+    ExitCode.ERROR: "the command has failed or was refused, or a check has failed; the last line gives the reason",
+    ExitCode.USAGE: "the arguments are wrong; nothing was done",
+    ExitCode.INCOMPLETE: "a field of a TFJob has no counterpart",
+    ExitCode.JOB_FAILED: "the job has failed, or cannot start as it is",
+    ExitCode.TIMED_OUT: "the timeout has expired",
+    ExitCode.JOB_DELETED: "the job was deleted while the command waited",
+    ExitCode.UNREACHABLE: "the API server did not respond",
+    ExitCode.INTERRUPTED: "Ctrl-C has ended the command",
+}
+ALWAYS = (ExitCode.SUCCESS, ExitCode.USAGE, ExitCode.INTERRUPTED)
+"""Every command may end with these."""
