@@ -20,6 +20,7 @@ OF_A_JOB: tuple[tuple[str, ...], ...] = (
     ("status", "none"),
     ("logs", "none"),
     ("top", "none"),
+    ("wait", "none"),
     ("scale", "none", "--workers", "2"),
     ("suspend", "none"),
     ("resume", "none"),

@@ -86,6 +86,7 @@ def test_a_job_from_its_start_to_its_end(
     try:
         puppet.wait_phase("Running")
         wait_for(lambda: all(puppet.runs(t) for t in TASKS), "every program runs")
+        assert say("wait", "digits", "--for", "running").splitlines()[-1] == "digits is running."
         _status_shows_what_runs(say)
         _logs_are_of_those_that_are_named(say)
         _top_shows_who_is_slow_and_who_tells_nothing(say)
@@ -103,6 +104,7 @@ def test_a_job_from_its_start_to_its_end(
         following.kill()
     _all_was_followed((tmp_path / "out").read_text().splitlines(), (tmp_path / "err").read_text())
     assert "digits  Succeeded" in say("status", "digits")
+    assert say("wait", "digits") == "digits has succeeded.\n"
 
 
 def _status_shows_what_runs(say: Say) -> None:

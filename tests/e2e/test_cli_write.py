@@ -151,6 +151,8 @@ def test_a_job_that_cannot_start_ends_the_wait(
     ran = run(target, "submit", "-f", "-", "--wait", "--timeout", "60", given=yaml.safe_dump(job))
     assert "imagePullPolcy: is not a known field of Kubernetes; did you mean imagePullPolicy?" in ran.stderr
     assert re.search("bad cannot start: .*imagePullPolcy", failed(ran, ExitCode.JOB_FAILED))
+    waited = run(target, "wait", "bad", "-n", namespace)
+    assert re.search("bad cannot start: .*imagePullPolcy", failed(waited, ExitCode.JOB_FAILED))
 
 
 def test_doctor_of_somebody_without_rights(kube: Kube, tmp_path: Path, crd: None, namespace: str) -> None:

@@ -18,6 +18,7 @@ from pstraining.cli.commands.suspend import resume, suspend
 from pstraining.cli.commands.takeover import takeover
 from pstraining.cli.commands.top import top
 from pstraining.cli.commands.validate import validate
+from pstraining.cli.commands.wait import wait
 from pstraining.cli.exit_codes import ALWAYS, ExitCode
 
 PROGRAM: Final = "kubectl pstraining"
@@ -100,7 +101,7 @@ COMMANDS: Final = (
         submit,
         (
             ("Create a job, or change it", "-f job.yaml"),
-            ("The same, and wait until it runs, for ten minutes at most", "-f job.yaml --wait --timeout 600"),
+            ("The same, and wait until it runs, for ten minutes at most", "-f job.yaml --wait --timeout 10m"),
             ("Let the API server check the job, and store nothing", "-f job.yaml --dry-run server"),
         ),
         _WAITS,
@@ -131,6 +132,15 @@ COMMANDS: Final = (
             ("Measure for a minute", "digits --interval 60"),
         ),
         _CLUSTER,
+    ),
+    Command(
+        wait,
+        (
+            ("Wait until the job has ended, for eight hours at most", "digits --timeout 8h"),
+            ("Wait until it runs", "digits --for running"),
+            ("Wait until its redundancy is complete", "digits --for condition=Degraded=False"),
+        ),
+        _WAITS,
     ),
     Command(
         scale,

@@ -38,6 +38,11 @@ class RequestError(CommandError):
         self.status = status
         """The HTTP status; 0 if there was no answer."""
 
+    @property
+    def passing(self) -> bool:
+        """Whether the same request may succeed later: there was no answer, or the server is busy or fails."""
+        return self.status in (0, 429) or self.status >= 500
+
 
 class DeniedError(RequestError):
     """The API server does not let this user do it: 401 or 403 in its own words, not in those of a pod behind it."""

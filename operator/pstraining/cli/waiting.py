@@ -9,12 +9,14 @@ import typer
 from pstraining.api import names
 from pstraining.api.conditions import Condition
 from pstraining.cli.client import ClusterClient, Object
-from pstraining.cli.errors import CommandError
+from pstraining.cli.errors import CommandError, RequestError
 from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.jobs import condition, is_true
 
-EVERY = 0.5
-"""Seconds between two looks."""
+EVERY, SELDOM = 0.5, 5.0
+"""Seconds between two looks: between the first ones, and after a while."""
+GROWTH = 1.2
+"""Factor from one pause to the next."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Patience:
 def follow(cluster: ClusterClient, job: Object, reached: Callable[[Object], str], patience: Patience) -> str:
     """Wait until a job has reached something.
 
+    The job is read again and again: so a connection that breaks, or an API server that is replaced, ends no wait.
+
     Args:
         cluster: where it is.
         job: as it was written last.
@@ -42,25 +46,37 @@ def follow(cluster: ClusterClient, job: Object, reached: Callable[[Object], str]
     Raises:
         CommandError: the job is gone, or time is up.
     """
-    namespace, name, uid = (job["metadata"][f] for f in ("namespace", "name", "uid"))
-    end, last = patience.clock() + patience.seconds, ""
+    end, pause, last = patience.clock() + patience.seconds, EVERY, ""
     while True:
-        now = cluster.job(namespace, name)
-        if now is None or now["metadata"]["uid"] != uid:
-            raise CommandError(f"{name} was deleted in the meantime.", ExitCode.JOB_DELETED)
-        # What is said of an older spec says nothing of this one.
-        if is_seen(now, int(job["metadata"].get("generation") or 0)):
-            found = reached(now)
-            if found:
-                return found
-            line = state(now)
-            if line != last:
-                patience.report(line)
-                last = line
-        if patience.clock() >= end:
-            message = f"{name}: timed out after {patience.seconds:g} s. {last or _unseen(now)}"
+        found, line = _look(cluster, job, reached)
+        if found:
+            return found
+        left = end - patience.clock()
+        if left <= 0:
+            message = f"{job['metadata']['name']}: timed out after {patience.seconds:g} s. {line or _unseen(job)}"
             raise CommandError(message, ExitCode.TIMED_OUT)
-        patience.sleep(EVERY)
+        if line and line != last:
+            patience.report(line)
+            last = line
+        patience.sleep(min(pause, left))
+        pause = min(SELDOM, pause * GROWTH)
+
+
+def _look(cluster: ClusterClient, job: Object, reached: Callable[[Object], str]) -> tuple[str, str]:
+    """What has been reached, and how the job stands; empty where nothing is known of it yet."""
+    namespace, name, uid = (job["metadata"][f] for f in ("namespace", "name", "uid"))
+    try:
+        now = cluster.job(namespace, name)
+    except RequestError as error:
+        if not error.passing:
+            raise
+        return "", f"{error} Retrying."
+    if now is None or now["metadata"]["uid"] != uid:
+        raise CommandError(f"{name} was deleted in the meantime.", ExitCode.JOB_DELETED)
+    # What is said of an older spec says nothing of this one.
+    if not is_seen(now, int(job["metadata"].get("generation") or 0)):
+        return "", ""
+    return reached(now), state(now)
 
 
 def is_seen(job: Object, generation: int) -> bool:
@@ -73,8 +89,8 @@ def is_suspended(job: Object) -> bool:
     return bool((job["spec"].get("runPolicy") or {}).get("suspend"))
 
 
-def running_or_ended(job: Object) -> str:
-    """That a job runs, has succeeded, or was suspended as it should be.
+def ended(job: Object) -> str:
+    """That a job has succeeded; empty while it has not ended.
 
     Raises:
         CommandError: it has failed, or can never start as it is.
@@ -83,10 +99,27 @@ def running_or_ended(job: Object) -> str:
     for bad, words in ((Condition.FAILED, "has failed"), (Condition.INVALID_TEMPLATE, "cannot start")):
         if is_true(job, bad):
             raise CommandError(f"{name} {words}: {condition(job, bad)['message']}", ExitCode.JOB_FAILED)
-    for good, words in ((Condition.SUCCEEDED, "has succeeded"), (Condition.RUNNING, "is running")):
-        if is_true(job, good):
-            return f"{name} {words}."
-    return f"{name} is suspended." if is_suspended(job) and is_true(job, Condition.SUSPENDED) else ""
+    return f"{name} has succeeded." if is_true(job, Condition.SUCCEEDED) else ""
+
+
+def runs(job: Object) -> str:
+    """That a job runs, or has succeeded.
+
+    Raises:
+        CommandError: it has failed, or can never start as it is.
+    """
+    name = job["metadata"]["name"]
+    return ended(job) or (f"{name} is running." if is_true(job, Condition.RUNNING) else "")
+
+
+def running_or_ended(job: Object) -> str:
+    """That a job runs, has succeeded, or was suspended as it should be.
+
+    Raises:
+        CommandError: it has failed, or can never start as it is.
+    """
+    name = job["metadata"]["name"]
+    return runs(job) or (f"{name} is suspended." if is_suspended(job) and is_true(job, Condition.SUSPENDED) else "")
 
 
 def state(job: Object) -> str:

@@ -1,0 +1,91 @@
+"""`wait JOB...`: until jobs have ended, run, or have a condition; the exit status tells success from failure.
+
+`kubectl wait --for=condition=Succeeded` does not return when a job fails: here every end of a job is an answer.
+"""
+
+import math
+from collections.abc import Callable
+from difflib import get_close_matches
+from functools import partial
+from typing import Annotated, Final
+
+import typer
+
+from pstraining.api.conditions import ALWAYS_TOLD, Condition
+from pstraining.cli.client import KubeconfigClient, Object
+from pstraining.cli.errors import CommandError
+from pstraining.cli.exit_codes import ExitCode
+from pstraining.cli.jobs import condition, each, end_of, job_named
+from pstraining.cli.options import Context, Jobs, Namespace, Timeout
+from pstraining.cli.waiting import Patience, ended, follow, runs
+
+END: Final = "end"
+RUNNING: Final = "running"
+GOALS: Final = (END, RUNNING, *(f"condition={kind}" for kind in Condition))
+"""What --for takes; a condition may be followed by =False or =Unknown."""
+STATUSES: Final = ("True", "False", "Unknown")
+_ABSENT: Final = dict.fromkeys(ALWAYS_TOLD, "Unknown")
+"""What a condition is that the status does not have; the others appear only once they have been true."""
+
+
+def wait(
+    jobs: Jobs,
+    goal: Annotated[
+        str,
+        typer.Option(
+            "--for", help="What to wait for: end, running, or condition=NAME[=STATUS] with one of the job's conditions."
+        ),
+    ] = END,
+    timeout: Timeout = math.inf,
+    namespace: Namespace = None,
+    context: Context = None,
+) -> None:
+    """Wait until jobs have ended, and report by the exit status whether they have succeeded.
+
+    With --for running, the command waits until a job runs; with --for condition=NAME, until the condition is true. Each
+    ends when the job has ended or was deleted, because nothing else will happen then. Changes of a job's state are
+    printed. An API server that does not respond is asked again. Without --timeout, there is no limit; with it, it holds
+    for each job.
+    """
+    reached = goal_of(goal)
+    cluster = KubeconfigClient(context)
+    found = each(jobs, partial(job_named, cluster, namespace or cluster.namespace))
+    each(found, lambda job: typer.echo(follow(cluster, job, reached, Patience(timeout))))
+
+
+def goal_of(text: str) -> Callable[[Object], str]:
+    """What to look for in the job.
+
+    Args:
+        text: of --for.
+
+    Raises:
+        BadParameter: there is no such goal.
+    """
+    if text in (END, RUNNING):
+        return ended if text == END else runs
+    word, _, rest = text.partition("=")
+    wanted, _, status = rest.partition("=")
+    # As kubectl does, whatever the case.
+    kind = next((k for k in Condition if k.lower() == wanted.lower()), None)
+    held = next((s for s in STATUSES if s.lower() == (status or "True").lower()), None)
+    if word != "condition" or kind is None or held is None:
+        close = get_close_matches(text, GOALS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"it takes end, running, or one of {', '.join(GOALS[2:])}."
+        raise typer.BadParameter(f"--for {text}: {hint}")
+    return lambda job: _holds(job, kind, held)
+
+
+def _holds(job: Object, kind: Condition, status: str) -> str:
+    """That the condition has the status; empty until then.
+
+    Raises:
+        CommandError: the job has ended without it.
+    """
+    name, end = job["metadata"]["name"], end_of(job)
+    if condition(job, kind).get("status", _ABSENT.get(kind, "False")) == status:
+        return f"{name}: condition {kind} is {status}."
+    if end is not None:
+        code = ExitCode.JOB_FAILED if end is Condition.FAILED else ExitCode.ERROR
+        raise CommandError(f"{name} has ended ({end}), and its condition {kind} is not {status}.", code)
+    return ""

@@ -1,0 +1,134 @@
+"""`wait`: what it waits for, what ends it, and what does not."""
+
+from collections.abc import Callable
+
+import pytest
+import typer
+
+from pstraining.api.conditions import Condition
+from pstraining.cli.commands.wait import GOALS, goal_of
+from pstraining.cli.errors import CommandError, DeniedError, RequestError
+from pstraining.cli.exit_codes import ExitCode
+from pstraining.cli.waiting import SELDOM, Patience, follow
+from tests.support.job_cluster import JobCluster, Object
+from tests.support.simulation import World, running
+
+USAGE: type[Exception] = typer.BadParameter
+
+
+class Lived(JobCluster):
+    """Something happens at each moment."""
+
+    def __init__(self, world: World, happens: dict[int, Callable[[], None]]) -> None:
+        super().__init__(world)
+        self.happens = happens
+        self.error: RequestError | None = None
+        self.looks = 0
+
+    def job(self, namespace: str, name: str) -> Object | None:
+        self.looks += 1
+        if self.error is not None:
+            raise self.error
+        return super().job(namespace, name)
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        for moment in [m for m in self.happens if m <= self.now]:
+            self.happens.pop(moment)()
+            if not self.away and self.world.job is not None:
+                self.world.settle()
+
+    def wait(self, goal: str = "end", seconds: float = 3600) -> str:
+        job = super().job("default", "digits")
+        assert job is not None
+        return follow(self, job, goal_of(goal), Patience(seconds, lambda: self.now, self.sleep, self.told.append))
+
+
+def lived(world: World | None = None, **happens: Callable[[], None]) -> Lived:
+    """A job to which things happen: t5 after five seconds."""
+    return Lived(world or running(), {int(moment[1:]): what for moment, what in happens.items()})
+
+
+def ending(code: int) -> Lived:
+    world = running()
+    return lived(world, t60=lambda: world.end("chief", code=code, message="NameError: x"))
+
+
+def code_of(wait: Callable[[], object], words: str) -> ExitCode:
+    with pytest.raises(CommandError, match=words) as caught:
+        wait()
+    return caught.value.code
+
+
+def test_it_waits_for_the_end_and_success_is_told_from_failure() -> None:
+    good, bad = ending(0), ending(78)
+    assert good.wait() == "digits has succeeded."
+    assert good.told[0] == "digits: Running: Every parameter server is ready and the chief runs."
+    assert code_of(bad.wait, "digits has failed: .*NameError: x") is ExitCode.JOB_FAILED
+    assert bad.now < 60 + 2 * SELDOM
+    assert bad.looks < 30, "the longer it waits, the less often it asks"
+
+
+def test_a_job_that_was_deleted_or_made_anew_is_an_answer() -> None:
+    gone, other = lived(), lived()
+    gone.happens = {5: lambda: setattr(gone.world, "job", None)}
+    assert code_of(gone.wait, "digits was deleted in the meantime") is ExitCode.JOB_DELETED
+    assert other.world.job is not None
+    metadata = other.world.job["metadata"]
+    other.happens = {5: lambda: metadata.update(uid="another")}
+    other.away = True
+    assert code_of(lambda: other.wait("condition=Suspended"), "deleted") is ExitCode.JOB_DELETED
+
+
+def test_an_api_server_that_is_away_for_a_while_ends_no_wait() -> None:
+    cluster = ending(0)
+    cluster.happens[5] = lambda: setattr(cluster, "error", RequestError("No answer."))
+    cluster.happens[20] = lambda: setattr(cluster, "error", RequestError("Busy.", 429))
+    cluster.happens[40] = lambda: setattr(cluster, "error", None)
+    assert cluster.wait() == "digits has succeeded."
+    assert cluster.told[1:4] == ["No answer. Retrying.", "Busy. Retrying.", cluster.told[0]]
+    away = lived(t5=lambda: setattr(away, "error", RequestError("No answer.")))
+    assert code_of(lambda: away.wait(seconds=30), r"timed out after 30 s\. No answer") is ExitCode.TIMED_OUT
+    assert away.now == 30
+    denied = lived(t5=lambda: setattr(denied, "error", DeniedError("You may not", 403)))
+    assert code_of(denied.wait, "You may not") is ExitCode.ERROR
+
+
+def test_running_and_conditions() -> None:
+    world = running()
+    world.edit({"runPolicy": {"suspend": True}})
+    world.settle()
+    cluster = lived(world, t30=lambda: world.edit({"runPolicy": {"suspend": False}}))
+    assert cluster.wait("condition=suspended") == "digits: condition Suspended is True."
+    assert cluster.wait("running") == "digits is running.", "a suspended job does not run"
+    assert cluster.wait("condition=Degraded=false") == "digits: condition Degraded is False."
+    assert code_of(lambda: lived().wait("condition=Suspended", 9), "timed out after 9 s") is ExitCode.TIMED_OUT
+
+
+@pytest.mark.parametrize(
+    ("goal", "code", "expected"),
+    [
+        ("condition=Failed", 0, ExitCode.ERROR),
+        ("condition=Running=Unknown", 0, ExitCode.ERROR),
+        ("condition=Suspended", 78, ExitCode.JOB_FAILED),
+    ],
+)
+def test_the_end_of_a_job_ends_every_wait(goal: str, code: int, expected: ExitCode) -> None:
+    assert code_of(lambda: ending(code).wait(goal), r"digits has ended \(.*, and its condition") is expected
+
+
+def test_the_end_may_be_what_is_waited_for() -> None:
+    assert ending(78).wait("condition=Failed") == "digits: condition Failed is True."
+    assert ending(0).wait("condition=Running=False") == "digits: condition Running is False."
+
+
+def test_goals() -> None:
+    assert {f"condition={kind}" for kind in Condition} < {*GOALS}
+    for goal, words in (
+        ("condition=Done", "did you mean condition="),
+        ("conditoin=Failed", "did you mean condition=Failed"),
+        ("condition=Failed=Maybe", "did you mean condition=Failed"),
+        ("delete", "it takes end, running, or one of condition=Created, "),
+    ):
+        with pytest.raises(USAGE, match=words):
+            goal_of(goal)
