@@ -8,6 +8,7 @@ import typer
 from pstraining.cli.command_table import COMMANDS, PROGRAM, Command
 from pstraining.cli.exit_codes import ALWAYS, ExitCode
 from pstraining.cli.main import app
+from pstraining.cli.output import API_VERSION, PrintedKind
 
 HEAD: Final = """# Reference: kubectl pstraining
 
@@ -22,13 +23,20 @@ Scripts can decide by the exit status. Results go to standard output, and everyt
 | status | meaning | commands |
 |---|---|---|
 """
+PROGRAMS: Final = """## Output for programs
+
+`-o json` and `-o yaml` print objects with `apiVersion: {version}` and a `kind`: {kinds}. Several are the `items` of a
+list, whose kind ends with `List`. New fields may appear; a field that changes its meaning changes the version.
+`convert` prints manifests instead.
+"""
 
 
 def cli_reference() -> str:
     """Return the page."""
     tree: Any = typer.main.get_command(app)
     with typer.Context(tree, info_name=PROGRAM) as parent:
-        texts = [_command(command, tree.commands[command.name], parent) for command in COMMANDS]
+        texts = [PROGRAMS.format(version=API_VERSION, kinds=", ".join(f"`{kind}`" for kind in PrintedKind))]
+        texts += [_command(command, tree.commands[command.name], parent) for command in COMMANDS]
     return "\n".join([HEAD, EXIT + "\n".join(_statuses()) + "\n", *texts]).rstrip() + "\n"
 
 

@@ -117,7 +117,7 @@ def _status_shows_what_runs(say: Say) -> None:
     assert [p["task"] for r in found["roles"] for p in r["pods"]] == list(TASKS)
     assert all(p["node"] and not p["why"] for r in found["roles"] for p in r["pods"])
     assert found["events"]
-    assert yaml.safe_load(say("status", "-o", "yaml"))[0]["workers"] == "3/3"
+    assert yaml.safe_load(say("status", "-o", "yaml"))["items"][0]["workers"] == "3/3"
     header, row = say("status").splitlines()
     assert header.split()[:3] == ["NAME", "STATE", "PS"]
     assert row.split()[:5] == ["digits", "Running", "1/1", "3/3", "0"]

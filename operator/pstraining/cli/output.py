@@ -2,14 +2,15 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 import typer
 import yaml
 from rich.console import Console, RenderableType
 
+from pstraining.api import names
 from pstraining.api.text import printable_but_coloured
 from pstraining.cli.reading.scalars import PLAIN, scalar
 
@@ -22,19 +23,45 @@ class Output(StrEnum):
     YAML = "yaml"
 
 
-def show(found: Any, output: Output, picture: Callable[[], RenderableType]) -> None:
+API_VERSION: Final = f"cli.{names.GROUP}/v1alpha1"
+"""Of what commands print for programs. It changes with a field that means something else or goes, not with new ones."""
+
+
+class PrintedKind(StrEnum):
+    """What commands print for programs."""
+
+    VALIDATION = "ValidationReport"
+    CONVERSION = "ConversionReport"
+    PLAN = "JobPlan"
+    SUMMARY = "JobSummary"
+    STATUS = "JobStatus"
+    RATES = "JobRates"
+    INSTALLATION = "InstallationReport"
+
+
+def for_programs(kind: PrintedKind, found: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+    """What was found with its apiVersion and kind; of a sequence a list of that kind, as the API has them."""
+    if isinstance(found, Mapping):
+        return {"apiVersion": API_VERSION, "kind": str(kind), **found}
+    return {"apiVersion": API_VERSION, "kind": f"{kind}List", "items": list(found)}
+
+
+def show(
+    kind: PrintedKind, found: Mapping[str, Any] | Sequence[Any], output: Output, picture: Callable[[], RenderableType]
+) -> None:
     """Print what was found.
 
     Args:
+        kind: what it is.
         found: as mappings, sequences and scalars, for programs.
         output: what is wanted.
         picture: the same for people: coloured in a terminal; plain, and as wide as it is, where it is piped.
     """
     match output:
         case Output.JSON:
-            typer.echo(json.dumps(found, indent=2))
+            typer.echo(json.dumps(for_programs(kind, found), indent=2))
         case Output.YAML:
-            typer.echo(yaml_text(found), nl=False)
+            typer.echo(yaml_text(for_programs(kind, found)), nl=False)
         case Output.TEXT:
             console = Console(highlight=False)
             if not console.is_terminal:

@@ -18,7 +18,7 @@ from pstraining.cli.doctor.checks import Amount, Check, Result, Unavailable
 from pstraining.cli.doctor.examination import examine
 from pstraining.cli.errors import CommandError, DeniedError
 from pstraining.cli.main import app
-from pstraining.cli.output import Output, show
+from pstraining.cli.output import Output, PrintedKind, show
 from tests.support.job_cluster import JobCluster
 from tests.support.simulation import World
 
@@ -343,7 +343,7 @@ def test_what_the_documentation_shows(capsys: pytest.CaptureFixture[str]) -> Non
         "/apis/apps/v1/daemonsets": [{"metadata": {"name": "cilium"}}],
     }
     found = list(examine(cluster, "team", NEED, NOW))
-    show(None, Output.TEXT, lambda: picture(found))
+    show(PrintedKind.INSTALLATION, {}, Output.TEXT, lambda: picture(found))
     page = (Path(__file__).parents[3] / "docs" / "how-to" / "doctor.md").read_text()
     shown = page.split("```\n")[1].splitlines()
     assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == shown

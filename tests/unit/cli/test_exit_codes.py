@@ -3,8 +3,9 @@
 import copy
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from pstraining.cli.errors import RequestError
 from pstraining.cli.exit_codes import ALWAYS, ExitCode
 from pstraining.cli.logs.following import Follower
 from pstraining.cli.main import main
+from pstraining.cli.output import PrintedKind
 from tests.support.builders import job
 from tests.support.cli_cluster import Nowhere, Object, WithJobs
 from tests.support.simulation import World, running
@@ -174,6 +176,12 @@ WAITS: dict[tuple[str, ExitCode], Case] = {
     ("convert", ExitCode.INCOMPLETE): Case(("-f", "other.yaml")),
 }
 LIVE = {"plan": ("--live",)}
+PRINTED = (
+    *((name, SUCCESS[name].arguments) for name in ("validate", "plan", "status", "top", "convert", "doctor")),
+    ("plan", ("-f", "job.yaml", "-f", "job.yaml")),
+    ("status", ("digits",)),
+)
+"""Whatever is printed for programs."""
 
 
 def cases() -> Iterator[tuple[str, ExitCode, Case]]:
@@ -199,6 +207,21 @@ def _raise(error: BaseException, *_: Any) -> None:
 CASES = list(cases())
 
 
+def ended(
+    name: str, case: Case, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> tuple[object, str]:
+    """The status of a call, and what it has printed."""
+    module, cluster = BY_NAME[name].run.__module__, case.cluster()
+    for what, by in {"KubeconfigClient": lambda *_, **__: cluster, **case.patches}.items():
+        monkeypatch.setattr(f"{module}.{what}", by, raising=what != "KubeconfigClient")
+    monkeypatch.setattr(sys, "argv", ["kubectl-pstraining", name, *case.arguments])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    said = capsys.readouterr()
+    assert "Traceback" not in said.err
+    return caught.value.code, said.out or said.err
+
+
 @pytest.mark.parametrize(("name", "code", "case"), CASES, ids=[f"{n}-{c.name}" for n, c, _ in CASES])
 def test_a_command_ends_with_the_status(
     name: str,
@@ -211,17 +234,9 @@ def test_a_command_ends_with_the_status(
     monkeypatch.chdir(tmp_path)
     Path("job.yaml").write_text(yaml.safe_dump(job()))
     Path("tfjob.yaml").write_text(yaml.safe_dump(tfjob()))
-    Path("other.yaml").write_text(yaml.safe_dump(tfjob({"enableDynamicWorker": True, "what": 1})))
-    module = BY_NAME[name].run.__module__
-    cluster = case.cluster()
-    replaced = {"KubeconfigClient": lambda *_, **__: cluster, **case.patches}
-    for what, by in replaced.items():
-        monkeypatch.setattr(f"{module}.{what}", by, raising=what != "KubeconfigClient")
-    monkeypatch.setattr(sys, "argv", ["kubectl-pstraining", name, *case.arguments])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    said = capsys.readouterr()
-    assert (caught.value.code, "Traceback" in said.err) == (code, False), said
+    Path("other.yaml").write_text(yaml.safe_dump(tfjob({"what": 1})))
+    status, said = ended(name, case, monkeypatch, capsys)
+    assert status == code, said
 
 
 def test_every_status_is_tried_and_no_other_one() -> None:
@@ -256,3 +271,25 @@ def test_errors_are_plain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     assert said.splitlines()[-1] == "Error: No such option: --replicas"
     assert said.isascii()
     assert "\x1b" not in said
+
+
+@pytest.mark.parametrize("output", ["json", "yaml"])
+def test_what_is_for_programs_has_an_api_version_and_a_kind(
+    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text(yaml.safe_dump(job()))
+    Path("tfjob.yaml").write_text(yaml.safe_dump(tfjob()))
+    kinds = {}
+    for name, given in PRINTED:
+        case = replace(SUCCESS[name], arguments=(*given, "-o", output))
+        code, said = ended(name, case, monkeypatch, capsys)
+        assert code == ExitCode.SUCCESS, said
+        found = yaml.safe_load(said)
+        kinds[name, given] = found["apiVersion"].removesuffix("/v1alpha1"), found["kind"].removesuffix("List")
+    own = {key: kind for key, (group, kind) in kinds.items() if group == "cli.pstraining.dev"}
+    assert {*kinds} - {*own} == {("convert", ("-f", "tfjob.yaml"))}, "its output is a manifest"
+    assert {*own.values()} == {*PrintedKind} - {PrintedKind.CONVERSION}
+    case = replace(SUCCESS["convert"], arguments=("-f", "tfjob.yaml", "--report", "-o", "json"))
+    assert yaml.safe_load(ended("convert", case, monkeypatch, capsys)[1])["kind"] == PrintedKind.CONVERSION
+    assert {name for name, _ in PRINTED} == {c.name for c in COMMANDS if "output" in signature(c.run).parameters}

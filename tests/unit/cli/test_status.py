@@ -374,9 +374,10 @@ def test_the_command_prints_tables_trees_and_data(
     ]
     assert show(jobs=["digits"]).startswith("digits  Running  namespace default")
     assert json.loads(show(jobs=["digits"], output=Output.JSON))["name"] == "digits"
-    assert [j["name"] for j in yaml.safe_load(show(namespace="team", output=Output.YAML))] == ["other"]
+    assert [j["name"] for j in yaml.safe_load(show(namespace="team", output=Output.YAML))["items"]] == ["other"]
     assert show(namespace="nobody") == "No PSTrainingJobs in namespace nobody.\n"
-    assert show(namespace="nobody", output=Output.JSON) == "[]\n"
+    none = {"apiVersion": "cli.pstraining.dev/v1alpha1", "kind": "JobSummaryList", "items": []}
+    assert json.loads(show(namespace="nobody", output=Output.JSON)) == none
 
 
 def test_all_namespaces_and_one_job_exclude_each_other() -> None:

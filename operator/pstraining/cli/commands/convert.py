@@ -14,7 +14,7 @@ from pstraining.cli.errors import CommandError
 from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.manifests import Document, read
 from pstraining.cli.options import Files, Recursive
-from pstraining.cli.output import Output, show
+from pstraining.cli.output import Output, PrintedKind, show
 from pstraining.cli.tfjob import results
 from pstraining.cli.tfjob.notes import lines
 from pstraining.cli.tfjob.results import Converted, as_json, as_yaml, convert_document
@@ -63,7 +63,7 @@ def convert(
     found = [convert_document(one, command) for one in given if isinstance(one, Document)]
     if report:
         form = Output.JSON if output is Manifests.JSON else Output.TEXT
-        show(results.report(found, problems), form, lambda: results.table(found))
+        show(PrintedKind.CONVERSION, results.report(found, problems), form, lambda: results.table(found))
     _print_notes(found, problems)
     _require_whole(found, len(problems), strict)
     if not report:

@@ -18,7 +18,7 @@ from pstraining.cli.doctor.examination import examine
 from pstraining.cli.errors import CommandError
 from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.options import Context, Format
-from pstraining.cli.output import Output, show
+from pstraining.cli.output import Output, PrintedKind, show
 
 
 def doctor(
@@ -41,7 +41,7 @@ def doctor(
     except ValueError as error:
         raise CommandError(f"--cpu {cpu} --memory {memory}: not quantities such as 500m and 1Gi") from error
     found = list(_all(context, namespace, need))
-    show(report(found), output, lambda: picture(found))
+    show(PrintedKind.INSTALLATION, report(found), output, lambda: picture(found))
     if any(c.result is Result.FAIL for c in found):
         raise typer.Exit(ExitCode.ERROR)
 

@@ -23,7 +23,7 @@ from pstraining.cli.errors import CommandError, RequestError
 from pstraining.cli.formatting import count, several
 from pstraining.cli.manifests import documents
 from pstraining.cli.options import Context, Files, Format, Namespace, Recursive
-from pstraining.cli.output import Output, show
+from pstraining.cli.output import Output, PrintedKind, show
 from pstraining.cli.planning import bandwidth_table
 from pstraining.cli.planning.bandwidth_table import Carried
 from pstraining.cli.submission import placed, sent
@@ -105,7 +105,7 @@ def plan(
     carried = [bandwidth_table.carried(p.job, values, seconds_at(p.job, asked)) if values else None for p in planned]
     reports = [report(p, c) for p, c in zip(planned, carried, strict=True)]
     pictures = [picture(p, c) for p, c in zip(planned, carried, strict=True)]
-    show(reports[0] if len(reports) == 1 else reports, output, lambda: Group(*pictures))
+    show(PrintedKind.PLAN, reports[0] if len(reports) == 1 else reports, output, lambda: Group(*pictures))
 
 
 def looked(cluster: ClusterClient | None, job: Object, now: datetime) -> Planned:

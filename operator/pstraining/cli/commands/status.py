@@ -15,7 +15,7 @@ from pstraining.cli.errors import CommandError
 from pstraining.cli.jobs import each, end_of, job_named, one_line, phase, why
 from pstraining.cli.metrics.scraping import devices_of, trains
 from pstraining.cli.options import Context, Format, Namespace, OptionalJobs
-from pstraining.cli.output import Output, show
+from pstraining.cli.output import Output, PrintedKind, show
 from pstraining.cli.status.picture import table, tree
 from pstraining.cli.status.pod_state import is_unexplained, state
 from pstraining.cli.status.pod_state import why as why_pod
@@ -43,12 +43,12 @@ def status(
     where = namespace or cluster.namespace
     if jobs and len(jobs) == 1:
         found = look(cluster, where, jobs[0])
-        show(found, output, lambda: tree(found, now))
+        show(PrintedKind.STATUS, found, output, lambda: tree(found, now))
         return
     listed = each(jobs, partial(job_named, cluster, where)) if jobs else cluster.jobs(None if all_namespaces else where)
     rows = [summary(job) for job in listed]
     empty = f"No PSTrainingJobs in {'any namespace' if all_namespaces else f'namespace {where}'}."
-    show(rows, output, lambda: table(rows, now, namespaces=all_namespaces) if rows else empty)
+    show(PrintedKind.SUMMARY, rows, output, lambda: table(rows, now, namespaces=all_namespaces) if rows else empty)
 
 
 def summary(job: Object) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from pstraining.cli.jobs import job_named, listed, phase, why
 from pstraining.cli.metrics.rates import Scrape, TaskRates, as_data, job_rates, server_rates, stragglers, task_rates
 from pstraining.cli.metrics.scraping import AT_ONCE, scraped, trains
 from pstraining.cli.options import Context, Format, Interval, Job, Namespace
-from pstraining.cli.output import Output, show
+from pstraining.cli.output import Output, PrintedKind, show
 from pstraining.cli.tasks import TaskPod, tasks_of
 
 
@@ -31,7 +31,7 @@ def top(
     """Show a job's training rates: devices, steps and examples per second, staleness, traffic and stragglers."""
     cluster = KubeconfigClient(context)
     found = measure(cluster, namespace or cluster.namespace, job, interval)
-    show(found, output, lambda: picture(found))
+    show(PrintedKind.RATES, found, output, lambda: picture(found))
 
 
 def measure(

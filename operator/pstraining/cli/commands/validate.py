@@ -14,7 +14,7 @@ from rich.text import Text
 from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.manifests import documents
 from pstraining.cli.options import Files, Format, Recursive
-from pstraining.cli.output import Output, show
+from pstraining.cli.output import Output, PrintedKind, show
 from pstraining.cli.validation.documents import CheckedDocument, check_documents, lines
 from pstraining.cli.validation.schema import Severity
 
@@ -28,7 +28,7 @@ def validate(files: Files, recursive: Recursive = False, output: Format = Output
     have. Other objects in the files are listed as skipped.
     """
     found = check_documents(documents(files, recursive))
-    show(report(found), output, lambda: picture(found))
+    show(PrintedKind.VALIDATION, report(found), output, lambda: picture(found))
     if any(v.errors for v in found):
         raise typer.Exit(ExitCode.ERROR)
 
