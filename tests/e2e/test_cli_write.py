@@ -189,4 +189,7 @@ def test_doctor_of_an_install(target: Target, installed: str, namespace: str) ->
         dict.fromkeys(("api server", "crd", "operator", "lease", "metrics", "rights"), "ok")
     ), found
     assert found["operator"]["message"].startswith(f"{installed}/")
+    versions = json.loads(run(target, "version", "-o", "json").stdout)
+    assert installed in {operator["namespace"] for operator in versions["operators"]}
+    assert (versions["crd"]["result"], versions["unknown"]) == ("ok", []), versions
     assert found["nodes"]["result"] in ("ok", "warn")

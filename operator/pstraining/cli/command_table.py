@@ -18,6 +18,7 @@ from pstraining.cli.commands.suspend import resume, suspend
 from pstraining.cli.commands.takeover import takeover
 from pstraining.cli.commands.top import top
 from pstraining.cli.commands.validate import validate
+from pstraining.cli.commands.version import version
 from pstraining.cli.commands.wait import wait
 from pstraining.cli.exit_codes import ALWAYS, ExitCode
 
@@ -177,5 +178,13 @@ COMMANDS: Final = (
             ("Check whether nodes have room for large parameter servers", "--cpu 4 --memory 16Gi"),
         ),
         _OFFLINE,
+    ),
+    Command(
+        version,
+        (
+            ("Compare plugin, operator and CRD", ""),
+            ("Print the plugin's version alone", "--client"),
+        ),
+        _CLUSTER,
     ),
 )

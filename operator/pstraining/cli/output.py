@@ -37,6 +37,7 @@ class PrintedKind(StrEnum):
     STATUS = "JobStatus"
     RATES = "JobRates"
     INSTALLATION = "InstallationReport"
+    VERSIONS = "Versions"
 
 
 def for_programs(kind: PrintedKind, found: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """`doctor`: every check's verdicts, what it does with few rights, and what it prints."""
 
-import copy
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,63 +9,23 @@ import pytest
 from typer.testing import CliRunner
 
 from pstraining import __version__
-from pstraining.api.crd import custom_resource_definition
 from pstraining.cli.client import ClusterClient
 from pstraining.cli.commands.doctor import picture
 from pstraining.cli.doctor import checks
 from pstraining.cli.doctor.checks import Amount, Check, Result, Unavailable
 from pstraining.cli.doctor.examination import examine
-from pstraining.cli.errors import CommandError, DeniedError
+from pstraining.cli.errors import CommandError
 from pstraining.cli.main import app
 from pstraining.cli.output import Output, PrintedKind, show
-from tests.support.job_cluster import JobCluster
-from tests.support.simulation import World
+from tests.support.installation import NOW, Installation, definition, deployment, lease, node
 
-NOW = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
 NEED = Amount.of({"cpu": "500m", "memory": "1Gi"})
 OK, WARN, FAIL = Result
-
-
-def definition() -> dict[str, Any]:
-    made = copy.deepcopy(custom_resource_definition())
-    made["status"] = {"conditions": [{"type": "Established", "status": "True"}]}
-    return made
 
 
 def schema_of(made: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
     return found
-
-
-def deployment(namespaces: str = "", ready: int = 1, version: str = __version__) -> dict[str, Any]:
-    settings = {
-        "PSTRAINING_NAMESPACES": namespaces,
-        "PSTRAINING_LEASE_NAME": "the-lease",
-        "PSTRAINING_METRICS_PORT": "8080",
-    }
-    container = {
-        "name": "operator",
-        "image": f"pstraining/operator:{version}",
-        "env": [
-            {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
-            *({"name": n, "value": v} for n, v in settings.items()),
-        ],
-    }
-    return {
-        "metadata": {"name": "op", "namespace": "sys", "labels": {"app.kubernetes.io/version": version}},
-        "spec": {"template": {"spec": {"containers": [container]}}},
-        "status": {"readyReplicas": ready},
-    }
-
-
-def lease(ago: float = 3, holder: str = "op-1") -> dict[str, Any]:
-    renewed = (NOW - timedelta(seconds=ago)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    return {"spec": {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": renewed}}
-
-
-def node(name: str, cpu: str = "4", memory: str = "8Gi", ready: str = "True", **spec: Any) -> dict[str, Any]:
-    status = {"allocatable": {"cpu": cpu, "memory": memory}, "conditions": [{"type": "Ready", "status": ready}]}
-    return {"metadata": {"name": name}, "spec": spec, "status": status}
 
 
 def asking(cpu: str, memory: str = "0", **more: Any) -> dict[str, Any]:
@@ -228,35 +187,6 @@ def test_storage_and_network_and_metrics() -> None:
     assert checks.metrics({"kind": "Status"}).result is WARN
 
 
-class Sick(JobCluster):
-    """A cluster of a few paths; some of them are not for everybody, and others do not answer."""
-
-    def __init__(self, denied: tuple[str, ...] = ()) -> None:
-        super().__init__(World(None))
-        self.denied = denied
-        self.paths: dict[str, Any] = {
-            "/version": {"major": "1", "minor": "34", "gitVersion": "v1.34.1"},
-            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/pstrainingjobs.pstraining.dev": definition(),
-            "/apis/pstraining.dev/v1alpha1": {"kind": "APIResourceList"},
-            "/apis/apps/v1/deployments": [deployment()],
-            "/apis/apps/v1/namespaces/pstraining-system/deployments": [deployment()],
-            "/apis/coordination.k8s.io/v1/namespaces/sys/leases/the-lease": lease(),
-            "/api/v1/namespaces/sys/pods/op-1:8080/proxy/metrics": "pstraining_jobs 1",
-            "/api/v1/namespaces/team": {"kind": "Namespace"},
-            "/api/v1/nodes": [node("a"), node("b")],
-            "/apis/storage.k8s.io/v1/storageclasses": [],
-        }
-
-    def read(self, path: str) -> Any:
-        if any(word in path for word in self.denied):
-            raise DeniedError(f"eve may not read {path}")
-        return self.paths.get(path)
-
-    def listed(self, path: str, **query: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.read(path) or []
-        return found
-
-
 def examined(cluster: ClusterClient) -> dict[str, Result]:
     return {c.name: c.result for c in examine(cluster, "team", NEED, NOW)}
 
@@ -268,7 +198,7 @@ WELL = {
 
 
 def test_all_checks_of_a_cluster_that_is_well() -> None:
-    assert examined(Sick()) == WELL
+    assert examined(Installation()) == WELL
 
 
 @pytest.mark.parametrize(
@@ -286,11 +216,11 @@ def test_all_checks_of_a_cluster_that_is_well() -> None:
     ],
 )
 def test_what_may_not_be_read_is_a_warning(denied: tuple[str, ...], changed: dict[str, Result | None]) -> None:
-    assert examined(Sick(denied)) == {n: r for n, r in (WELL | changed).items() if r is not None}
+    assert examined(Installation(denied)) == {n: r for n, r in (WELL | changed).items() if r is not None}
 
 
 def test_a_namespace_that_is_not_there() -> None:
-    cluster = Sick()
+    cluster = Installation()
     del cluster.paths["/api/v1/namespaces/team"]
     assert examined(cluster) == WELL | {"rights": FAIL}
     assert [verdict(c) for c in examine(cluster, "team", NEED, NOW) if c.name == "rights"] == [
@@ -299,7 +229,7 @@ def test_a_namespace_that_is_not_there() -> None:
 
 
 def test_no_crd_is_seen_by_those_who_may_see_no_crds() -> None:
-    cluster = Sick(("customresourcedefinitions",))
+    cluster = Installation(("customresourcedefinitions",))
     del cluster.paths["/apis/pstraining.dev/v1alpha1"]
     assert examined(cluster)["crd"] is FAIL
 
@@ -310,7 +240,7 @@ def unreachable(context: str | None) -> ClusterClient:
 
 @pytest.mark.parametrize(("paths", "status", "worst"), [({}, 0, "warn"), ({"/api/v1/nodes": []}, 1, "fail")])
 def test_what_it_prints(monkeypatch: pytest.MonkeyPatch, paths: dict[str, Any], status: int, worst: str) -> None:
-    cluster = Sick()
+    cluster = Installation()
     fresh = lease()
     fresh["spec"]["renewTime"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     cluster.paths |= {"/apis/coordination.k8s.io/v1/namespaces/sys/leases/the-lease": fresh, **paths}
@@ -330,7 +260,7 @@ def test_what_it_prints(monkeypatch: pytest.MonkeyPatch, paths: dict[str, Any], 
 
 
 def test_what_the_documentation_shows(capsys: pytest.CaptureFixture[str]) -> None:
-    cluster, home = Sick(), "pstraining-system"
+    cluster, home = Installation(), "pstraining-system"
     operator = deployment()
     operator["metadata"] |= {"name": "pstraining-operator", "namespace": home}
     operator["spec"]["template"]["spec"]["containers"][0]["env"][2]["value"] = "pstraining-operator"

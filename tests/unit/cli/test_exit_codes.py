@@ -76,6 +76,19 @@ class Scripted(WithJobs):
         return []
 
 
+class Served(Nowhere):
+    """Says which version it is."""
+
+    def __init__(self, version: Object | None) -> None:
+        self.version = version
+
+    def read(self, path: str) -> Any:
+        return self.version if path == "/version" else None
+
+    def listed(self, path: str, **query: str) -> list[Object]:
+        return []
+
+
 def state(world: World) -> Object:
     world.settle()
     assert world.job is not None
@@ -142,6 +155,7 @@ SUCCESS: dict[str, Case] = {
     "takeover": Case(("digits", "--shard", "0"), scripted(state(WARM), epochs=(0, 1))),
     "convert": Case(("-f", "tfjob.yaml")),
     "doctor": Case((), patches=checked(Result.OK)),
+    "version": Case((), partial(Served, {"gitVersion": "v1.34.1"})),
 }
 ERROR: dict[str, Case] = {
     **{name: Case(("-f", "none.yaml")) for name in READERS},
@@ -154,6 +168,7 @@ ERROR: dict[str, Case] = {
     "resume": Case(("digit",), scripted(RUNS)),
     "takeover": Case(("digits", "--shard", "9"), scripted(state(WARM))),
     "doctor": Case((), patches=checked(Result.FAIL)),
+    "version": Case((), partial(Served, None)),
 }
 WAITS: dict[tuple[str, ExitCode], Case] = {
     ("submit", ExitCode.JOB_FAILED): Case(("-f", "job.yaml", "--wait"), scripted(FAILED)),
@@ -177,7 +192,10 @@ WAITS: dict[tuple[str, ExitCode], Case] = {
 }
 LIVE = {"plan": ("--live",)}
 PRINTED = (
-    *((name, SUCCESS[name].arguments) for name in ("validate", "plan", "status", "top", "convert", "doctor")),
+    *(
+        (name, SUCCESS[name].arguments)
+        for name in ("validate", "plan", "status", "top", "convert", "doctor", "version")
+    ),
     ("plan", ("-f", "job.yaml", "-f", "job.yaml")),
     ("status", ("digits",)),
 )

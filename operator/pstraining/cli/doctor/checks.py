@@ -168,6 +168,11 @@ def watches(deployment: Object) -> list[str]:
     return [n for n in environment(deployment).get("PSTRAINING_NAMESPACES", "").split(",") if n]
 
 
+def operator_version(deployment: Object) -> str:
+    """An operator's version; empty where its chart has not labelled it."""
+    return str((deployment["metadata"].get("labels") or {}).get("app.kubernetes.io/version", ""))
+
+
 def _operator(deployment: Object) -> Check:
     metadata = deployment["metadata"]
     where = f"{metadata['namespace']}/{metadata['name']}"
@@ -177,7 +182,7 @@ def _operator(deployment: Object) -> Check:
         here = f"kubectl -n {metadata['namespace']}"
         todo = f"{here} get pods; {here} logs deployment/{metadata['name']}"
         return Check("operator", Result.FAIL, f"{shown}, is not ready", todo)
-    labelled = str((metadata.get("labels") or {}).get("app.kubernetes.io/version", ""))
+    labelled = operator_version(deployment)
     if labelled and labelled != __version__:
         message = f"{shown}, has version {labelled}, this CLI has {__version__}"
         return Check("operator", Result.WARN, message, "Upgrade the older one.")

@@ -36,32 +36,33 @@ def examine(cluster: ClusterClient, namespace: str, need: Amount, now: datetime)
         yield Check("api server", Result.FAIL, str(error), "Check the kubeconfig's context, and the network.")
         return
     yield checks.version(version or {})
-    yield _definition(cluster)
+    yield definition(cluster)
     yield from _operators(cluster, namespace, now)
     yield _rights(cluster, namespace)
-    pods = _read(lambda: cluster.listed("/api/v1/pods", fieldSelector=LIVE))
-    nodes = _read(lambda: cluster.listed("/api/v1/nodes"))
+    pods = attempted(lambda: cluster.listed("/api/v1/pods", fieldSelector=LIVE))
+    nodes = attempted(lambda: cluster.listed("/api/v1/nodes"))
     yield _checked("nodes", nodes, lambda found: checks.nodes(found, pods, need))
-    classes = _read(lambda: cluster.listed("/apis/storage.k8s.io/v1/storageclasses"))
+    classes = attempted(lambda: cluster.listed("/apis/storage.k8s.io/v1/storageclasses"))
     yield _checked("storage", classes, checks.storage)
-    daemon_sets = _read(lambda: cluster.listed("/apis/apps/v1/daemonsets"))
+    daemon_sets = attempted(lambda: cluster.listed("/apis/apps/v1/daemonsets"))
     yield _checked("network", daemon_sets, checks.network)
 
 
 def _rights(cluster: ClusterClient, namespace: str) -> Check:
     # Rights may well be given in namespaces that are not there. Without that right only the rights are shown.
-    if _read(lambda: cluster.read(f"/api/v1/namespaces/{namespace}")) is None:
+    if attempted(lambda: cluster.read(f"/api/v1/namespaces/{namespace}")) is None:
         return checks.no_namespace(namespace)
-    allowed = _read(lambda: {r: cluster.allowed(r[0], names.PLURAL, namespace, r[1]) for r in checks.RIGHTS})
+    allowed = attempted(lambda: {r: cluster.allowed(r[0], names.PLURAL, namespace, r[1]) for r in checks.RIGHTS})
     return _checked("rights", allowed, lambda found: checks.rights(found, namespace))
 
 
-def _definition(cluster: ClusterClient) -> Check:
+def definition(cluster: ClusterClient) -> Check:
+    """Whether the CRD is there and of this version, also for users who may read no CRDs."""
     path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{DEFINITION}"
-    found = _read(lambda: cluster.read(path))
+    found = attempted(lambda: cluster.read(path))
     if isinstance(found, Unavailable):
         # Who may read nothing else may still see which APIs there are.
-        served = _read(lambda: cluster.read(f"/apis/{names.API_VERSION}"))
+        served = attempted(lambda: cluster.read(f"/apis/{names.API_VERSION}"))
         if isinstance(served, Unavailable):
             return served.as_check("crd")
         return found.as_check("crd") if served is not None else checks.definition(None)
@@ -69,7 +70,7 @@ def _definition(cluster: ClusterClient) -> Check:
 
 
 def _operators(cluster: ClusterClient, namespace: str, now: datetime) -> Iterator[Check]:
-    found = _read(lambda: _deployments(cluster))
+    found = attempted(lambda: operator_deployments(cluster))
     if isinstance(found, Unavailable):
         yield found.as_check("operator")
         return
@@ -78,7 +79,12 @@ def _operators(cluster: ClusterClient, namespace: str, now: datetime) -> Iterato
         yield from _at_work(cluster, deployment, now)
 
 
-def _deployments(cluster: ClusterClient) -> list[Object]:
+def operator_deployments(cluster: ClusterClient) -> list[Object]:
+    """The operators of the cluster; of the usual namespace where no more may be read.
+
+    Raises:
+        DeniedError: nothing may be read.
+    """
     try:
         return cluster.listed("/apis/apps/v1/deployments", labelSelector=OPERATORS)
     except DeniedError:
@@ -91,16 +97,17 @@ def _at_work(cluster: ClusterClient, deployment: Object, now: datetime) -> Itera
     home = deployment["metadata"]["namespace"]
     where = settings.get("PSTRAINING_LEASE_NAMESPACE") or home
     name = settings.get("PSTRAINING_LEASE_NAME") or "pstraining-operator"
-    lease = _read(lambda: cluster.read(f"/apis/coordination.k8s.io/v1/namespaces/{where}/leases/{name}"))
+    lease = attempted(lambda: cluster.read(f"/apis/coordination.k8s.io/v1/namespaces/{where}/leases/{name}"))
     yield _checked("lease", lease, lambda found: checks.lease(found, f"{where}/{name}", now))
     holder = "" if isinstance(lease, Unavailable) or lease is None else lease["spec"].get("holderIdentity")
     port = settings.get("PSTRAINING_METRICS_PORT") or "8080"
     if holder and port != "0":
-        text = _read(lambda: cluster.read(f"/api/v1/namespaces/{home}/pods/{holder}:{port}/proxy/metrics"))
+        text = attempted(lambda: cluster.read(f"/api/v1/namespaces/{home}/pods/{holder}:{port}/proxy/metrics"))
         yield _checked("metrics", text, checks.metrics)
 
 
-def _read(request: Callable[[], Found]) -> Found | Unavailable:
+def attempted(request: Callable[[], Found]) -> Found | Unavailable:
+    """The answer of a request, or why there is none."""
     try:
         return request()
     except CommandError as error:
