@@ -21,6 +21,7 @@ OF_A_JOB: tuple[tuple[str, ...], ...] = (
     ("logs", "none"),
     ("top", "none"),
     ("wait", "none"),
+    ("doctor", "none"),
     ("scale", "none", "--workers", "2"),
     ("suspend", "none"),
     ("resume", "none"),

@@ -92,6 +92,7 @@ def test_a_job_from_its_start_to_its_end(
         _top_shows_who_is_slow_and_who_tells_nothing(say)
         _what_is_not_there_is_named(say, namespace)
         _a_restart_is_explained(puppet, say)
+        wait_for(lambda: '"Error"' in say("doctor", "digits", "-o", "json"), "doctor names the worker's failure")
         (old,) = (p for p in puppet.pods("worker") if "-worker-0-" in p["metadata"]["name"])
         kube.delete("Pod", namespace, old["metadata"]["name"])
         wait_for(lambda: puppet.runs("worker-0") == 2, "worker 0 is replaced")

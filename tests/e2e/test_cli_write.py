@@ -151,6 +151,8 @@ def test_a_job_that_cannot_start_ends_the_wait(
     ran = run(target, "submit", "-f", "-", "--wait", "--timeout", "60", given=yaml.safe_dump(job))
     assert "imagePullPolcy: is not a known field of Kubernetes; did you mean imagePullPolicy?" in ran.stderr
     assert re.search("bad cannot start: .*imagePullPolcy", failed(ran, ExitCode.JOB_FAILED))
+    examined = run(target, "doctor", "bad", "-n", namespace, "-o", "json")
+    assert (examined.returncode, json.loads(examined.stdout)["mostLikely"]["cause"]) == (1, "TemplateRefused"), examined
     waited = run(target, "wait", "bad", "-n", namespace)
     assert re.search("bad cannot start: .*imagePullPolcy", failed(waited, ExitCode.JOB_FAILED))
 

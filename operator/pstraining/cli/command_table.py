@@ -174,10 +174,11 @@ COMMANDS: Final = (
     Command(
         doctor,
         (
+            ("Find out what is wrong with a job", "digits"),
             ("Check the cluster and the installation", ""),
             ("Check whether nodes have room for large parameter servers", "--cpu 4 --memory 16Gi"),
         ),
-        _OFFLINE,
+        _CLUSTER,
     ),
     Command(
         version,

@@ -37,6 +37,7 @@ class PrintedKind(StrEnum):
     STATUS = "JobStatus"
     RATES = "JobRates"
     INSTALLATION = "InstallationReport"
+    DIAGNOSIS = "JobDiagnosis"
     VERSIONS = "Versions"
 
 

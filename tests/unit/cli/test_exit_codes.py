@@ -19,7 +19,7 @@ from pstraining.cli.errors import RequestError
 from pstraining.cli.exit_codes import ALWAYS, ExitCode
 from pstraining.cli.logs.following import Follower
 from pstraining.cli.main import main
-from pstraining.cli.output import PrintedKind
+from pstraining.cli.output import API_VERSION, PrintedKind
 from tests.support.builders import job
 from tests.support.cli_cluster import Nowhere, Object, WithJobs
 from tests.support.simulation import World, running
@@ -191,13 +191,12 @@ WAITS: dict[tuple[str, ExitCode], Case] = {
     ("convert", ExitCode.INCOMPLETE): Case(("-f", "other.yaml")),
 }
 LIVE = {"plan": ("--live",)}
+DURABLE = state(running(checkpoint={"volume": {"persistentVolumeClaim": {"claimName": "c"}}}))
 PRINTED = (
-    *(
-        (name, SUCCESS[name].arguments)
-        for name in ("validate", "plan", "status", "top", "convert", "doctor", "version")
-    ),
-    ("plan", ("-f", "job.yaml", "-f", "job.yaml")),
-    ("status", ("digits",)),
+    *((n, SUCCESS[n]) for n in ("validate", "plan", "status", "top", "convert", "doctor", "version")),
+    ("plan", Case(("-f", "job.yaml", "-f", "job.yaml"))),
+    ("status", Case(("digits",), scripted(RUNS, pods=PODS))),
+    ("doctor", Case(("digits",), scripted(DURABLE, pods=PODS), {"measure": lambda *_: {"job": None}})),
 )
 """Whatever is printed for programs."""
 
@@ -298,16 +297,15 @@ def test_what_is_for_programs_has_an_api_version_and_a_kind(
     monkeypatch.chdir(tmp_path)
     Path("job.yaml").write_text(yaml.safe_dump(job()))
     Path("tfjob.yaml").write_text(yaml.safe_dump(tfjob()))
-    kinds = {}
-    for name, given in PRINTED:
-        case = replace(SUCCESS[name], arguments=(*given, "-o", output))
-        code, said = ended(name, case, monkeypatch, capsys)
+    kinds = set()
+    for name, case in PRINTED:
+        with monkeypatch.context() as patched:
+            code, said = ended(name, replace(case, arguments=(*case.arguments, "-o", output)), patched, capsys)
         assert code == ExitCode.SUCCESS, said
         found = yaml.safe_load(said)
-        kinds[name, given] = found["apiVersion"].removesuffix("/v1alpha1"), found["kind"].removesuffix("List")
-    own = {key: kind for key, (group, kind) in kinds.items() if group == "cli.pstraining.dev"}
-    assert {*kinds} - {*own} == {("convert", ("-f", "tfjob.yaml"))}, "its output is a manifest"
-    assert {*own.values()} == {*PrintedKind} - {PrintedKind.CONVERSION}
+        kinds.add((found["apiVersion"], found["kind"].removesuffix("List")))
+    manifest = names.API_VERSION, names.KIND
+    assert kinds == {*((API_VERSION, str(k)) for k in PrintedKind if k != PrintedKind.CONVERSION), manifest}
     case = replace(SUCCESS["convert"], arguments=("-f", "tfjob.yaml", "--report", "-o", "json"))
     assert yaml.safe_load(ended("convert", case, monkeypatch, capsys)[1])["kind"] == PrintedKind.CONVERSION
     assert {name for name, _ in PRINTED} == {c.name for c in COMMANDS if "output" in signature(c.run).parameters}

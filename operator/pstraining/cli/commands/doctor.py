@@ -1,27 +1,42 @@
-"""`doctor`: what of the cluster and the install may keep jobs from running, and what to do about it.
+"""`doctor`: what keeps a job, or all jobs, from running, and what to do about it.
 
 It only reads. What the user may not read is a warning that names the right; the other checks go on.
 """
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pstraining.cli.client import KubeconfigClient
+from pstraining.cli.client import ClusterClient, KubeconfigClient
+from pstraining.cli.commands.top import measure
 from pstraining.cli.doctor.checks import Amount, Check, Result
 from pstraining.cli.doctor.examination import examine
+from pstraining.cli.doctor.job_causes import causes
+from pstraining.cli.doctor.job_evidence import gathered
 from pstraining.cli.errors import CommandError
 from pstraining.cli.exit_codes import ExitCode
-from pstraining.cli.options import Context, Format
+from pstraining.cli.jobs import job_named, phase
+from pstraining.cli.options import Context, Format, job_argument
 from pstraining.cli.output import Output, PrintedKind, show
+
+MEASURED: Final = 3.0
+"""Seconds for which the steps of a running job are counted."""
 
 
 def doctor(
+    job: Annotated[
+        str | None,
+        typer.Argument(
+            parser=job_argument,
+            metavar="JOB",
+            help="Name of the job to examine, or pstj/NAME. Default: the installation.",
+        ),
+    ] = None,
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", help="Namespace of the jobs. Default: the context's namespace.")
     ] = None,
@@ -30,12 +45,23 @@ def doctor(
     cpu: Annotated[str, typer.Option(help="CPU of a parameter server, to check the capacity of nodes.")] = "500m",
     memory: Annotated[str, typer.Option(help="Memory of a parameter server, to check the capacity of nodes.")] = "1Gi",
 ) -> None:
-    """Check the cluster and the installation. Each check reports ok, warn or fail, and what to do next.
+    """Find out why jobs do not run: the causes of one job's trouble, or checks of the cluster and the installation.
 
-    The checks cover the version of the API server, the CRD, the operator and its Lease, your rights, the capacity of
-    nodes, storage for checkpoints, the network, and the operator's metrics. They change nothing. A check that you have
-    no right for is a warning. The exit status is 1 if a check fails.
+    With a job, the command reads its conditions, pods, events, logs and rates. It prints what is likely to be wrong,
+    the most likely cause first, and what to do next.
+
+    Without a job, the checks cover the version of the API server, the CRD, the operator and its Lease, your rights, the
+    capacity of nodes, storage for checkpoints, the network, and the operator's metrics. They change nothing. A check
+    that you have no right for is a warning.
+
+    Each line begins with ok, warn or fail. The exit status is 1 if one begins with fail.
     """
+    if job is not None:
+        diagnosis = examine_job(KubeconfigClient(context), namespace, job, datetime.now(UTC))
+        show(PrintedKind.DIAGNOSIS, diagnosis, output, lambda: job_picture(diagnosis))
+        if diagnosis["result"] == Result.FAIL:
+            raise typer.Exit(ExitCode.ERROR)
+        return
     try:
         need = Amount.of({"cpu": cpu, "memory": memory})
     except ValueError as error:
@@ -44,6 +70,45 @@ def doctor(
     show(PrintedKind.INSTALLATION, report(found), output, lambda: picture(found))
     if any(c.result is Result.FAIL for c in found):
         raise typer.Exit(ExitCode.ERROR)
+
+
+def examine_job(cluster: ClusterClient, namespace: str | None, name: str, now: datetime) -> dict[str, Any]:
+    """What is likely to be wrong with a job, for programs.
+
+    Args:
+        cluster: where it is.
+        namespace: its namespace; the context's own if not given.
+        name: the job.
+        now: the present time.
+
+    Raises:
+        CommandError: there is no such job.
+    """
+    namespace = namespace or cluster.namespace
+    job = job_named(cluster, namespace, name)
+
+    def steps_per_second() -> float | None:
+        rates = measure(cluster, namespace, name, MEASURED)["job"]
+        return None if rates is None else rates["stepsPerSecond"]
+
+    evidence, unknown = gathered(cluster, job, now, steps_per_second)
+    found = causes(evidence)
+    first = found[0] if found and found[0].result is Result.FAIL else None
+    return {
+        "namespace": namespace,
+        "name": name,
+        "phase": phase(job),
+        "mostLikely": None if first is None else {"cause": first.name, "message": first.message, "todo": first.todo},
+        **report([*found, *unknown] or [Check("job", Result.OK, "nothing is wrong, as far as can be seen")]),
+    }
+
+
+def job_picture(found: dict[str, Any]) -> RenderableType:
+    """The same for people."""
+    said = [Check(c["check"], Result(c["result"]), c["message"], c["todo"]) for c in found["checks"]]
+    likely = found["mostLikely"]
+    last = f"Most likely: {likely['message'].rstrip('.')}. {likely['todo']}" if likely else ""
+    return Group(Text(f"{found['name']}  {found['phase']}"), picture(said), *([Text(last)] if last else []))
 
 
 def _all(context: Context, namespace: str | None, need: Amount) -> Iterator[Check]:

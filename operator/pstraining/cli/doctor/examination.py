@@ -37,7 +37,7 @@ def examine(cluster: ClusterClient, namespace: str, need: Amount, now: datetime)
         return
     yield checks.version(version or {})
     yield definition(cluster)
-    yield from _operators(cluster, namespace, now)
+    yield from operators(cluster, namespace, now)
     yield _rights(cluster, namespace)
     pods = attempted(lambda: cluster.listed("/api/v1/pods", fieldSelector=LIVE))
     nodes = attempted(lambda: cluster.listed("/api/v1/nodes"))
@@ -69,7 +69,8 @@ def definition(cluster: ClusterClient) -> Check:
     return checks.definition(found)
 
 
-def _operators(cluster: ClusterClient, namespace: str, now: datetime) -> Iterator[Check]:
+def operators(cluster: ClusterClient, namespace: str, now: datetime) -> Iterator[Check]:
+    """Whether there is an operator for a namespace, and whether it is at work."""
     found = attempted(lambda: operator_deployments(cluster))
     if isinstance(found, Unavailable):
         yield found.as_check("operator")

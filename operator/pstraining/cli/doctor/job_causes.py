@@ -1,0 +1,219 @@
+"""What is most likely wrong with a job: from what was read of it to causes, the most likely one first. It asks nobody.
+
+The operator has said in conditions what it knows, and pods and logs say the rest. What stops a job comes before what
+slows it, and what ends by itself comes before remarks.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pstraining.api import names
+from pstraining.api.conditions import Condition, Reason
+from pstraining.cli.client import Object
+from pstraining.cli.doctor.advice import (
+    LAUNCHER_WAITS,
+    NOTHING_HAPPENS,
+    OF_EVENTS,
+    OF_FAILURES,
+    OF_REASONS,
+    RESTARTS,
+    STANDS_STILL,
+    STOPS,
+    Advice,
+    of_waiting,
+)
+from pstraining.cli.doctor.checks import Check, Result
+from pstraining.cli.jobs import condition, is_true, one_line
+from pstraining.cli.status.pod_state import state, why
+from pstraining.cli.tasks import TaskPod, TaskRole
+from pstraining.cli.waiting import is_seen, is_suspended
+
+_STOPPED = (Condition.INVALID_TEMPLATE, Condition.NAME_CONFLICT, Condition.STATUS_INCOMPLETE)
+"""What keeps a job from running until somebody corrects it."""
+_PASSING = (Condition.RESCALING, Condition.RESTARTING, Condition.UPDATING)
+"""What ends by itself."""
+_REMARKS = (Condition.DEGRADED, Condition.CHECKPOINT_NOT_DURABLE, Condition.GPU_SETTINGS_INHERITED)
+_BY_ITSELF = {
+    *(Reason.WAITING_FOR_PODS, Reason.CHILDREN_MISSING, Reason.SCHEDULING_GATED, Reason.WAITING_FOR_GANG),
+    *(Reason.SUSPENDED, Reason.STOPPING),
+}
+"""Reasons that are nobody's fault: the job waits, as it was asked or as others were before it."""
+
+
+@dataclass(frozen=True)
+class JobEvidence:
+    """What was read of a job."""
+
+    job: Object
+    tasks: Sequence[TaskPod] = ()
+    events: Mapping[str, Sequence[Object]] = field(default_factory=dict)
+    """Events of pods that wait without a word, by the pod's uid."""
+    logs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Last lines of tasks, by the pod's uid."""
+    steps_per_second: float | None = None
+    """None where it is not known."""
+    installation: Sequence[Check] = ()
+    """What is wrong with CRD and operator; read where the operator has not seen the job."""
+
+
+def causes(found: JobEvidence) -> list[Check]:
+    """What is wrong with a job, the most likely cause first; empty if nothing is.
+
+    Args:
+        found: what was read.
+    """
+    ordered = [*_unmanaged(found), *_ended(found), *_unseen(found)]
+    if not ordered and not is_true(found.job, Condition.SUCCEEDED):
+        ordered = [*_conditions(found), *_pods(found), *_logs(found), *_standstill(found), *_failures(found)]
+    # Sorting keeps the order among those that stop the job, and among the others.
+    return sorted(dict.fromkeys([*ordered, *_remarks(found)]), key=lambda check: check.result is not Result.FAIL)
+
+
+def _cause(name: str, message: str, advice: Advice | None, result: Result = Result.FAIL) -> Check:
+    return Check(name, result, one_line(message), str(advice) if advice else "")
+
+
+def _unmanaged(found: JobEvidence) -> Iterator[Check]:
+    metadata = found.job["metadata"]
+    manager = (found.job["spec"].get("runPolicy") or {}).get("managedBy", names.MANAGED_BY)
+    if manager != names.MANAGED_BY:
+        message = f"{manager} manages this job (spec.runPolicy.managedBy), and the operator does not."
+        yield _cause("managedBy", message, Advice(f"Ask {manager}.", NOTHING_HAPPENS), Result.WARN)
+    elif metadata.get("deletionTimestamp"):
+        left = [task.pod.name for task in found.tasks]
+        message = f"The job is being deleted. Its pods: {', '.join(left) or 'none'}."
+        yield _cause("deleted", message, Advice("Wait for the pods' grace period.", STOPS), Result.WARN)
+
+
+def _unseen(found: JobEvidence) -> Iterator[Check]:
+    """The operator has not seen the job, or its last change."""
+    job = found.job
+    if not is_seen(job, int(job["metadata"].get("generation") or 0)) and not list(_unmanaged(found)):
+        yield from found.installation
+        what = "the last change of the spec" if job.get("status") else "this job"
+        advice = Advice("Check that an operator runs, and watches this namespace.", NOTHING_HAPPENS)
+        yield _cause("operator", f"No operator has processed {what} yet.", advice)
+
+
+def _ended(found: JobEvidence) -> Iterator[Check]:
+    if not is_true(found.job, Condition.FAILED):
+        return
+    status, failed = found.job["status"], condition(found.job, Condition.FAILED)
+    role, _, index = str(status.get("failedReplica") or "").partition("/")
+    if role:
+        yield from (f for f in _failure(found.job, TaskRole(role), index) if f.name != failed["reason"])
+    yield _cause(failed["reason"], failed.get("message", ""), _of_reason(failed["reason"]))
+
+
+def _failure(job: Object, role: TaskRole, index: str = "", result: Result = Result.FAIL) -> Iterator[Check]:
+    """Why a replica of the role has failed last."""
+    failure = ((job.get("status") or {}).get(role.value) or {}).get("lastFailure")
+    if not failure:
+        return
+    reason, code = failure.get("reason") or "Error", failure.get("exitCode")
+    ended = "" if code is None else f" ended with exit code {code}"
+    words = f": {failure['message']}" if failure.get("message") else ""
+    advice = OF_FAILURES.get(reason)
+    if advice is not None and reason == "Error":
+        chosen = f" --index {index}" if index else ""
+        logs = f"kubectl pstraining logs {job['metadata']['name']} --role {role.value}{chosen} --previous"
+        advice = Advice(f"Read its log: {logs}.", RESTARTS)
+    yield _cause(reason, f"{failure['pod']}{ended}{words}", advice, result)
+
+
+def _of_reason(reason: str) -> Advice | None:
+    return OF_REASONS.get(reason) or OF_FAILURES.get(reason)
+
+
+def _conditions(found: JobEvidence) -> Iterator[Check]:
+    job = found.job
+    held = [condition(job, kind) for kind in _STOPPED if is_true(job, kind)]
+    created, running = condition(job, Condition.CREATED), condition(job, Condition.RUNNING)
+    if created.get("status") == "False" and created.get("reason") != Reason.CHILDREN_MISSING:
+        held.append(created)
+    if is_suspended(job):
+        held += [condition(job, Condition.SUSPENDED)]
+    else:
+        held += [condition(job, kind) for kind in _PASSING if is_true(job, kind)]
+        if running.get("reason") != Reason.TRAINING:
+            held.append(running)
+    for one in (c for c in held if c):
+        passes = one["reason"] in _BY_ITSELF or (one["type"] in _PASSING and one["reason"] != Reason.UPDATE_REFUSED)
+        yield _cause(
+            one["reason"],
+            one.get("message") or f"{one['type']} is {one['status']}.",
+            _of_reason(one["reason"]),
+            Result.WARN if passes or (one is running and one["status"] == "True") else Result.FAIL,
+        )
+
+
+def _pods(found: JobEvidence) -> Iterator[Check]:
+    """Pods that are not well, and of which no condition says so."""
+    told = " ".join(str(c.get("message") or "") for c in (found.job.get("status") or {}).get("conditions") or ())
+    runs = is_true(found.job, Condition.RUNNING)
+    for task in found.tasks:
+        words = (
+            why(task)
+            or [
+                f"{event.get('reason', '')}: {event.get('message', '')}"
+                for event in found.events.get(task.pod.uid, ())
+                if event.get("type") == "Warning"
+            ][-1:]
+        )
+        if words and task.pod.name not in told and not task.pod.ready and not is_suspended(found.job):
+            advice = Advice(f"kubectl describe pod {task.pod.name}", "pods-run-and-do-not-become-ready")
+            yield _cause(state(task), f"{task.name} ({task.pod.name}): {'; '.join(words)}", advice, _unless(runs))
+
+
+def _unless(runs: bool) -> Result:
+    return Result.WARN if runs else Result.FAIL
+
+
+def _logs(found: JobEvidence) -> Iterator[Check]:
+    """What the launcher and the runtime have said last."""
+    runs = is_true(found.job, Condition.RUNNING)
+    for task in found.tasks:
+        lines = found.logs.get(task.pod.uid, ())
+        waits = next((m for line in reversed(lines) if (m := LAUNCHER_WAITS.search(line))), None)
+        if waits is not None and not task.pod.ready:
+            message = f"{task.name} waits for parameter servers: {waits['what']}"
+            yield _cause("waiting for PS", message, of_waiting(waits["what"]), _unless(runs))
+        newest = {str(event["event"]): event for line in lines if (event := _event(line)) is not None}
+        for name, event in newest.items():
+            shown = ", ".join(f"{k} {v}" for k, v in event.items() if k not in ("event", "time", "monotonic"))
+            yield _cause(name, f"{task.name} has reported {name}: {shown}", OF_EVENTS[name], Result.WARN)
+
+
+def _event(line: str) -> Object | None:
+    """An event of the runtime for which there is advice."""
+    if not line.startswith('{"event"'):
+        return None
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and found.get("event") in OF_EVENTS else None
+
+
+def _standstill(found: JobEvidence) -> Iterator[Check]:
+    if found.steps_per_second == 0 and is_true(found.job, Condition.RUNNING):
+        name = found.job["metadata"]["name"]
+        todo = f"If a step takes no longer, compare the tasks with kubectl pstraining top {name}, and read their logs."
+        message = "The job runs, and training has made no step in the last seconds."
+        yield _cause("no steps", message, Advice(todo, STANDS_STILL), Result.WARN)
+
+
+def _failures(found: JobEvidence) -> Iterator[Check]:
+    """Why replicas were restarted."""
+    runs = is_true(found.job, Condition.RUNNING)
+    for role in TaskRole:
+        if int(((found.job.get("status") or {}).get(role.value) or {}).get("restarts") or 0):
+            yield from _failure(found.job, role, "", _unless(runs))
+
+
+def _remarks(found: JobEvidence) -> Iterator[Check]:
+    for kind in _REMARKS:
+        if is_true(found.job, kind):
+            one = condition(found.job, kind)
+            yield _cause(one["reason"], one.get("message", ""), _of_reason(one["reason"]), Result.WARN)
