@@ -188,6 +188,11 @@ def test_training_that_stands_still(steps: dict[str, float | None]) -> None:
     said = [(c["check"], c["message"]) for c in examined(cluster)["checks"]]
     assert ("waiting", "chief-0 has reported waiting: what ps-0") in said
     assert ("no steps", "The job runs, and training has made no step in the last seconds.") in said
+    stalled = running()
+    stalled.stall = "No step since step 5"
+    stalled.settle()
+    assert examined(Read(stalled))["mostLikely"]["cause"] == "NoStep"
+    assert ("warn", "no steps") not in found(Read(stalled)), "it is said once"
 
 
 def test_a_pod_without_a_word_is_explained_by_its_events() -> None:

@@ -17,6 +17,7 @@ NOT_READY: Final = "pods-run-and-do-not-become-ready"
 WAITS_FOR_SERVERS: Final = "workers-wait-for-parameter-servers"
 INVALID: Final = "the-job-is-invalid"
 STANDBYS: Final = "a-standby-is-missing"
+NO_STEPS: Final = "training-makes-no-steps"
 STANDS_STILL: Final = "training-stands-still"
 RESTARTS: Final = "something-restarts-repeatedly"
 FAILED: Final = "the-job-has-failed"
@@ -68,6 +69,7 @@ OF_REASONS: Final[Mapping[str, Advice]] = {
     Reason.NAME_TAKEN: Advice("Delete the object, or give the job another name.", INVALID),
     Reason.STATUS_TOO_LARGE: Advice("Use fewer replicas in one job, or raise etcd's --max-request-bytes.", INVALID),
     Reason.STATUS_REFUSED: Advice("Bring CRD and operator to the same version.", INVALID),
+    Reason.NO_STEP: Advice("Look for workers that are missing, or wait for their data.", NO_STEPS),
     Reason.STANDBY_MISSING: Advice("Correct what the standby waits for: members of a shard need two nodes.", STANDBYS),
     Reason.PS_LOST: Advice("Wait: a parameter server is being restarted.", RESTARTS),
     Reason.CHIEF_REPLACED: Advice("Wait: a new attempt of the chief starts.", RESTARTS),

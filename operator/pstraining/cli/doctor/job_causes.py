@@ -29,8 +29,8 @@ from pstraining.cli.status.pod_state import state, why
 from pstraining.cli.tasks import TaskPod, TaskRole
 from pstraining.cli.waiting import is_seen, is_suspended
 
-_STOPPED = (Condition.INVALID_TEMPLATE, Condition.NAME_CONFLICT, Condition.STATUS_INCOMPLETE)
-"""What keeps a job from running until somebody corrects it."""
+_STOPPED = (Condition.INVALID_TEMPLATE, Condition.NAME_CONFLICT, Condition.STALLED, Condition.STATUS_INCOMPLETE)
+"""What keeps a job from training until somebody corrects it."""
 _PASSING = (Condition.RESCALING, Condition.RESTARTING, Condition.UPDATING)
 """What ends by itself."""
 _REMARKS = (Condition.DEGRADED, Condition.CHECKPOINT_NOT_DURABLE, Condition.GPU_SETTINGS_INHERITED)
@@ -197,7 +197,8 @@ def _event(line: str) -> Object | None:
 
 
 def _standstill(found: JobEvidence) -> Iterator[Check]:
-    if found.steps_per_second == 0 and is_true(found.job, Condition.RUNNING):
+    runs = is_true(found.job, Condition.RUNNING) and not is_true(found.job, Condition.STALLED)
+    if found.steps_per_second == 0 and runs:
         name = found.job["metadata"]["name"]
         todo = f"If a step takes no longer, compare the tasks with kubectl pstraining top {name}, and read their logs."
         message = "The job runs, and training has made no step in the last seconds."
