@@ -22,6 +22,7 @@ OF_A_JOB: tuple[tuple[str, ...], ...] = (
     ("top", "none"),
     ("wait", "none"),
     ("doctor", "none"),
+    ("report", "none"),
     ("scale", "none", "--workers", "2"),
     ("suspend", "none"),
     ("resume", "none"),

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,7 @@ def test_a_job_from_its_start_to_its_end(
         _what_is_not_there_is_named(say, namespace)
         _a_restart_is_explained(puppet, say)
         wait_for(lambda: '"Error"' in say("doctor", "digits", "-o", "json"), "doctor names the worker's failure")
+        _a_report_has_all_logs(say, tmp_path / "report.tar.gz")
         (old,) = (p for p in puppet.pods("worker") if "-worker-0-" in p["metadata"]["name"])
         kube.delete("Pod", namespace, old["metadata"]["name"])
         wait_for(lambda: puppet.runs("worker-0") == 2, "worker 0 is replaced")
@@ -171,6 +173,16 @@ def _a_restart_is_explained(puppet: Puppet, say: Say) -> None:
     wait_for(lambda: words in say("status", "digits"), "the restart is explained")
     previous = say("logs", "digits", "--role", "worker", "--index", "1", "--previous")
     assert "worker-1: worker-1 was told to exit with 3" in previous.splitlines()
+
+
+def _a_report_has_all_logs(say: Say, archive: Path) -> None:
+    assert "0 things could not be read" in say("report", "digits", "--file", str(archive))
+    with tarfile.open(archive) as found:
+        paths = [name.partition("/")[2] for name in found.getnames()]
+    logs = [path for path in paths if path.startswith("pods/") and path.endswith(".log")]
+    assert len(logs) == len(TASKS) + 1, "and of the previous run of the worker that was restarted"
+    assert {"job.yaml", "events.yaml", "status.yaml", "doctor.yaml", "version.yaml", "contents.yaml"} <= {*paths}
+    assert {"children/StatefulSet/digits-ps.yaml", "children/Service/digits-ps-0.yaml"} <= {*paths}
 
 
 def _all_was_followed(lines: list[str], remarks: str) -> None:

@@ -11,6 +11,7 @@ from pstraining.cli.commands.convert import convert
 from pstraining.cli.commands.doctor import doctor
 from pstraining.cli.commands.logs import logs
 from pstraining.cli.commands.plan import plan
+from pstraining.cli.commands.report import report
 from pstraining.cli.commands.scale import scale
 from pstraining.cli.commands.status import status
 from pstraining.cli.commands.submit import submit
@@ -177,6 +178,14 @@ COMMANDS: Final = (
             ("Find out what is wrong with a job", "digits"),
             ("Check the cluster and the installation", ""),
             ("Check whether nodes have room for large parameter servers", "--cpu 4 --memory 16Gi"),
+        ),
+        _CLUSTER,
+    ),
+    Command(
+        report,
+        (
+            ("Write default-digits.tar.gz", "digits"),
+            ("Show what is in it, without a file", "digits --file - | tar tz"),
         ),
         _CLUSTER,
     ),

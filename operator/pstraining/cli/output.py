@@ -38,6 +38,7 @@ class PrintedKind(StrEnum):
     RATES = "JobRates"
     INSTALLATION = "InstallationReport"
     DIAGNOSIS = "JobDiagnosis"
+    REPORT = "JobReport"
     VERSIONS = "Versions"
 
 

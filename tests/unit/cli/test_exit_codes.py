@@ -69,6 +69,9 @@ class Scripted(WithJobs):
     def apply(self, job: Object, *, dry_run: bool = False, force: bool = False) -> Object:
         return self.first
 
+    def read(self, path: str) -> Any:
+        return None
+
     def log(self, namespace: str, pod: str, query: Mapping[str, str]) -> Iterator[str]:
         return iter(())
 
@@ -156,6 +159,7 @@ SUCCESS: dict[str, Case] = {
     "convert": Case(("-f", "tfjob.yaml")),
     "doctor": Case((), patches=checked(Result.OK)),
     "version": Case((), partial(Served, {"gitVersion": "v1.34.1"})),
+    "report": Case(("digits",), scripted(RUNS, pods=PODS)),
 }
 ERROR: dict[str, Case] = {
     **{name: Case(("-f", "none.yaml")) for name in READERS},
@@ -169,6 +173,7 @@ ERROR: dict[str, Case] = {
     "takeover": Case(("digits", "--shard", "9"), scripted(state(WARM))),
     "doctor": Case((), patches=checked(Result.FAIL)),
     "version": Case((), partial(Served, None)),
+    "report": Case(("digit",), scripted(RUNS)),
 }
 WAITS: dict[tuple[str, ExitCode], Case] = {
     ("submit", ExitCode.JOB_FAILED): Case(("-f", "job.yaml", "--wait"), scripted(FAILED)),
@@ -305,7 +310,8 @@ def test_what_is_for_programs_has_an_api_version_and_a_kind(
         found = yaml.safe_load(said)
         kinds.add((found["apiVersion"], found["kind"].removesuffix("List")))
     manifest = names.API_VERSION, names.KIND
-    assert kinds == {*((API_VERSION, str(k)) for k in PrintedKind if k != PrintedKind.CONVERSION), manifest}
+    elsewhere = (PrintedKind.CONVERSION, PrintedKind.REPORT)
+    assert kinds == {*((API_VERSION, str(k)) for k in PrintedKind if k not in elsewhere), manifest}
     case = replace(SUCCESS["convert"], arguments=("-f", "tfjob.yaml", "--report", "-o", "json"))
     assert yaml.safe_load(ended("convert", case, monkeypatch, capsys)[1])["kind"] == PrintedKind.CONVERSION
     assert {name for name, _ in PRINTED} == {c.name for c in COMMANDS if "output" in signature(c.run).parameters}
