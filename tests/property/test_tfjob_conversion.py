@@ -133,7 +133,7 @@ def test_nothing_is_dropped_silently(job: dict[str, Any]) -> None:
     assert converted(copy.deepcopy(job)) == made
 
 
-JUNK = st.sampled_from(
+JUNK: Any = st.sampled_from(
     [None, True, -1, 2.5, "x", "", "${X}", "{{ .Values.x }}", [], {}, [3], [{}], [None], {"name": 3}]
 )
 
