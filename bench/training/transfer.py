@@ -26,9 +26,9 @@ def transfer(cluster: clusters.Cluster) -> None:
     """Pull and push, and tell how long each took."""
     import tensorflow as tf
 
-    from pstraining.runtime.transport.client import Client
+    from pstraining.runtime.transport.client import PSClient
 
-    client = Client(cluster)
+    client = PSClient(cluster)
     client.connect()
     with tf.device(client.local):
         name = os.environ["BENCH_MODEL"]

@@ -32,13 +32,13 @@ def connected(ps: int) -> Iterator[Any]:
     servers = LocalJob([str(launcher_file()), "serve"], ps=ps, workers=0, chief=False)
     with ExitStack() as held, servers as job:
         from pstraining.runtime.config.cluster import Cluster, Task
-        from pstraining.runtime.transport.client import Client
+        from pstraining.runtime.transport.client import PSClient
 
         own = f"127.0.0.1:{hold_port(held)}"
         addresses = {"ps": tuple(job.cluster["ps"]), "worker": (own,)}
         divide_cpu()
         cluster = Cluster(job="test", task=Task("worker", 0), addresses=addresses)
-        client = Client(cluster, compute_on=wanted_devices())
+        client = PSClient(cluster, compute_on=wanted_devices())
         client.connect()
         client.servers = [job.processes[f"ps-{index}"].popen for index in range(ps)]  # type: ignore[attr-defined]
         yield client

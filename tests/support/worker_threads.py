@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tests.support.servers import Rig
 
 if TYPE_CHECKING:  # it imports TensorFlow
-    from pstraining.runtime.ps.data_ledger import Progress
+    from pstraining.runtime.ps.data_ledger import SplitPosition
 
 
 class Crew:
@@ -31,7 +31,7 @@ class Crew:
         *,
         accumulation: int = 1,
         until: int | None = None,
-        progress: "Sequence[Sequence[Progress]] | None" = None,
+        progress: "Sequence[Sequence[SplitPosition]] | None" = None,
     ) -> None:
         self.errors: list[BaseException] = []
         self.replies: list[list[Any]] = [[] for _ in shares]

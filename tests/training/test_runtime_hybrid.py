@@ -13,7 +13,7 @@ import pytest
 
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.ps import worker_registry
-from pstraining.runtime.ps.data_ledger import Progress
+from pstraining.runtime.ps.data_ledger import SplitPosition
 from pstraining.runtime.updates.base import Identity
 from tests.support.servers import GENERATION, SESSION, Rig, batches, in_float64, large, small
 from tests.support.soak_marks import in_all, some
@@ -152,11 +152,11 @@ def test_batches_that_are_trained_already_are_refused(rigs: Any) -> None:
     rig = rigs(sgd, ps=2, build=small, with_ledger=True)
     assert rig.store.assign_split(SESSION, (0, 1), 3) == (1, 0, 0)
     one, two = batches(2)
-    assert rig.workers[0].step([one], Progress(0, 1, finished=False)).applied
-    reply = rig.workers[0].step([one], Progress(0, 1, finished=False))
+    assert rig.workers[0].step([one], SplitPosition(0, 1, finished=False)).applied
+    reply = rig.workers[0].step([one], SplitPosition(0, 1, finished=False))
     assert (reply.session_valid, reply.applied, reply.done) == (False, False, False)
     rig.workers[0].start_session(SESSION)
-    assert rig.workers[0].step([two], Progress(0, 2, finished=True)).applied
+    assert rig.workers[0].step([two], SplitPosition(0, 2, finished=True)).applied
     assert [shard.step for shard in rig.store.read()] == [2, 2]
 
 

@@ -19,7 +19,7 @@ from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.config.settings import CheckpointSettings, TrainingSettings
 from pstraining.runtime.data.sources import Ranges
 from pstraining.runtime.local import LocalJob
-from pstraining.runtime.ps.data_ledger import Progress
+from pstraining.runtime.ps.data_ledger import SplitPosition
 from tests.support import counting
 from tests.support.crashing_workers import Kills, Line, mortal
 from tests.support.servers import SESSION, SPREAD, Rig, batches, small
@@ -56,15 +56,15 @@ def test_a_place_in_the_data_moves_with_the_update_and_not_without(client: Any, 
     assert rig.store.assign_split(SESSION, who, 3) == (1, 0, 0)
     assert rig.store.assign_split(SESSION, who, 3) == (1, 0, 0), "a worker that asks again is told the same"
     (one,) = batches(1)
-    assert rig.workers[0].step([one], Progress(0, 1, finished=False)).applied
+    assert rig.workers[0].step([one], SplitPosition(0, 1, finished=False)).applied
     assert rig.store.assign_split(SESSION, who, 3) == (1, 0, 1), "a process that takes over goes on behind the update"
-    assert rig.workers[0].step([one], Progress(0, 2, finished=True)).applied
+    assert rig.workers[0].step([one], SplitPosition(0, 2, finished=True)).applied
     assert rig.store.assign_split(SESSION, who, 3) == (1, 1, 0)
     assert rig.store.assign_split(SESSION, (0, 0), 3)[0] == -1, "an older process gets nothing"
     saved = rig.control.snapshot(fence=1)
     for _ in range(2):
         _, position, _ = rig.store.assign_split(SESSION, who, 3)
-        assert rig.workers[0].step([one], Progress(position, 1, finished=True)).applied
+        assert rig.workers[0].step([one], SplitPosition(position, 1, finished=True)).applied
     assert rig.store.assign_split(SESSION, who, 3)[0] == 0, "all is handed out"
     assert rig.control.data_left() == (3, 0)
 
@@ -115,12 +115,12 @@ def test_batches_that_are_trained_or_given_to_another_worker_are_refused(client:
     rig.start()
     assert rig.store.assign_split(SESSION, (0, 1), 3) == (1, 0, 0)
     one, two = batches(2)
-    assert rig.workers[0].step([one], Progress(0, 1, finished=False)).applied
-    for void in (Progress(0, 1, finished=False), Progress(1, 1, finished=False)):
+    assert rig.workers[0].step([one], SplitPosition(0, 1, finished=False)).applied
+    for void in (SplitPosition(0, 1, finished=False), SplitPosition(1, 1, finished=False)):
         reply = rig.workers[0].step([two], void)
         assert (reply.session_valid, reply.applied, reply.done) == (False, False, False)
         assert rig.store.read()[0].step == 1, "counted by the server that knows who trains what"
-    assert rig.workers[0].step([two], Progress(0, 2, finished=True)).applied
+    assert rig.workers[0].step([two], SplitPosition(0, 2, finished=True)).applied
     assert rig.store.read()[0].step == 2
 
 
@@ -137,7 +137,7 @@ def test_what_a_vanished_worker_held_goes_to_the_next_one_that_asks(
     assert rig.store.assign_split(SESSION, (1, 1), 100_000) == (1, 0, 0)
     rig.store.heartbeat(1, 1)
     assert rig.store.assign_split(SESSION, (0, 1), 100_000) == (1, 1, 0)
-    assert rig.workers[0].step(batches(1), Progress(1, 1, finished=True)).applied
+    assert rig.workers[0].step(batches(1), SplitPosition(1, 1, finished=True)).applied
     deadline = time.monotonic() + 20
     while True:
         rig.store.heartbeat(0, 1)
@@ -145,7 +145,7 @@ def test_what_a_vanished_worker_held_goes_to_the_next_one_that_asks(
         assert state == 1
         if position == 0:
             return
-        assert rig.workers[0].step(batches(1), Progress(position, 1, finished=True)).applied
+        assert rig.workers[0].step(batches(1), SplitPosition(position, 1, finished=True)).applied
         assert time.monotonic() < deadline
         time.sleep(0.2)
 

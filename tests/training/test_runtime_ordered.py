@@ -8,7 +8,7 @@ import pytest
 
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.local import LocalJob
-from pstraining.runtime.ps.data_ledger import Progress
+from pstraining.runtime.ps.data_ledger import SplitPosition
 from tests.support.servers import SESSION, Rig, batches, small
 from tests.support.soak_marks import ALL, in_all, in_soak, some
 from tests.support.worker_threads import Crew
@@ -30,7 +30,7 @@ def test_workers_get_their_pieces_in_the_order_of_their_numbers_whoever_asks_fir
     assert rig.store.assign_split(SESSION, (0, 1), 4) == (1, 0, 0)
     assert rig.store.assign_split(SESSION, (1, 1), 4) == (1, 1, 0)
     shares = batches(3)
-    done = [[Progress(k, 1, finished=True)] for k in range(3)]
+    done = [[SplitPosition(k, 1, finished=True)] for k in range(3)]
     Crew(rig, [[share] for share in shares], progress=done).join()
     assert rig.store.assign_split(SESSION, (2, 1), 4)[0] == 0, "one is left, and the first worker has it"
     assert rig.store.assign_split(SESSION, (0, 1), 4) == (1, 3, 0)
@@ -38,7 +38,7 @@ def test_workers_get_their_pieces_in_the_order_of_their_numbers_whoever_asks_fir
     for who in rig.identities[1:]:
         rig.store.deregister(who.worker, who.incarnation)
     # The others have nothing to train, and are not waited for.
-    Crew(rig, [[shares[0]]], progress=[[Progress(3, 1, finished=True)]]).join()
+    Crew(rig, [[shares[0]]], progress=[[SplitPosition(3, 1, finished=True)]]).join()
     assert rig.control.data_left() == (4, 0)
 
 

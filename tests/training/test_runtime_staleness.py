@@ -200,13 +200,13 @@ def test_an_update_whose_reply_was_lost_counts_once_on_every_server(
 
 
 def test_what_another_worker_trains_by_now_is_refused(client: Any) -> None:
-    from pstraining.runtime.ps.data_ledger import Progress
+    from pstraining.runtime.ps.data_ledger import SplitPosition
 
     rig = started(client, with_ledger=True)
     pieces = itertools.count()
     assert rig.store.assign_split(SESSION, (0, 1), 9)[1] == next(pieces)
     (batch,) = batches(1)
-    assert rig.workers[0].step([batch], Progress(0, 1, finished=True)).applied
-    assert not rig.workers[0].step([batch], Progress(0, 1, finished=True)).session_valid, "its piece is over"
+    assert rig.workers[0].step([batch], SplitPosition(0, 1, finished=True)).applied
+    assert not rig.workers[0].step([batch], SplitPosition(0, 1, finished=True)).session_valid, "its piece is over"
     assert rig.store.assign_split(SESSION, (0, 1), 9)[1] == next(pieces)
-    assert rig.workers[0].step([batch], Progress(1, 1, finished=True)).applied
+    assert rig.workers[0].step([batch], SplitPosition(1, 1, finished=True)).applied

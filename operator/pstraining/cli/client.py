@@ -14,7 +14,7 @@ from urllib3.exceptions import HTTPError, MaxRetryError, SSLError
 from pstraining.api import names
 from pstraining.cli.connection import access, kubeconfig
 from pstraining.cli.connection.overrides import Overrides
-from pstraining.cli.connection.session import Session
+from pstraining.cli.connection.session import HttpSession
 from pstraining.cli.errors import AbsentError, RequestError, refusal
 
 Object = dict[str, Any]
@@ -111,7 +111,7 @@ class KubeconfigClient:
         overrides = overrides or Overrides()
         config = kubeconfig.load(overrides, os.environ)
         self._access = access.chosen(config, overrides, access.Surroundings(os.environ, access.SERVICE_ACCOUNT))
-        self._session = Session(self._access)
+        self._session = HttpSession(self._access)
         self.namespace = self._access.namespace
         limit = self._access.seconds
         self._seconds = READ_SECONDS if limit is None else limit or None

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from pstraining.client.errors import ClientError
 from pstraining.client.manifest import JobOptions
-from pstraining.client.program import Program, program_of
+from pstraining.client.program import JobProgram, program_of
 from pstraining.progress import Progress
 
 NAME_MAX: Final = 40
@@ -47,7 +47,7 @@ class LogLine(NamedTuple):
 class Backend(Protocol):
     """Where jobs run. All methods raise ClientError."""
 
-    def create(self, name: str, program: Program, options: JobOptions) -> Job:
+    def create(self, name: str, program: JobProgram, options: JobOptions) -> Job:
         """Start a job."""
 
     def get(self, name: str) -> Job:

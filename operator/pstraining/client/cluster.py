@@ -22,7 +22,7 @@ from pstraining.cli.validation.schema import Severity
 from pstraining.client.client import Job, LogLine
 from pstraining.client.errors import ClientError, JobFailedError
 from pstraining.client.manifest import JobOptions, build_config_map, build_job
-from pstraining.client.program import Program
+from pstraining.client.program import JobProgram
 from pstraining.progress import Progress
 
 EVERY: Final = 1.0
@@ -56,7 +56,7 @@ class ClusterBackend:
             cluster = KubeconfigClient(Overrides(context=context, kubeconfig=kubeconfig))
         return cls(cluster, namespace or cluster.namespace)
 
-    def create(self, name: str, program: Program, options: JobOptions) -> Job:
+    def create(self, name: str, program: JobProgram, options: JobOptions) -> Job:
         """Start a job: the job first, then its program, which Kubernetes deletes with the job."""
         job = build_job(name, self._namespace, program, options)
         wrong = [str(finding) for finding in wrong_with(job) if finding.severity is Severity.ERROR]

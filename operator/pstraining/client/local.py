@@ -14,7 +14,7 @@ from typing import Any, Final
 from pstraining.client.client import Job, LogLine, working_folder
 from pstraining.client.errors import ClientError, JobFailedError
 from pstraining.client.manifest import JobOptions
-from pstraining.client.program import Program
+from pstraining.client.program import JobProgram
 from pstraining.progress import ENV_FILE, Progress, read_file
 from pstraining.runtime.local import LocalJob
 
@@ -53,7 +53,7 @@ class LocalBackend:
     def __init__(self) -> None:
         self._runs: dict[str, _Run] = {}
 
-    def create(self, name: str, program: Program, options: JobOptions) -> Job:
+    def create(self, name: str, program: JobProgram, options: JobOptions) -> Job:
         """Start a job's processes."""
         if name in self._runs:
             raise ClientError(f"There is a local job {name} already: delete it, or choose another name.")

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pstraining.api import names
 from pstraining.client.errors import ClientError
-from pstraining.client.program import Program
+from pstraining.client.program import JobProgram
 
 Object = dict[str, Any]
 PROGRAM_DIR: Final = "/opt/program"
@@ -37,7 +37,7 @@ def config_map_name(job: str) -> str:
     return f"{job}-program"
 
 
-def build_job(name: str, namespace: str, program: Program, options: JobOptions) -> Object:
+def build_job(name: str, namespace: str, program: JobProgram, options: JobOptions) -> Object:
     """Return the PSTrainingJob.
 
     Raises:
@@ -78,7 +78,7 @@ def build_job(name: str, namespace: str, program: Program, options: JobOptions) 
     }
 
 
-def build_config_map(job: Object, program: Program) -> Object:
+def build_config_map(job: Object, program: JobProgram) -> Object:
     """Return the ConfigMap of a stored job's program; Kubernetes deletes it with the job."""
     metadata = job["metadata"]
     owner = {

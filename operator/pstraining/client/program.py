@@ -23,7 +23,7 @@ _MODULE_NAMES: Final = {"__name__", "__file__", "__doc__"}
 
 
 @dataclass(frozen=True)
-class Program:
+class JobProgram:
     """The files of a job, and what it runs."""
 
     name: str
@@ -39,7 +39,7 @@ def program_of(
     program: Callable[..., object] | str | Path,
     arguments: Mapping[str, Any] | Sequence[str],
     files: Iterable[str | Path],
-) -> Program:
+) -> JobProgram:
     """Return what a job runs.
 
     Args:
@@ -58,7 +58,7 @@ def program_of(
         if isinstance(arguments, (Mapping, str)):
             raise ClientError("arguments: a script takes the words of its command line, as a list.")
         path = Path(program)
-        found = Program(path.stem, path.name, {path.name: _read(path)}, tuple(map(str, arguments)))
+        found = JobProgram(path.stem, path.name, {path.name: _read(path)}, tuple(map(str, arguments)))
     others: dict[str, str] = {}
     for path in map(Path, files):
         if path.name in others or path.name in found.files:
@@ -70,7 +70,7 @@ def program_of(
             f"The program's files have {size} bytes, and a job's may have {SIZE_MAX}: put large files into the image "
             "or onto a volume."
         )
-    return Program(found.name, found.main, every, found.arguments)
+    return JobProgram(found.name, found.main, every, found.arguments)
 
 
 def _read(path: Path) -> str:
@@ -82,7 +82,7 @@ def _read(path: Path) -> str:
         raise ClientError(f"{path} cannot be read: {error.strerror}.") from None
 
 
-def _of_function(function: Callable[..., object], arguments: Mapping[str, Any]) -> Program:
+def _of_function(function: Callable[..., object], arguments: Mapping[str, Any]) -> JobProgram:
     name = getattr(function, "__name__", "")
     if not inspect.isfunction(function) or name == "<lambda>":
         raise ClientError("Only a function that is defined with `def` can travel: no lambda, method, class or object.")
@@ -106,7 +106,7 @@ def _of_function(function: Callable[..., object], arguments: Mapping[str, Any]) 
     except TypeError as error:
         raise ClientError(f"arguments do not fit {name}: {error}.") from None
     text = f'{_NO_ANNOTATIONS}{source}\n\nif __name__ == "__main__":\n    {name}({call})\n'
-    return Program(name, f"{name}.py", {f"{name}.py": text})
+    return JobProgram(name, f"{name}.py", {f"{name}.py": text})
 
 
 def _captured(source: str, name: str) -> Iterator[str]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pstraining.runtime.data.epochs import Epochs
     from pstraining.runtime.ps.store import ParameterStore
     from pstraining.runtime.telemetry.counters import ChiefCounters, WorkerCounters
-    from pstraining.runtime.transport.client import Client
+    from pstraining.runtime.transport.client import PSClient
     from pstraining.runtime.updates.factory import UpdateFactory
     from pstraining.runtime.worker.loop import Worker
 
@@ -208,7 +208,7 @@ class Trainer:
         from pstraining.runtime.model.determinism import make_repeatable
         from pstraining.runtime.telemetry import prometheus
         from pstraining.runtime.telemetry.counters import ChiefCounters, WorkerCounters
-        from pstraining.runtime.transport.client import Client, has_tensors
+        from pstraining.runtime.transport.client import PSClient, has_tensors
         from pstraining.runtime.updates import factory
 
         if has_tensors():
@@ -228,7 +228,7 @@ class Trainer:
         mode = factory.choose(
             training, workers=cluster.workers, with_ledger=source is not None, paired=cluster.members > 1
         )
-        client = Client(cluster, ahead, self._devices)
+        client = PSClient(cluster, ahead, self._devices)
         client.connect()
         renewal.connected(client.leave)
         counters, chiefs = WorkerCounters(), ChiefCounters()
@@ -358,7 +358,7 @@ class Trainer:
 class _TaskContext:
     """Inputs of a task's worker and chief."""
 
-    client: "Client"
+    client: "PSClient"
     training: TrainingSettings
     checkpoint: CheckpointSettings
     renewal: Renewal

@@ -12,7 +12,7 @@ from pstraining import __version__
 from pstraining.cli.client import ClusterClient
 from pstraining.cli.commands.doctor import picture
 from pstraining.cli.doctor import checks
-from pstraining.cli.doctor.checks import Amount, Check, Result, Unavailable
+from pstraining.cli.doctor.checks import Amount, Check, CheckResult, Unavailable
 from pstraining.cli.doctor.examination import examine
 from pstraining.cli.errors import CommandError
 from pstraining.cli.main import app
@@ -20,7 +20,7 @@ from pstraining.cli.output import Output, PrintedKind, show
 from tests.support.installation import NOW, Installation, definition, deployment, lease, node
 
 NEED = Amount.of({"cpu": "500m", "memory": "1Gi"})
-OK, WARN, FAIL = Result
+OK, WARN, FAIL = CheckResult
 
 
 def schema_of(made: dict[str, Any]) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def pod(name: str, *containers: dict[str, Any], phase: str = "Running", **spec: 
     return {"spec": {"nodeName": name, "containers": list(containers), **spec}, "status": {"phase": phase}}
 
 
-def verdict(check: Check) -> tuple[Result, str]:
+def verdict(check: Check) -> tuple[CheckResult, str]:
     return check.result, check.message
 
 
@@ -52,7 +52,7 @@ def verdict(check: Check) -> tuple[Result, str]:
         ("", "", FAIL),
     ],
 )
-def test_versions_of_kubernetes(major: str, minor: str, result: Result) -> None:
+def test_versions_of_kubernetes(major: str, minor: str, result: CheckResult) -> None:
     assert checks.version({"major": major, "minor": minor, "gitVersion": "v"}).result is result
 
 
@@ -111,7 +111,7 @@ def test_an_operator_that_looks_after_other_namespaces() -> None:
         (None, FAIL, "there is no Lease s/n: no operator has started yet"),
     ],
 )
-def test_leases(found: dict[str, Any] | None, result: Result, message: str) -> None:
+def test_leases(found: dict[str, Any] | None, result: CheckResult, message: str) -> None:
     assert verdict(checks.lease(found, "s/n", NOW)) == (result, message)
 
 
@@ -119,7 +119,7 @@ def test_leases(found: dict[str, Any] | None, result: Result, message: str) -> N
     ("missing", "result"),
     [([], OK), ([("delete", "")], WARN), ([("patch", "scale")], WARN), ([("create", "")], FAIL), ([("get", "")], FAIL)],
 )
-def test_rights(missing: list[tuple[str, str]], result: Result) -> None:
+def test_rights(missing: list[tuple[str, str]], result: CheckResult) -> None:
     found = checks.rights({right: right not in missing for right in checks.RIGHTS}, "team")
     assert found.result is result
     for verb, sub in missing:
@@ -187,7 +187,7 @@ def test_storage_and_network_and_metrics() -> None:
     assert checks.metrics({"kind": "Status"}).result is WARN
 
 
-def examined(cluster: ClusterClient) -> dict[str, Result]:
+def examined(cluster: ClusterClient) -> dict[str, CheckResult]:
     return {c.name: c.result for c in examine(cluster, "team", NEED, NOW)}
 
 
@@ -215,7 +215,7 @@ def test_all_checks_of_a_cluster_that_is_well() -> None:
         (("/v",), dict.fromkeys(WELL, None) | {"api server": FAIL}),
     ],
 )
-def test_what_may_not_be_read_is_a_warning(denied: tuple[str, ...], changed: dict[str, Result | None]) -> None:
+def test_what_may_not_be_read_is_a_warning(denied: tuple[str, ...], changed: dict[str, CheckResult | None]) -> None:
     assert examined(Installation(denied)) == {n: r for n, r in (WELL | changed).items() if r is not None}
 
 

@@ -14,7 +14,7 @@ import yaml
 
 from pstraining.api import names
 from pstraining.cli.command_table import COMMANDS
-from pstraining.cli.doctor.checks import Check, Result
+from pstraining.cli.doctor.checks import Check, CheckResult
 from pstraining.cli.errors import RequestError
 from pstraining.cli.exit_codes import ALWAYS, ExitCode
 from pstraining.cli.logs.following import Follower
@@ -137,7 +137,7 @@ def scripted(*states: Object | None, **more: Any) -> Callable[[], Nowhere]:
     return partial(Scripted, *states, **more)
 
 
-def checked(result: Result) -> dict[str, Any]:
+def checked(result: CheckResult) -> dict[str, Any]:
     return {"_all": lambda *_: [Check("crd", result, "so")]}
 
 
@@ -157,7 +157,7 @@ SUCCESS: dict[str, Case] = {
     "resume": Case(FAST, scripted(RUNS)),
     "takeover": Case(("digits", "--shard", "0"), scripted(state(WARM), epochs=(0, 1))),
     "convert": Case(("-f", "tfjob.yaml")),
-    "doctor": Case((), patches=checked(Result.OK)),
+    "doctor": Case((), patches=checked(CheckResult.OK)),
     "version": Case((), partial(Served, {"gitVersion": "v1.34.1"})),
     "report": Case(("digits",), scripted(RUNS, pods=PODS)),
 }
@@ -171,7 +171,7 @@ ERROR: dict[str, Case] = {
     "suspend": Case(("digit",), scripted(RUNS)),
     "resume": Case(("digit",), scripted(RUNS)),
     "takeover": Case(("digits", "--shard", "9"), scripted(state(WARM))),
-    "doctor": Case((), patches=checked(Result.FAIL)),
+    "doctor": Case((), patches=checked(CheckResult.FAIL)),
     "version": Case((), partial(Served, None)),
     "report": Case(("digit",), scripted(RUNS)),
 }

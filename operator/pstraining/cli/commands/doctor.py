@@ -14,7 +14,7 @@ from rich.text import Text
 
 from pstraining.cli.client import ClusterClient, KubeconfigClient
 from pstraining.cli.commands.top import measure
-from pstraining.cli.doctor.checks import Amount, Check, Result
+from pstraining.cli.doctor.checks import Amount, Check, CheckResult
 from pstraining.cli.doctor.examination import examine
 from pstraining.cli.doctor.job_causes import causes
 from pstraining.cli.doctor.job_evidence import gathered
@@ -59,7 +59,7 @@ def doctor(
     if job is not None:
         diagnosis = examine_job(KubeconfigClient(context), namespace, job, datetime.now(UTC))
         show(PrintedKind.DIAGNOSIS, diagnosis, output, lambda: job_picture(diagnosis))
-        if diagnosis["result"] == Result.FAIL:
+        if diagnosis["result"] == CheckResult.FAIL:
             raise typer.Exit(ExitCode.ERROR)
         return
     try:
@@ -68,7 +68,7 @@ def doctor(
         raise CommandError(f"--cpu {cpu} --memory {memory}: not quantities such as 500m and 1Gi") from error
     found = list(_all(context, namespace, need))
     show(PrintedKind.INSTALLATION, report(found), output, lambda: picture(found))
-    if any(c.result is Result.FAIL for c in found):
+    if any(c.result is CheckResult.FAIL for c in found):
         raise typer.Exit(ExitCode.ERROR)
 
 
@@ -93,19 +93,19 @@ def examine_job(cluster: ClusterClient, namespace: str | None, name: str, now: d
 
     evidence, unknown = gathered(cluster, job, now, steps_per_second)
     found = causes(evidence)
-    first = found[0] if found and found[0].result is Result.FAIL else None
+    first = found[0] if found and found[0].result is CheckResult.FAIL else None
     return {
         "namespace": namespace,
         "name": name,
         "phase": phase(job),
         "mostLikely": None if first is None else {"cause": first.name, "message": first.message, "todo": first.todo},
-        **report([*found, *unknown] or [Check("job", Result.OK, "nothing is wrong, as far as can be seen")]),
+        **report([*found, *unknown] or [Check("job", CheckResult.OK, "nothing is wrong, as far as can be seen")]),
     }
 
 
 def job_picture(found: dict[str, Any]) -> RenderableType:
     """The same for people."""
-    said = [Check(c["check"], Result(c["result"]), c["message"], c["todo"]) for c in found["checks"]]
+    said = [Check(c["check"], CheckResult(c["result"]), c["message"], c["todo"]) for c in found["checks"]]
     likely = found["mostLikely"]
     last = f"Most likely: {likely['message'].rstrip('.')}. {likely['todo']}" if likely else ""
     return Group(Text(f"{found['name']}  {found['phase']}"), picture(said), *([Text(last)] if last else []))
@@ -115,21 +115,21 @@ def _all(context: Context, namespace: str | None, need: Amount) -> Iterator[Chec
     try:
         cluster = KubeconfigClient(context)
     except CommandError as error:
-        yield Check("kubeconfig", Result.FAIL, str(error))
+        yield Check("kubeconfig", CheckResult.FAIL, str(error))
         return
     yield from examine(cluster, namespace or cluster.namespace, need, datetime.now(UTC))
 
 
 def report(found: list[Check]) -> dict[str, Any]:
     """The checks, for programs, with the worst result of all."""
-    worst = max(found, key=lambda c: [*Result].index(c.result)).result
+    worst = max(found, key=lambda c: [*CheckResult].index(c.result)).result
     said = [{"check": c.name, "result": str(c.result), "message": c.message, "todo": c.todo} for c in found]
     return {"result": str(worst), "checks": said}
 
 
 def picture(found: list[Check]) -> RenderableType:
     """The checks, for people."""
-    styles = {Result.OK: "green", Result.WARN: "yellow", Result.FAIL: "bold red"}
+    styles = {CheckResult.OK: "green", CheckResult.WARN: "yellow", CheckResult.FAIL: "bold red"}
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for check in found:
         said = Text(check.message)

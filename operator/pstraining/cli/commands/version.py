@@ -11,7 +11,7 @@ from rich.text import Text
 from pstraining import __version__
 from pstraining.api import names
 from pstraining.cli.client import ClusterClient, KubeconfigClient
-from pstraining.cli.doctor.checks import Check, Object, Result, Unavailable, operator_version
+from pstraining.cli.doctor.checks import Check, CheckResult, Object, Unavailable, operator_version
 from pstraining.cli.doctor.examination import attempted, definition, operator_deployments
 from pstraining.cli.errors import CommandError
 from pstraining.cli.options import Context, Format
@@ -97,5 +97,5 @@ def _skew(operators: Iterable[Object], crd: Check) -> Iterator[dict[str, str]]:
                 "message": f"operator {where} has version {theirs}, the plugin has {__version__}",
                 "todo": "Upgrade the older one.",
             }
-    if crd.result is Result.WARN and crd.todo:
+    if crd.result is CheckResult.WARN and crd.todo:
         yield {"message": f"the CRD {crd.message}", "todo": crd.todo}

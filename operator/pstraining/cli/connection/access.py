@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pstraining.cli.connection import proxies
 from pstraining.cli.connection.kubeconfig import KUBECONFIG, Kubeconfig
-from pstraining.cli.connection.models import Cluster, Context, User
+from pstraining.cli.connection.models import Context, KubeconfigCluster, User
 from pstraining.cli.connection.overrides import Overrides
 from pstraining.cli.errors import CommandError
 from pstraining.cli.formatting import request_seconds
@@ -45,7 +45,7 @@ class Access:
     host: str
     """The API server's URL, without a slash at its end."""
     namespace: str
-    cluster: Cluster
+    cluster: KubeconfigCluster
     user: User
     context: str = ""
     user_name: str = ""
@@ -89,7 +89,7 @@ def chosen(config: Kubeconfig, overrides: Overrides, surroundings: Surroundings)
     seconds = _seconds(overrides)
     in_pod = surroundings.in_pod
     namespace = context.namespace or (_pod_namespace(surroundings) if in_pod else "default")
-    if cluster == Cluster(server=default):
+    if cluster == KubeconfigCluster(server=default):
         if in_pod:
             return _of_pod(overrides, user, surroundings, namespace, seconds)
         return Access(
@@ -112,7 +112,7 @@ def chosen(config: Kubeconfig, overrides: Overrides, surroundings: Surroundings)
     )
 
 
-def check_cluster(name: str, cluster: Cluster) -> None:
+def check_cluster(name: str, cluster: KubeconfigCluster) -> None:
     """Refuse what kubectl refuses.
 
     Raises:
@@ -196,10 +196,10 @@ def _user(config: Kubeconfig, overrides: Overrides, context: Context) -> User:
     return found.model_copy(update={k: v for k, v in changes.items() if v})
 
 
-def _cluster(config: Kubeconfig, overrides: Overrides, context: Context, default: str) -> Cluster:
+def _cluster(config: Kubeconfig, overrides: Overrides, context: Context, default: str) -> KubeconfigCluster:
     if overrides.cluster and overrides.cluster not in config.clusters:
         raise CommandError(f"--cluster: the kubeconfig has no cluster {overrides.cluster}.")
-    found = config.clusters.get(context.cluster, Cluster())
+    found = config.clusters.get(context.cluster, KubeconfigCluster())
     changes: dict[str, object] = {"server": overrides.server or found.server or default}
     if overrides.insecure_skip_tls_verify or overrides.certificate_authority:
         changes |= {
@@ -226,7 +226,7 @@ def _of_pod(
     return Access(
         url,
         namespace,
-        Cluster(server=url, certificate_authority=authority),
+        KubeconfigCluster(server=url, certificate_authority=authority),
         own.model_copy(update=changes),
         proxy=proxies.from_environment(url, surroundings.environ),
         seconds=seconds,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from pstraining.api.text import printable
-from pstraining.cli.connection.models import Cluster, ExecPlugin
+from pstraining.cli.connection.models import ExecPlugin, KubeconfigCluster
 from pstraining.cli.errors import CommandError
 from pstraining.core.observe import parse_time
 
@@ -37,7 +37,7 @@ class Printed:
     expires: datetime | None = None
 
 
-def run(plugin: ExecPlugin, cluster: Cluster, user: str, environ: Mapping[str, str]) -> Printed:
+def run(plugin: ExecPlugin, cluster: KubeconfigCluster, user: str, environ: Mapping[str, str]) -> Printed:
     """Run a plugin. Its error output is passed on as it comes: it may ask for a login there.
 
     Args:
@@ -80,7 +80,7 @@ def _ran(command: list[str], environ: Mapping[str, str], *, interactive: bool) -
         return output, "".join(said), process.wait()
 
 
-def info(plugin: ExecPlugin, cluster: Cluster, *, interactive: bool) -> dict[str, Any]:
+def info(plugin: ExecPlugin, cluster: KubeconfigCluster, *, interactive: bool) -> dict[str, Any]:
     """What a plugin hears in KUBERNETES_EXEC_INFO."""
     spec: dict[str, Any] = {"interactive": interactive}
     if plugin.provide_cluster_info:

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from pstraining.cli.connection.models import Cluster, Context, File, User
+from pstraining.cli.connection.models import Context, File, KubeconfigCluster, User
 from pstraining.cli.connection.overrides import Overrides
 from pstraining.cli.errors import CommandError
 from pstraining.cli.manifests import parsed
@@ -29,7 +29,7 @@ class Kubeconfig:
     """What all files say together."""
 
     current_context: str = ""
-    clusters: Mapping[str, Cluster] = field(default_factory=dict)
+    clusters: Mapping[str, KubeconfigCluster] = field(default_factory=dict)
     users: Mapping[str, User] = field(default_factory=dict)
     contexts: Mapping[str, Context] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
@@ -70,7 +70,7 @@ def merged(files: Iterable[tuple[str, str]], missing: Iterable[str] = ()) -> Kub
         CommandError: a text is no kubeconfig.
     """
     current = ""
-    clusters: dict[str, Cluster] = {}
+    clusters: dict[str, KubeconfigCluster] = {}
     users: dict[str, User] = {}
     contexts: dict[str, Context] = {}
     origins: dict[str, str] = {}

@@ -23,7 +23,7 @@ def _decoded(value: Any) -> Any:
 Data = Annotated[bytes, BeforeValidator(_decoded)]
 
 
-class _Part(BaseModel):
+class _KubeconfigPart(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", alias_generator=_kebab, populate_by_name=True)
 
     @model_validator(mode="before")
@@ -32,14 +32,14 @@ class _Part(BaseModel):
         return {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
 
 
-class NamedExtension(_Part):
+class NamedExtension(_KubeconfigPart):
     """Data of others in a cluster's entry."""
 
     name: str = ""
     extension: Any = None
 
 
-class Cluster(_Part):
+class KubeconfigCluster(_KubeconfigPart):
     """Where an API server is and how it shows that it is the right one."""
 
     server: str = ""
@@ -52,33 +52,33 @@ class Cluster(_Part):
     extensions: list[NamedExtension] = Field(default_factory=list)
 
 
-class Variable(_Part):
+class ExecVariable(_KubeconfigPart):
     """One of a plugin's environment."""
 
     name: str = ""
     value: str = ""
 
 
-class ExecPlugin(_Part):
+class ExecPlugin(_KubeconfigPart):
     """A program that prints credentials."""
 
     command: str = ""
     args: list[str] = Field(default_factory=list)
-    env: list[Variable] = Field(default_factory=list)
+    env: list[ExecVariable] = Field(default_factory=list)
     api_version: str = Field("", alias="apiVersion")
     install_hint: str = Field("", alias="installHint")
     provide_cluster_info: bool = Field(False, alias="provideClusterInfo")
     interactive_mode: str = Field("", alias="interactiveMode")
 
 
-class AuthProvider(_Part):
+class AuthProvider(_KubeconfigPart):
     """Credentials that the client itself renews: oidc."""
 
     name: str = ""
     config: dict[str, str] = Field(default_factory=dict)
 
 
-class User(_Part):
+class User(_KubeconfigPart):
     """Who asks, and as whom."""
 
     client_certificate: str = ""
@@ -97,7 +97,7 @@ class User(_Part):
     exec: ExecPlugin | None = None
 
 
-class Context(_Part):
+class Context(_KubeconfigPart):
     """A cluster, a user and a namespace."""
 
     cluster: str = ""
@@ -105,28 +105,28 @@ class Context(_Part):
     namespace: str = ""
 
 
-class NamedCluster(_Part):
+class NamedCluster(_KubeconfigPart):
     """An entry of `clusters`."""
 
     name: str = ""
-    cluster: Cluster = Cluster()
+    cluster: KubeconfigCluster = KubeconfigCluster()
 
 
-class NamedUser(_Part):
+class NamedUser(_KubeconfigPart):
     """An entry of `users`."""
 
     name: str = ""
     user: User = User()
 
 
-class NamedContext(_Part):
+class NamedContext(_KubeconfigPart):
     """An entry of `contexts`."""
 
     name: str = ""
     context: Context = Context()
 
 
-class File(_Part):
+class File(_KubeconfigPart):
     """A whole file."""
 
     current_context: str = ""

@@ -26,7 +26,7 @@ _PROBES: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPALIVE", 30), ("TCP_KEEPINTVL",
 """Seconds and tries, as client-go: a command that follows a log hears of an API server that is gone."""
 
 
-class Session:
+class HttpSession:
     """An API server, asked with the user's credentials.
 
     Raises:

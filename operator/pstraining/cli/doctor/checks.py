@@ -30,7 +30,7 @@ NEEDED = (("get", ""), ("create", ""), ("patch", ""))
 """Without these nothing can be submitted."""
 
 
-class Result(StrEnum):
+class CheckResult(StrEnum):
     """How a check went."""
 
     OK = "ok"
@@ -43,7 +43,7 @@ class Check:
     """One check's verdict."""
 
     name: str
-    result: Result
+    result: CheckResult
     message: str
     todo: str = ""
     """What to do next."""
@@ -57,7 +57,7 @@ class Unavailable:
 
     def as_check(self, name: str) -> Check:
         """A warning: nothing is known of it."""
-        return Check(name, Result.WARN, f"unknown: {self.why}")
+        return Check(name, CheckResult.WARN, f"unknown: {self.why}")
 
 
 @dataclass(frozen=True)
@@ -92,35 +92,37 @@ def version(found: Object) -> Check:
     numbers = tuple(int(re.sub(r"\D", "", str(found.get(part) or "0")) or 0) for part in ("major", "minor"))
     wanted = ".".join(map(str, OLDEST))
     if numbers < OLDEST:
-        return Check("api server", Result.FAIL, f"Kubernetes {shown}, older than {wanted}", "Upgrade the cluster.")
+        return Check("api server", CheckResult.FAIL, f"Kubernetes {shown}, older than {wanted}", "Upgrade the cluster.")
     if numbers < OLDEST_FOR_STANDBYS:
-        return Check("api server", Result.WARN, f"Kubernetes {shown}: standbys (spec.ps.standby) need 1.31 or newer")
-    return Check("api server", Result.OK, f"Kubernetes {shown}")
+        return Check(
+            "api server", CheckResult.WARN, f"Kubernetes {shown}: standbys (spec.ps.standby) need 1.31 or newer"
+        )
+    return Check("api server", CheckResult.OK, f"Kubernetes {shown}")
 
 
 def definition(found: Object | None) -> Check:
     """Whether the CRD is there, works, and is this version's own."""
     if found is None:
-        return Check("crd", Result.FAIL, f"{DEFINITION} is not installed", INSTALL)
+        return Check("crd", CheckResult.FAIL, f"{DEFINITION} is not installed", INSTALL)
     conditions = (found.get("status") or {}).get("conditions") or ()
     if not any(c["type"] == "Established" and c["status"] == "True" for c in conditions):
         why = "; ".join(c.get("message", "") for c in conditions if c["status"] == "False")
         return Check(
-            "crd", Result.FAIL, f"{DEFINITION} is not established: {why}", f"kubectl describe crd {DEFINITION}"
+            "crd", CheckResult.FAIL, f"{DEFINITION} is not established: {why}", f"kubectl describe crd {DEFINITION}"
         )
     versions = {v["name"]: v for v in found["spec"]["versions"] if v["served"]}
     if names.VERSION not in versions:
         served = ", ".join(versions)
         return Check(
-            "crd", Result.FAIL, f"{names.VERSION} is not served, only {served}", "Use the CLI of that version."
+            "crd", CheckResult.FAIL, f"{names.VERSION} is not served, only {served}", "Use the CLI of that version."
         )
     ours = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     apart = list(differences(ours, versions[names.VERSION]["schema"]["openAPIV3Schema"]))
     if not apart:
-        return Check("crd", Result.OK, f"{names.VERSION}, the same as this CLI's ({__version__})")
+        return Check("crd", CheckResult.OK, f"{names.VERSION}, the same as this CLI's ({__version__})")
     first = ", ".join(apart[:3]) + (f" and {len(apart) - 3} more" if len(apart) > 3 else "")
     message = f"differs from this CLI's ({__version__}): {first}; the findings of validate may also differ"
-    return Check("crd", Result.WARN, message, "Upgrade the older one, chart or CLI: docs/how-to/install.md.")
+    return Check("crd", CheckResult.WARN, message, "Upgrade the older one, chart or CLI: docs/how-to/install.md.")
 
 
 def differences(ours: Any, theirs: Any, path: str = "") -> Iterable[str]:
@@ -147,13 +149,13 @@ def differences(ours: Any, theirs: Any, path: str = "") -> Iterable[str]:
 def operators(found: Sequence[Object], namespace: str) -> list[Check]:
     """Whether there is an operator for a namespace, and how each one stands."""
     if not found:
-        return [Check("operator", Result.FAIL, "no operator is installed", INSTALL)]
+        return [Check("operator", CheckResult.FAIL, "no operator is installed", INSTALL)]
     checks = [_operator(one) for one in found]
     watched = [watches(one) for one in found]
     if not any(not listed or namespace in listed for listed in watched):
         listed = ", ".join(n for names_ in watched for n in names_)
         todo = f"Add it to watch.namespaces of the chart, or use one of: {listed}."
-        checks.append(Check("operator", Result.FAIL, f"no operator watches namespace {namespace}", todo))
+        checks.append(Check("operator", CheckResult.FAIL, f"no operator watches namespace {namespace}", todo))
     return checks
 
 
@@ -181,47 +183,50 @@ def _operator(deployment: Object) -> Check:
     if not int((deployment.get("status") or {}).get("readyReplicas") or 0):
         here = f"kubectl -n {metadata['namespace']}"
         todo = f"{here} get pods; {here} logs deployment/{metadata['name']}"
-        return Check("operator", Result.FAIL, f"{shown}, is not ready", todo)
+        return Check("operator", CheckResult.FAIL, f"{shown}, is not ready", todo)
     labelled = operator_version(deployment)
     if labelled and labelled != __version__:
         message = f"{shown}, has version {labelled}, this CLI has {__version__}"
-        return Check("operator", Result.WARN, message, "Upgrade the older one.")
-    return Check("operator", Result.OK, f"{shown}, is ready")
+        return Check("operator", CheckResult.WARN, message, "Upgrade the older one.")
+    return Check("operator", CheckResult.OK, f"{shown}, is ready")
 
 
 def lease(found: Object | None, name: str, now: datetime) -> Check:
     """Whether an operator holds its Lease, and has said so lately."""
     if found is None:
         return Check(
-            "lease", Result.FAIL, f"there is no Lease {name}: no operator has started yet", "Check the operator's log."
+            "lease",
+            CheckResult.FAIL,
+            f"there is no Lease {name}: no operator has started yet",
+            "Check the operator's log.",
         )
     spec = found.get("spec") or {}
     holder = str(spec.get("holderIdentity") or "")
     if not holder:
-        return Check("lease", Result.FAIL, f"no operator holds Lease {name}", "Check the operator's log.")
+        return Check("lease", CheckResult.FAIL, f"no operator holds Lease {name}", "Check the operator's log.")
     ago = (now - datetime.fromisoformat(str(spec["renewTime"]))).total_seconds()
     duration = int(spec.get("leaseDurationSeconds") or 0)
     if ago > 2 * duration:
         message = (
             f"{holder} last renewed Lease {name} {ago:.0f} s ago by this machine's clock; the limit is {duration} s"
         )
-        return Check("lease", Result.FAIL, message, "Check the operator's log, and this machine's clock.")
-    return Check("lease", Result.OK, f"{holder} holds Lease {name}")
+        return Check("lease", CheckResult.FAIL, message, "Check the operator's log, and this machine's clock.")
+    return Check("lease", CheckResult.OK, f"{holder} holds Lease {name}")
 
 
 def no_namespace(namespace: str) -> Check:
     """What is said in place of rights in a namespace that is not there."""
     todo = f"kubectl create namespace {namespace}, or select another one with -n."
-    return Check("rights", Result.FAIL, f"there is no namespace {namespace}", todo)
+    return Check("rights", CheckResult.FAIL, f"there is no namespace {namespace}", todo)
 
 
 def rights(found: Mapping[tuple[str, str], bool], namespace: str) -> Check:
     """What the user may do with jobs."""
     missing = [right for right, may in found.items() if not may]
     if not missing:
-        return Check("rights", Result.OK, f"you may read, create, change and delete jobs in namespace {namespace}")
+        return Check("rights", CheckResult.OK, f"you may read, create, change and delete jobs in namespace {namespace}")
     listed = ", ".join(f"{verb} {names.PLURAL}{'/' * bool(sub)}{sub}" for verb, sub in missing)
-    result = Result.FAIL if {*missing} & {*NEEDED} else Result.WARN
+    result = CheckResult.FAIL if {*missing} & {*NEEDED} else CheckResult.WARN
     todo = "Request the role edit in that namespace: the chart adds jobs to it (rbac.aggregate)."
     return Check("rights", result, f"you may not {listed} in namespace {namespace}", todo)
 
@@ -231,7 +236,7 @@ def nodes(found: Sequence[Object], pods: Sequence[Object] | Unavailable, need: A
     usable = [n for n in found if _is_usable(n)]
     if not usable:
         message = f"none of {len(found)} nodes is ready, schedulable and without taints"
-        return Check("nodes", Result.FAIL, message, "kubectl get nodes")
+        return Check("nodes", CheckResult.FAIL, message, "kubectl get nodes")
     taken: dict[str, Amount] = {}
     for pod in () if isinstance(pods, Unavailable) else pods:
         node = str(pod["spec"].get("nodeName") or "")
@@ -242,11 +247,11 @@ def nodes(found: Sequence[Object], pods: Sequence[Object] | Unavailable, need: A
     asked = f"a parameter server of {need.cpu.normalize():f} CPU and {need.memory / 2**30:.3g} GiB{guess}"
     if not fitting:
         todo = "Free capacity unless the cluster adds nodes on demand. Set --cpu and --memory to your needs."
-        return Check("nodes", Result.WARN, f"none of {len(usable)} nodes has room for {asked}", todo)
+        return Check("nodes", CheckResult.WARN, f"none of {len(usable)} nodes has room for {asked}", todo)
     if len(fitting) == 1:
         message = f"only {fitting[0]} has room for {asked}: standbys require a second node"
-        return Check("nodes", Result.WARN, message, "Add a node, or leave spec.ps.standby.mode at None.")
-    result = Result.WARN if guess else Result.OK
+        return Check("nodes", CheckResult.WARN, message, "Add a node, or leave spec.ps.standby.mode at None.")
+    result = CheckResult.WARN if guess else CheckResult.OK
     return Check("nodes", result, f"{len(fitting)} of {len(found)} nodes have room for {asked}")
 
 
@@ -271,10 +276,10 @@ def storage(classes: Sequence[Object]) -> Check:
     mark = "storageclass.kubernetes.io/is-default-class"
     default = [c["metadata"]["name"] for c in classes if (c["metadata"].get("annotations") or {}).get(mark) == "true"]
     if default:
-        return Check("storage", Result.OK, f"the default StorageClass is {default[0]}")
+        return Check("storage", CheckResult.OK, f"the default StorageClass is {default[0]}")
     todo = "Set one in checkpoint.volumeClaimTemplate.storageClassName, or use checkpoint.volume."
     there = ", ".join(c["metadata"]["name"] for c in classes) or "none"
-    return Check("storage", Result.WARN, f"no StorageClass is the default (available: {there})", todo)
+    return Check("storage", CheckResult.WARN, f"no StorageClass is the default (available: {there})", todo)
 
 
 def network(daemon_sets: Sequence[Object]) -> Check:
@@ -282,13 +287,13 @@ def network(daemon_sets: Sequence[Object]) -> Check:
     there = {d["metadata"]["name"] for d in daemon_sets}
     known = next((name for name in ENFORCERS if name in there), None)
     if known:
-        return Check("network", Result.OK, f"{known} enforces NetworkPolicies")
+        return Check("network", CheckResult.OK, f"{known} enforces NetworkPolicies")
     message = "no network plugin known to enforce NetworkPolicies was found: every pod may reach TensorFlow's ports"
-    return Check("network", Result.WARN, message, "Ask the cluster's administrator; see SECURITY.md.")
+    return Check("network", CheckResult.WARN, message, "Ask the cluster's administrator; see SECURITY.md.")
 
 
 def metrics(text: Any) -> Check:
     """Whether the operator's metrics can be read."""
     if isinstance(text, str) and "pstraining_" in text:
-        return Check("metrics", Result.OK, "the operator's metrics can be read")
-    return Check("metrics", Result.WARN, "the operator's metrics have an unexpected format")
+        return Check("metrics", CheckResult.OK, "the operator's metrics can be read")
+    return Check("metrics", CheckResult.WARN, "the operator's metrics have an unexpected format")

@@ -10,7 +10,7 @@ from typing import TypeVar
 from pstraining.api import names
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.doctor import checks
-from pstraining.cli.doctor.checks import Amount, Check, Result, Unavailable
+from pstraining.cli.doctor.checks import Amount, Check, CheckResult, Unavailable
 from pstraining.cli.errors import DEFINITION, CommandError, DeniedError
 
 Found = TypeVar("Found")
@@ -33,7 +33,7 @@ def examine(cluster: ClusterClient, namespace: str, need: Amount, now: datetime)
     try:
         version = cluster.read("/version")
     except CommandError as error:
-        yield Check("api server", Result.FAIL, str(error), "Check the kubeconfig's context, and the network.")
+        yield Check("api server", CheckResult.FAIL, str(error), "Check the kubeconfig's context, and the network.")
         return
     yield checks.version(version or {})
     yield definition(cluster)

@@ -23,7 +23,7 @@ from pstraining.cli.doctor.advice import (
     Advice,
     of_waiting,
 )
-from pstraining.cli.doctor.checks import Check, Result
+from pstraining.cli.doctor.checks import Check, CheckResult
 from pstraining.cli.jobs import condition, is_true, one_line
 from pstraining.cli.status.pod_state import state, why
 from pstraining.cli.tasks import TaskPod, TaskRole
@@ -67,10 +67,10 @@ def causes(found: JobEvidence) -> list[Check]:
     if not ordered and not is_true(found.job, Condition.SUCCEEDED):
         ordered = [*_conditions(found), *_pods(found), *_logs(found), *_standstill(found), *_failures(found)]
     # Sorting keeps the order among those that stop the job, and among the others.
-    return sorted(dict.fromkeys([*ordered, *_remarks(found)]), key=lambda check: check.result is not Result.FAIL)
+    return sorted(dict.fromkeys([*ordered, *_remarks(found)]), key=lambda check: check.result is not CheckResult.FAIL)
 
 
-def _cause(name: str, message: str, advice: Advice | None, result: Result = Result.FAIL) -> Check:
+def _cause(name: str, message: str, advice: Advice | None, result: CheckResult = CheckResult.FAIL) -> Check:
     return Check(name, result, one_line(message), str(advice) if advice else "")
 
 
@@ -79,11 +79,11 @@ def _unmanaged(found: JobEvidence) -> Iterator[Check]:
     manager = (found.job["spec"].get("runPolicy") or {}).get("managedBy", names.MANAGED_BY)
     if manager != names.MANAGED_BY:
         message = f"{manager} manages this job (spec.runPolicy.managedBy), and the operator does not."
-        yield _cause("managedBy", message, Advice(f"Ask {manager}.", NOTHING_HAPPENS), Result.WARN)
+        yield _cause("managedBy", message, Advice(f"Ask {manager}.", NOTHING_HAPPENS), CheckResult.WARN)
     elif metadata.get("deletionTimestamp"):
         left = [task.pod.name for task in found.tasks]
         message = f"The job is being deleted. Its pods: {', '.join(left) or 'none'}."
-        yield _cause("deleted", message, Advice("Wait for the pods' grace period.", STOPS), Result.WARN)
+        yield _cause("deleted", message, Advice("Wait for the pods' grace period.", STOPS), CheckResult.WARN)
 
 
 def _unseen(found: JobEvidence) -> Iterator[Check]:
@@ -106,7 +106,7 @@ def _ended(found: JobEvidence) -> Iterator[Check]:
     yield _cause(failed["reason"], failed.get("message", ""), _of_reason(failed["reason"]))
 
 
-def _failure(job: Object, role: TaskRole, index: str = "", result: Result = Result.FAIL) -> Iterator[Check]:
+def _failure(job: Object, role: TaskRole, index: str = "", result: CheckResult = CheckResult.FAIL) -> Iterator[Check]:
     """Why a replica of the role has failed last."""
     failure = ((job.get("status") or {}).get(role.value) or {}).get("lastFailure")
     if not failure:
@@ -144,7 +144,7 @@ def _conditions(found: JobEvidence) -> Iterator[Check]:
             one["reason"],
             one.get("message") or f"{one['type']} is {one['status']}.",
             _of_reason(one["reason"]),
-            Result.WARN if passes or (one is running and one["status"] == "True") else Result.FAIL,
+            CheckResult.WARN if passes or (one is running and one["status"] == "True") else CheckResult.FAIL,
         )
 
 
@@ -166,8 +166,8 @@ def _pods(found: JobEvidence) -> Iterator[Check]:
             yield _cause(state(task), f"{task.name} ({task.pod.name}): {'; '.join(words)}", advice, _unless(runs))
 
 
-def _unless(runs: bool) -> Result:
-    return Result.WARN if runs else Result.FAIL
+def _unless(runs: bool) -> CheckResult:
+    return CheckResult.WARN if runs else CheckResult.FAIL
 
 
 def _logs(found: JobEvidence) -> Iterator[Check]:
@@ -182,7 +182,7 @@ def _logs(found: JobEvidence) -> Iterator[Check]:
         newest = {str(event["event"]): event for line in lines if (event := _event(line)) is not None}
         for name, event in newest.items():
             shown = ", ".join(f"{k} {v}" for k, v in event.items() if k not in ("event", "time", "monotonic"))
-            yield _cause(name, f"{task.name} has reported {name}: {shown}", OF_EVENTS[name], Result.WARN)
+            yield _cause(name, f"{task.name} has reported {name}: {shown}", OF_EVENTS[name], CheckResult.WARN)
 
 
 def _event(line: str) -> Object | None:
@@ -202,7 +202,7 @@ def _standstill(found: JobEvidence) -> Iterator[Check]:
         name = found.job["metadata"]["name"]
         todo = f"If a step takes no longer, compare the tasks with kubectl pstraining top {name}, and read their logs."
         message = "The job runs, and training has made no step in the last seconds."
-        yield _cause("no steps", message, Advice(todo, STANDS_STILL), Result.WARN)
+        yield _cause("no steps", message, Advice(todo, STANDS_STILL), CheckResult.WARN)
 
 
 def _failures(found: JobEvidence) -> Iterator[Check]:
@@ -217,4 +217,4 @@ def _remarks(found: JobEvidence) -> Iterator[Check]:
     for kind in _REMARKS:
         if is_true(found.job, kind):
             one = condition(found.job, kind)
-            yield _cause(one["reason"], one.get("message", ""), _of_reason(one["reason"]), Result.WARN)
+            yield _cause(one["reason"], one.get("message", ""), _of_reason(one["reason"]), CheckResult.WARN)

@@ -7,7 +7,7 @@ from typing import Final
 
 from pstraining.api.conditions import Condition
 from pstraining.cli.client import ClusterClient, Object
-from pstraining.cli.doctor.checks import Check, Result, Unavailable
+from pstraining.cli.doctor.checks import Check, CheckResult, Unavailable
 from pstraining.cli.doctor.examination import attempted, definition, operators
 from pstraining.cli.doctor.job_causes import JobEvidence
 from pstraining.cli.jobs import end_of, is_true
@@ -79,7 +79,7 @@ def _installation(cluster: ClusterClient, job: Object, now: datetime) -> Iterato
     """What is wrong with CRD and operator, where no operator has seen the job."""
     if not is_seen(job, int(job["metadata"].get("generation") or 0)):
         found = (definition(cluster), *operators(cluster, job["metadata"]["namespace"], now))
-        yield from (check for check in found if check.result is Result.FAIL)
+        yield from (check for check in found if check.result is CheckResult.FAIL)
 
 
 def _when(event: Object) -> str:

@@ -23,7 +23,7 @@ _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BO
 
 
 @dataclass(frozen=True)
-class Source:
+class ManifestSource:
     """A text that was read."""
 
     name: str
@@ -31,7 +31,7 @@ class Source:
     text: str
 
 
-def sources(named: Iterable[str], recursive: bool) -> Iterator[Source | CommandError]:
+def sources(named: Iterable[str], recursive: bool) -> Iterator[ManifestSource | CommandError]:
     """The texts that `-f` names, in order; in place of one that cannot be read, why.
 
     Args:
@@ -58,7 +58,7 @@ def _split(value: str) -> list[str]:
     return [part for part in value.split(",") if part]
 
 
-def _files(name: str, recursive: bool) -> Iterator[Source | CommandError]:
+def _files(name: str, recursive: bool) -> Iterator[ManifestSource | CommandError]:
     matches = [name] if os.path.exists(name) else sorted(glob.glob(name, include_hidden=True))
     if not matches:
         yield CommandError(f"{name} cannot be read: No such file or folder, and no pattern that matches one.")
@@ -69,7 +69,7 @@ def _files(name: str, recursive: bool) -> Iterator[Source | CommandError]:
             yield _file(match)
 
 
-def _folder(folder: str, recursive: bool) -> Iterator[Source | CommandError]:
+def _folder(folder: str, recursive: bool) -> Iterator[ManifestSource | CommandError]:
     found = False
     for place, below, names in os.walk(folder):
         below[:] = sorted(below) if recursive else []
@@ -82,7 +82,7 @@ def _folder(folder: str, recursive: bool) -> Iterator[Source | CommandError]:
         yield CommandError(f"{folder} has no file that ends in {', '.join(EXTENSIONS)}.{hint}")
 
 
-def _file(name: str) -> Source | CommandError:
+def _file(name: str) -> ManifestSource | CommandError:
     try:
         with open(name, "rb") as file:
             return _decoded(name, file.read())
@@ -90,15 +90,15 @@ def _file(name: str) -> Source | CommandError:
         return CommandError(f"{name} cannot be read: {error.strerror or error}")
 
 
-def _decoded(name: str, data: bytes) -> Source | CommandError:
+def _decoded(name: str, data: bytes) -> ManifestSource | CommandError:
     encoding = next((found for mark, found in _MARKS.items() if data.startswith(mark)), "utf-8")
     try:
-        return Source(name, data.decode(encoding))
+        return ManifestSource(name, data.decode(encoding))
     except UnicodeDecodeError as error:
         return CommandError(f"{name} cannot be read: {error}")
 
 
-def _downloaded(url: str) -> Source | CommandError:
+def _downloaded(url: str) -> ManifestSource | CommandError:
     why = ""
     for attempt in range(_ATTEMPTS):
         if attempt:

@@ -22,7 +22,7 @@ _WIDTH = 118
 """Columns of comments."""
 
 
-class Result(StrEnum):
+class ConversionResult(StrEnum):
     """What has become of a document, in a word."""
 
     CONVERTED = "converted"
@@ -53,15 +53,19 @@ class Converted:
         return self.document.body if self.conversion is None else self.conversion.manifest
 
     @property
-    def result(self) -> Result:
+    def result(self) -> ConversionResult:
         """In a word."""
         if self.body is None or any(note.refused for note in self.notes):
-            return Result.REFUSED
+            return ConversionResult.REFUSED
         if self.conversion is None:
-            return Result.PASSED
+            return ConversionResult.PASSED
         if any(note.missing for note in self.notes):
-            return Result.MISSING
-        return Result.NOTES if any(note.what is What.DIFFERENT for note in self.notes) else Result.CONVERTED
+            return ConversionResult.MISSING
+        return (
+            ConversionResult.NOTES
+            if any(note.what is What.DIFFERENT for note in self.notes)
+            else ConversionResult.CONVERTED
+        )
 
 
 def as_yaml(found: Sequence[Converted], comments: bool = True) -> str:

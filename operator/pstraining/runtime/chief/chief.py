@@ -34,7 +34,7 @@ from pstraining.runtime.replication.renewal import RenewalDueError
 from pstraining.runtime.replication.view_change import ViewChanger
 from pstraining.runtime.telemetry.counters import ChiefCounters
 from pstraining.runtime.telemetry.events import event
-from pstraining.runtime.transport.client import Client, ShardLostError
+from pstraining.runtime.transport.client import PSClient, ShardLostError
 
 POLL: Final = 0.1
 """Seconds between reads of the servers' records."""
@@ -74,7 +74,7 @@ class Chief:
 
     def __init__(
         self,
-        client: Client,
+        client: PSClient,
         store: ParameterStore,
         options: ChiefOptions,
         *,

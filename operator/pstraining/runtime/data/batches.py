@@ -12,7 +12,7 @@ from pstraining.runtime.data.ahead import on_device
 from pstraining.runtime.data.sources import Source
 from pstraining.runtime.errors import FinalError
 from pstraining.runtime.model.tensor import Batch, Dataset
-from pstraining.runtime.ps.data_ledger import Progress
+from pstraining.runtime.ps.data_ledger import SplitPosition
 
 
 class EndOfDataError(Exception):
@@ -28,7 +28,7 @@ class UpdateBatches:
     """Batches for one update."""
 
     batches: list[Batch]
-    progress: Progress | None = None
+    progress: SplitPosition | None = None
     """The worker's position in its split after the update; None: the data is not in the ledger."""
 
 
@@ -207,7 +207,7 @@ class _Split:
         found: list[Batch] = []
         while len(found) < number and not self.is_over:
             found.append(self._advance())
-        return UpdateBatches(found, Progress(self._position, self._done, self.is_over))
+        return UpdateBatches(found, SplitPosition(self._position, self._done, self.is_over))
 
     def _advance(self) -> Batch:
         batch, self._ahead = self._ahead, next(self._batches, None)

@@ -34,7 +34,7 @@ RECLAIM_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True)
-class Progress:
+class SplitPosition:
     """A worker's position in its split after an update."""
 
     position: int

@@ -15,7 +15,7 @@ from pstraining.runtime.ps.critical_section import critical
 from pstraining.runtime.ps.messages import Sender, SessionToken, SplitReply
 from pstraining.runtime.ps.record import Assignment, RecordField, Session, ShardRecord
 from pstraining.runtime.ps.shard import ServerHooks, Shard
-from pstraining.runtime.transport.client import Client
+from pstraining.runtime.transport.client import PSClient
 
 
 class ModelMembers:
@@ -32,7 +32,7 @@ class ModelMembers:
 
     def __init__(
         self,
-        client: Client,
+        client: PSClient,
         model: Model,
         updates: ServerHooks | None = None,
         *,

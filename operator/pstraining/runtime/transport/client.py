@@ -1,7 +1,7 @@
 """A task's own connection to the parameter servers: connect, call, and reconnect after a server's restart.
 
 This module alone knows which of TensorFlow's errors mean that a server is lost. Every call to a server goes through
-`Client.call`. Nothing else may hold a tensor that lives on a server: a remote handle is invalid for ever after a
+`PSClient.call`. Nothing else may hold a tensor that lives on a server: a remote handle is invalid for ever after a
 restart. One thread reconnects (`update_server_def`) while no call is under way, and only when every server in the map
 answers; with one of them down it would wait for ever. The watchdog makes calls to unresponsive servers fail.
 
@@ -40,14 +40,14 @@ Made = TypeVar("Made")
 
 
 class ShardLostError(Exception):
-    """A call failed as it does when a server is lost or was replaced; `Client.recover` reconnects."""
+    """A call failed as it does when a server is lost or was replaced; `PSClient.recover` reconnects."""
 
     def __init__(self, message: str, connection: int) -> None:
         super().__init__(message)
         self.connection = connection
 
 
-class Client:
+class PSClient:
     """One process's eager context, shared by its threads.
 
     Args:
@@ -323,7 +323,7 @@ class Client:
 
 
 def has_tensors() -> bool:
-    """Return whether this process has created a tensor, which `Client.connect` would invalidate."""
+    """Return whether this process has created a tensor, which `PSClient.connect` would invalidate."""
     return bool(context.context()._initialized)
 
 

@@ -8,7 +8,7 @@ from typing import Final, Protocol, Self
 import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Batch, Tensor, TracedFunction
-from pstraining.runtime.ps.data_ledger import NO_PROGRESS, Progress
+from pstraining.runtime.ps.data_ledger import NO_PROGRESS, SplitPosition
 from pstraining.runtime.ps.messages import Sender, SessionToken
 from pstraining.runtime.ps.record import Session, ShardRecord
 from pstraining.runtime.ps.store import ParameterStore
@@ -55,12 +55,12 @@ class Identity:
         return Sender.pack(self.worker, self.incarnation)
 
 
-def as_numbers(progress: Progress | None) -> Sequence[int]:
+def as_numbers(progress: SplitPosition | None) -> Sequence[int]:
     """Return a progress as servers take it, three numbers."""
     return progress.numbers() if progress else NO_PROGRESS
 
 
-def as_tensor(progress: Progress | None) -> Tensor:
+def as_tensor(progress: SplitPosition | None) -> Tensor:
     """Return a progress as servers take it. int64[3]."""
     return tf.constant(as_numbers(progress), tf.int64)
 
@@ -90,11 +90,11 @@ class Updates(Protocol):
             ShardLostError: a server is unreachable.
         """
 
-    def step(self, batches: Sequence[Batch], progress: Progress | None = None) -> StepResult:
+    def step(self, batches: Sequence[Batch], progress: SplitPosition | None = None) -> StepResult:
         """Apply one update with these batches, and with it the worker's data progress.
 
         Raises:
-            ShardLostError: from `Client.call`; some servers may have applied it.
+            ShardLostError: from `PSClient.call`; some servers may have applied it.
         """
 
 

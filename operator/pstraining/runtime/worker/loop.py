@@ -20,7 +20,7 @@ from pstraining.runtime.data.epochs import Epochs
 from pstraining.runtime.data.sources import Source
 from pstraining.runtime.model.own_state import CarriedStates, kept
 from pstraining.runtime.ps import record as records
-from pstraining.runtime.ps.data_ledger import Progress
+from pstraining.runtime.ps.data_ledger import SplitPosition
 from pstraining.runtime.ps.messages import ASSIGNED, SESSION_OVER
 from pstraining.runtime.ps.worker_registry import HEARTBEAT_SECONDS
 from pstraining.runtime.replication import encoding
@@ -249,7 +249,7 @@ class Worker:
             if self._pending is None and self._renewal.is_due(self._client.connection, whole=self._where.whole):
                 raise RenewalDueError
 
-    def _note_epoch(self, step: int, progress: Progress | None) -> None:
+    def _note_epoch(self, step: int, progress: SplitPosition | None) -> None:
         """Send a heartbeat at the first step of an epoch, so that the logs of the one before have all its metrics."""
         epoch = self._epochs.under_way(progress.position if progress else step)
         if epoch != self._epoch:

@@ -23,7 +23,7 @@ from pstraining.runtime.compression.wire_format import FormatSelector, WireForma
 from pstraining.runtime.model.partition import Segment
 from pstraining.runtime.model.tensor import Batch, Operation, Tensor, TracedFunction
 from pstraining.runtime.ps.critical_section import applied, critical, not_applied, with_dependencies, without_autograph
-from pstraining.runtime.ps.data_ledger import Progress
+from pstraining.runtime.ps.data_ledger import SplitPosition
 from pstraining.runtime.ps.messages import Sender, SessionToken
 from pstraining.runtime.ps.record import RecordField, Session, ShardRecord
 from pstraining.runtime.ps.shard import ServerHooks, Shard
@@ -189,7 +189,7 @@ class AsyncUpdates(BoundUpdates):
             worker_progress.generation, worker_progress.encoded = session.generation, None
         self._session = self._session_tensor(session)
 
-    def step(self, batches: Sequence[Batch], progress: Progress | None = None) -> StepResult:
+    def step(self, batches: Sequence[Batch], progress: SplitPosition | None = None) -> StepResult:
         """Compute the gradient on the newest parameters and push it, in one call if possible."""
         if over := self._wait_for_the_slowest():
             return over
@@ -219,7 +219,7 @@ class AsyncUpdates(BoundUpdates):
         )
 
     def _push_or_resend(
-        self, batches: Sequence[Batch], fmt: int, progress: Progress | None
+        self, batches: Sequence[Batch], fmt: int, progress: SplitPosition | None
     ) -> tuple[PushResult[float], Residual, int]:
         """Pull, compute and push in this format, or resend; return the result, the residual and the format."""
         who, worker_progress = (self._session, self._identity, self._numbered(progress)), self._worker_progress
@@ -241,7 +241,7 @@ class AsyncUpdates(BoundUpdates):
         """Return whether one call can compute a gradient and push it."""
         return self._computer.is_one_pass(batches) and self._compressor.is_plain(fmt)
 
-    def _numbered(self, progress: Progress | None) -> Tensor:
+    def _numbered(self, progress: SplitPosition | None) -> Tensor:
         """Return the `UpdateHeader` of the current update. int64[4]."""
         with tf.device(self._client.local):
             return UpdateHeader.pack(as_numbers(progress), self._worker_progress.number)

@@ -15,7 +15,7 @@ import tensorflow as tf
 from pstraining.runtime.allreduce.topology import RingTopology
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Batch, Tensor, TracedFunction
-from pstraining.runtime.ps.data_ledger import Progress
+from pstraining.runtime.ps.data_ledger import SplitPosition
 from pstraining.runtime.ps.member import LockstepRounds
 from pstraining.runtime.ps.record import Session, ShardRecord
 from pstraining.runtime.ps.shard import ServerHooks, Shard
@@ -164,7 +164,7 @@ class HybridUpdates(BoundUpdates):
         if observation.paused:
             self._push_dense(observation)
 
-    def step(self, batches: Sequence[Batch], progress: Progress | None = None) -> StepResult:
+    def step(self, batches: Sequence[Batch], progress: SplitPosition | None = None) -> StepResult:
         """Compute the gradient, add it up around the ring, push its rows, and return when the round is over."""
         worker_progress = self._worker_progress
         if not self._is_current:

@@ -16,7 +16,7 @@ import tensorflow as tf
 from pstraining.runtime.compression.push import Parts, PushCompressor, Residual
 from pstraining.runtime.compression.wire_format import FormatSelector, WireFormat
 from pstraining.runtime.model.tensor import Batch, Tensor, TracedFunction
-from pstraining.runtime.ps.data_ledger import Progress
+from pstraining.runtime.ps.data_ledger import SplitPosition
 from pstraining.runtime.ps.member import LockstepRounds
 from pstraining.runtime.ps.record import Session, ShardRecord
 from pstraining.runtime.ps.shard import ServerHooks, Shard
@@ -190,7 +190,7 @@ class SyncUpdates(BoundUpdates):
             self._worker_progress.held = None
         self._session = self._session_tensor(session)
 
-    def step(self, batches: Sequence[Batch], progress: Progress | None = None) -> StepResult:
+    def step(self, batches: Sequence[Batch], progress: SplitPosition | None = None) -> StepResult:
         """Compute the gradient, push it into the round, and return when the round is over."""
         step = self._fetch() if self._step is None else self._step
         if isinstance(step, StepResult):
