@@ -8,6 +8,7 @@ import typer
 from pstraining.cli.command_table import COMMANDS, PROGRAM, Command
 from pstraining.cli.exit_codes import ALWAYS, ExitCode
 from pstraining.cli.main import app
+from pstraining.cli.options import CONNECTION
 from pstraining.cli.output import API_VERSION, PrintedKind
 
 HEAD: Final = """# Reference: kubectl pstraining
@@ -29,6 +30,13 @@ PROGRAMS: Final = """## Output for programs
 list, whose kind ends with `List`. New fields may appear; a field that changes its meaning changes the version.
 `convert` prints manifests instead.
 """
+CONNECTIONS: Final = """## Options of a connection
+
+Commands that ask a cluster take these options of kubectl. Their help shows `--context` alone.
+
+| option | meaning |
+|---|---|
+"""
 
 
 def cli_reference() -> str:
@@ -36,6 +44,7 @@ def cli_reference() -> str:
     tree: Any = typer.main.get_command(app)
     with typer.Context(tree, info_name=PROGRAM) as parent:
         texts = [PROGRAMS.format(version=API_VERSION, kinds=", ".join(f"`{kind}`" for kind in PrintedKind))]
+        texts += [CONNECTIONS + "\n".join(_connection(tree.commands["status"])) + "\n"]
         texts += [_command(command, tree.commands[command.name], parent) for command in COMMANDS]
     return "\n".join([HEAD, EXIT + "\n".join(_statuses()) + "\n", *texts]).rstrip() + "\n"
 
@@ -44,6 +53,13 @@ def _statuses() -> Iterator[str]:
     for code in ExitCode:
         having = [f"`{command.name}`" for command in COMMANDS if code in command.exit_codes]
         yield f"| {code:d} | {code.meaning} | {'all' if code in ALWAYS else ', '.join(having)} |"
+
+
+def _connection(command: Any) -> Iterator[str]:
+    """The options that help does not show, from a command that has them."""
+    for option in command.params:
+        if option.name in CONNECTION:
+            yield f"| `{', '.join(option.opts)}` | {_cell(option.help)} |"
 
 
 def _command(command: Command, found: Any, parent: typer.Context) -> str:
