@@ -91,12 +91,17 @@ class Listener(socketserver.ThreadingMixIn, socketserver.TCPServer):
                 time.sleep(PAUSE_SECONDS)
             raise
         connection.settimeout(SILENCE_SECONDS)
+        connection = self.secured(connection)
         with self._lock:
             self._held[connection] = None
             full = len(self._held) > self._limit
         if full:
             self._close_oldest()
         return connection, address
+
+    def secured(self, connection: socket.socket) -> socket.socket:
+        """Return the connection as it is held; a subclass may wrap it, without waiting for its peer."""
+        return connection
 
     def shutdown_request(self, request: Any) -> None:
         """Close a connection that was answered, or whose handler failed."""

@@ -18,7 +18,7 @@ from pstraining.controller.metrics import OperatorMetrics
 from pstraining.controller.progress import certificates
 from pstraining.controller.progress.authentication import REVIEW_SECONDS, Authenticator
 from pstraining.controller.progress.board import ProgressBoard
-from pstraining.controller.progress.server import ProgressServer
+from pstraining.controller.progress.server import CONNECTIONS, ProgressServer
 from pstraining.kube.errors import Conflict, NotFound, Transient
 from pstraining.progress import ENV_CERTIFICATE, ENV_TOKEN, ENV_URL, Progress, ProgressReporter
 from pstraining.resources.installation import progress_audience, progress_path
@@ -116,11 +116,11 @@ class Endpoint:
 async def serving(folder: Path) -> AsyncIterator[Endpoint]:
     endpoint = Endpoint(folder)
     pair = certificates.sign_server(endpoint.authority, "127.0.0.1", datetime.now(UTC))
-    stop = await endpoint.server.serve(endpoint.port, certificates.server_context(pair))
+    stop = endpoint.server.serve(endpoint.port, certificates.server_context(pair))
     try:
         yield endpoint
     finally:
-        await stop()
+        await asyncio.to_thread(stop)
 
 
 KEP = {
@@ -254,6 +254,27 @@ async def test_an_api_server_that_is_away_is_reported(tmp_path: Path) -> None:
         endpoint.reviewer.away = True
         status, message = await endpoint.post(token(CLAIMS), KEP)
         assert (status, message) == (503, "the token could not be reviewed: away")
+
+
+async def test_connections_that_send_nothing_hold_up_nobody(tmp_path: Path) -> None:
+    """Neither those that never begin the handshake, nor those that end it and send no request."""
+    import ssl
+
+    async with serving(tmp_path) as endpoint:
+        context = ssl.create_default_context(cafile=str(endpoint.certificate))
+        silent = [await asyncio.open_connection("127.0.0.1", endpoint.port) for _ in range(CONNECTIONS)]
+        silent += [await asyncio.open_connection("127.0.0.1", endpoint.port, ssl=context) for _ in range(20)]
+        assert await endpoint.post(token(CLAIMS), KEP) == (200, "")
+        assert await silent[0][0].read() == b"", "the oldest was closed"
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_another_path_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path) as endpoint:
+        status, message = await endpoint.post(token(CLAIMS), KEP, f"https://127.0.0.1:{endpoint.port}/other")
+        assert (status, endpoint.reviewer.reviews) == (404, 0)
+        assert "KUBEFLOW_TRAINER_SERVER_URL" in message
 
 
 class Secrets:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
@@ -45,7 +45,7 @@ class ProgressReceiver:
         """
         self._settings, self._client = settings, client
         self._server = ProgressServer(Authenticator(client, cache).authenticate, board, metrics)
-        self._stop: Callable[[], Awaitable[None]] | None = None
+        self._stop: Callable[[], None] | None = None
 
     async def start(self) -> ProgressEndpoint | None:
         """Serve, and return the endpoint; None if the settings or the API server do not allow it.
@@ -61,13 +61,13 @@ class ProgressReceiver:
         url = self._settings.progress_url.rstrip("/")
         signed = certificates.sign_server(authority, certificates.host_of(url), datetime.now(UTC))
         context = certificates.server_context(signed)
-        self._stop = await self._server.serve(self._settings.progress_port, context)
+        self._stop = self._server.serve(self._settings.progress_port, context)
         return ProgressEndpoint(url, authority.certificate.decode("ascii"))
 
     async def stop(self) -> None:
-        """Stop serving."""
+        """Stop serving, without holding up the event loop, in which the last answers are made."""
         if self._stop is not None:
-            await self._stop()
+            await asyncio.to_thread(self._stop)
 
     async def _authority(self) -> certificates.Pair | None:
         name = f"{self._settings.lease_name}-progress"
