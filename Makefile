@@ -7,7 +7,7 @@ export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-changed bench soak test-lint test-drift test-unit test-chart test-training test-controlplane test-e2e \
-        campaign mutants install lock generate format site image sbom cluster-up cluster-down clean python
+        campaign mutants pictures install lock generate format site image sbom cluster-up cluster-down clean python
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ soak: install ## Slow versions of tests: training compared after 200 updates, hu
 BENCHES := controlplane training training.accuracy training.auto training.hybrid
 bench: install ## Measure the control plane and the runtime beside others, and check their limits (half a day)
 	@failed=0; for part in $(BENCHES); do $(PY) -m bench.$$part || failed=1; done; exit $$failed
+
+pictures: install ## Take the pictures of the dashboard for the docs, in a real Chromium
+	@PSTRAINING_TESTS=all PSTRAINING_PICTURES=docs/how-to/pictures $(PY) -m pytest -q tests/unit/cli/test_dashboard_chromium.py
 
 campaign: install ## Disturb the operator at every write and every watch; results in docs/benchmarks/campaign.md
 	@$(PY) -m tests.campaign --guards --table docs/benchmarks/campaign.md

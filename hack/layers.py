@@ -63,6 +63,8 @@ class Layer:
     """Programs of localcluster/tools.py that its tests run: built before, not while others are measured."""
     programs: tuple[str, ...] = ()
     """Programs of Debian packages that its tests run as root: installed before, with those of the cluster."""
+    browser: bool = False
+    """Its tests that only `make test-all` runs look at pages in Chromium: as root, its package is installed before."""
     cluster: bool = False
     images: bool = False
     """The project's images must be on the cluster's nodes."""
@@ -104,6 +106,7 @@ LAYERS = (
     Layer(
         "unit",
         cheap=True,
+        browser=True,
         budget_s=Budget(60, 60),
         parts=(
             # The longest tests come first: at the end no process waits for another one.

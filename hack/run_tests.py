@@ -36,7 +36,7 @@ from hack.level import Level, LevelError, read_level  # noqa: E402
 from hack.reports import Outcome, Summary, read_report  # noqa: E402
 from hack.test_cluster import ClusterSession  # noqa: E402
 from localcluster.errors import ClusterError  # noqa: E402
-from localcluster.packages import ensure_packages  # noqa: E402
+from localcluster.packages import ensure_browser, ensure_packages  # noqa: E402
 from localcluster.progress import Progress  # noqa: E402
 
 REPORTS = ROOT / "build" / "test-reports"
@@ -55,6 +55,7 @@ class Surroundings:
     progress: Progress
     images: bool
     """Some layer needs the images: they are built while the cluster comes up, and not while tests run."""
+    level: Level = Level.QUICK
     session: ClusterSession = field(init=False)
     _cluster: Mapping[str, str] | None = None
 
@@ -73,6 +74,8 @@ class Surroundings:
             self.session.toolbox.ensure(layer.tools)
         if os.geteuid() == 0 and not all(map(shutil.which, layer.programs)):
             ensure_packages(self.session.layout, self.progress)
+        if layer.browser and self.level is not Level.QUICK and os.geteuid() == 0:
+            ensure_browser(self.session.layout, self.progress)
         if layer.helm and not layer.cluster:
             found["HELM"] = self.session.helm()
         if layer.cluster:
@@ -294,7 +297,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, interrupted)
     try:
-        surroundings = Surroundings(Progress(), images=any(layer.images for layer in layers))
+        surroundings = Surroundings(Progress(), images=any(layer.images for layer in layers), level=level)
     except ClusterError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -38,6 +38,8 @@ CLUSTER_PACKAGES = {
     "mount": "umount",
 }
 IMAGE_PACKAGES = {"buildah": "buildah", "debootstrap": "debootstrap"}
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+"""Programs of which one is enough; the first is also the package that is installed."""
 
 
 def cni_folder() -> Path | None:
@@ -55,6 +57,11 @@ def missing_packages(has: Callable[[str], bool], has_cni: bool) -> list[str]:
     return missing if has_cni else [*missing, "containernetworking-plugins"]
 
 
+def missing_browser(has: Callable[[str], bool]) -> list[str]:
+    """The package to install for tests in a browser, if there is no browser."""
+    return [] if any(map(has, BROWSERS)) else [BROWSERS[0]]
+
+
 def ensure_packages(layout: Layout, progress: Progress) -> None:
     """Install what is missing.
 
@@ -62,11 +69,21 @@ def ensure_packages(layout: Layout, progress: Progress) -> None:
         ClusterError: something is missing and this is not root on a Debian-like system.
     """
     with LOCK:
-        _ensure(layout, progress)
+        _ensure(layout, progress, lambda: missing_packages(have, cni_folder() is not None))
 
 
-def _ensure(layout: Layout, progress: Progress) -> None:
-    missing = missing_packages(have, cni_folder() is not None)
+def ensure_browser(layout: Layout, progress: Progress) -> None:
+    """Install a browser where there is none.
+
+    Raises:
+        ClusterError: there is none and this is not root on a Debian-like system.
+    """
+    with LOCK:
+        _ensure(layout, progress, lambda: missing_browser(have))
+
+
+def _ensure(layout: Layout, progress: Progress, find_missing: Callable[[], list[str]]) -> None:
+    missing = find_missing()
     if not missing:
         return
     if not have("apt-get"):
@@ -78,7 +95,7 @@ def _ensure(layout: Layout, progress: Progress) -> None:
         raise ClusterError(f"root is needed to install: {', '.join(missing)}")
     with progress.step(f"installing Debian packages: {' '.join(missing)}"), no_service_starts():
         install(missing, layout.cache / "logs" / "apt.log")
-    left = missing_packages(have, cni_folder() is not None)
+    left = find_missing()
     if left:
         raise ClusterError(f"installed, but still missing: {', '.join(left)}")
 

@@ -3,10 +3,12 @@
 A command that is in none of the tables below is run on a job `digits` that trains, and has to end with status 0.
 """
 
+import json
 import os
 import re
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -47,6 +49,8 @@ SAYS: Final = {
 """What ends with another status here, where no operator was lost and no metrics server runs, and what it says."""
 FOLLOWS: Final = ("kubectl pstraining logs digits -f",)
 """What ends with the job."""
+SERVES: Final = ("kubectl pstraining dashboard", "kubectl pstraining dashboard digits")
+"""What serves a page until it is interrupted."""
 CHANGES: Final = (
     "kubectl apply -f job.yaml",
     "kubectl pstraining plan -f job.yaml",
@@ -90,7 +94,7 @@ if os.environ["PSTRAINING_TASK_TYPE"] == "ps":
 time.sleep(float(sys.argv[1]))
 """
 SHOWN: Final = shown()
-READS: Final = [c for c in SHOWN if c not in {*ELSEWHERE, *FOLLOWS, *CHANGES, *ENDS, REMOVES}]
+READS: Final = [c for c in SHOWN if c not in {*ELSEWHERE, *FOLLOWS, *SERVES, *CHANGES, *ENDS, REMOVES}]
 JOBS: Final = [
     (place, job)
     for place, first, document in documents()
@@ -231,6 +235,29 @@ def test_follows(scene: Scene, command: str) -> None:
                 break
         process.terminate()
     assert len(told) == 3, "it ended before all tasks had a line"
+
+
+@pytest.mark.usefixtures("trains")
+@pytest.mark.parametrize("command", SERVES)
+def test_serves(scene: Scene, command: str) -> None:
+    of_job = f"namespace={scene.namespace}&name=digits"
+    with scene.start(command) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().removeprefix("Dashboard: ").strip().partition("#")[0]
+        try:
+            answers = {
+                what: json.load(urllib.request.urlopen(f"{address}{what}?{of_job}", timeout=60))
+                for what in ("jobs", "job", "curves")
+            }
+            chief = answers["job"]["roles"][0]["pods"][0]["pod"]
+            log = json.load(urllib.request.urlopen(f"{address}log?{of_job}&pod={chief}", timeout=60))
+        finally:
+            process.terminate()
+    assert [job["name"] for job in answers["jobs"]["jobs"]] == ["digits"]
+    assert [role["role"] for role in answers["job"]["roles"]] == ["chief", "ps", "worker"]
+    assert answers["curves"]["rates"]["job"]["step"] > 0
+    assert answers["curves"]["points"]["loss"][0] > 0
+    assert log["lines"]
 
 
 @pytest.mark.usefixtures("stands")

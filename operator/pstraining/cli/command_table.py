@@ -8,6 +8,7 @@ from typing import Any, Final
 import typer
 
 from pstraining.cli.commands.convert import convert
+from pstraining.cli.commands.dashboard import dashboard
 from pstraining.cli.commands.doctor import doctor
 from pstraining.cli.commands.logs import logs
 from pstraining.cli.commands.plan import plan
@@ -132,6 +133,15 @@ COMMANDS: Final = (
         (
             ("Show the rates of the last five seconds", "digits"),
             ("Measure for a minute", "digits --interval 60"),
+        ),
+        _CLUSTER,
+    ),
+    Command(
+        dashboard,
+        (
+            ("Show the jobs of the namespace on a page, until Ctrl-C", ""),
+            ("Show one job, and open the page in a browser", "digits --open"),
+            ("Show the jobs of all namespaces, at a port of your choice", "-A --port 8080"),
         ),
         _CLUSTER,
     ),

@@ -357,6 +357,20 @@ def test_packages_of_a_layers_programs_are_installed_before_it(
     assert len(calls) == installed
 
 
+@pytest.mark.parametrize(("user", "level", "installed"), [(0, Level.ALL, 1), (0, Level.QUICK, 0), (1000, Level.ALL, 0)])
+def test_a_browser_is_installed_for_the_tests_that_need_one(
+    monkeypatch: pytest.MonkeyPatch, user: int, level: Level, installed: int
+) -> None:
+    calls: list[object] = []
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    monkeypatch.setattr(run_tests, "ensure_browser", lambda *_: calls.append(1))
+    surroundings = run_tests.Surroundings(Progress(), images=False, level=level)
+    surroundings.environment(Layer("a", browser=True))
+    surroundings.environment(Layer("b"))
+    assert len(calls) == installed
+    assert {layer.name for layer in layers.LAYERS if layer.browser} == {"unit"}
+
+
 def test_what_cuts_networks_in_tests_is_named() -> None:
     (training,) = (layer for layer in layers.LAYERS if layer.name == "training")
     assert set(training.programs) == {"ip", "iptables"}

@@ -8,7 +8,7 @@ from localcluster import network
 from localcluster.errors import ClusterError
 from localcluster.faults import choose_container
 from localcluster.node import is_ready, renewed
-from localcluster.packages import missing_packages
+from localcluster.packages import missing_browser, missing_packages
 
 
 def pod(*names: str, state: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -55,3 +55,5 @@ def test_packages_are_installed_for_missing_programs_only() -> None:
     assert missing_packages(lambda _: True, has_cni=True) == []
     assert missing_packages(lambda program: program != "nsenter", has_cni=True) == ["util-linux"]
     assert missing_packages(lambda _: True, has_cni=False) == ["containernetworking-plugins"]
+    assert missing_browser(lambda program: program == "google-chrome") == []
+    assert missing_browser(lambda _: False) == ["chromium"]

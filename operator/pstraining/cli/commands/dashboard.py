@@ -1,0 +1,87 @@
+"""`dashboard`: a page that shows jobs, served on this machine until Ctrl-C, with the user's own rights."""
+
+import webbrowser
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+
+from pstraining.cli.client import ClusterClient, KubeconfigClient
+from pstraining.cli.commands import top
+from pstraining.cli.commands.status import AllNamespaces, look, summary
+from pstraining.cli.dashboard.content import Content, Views
+from pstraining.cli.dashboard.sampling import Sampler
+from pstraining.cli.dashboard.server import LOOPBACK, DashboardServer
+from pstraining.cli.errors import CommandError, DeniedError
+from pstraining.cli.jobs import job_named
+from pstraining.cli.options import Context, Namespace, job_argument
+
+VIEWS = Views(summary, look)
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1. Default: any free port.")]
+ShownJob = Annotated[
+    str | None,
+    typer.Argument(parser=job_argument, metavar="JOB", help="Job to show first, or pstj/NAME. Default: the list."),
+]
+Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser, too.")]
+
+
+def dashboard(
+    job: ShownJob = None,
+    all_namespaces: AllNamespaces = False,
+    port: Port = 0,
+    open_page: Open = False,
+    namespace: Namespace = None,
+    context: Context = None,
+) -> None:
+    """Serve a page with jobs, their progress, tasks, speed and logs on this machine until Ctrl-C.
+
+    The page changes nothing, and shows what you may read. Its address contains a secret: do not share it.
+    """
+    if all_namespaces and (job or namespace is not None):
+        raise CommandError("--all-namespaces shows all jobs: remove the job's name and --namespace.")
+    cluster = KubeconfigClient(context)
+    where = None if all_namespaces else namespace or cluster.namespace
+    reach(cluster, where, job)
+    server = made(cluster, where, port)
+    url = server.url + (f"#{quote(where or '', safe='')}/{quote(job, safe='')}" if job else "")
+    typer.echo(f"Dashboard: {url}\nPress Ctrl-C to end it.")
+    if open_page and not webbrowser.open(url):
+        typer.echo("No browser was found: open the address yourself.", err=True)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        typer.echo()
+    finally:
+        server.server_close()
+
+
+def made(cluster: ClusterClient, namespace: str | None, port: int = 0) -> DashboardServer:
+    """The server of a page.
+
+    Args:
+        cluster: where the jobs are.
+        namespace: theirs; None for all namespaces.
+        port: on loopback; 0 for any free one.
+
+    Raises:
+        CommandError: the port is taken.
+    """
+    try:
+        return DashboardServer(Content(cluster, namespace, VIEWS, Sampler(cluster, top.describe)), port)
+    except OSError as error:
+        raise CommandError(f"--port: {LOOPBACK}:{port} cannot be used: {error.strerror}.") from error
+
+
+def reach(cluster: ClusterClient, namespace: str | None, job: str | None) -> None:
+    """Ask the cluster once, so that a wrong one is reported here and not in the page.
+
+    Raises:
+        CommandError: it does not answer, knows no such jobs, or has no such job.
+    """
+    if job:
+        job_named(cluster, namespace or "", job)
+        return
+    try:
+        cluster.jobs(namespace)
+    except DeniedError as error:
+        typer.echo(f"{error} The page shows single jobs: name one.", err=True)

@@ -1,0 +1,125 @@
+"""Samples of jobs' metrics, taken when a page asks for them: while no page is open, nothing is scraped."""
+
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pstraining.cli.client import ClusterClient, Object
+from pstraining.cli.dashboard.history import Curve, Point, measured_point, reported_point, unknown_point
+from pstraining.cli.errors import DeniedError
+from pstraining.cli.metrics.rates import Scrape
+from pstraining.cli.metrics.scraping import AT_ONCE, scraped, trains
+from pstraining.cli.tasks import TaskPod
+
+EVERY: Final = 5.0
+"""Seconds between two samples of a job of few tasks."""
+PER_SECOND: Final = 8
+"""Tasks that are scraped in a second at most, so that a job of hundreds is sampled less often."""
+ROUNDS: Final = 4
+"""Samples over which rates are taken."""
+DENIED: Final = 60.0
+"""Seconds after which metrics that may not be read are asked for once more."""
+JOBS: Final = 16
+"""Jobs whose curves are kept: the ones that were looked at last."""
+
+Describe = Callable[[Object, Sequence[TaskPod], Sequence[Scrape | str], Sequence[Scrape | str]], dict[str, Any]]
+"""Rates from a job, its tasks, and two scrapes of each, as `top` prints them for programs."""
+
+
+@dataclass
+class _Watched:
+    """What is kept of one job."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    curve: Curve = field(default_factory=Curve)
+    rounds: deque[dict[str, Scrape]] = field(default_factory=lambda: deque(maxlen=ROUNDS))
+    """Scrapes by the pod's uid."""
+    measured: bool = False
+    """Whether its metrics have had a step once: then its curves consist of them alone."""
+    rates: dict[str, Any] | None = None
+    denied: str = ""
+    due: float = 0.0
+
+
+class Sampler:
+    """Samples jobs.
+
+    Args:
+        cluster: where they are.
+        describe: makes rates of scrapes.
+        clock: seconds that pass.
+        now: seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        describe: Describe,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._cluster, self._describe, self._clock, self._now = cluster, describe, clock, now
+        self._watched: OrderedDict[str, _Watched] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def look(self, job: Object, tasks: Sequence[TaskPod]) -> dict[str, Any]:
+        """The curves and the newest rates of a job, after a new sample if one is due.
+
+        Args:
+            job: the job.
+            tasks: all tasks of it that have pods.
+        """
+        watched = self._of(job)
+        # A second page does not sample twice, and does not wait for slow tasks.
+        if watched.lock.acquire(blocking=False):
+            try:
+                if self._clock() >= watched.due:
+                    self._sample(watched, job, [task for task in tasks if trains(task)])
+            finally:
+                watched.lock.release()
+        return {"points": watched.curve.columns(), "rates": watched.rates, "denied": watched.denied}
+
+    def _of(self, job: Object) -> _Watched:
+        with self._lock:
+            found = self._watched.setdefault(job["metadata"]["uid"], _Watched())
+            self._watched.move_to_end(job["metadata"]["uid"])
+            while len(self._watched) > JOBS:
+                self._watched.popitem(last=False)
+        return found
+
+    def _sample(self, watched: _Watched, job: Object, tasks: Sequence[TaskPod]) -> None:
+        watched.due = self._clock() + max(EVERY, len(tasks) / PER_SECOND)
+        rates, denied = None, ""
+        try:
+            rates = self._rates(watched, job, tasks)
+        except DeniedError as error:
+            denied, watched.due = str(error), self._clock() + DENIED
+        watched.rates, watched.denied = rates, denied
+        if point := self._point(watched, job):
+            watched.curve.add(point)
+
+    def _point(self, watched: _Watched, job: Object) -> Point | None:
+        if watched.rates and (measured := measured_point(job, watched.rates, self._now())):
+            watched.measured = True
+            return measured
+        if not watched.measured:
+            return reported_point(job)
+        return unknown_point(job, self._now()) if watched.rates else None
+
+    def _rates(self, watched: _Watched, job: Object, tasks: Sequence[TaskPod]) -> dict[str, Any] | None:
+        if not tasks:
+            return None
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            after = list(pool.map(lambda task: scraped(self._cluster, job, task, self._clock), tasks))
+        pairs = zip(tasks, after, strict=True)
+        watched.rounds.append({task.pod.uid: found for task, found in pairs if isinstance(found, Scrape)})
+        # A task's first scrape is compared with itself: it has no rates yet.
+        before = [
+            next((r[task.pod.uid] for r in watched.rounds if task.pod.uid in r), found)
+            for task, found in zip(tasks, after, strict=True)
+        ]
+        return self._describe(job, tasks, before, after)
