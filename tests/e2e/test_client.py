@@ -92,7 +92,7 @@ def test_a_function_trains_and_its_progress_is_that_of_top(kube: Kube, target: T
 
 def test_a_failure_has_the_stack_trace_of_the_task(target: Target, namespace: str) -> None:
     trainer = client(target, namespace)
-    job = trainer.train(fail, image=IMAGE, spec={"runPolicy": {"backoffLimit": 0}})
+    job = trainer.train(fail, image=IMAGE, spec={"runPolicy": {"backoffLimit": 0}, "ps": {"server": "Builtin"}})
     with pytest.raises(JobFailedError) as raised:
         trainer.wait(job, timeout=180)
     assert "Traceback (most recent call last)" in raised.value.log

@@ -27,6 +27,8 @@ from tests.support.kube import CHILD_KINDS, Kube, Object, wait_for
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("installed")]
 
 CLASSIC: Final = ROOT / "docs" / "how-to" / "plan-a-job.md"
+REFERENCE: Final = ROOT / "docs" / "reference" / "cli.md"
+"""Generated from the help of the commands, whose examples tests/unit/cli/test_exit_codes.py tries."""
 MOVE: Final = ROOT / "docs" / "how-to" / "move-from-tfjob.md"
 JOB_NAME: Final = "pstraining.dev/job-name"
 
@@ -39,6 +41,7 @@ ELSEWHERE: Final = {
     f"kubectl wait --for=delete pod -l {JOB_NAME} --all-namespaces --timeout=2m": "tests/e2e/test_upgrade.py",
     "kubectl delete crd pstrainingjobs.pstraining.dev": "tests/e2e/test_upgrade.py",
     "kubectl pstraining validate -f jobs.yaml": "tests/unit/docs/test_docs_validate.py",
+    "kubectl pstraining logs d<TAB>": "tests/unit/cli/test_completion.py",
 }
 """What other tests do."""
 SAYS: Final = {
@@ -71,13 +74,16 @@ REMOVES: Final = (
 ENDS: Final = (
     "kubectl wait --for=condition=Succeeded pstj/digits --timeout=10m",
     "kubectl wait --for=condition=Succeeded pstj/digits --timeout=1h",
+    "kubectl pstraining wait digits",
 )
 
 
 def shown() -> dict[str, str]:
-    """The commands for kubectl, each with the place where it stands first."""
+    """The commands for kubectl, each with the place where it stands first; the reference has those of the help."""
     found: dict[str, str] = {}
-    for page in pages().values():
+    for path, page in pages().items():
+        if path == REFERENCE:
+            continue
         for place, line in shell_lines(page):
             match = PROMPT.match(line)
             command = re.sub(r"\s+#.*$", "", line[match.end() if match else 0 :]).strip()

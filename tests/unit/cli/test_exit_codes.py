@@ -1,6 +1,8 @@
 """Exit statuses: those that a command's help names are those that it can end with. Every one is tried."""
 
 import copy
+import itertools
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 
 from pstraining.api import names
@@ -18,7 +21,7 @@ from pstraining.cli.doctor.checks import Check, CheckResult
 from pstraining.cli.errors import RequestError
 from pstraining.cli.exit_codes import ALWAYS, ExitCode
 from pstraining.cli.logs.following import Follower
-from pstraining.cli.main import main
+from pstraining.cli.main import app, main
 from pstraining.cli.output import API_VERSION, PrintedKind
 from tests.support.builders import job
 from tests.support.cli_cluster import Nowhere, Object, WithJobs
@@ -285,6 +288,17 @@ def test_help_shows_examples_and_statuses_and_wraps_none_of_them(
         assert {command.example(given) for _, given in command.examples} <= {*lines}
         assert {f"{code:<4} {code.meaning}" for code in command.exit_codes} <= {*lines}
         assert {*ALWAYS} <= {*command.exit_codes}
+
+
+@pytest.mark.parametrize(
+    ("name", "given"), [(command.name, given) for command in COMMANDS for _, given in command.examples]
+)
+def test_every_example_is_one_that_the_command_accepts(name: str, given: str) -> None:
+    """It is parsed alone: what is behind a pipe or a redirection is the shell's."""
+    arguments = list(itertools.takewhile(lambda word: word not in ("|", ">"), shlex.split(given)))
+    group: Any = typer.main.get_command(app)
+    command = group.commands[name]
+    command.make_context(name, arguments)
 
 
 def test_errors_are_plain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
