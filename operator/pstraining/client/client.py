@@ -13,8 +13,8 @@ from pstraining.client.manifest import JobOptions
 from pstraining.client.program import JobProgram, program_of
 from pstraining.progress import Progress
 
-NAME_MAX: Final = 40
-"""Characters of a default name."""
+STEM_MAX: Final = 35
+"""Characters of a default name before its random end: the name of a job has at most 40."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class Client:
 
 def default_name(program: str) -> str:
     """Return a name for a job: the program's, as Kubernetes allows it, with a random end."""
-    stem = re.sub(r"[^a-z0-9]+", "-", program.lower()).strip("-")[:NAME_MAX].strip("-")
+    stem = re.sub(r"[^a-z0-9]+", "-", program.lower()).strip("-")[:STEM_MAX].strip("-")
     return f"{stem if stem[:1].isalpha() else f'job-{stem}'.strip('-')}-{secrets.token_hex(2)}"
 
 

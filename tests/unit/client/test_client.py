@@ -8,10 +8,12 @@ import pytest
 
 from pstraining import Client
 from pstraining.cli.errors import ConflictError, RequestError
+from pstraining.cli.validation.documents import wrong_with
+from pstraining.cli.validation.schema import Severity
 from pstraining.client.client import Job, LogLine, default_name
 from pstraining.client.cluster import ClusterBackend
 from pstraining.client.errors import ClientError, JobFailedError
-from tests.support.builders import pod, terminated
+from tests.support.builders import job, pod, terminated
 from tests.support.cli_cluster import WithJobs
 
 Object = dict[str, Any]
@@ -281,12 +283,13 @@ def test_an_absent_job_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("given", "stem"),
-    [("train", "train"), ("Train_My_Model", "train-my-model"), ("3d", "job-3d"), ("_", "job"), ("x" * 80, "x" * 40)],
+    [("train", "train"), ("Train_My_Model", "train-my-model"), ("3d", "job-3d"), ("_", "job"), ("x" * 80, "x" * 35)],
 )
 def test_default_names(given: str, stem: str) -> None:
     name = default_name(given)
     assert name.startswith(f"{stem}-")
     assert len(name) == len(stem) + 5
+    assert [f for f in wrong_with({**job(name), "metadata": {"name": name}}) if f.severity is Severity.ERROR] == []
     assert default_name(given) != name or default_name(given) != name
 
 
