@@ -71,11 +71,7 @@ REMOVES: Final = (
     f"kubectl delete statefulset,deployment,job,service,configmap,networkpolicy --all-namespaces -l {JOB_NAME}"
 )
 """What removes what jobs have left behind; here, in one namespace."""
-ENDS: Final = (
-    "kubectl wait --for=condition=Succeeded pstj/digits --timeout=10m",
-    "kubectl wait --for=condition=Succeeded pstj/digits --timeout=1h",
-    "kubectl pstraining wait digits",
-)
+ENDS: Final = ("kubectl pstraining wait digits",)
 
 
 def shown() -> dict[str, str]:
