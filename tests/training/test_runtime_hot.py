@@ -118,8 +118,8 @@ def test_killed_servers_cost_no_step_and_come_back(
 
 @unhurriedly
 def test_processes_are_renewed_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the loss of a server; the standby has every step, and the processes keep their numbers."""
-    monkeypatch.setenv("ORDERED_EACH", "2")  # the first connection is a process's start
+    """After each connection; the standby has every step, and the processes keep their numbers."""
+    monkeypatch.setenv("ORDERED_EACH", "1")
     monkeypatch.setenv("ORDERED_PAUSE", "0.2")
     with job(tmp_path, standbys=1, ps=1, workers=1, epochs=1000) as run:
         until(run, lambda: step(run) > 0 and whole(run), "training")
