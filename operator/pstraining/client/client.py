@@ -1,6 +1,5 @@
 """`Client`: trains a function or a script on a cluster, or as processes of this machine."""
 
-import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -195,8 +194,3 @@ def default_name(program: str) -> str:
     """Return a name for a job: the program's, as Kubernetes allows it, with a random end."""
     stem = re.sub(r"[^a-z0-9]+", "-", program.lower()).strip("-")[:STEM_MAX].strip("-")
     return f"{stem if stem[:1].isalpha() else f'job-{stem}'.strip('-')}-{secrets.token_hex(2)}"
-
-
-def working_folder() -> Path:
-    """Return the folder in which local jobs keep their checkpoints."""
-    return Path(os.getcwd()) / "checkpoints"

@@ -1,5 +1,6 @@
 """Jobs on a cluster, by the library under the kubectl plugin."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -8,25 +9,24 @@ from queue import Queue
 from typing import Final
 
 from pstraining.api import names
-from pstraining.api.conditions import Condition
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
 from pstraining.cli.commands.logs import read
 from pstraining.cli.connection.overrides import Overrides
 from pstraining.cli.errors import CommandError, ConflictError, RequestError
-from pstraining.cli.jobs import condition, end_of, job_named, phase, why
+from pstraining.cli.exit_codes import ExitCode
+from pstraining.cli.jobs import end_of, job_named, phase, why
 from pstraining.cli.logs.following import Follower
 from pstraining.cli.logs.log_lines import LogSelection, LogWriter
 from pstraining.cli.tasks import TaskRole, tasks_of
 from pstraining.cli.validation.documents import wrong_with
 from pstraining.cli.validation.schema import Severity
+from pstraining.cli.waiting import Patience, ended, follow
 from pstraining.client.client import Job, LogLine
 from pstraining.client.errors import ClientError, JobFailedError
 from pstraining.client.manifest import JobOptions, build_config_map, build_job
 from pstraining.client.program import JobProgram
 from pstraining.progress import Progress
 
-EVERY: Final = 1.0
-"""Seconds between two looks at a job."""
 TAIL: Final = 60
 """Lines of the log of a task that failed."""
 ROOM: Final = 1000
@@ -88,22 +88,20 @@ class ClusterBackend:
 
     def wait(self, name: str, seconds: float | None) -> Job:
         """Return a job that has succeeded."""
-        uid = self.get(name).uid
-        deadline = None if seconds is None else time.monotonic() + seconds
-        while True:
-            with _translated():
-                job = self._cluster.job(self._namespace, name)
-            if job is None or job["metadata"]["uid"] != uid:
-                raise ClientError(f"{name} was deleted in the meantime.")
-            match end_of(job):
-                case Condition.SUCCEEDED:
-                    return _job(job)
-                case Condition.FAILED:
-                    message = f"{name} has failed: {condition(job, Condition.FAILED)['message']}"
-                    raise JobFailedError(message, self._log_of_the_failure(job))
-            if deadline is not None and time.monotonic() >= deadline:
-                raise TimeoutError(f"{name} has not ended after {seconds:g} s: {phase(job)}. {why(job)}".rstrip())
-            self._sleep(EVERY)
+        job = self._stored(name)
+        patience = Patience(math.inf if seconds is None else seconds, sleep=self._sleep, report=lambda line: None)
+        try:
+            follow(self._cluster, job, ended, patience)
+        except CommandError as error:
+            match error.code:
+                case ExitCode.JOB_FAILED:
+                    raise JobFailedError(str(error), self._log_of_the_failure(self._stored(name))) from error
+                case ExitCode.TIMED_OUT:
+                    now = self.get(name)
+                    message = f"{name} has not ended after {seconds:g} s: {now.phase}. {now.reason}".rstrip()
+                    raise TimeoutError(message) from error
+            raise ClientError(str(error)) from error
+        return self.get(name)
 
     def logs(self, name: str, *, follow: bool, role: str | None, index: int | None) -> Iterator[LogLine]:
         """Yield lines of logs."""
@@ -194,7 +192,7 @@ class ClusterBackend:
 
 
 class _Closed(Exception):  # noqa: N818 - no error: the reader has gone
-    """Nobody reads the lines any more."""
+    """The reader has gone."""
 
 
 class _QueueWriter(LogWriter):
@@ -206,7 +204,7 @@ class _QueueWriter(LogWriter):
         self._queue: Queue[LogLine | BaseException | None] = Queue(ROOM)
 
     def filled_by(self, follower: Follower) -> Callable[[], None]:
-        """Return a function that follows, and ends when nobody reads any more."""
+        """Return a function that follows, and ends when the reader has gone."""
 
         def run() -> None:
             try:
@@ -232,7 +230,7 @@ class _QueueWriter(LogWriter):
         self._queue.put(LogLine(task, text))
 
     def flush(self) -> None:
-        """End the follower if nobody reads any more."""
+        """End the follower if the reader has gone."""
         self._raise_if_closed()
 
     def remark(self, text: str) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from pstraining.client.client import Job, LogLine, working_folder
+from pstraining.client.client import Job, LogLine
 from pstraining.client.errors import ClientError, JobFailedError
 from pstraining.client.manifest import JobOptions
 from pstraining.client.program import JobProgram
@@ -170,7 +170,7 @@ def _checkpoint(name: str, wanted: Any) -> dict[str, Any] | None:
     if not wanted:
         return None
     kept = {} if isinstance(wanted, str) else {k: v for k, v in wanted.items() if not k.startswith("volume")}
-    return {**kept, "path": str(working_folder() / name)}
+    return {**kept, "path": str(Path.cwd() / "checkpoints" / name)}
 
 
 def _require_installed(packages: Sequence[str]) -> None:

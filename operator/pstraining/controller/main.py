@@ -120,7 +120,6 @@ class Operator:
         if not self.watches.is_ready(key[0]):
             return None
         if not self.watch_state.cache.has_job(key):
-            self.watch_state.stalls.pop(key, None)
             self.board.forget(key)
         return await self.reconciler.reconcile(key)
 
@@ -241,13 +240,8 @@ def build(
     queue = WorkQueue(may_act=lambda: lease.held)
     metrics = OperatorMetrics(lambda: queue.depth, queue.oldest_age, lambda: lease.held)
     port = LeasedPort(client, lambda: lease.held)
-
-    def on_stall(key: Key, stall: str) -> None:
-        if watch_state.stalls.get(key, "") != stall:
-            queue.add(key)
-        watch_state.stalls[key] = stall
-
-    board = ProgressBoard(port, watch_state.cache, metrics, on_stall)
+    board = ProgressBoard(port, watch_state.cache, metrics, queue.add)
+    watch_state.stall = board.stall
     progress = ProgressReceiver(settings, client, watch_state.cache, board, metrics)
     reconciler = Reconciler(
         watch_state=watch_state,

@@ -1,6 +1,6 @@
 """Holds what the watches have delivered, and maps each event to the jobs that need a pass."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -27,8 +27,8 @@ class WatchState:
     failed_creates: FailedCreates = field(default_factory=FailedCreates)
     installation: Installation = STANDARD
     """How the operator is installed; main.py finds out at the start."""
-    stalls: dict[Key, str] = field(default_factory=dict)
-    """Why a job makes no steps, by job, of those whose programs report their progress; empty while it makes steps."""
+    stall: Callable[[Key, str], str | None] = lambda key, uid: None
+    """Returns why the job with this uid makes no steps; see `ProgressBoard.stall`."""
 
     def receive(self, raw: Object, event: str | None) -> Iterable[Key]:
         """Record an object from a watch.
@@ -84,5 +84,5 @@ class WatchState:
         known_nodes = self.nodes.of(view.pods) if self.watches_nodes else None
         refusals = self.failed_creates.of(view.children)
         found = view.job, view.children, view.pods, known_nodes, refusals
-        installation, stall = self.installation, self.stalls.get(key)
+        installation, stall = self.installation, self.stall(key, view.job["metadata"]["uid"])
         return observe(*found, mount_failures=mount_failures, installation=installation, stall=stall)

@@ -124,10 +124,15 @@ def _updating(situation: Situation) -> Iterator[ConditionUpdate]:
         progress = rolling_update.progress(situation.facts, stored, refused)
         if progress is not None:
             yield ConditionUpdate(Condition.UPDATING, *progress)
-    elif stored is not None:
-        yield ConditionUpdate(
-            Condition.UPDATING, False, Reason.SUSPENDED if situation.suspended else Reason.JOB_FINISHED
-        )
+    else:
+        yield from _withdrawn(situation, Condition.UPDATING)
+
+
+def _withdrawn(situation: Situation, kind: Condition) -> Iterator[ConditionUpdate]:
+    """End a condition that only a running job can have, once it has been reported."""
+    if situation.stored(kind) is not None:
+        reason = Reason.SUSPENDED if situation.suspended else Reason.JOB_FINISHED
+        yield ConditionUpdate(kind, False, reason)
 
 
 def _suspended(situation: Situation) -> ConditionUpdate:
@@ -231,14 +236,10 @@ def _restarting(situation: Situation, runs: bool, rescales: bool) -> ConditionUp
 
 
 def _degraded(situation: Situation) -> Iterator[ConditionUpdate]:
-    stored = situation.stored(Condition.DEGRADED) is not None
     if situation.end is not None or situation.suspended:
-        if stored:
-            yield ConditionUpdate(
-                Condition.DEGRADED, False, Reason.SUSPENDED if situation.suspended else Reason.JOB_FINISHED
-            )
+        yield from _withdrawn(situation, Condition.DEGRADED)
         return
-    degradation = degraded(situation.facts, stored=stored)
+    degradation = degraded(situation.facts, stored=situation.stored(Condition.DEGRADED) is not None)
     if degradation is not None:
         yield ConditionUpdate(Condition.DEGRADED, *degradation)
 
@@ -293,11 +294,9 @@ def _checkpoint(situation: Situation) -> Iterator[ConditionUpdate]:
 
 
 def _stalled(situation: Situation) -> Iterator[ConditionUpdate]:
-    stall, over = situation.facts.snapshot.stall, situation.end is not None or situation.suspended
-    if over:
-        if situation.stored(Condition.STALLED) is not None:
-            reason = Reason.SUSPENDED if situation.suspended else Reason.JOB_FINISHED
-            yield ConditionUpdate(Condition.STALLED, False, reason)
+    stall = situation.facts.snapshot.stall
+    if situation.end is not None or situation.suspended:
+        yield from _withdrawn(situation, Condition.STALLED)
     elif stall:
         yield ConditionUpdate(Condition.STALLED, True, Reason.NO_STEP, stall)
     elif stall is not None and situation.stored(Condition.STALLED) is not None:

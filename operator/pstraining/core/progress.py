@@ -12,14 +12,10 @@ from pydantic import Field, ValidationError
 from pstraining.api import names
 from pstraining.api.base import ApiModel
 from pstraining.api.status import TrainingProgress
+from pstraining.progress import PERIOD_SECONDS, is_milestone
 
-PERIOD_SECONDS: Final = 59.0
-"""Seconds between two writes of a job's progress while nothing special happens: what users read is no older than a
-minute, and 1,000 jobs cause at most 17 writes a second."""
 MILESTONE_SECONDS: Final = 10.0
 """Seconds from a write to the next if an epoch, or a further 5 % of training, is done meanwhile."""
-SHARE: Final = 5
-"""Percent of training that are worth a write."""
 STALL_MAX: Final = 1024
 """Characters of the reason why training makes no steps."""
 STEP_METRICS: Final = ("step", "global_step")
@@ -99,13 +95,8 @@ def write_delay(written: Mapping[str, Any] | None, newest: Mapping[str, Any], se
         return None
     if newest.get("progressPercentage") == 100 and written.get("progressPercentage") != 100:
         return 0.0
-    period = MILESTONE_SECONDS if _is_milestone(written, newest) else PERIOD_SECONDS
+    period = MILESTONE_SECONDS if is_milestone(written, newest) else PERIOD_SECONDS
     return max(0.0, period - seconds)
-
-
-def _is_milestone(written: Mapping[str, Any], newest: Mapping[str, Any]) -> bool:
-    share = [(progress.get("progressPercentage") or 0) // SHARE for progress in (written, newest)]
-    return written.get("epoch") != newest.get("epoch") or share[0] != share[1]
 
 
 def _without_time(progress: Mapping[str, Any]) -> dict[str, Any]:

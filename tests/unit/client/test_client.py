@@ -90,7 +90,7 @@ class Rig:
         return container
 
     def status(self, **status: Any) -> None:
-        self.cluster.there[0]["status"] = status
+        self.cluster.there[0]["status"] = {"observedGeneration": 1, **status}
 
 
 def ended(kind: str, message: str = "") -> Object:

@@ -11,8 +11,9 @@ from pstraining.controller.informer_cache import InformerCache
 from pstraining.controller.metrics import OperatorMetrics
 from pstraining.controller.progress import board as boards
 from pstraining.controller.progress.board import ProgressBoard
-from pstraining.core.progress import PERIOD_SECONDS, TrainerStatus
+from pstraining.core.progress import TrainerStatus
 from pstraining.kube.errors import Transient
+from pstraining.progress import PERIOD_SECONDS
 from tests.support.builders import job
 from tests.support.fakekube import FakeKube
 
@@ -27,12 +28,12 @@ class Rig:
         self.kube, self.cache, self.now = FakeKube(), InformerCache(), 1000.0
         self.uid = str(self.kube.put(job())["metadata"]["uid"])
         self.kube.deliver(self.cache)
-        self.stalls: list[str] = []
+        self.enqueued: list[Any] = []
         self.board = ProgressBoard(
             self.kube,
             self.cache,
             OperatorMetrics(lambda: 0, lambda: 0),
-            lambda key, stall: self.stalls.append(stall),
+            self.enqueued.append,
             clock=lambda: self.now,
         )
 
@@ -159,9 +160,13 @@ async def test_the_cached_job_has_no_progress_so_that_a_report_causes_no_pass(mo
         assert "training" not in (rig.cache.view(KEY).job or {}).get("status", {})
 
 
-async def test_stalls_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stall_that_begins_or_ends_causes_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first report, too: the stored condition may be of an operator before this one."""
     async with running(monkeypatch) as rig:
-        rig.report(step=1)
-        rig.report(step=1, stalled="No step for 40 s.")
-        assert rig.stalls == ["", "No step for 40 s."]
+        assert rig.board.stall(KEY, rig.uid) is None
+        for stall, passes in (("", 1), ("", 1), ("No step for 40 s.", 2), ("No step for 40 s.", 2), ("", 3)):
+            rig.report(step=1, stalled=stall)
+            assert rig.board.stall(KEY, rig.uid) == stall
+            assert rig.enqueued == [KEY] * passes
+        assert rig.board.stall(KEY, "uid of the next job") is None
         assert "stalled" not in (rig.training or {})

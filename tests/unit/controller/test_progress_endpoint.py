@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from pstraining.api import contract
 from pstraining.controller.informer_cache import InformerCache
 from pstraining.controller.metrics import OperatorMetrics
 from pstraining.controller.progress import certificates
@@ -20,7 +21,7 @@ from pstraining.controller.progress.authentication import REVIEW_SECONDS, Authen
 from pstraining.controller.progress.board import ProgressBoard
 from pstraining.controller.progress.server import CONNECTIONS, ProgressServer
 from pstraining.kube.errors import Conflict, NotFound, Transient
-from pstraining.progress import ENV_CERTIFICATE, ENV_TOKEN, ENV_URL, Progress, ProgressReporter
+from pstraining.progress import Progress, ProgressReporter
 from pstraining.resources.installation import progress_audience, progress_path
 from tests.support.builders import UID, job, pod
 from tests.support.fakekube import FakeKube
@@ -85,7 +86,7 @@ class Endpoint:
         self.cache.observed(job())
         self.cache.observed({**CHIEF, "kind": "Pod"})
         metrics = OperatorMetrics(lambda: 0, lambda: 0)
-        self.board = ProgressBoard(self.kube, self.cache, metrics, lambda key, stall: None)
+        self.board = ProgressBoard(self.kube, self.cache, metrics, lambda key: None)
         self.accepted: list[Any] = []
         self.board.note = lambda key, uid, report: self.accepted.append(report)  # type: ignore[method-assign]
         authenticator = Authenticator(self.reviewer, self.cache, lambda: self.now)
@@ -98,7 +99,11 @@ class Endpoint:
 
     @property
     def environ(self) -> dict[str, str]:
-        return {ENV_URL: self.url, ENV_CERTIFICATE: str(self.certificate), ENV_TOKEN: str(self.token)}
+        return {
+            contract.ENV_SERVER_URL: self.url,
+            contract.ENV_SERVER_CERTIFICATE: str(self.certificate),
+            contract.ENV_SERVER_TOKEN: str(self.token),
+        }
 
     async def post(self, bearer: str, body: Any, url: str = "") -> tuple[int, str]:
         import ssl

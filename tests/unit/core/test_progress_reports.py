@@ -6,14 +6,13 @@ import pytest
 
 from pstraining.core.progress import (
     MILESTONE_SECONDS,
-    PERIOD_SECONDS,
     TrainerStatus,
     may_report,
     progress_of,
     read_report,
     write_delay,
 )
-from pstraining.progress import Progress
+from pstraining.progress import PERIOD_SECONDS, Progress
 from tests.support.builders import job, pod
 
 

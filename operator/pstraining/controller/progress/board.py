@@ -37,6 +37,8 @@ CONFLICT_SECONDS: Final = 0.5
 class _Job:
     uid: str
     newest: dict[str, Any]
+    stall: str | None = None
+    """Why the job makes no steps; empty while it makes some, None before its first report to this process."""
     written: dict[str, Any] | None = None
     written_at: float = 0.0
     due: float | None = None
@@ -54,7 +56,7 @@ class ProgressBoard:
         port: ApiPort,
         cache: InformerCache,
         metrics: OperatorMetrics,
-        on_stall: Callable[[Key, str], None],
+        enqueue: Callable[[Key], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create an empty board.
@@ -63,10 +65,10 @@ class ProgressBoard:
             port: the API server.
             cache: the jobs; receives every written one.
             metrics: counts writes.
-            on_stall: is called with every job's stall, which is empty while training makes steps.
+            enqueue: requests a pass over a job whose training has stopped making steps, or resumed.
             clock: monotonic seconds.
         """
-        self._port, self._cache, self._metrics, self._on_stall, self._clock = port, cache, metrics, on_stall, clock
+        self._port, self._cache, self._metrics, self._enqueue, self._clock = port, cache, metrics, enqueue, clock
         self._jobs: dict[Key, _Job] = {}
         self._queue: list[tuple[float, Key]] = []  # a heap; an entry whose time is not its job's `due` is void
         self._slots = asyncio.Semaphore(IN_FLIGHT)
@@ -80,7 +82,14 @@ class ProgressBoard:
             job = self._jobs[key] = _Job(uid, newest)
         job.newest = newest
         self._schedule(key, job)
-        self._on_stall(key, report.stalled)
+        if job.stall != report.stalled:
+            job.stall = report.stalled
+            self._enqueue(key)
+
+    def stall(self, key: Key, uid: str) -> str | None:
+        """Return why the job with this uid makes no steps, empty while it makes some; None without a report of it."""
+        job = self._jobs.get(key)
+        return job.stall if job is not None and job.uid == uid else None
 
     def forget(self, key: Key) -> None:
         """Drop a deleted job."""
