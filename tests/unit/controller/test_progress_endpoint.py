@@ -4,11 +4,12 @@ import asyncio
 import base64
 import json
 import random
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -19,8 +20,10 @@ from pstraining.controller.metrics import OperatorMetrics
 from pstraining.controller.progress import certificates
 from pstraining.controller.progress.authentication import REVIEW_SECONDS, Authenticator
 from pstraining.controller.progress.board import ProgressBoard
+from pstraining.controller.progress.endpoint import ProgressReceiver
 from pstraining.controller.progress.server import CONNECTIONS, ProgressServer
-from pstraining.kube.errors import Conflict, NotFound, Transient
+from pstraining.controller.settings import Settings
+from pstraining.kube.errors import Conflict, NotFound, Refused, Transient
 from pstraining.progress import Progress, ProgressReporter
 from pstraining.resources.installation import progress_audience, progress_path
 from tests.support.builders import UID, job, pod
@@ -106,8 +109,6 @@ class Endpoint:
         }
 
     async def post(self, bearer: str, body: Any, url: str = "") -> tuple[int, str]:
-        import ssl
-
         context = ssl.create_default_context(cafile=str(self.certificate))
         headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
         async with (
@@ -263,8 +264,6 @@ async def test_an_api_server_that_is_away_is_reported(tmp_path: Path) -> None:
 
 async def test_connections_that_send_nothing_hold_up_nobody(tmp_path: Path) -> None:
     """Neither those that never begin the handshake, nor those that end it and send no request."""
-    import ssl
-
     async with serving(tmp_path) as endpoint:
         context = ssl.create_default_context(cafile=str(endpoint.certificate))
         silent = [await asyncio.open_connection("127.0.0.1", endpoint.port) for _ in range(CONNECTIONS)]
@@ -325,3 +324,55 @@ async def test_a_certificate_is_valid_for_clocks_that_are_behind() -> None:
     assert found.not_valid_before_utc < datetime.now(UTC) - timedelta(minutes=50)
     names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["progress.system.svc"]
+
+
+def secret(certificate: bytes, key: bytes) -> dict[str, Any]:
+    return {"data": {"tls.crt": base64.b64encode(certificate).decode(), "tls.key": base64.b64encode(key).decode()}}
+
+
+class Forbidden(Secrets):
+    async def get_secret(self, namespace: str, name: str) -> Mapping[str, Any]:
+        raise Refused("secrets is forbidden", status=403, reason="Forbidden")
+
+
+@pytest.mark.parametrize(
+    ("stored", "words"),
+    [
+        (Secrets({}), ""),
+        (Forbidden(), "secrets is forbidden"),
+        ({"data": {}}, "Secret pstraining-operator-progress has no 'tls.crt'"),
+        (secret(b"no certificate", b"no key"), "Secret pstraining-operator-progress is unusable"),
+        (secret(certificates.new_authority(datetime.now(UTC)).certificate, b"no key"), "is unusable"),
+    ],
+    ids=["no URL", "forbidden", "empty", "no certificate", "no key"],
+)
+async def test_without_an_authority_the_operator_runs_and_accepts_no_progress(
+    stored: Any, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    secrets = stored if isinstance(stored, Secrets) else Secrets()
+    if secrets is not stored:
+        secrets.stored = stored
+    url = {"PSTRAINING_PROGRESS_URL": "https://127.0.0.1:1"} if words else {}
+    settings, metrics = Settings.from_env({"POD_NAME": "operator", **url}), OperatorMetrics(lambda: 0, lambda: 0)
+    client, cache = cast(Any, secrets), InformerCache()
+    board = ProgressBoard(FakeKube(), cache, metrics, lambda key: None)
+    receiver = ProgressReceiver(settings, client, cache, board, metrics)
+    assert await receiver.start() is None
+    assert words in caplog.text
+    await receiver.stop()
+
+
+async def test_with_an_authority_it_serves() -> None:
+    port = free_port()
+    environ = {"PSTRAINING_PROGRESS_URL": f"https://127.0.0.1:{port}/", "PSTRAINING_PROGRESS_PORT": str(port)}
+    settings, metrics = Settings.from_env({"POD_NAME": "operator", **environ}), OperatorMetrics(lambda: 0, lambda: 0)
+    client, cache = cast(Any, Secrets()), InformerCache()
+    board = ProgressBoard(FakeKube(), cache, metrics, lambda key: None)
+    receiver = ProgressReceiver(settings, client, cache, board, metrics)
+    endpoint = await receiver.start()
+    assert endpoint is not None
+    assert endpoint.url == f"https://127.0.0.1:{port}"
+    context = ssl.create_default_context(cadata=endpoint.authority)
+    async with aiohttp.ClientSession() as session, session.post(f"{endpoint.url}/x", json={}, ssl=context) as answer:
+        assert answer.status == 404
+    await receiver.stop()

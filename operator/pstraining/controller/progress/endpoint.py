@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 2.0
 """Seconds between two attempts to read the authority's Secret."""
+REMEDY: Final = "Delete it, and restart the operator."
 
 
 class ProgressReceiver:
@@ -44,6 +45,7 @@ class ProgressReceiver:
             metrics: counts them.
         """
         self._settings, self._client = settings, client
+        self._secret = f"{settings.lease_name}-progress"
         self._server = ProgressServer(Authenticator(client, cache).authenticate, board, metrics)
         self._stop: Callable[[], None] | None = None
 
@@ -59,7 +61,11 @@ class ProgressReceiver:
         if authority is None:
             return None
         url = self._settings.progress_url.rstrip("/")
-        signed = certificates.sign_server(authority, certificates.host_of(url), datetime.now(UTC))
+        try:
+            signed = certificates.sign_server(authority, certificates.host_of(url), datetime.now(UTC))
+        except ValueError as error:
+            logger.warning("Progress is not accepted: Secret %s is unusable (%s). %s", self._secret, error, REMEDY)
+            return None
         context = certificates.server_context(signed)
         self._stop = self._server.serve(self._settings.progress_port, context)
         return ProgressEndpoint(url, authority.certificate.decode("ascii"))
@@ -70,12 +76,11 @@ class ProgressReceiver:
             await asyncio.to_thread(self._stop)
 
     async def _authority(self) -> certificates.Pair | None:
-        name = f"{self._settings.lease_name}-progress"
         while True:
             try:
-                return await certificates.load_authority(self._client, self._settings.lease_namespace, name)
-            except Refused as error:
-                logger.warning("Progress of training is not accepted: %s", error.message)
+                return await certificates.load_authority(self._client, self._settings.lease_namespace, self._secret)
+            except (Refused, ValueError) as error:
+                logger.warning("Progress is not accepted: %s", error)
                 return None
             except ApiError as error:
                 logger.warning("The authority for progress cannot be read: %s", error.message)
