@@ -122,14 +122,15 @@ def test_another_device_leads_to_the_same_parameters(client: Any, settings: Any)
 def test_several_devices_equal_one(client: Any) -> None:
     """With batches of unequal parts, of fewer samples than devices, and gradients that are clipped together.
 
-    Keras computes the loss in float32, whatever the model's type.
+    Keras computes the loss in float32, whatever the model's type: the optimizer is linear in the gradient, where Adam
+    turns the rounding of a gradient near zero into a step.
     """
     import keras
 
     made = [tuple(part[:samples] for part in batch) for batch, samples in zip(batches(2), (5, 1), strict=True)]
 
     def clipped() -> Any:
-        return keras.optimizers.Adam(1e-2, global_clipnorm=0.3)
+        return keras.optimizers.SGD(1e-2, momentum=0.9, global_clipnorm=0.3)
 
     def rig() -> Rig:
         return Rig(client, clipped, ps=1, build=in_float64(small), mode="Async")
@@ -140,7 +141,7 @@ def test_several_devices_equal_one(client: Any) -> None:
         if len(client.devices) > 1:
             assert found.devices_of("MatMul") == {f"worker 0 {device}" for device in TWO}
 
-    assert_as_on_one_cpu(client, TWO, rig, train, rtol=1e-5, atol=1e-7)
+    assert_as_on_one_cpu(client, TWO, rig, train, rtol=0, atol=1e-8)
 
 
 @in_all("tests/training/test_runtime_devices.py::test_several_devices_equal_one")  # rows of tables
