@@ -16,13 +16,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.controlplane import flood, hung_requests, report, runs
+from bench.controlplane import flood, hung_requests, progress, report, runs
 from bench.controlplane.namespace import Bench, Renew, opened
 from bench.controlplane.runs import Figures
 from bench.controlplane.workloads import Shape
 from localcluster.layout import read_layout
 from pstraining import __version__
 from pstraining.kube.connection import CONTEXT, KUBECONFIG
+from pstraining.progress import PERIOD_SECONDS
 
 ROOT = Path(__file__).parents[2]
 OUT = ROOT / "docs" / "benchmarks"
@@ -79,6 +80,12 @@ async def measure(
         async for found["flood"] in flood.measure(bench, options.flood, options.flood_jobs, options.rounds):
             _say(f"flood: {found['flood']}")
             keep(found)
+    if options.progress:
+        found["progress"] = await progress.measure(
+            bench, options.progress, options.progress_seconds, options.progress_period
+        )
+        _say(f"progress: {found['progress']}")
+        keep(found)
     if options.poisoned:
         async for found["poisoned"] in hung_requests.measure(bench, options.poisoned, options.rounds):
             _say(f"poisoned: {found['poisoned']}")
@@ -114,6 +121,11 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--poisoned", type=int, default=1000, help="jobs of which every twentieth is poisoned")
     found.add_argument("--flood", type=int, default=10_000, help="hostile events, and as many ConfigMaps")
     found.add_argument("--flood-jobs", type=int, default=100, help="jobs of the namespace beside them")
+    found.add_argument("--progress", type=int, default=1000, help="running jobs that report their progress")
+    found.add_argument("--progress-seconds", type=float, default=295.0, help="seconds for which they report")
+    found.add_argument(
+        "--progress-period", type=float, default=PERIOD_SECONDS, help="seconds from one report of a job to the next"
+    )
     found.add_argument("--limit", type=float, default=900.0, help="seconds that one step may take")
     found.add_argument("--out", type=Path, default=OUT)
     found.add_argument("--add", action="store_true", help="keep earlier figures that are not taken again")

@@ -79,8 +79,17 @@ class Starter:
         """Stop what still runs, whatever has gone wrong meanwhile."""
         await asyncio.gather(*(p.stop() for p in self.started if p.process.poll() is None))
 
-    async def operator(self, namespace: str, *others: str, profile: Path | None = None) -> Program:
-        """Start the operator for a namespace, and for others, and wait until it is ready."""
+    async def operator(
+        self, namespace: str, *others: str, profile: Path | None = None, progress_port: int | None = None
+    ) -> Program:
+        """Start the operator for a namespace, and for others, and wait until it is ready.
+
+        Args:
+            namespace: the first, which also has the operator's Lease.
+            others: further ones.
+            profile: the file for a profile of its processor time.
+            progress_port: where it accepts progress; None if it accepts none.
+        """
         with ExitStack() as held:
             port = hold_port(held)
             settings = {
@@ -90,6 +99,9 @@ class Starter:
                 "PSTRAINING_HEALTH_PORT": str(port),
                 "PSTRAINING_METRICS_PORT": "0",
             }
+            if progress_port is not None:
+                settings["PSTRAINING_PROGRESS_URL"] = f"https://127.0.0.1:{progress_port}"
+                settings["PSTRAINING_PROGRESS_PORT"] = str(progress_port)
             profiler = ["-m", "cProfile", "-o", str(profile)] if profile else []
             program = self.start(f"operator-{namespace}", *profiler, "-m", "pstraining.controller.main", **settings)
             await _until_ready(program, port)

@@ -97,6 +97,13 @@ def checks(found: Figures) -> Iterator[Check]:
     if hostile := found.get("flood"):
         yield from check("a flooded namespace: memory / clean", hostile["rss_ratio"], "flood_rss_ratio")
         yield from check("a flooded namespace: other jobs' p99 / clean", hostile["p99_ratio"], "flood_p99_ratio")
+    if reporting := found.get("progress"):
+        about = f"{reporting['jobs']} jobs report progress"
+        yield from check(f"{about}: share of a core", reporting["share"], "progress_share")
+        yield from check(f"{about}: writes per second", reporting["writes_per_second"], "progress_writes_per_second")
+        yield from check(f"{about}: refused reports", reporting["refused"], "progress_refused")
+        yield from check(f"{about}: other writes", reporting["other_writes"], "other_writes")
+        yield from check(f"{about}: age of the oldest status, s", reporting["age"], "progress_age")
     for poison in ("500", "hang"):
         sick = found.get("poisoned", {}).get(poison)
         if sick:

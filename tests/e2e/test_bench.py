@@ -14,9 +14,12 @@ from tests.support.kube import Target
 from tests.support.soak_marks import in_all, in_soak
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
-SMALL = "--shapes 5x1+2 --rounds 1 --live 4 --idle 4 --reactions 2 --finished 3,6 --poisoned 0 --flood 0 --limit 90"
-POISONED = "--shapes= --live 0 --finished= --rounds 1 --poisoned 20 --flood 0 --limit 90"
-FLOODED = "--shapes= --live 0 --finished= --rounds 1 --poisoned 0 --flood 1000 --flood-jobs 3 --limit 90"
+SMALL = (
+    "--shapes 5x1+2 --rounds 1 --live 4 --idle 4 --reactions 2 --finished 3,6 --poisoned 0 --flood 0 "
+    "--progress 4 --progress-seconds 4 --progress-period 2 --limit 90"
+)
+POISONED = "--shapes= --live 0 --finished= --rounds 1 --poisoned 20 --flood 0 --progress 0 --limit 90"
+FLOODED = "--shapes= --live 0 --finished= --rounds 1 --poisoned 0 --flood 1000 --flood-jobs 3 --progress 0 --limit 90"
 
 
 def measured(target: Target, folder: Path, options: str) -> Figures:
@@ -39,6 +42,9 @@ def test_a_few_jobs(target: Target, fake_nodes: int, tmp_path: Path) -> None:
     assert (life["steady"]["writes"], life["restart"]["writes"]) == (0, 0)
     assert (life["reaction"]["told"], life["reaction"]["remade"]) == (2, 2)
     assert [point["writes"] for point in found["finished"]] == [0, 0]
+    reporting = found["progress"]
+    assert (reporting["refused"], reporting["other_writes"]) == (0, 0)
+    assert (reporting["reports"], reporting["writes"]) == (8, 0), "a minute has not passed since the first report"
 
 
 @in_soak
