@@ -48,13 +48,13 @@ bench: install ## Measure the control plane and the runtime beside others, and c
 	@failed=0; for part in $(BENCHES); do $(PY) -m bench.$$part || failed=1; done; exit $$failed
 
 pictures: install ## Take the pictures of the dashboard for the docs, in a real Chromium
-	@PSTRAINING_TESTS=all PSTRAINING_PICTURES=docs/how-to/pictures $(PY) -m pytest -q tests/unit/cli/test_dashboard_chromium.py
+	@PSTRAINING_TESTS=all PSTRAINING_PICTURES=docs/users/pictures $(PY) -m pytest -q tests/unit/cli/test_dashboard_chromium.py
 
-campaign: install ## Disturb the operator at every write and every watch; results in docs/benchmarks/campaign.md
-	@$(PY) -m tests.campaign --guards --table docs/benchmarks/campaign.md
+campaign: install ## Disturb the operator at every write and every watch; results in docs/project/benchmarks/campaign.md
+	@$(PY) -m tests.campaign --guards --table docs/project/benchmarks/campaign.md
 
 mutants: install ## Mutate pure modules, and report the changes that no test notices (MODULES="replication/view": those alone)
-	@$(PY) -m hack.mutants $(MODULES) --table docs/how-to/run-the-tests.md
+	@$(PY) -m hack.mutants $(MODULES) --table docs/project/run-the-tests.md
 
 # Images install from locks with hashes, so that the same commit is the same image. Development has constraints: pip cannot
 # check the hash of a package that is edited in place. Versions are resolved for every platform and Python (--universal).

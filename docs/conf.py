@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 PARTS = {
-    "Concepts": ("docs/README", "docs/concepts/*"),
-    "How to": ("docs/how-to/*",),
+    "Start": ("docs/README", "docs/start/*"),
+    "For users": ("docs/users/*",),
+    "For operators": ("docs/operators/*", "SECURITY"),
     "Reference": ("docs/reference/*", "charts/*/README"),
-    "Measured": ("docs/benchmarks/*",),
-    "Why, and what not": ("docs/known-limits", "docs/decisions/*"),
-    "The project": ("CONTRIBUTING", "SECURITY", "CHANGELOG", "charts/*/CHANGELOG", "localcluster/*"),
+    "Concepts": ("docs/concepts/*",),
+    "The project": ("CONTRIBUTING", "CHANGELOG", "charts/*/CHANGELOG", "docs/project/*", "localcluster/*"),
+    "Measured": ("docs/project/benchmarks/*",),
+    "Decisions": ("docs/project/decisions/*",),
 }
 """What is listed beside every page."""
 

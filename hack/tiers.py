@@ -1,7 +1,7 @@
 """Which tests `make test` leaves out, and which of its tests holds their mechanism: read from the source of the tests.
 
 Tests are marked with `in_all("tests/.../test_file.py::test_name")` and `in_soak` of tests/support/soak_marks.py. A
-comment behind the mark, on its line, says why. `make generate` writes docs/reference/test-tiers.md from it.
+comment behind the mark, on its line, says why. `make generate` writes docs/project/test-tiers.md from it.
 """
 
 import ast
@@ -20,7 +20,7 @@ HEAD = """# What `make test` leaves out
 `make test` tries every mechanism once. A test that is only in `make test-all` names the test of `make test` that holds
 its mechanism; a test that is only in `make soak` repeats, for hours, what the others do once. Besides these,
 `make soak` takes all combinations of several axes where the others take each value once.
-[How to run them](../how-to/run-the-tests.md).
+[How to run them](run-the-tests.md).
 
 | test | only in | held in `make test` by | why it is left out |
 |---|---|---|---|

@@ -26,7 +26,7 @@ from pstraining.kube.connection import CONTEXT, KUBECONFIG
 from pstraining.progress import PERIOD_SECONDS
 
 ROOT = Path(__file__).parents[2]
-OUT = ROOT / "docs" / "benchmarks"
+OUT = ROOT / "docs" / "project" / "benchmarks"
 SHAPES = "100x1+2,10x10+100,1x10+100,1000x1+2"
 FIGURES = "controlplane.json"
 FAKE_NODES = 20

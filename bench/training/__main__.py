@@ -14,7 +14,7 @@ from bench.training import figures, network
 from bench.training.measurement import Effort
 from bench.training.registry import MEASUREMENTS
 
-OUT = Path(__file__).parents[2] / "docs" / "benchmarks"
+OUT = Path(__file__).parents[2] / "docs" / "project" / "benchmarks"
 FIGURES = "training.json"
 PAGE = "training-figures.md"
 

@@ -168,7 +168,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="variants whose names contain this")
     parser.add_argument("--folds", type=int, default=FOLDS)
     parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks/training-accuracy.json"))
+    parser.add_argument("--out", type=Path, default=Path("docs/project/benchmarks/training-accuracy.json"))
     parser.add_argument("--go-on", action="store_true", help="keep what the file has, and add what it lacks")
     options = parser.parse_args()
     found: dict[str, dict[str, dict[str, float]]] = {}

@@ -165,7 +165,7 @@ def main() -> int:
     parser.add_argument("--mode", choices=["Sync", "Async"], default="Sync")
     parser.add_argument("--slices", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.5, help="of one slice")
-    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks/training-auto.json"))
+    parser.add_argument("--out", type=Path, default=Path("docs/project/benchmarks/training-auto.json"))
     parser.add_argument("--go-on", action="store_true", help="keep the points that the file has of other models")
     options = parser.parse_args()
     network.leave()

@@ -20,7 +20,7 @@ from hack.field_mutation import functions  # noqa: E402
 FOLDERS = (".ci", "bench", "charts", "crds", "docs", "examples", "hack", "localcluster", "operator", "tests")
 """What begins with one of them is taken for a path from the root."""
 _PATH = re.compile(rf"(?:\./)?((?:{'|'.join(map(re.escape, FOLDERS))})/[\w.*/-]+)(::\w+)?")
-_NO_PATHS = {"examples/s": "a rate", "docs/decisions/NNNN-title.md": "how records are named"}
+_NO_PATHS = {"examples/s": "a rate", "docs/project/decisions/NNNN-title.md": "how records are named"}
 """What looks like a path and is none, and why."""
 _ELSEWHERE = re.compile(r"[a-z][a-z0-9+.-]*:|//", re.IGNORECASE)
 

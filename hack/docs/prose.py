@@ -18,7 +18,9 @@ from markdown_it import MarkdownIt
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 25
 PAGES = ("*.md", "docs/**/*.md", "charts/*/CHANGELOG.md", "examples/**/*.md", "localcluster/*.md")
-GENERATED = re.compile(r"docs/reference/(?!glossary)|docs/benchmarks/(.*-figures|campaign)\.md")
+GENERATED = re.compile(
+    r"docs/reference/(?!glossary)|docs/project/((fields|mechanisms|test-tiers)|benchmarks/(.*-figures|campaign))\.md"
+)
 OTHERS = ("charts/pstraining/values.yaml", "charts/pstraining/templates/NOTES.txt", "operator/pstraining/**/*.py")
 _SENTENCE = re.compile(r"(?:[^.?!\n]|[.?!](?!\s|$)|\n(?!\n))+")
 # In values.yaml and NOTES.txt: templates, keys, commands, and the mark of a comment.

@@ -13,7 +13,7 @@ What TFJob's features are called here, and how they behave. Each of the {len(CAS
 it is played in a simulated world (`tests/unit/tfjob`), and its manifest is taken or refused by a real API server
 (`tests/controlplane/test_tfjob_manifests.py`). Those with a *K* are played with real pods on real kubelets, too
 (`tests/e2e/test_tfjob.py`). `kubectl pstraining convert` [turns manifests of TFJobs into
-ours](../how-to/move-from-tfjob.md).
+ours](../users/move-from-tfjob.md).
 
 What stands in brackets is not in TFJob's documentation but what it does. *Asked in* says where TFJob's users asked for
 what is better here; #n is an issue or pull request of kubeflow/trainer. `common_types.go` and `tensorflow_types.go` are

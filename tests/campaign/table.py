@@ -11,7 +11,7 @@ from tests.campaign.oracle import Run
 
 HEAD = """# Crash and stale-view campaign
 
-Written by `make campaign`; [how it works](../how-to/campaign.md). Each cell: plans / plans that diverge from the
+Written by `make campaign`; [how it works](../campaign.md). Each cell: plans / plans that diverge from the
 undisturbed run.
 
 """

@@ -91,7 +91,7 @@ def serving(crd: Manifest, render: Render) -> Iterator[ApiServer]:
 
 def commands(page: str) -> list[list[str]]:
     """kubectl's commands of the docs that change the CRD."""
-    text = (ROOT / "docs" / "how-to" / page).read_text().replace("\\\n", " ")
+    text = (ROOT / "docs" / page).read_text().replace("\\\n", " ")
     return [shlex.split(line) for line in re.findall(r"^ +(kubectl (?:annotate|label) crd .*)$", text, re.M)]
 
 
@@ -108,7 +108,7 @@ def changed(crd: Manifest, commands: list[list[str]]) -> Manifest:
 def test_the_documented_commands_let_helm_take_it(helm: Helm, render: Render, tmp_path: Path) -> None:
     crd = yaml.safe_load(CRD.read_text())
     crd["metadata"] |= {"uid": "1", "resourceVersion": "1"}
-    found = commands("install.md")
+    found = commands("operators/install.md")
     assert found
     with serving(crd, render) as server:
         empty = tmp_path / "kubeconfig"

@@ -26,10 +26,10 @@ from tests.support.kube import CHILD_KINDS, Kube, Object, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("installed")]
 
-CLASSIC: Final = ROOT / "docs" / "how-to" / "plan-a-job.md"
+CLASSIC: Final = ROOT / "docs" / "users" / "plan-a-job.md"
 REFERENCE: Final = ROOT / "docs" / "reference" / "cli.md"
 """Generated from the help of the commands, whose examples tests/unit/cli/test_exit_codes.py tries."""
-MOVE: Final = ROOT / "docs" / "how-to" / "move-from-tfjob.md"
+MOVE: Final = ROOT / "docs" / "users" / "move-from-tfjob.md"
 JOB_NAME: Final = "pstraining.dev/job-name"
 
 ELSEWHERE: Final = {

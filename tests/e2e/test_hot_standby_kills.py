@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.alone, pytest.mark.cluster, pytest.mark.timeout(4 * 36
 NUMBERS = [int(number) for number in os.environ.get("PSTRAINING_KUBELET_LOSSES", "14,4,2").split(",")]
 WAYS = (kill_server, kill_container, delete)
 LONGEST, MEDIAN = 5.0, 1.5
-"""Seconds until the first step without a lost member; what is measured is printed, and in docs/how-to/standby.md."""
+"""Seconds until the first step without a lost member; what is measured is printed, and in docs/users/standby.md."""
 
 SEEDED = "import keras, runpy; keras.utils.set_random_seed(0); runpy.run_module('examples.digits', run_name='__main__')"
 """The example as it is begins with other parameters every time."""

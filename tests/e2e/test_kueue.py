@@ -1,4 +1,4 @@
-"""What Kueue does for jobs, as docs/how-to/gang-scheduling.md has it: the real one, beside the cluster's control plane.
+"""What Kueue does for jobs, as docs/users/gang-scheduling.md has it: the real one, beside the cluster's control plane.
 
 The nodes are KWOK's: what is shown is who is admitted.
 """

@@ -27,7 +27,7 @@ MINIMAL: Final = {
     },
 }
 REFUSED: Final = {
-    ("docs/how-to/submit-and-change-a-job.md", "# jobs.yaml"): "shows what is said of a job that is wrong",
+    ("docs/users/submit-and-change-a-job.md", "# jobs.yaml"): "shows what is said of a job that is wrong",
 }
 """Page and first line of blocks that are wrong on purpose, and why."""
 LEFT_OUT: Final = "..."

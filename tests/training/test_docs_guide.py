@@ -22,12 +22,12 @@ from tests.support.documented import documents, job_of, shell_lines
 from tests.training.test_runtime_faults import finished, transcript
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
-HOW_TO = ROOT / "docs" / "how-to"
-TUTORIAL = HOW_TO / "train-a-keras-model.md"
+USERS = ROOT / "docs" / "users"
+TUTORIAL = ROOT / "docs" / "start" / "train-a-keras-model.md"
 SNIPPETS = [
     pytest.param(block.text, id=f"{page}:{block.line}")
     for page in ("callbacks-and-metrics.md", "training-data.md", "updates.md")
-    for block in pages()[HOW_TO / page].blocks
+    for block in pages()[USERS / page].blocks
     if block.language == "python"
 ]
 THE_READERS = """

@@ -3,7 +3,7 @@
 The API server lets these fields change while a job is suspended. An operator that was away may see neither the
 suspension nor the resumption, and then finds pods of other values than the job's. The hash is of the stored values, and
 leaves out those that are defaults: a new field with a default changes nothing. See
-docs/decisions/0002-render-pods-only-when-they-start.md.
+docs/project/decisions/0002-render-pods-only-when-they-start.md.
 """
 
 import hashlib

@@ -17,7 +17,7 @@ from pstraining.cli.tfjob.notes import Note, What, lines
 from pstraining.cli.tfjob.results import Converted, as_json, as_yaml, convert_document
 from tests.support.tfjobs import CONTAINER, replica, template, tfjob
 
-PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "move-from-tfjob.md"
+PAGE = Path(__file__).parents[3] / "docs" / "users" / "move-from-tfjob.md"
 
 
 def without(job: dict[str, Any], *path: str) -> dict[str, Any]:

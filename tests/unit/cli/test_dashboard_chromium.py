@@ -1,6 +1,6 @@
-"""The dashboard in a real Chromium: what it shows, and the pictures of docs/how-to/watch-a-job.md.
+"""The dashboard in a real Chromium: what it shows, and the pictures of docs/users/watch-a-job.md.
 
-The pictures are written to build/pictures; `make pictures` writes them to docs/how-to/pictures.
+The pictures are written to build/pictures; `make pictures` writes them to docs/users/pictures.
 """
 
 import os

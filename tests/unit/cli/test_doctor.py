@@ -274,7 +274,7 @@ def test_what_the_documentation_shows(capsys: pytest.CaptureFixture[str]) -> Non
     }
     found = list(examine(cluster, "team", NEED, NOW))
     show(PrintedKind.INSTALLATION, {}, Output.TEXT, lambda: picture(found))
-    page = (Path(__file__).parents[3] / "docs" / "how-to" / "doctor.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "operators" / "doctor.md").read_text()
     shown = page.split("## The cluster")[1].split("```\n")[1].splitlines()
     assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == shown
 

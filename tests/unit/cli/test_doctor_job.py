@@ -115,7 +115,7 @@ def test_what_the_operator_has_found_comes_first() -> None:
         "cause": "Unschedulable",
         "message": "Pod digits-ps-0 cannot be scheduled: 0/2 nodes are available",
         "todo": "Ask for less, add nodes, or check taints, node selectors and unbound volumes. See "
-        "docs/how-to/troubleshoot.md#the-job-stays-pending",
+        "docs/users/troubleshoot.md#the-job-stays-pending",
     }
     assert done["checks"][0]["check"] == "Unschedulable"
 
@@ -228,7 +228,7 @@ def test_what_it_prints(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[0] == "digits  Failed"
     assert lines[1].startswith("fail  OOMKilled")
     assert lines[-1].startswith("Most likely: ")
-    page = (Path(ROOT) / "docs" / "how-to" / "doctor.md").read_text(encoding="utf-8")
+    page = (Path(ROOT) / "docs" / "operators" / "doctor.md").read_text(encoding="utf-8")
     assert page.split("## One job")[1].split("```\n")[1].splitlines() == lines
 
 

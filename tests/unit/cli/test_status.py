@@ -23,7 +23,7 @@ from tests.support.builders import NOW, job, pod, stamp, terminated
 from tests.support.cli_cluster import Object, WithJobs
 from tests.support.simulation import World, running
 
-PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "watch-a-job.md"
+PAGE = Path(__file__).parents[3] / "docs" / "users" / "watch-a-job.md"
 
 
 def rendered(found: RenderableType, width: int = 110) -> str:

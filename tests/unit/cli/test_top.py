@@ -23,7 +23,7 @@ from pstraining.runtime.telemetry.prometheus import TaskMetrics
 from tests.support.builders import job, pod, terminated
 from tests.support.cli_cluster import Object, WithJobs
 
-PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "watch-a-job.md"
+PAGE = Path(__file__).parents[3] / "docs" / "users" / "watch-a-job.md"
 
 
 def told(

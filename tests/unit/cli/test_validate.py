@@ -221,7 +221,7 @@ def test_for_people(file: Path) -> None:
 
 
 def test_what_the_documentation_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (ROOT / "docs" / "how-to" / "submit-and-change-a-job.md").read_text()
+    page = (ROOT / "docs" / "users" / "submit-and-change-a-job.md").read_text()
     manifest, shown = (page.split(before)[1].split("```")[0] for before in ("```yaml\n", "```\n$ "))
     monkeypatch.chdir(tmp_path)
     Path("jobs.yaml").write_text(manifest)

@@ -51,7 +51,7 @@ def test_what_it_prints(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster.paths[OPERATORS] = [deployment(version="0.0.9")]
     monkeypatch.setattr("pstraining.cli.commands.version.KubeconfigClient", lambda context: cluster)
     text = CliRunner().invoke(app, ["version"]).output
-    page = (Path(__file__).parents[3] / "docs" / "how-to" / "doctor.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "operators" / "doctor.md").read_text(encoding="utf-8")
     shown = page.split("## Versions")[1].split("```\n")[1]
     assert [line.rstrip() for line in text.splitlines()] == shown.splitlines()
 

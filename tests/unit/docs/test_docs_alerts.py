@@ -8,7 +8,7 @@ import pytest
 from hack.docs.pages import ROOT, pages
 from tests.support.promql import TARGET, alerts, exported, named_labels, named_metrics
 
-PAGE = pages()[ROOT / "docs" / "how-to" / "alerts.md"]
+PAGE = pages()[ROOT / "docs" / "operators" / "alerts.md"]
 SECTIONS = dict(
     re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", PAGE.path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 )

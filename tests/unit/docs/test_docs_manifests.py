@@ -52,7 +52,7 @@ def test_manifests_and_fragments_are_right(place: str, first: str, document: Any
         assert not problems(document), place
 
 
-CONVERTED = "docs/how-to/move-from-tfjob.md"
+CONVERTED = "docs/users/move-from-tfjob.md"
 """Its job is what `convert` makes of a TFJob, which has no such field."""
 
 

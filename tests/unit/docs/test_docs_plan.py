@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from hack.docs.pages import ROOT, pages
 from pstraining.cli.main import app
 
-PAGE = ROOT / "docs" / "how-to" / "plan-a-job.md"
+PAGE = ROOT / "docs" / "users" / "plan-a-job.md"
 SHOWN = re.compile(r"<!-- (plan [^\n]*) -->\n```text\n(.*?)```\n", re.DOTALL)
 WRITES = bool(os.environ.get("PSTRAINING_WRITE_PAGE"))
 

@@ -22,7 +22,7 @@ BROKEN = """[a](gone.md) [b](do.md#gone) [c](#gone) [d](../../gone.py) [e](../..
 def build(root: Path, **pages: str) -> str:
     """What Sphinx says of a small repository, which lacks most of the pages that docs/conf.py lists."""
     do = "# Do\n\n## First step\n\n## First step\n"
-    files = {"README.md": "# It\n", "tool.py": "", "docs/how-to/do.md": do}
+    files = {"README.md": "# It\n", "tool.py": "", "docs/users/do.md": do}
     for name, text in {**files, **{f"docs/{name.replace('__', '/')}.md": text for name, text in pages.items()}}.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text, encoding="utf-8")
@@ -39,12 +39,12 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_links_that_lead_somewhere_are_taken(root: Path) -> None:
-    assert "links.md" not in build(root, **{"how-to__links": WHOLE})
+    assert "links.md" not in build(root, **{"users__links": WHOLE})
     assert (root / "out" / "index.html").exists()
-    assert "docs/how-to/links.html" in (root / "out" / "index.html").read_text()
+    assert "docs/users/links.html" in (root / "out" / "index.html").read_text()
 
 
 def test_links_that_lead_nowhere_and_pages_that_no_part_lists_are_told(root: Path) -> None:
-    said = build(root, **{"how-to__links": BROKEN, "odd__page": "# Odd\n"})
-    assert said.count("docs/how-to/links.md:1: WARNING") == 6, said
+    said = build(root, **{"users__links": BROKEN, "odd__page": "# Odd\n"})
+    assert said.count("docs/users/links.md:1: WARNING") == 6, said
     assert "docs/odd/page.md: WARNING: document isn't included in any toctree" in said

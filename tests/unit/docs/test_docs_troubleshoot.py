@@ -11,7 +11,7 @@ from pstraining.api.conditions import ALWAYS_TOLD, Condition, Phase, Reason
 from pstraining.api.crd import custom_resource_definition
 from pstraining.api.run_policy import FailureReason
 
-PAGE = pages()[ROOT / "docs" / "how-to" / "troubleshoot.md"]
+PAGE = pages()[ROOT / "docs" / "users" / "troubleshoot.md"]
 TEXT = PAGE.path.read_text(encoding="utf-8")
 SPANS = {span.text for span in PAGE.spans}
 OPERATOR = ROOT / "operator" / "pstraining"

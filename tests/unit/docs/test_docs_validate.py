@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from hack.docs.pages import ROOT, pages
 from pstraining.cli.main import app
 
-PAGE = ROOT / "docs" / "how-to" / "submit-and-change-a-job.md"
+PAGE = ROOT / "docs" / "users" / "submit-and-change-a-job.md"
 
 
 def test_the_page_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ def test_a_conftest_touches_all_tests_of_its_folder() -> None:
 @pytest.mark.parametrize(
     ("change", "layers"),
     [
-        ("docs/how-to/install.md", ["lint", "drift", "unit"]),
+        ("docs/operators/install.md", ["lint", "drift", "unit"]),
         ("charts/pstraining/values.yaml", ["lint", "drift", "unit", "chart", "controlplane"]),
         ("Dockerfile", ["lint", "drift", "e2e"]),
         ("operator/pstraining/api/models.py", ["lint", "drift", "unit", "e2e"]),

@@ -65,7 +65,7 @@ def test_the_documentation_is_found() -> None:
         "README.md",
         "CHANGELOG.md",
         "docs/README.md",
-        "docs/how-to/install.md",
+        "docs/operators/install.md",
         "charts/pstraining/README.md",
     } <= found
 

@@ -23,8 +23,8 @@ def found(root: Path, name: str, text: str) -> list[str]:
     ("name", "text", "line"),
     [
         ("README.md", "# A\n\nFine here,\nbut it was\ntold so.\n", 5),
-        ("docs/how-to/a.md", "| a | b |\n|---|---|\n| fine | nobody is |\n", 3),
-        ("docs/decisions/0001-a.md", "- one\n- it goes\n  on.\n", 2),
+        ("docs/users/a.md", "| a | b |\n|---|---|\n| fine | nobody is |\n", 3),
+        ("docs/project/decisions/0001-a.md", "- one\n- it goes\n  on.\n", 2),
         ("docs/reference/glossary.md", "Another process takes over.\n", 1),
         ("charts/pstraining/values.yaml", "# -- Whoever scrapes.\na: 1\n", 1),
         ("charts/pstraining/templates/NOTES.txt", "Fine.\nIt is reckoned.\n", 2),
@@ -56,7 +56,7 @@ def test_code_generated_pages_and_words_allowed_in_code_pass(tmp_path: Path, nam
 
 @pytest.mark.parametrize(
     ("name", "mark"),
-    [("README.md", ""), ("CHANGELOG.md", "- "), ("docs/how-to/a.md", "- "), ("charts/pstraining/values.yaml", "# ")],
+    [("README.md", ""), ("CHANGELOG.md", "- "), ("docs/users/a.md", "- "), ("charts/pstraining/values.yaml", "# ")],
 )
 def test_a_sentence_of_more_than_twenty_five_words_is_reported(tmp_path: Path, name: str, mark: str) -> None:
     (report,) = found(tmp_path, name, f"{mark}Short. And {LONG}\n")

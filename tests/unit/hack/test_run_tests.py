@@ -330,7 +330,7 @@ def test_ci_runs_the_command_of_the_readme() -> None:
 
 
 def test_the_page_on_tests_has_the_budgets() -> None:
-    page = (ROOT / "docs" / "how-to" / "run-the-tests.md").read_text("utf-8")
+    page = (ROOT / "docs" / "project" / "run-the-tests.md").read_text("utf-8")
     for layer in layers.LAYERS:
         quick, all_ = (f"{layer.budget_s.at(level):g} s" for level in (Level.QUICK, Level.ALL))
         budget = quick if quick == all_ else f"{quick}; {all_}"

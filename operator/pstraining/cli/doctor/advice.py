@@ -1,6 +1,6 @@
 """What to do about a reason, an event of the runtime, or a line of the launcher, and where the docs say more.
 
-docs/how-to/troubleshoot.md has the same words in the sections that are named here; a test holds it.
+docs/users/troubleshoot.md has the same words in the sections that are named here; a test holds it.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Final
 from pstraining.api.conditions import Reason
 from pstraining.api.run_policy import FailureReason
 
-PAGE: Final = "docs/how-to/troubleshoot.md"
+PAGE: Final = "docs/users/troubleshoot.md"
 PENDING: Final = "the-job-stays-pending"
 NOT_READY: Final = "pods-run-and-do-not-become-ready"
 WAITS_FOR_SERVERS: Final = "workers-wait-for-parameter-servers"

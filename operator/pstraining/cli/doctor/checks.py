@@ -18,7 +18,7 @@ Object = Mapping[str, Any]
 
 OLDEST, OLDEST_FOR_STANDBYS = (1, 29), (1, 31)
 """Kubernetes' versions: rules in CRDs and pod-index labels; matchLabelKeys in pod anti-affinity."""
-INSTALL = "Install the chart: docs/how-to/install.md."
+INSTALL = "Install the chart: docs/operators/install.md."
 ENFORCERS = (
     *("calico-node", "canal", "cilium", "anetd", "antrea-agent", "kube-router", "weave-net", "azure-npm"),
     *("ovnkube-node", "kube-ovn-cni", "kube-network-policies"),
@@ -122,7 +122,7 @@ def definition(found: Object | None) -> Check:
         return Check("crd", CheckResult.OK, f"{names.VERSION}, the same as this CLI's ({__version__})")
     first = ", ".join(apart[:3]) + (f" and {len(apart) - 3} more" if len(apart) > 3 else "")
     message = f"differs from this CLI's ({__version__}): {first}; the findings of validate may also differ"
-    return Check("crd", CheckResult.WARN, message, "Upgrade the older one, chart or CLI: docs/how-to/install.md.")
+    return Check("crd", CheckResult.WARN, message, "Upgrade the older one, chart or CLI: docs/operators/install.md.")
 
 
 def differences(ours: Any, theirs: Any, path: str = "") -> Iterable[str]:

@@ -20,7 +20,7 @@ Glossary:
 A view counts once a quorum of all voters has accepted it. This is a register in the manner of Lamport's Paxos (The
 Part-Time Parliament, 1998), whose content is a configuration as in Lamport, Malkhi and Zhou, Vertical Paxos (2009).
 Members apply steps under one ballot only, that of their active view. A step counts when all members in sync have
-applied it. See docs/decisions/0013-hot-standby-commits-on-all-members-in-sync.md.
+applied it. See docs/project/decisions/0013-hot-standby-commits-on-all-members-in-sync.md.
 
 The chief polls every voter, acts, and polls again. The next observation shows the effect of an action, so a lost reply
 needs no handling of its own. Pure: no clock, no TensorFlow.
