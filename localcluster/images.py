@@ -43,9 +43,14 @@ def project_version(pyproject: str) -> str:
     return found.group(1)
 
 
+def image_repository(target: str) -> str:
+    """The name of a target's image without its tag."""
+    return f"docker.io/pstraining/{target}"
+
+
 def image_name(target: str, version: str) -> str:
     """The full name under which the nodes know an image."""
-    return BASE_IMAGE if target == BASE else f"docker.io/pstraining/{target}:{version}"
+    return BASE_IMAGE if target == BASE else f"{image_repository(target)}:{version}"
 
 
 def allowed_paths(dockerignore: str) -> list[str] | None:

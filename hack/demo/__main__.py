@@ -15,6 +15,7 @@ from typing import Any
 from hack.demo.job import ChiefLog, Job, JobFailedError, read_result
 from hack.test_cluster import ROOT, ClusterSession, Target
 from localcluster.errors import ClusterError
+from localcluster.images import image_repository
 from localcluster.progress import Progress
 
 EXAMPLE = "examples/digits/job.yaml"
@@ -31,6 +32,7 @@ def install(session: ClusterSession, target: Target) -> None:
     progress = session.progress
     image = session.load("operator")
     command = ["upgrade", "--install", "pstraining", CHART, "-n", RELEASE_NAMESPACE, "--create-namespace", "--wait"]
+    command += ["--set", f"image.repository={image_repository('operator')}"]
     progress.say("$ helm " + " ".join(command))
     if image is not None:
         # The same tag may stand for newer bytes: the operator is then started anew.

@@ -1,5 +1,7 @@
 """Rendering the chart with helm: `render(values)` gives the objects, `helm(*args)` the raw command.
 
+`render` adds the one value that has no default, image.repository.
+
 The helm binary is $HELM, else the one that localcluster builds from its pinned module.
 """
 
@@ -16,9 +18,12 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.builders import deep_merge
+
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "pstraining"
 NAMESPACE = "pstraining-system"
+REPOSITORY = "registry.example.org/pstraining/operator"
 KUBERNETES = "1.34"
 """What helm is to take the cluster for; a helm that is built from source believes in something very old."""
 
@@ -81,7 +86,8 @@ def render(helm: Helm) -> Render:
         return done.stdout
 
     def render(values: Manifest | None = None, *, release: str = "pstraining") -> Rendered:
-        documents = yaml.load_all(output(json.dumps(values or {}), release), Loader=yaml.CSafeLoader)
+        given = deep_merge({"image": {"repository": REPOSITORY}}, values or {})
+        documents = yaml.load_all(output(json.dumps(given), release), Loader=yaml.CSafeLoader)
         return Rendered(tuple(o for o in documents if o))
 
     return render

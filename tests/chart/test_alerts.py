@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from pstraining import __version__
 from tests.support.promql import alerts
 
 from .conftest import CHART, ROOT, Render
@@ -190,6 +191,8 @@ def test_the_rules_are_rendered_with_their_runbooks(promtool: str, render: Rende
         "disabled": ["PSTrainingQueueOld"],
         "runbooks": "https://wiki.example.org/alerts",
     }
+    page = "docs/operators/alerts.md"
+    assert (ROOT / page).is_file()
     rule = render({"metrics": {"rules": {"enabled": True, **options}}}).one("PrometheusRule")
     assert rule["metadata"]["labels"]["release"] == "prometheus"
     rendered = [alert for group in rule["spec"]["groups"] for alert in group["rules"]]
@@ -198,7 +201,8 @@ def test_the_rules_are_rendered_with_their_runbooks(promtool: str, render: Rende
     for found, given in zip(rendered, source, strict=True):
         anchor = given["alert"].lower()
         assert found["annotations"] == given["annotations"] | {
-            "runbook_url": f"https://wiki.example.org/alerts#{anchor}"
+            "runbook": f"{page}#{anchor} in pstraining {__version__}",
+            "runbook_url": f"https://wiki.example.org/alerts#{anchor}",
         }
         assert found["labels"] == given["labels"] | {"team": "ml"}, "the severity stays"
         assert (found["expr"], found.get("for")) == (given["expr"], given.get("for"))
@@ -206,3 +210,10 @@ def test_the_rules_are_rendered_with_their_runbooks(promtool: str, render: Rende
     file.write_text(yaml.safe_dump(rule["spec"]))
     done = subprocess.run([promtool, "check", "rules", str(file)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_alert_leads_to_a_page_that_nobody_serves(render: Render) -> None:
+    rule = render({"metrics": {"rules": {"enabled": True}}}).one("PrometheusRule")
+    rendered = [alert["annotations"] for group in rule["spec"]["groups"] for alert in group["rules"]]
+    assert rendered
+    assert all("runbook" in found and "runbook_url" not in found for found in rendered)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from .conftest import CHART, KUBERNETES, NAMESPACE, ROOT, Helm, Render
+from .conftest import CHART, KUBERNETES, NAMESPACE, REPOSITORY, ROOT, Helm, Render
 
 CRD_NAME = "pstrainingjobs.pstraining.dev"
 
@@ -122,7 +122,7 @@ def test_the_notes(helm: Helm, tmp_path: Path, given: dict[str, Any], told: str)
     done = helm(
         *("template", "pstraining", str(copy), "--namespace", NAMESPACE, "--kube-version", KUBERNETES),
         *("--show-only", "templates/notes.yaml", "--values", "-"),
-        stdin=json.dumps(given),
+        stdin=json.dumps(given | {"image": {"repository": REPOSITORY}}),
     )
     assert done.returncode == 0, done.stderr
     notes = yaml.safe_load(done.stdout)["text"]

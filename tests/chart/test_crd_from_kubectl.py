@@ -77,7 +77,7 @@ class ApiServer(ThreadingHTTPServer):
 @contextmanager
 def serving(crd: Manifest, render: Render) -> Iterator[ApiServer]:
     """The server, while it runs."""
-    kinds = {(o["apiVersion"], o["kind"]) for o in render({"image": {"repository": "a/b"}}).objects}
+    kinds = {(o["apiVersion"], o["kind"]) for o in render().objects}
     server = ApiServer(crd, kinds | {("v1", "Secret")})
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

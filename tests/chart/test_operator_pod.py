@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from pstraining import __version__
 from pstraining.api import contract, names
 
-from .conftest import NAMESPACE, Render
+from .conftest import CHART, KUBERNETES, NAMESPACE, REPOSITORY, Helm, Render
 
 # Pod Security Standards, "restricted": the volume types that are allowed.
 ALLOWED_VOLUMES = {
@@ -96,9 +97,17 @@ def test_probes_use_the_health_port(render: Render) -> None:
 
 def test_the_image(render: Render) -> None:
     digest = "sha256:" + "0" * 64
-    assert container(pod(render))["image"] == "pstraining/operator:0.1.0"
-    assert container(pod(render, {"image": {"tag": "x"}}))["image"] == "pstraining/operator:x"
-    assert container(pod(render, {"image": {"tag": "x", "digest": digest}}))["image"] == f"pstraining/operator@{digest}"
+    assert container(pod(render))["image"] == f"{REPOSITORY}:{__version__}"
+    assert container(pod(render, {"image": {"tag": "x"}}))["image"] == f"{REPOSITORY}:x"
+    assert container(pod(render, {"image": {"tag": "x", "digest": digest}}))["image"] == f"{REPOSITORY}@{digest}"
+
+
+def test_no_repository_is_the_default(helm: Helm) -> None:
+    """A default that nobody owns is an image of whoever takes the name."""
+    done = helm("template", "pstraining", str(CHART), "--namespace", NAMESPACE, "--kube-version", KUBERNETES)
+    assert done.returncode != 0
+    assert "image.repository is not set" in done.stderr
+    assert "--set image.repository=REGISTRY/pstraining/operator" in done.stderr
 
 
 def test_the_token_is_asked_for_by_the_pod_alone(render: Render) -> None:

@@ -21,12 +21,15 @@ import pytest
 from kubernetes import config
 
 from localcluster import faults
+from localcluster.images import image_repository
 from tests.support.kube import Kube, Target, named_target, wait_for
 from tests.support.nodes import ready
 from tests.support.operator_process import OperatorProcess
 
 ROOT = Path(__file__).parents[2]
 RELEASE, RELEASE_NAMESPACE = "pstraining", "pstraining-system"
+OPERATOR_IMAGE = ("--set", f"image.repository={image_repository('operator')}")
+"""The chart's option for the image that is on the nodes."""
 ALONE = {"healed", "fake_nodes", "gang_scheduler"}
 """Fixtures that change the whole cluster."""
 
@@ -111,7 +114,7 @@ def installed(kube: Kube, helm: str, run_folder: Path) -> Iterator[str]:
 
 def install(kube: Kube, helm: str) -> None:
     # Other tests apply the CRD by hand, as a user of the plain manifest would; the chart takes it over.
-    options = ["--create-namespace", "--wait", "--timeout", "120s", "--take-ownership"]
+    options = ["--create-namespace", "--wait", "--timeout", "120s", "--take-ownership", *OPERATOR_IMAGE]
     run_helm(kube, [helm, "upgrade", "--install", RELEASE, str(ROOT / "charts" / "pstraining"), *options])
 
 

@@ -12,7 +12,7 @@ import yaml
 
 from hack.prometheus import Access, Prometheus, configuration, lately
 from localcluster import faults
-from tests.e2e.conftest import RELEASE, RELEASE_NAMESPACE, ROOT, cluster_command
+from tests.e2e.conftest import OPERATOR_IMAGE, RELEASE, RELEASE_NAMESPACE, ROOT, cluster_command
 from tests.support.examples import Example
 from tests.support.kube import DeadlineError, Kube, wait_for
 from tests.support.ports import free_port
@@ -35,6 +35,7 @@ SHOWN_S = 120
 def rendered(helm: str, namespace: str) -> dict[str, list[Any]]:
     """The chart's objects with all that is for monitoring, by kind."""
     command = [helm, "template", RELEASE, str(CHART), "-n", namespace, "--kube-version", "1.34", "--values", "-"]
+    command += OPERATOR_IMAGE
     text = json.dumps({"metrics": MONITORED})
     done = subprocess.run(command, input=text, check=True, capture_output=True, text=True)
     found: dict[str, list[Any]] = {}

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.conftest import RELEASE, ROOT, cluster_command
+from pstraining import __version__
+from tests.e2e.conftest import OPERATOR_IMAGE, RELEASE, ROOT, cluster_command
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.scripted_program import Puppet
 
@@ -95,7 +96,8 @@ def acts(puppet: Puppet, times: int) -> None:
 def test_a_running_job_lives_through_upgrade_rollback_and_uninstall(
     kube: Kube, helm_in: Helm, older: Path, namespace: str, shared: Path
 ) -> None:
-    own = ("--set", f"watch.namespaces={{{namespace}}},image.tag=0.1.0", "--wait", "--timeout", "120s")
+    image = (*OPERATOR_IMAGE, "--set", f"image.tag={__version__}")
+    own = (*image, "--set", f"watch.namespaces={{{namespace}}}", "--wait", "--timeout", "120s")
     # Other tests apply the CRD by hand, and another release may have kept it.
     helm_in("install", RELEASE, str(older), *own, "--take-ownership")
     assert (operator_version(kube, namespace), has_field(kube)) == (OLDER, False)
@@ -106,7 +108,7 @@ def test_a_running_job_lives_through_upgrade_rollback_and_uninstall(
     assert set(before.values()) == {0}
 
     helm_in("upgrade", RELEASE, str(CHART), *own)
-    assert (operator_version(kube, namespace), has_field(kube)) == ("0.1.0", True)
+    assert (operator_version(kube, namespace), has_field(kube)) == (__version__, True)
     assert lives(puppet) == before, "no pod was touched"
     assert puppet.status() == old_status, "nothing was told of it"
     acts(puppet, 2)
@@ -144,7 +146,8 @@ def test_an_owner_of_one_namespace_installs_it_there(
         "subjects": [{"kind": "User", **name}],
     }
     kube.request("POST", f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings", body)
-    as_owner = ("--kube-as-user", OWNER, "--timeout", "120s", "--set", f"watch.namespaces={{{namespace}}}")
+    own = (*OPERATOR_IMAGE, "--set", f"watch.namespaces={{{namespace}}}")
+    as_owner = ("--kube-as-user", OWNER, "--timeout", "120s", *own)
     refused = helm_in("install", RELEASE, str(CHART), *as_owner, check=False)
     assert "cannot" in refused, "the CRD and the roles of the cluster are not the owner's"
     assert "customresourcedefinitions" in refused or "clusterroles" in refused
@@ -188,7 +191,7 @@ def test_every_object_is_one_that_the_api_server_knows(
     """Strictly, field by field, with all that can be switched on; the Prometheus operator's by its own CRDs."""
     parts = ("networkPolicy", "podDisruptionBudget", "metrics.dashboard", "metrics.rules")
     on = [f"{part}.enabled=true" for part in (*parts, "metrics.podMonitor", "metrics.jobsPodMonitor")]
-    text = helm_in("template", RELEASE, str(CHART), "--kube-version", "1.34", "--set", ",".join(on))
+    text = helm_in("template", RELEASE, str(CHART), "--kube-version", "1.34", *OPERATOR_IMAGE, "--set", ",".join(on))
     objects = [item for item in yaml.safe_load_all(text) if item]
     kinds = {"NetworkPolicy", "PodDisruptionBudget", "ConfigMap", "ClusterRole", "PodMonitor", "PrometheusRule"}
     assert kinds <= {o["kind"] for o in objects}

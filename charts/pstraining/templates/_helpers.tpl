@@ -26,7 +26,11 @@
 {{- end -}}
 {{- end -}}
 
+{{/* No default: a name that the project does not own would let its owner run an image in the cluster. */}}
 {{- define "pstraining.image" -}}
+{{- if not .Values.image.repository -}}
+{{- fail "image.repository is not set. Set it to the repository where you have pushed the operator's image: --set image.repository=REGISTRY/pstraining/operator" -}}
+{{- end -}}
 {{- if .Values.image.digest -}}
 {{ .Values.image.repository }}@{{ .Values.image.digest }}
 {{- else -}}

@@ -7,6 +7,7 @@ import pytest
 
 from hack.docs.pages import ROOT, pages
 from tests.support.promql import TARGET, alerts, exported, named_labels, named_metrics
+from tests.unit.docs.test_docs_commands import problem
 
 PAGE = pages()[ROOT / "docs" / "operators" / "alerts.md"]
 SECTIONS = dict(
@@ -14,6 +15,8 @@ SECTIONS = dict(
 )
 ALERTS = {rule["alert"]: rule for rule in alerts()}
 EXPORTED = exported()
+OF_THE_OPERATOR = ("PSTrainingOperatorDown", "PSTrainingOperatorNotLeading")
+"""Alerts of all jobs alike."""
 
 
 def test_every_alert_has_its_section_and_the_other_way_round() -> None:
@@ -43,6 +46,13 @@ def test_an_alert_says_what_there_is_to_say(rule: dict[str, Any]) -> None:
     assert set(rule["annotations"]) == {"summary", "description"}
     used = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
     assert used <= named_labels(rule["expr"])
+
+
+@pytest.mark.parametrize("rule", [rule for name, rule in ALERTS.items() if name not in OF_THE_OPERATOR])
+def test_an_alert_names_the_job_or_the_command_that_does(rule: dict[str, Any]) -> None:
+    commands = re.findall(r"`(kubectl [^`]+)`", re.sub(r"\{\{.*?\}\}", "NAME", rule["annotations"]["description"]))
+    assert commands or "$labels.pstraining_dev_job_name" in rule["annotations"]["summary"]
+    assert not [wrong for command in commands if (wrong := problem(command))]
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,13 @@ def test_exceptions_are_needed() -> None:
     assert not [c for c in EXCEPTIONS if c not in {text for _, text in COMMANDS} or not problem(c)]
 
 
+def test_what_installs_the_chart_names_its_image() -> None:
+    """It has no default: Helm would refuse."""
+    installs = [(place, text) for place, text in COMMANDS if text.startswith("helm install pstraining ")]
+    assert len(installs) >= 3
+    assert not [place for place, text in installs if "image.repository=" not in text]
+
+
 def test_commands_of_every_kind_are_found() -> None:
     found = [text for _, text in COMMANDS]
     for begin in ("make demo", "helm install", "kubectl pstraining logs", "python -m tests.campaign", "kubectl wait"):
