@@ -11,6 +11,7 @@ from pstraining.client.errors import JobFailedError
 from pstraining.progress import Progress
 from tests.support.cli_runs import run
 from tests.support.kube import Kube, Target, wait_for
+from tests.support.soak_marks import in_all
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("installed")]
 IMAGE = "pstraining/runtime:0.1.0"
@@ -48,6 +49,39 @@ def train(steps: int, pace: float) -> None:
         return keras.optimizers.SGD(0.1)
 
     Trainer(model, optimizer, "sparse_categorical_crossentropy", data, steps=steps).run()
+
+
+def pause(steps: int, seconds: float) -> None:
+    """Each worker's data stops for so long after 100 batches."""
+    import itertools
+    import time
+
+    from pstraining.runtime import Trainer
+
+    def data(worker: int, workers: int) -> Any:
+        import tensorflow as tf
+
+        def batches() -> Any:
+            for number in itertools.count():
+                if number == 100:
+                    time.sleep(seconds)
+                time.sleep(0.05)
+                yield [[0.0]] * 8, [0.0] * 8
+
+        kinds = tf.TensorSpec([8, 1], tf.float32), tf.TensorSpec([8], tf.float32)
+        return tf.data.Dataset.from_generator(batches, output_signature=kinds)
+
+    def model() -> Any:
+        import keras
+
+        return keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+
+    def optimizer() -> Any:
+        import keras
+
+        return keras.optimizers.SGD(0.1)
+
+    Trainer(model, optimizer, "mse", data, steps=steps).run()
 
 
 def fail() -> None:
@@ -88,6 +122,27 @@ def test_a_function_trains_and_its_progress_is_that_of_top(kube: Kube, target: T
     assert line.task == "chief-0"
     trainer.delete(job)
     wait_for(lambda: kube.get("ConfigMap", namespace, f"{job.name}-program") is None, "its program is deleted", 120)
+
+
+@in_all(
+    "tests/unit/core/test_conditions.py::test_a_job_without_steps_is_stalled_until_it_makes_some"
+)  # as the chief finds it, on kubelets
+def test_a_job_whose_data_stops_is_stalled_until_it_resumes(kube: Kube, target: Target, namespace: str) -> None:
+    trainer = client(target, namespace)
+    options: dict[str, Any] = {"resources": {"cpu": 0.1, "memory": "512Mi"}, "training": {"mode": "Sync"}}
+    job = trainer.train(pause, arguments={"steps": 100_000, "seconds": 75.0}, workers=2, image=IMAGE, **options)
+
+    def stalled(status: str) -> Any:
+        conditions = ((kube.get("PSTrainingJob", namespace, job.name) or {}).get("status") or {}).get(
+            "conditions"
+        ) or []
+        return next((c for c in conditions if (c["type"], c["status"]) == ("Stalled", status)), None)
+
+    found = wait_for(lambda: stalled("True"), "the stall is a condition", 240)
+    assert found["reason"] == "NoStep"
+    assert "all 2 workers take part, so one of them may wait for its data" in found["message"]
+    assert wait_for(lambda: stalled("False"), "training has resumed", 120)["reason"] == "Stepping"
+    trainer.delete(job)
 
 
 def test_a_failure_has_the_stack_trace_of_the_task(target: Target, namespace: str) -> None:

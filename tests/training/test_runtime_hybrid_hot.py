@@ -91,7 +91,7 @@ def test_the_chief_holds_the_roster_while_it_waits_for_the_dense_parameters() ->
         def __init__(self) -> None:
             self._check_abort = lambda: None
             self._view_changer, self._renewed = cast("Any", "the view changer"), -math.inf
-            self._admin, self.others = cast("Any", SimpleNamespace(workers_present=lambda: 1)), False
+            self._admin, self.others = cast("Any", SimpleNamespace(workers_present=lambda: (0,))), False
             self.established: list[Any] = []
 
         def _decide(self) -> ChiefAction:

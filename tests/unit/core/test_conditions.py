@@ -29,7 +29,7 @@ def test_a_job_without_steps_is_stalled_until_it_makes_some() -> None:
     world.settle()
     with pytest.raises(StopIteration):
         world.condition("Stalled")
-    why = "No step since step 5 for more than 10 times the usual 2 s; 1 of 2 workers take part."
+    why = "No step since step 5 for more than 10 times the usual 2 s; 1 of 2 workers is missing: worker-1."
     for stall, status, reason in ((why, "True", "NoStep"), (None, "True", "NoStep"), ("", "False", "Stepping")):
         world.stall = stall
         world.reconcile()

@@ -93,28 +93,31 @@ def test_training_stands_still_after_ten_times_the_usual_time() -> None:
     clock = Clock()
     stall = StallDetector(clock)
     for step in range(0, 50, 10):
-        assert stall.observe(step, 4, 4) == ""
+        assert stall.observe(step, range(4), 4) == ""
         clock.now += 60.0
-    assert stall.observe(50, 4, 4) == ""
+    assert stall.observe(50, range(4), 4) == ""
     clock.now += 59.0  # a step takes 6 s
-    assert stall.observe(50, 4, 4) == ""
+    assert stall.observe(50, range(4), 4) == ""
     clock.now += 2.0
-    reason = "No step since step 50 for more than 10 times the usual 6 s; 3 of 4 workers take part."
-    assert stall.observe(50, 3, 4) == reason
-    assert stall.observe(51, 4, 4) == "", "training goes on"
+    reason = "No step since step 50 for more than 10 times the usual 6 s; "
+    assert stall.observe(50, (0, 2, 3), 4) == reason + "1 of 4 workers is missing: worker-1."
+    many = "7 of 8 workers are missing: worker-1, worker-2, worker-3, worker-4, worker-5 and 2 more."
+    assert stall.observe(50, (0,), 8) == reason + many
+    assert stall.observe(50, range(4), 4) == reason + "all 4 workers take part, so one of them may wait for its data."
+    assert stall.observe(51, range(4), 4) == "", "training goes on"
 
 
 def test_fast_steps_and_a_first_step_are_no_stall() -> None:
     clock = Clock()
     stall = StallDetector(clock)
-    assert stall.observe(0, 0, 4) == ""
+    assert stall.observe(0, (), 4) == ""
     clock.now += 3600.0
-    assert stall.observe(0, 0, 4) == "", "no step has been made yet, so none is usual"
+    assert stall.observe(0, (), 4) == "", "no step has been made yet, so none is usual"
     for step in range(1, 100):
         clock.now += 0.001
-        stall.observe(step, 4, 4)
+        stall.observe(step, range(4), 4)
     clock.now += STALL_SECONDS - 1
-    assert stall.observe(99, 4, 4) == ""
+    assert stall.observe(99, range(4), 4) == ""
 
 
 @pytest.mark.parametrize(

@@ -372,7 +372,7 @@ class Chief:
         while (left := self._admin.workers_present()) and time.monotonic() < deadline:
             self._pause()
         if left:
-            event("workers_left_behind", number=left)
+            event("workers_left_behind", number=len(left))
         final = self._save_last()
         self._reporter.finish(final, self._trained(), early=self._early, wait=self._pause)
         return self._with_best(final)

@@ -83,6 +83,7 @@ class TrainingReporter:
         self._done = 0  # steps or splits in the last state
         self._monitors_checked = False
         self._waiting_since: float | None = None  # when an epoch had ended whose metrics are not reported yet
+        self._present: tuple[int, ...] = ()  # the indices of the workers that take part
         self._rates_there: list[float | None] | None = None  # the learning rates on the servers; None if unknown
 
     @property
@@ -247,7 +248,8 @@ class TrainingReporter:
         self._collect()
         counters, counted = self._counters, self._aggregate.total
         counters.step, counters.epoch = step, self._fit.epochs.under_way(done)
-        counters.workers = self._admin.workers_present()
+        self._present = self._admin.workers_present()
+        counters.workers = len(self._present)
         counters.samples, counters.sent, counters.received = (
             counted.get(name, 0.0) for name in (SAMPLES, SENT, RECEIVED)
         )
@@ -274,7 +276,7 @@ class TrainingReporter:
             percentage=None if fraction is None else 100 * fraction,
             checkpoint_step=counters.checkpoint_step if counters.checkpoints else None,
             checkpoint_time=counters.checkpoint_time,
-            stalled="" if over else self._stall.observe(seen.step, counters.workers, workers),
+            stalled="" if over else self._stall.observe(seen.step, self._present, workers),
         )
 
     def _weigh(self, seconds: float) -> None:

@@ -52,7 +52,7 @@ class StoreAdmin:
         registry = first.registry
         self._reports = self._on_first(registry.read_reports)
         self._left = tf.function(lambda: self.client.to_local(ledger_ops.left(first)), autograph=False)
-        self._count = self._on_first(registry.count_alive)
+        self._alive = self._on_first(registry.list_alive)
 
     def raise_fence(self, shards: Sequence[ShardRecord], fence: int) -> None:
         """Raise every server's fence to `fence`.
@@ -245,9 +245,9 @@ class StoreAdmin:
         """Return the number of trained splits before the first untrained position."""
         return DataLeft.unpack(self.client.call(self._left)).first
 
-    def workers_present(self) -> int:
-        """Return the number of registered workers with recent heartbeats."""
-        return int(self.client.call(self._count))
+    def workers_present(self) -> tuple[int, ...]:
+        """Return the indices of the registered workers with recent heartbeats, in ascending order."""
+        return tuple(self.client.call(self._alive).tolist())
 
     def _contents(self, shard: Shard, state: State, fresh: bool) -> tuple[list[Array], list[Array] | None]:
         layout = self.store.layout

@@ -46,9 +46,9 @@ class WorkerRegistry:
         last = tf.reduce_max(tf.where(tf.not_equal(reports, ""), tf.range(1, WORKER_SLOTS + 1), 0))
         return reports[:last]
 
-    def count_alive(self) -> Tensor:
-        """Emit the number of workers that are alive, outside the section. int64[]."""
-        return tf.math.count_nonzero(self.alive())
+    def list_alive(self) -> Tensor:
+        """Emit the indices of the workers that are alive, in ascending order, outside the section. int64[n]."""
+        return tf.where(self.alive())[:, 0]
 
     # Every method below emits operations on the server's device, inside its critical section.
 

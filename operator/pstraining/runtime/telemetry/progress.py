@@ -4,7 +4,7 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +18,8 @@ STALL_TIMES: Final = 10
 """Times the usual seconds of a step after which training stands still."""
 STALL_SECONDS: Final = 30.0
 """Seconds without a step that are never a stall."""
+NAMED: Final = 5
+"""Missing workers that a stall names."""
 BAR: Final = 20
 """Characters in the bar on a terminal."""
 
@@ -164,12 +166,12 @@ class StallDetector:
         self._since = 0.0
         self._usual: float | None = None
 
-    def observe(self, step: int, present: int, workers: int) -> str:
+    def observe(self, step: int, present: Collection[int], workers: int) -> str:
         """Return why training stands still; empty while it makes steps.
 
         Args:
             step: the job's step now.
-            present: number of workers that take part.
+            present: indices of the workers that take part.
             workers: number of workers of the job.
         """
         now = self._clock()
@@ -185,8 +187,18 @@ class StallDetector:
             return ""
         return (
             f"No step since step {step} for more than {STALL_TIMES} times the usual {self._usual:.2g} s; "
-            f"{present} of {workers} workers take part."
+            f"{_missing(sorted(set(range(workers)).difference(present)), workers)}."
         )
+
+
+def _missing(absent: Sequence[int], workers: int) -> str:
+    """Return which workers training waits for."""
+    if not absent:
+        return f"all {workers} workers take part, so one of them may wait for its data"
+    named = ", ".join(f"worker-{index}" for index in absent[:NAMED])
+    more = len(absent) - NAMED
+    verb = "is" if len(absent) == 1 else "are"
+    return f"{len(absent)} of {workers} workers {verb} missing: {named}" + (f" and {more} more" if more > 0 else "")
 
 
 def _amount(number: float) -> str:
